@@ -1,9 +1,9 @@
-"""The project's MLflow store: the one importer that fills it, and MLflow's own page.
+"""The project's MLflow store: its only importer, and MLflow's own web page.
 
 Jobs log to the agent's sink, which leaves a journal and artifacts in the run folder.
-Only here do they become rows, under one lock, so that no two processes ever migrate
-or write one SQLite file at once. Everything here runs in the worker process; nothing
-is imported before it is used.
+Only this package turns them into rows, under one lock, so that no two processes ever migrate
+or write one SQLite file at the same time. All of it runs in the worker process; nothing
+is imported before its first use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None) -> dict
 
 
 def warm() -> dict[str, Any]:
-    """Import what the first import needs (2 to 5 s), while the first job still runs."""
+    """Import the modules of the first import (2 to 5 s), while the first job is still running."""
     import importlib
 
     for name in ("mlflow.store.tracking.sqlalchemy_store", "matplotlib.backends.backend_agg", "matplotlib.figure"):

@@ -1,4 +1,4 @@
-"""Artifacts, models and traces of a run folder into the project's artifact folder."""
+"""Copies artifacts, models and traces of a run folder into the project's artifact folder."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from urllib.request import url2pathname
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.tracking.store import TrackingStore
 
-#: Left by an MLflow client that was killed while it wrote.
+#: Prefix of files of an MLflow client that was killed while it wrote.
 _UNFINISHED = ".artifact.uploading."
-#: ``ioctl`` that lets a file share another one's blocks (linux/fs.h).
+#: ``ioctl`` that makes a file share another file's blocks (linux/fs.h).
 _FICLONE = 0x40049409
 _BLOCK = 1 << 20
 
 
 def copy_artifacts(store: TrackingStore, artifacts: Path, note: Callable[[str], None]) -> tuple[int, int]:
-    """Copy what is new or changed below ``artifacts/runs`` and ``artifacts/models``.
+    """Copy new and changed files below ``artifacts/runs`` and ``artifacts/models``.
 
     Returns
     -------
@@ -37,7 +37,7 @@ def copy_artifacts(store: TrackingStore, artifacts: Path, note: Callable[[str], 
     if store.has_logged_models:
         kinds.append(("models", "SqlLoggedModel", "artifact_location"))
     elif (artifacts / "models").is_dir():
-        note(f"MLflow {store.version} has no place for models logged by MLflow 3; they are in {artifacts / 'models'}")
+        note(f"MLflow {store.version} cannot store models logged by MLflow 3; they are in {artifacts / 'models'}")
     for kind, table, column in kinds:
         base = artifacts / kind
         for name in sorted(os.listdir(base)) if base.is_dir() else []:
@@ -47,8 +47,8 @@ def copy_artifacts(store: TrackingStore, artifacts: Path, note: Callable[[str], 
             if target is None:
                 note(f"artifacts of {kind[:-1]} {name} were left in the run folder")
                 continue
-            more = copy_tree(base / name / "artifacts", target, note, within=artifacts.parent)
-            files, size = files + more[0], size + more[1]
+            copied = copy_tree(base / name / "artifacts", target, note, within=artifacts.parent)
+            files, size = files + copied[0], size + copied[1]
     return files, size
 
 
@@ -59,7 +59,7 @@ def copy_traces(
     experiments: dict[str, int],
     note: Callable[[str], None],
 ) -> int:
-    """Put traces of MLflow 3.x clients in; the number of them in the store afterwards."""
+    """Import traces of MLflow 3.x clients; return the number of them in the store afterwards."""
     infos = list(traces)
     if not infos:
         return 0
@@ -68,25 +68,25 @@ def copy_traces(
         from mlflow.protos.service_pb2 import TraceInfoV3
         from mlflow.utils import proto_json_utils
     except ImportError:
-        note(f"MLflow {store.version} cannot hold the {len(infos)} traces of this run")
+        note(f"MLflow {store.version} cannot store the {len(infos)} traces of this run")
         return 0
     json_utils: Any = proto_json_utils  # ships no types
     count = 0
-    for given in infos:
+    for trace in infos:
         message = TraceInfoV3()
         try:
-            json_utils.parse_dict(given, message)
+            json_utils.parse_dict(trace, message)
             info = TraceInfo.from_proto(message)
             info.tags.pop("mlflow.artifactLocation", None)
             experiment = experiments[str(info.experiment_id)]
-            where: Any = info.trace_location.mlflow_experiment
-            where.experiment_id = str(experiment)
-            kept = _trace(store, info)
+            location: Any = info.trace_location.mlflow_experiment
+            location.experiment_id = str(experiment)
+            stored = _trace(store, info)
         except Exception as error:  # MLflow's trace tables change from release to release
-            note(f"trace {given.get('trace_id')}: {type(error).__name__}: {str(error)[:200]}")
+            note(f"trace {trace.get('trace_id')}: {type(error).__name__}: {str(error)[:200]}")
             continue
         count += 1
-        target = local_folder(kept.tags.get("mlflow.artifactLocation", ""))
+        target = local_folder(stored.tags.get("mlflow.artifactLocation", ""))
         if target is not None:
             copy_tree(artifacts / "traces" / info.trace_id / "artifacts", target, note, within=artifacts.parent)
     return count
@@ -103,14 +103,14 @@ def _trace(store: TrackingStore, info: Any) -> Any:
 
 
 def local_folder(uri: str) -> Path | None:
-    """The folder of a ``file:`` URI, or nothing for a remote one."""
+    """Return the folder of a ``file:`` URI; ``None`` for a remote one."""
     if uri.startswith("file:"):
         return Path(url2pathname(urlsplit(uri).path))
     return Path(uri) if uri.startswith("/") else None
 
 
 def copy_tree(source: Path, target: Path, note: Callable[[str], None], within: Path | None = None) -> tuple[int, int]:
-    """Copy files that differ in size or time; each appears whole or not at all.
+    """Copy files that differ in size or time; each appears completely or not at all.
 
     Parameters
     ----------
@@ -134,31 +134,31 @@ def copy_tree(source: Path, target: Path, note: Callable[[str], None], within: P
         for name in sorted(names):
             if name.startswith(_UNFINISHED):
                 continue
-            here, there = Path(folder, name), to / name
+            original, copy = Path(folder, name), to / name
             try:
-                mine = here.stat()
+                status = original.stat()
             except OSError as error:
                 if isinstance(error, FileNotFoundError):
                     continue  # a broken link, or the script has just removed it
-                note(f"{here} was not copied: {error.strerror}")  # links in a circle, no permission
+                note(f"{original} was not copied: {error.strerror}")  # circular links, no permission
                 continue
-            if within is not None and here.is_symlink() and not here.resolve().is_relative_to(within.resolve()):
-                note(f"{here} is a link out of the run's folder and was not copied")
+            if within is not None and original.is_symlink() and not original.resolve().is_relative_to(within.resolve()):
+                note(f"{original} is a link out of the run's folder and was not copied")
                 continue
-            if not stat.S_ISREG(mine.st_mode):
-                note(f"{here} is no file and was not copied")
+            if not stat.S_ISREG(status.st_mode):
+                note(f"{original} is not a regular file and was not copied")
                 continue
-            if _same(mine, there):
+            if _same(status, copy):
                 continue
-            part = there.with_name(there.name + ".part")
+            part = copy.with_name(copy.name + ".part")
             try:
-                copy_file(here, part)
+                copy_file(original, part)
                 testing.hit("import_between_copies")
-                os.replace(part, there)
+                os.replace(part, copy)
             except OSError:
                 part.unlink(missing_ok=True)  # it would keep a full disk full
                 raise
-            files, size = files + 1, size + mine.st_size
+            files, size = files + 1, size + status.st_size
     return files, size
 
 
@@ -203,9 +203,9 @@ def _copy_data(reader: FileIO, writer: BinaryIO) -> None:
     writer.truncate(status.st_size)
 
 
-def _same(mine: os.stat_result, there: Path) -> bool:
+def _same(status: os.stat_result, copy: Path) -> bool:
     try:
-        other = there.stat()
+        other = copy.stat()
     except FileNotFoundError:
         return False
-    return mine.st_size == other.st_size and mine.st_mtime_ns == other.st_mtime_ns
+    return status.st_size == other.st_size and status.st_mtime_ns == other.st_mtime_ns

@@ -1,9 +1,9 @@
-"""Run folder -> MLflow store, repeatable at any point, also while the run lives.
+"""Imports a run folder into the MLflow store; repeatable at any point, also while the run is going.
 
-The number of the last replayed record is a tag of the run and is written in the same
-transaction as the rows of its chunk. Killed anywhere, the next import goes on there;
-everything outside the transaction (experiments, traces, files) may be done twice
-without a trace of it.
+The number of the last replayed record is a tag of the run, written in the same
+transaction as the rows of its chunk. If the import is killed, the next one resumes there;
+everything outside the transaction (experiments, traces, files) may be repeated
+without any effect.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from jupyter_amltrain.errors import AmlTrainError, StateError
 from jupyter_amltrain.schema.run import RunState
 from jupyter_amltrain.state_dir import check_schema, locked, project_store, read_json, write_json
 
-#: Tag of the job's run: number of the last record in the store.
+#: Tag of the job's run: number of its last record in the store.
 CURSOR = "amltrain.cursor"
-#: Records in one transaction.
+#: Records per transaction.
 CHUNK = 5000
-#: Seconds to wait for another importer of the same project.
-LOCK_TIMEOUT = 300.0
+#: Seconds to wait for another import into the same project.
+LOCK_TIMEOUT_S = 300.0
 
 _MLFLOW_STATUS = {
     RunState.COMPLETED: "FINISHED",
@@ -39,7 +39,7 @@ _MLFLOW_STATUS = {
 
 
 def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: int = CHUNK) -> dict[str, Any]:
-    """Bring the project's MLflow store up to date with a run folder.
+    """Update the project's MLflow store from a run folder.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: 
     handle
         ``"<target>/<run-id>"`` for the tag ``amltrain.handle``; default local.
     chunk
-        Records in one transaction.
+        Records per transaction.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: 
     Raises
     ------
     StateError
-        The run folder cannot be read, the lock not taken, the store not opened; the
+        The run folder cannot be read, the lock cannot be taken, or the store cannot be opened; the
         reason is in ``tracking.json`` too (``state`` "failed", ``error``).
     """
     started = time.monotonic()
@@ -81,11 +81,11 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: 
         else:
             _locked_import(folder, project, job, handle, chunk, result)
     except Exception as error:
-        told = _sentence(error, folder, result["store"])
-        result.update(state="failed", error=str(told).splitlines()[0])
-        if told is error:
+        reported = _as_state_error(error, folder, result["store"])
+        result.update(state="failed", error=str(reported).splitlines()[0])
+        if reported is error:
             raise
-        raise told from error
+        raise reported from error
     finally:
         result.update(clean(result))
         result["seconds"] = round(time.monotonic() - started, 3)
@@ -95,19 +95,19 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: 
     return result
 
 
-def _sentence(error: Exception, folder: Path, store: str) -> Exception:
-    """`error` as one sentence where it is the machine's state and no bug."""
+def _as_state_error(error: Exception, folder: Path, store: str) -> Exception:
+    """Return a one-sentence error if the machine's state is the cause; a bug's error is returned as it is."""
     if isinstance(error, AmlTrainError):
         return error
     text = str(getattr(error, "orig", None) or error)
     full = "disk is full" in text or "disk I/O error" in text
     if full or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)):
         return StateError(
-            f"MLflow's record of {folder.name} cannot be written: the disk of {store} is full.",
-            hint="Free some space; it is tried again when you look at the run.",
+            f"The MLflow record of {folder.name} cannot be written: the disk of {store} is full.",
+            hint="Free some space; the import is repeated when you view the run.",
         )
     if isinstance(error, OSError):
-        return StateError(f"MLflow's record of {folder.name} cannot be written: {error}.")
+        return StateError(f"The MLflow record of {folder.name} cannot be written: {error}.")
     return error
 
 
@@ -143,17 +143,17 @@ def _locked_import(
     from jupyter_amltrain.tracking.copies import copy_artifacts, copy_traces
     from jupyter_amltrain.tracking.store import TrackingStore
 
-    place = project_store(project)
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ignore = place / ".gitignore"
+    store_folder = project_store(project)
+    store_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ignore = store_folder / ".gitignore"
     if not ignore.exists():
         ignore.write_text("*\n", encoding="utf-8")
-    lock = place / "import.lock"
-    with locked(lock, LOCK_TIMEOUT), TrackingStore(project) as store:
+    lock = store_folder / "import.lock"
+    with locked(lock, LOCK_TIMEOUT_S), TrackingStore(project) as store:
         if lock.with_name("import.lock.soft").exists():
-            result["notes"].append(f"{place} is on a file system without locks; a lock file stands in")
+            result["notes"].append(f"{store_folder} is on a file system without locks; a lock file is used instead")
         result["mlflow"] = store.version
-        # Read before the journal: what this state knows of is in the journal by now.
+        # Read before the journal: the journal already has everything that this state refers to.
         state: dict[str, Any] = {}
         if (path := folder / "state.json").exists():
             state = read_json(path)
@@ -168,7 +168,7 @@ def _locked_import(
 
 
 class _Import:
-    """One import under the lock."""
+    """One import; the lock is held."""
 
     def __init__(self, store: Any, folder: Path, job: dict[str, Any], result: dict[str, Any]) -> None:
         self.store = store
@@ -186,7 +186,7 @@ class _Import:
             return int(row.value) if row is not None else 0
 
     def _read(self) -> Iterator[dict[str, Any]]:
-        """The whole records of the journal; a torn last line is for the next time."""
+        """Yield the whole records of the journal; a torn last line is left for the next import."""
         import msgspec
 
         decoder = msgspec.json.Decoder()
@@ -202,14 +202,14 @@ class _Import:
                 try:
                     record = decoder.decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    record = parse(line)  # it takes lone surrogates, too
+                    record = parse(line)  # accepts lone surrogates, too
                 if well_formed(record):
                     yield record
                 else:
                     self.result["damaged"] += 1
 
     def records(self, chunk: int) -> None:
-        """Replay what the store does not have yet."""
+        """Replay the records that the store does not have yet."""
         cursor, waiting = -1, list[dict[str, Any]]()
         for record in self._read():
             op, added = record["op"], record.get("a") or {}
@@ -247,7 +247,7 @@ class _Import:
         self.result["experiment"] = name
 
     def _make_run(self) -> None:
-        """Have the row of the job's own run, which all else hangs on, also without a line for it."""
+        """Create the row of the job's own run if the journal has no line for it: other rows refer to it."""
         with self.store.session() as session:
             if session.get(self.store.models.SqlRun, self.run_id) is None:
                 title = str(self.job.get("name") or self.job.get("run") or self.folder.name)
@@ -266,9 +266,9 @@ class _Import:
                 record, f"experiments/create: {str(error).splitlines()[0]}; the job's experiment took its runs"
             )
 
-    def _reject(self, record: dict[str, Any], why: str) -> None:
+    def _reject(self, record: dict[str, Any], reason: str) -> None:
         if len(self.result["rejects"]) < 20:
-            self.result["rejects"].append({"seq": record["seq"], "why": clean(why)[:500]})
+            self.result["rejects"].append({"seq": record["seq"], "why": clean(reason)[:500]})
 
     def _replay(self, session: Any) -> Any:
         from jupyter_amltrain.tracking.rows import Replay
@@ -276,13 +276,13 @@ class _Import:
         return Replay(self.store, session, self.experiments, self.main)
 
     def _commit(self, records: list[dict[str, Any]]) -> None:
-        """Put records in. What a record breaks is found by halves, and only that record is left out."""
+        """Commit records. A failing record is found by bisection, and only that record is left out."""
         from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
         try:
             self._commit_whole(records)
         except OperationalError:
-            raise  # the store, not a record
+            raise  # an error of the store, not of a record
         except (SQLAlchemyError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             if len(records) == 1:
                 lines = str(getattr(error, "orig", None) or error).splitlines()
@@ -307,24 +307,24 @@ class _Import:
                 except Rejected as error:
                     rejected.append((record, str(error)))
             if self.run_id in replay.system_runs:
-                from jupyter_amltrain.tracking.system_metrics import give_way
+                from jupyter_amltrain.tracking.system_metrics import remove_series
 
-                give_way(replay, self.run_id)
+                remove_series(replay, self.run_id)
             replay.flush()
             replay.tag(self.run_id, CURSOR, cursor)
             session.flush()
             testing.hit("import_before_commit")
             session.commit()
         testing.hit("import_after_commit")
-        for record, why in rejected:
-            self._reject(record, why)
+        for record, reason in rejected:
+            self._reject(record, reason)
         self.result["seq"] = cursor
         self.result["records"] += len(records)
 
     def finish(self, state: dict[str, Any], handle: str) -> None:
-        """Tags, parameters of the submission, system metrics, and at the end MLflow's status.
+        """Write tags, parameters of the submission, system metrics, and MLflow's status after the end.
 
-        The status comes from the exit code: a script's own ``FINISHED`` only says that
+        The status comes from the exit code: a script's own ``FINISHED`` only means that
         its interpreter shut down, which it also does after an exception.
         """
         spec = self.job.get("spec") or {}
@@ -360,14 +360,14 @@ class _Import:
 
         try:
             return SystemMetrics(self.folder, ended)
-        except Exception as error:  # telemetry of whatever version must not keep a run out of the store
+        except Exception as error:  # telemetry of any version must not keep a run out of the store
             self.result["notes"].append(f"system metrics cannot be read: {type(error).__name__}: {error}")
             return None
 
     def _end(self, session: Any, status: str, end: int) -> None:
         run = session.get(self.store.models.SqlRun, self.run_id)
         run.status, run.end_time = status, end
-        # also children of children: every nested run of this job lies in its journal
+        # also nested children: every nested run of this job is in its journal
         for run_id in self.store.descendants(session, self.run_id):
             child = session.get(self.store.models.SqlRun, run_id)
             if child is not None and child.status == "RUNNING":
@@ -375,6 +375,6 @@ class _Import:
 
 
 def _end(state: dict[str, Any]) -> float:
-    """Unix seconds at which the run's process ended."""
+    """Return the time at which the run's process ended, in unix seconds."""
     ends = [p.get("end") for p in state.get("phases") or [] if p.get("name") == "running"]
     return float(next((end for end in ends if end), None) or state.get("changed") or time.time())

@@ -1,4 +1,4 @@
-"""The project's model registry: register what a run left behind, list it, copy it out again."""
+"""The project's model registry: register files of a run, list models, download them."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ from jupyter_amltrain.tracking.store import TrackingStore, database_uri
 
 
 def path_in_run(path: str) -> str:
-    """``outputs/model`` -> ``model``: a path below the outputs of a run.
+    """Return the path below the outputs of a run: ``outputs/model`` -> ``model``.
 
     Raises
     ------
     CommandError
-        It leads out of the run, or to all of it.
+        The path leads out of the run, or names all of it.
     """
-    asked = posixpath.normpath(path.replace(os.sep, "/"))
-    below = asked.removeprefix("outputs/")
-    if asked.startswith("/") or ".." in asked.split("/") or below in (".", "", "outputs"):
-        raise CommandError(f"--path {path}: it is a path within the run.", hint="Try: --path outputs/model")
+    normal = posixpath.normpath(path.replace(os.sep, "/"))
+    below = normal.removeprefix("outputs/")
+    if normal.startswith("/") or ".." in normal.split("/") or below in (".", "", "outputs"):
+        raise CommandError(f"--path {path}: not a path within the run.", hint="Try: --path outputs/model")
     return below
 
 
 def only(found: Collection[str], run: str) -> str:
-    """The one model that a run left.
+    """Return the only model of a run.
 
     Raises
     ------
     CommandError
-        There is none, or more than one; their paths are named.
+        The run has no model, or several; their paths are named.
     """
     if len(found) == 1:
         return next(iter(found))
     if found:
         raise CommandError(
-            f"{run} left {len(found)} models: {', '.join(sorted(found)[:5])}.", hint=f"Say which: --path {min(found)}"
+            f"{run} left {len(found)} models: {', '.join(sorted(found)[:5])}.", hint=f"Choose one: --path {min(found)}"
         )
     raise CommandError(
-        f"{run} left no model: no output, and none logged by MLflow.",
-        hint="Name its files: --path outputs/model. A script writes them to $AML_OUTPUT_MODEL (--output model).",
+        f"No model found in {run}.",
+        hint="Point to the files with --path, for example --path model.joblib.",
     )
 
 
 def counted(folder: Path) -> dict[str, int]:
-    """``files`` and ``bytes`` below a folder."""
+    """Return ``files`` and ``bytes`` below a folder."""
     sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
     return {"files": len(sizes), "bytes": sum(sizes)}
 
 
 def settle(new: Path, to: Path) -> None:
-    """Give a filled folder its name, which may be an empty folder's.
+    """Rename a filled folder to its final name; an empty folder of that name is replaced.
 
     Raises
     ------
     CommandError
-        There is something at that name.
+        Something else has that name.
     """
     try:
         if to.is_dir():
@@ -74,20 +74,20 @@ def settle(new: Path, to: Path) -> None:
         os.rename(new, to)
     except OSError as error:
         raise CommandError(
-            f"{to} is there already, and nothing is overwritten.", hint="Name another folder: --to FOLDER"
+            f"{to} already exists and is not overwritten.", hint="Name another folder: --to FOLDER"
         ) from error
 
 
 def chosen(rows: Sequence[Mapping[str, Any]], name: str, version: str, where: str) -> Mapping[str, Any]:
-    """The row of a model; the newest where no version is given.
+    """Return the row of a model; the newest version if none is given.
 
     Raises
     ------
     UnknownModel
-        Near matches are named.
+        No such model or version; close matches are named.
     """
-    mine = [row for row in rows if row["name"] == name]
-    if not mine:
+    versions = [row for row in rows if row["name"] == name]
+    if not versions:
         import difflib
 
         names = list(dict.fromkeys(str(row["name"]) for row in rows))
@@ -95,15 +95,15 @@ def chosen(rows: Sequence[Mapping[str, Any]], name: str, version: str, where: st
         hint = f"Did you mean {' or '.join(near)}?" if near else "%aml_model list shows them."
         raise UnknownModel(f"There is no model {name!r} in {where}.", hint=hint)
     if not version:
-        return mine[0]
-    for row in mine:
+        return versions[0]
+    for row in versions:
         if row["version"] == version:
             return row
-    there = ", ".join(row["version"] for row in mine[:5])
-    raise UnknownModel(f"Model {name!r} has no version {version} in {where}.", hint=f"There are: {there}.")
+    existing = ", ".join(row["version"] for row in versions[:5])
+    raise UnknownModel(f"Model {name!r} has no version {version} in {where}.", hint=f"There are: {existing}.")
 
 
-#: Tags of a version: what it is, which run it is of, and where in the run it was.
+#: Tags of a version: model type, handle of the run, and path in the run.
 TYPE, HANDLE, PATH = "amltrain.model_type", "amltrain.handle", "amltrain.path"
 
 
@@ -118,19 +118,19 @@ def register(
     description: str = "",
     tags: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Make a version of a model of files that a run left; they are copied into the project's store.
+    """Create a model version from files of a run; files of the run folder are copied into the project's store.
 
     Parameters
     ----------
     path
-        ``outputs/model``: an output of the run, an artifact or a logged model. Empty takes the only one there is.
+        ``outputs/model``: an output of the run, an artifact or a logged model. Empty takes the only one.
     kind
-        ``mlflow_model`` or ``custom_model``; empty looks whether there is an ``MLmodel`` file.
+        ``mlflow_model`` or ``custom_model``; empty checks for an ``MLmodel`` file.
 
     Raises
     ------
     CommandError
-        There is no such file or folder, or it is no MLflow model.
+        There is no such file or folder, or it is not an MLflow model.
     """
     importer.import_run(run_dir, project, handle=handle)
     job = read_json(Path(run_dir) / "job.json")
@@ -139,27 +139,27 @@ def register(
             f"{handle} logs to its own tracking server, and its models are there.", hint="Register them there."
         )
     with _store(project) as (store, registry):
-        found = _Run(store, Path(run_dir), job, handle)
-        place, source, run_id = found.model(path)
-        kind = kind or ("mlflow_model" if (place / "MLmodel").is_file() else "custom_model")
-        if kind == "mlflow_model" and not (place / "MLmodel").is_file():
+        run = _Run(store, Path(run_dir), job, handle)
+        files, source, run_id = run.model(path)
+        kind = kind or ("mlflow_model" if (files / "MLmodel").is_file() else "custom_model")
+        if kind == "mlflow_model" and not (files / "MLmodel").is_file():
             raise CommandError(
-                f"{path or source.name} of {handle} has no MLmodel file, so it is no MLflow model.",
+                f"{path or source.name} of {handle} has no MLmodel file, so it is not an MLflow model.",
                 hint="Try: --type custom_model",
             )
-        kept = found.kept(place, source)
-        version = _version(registry, name, kept, run_id, description)
-        marks = {**(tags or {}), TYPE: kind, HANDLE: handle, PATH: str(source)}
+        stored = run.store_files(files, source)
+        version = _version(registry, name, stored, run_id, description)
+        version_tags = {**(tags or {}), TYPE: kind, HANDLE: handle, PATH: str(source)}
         from mlflow.entities import model_registry
 
         tag: Any = model_registry.ModelVersionTag  # has no types
-        for key, value in marks.items():
+        for key, value in version_tags.items():
             registry.set_model_version_tag(name, str(version), tag(key, value))
-        return {"name": name, "version": str(version), "type": kind, "path": str(kept), "run": handle}
+        return {"name": name, "version": str(version), "type": kind, "path": str(stored), "run": handle}
 
 
 def list_models(project: str) -> list[dict[str, Any]]:
-    """Every version of every model of a project, by name, newest version first."""
+    """Return every version of every model of a project, by name, newest version first."""
     if not (project_store(project) / "mlflow.db").exists():
         return []
     with _store(project) as (_, registry):
@@ -168,7 +168,7 @@ def list_models(project: str) -> list[dict[str, Any]]:
 
 
 def download(project: str, name: str, version: str, folder: str) -> dict[str, Any]:
-    """Copy the files of a model into a folder that is not there yet, or empty.
+    """Copy the files of a model into a new or empty folder.
 
     Parameters
     ----------
@@ -178,23 +178,23 @@ def download(project: str, name: str, version: str, folder: str) -> dict[str, An
     Raises
     ------
     UnknownModel
-        There is none of that name and version; near matches are named.
+        No such model or version; close matches are named.
     CommandError
-        The folder has something in it, or the files are gone.
+        The folder is not empty, or the files were removed.
     """
     rows = list_models(project)
     row = chosen(rows, name, version, "this folder's project")
-    place = Path(row["path"])
-    if not place.exists():
-        raise CommandError(f"The files of {name}:{row['version']} are gone: {place}.", hint="Register it again.")
+    files = Path(row["path"])
+    if not files.exists():
+        raise CommandError(f"The files of {name}:{row['version']} were removed: {files}.", hint="Register it again.")
     to = Path(folder)
     new = to.with_name(f".{to.name}.{os.getpid()}.part")
     try:
-        if place.is_dir():
-            copy_tree(place, new, lambda _: None)
+        if files.is_dir():
+            copy_tree(files, new, lambda _: None)
         else:
             new.mkdir(parents=True)
-            copy_file(place, new / place.name)
+            copy_file(files, new / files.name)
         settle(new, to)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -206,11 +206,11 @@ def download(project: str, name: str, version: str, folder: str) -> dict[str, An
 
 @contextlib.contextmanager
 def _store(project: str) -> Iterator[tuple[TrackingStore, Any]]:
-    """Tracking store and registry of a project, under the lock of the importer."""
+    """Open the tracking store and registry of a project, under the lock of the importer."""
     from mlflow.store.model_registry import sqlalchemy_store
 
-    place = project_store(project)
-    with locked(place / "import.lock", importer.LOCK_TIMEOUT), TrackingStore(project) as store:
+    lock = project_store(project) / "import.lock"
+    with locked(lock, importer.LOCK_TIMEOUT_S), TrackingStore(project) as store:
         opened: Any = sqlalchemy_store.SqlAlchemyStore
         registry = opened(database_uri(project))
         try:
@@ -219,21 +219,21 @@ def _store(project: str) -> Iterator[tuple[TrackingStore, Any]]:
             registry.engine.dispose()
 
 
-def _version(registry: Any, name: str, kept: Path, run_id: str, description: str) -> int:
+def _version(registry: Any, name: str, files: Path, run_id: str, description: str) -> int:
     from mlflow.exceptions import MlflowException
 
     try:
         registry.get_registered_model(name)
     except MlflowException:
         registry.create_registered_model(name)
-    made = registry.create_model_version(name, kept.as_uri(), run_id, description=description or None)
-    return int(made.version)
+    created = registry.create_model_version(name, files.as_uri(), run_id, description=description or None)
+    return int(created.version)
 
 
-def _versions(registry: Any, wanted: str) -> Iterator[Any]:
+def _versions(registry: Any, filter_string: str) -> Iterator[Any]:
     token = None
     while True:
-        page = registry.search_model_versions(wanted, max_results=500, page_token=token)
+        page = registry.search_model_versions(filter_string, max_results=500, page_token=token)
         yield from page
         token = page.token
         if not token:
@@ -241,14 +241,14 @@ def _versions(registry: Any, wanted: str) -> Iterator[Any]:
 
 
 def _row(version: Any) -> dict[str, Any]:
-    place = local_folder(str(version.source or ""))
+    files = local_folder(str(version.source or ""))
     tags = dict(version.tags)
     return {
         "name": version.name,
         "version": str(version.version),
         "type": tags.pop(TYPE, ""),
         "run": tags.pop(HANDLE, ""),
-        "path": str(place or version.source or ""),
+        "path": str(files or version.source or ""),
         "created": (version.creation_timestamp or 0) / 1000,
         "description": version.description or "",
         "tags": {key: value for key, value in tags.items() if key != PATH},
@@ -256,10 +256,10 @@ def _row(version: Any) -> dict[str, Any]:
 
 
 class _Run:
-    """What a run left: outputs in its folder, artifacts and logged models in the store.
+    """Models of a run: outputs in its folder, artifacts and logged models in the store.
 
-    Those of nested runs, too: a script that loops over ``mlflow.start_run()`` logs its
-    models to the run and its children. What a child left is called ``<name of the child>/<name>``.
+    Includes nested runs: a script that loops over ``mlflow.start_run()`` logs its
+    models to the run and its children. A child's model is named ``<name of the child>/<name>``.
     """
 
     def __init__(self, store: TrackingStore, folder: Path, job: Mapping[str, Any], handle: str) -> None:
@@ -267,9 +267,9 @@ class _Run:
         self.run_id = str(job["tracking"]["run_id"])
         info = store.mlflow.get_run(self.run_id).info
         self.experiment = str(info.experiment_id)
-        #: Artifacts of the run and of its descendants, by what their paths begin with.
+        #: Artifacts of the run and of its descendants, by the prefix of their paths.
         self.artifacts: dict[str, Path] = {}
-        #: Which of these runs it is, by the same.
+        #: Ids of these runs, by the same prefix.
         self.runs: dict[str, str] = {}
         with store.session() as session:
             for run_id in (self.run_id, *store.descendants(session, self.run_id)):
@@ -283,61 +283,61 @@ class _Run:
                 self.artifacts[prefix] = local_folder(str(row.artifact_uri)) or Path(os.devnull)
 
     def model(self, path: str) -> tuple[Path, Path, str]:
-        """Where the files are, what they are called within the run, and the id of the (nested) run."""
+        """Return the files' path, their path within the run, and the id of the (nested) run."""
         if path:
             return self._at(path)
-        found = {f"outputs/{name}": (self.folder / "outputs" / name, self.run_id) for name in self._outputs()}
-        found = {name: model for name, model in found.items() if model[0].is_dir() and any(model[0].iterdir())}
-        found = found or {f"outputs/{name}": model for name, model in self._logged().items()}
-        found = found or {
-            f"outputs/{prefix}{file.parent.relative_to(place)}": (file.parent, self.runs[prefix])
-            for prefix, place in self.artifacts.items()
-            for file in place.rglob("MLmodel")
+        models = {f"outputs/{name}": (self.folder / "outputs" / name, self.run_id) for name in self._outputs()}
+        models = {name: model for name, model in models.items() if model[0].is_dir() and any(model[0].iterdir())}
+        models = models or {f"outputs/{name}": model for name, model in self._logged().items()}
+        models = models or {
+            f"outputs/{prefix}{file.parent.relative_to(folder)}": (file.parent, self.runs[prefix])
+            for prefix, folder in self.artifacts.items()
+            for file in folder.rglob("MLmodel")
         }
-        name = only(found, self.handle)
-        return found[name][0], Path(name), found[name][1]
+        name = only(models, self.handle)
+        return models[name][0], Path(name), models[name][1]
 
     def _at(self, path: str) -> tuple[Path, Path, str]:
         below = path_in_run(path)
         source = Path("outputs") / below
         if (self.folder / source).exists():
             return self.folder / source, source, self.run_id
-        for prefix, place in self.artifacts.items():
-            if below.startswith(prefix) and (place / below[len(prefix) :]).exists():
-                return place / below[len(prefix) :], source, self.runs[prefix]
+        for prefix, folder in self.artifacts.items():
+            if below.startswith(prefix) and (folder / below[len(prefix) :]).exists():
+                return folder / below[len(prefix) :], source, self.runs[prefix]
         logged = self._logged()
         if below in logged:
             return logged[below][0], source, logged[below][1]
-        there = [f"outputs/{name}" for name in (*self._outputs(), *logged)]
-        hint = f"There are: {', '.join(there[:5])}." if there else "%aml_runs show tells where its files are."
+        existing = [f"outputs/{name}" for name in (*self._outputs(), *logged)]
+        hint = f"There are: {', '.join(existing[:5])}." if existing else "%aml_runs show lists its files."
         raise CommandError(f"{self.handle} left nothing at {path}.", hint=hint)
 
     def _outputs(self) -> list[str]:
         return sorted((self.job.get("spec") or {}).get("outputs") or {})
 
     def _logged(self) -> dict[str, tuple[Path, str]]:
-        """Models that MLflow 3 logged in the run and its children, by name; the last of one name."""
+        """Return models that MLflow 3 logged in the run and its children, by name; the last of each name."""
         if not self.store.has_logged_models:
             return {}
-        found: dict[str, tuple[Path, str]] = {}
+        models: dict[str, tuple[Path, str]] = {}
         with self.store.session() as session:
             table = self.store.models.SqlLoggedModel
             for prefix, run_id in self.runs.items():
                 rows = session.query(table).filter_by(source_run_id=run_id)
                 for row in rows.order_by(table.creation_timestamp_ms).all():
-                    place = local_folder(str(row.artifact_location))
-                    if place is not None and place.is_dir():
-                        found[f"{prefix}{row.name}"] = (place, run_id)
-        return found
+                    folder = local_folder(str(row.artifact_location))
+                    if folder is not None and folder.is_dir():
+                        models[f"{prefix}{row.name}"] = (folder, run_id)
+        return models
 
-    def kept(self, place: Path, source: Path) -> Path:
-        """`place` where it outlives the run's folder: files of the folder are copied to the run's artifacts."""
-        if self.folder.resolve() not in place.resolve().parents:
-            return place
+    def store_files(self, files: Path, source: Path) -> Path:
+        """Copy files of the run's folder to the run's artifacts, so that they survive it; return their path."""
+        if self.folder.resolve() not in files.resolve().parents:
+            return files
         to = self.artifacts[""] / source
-        if place.is_dir():
-            copy_tree(place, to, lambda _: None)
+        if files.is_dir():
+            copy_tree(files, to, lambda _: None)
         else:
             to.parent.mkdir(parents=True, exist_ok=True)
-            copy_file(place, to)
+            copy_file(files, to)
         return to

@@ -1,4 +1,4 @@
-"""Passes requests for MLflow's page on to its process: one way, for Jupyter's server and for a page of its own.
+"""Proxies requests for MLflow's page to its process, for Jupyter's server and for a page with its own port.
 
 Imports Tornado and the standard library only: it is loaded into every Jupyter server.
 """
@@ -19,43 +19,43 @@ from tornado import httputil, iostream, web
 
 #: Header of the secret between this proxy and MLflow's process.
 SECRET_HEADER = "X-Amltrain-Secret"
-#: Environment variable that names the folder of a Jupyter server that can show MLflow's page.
+#: Environment variable with the folder of a Jupyter server that can show MLflow's page.
 FOLDER_VARIABLE = "AMLTRAIN_JUPYTER_FOLDER"
-#: File in that folder: how to reach the server.
+#: File in that folder: address of the server.
 SERVER_FILE = "server.json"
 #: Below the server's base URL.
 ROUTE = "amltrain/mlflow"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 _CONNECT_TIMEOUT_S = 10.0
-#: Seconds without a byte of an answer; a large experiment takes MLflow a while.
-_ANSWER_TIMEOUT_S = 300.0
+#: Seconds without a byte of the response; MLflow may need a while for a large experiment.
+_RESPONSE_TIMEOUT_S = 300.0
 _PIECE_BYTES = 1 << 16
 _KEY = re.compile(r"[0-9a-f]{16}")
-#: Request headers that MLflow needs. Above all not the browser's cookies and tokens.
+#: Request headers that MLflow needs. The browser's cookies and tokens must not be passed on.
 _PASSED = ("Accept", "Accept-Language", "Content-Type", "If-Modified-Since", "If-None-Match", "Range", "User-Agent")
-#: Response headers that end at the proxy.
+#: Response headers that are not passed on.
 _DROPPED = ("connection", "keep-alive", "set-cookie", "server", "date", "transfer-encoding", "trailer", "upgrade")
-_GONE = (
+_NOT_RUNNING = (
     "<!doctype html><title>MLflow</title><p>MLflow's page of this project is not running."
     " Open it again from the panel or with <code>%aml_runs ui</code>, then reload this page.</p>"
 )
 
 
 def key_of(project: str | os.PathLike[str]) -> str:
-    """Return the name under which the page of a project is found; it is no secret."""
+    """Return the key of a project's page in its address; it is no secret."""
     return hashlib.sha256(os.fsencode(os.path.realpath(project))).hexdigest()[:16]
 
 
 def record_path(folder: str | os.PathLike[str], key: str) -> Path:
-    """Return the file that tells how the page `key` is reached."""
+    """Return the file with the address of the page `key`."""
     if not _KEY.fullmatch(key):
         raise ValueError(key)
     return Path(folder) / f"{key}.json"
 
 
 def read_record(folder: str | os.PathLike[str], key: str) -> dict[str, Any] | None:
-    """Return what a page's process wrote when it was ready; ``None`` when there is none."""
+    """Return the record that a page's process wrote when it was ready; ``None`` without one."""
     if not is_private(folder):
         return None
     try:
@@ -66,18 +66,18 @@ def read_record(folder: str | os.PathLike[str], key: str) -> dict[str, Any] | No
 
 
 def is_private(folder: str | os.PathLike[str]) -> bool:
-    """Whether `folder` is a folder of ours into which nobody else gets."""
+    """Return whether `folder` is this user's folder, without access for others."""
     try:
-        found = os.lstat(folder)
+        status = os.lstat(folder)
     except OSError:
         return False
     if os.name != "posix":
-        return stat.S_ISDIR(found.st_mode)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+        return stat.S_ISDIR(status.st_mode)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def is_same_origin(request: httputil.HTTPServerRequest) -> bool:
-    """Whether a page of the same origin sent `request`, as far as a browser tells.
+    """Return whether a page of the same origin sent `request`, as far as the browser reports it.
 
     MLflow's page sends no XSRF token. A browser adds ``Sec-Fetch-Site`` and, to a request that
     changes something, ``Origin``; no page can forge them.
@@ -90,14 +90,14 @@ def is_same_origin(request: httputil.HTTPServerRequest) -> bool:
 
 
 async def forward(handler: web.RequestHandler, record: dict[str, Any], path: str, prefix: str) -> None:
-    """Have MLflow's process answer the request of `handler`, piece by piece.
+    """Forward the request of `handler` to MLflow's process, and stream the response.
 
     Parameters
     ----------
     handler
-        Its request has been found to be the owner's.
+        The caller has verified that the request is the owner's.
     record
-        Of the page's process.
+        Record of the page's process.
     path
         Path at MLflow's process, beginning with a slash.
     prefix
@@ -110,18 +110,18 @@ async def forward(handler: web.RequestHandler, record: dict[str, Any], path: str
     try:
         writer.write(_request(handler.request, str(record.get("secret", "")), path))
         await writer.drain()
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _ANSWER_TIMEOUT_S)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _RESPONSE_TIMEOUT_S)
         first, _, rest = head.decode("latin-1").partition("\r\n")
         status = httputil.parse_response_start_line(first)
         handler.set_status(status.code, status.reason)
         _take_headers(handler, httputil.HTTPHeaders.parse(rest), path, prefix)
         if handler.request.method != "HEAD":
-            while piece := await asyncio.wait_for(reader.read(_PIECE_BYTES), _ANSWER_TIMEOUT_S):
+            while piece := await asyncio.wait_for(reader.read(_PIECE_BYTES), _RESPONSE_TIMEOUT_S):
                 handler.write(piece)
                 await handler.flush()
         handler.finish()
     except iostream.StreamClosedError:
-        pass  # the browser has gone
+        pass  # the browser has disconnected
     except (OSError, EOFError, ValueError, asyncio.TimeoutError, asyncio.LimitOverrunError, httputil.HTTPInputError):
         if handler._headers_written:
             handler.request.connection.close()  # type: ignore[union-attr]
@@ -132,11 +132,11 @@ async def forward(handler: web.RequestHandler, record: dict[str, Any], path: str
 
 
 def not_running(handler: web.RequestHandler) -> None:
-    """Answer that there is no such page, and how to have it again."""
+    """Respond that the page is not running, and how to open it again."""
     handler.clear()
     handler.set_status(503)
     handler.set_header("Content-Type", "text/html; charset=utf-8")
-    handler.finish(_GONE)
+    handler.finish(_NOT_RUNNING)
 
 
 async def _connect(address: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -163,9 +163,9 @@ def _request(request: httputil.HTTPServerRequest, secret: str, path: str) -> byt
     return text.encode("latin-1", "replace") + b"\r\n\r\n" + body
 
 
-def _take_headers(handler: web.RequestHandler, given: httputil.HTTPHeaders, path: str, prefix: str) -> None:
+def _take_headers(handler: web.RequestHandler, headers: httputil.HTTPHeaders, path: str, prefix: str) -> None:
     handler.clear_header("Content-Type")
-    for name, value in given.get_all():
+    for name, value in headers.get_all():
         lower = name.lower()
         if lower in _DROPPED or lower.startswith("access-control-"):
             continue
@@ -177,12 +177,12 @@ def _take_headers(handler: web.RequestHandler, given: httputil.HTTPHeaders, path
     handler.set_header("X-Content-Type-Options", "nosniff")
     handler.set_header("Referrer-Policy", "same-origin")
     if path != "/" and not path.startswith("/static-files/"):
-        # An artifact that is opened by itself must not run as a page of this origin.
+        # An artifact opened directly must not run as a page of this origin.
         handler.set_header("Content-Security-Policy", "sandbox; default-src 'none'; frame-ancestors 'self'")
 
 
 def _moved(location: str, prefix: str) -> str:
-    """A redirect of MLflow's, which knows neither our host nor our prefix."""
+    """Return the target of a redirect by MLflow, which knows neither the host nor the prefix."""
     parts = urlsplit(location)
     if parts.netloc not in ("", "localhost"):
         return location

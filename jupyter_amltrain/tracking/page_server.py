@@ -1,4 +1,4 @@
-"""The process that shows MLflow's own web application for one project's store, to this user alone."""
+"""The process that serves MLflow's own web application for one project's store, to this user only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _METHODS = (
     "_download_file",
 )
 
-#: Schemes whose artifacts may be asked for: files, and the two that name a run or model whose artifacts are files.
+#: Schemes of accepted artifacts: files, and the two for runs and models whose artifacts are files.
 _SCHEMES = ("", "file", "runs", "models")
 
 Environ = dict[str, Any]
@@ -61,7 +61,7 @@ class Activity:
     Attributes
     ----------
     last
-        Time of the last request that was let in (``time.monotonic``).
+        Time of the last accepted request (``time.monotonic``).
     """
 
     def __init__(self) -> None:
@@ -79,20 +79,20 @@ class Activity:
         self.last = time.monotonic()
 
     def idle_s(self) -> float:
-        """Seconds since the last request ended; 0 while one runs."""
+        """Return the seconds since the last request ended; 0 while one runs."""
         return 0.0 if self._running else time.monotonic() - self.last
 
 
 class SecretCheck:
-    """WSGI middleware that answers only requests with the secret, before their body is read."""
+    """WSGI middleware that rejects requests without the secret before their body is read."""
 
     def __init__(self, app: Callable[..., Iterable[bytes]], secret: str, activity: Activity) -> None:
         self._app, self._secret, self._activity = app, secret.encode(), activity
         self._header = "HTTP_" + SECRET_HEADER.upper().replace("-", "_")
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
-        given = str(environ.pop(self._header, "")).encode("latin-1", "replace")
-        if not hmac.compare_digest(given, self._secret):
+        secret = str(environ.pop(self._header, "")).encode("latin-1", "replace")
+        if not hmac.compare_digest(secret, self._secret):
             start_response("403 Forbidden", [("Content-Type", "text/plain"), ("Connection", "close")])
             return [b"Forbidden\n"]
         return self._answered(environ, start_response)
@@ -109,18 +109,18 @@ class SecretCheck:
 
 
 def serve(project: str, folder: Path, secret: str, activity: Activity) -> dict[str, Any]:
-    """Listen in a thread; returns the address, ``{"unix": path}`` or ``{"port": number}``.
+    """Listen in a thread; return the address, ``{"unix": path}`` or ``{"port": number}``.
 
     Parameters
     ----------
     project
         Folder that owns ``.amltrain``.
     folder
-        An empty folder of ours, 0700, for the socket.
+        An empty private folder (0700) for the socket.
     secret
-        Without it nothing is answered.
+        Requests without the secret are rejected.
     activity
-        Told of every request that was let in.
+        Updated by every accepted request.
     """
     app = SecretCheck(application(project), secret, activity)
     from werkzeug.serving import WSGIRequestHandler, make_server
@@ -129,7 +129,7 @@ def serve(project: str, folder: Path, secret: str, activity: Activity) -> dict[s
         timeout = 120  # seconds for a request to arrive
 
         def log_request(self, *what: Any) -> None:
-            """Keep no list of requests."""
+            """Write no access log."""
 
     path = folder / "mlflow.sock"
     unix = hasattr(socket, "AF_UNIX") and os.name == "posix"
@@ -146,7 +146,7 @@ def application(project: str) -> Callable[..., Iterable[bytes]]:
     for name in list(os.environ):
         if name.startswith(("MLFLOW_TRACKING_", "MLFLOW_REGISTRY_", "MLFLOW_DEPLOYMENTS_", "_MLFLOW_SERVER_")):
             del os.environ[name]
-    # Who may ask, and from where, is checked in front of it.
+    # User and origin are checked before MLflow sees a request.
     os.environ.update(
         MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE="true",
         MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
@@ -164,10 +164,10 @@ def application(project: str) -> Callable[..., Iterable[bytes]]:
 
 
 def confine(root: Path) -> None:
-    """Let MLflow's classes of this process touch artifacts below `root` only.
+    """Restrict MLflow's classes of this process to artifacts below `root`.
 
-    Checked where MLflow opens a store of artifacts, not by the address of a request: locations of
-    experiments, runs, traces, models and their versions all end there.
+    The check is in MLflow's artifact repositories, not in the address of a request, because locations of
+    experiments, runs, traces, models and their versions all lead there.
     """
     from mlflow.store.artifact import artifact_repository_registry as registry
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
@@ -179,7 +179,7 @@ def confine(root: Path) -> None:
     for scheme in [scheme for scheme in known if scheme not in _SCHEMES]:
         known[scheme] = _refuse
     for name in _METHODS:
-        method = getattr(repository, name, None)  # versions differ in what they have and inherit
+        method = getattr(repository, name, None)  # the methods differ between versions
         if method is not None:
             setattr(repository, name, _confined(method, root))
     repository.__init__ = _confined_init(repository.__init__, root)
@@ -200,11 +200,11 @@ def _confined(method: Callable[..., Any], root: Path) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def checked(self: Any, *arguments: Any, **named: Any) -> Any:
-        given = signature.bind(self, *arguments, **named).arguments
-        below = given.get("artifact_path") or given.get("remote_file_path")
+        values = signature.bind(self, *arguments, **named).arguments
+        below = values.get("artifact_path") or values.get("remote_file_path")
         if method.__name__ == "list_artifacts":
-            below = given.get("path")
-        name = os.path.basename(given.get("local_file") or given.get("artifact_file_name") or "")
+            below = values.get("path")
+        name = os.path.basename(values.get("local_file") or values.get("artifact_file_name") or "")
         if method.__name__ == "download_trace_data":
             name = "traces.json"
         _check(os.path.join(local_path(self.artifact_uri), below or "", name), root)
@@ -224,7 +224,7 @@ def _confined_create(create: Callable[..., Any], root: Path) -> Callable[..., An
 
 
 def local_path(uri: str) -> str:
-    """Path of a ``file:`` address or a plain path; anything else is refused."""
+    """Return the path of a ``file:`` URI or a plain path; anything else is refused."""
     parts = urlsplit(uri)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return url2pathname(parts.path)
@@ -253,10 +253,10 @@ def _refusal() -> Exception:
     )
 
 
-#: Seconds between looks whether somebody still needs the page.
+#: Seconds between checks whether the page is still in use.
 CHECK_INTERVAL_S = 2.0
 
-#: Seconds for which an address with a token can be opened: it stays in a saved notebook, so it must not stay valid.
+#: Seconds for which an address with a token is valid: a saved notebook contains it, so it must expire.
 TOKEN_LIFETIME_S = 900
 
 _MAX_FOLDER_BYTES = 60
@@ -265,8 +265,8 @@ _COOKIE = "amltrain-mlflow"
 
 _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.I)
 
-#: Loads the address without its token. A redirect would not do: a browser that came from another site
-#: (JupyterLab at ``localhost``) sends a strict cookie only after a page of ours has asked.
+#: Loads the address without its token. A redirect would not work: a browser that came from another site
+#: (JupyterLab at ``localhost``) sends a strict cookie only with a request by a page of this site.
 _SCRIPT = (
     "var u = new URL(location.href); u.searchParams.delete('token'); location.replace(u.pathname + u.search + u.hash);"
 )
@@ -282,34 +282,34 @@ _REFUSED = (
 
 
 class TokenPageHandler(web.RequestHandler):
-    """Answers whoever came with a token."""
+    """Serves requests with a valid token or cookie."""
 
     def initialize(self, record: dict[str, Any], cookie: str, cookie_path: str, any_host: bool) -> None:
-        """Take the page's record, its cookie, and whether a hub in front has its own host names."""
+        """Set the page's record, its cookie, and whether a hub in front has its own host names."""
         self._record, self._cookie = record, cookie
         self._cookie_path, self._any_host = cookie_path, any_host
 
     def set_default_headers(self) -> None:
-        """Keep it out of other sites' frames, and its address out of their logs."""
+        """Keep the page out of other sites' frames, and its address out of their logs."""
         self.set_header("Content-Security-Policy", "frame-ancestors 'self'")
         self.set_header("Referrer-Policy", "same-origin")
         self.set_header("X-Content-Type-Options", "nosniff")
 
     def prepare(self) -> None:
-        """Refuse foreign hosts, foreign origins, and everybody without the token."""
+        """Refuse foreign hosts, foreign origins, and requests without the token."""
         if not self._any_host and not _LOOPBACK.fullmatch(self.request.host):
             raise web.HTTPError(403)
         if self.request.method not in ("GET", "HEAD") and not page_proxy.is_same_origin(self.request):
             raise web.HTTPError(403)
-        given = dict(parse_qsl(self.request.query)).get("token", "")
-        if self.request.method == "GET" and is_token(self._record, given):
+        token = dict(parse_qsl(self.request.query)).get("token", "")
+        if self.request.method == "GET" and is_token(self._record, token):
             self._enter()
         elif not _equal(self.get_cookie(self._cookie_name()) or "", self._cookie):
             self.set_status(403)
             self.finish(_REFUSED)
 
     def _cookie_name(self) -> str:
-        return f"{_COOKIE}-{self._record['port']}"  # cookies know no ports
+        return f"{_COOKIE}-{self._record['port']}"  # cookies are shared by all ports of a host
 
     def _enter(self) -> None:
         secure = self.request.headers.get("X-Forwarded-Proto", "").lower() == "https"
@@ -326,7 +326,7 @@ class TokenPageHandler(web.RequestHandler):
         self.finish(_ENTER)
 
     async def get(self, path: str) -> None:
-        """Answer any method."""
+        """Serve a request of any method."""
         if self._finished:
             return
         await page_proxy.forward(self, self._record, path, f"/{self._record['key']}")
@@ -334,15 +334,15 @@ class TokenPageHandler(web.RequestHandler):
     head = post = put = patch = delete = get
 
     def write_error(self, status_code: int, **how: Any) -> None:
-        """Say no more than the status."""
+        """Send only the status code."""
         self.finish(f"{status_code}\n")
 
 
 class LocalServer(httpserver.HTTPServer):
-    """Closes connections of other users of this machine before it reads from them."""
+    """Closes connections of other users of this machine before reading from them."""
 
     def handle_stream(self, stream: iostream.IOStream, address: Any) -> None:
-        """Take a new connection."""
+        """Accept or close a new connection."""
         if is_other_user(stream.socket):
             stream.close()
         else:
@@ -350,13 +350,13 @@ class LocalServer(httpserver.HTTPServer):
 
 
 def listen(record: dict[str, Any], hub_prefix: str) -> LocalServer:
-    """Listen on a free loopback port, which is put into `record`."""
+    """Listen on a free loopback port, and store the port in `record`."""
     (sock,) = netutil.bind_sockets(0, "127.0.0.1")
     record["port"] = sock.getsockname()[1]
     path = f"{hub_prefix.rstrip('/')}/proxy/{record['port']}/" if hub_prefix else f"/{record['key']}/"
     cookie = secrets.token_urlsafe(32)
-    how = {"record": record, "cookie": cookie, "cookie_path": path, "any_host": bool(hub_prefix)}
-    app = web.Application([(rf"/{record['key']}(/.*)", TokenPageHandler, how)], log_function=lambda handler: None)
+    settings = {"record": record, "cookie": cookie, "cookie_path": path, "any_host": bool(hub_prefix)}
+    app = web.Application([(rf"/{record['key']}(/.*)", TokenPageHandler, settings)], log_function=lambda handler: None)
     server = LocalServer(app, idle_connection_timeout=60, body_timeout=60, max_body_size=32 << 20)
     server.add_sockets([sock])
     return server
@@ -365,45 +365,45 @@ def listen(record: dict[str, Any], hub_prefix: str) -> LocalServer:
 def main(text: str) -> None:
     """Body of the process; `text` is JSON.
 
-    ``project``, ``record`` (file to write when the page answers), ``start`` (any text, given back in the
+    ``project``, ``record`` (file to write when the page is ready), ``start`` (any text, repeated in the
     record), ``front`` (whether to listen with a token), ``hub`` (path prefix of a hub), ``idle`` (seconds),
-    ``session`` (identity of the process to end with; without one it ends with standard input).
+    ``session`` (identity of the process with which to end; without it the process ends with standard input).
     """
-    asked = json.loads(text)
-    # 0700. The path of a Unix socket holds some 100 bytes; $TMPDIR may be longer.
-    place = tempfile.gettempdir()
-    base = "/tmp" if os.name == "posix" and len(os.fsencode(place)) > _MAX_FOLDER_BYTES else place
+    args = json.loads(text)
+    # 0700. The path of a Unix socket is limited to about 100 bytes; $TMPDIR may be longer.
+    temporary = tempfile.gettempdir()
+    base = "/tmp" if os.name == "posix" and len(os.fsencode(temporary)) > _MAX_FOLDER_BYTES else temporary
     folder = Path(tempfile.mkdtemp(prefix="amltrain-mlflow-", dir=base))
-    path = Path(asked["record"])
+    path = Path(args["record"])
     signal.signal(signal.SIGTERM, lambda *what: sys.exit(0))
     try:
-        asyncio.run(_serve(asked, folder, path))
+        asyncio.run(_serve(args, folder, path))
     finally:
         with contextlib.suppress(OSError, ValueError):
-            if json.loads(path.read_text()).get("start") == asked["start"]:
+            if json.loads(path.read_text()).get("start") == args["start"]:
                 path.unlink()
         shutil.rmtree(folder, ignore_errors=True)
-        os._exit(0)  # threads may still answer
+        os._exit(0)  # threads may still serve requests
 
 
-async def _serve(asked: dict[str, Any], folder: Path, path: Path) -> None:
+async def _serve(args: dict[str, Any], folder: Path, path: Path) -> None:
     orphaned = threading.Event()
-    if "session" not in asked:
+    if "session" not in args:
         threading.Thread(target=_wait_for_end_of_input, args=(orphaned,), daemon=True).start()
     activity = Activity()
     secret = secrets.token_urlsafe(32)
-    address = await asyncio.to_thread(serve, asked["project"], folder, secret, activity)
-    activity.last = time.monotonic()  # the import is no use of it
-    record = {"schema": 1, "pid": os.getpid(), "start": asked["start"], "address": address, "secret": secret}
+    address = await asyncio.to_thread(serve, args["project"], folder, secret, activity)
+    activity.last = time.monotonic()  # the time of the import does not count as idle
+    record = {"schema": 1, "pid": os.getpid(), "start": args["start"], "address": address, "secret": secret}
     server = None
-    if asked["front"]:
+    if args["front"]:
         record |= {"token_key": secrets.token_urlsafe(32), "key": secrets.token_hex(8)}
-        server = listen(record, asked.get("hub", ""))
+        server = listen(record, args.get("hub", ""))
     write_json(path, record)
-    while not orphaned.is_set() and activity.idle_s() < asked["idle"]:
-        if asked.get("session") and not alive(asked["session"]):
+    while not orphaned.is_set() and activity.idle_s() < args["idle"]:
+        if args.get("session") and not alive(args["session"]):
             break
-        await asyncio.sleep(min(CHECK_INTERVAL_S, asked["idle"] / 4))
+        await asyncio.sleep(min(CHECK_INTERVAL_S, args["idle"] / 4))
     if server is not None:
         server.stop()
 
@@ -416,9 +416,9 @@ def _wait_for_end_of_input(ended: threading.Event) -> None:
 
 
 def address(record: dict[str, Any], hub_prefix: str) -> str:
-    """Return the address of a page that listens by itself, with its token."""
-    place = f"{hub_prefix.rstrip('/')}/proxy/{record['port']}" if hub_prefix else f"http://127.0.0.1:{record['port']}"
-    return f"{place}/{record['key']}/?{urlencode({'token': new_token(record)})}"
+    """Return the address, with a token, of a page that listens on its own port."""
+    base = f"{hub_prefix.rstrip('/')}/proxy/{record['port']}" if hub_prefix else f"http://127.0.0.1:{record['port']}"
+    return f"{base}/{record['key']}/?{urlencode({'token': new_token(record)})}"
 
 
 def new_token(record: dict[str, Any], lifetime_s: float = TOKEN_LIFETIME_S) -> str:
@@ -427,9 +427,9 @@ def new_token(record: dict[str, Any], lifetime_s: float = TOKEN_LIFETIME_S) -> s
     return f"{until}.{_signature(record, until)}"
 
 
-def is_token(record: dict[str, Any], given: str) -> bool:
-    """Whether `given` was made by :func:`new_token` and has not expired."""
-    until, _, signature = given.partition(".")
+def is_token(record: dict[str, Any], token: str) -> bool:
+    """Return whether `token` was created by :func:`new_token` and has not expired."""
+    until, _, signature = token.partition(".")
     return _equal(signature, _signature(record, until)) and until.isdigit() and int(until) > time.time()
 
 
@@ -437,8 +437,8 @@ def _signature(record: dict[str, Any], until: str) -> str:
     return hmac.new(record["token_key"].encode(), until.encode("utf-8", "replace"), "sha256").hexdigest()
 
 
-def _equal(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+def _equal(value: str, expected: str) -> bool:
+    return hmac.compare_digest(value.encode("utf-8", "replace"), expected.encode())
 
 
 if __name__ == "__main__":

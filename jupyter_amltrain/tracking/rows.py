@@ -1,4 +1,4 @@
-"""Journal records to rows of MLflow's tables. Each record may be replayed any number of times."""
+"""Converts journal records to rows of MLflow's tables. Each record may be replayed any number of times."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jupyter_amltrain.tracking.store import TrackingStore
 
 Record = dict[str, Any]
 
-#: MLflow's limits; SQLite itself would take anything.
+#: MLflow's limits; SQLite has none.
 _NAME, _PARAM, _TAG = 250, 6000, 8000
 
 
 class Rejected(Exception):
-    """A record that cannot become rows; the rest is imported."""
+    """A record that cannot become rows; the other records are imported."""
 
 
 class Replay:
@@ -50,12 +50,12 @@ class Replay:
         self.system_runs: set[str] = set()
 
     def record(self, record: Record) -> None:
-        """Take one record in.
+        """Apply one record.
 
         Raises
         ------
         Rejected
-            It names a run or model that is not there, or is of no known form.
+            The record names an unknown run or model, or its form is unknown.
         """
 
         op, body, added = record["op"], record["b"], record.get("a") or {}
@@ -80,7 +80,7 @@ class Replay:
             raise Rejected(f"{op}: {type(error).__name__}: {error}") from error
 
     def experiment_of(self, sink_id: Any) -> int:
-        """The store's id of one of the sink's experiments."""
+        """Return the store's id of one of the sink's experiments."""
         return self.experiments[str(sink_id or self.main)]
 
     def merge(self, table: str, **columns: Any) -> None:
@@ -88,14 +88,14 @@ class Replay:
         self.session.merge(getattr(self.tables, table)(**columns))
 
     def row(self, table: str, key: Any) -> Any:
-        """The row with a primary key; :class:`Rejected` if there is none."""
+        """Return the row with a primary key; raise :class:`Rejected` without one."""
         row = self.session.get(getattr(self.tables, table), key)
         if row is None:
             raise Rejected(f"{table} {key} is not in the store")
         return row
 
     def _run(self, run_id: Any) -> int:
-        """The experiment of a run."""
+        """Return the experiment of a run."""
         if run_id not in self._runs:
             self._runs[run_id] = int(self.row("SqlRun", run_id).experiment_id)
         return self._runs[run_id]
@@ -103,7 +103,7 @@ class Replay:
     # -- runs
 
     def new_run(self, run_id: str, experiment: int, name: str, start: int, user: str = "") -> None:
-        """Put a run in, unless it is there. `start`: ms since 1970."""
+        """Add a run, unless it exists. `start`: ms since 1970."""
         if self.session.get(self.tables.SqlRun, run_id) is None:
             self.session.add(
                 self.tables.SqlRun(
@@ -171,9 +171,9 @@ class Replay:
         elif op == "runs/update":
             self._update_run(run_id, body)
         elif op in ("runs/delete", "runs/restore"):
-            row, gone = self.row("SqlRun", run_id), op == "runs/delete"
-            row.lifecycle_stage = "deleted" if gone else "active"
-            row.deleted_time = t if gone else None
+            row, deleted = self.row("SqlRun", run_id), op == "runs/delete"
+            row.lifecycle_stage = "deleted" if deleted else "active"
+            row.deleted_time = t if deleted else None
         elif op == "runs/log-model":
             append_history(self, run_id, body)
         elif op == "runs/log-inputs":
@@ -200,8 +200,8 @@ class Replay:
             self.tag(run_id, "mlflow.runName", body["run_name"])
 
     def _dataset(self, run_id: str, experiment: int, entry: Record) -> None:
-        given, table = entry["dataset"], self.tables.SqlDataset
-        name, digest = given["name"], given["digest"]
+        dataset, table = entry["dataset"], self.tables.SqlDataset
+        name, digest = dataset["name"], dataset["digest"]
         row = self.session.query(table).filter_by(experiment_id=experiment, name=name, digest=digest).first()
         if row is None:
             row = table(
@@ -209,10 +209,10 @@ class Replay:
                 experiment_id=experiment,
                 name=name,
                 digest=digest,
-                dataset_source_type=given.get("source_type", ""),
-                dataset_source=given.get("source", ""),
-                dataset_schema=given.get("schema"),
-                dataset_profile=given.get("profile"),
+                dataset_source_type=dataset.get("source_type", ""),
+                dataset_source=dataset.get("source", ""),
+                dataset_schema=dataset.get("schema"),
+                dataset_profile=dataset.get("profile"),
             )
             self.session.add(row)
             self.session.flush()
@@ -257,7 +257,7 @@ class Replay:
             )
 
     def point(self, run_id: str, key: str, value: float, timestamp: int, step: int) -> Record:
-        """Gather one point of a metric for :meth:`flush`; `timestamp` in ms since 1970."""
+        """Collect one point of a metric for :meth:`flush`; `timestamp` in ms since 1970."""
         is_nan, stored = _storable(value)
         row = {"run_uuid": run_id, "key": key[:_NAME], "value": stored, "is_nan": is_nan}
         row.update(timestamp=timestamp, step=step)
@@ -265,7 +265,7 @@ class Replay:
         return row
 
     def flush(self) -> None:
-        """Write the points that were gathered: thousands in one statement."""
+        """Write the collected points: thousands in one statement."""
         self.session.flush()
         self._insert("SqlMetric", self._metrics)
         if self._model_metrics:
@@ -294,16 +294,16 @@ class Replay:
 
 
 def _storable(value: float) -> tuple[bool, float]:
-    """The pair (is NaN, value) as MLflow's SQL store keeps a metric."""
+    """Return (is NaN, value) in the form of MLflow's SQL store."""
     if math.isnan(value):
         return True, 0.0
-    if math.isinf(value):  # SQL knows no infinity; MLflow stores the largest float
+    if math.isinf(value):  # SQL has no infinity; MLflow stores the largest float
         return False, math.copysign(sys.float_info.max, value)
     return False, value
 
 
 def _derived(*parts: str) -> str:
-    """A UUID that is the same in every import of the same thing."""
+    """Return a UUID that is the same in every import of the same object."""
     return uuid.uuid5(uuid.NAMESPACE_URL, "amltrain:" + json.dumps(parts)).hex
 
 
@@ -360,7 +360,7 @@ def _model_pairs(replay: Replay, model_id: str, experiment: int, body: Record) -
 
 
 def append_history(replay: Replay, run_id: str, body: Record) -> None:
-    """Add to the tag in which MLflow 2.x keeps the models of a run."""
+    """Append to the tag with MLflow 2.x's models of a run."""
     key = "mlflow.log-model.history"  # what MLflow 2.x shows as the run's models
     row = replay.session.get(replay.tables.SqlTag, (key, run_id))
     history = json.loads(row.value) if row is not None else []

@@ -1,9 +1,9 @@
-"""An MLflow SQLite store, opened safely: made whole or not at all, ids kept as ours.
+"""A project's MLflow SQLite store: created completely or not at all, with amltrain's run ids.
 
-No public call of MLflow takes a run id, and replaying through public calls is twenty
-times slower and not repeatable (``log_outputs`` adds rows each time). So rows go
-through MLflow's own ORM classes, which are the same in 2.20 to 3.17 apart from the
-tables of logged models; ``tests/test_tracking.py`` holds both ends.
+No public call of MLflow accepts a run id, and replaying through public calls is twenty
+times slower and not repeatable (``log_outputs`` adds rows each time). So rows are written
+through MLflow's own ORM classes, which are the same in 2.20 to 3.17 except for the
+tables of logged models; the tests cover both ends.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from jupyter_amltrain.state_dir import project_store
 
 #: Milliseconds that a write waits for MLflow's own server.
 BUSY_MS = 30_000
-#: Longest path that SQLite opens, with room for the name of its journal.
+#: Longest path that SQLite can open, with room for the name of its journal.
 MAX_PATH_BYTES = 500
 
 
 def database_uri(project: str | os.PathLike[str]) -> str:
-    """``sqlite:`` URI of the project's store."""
+    """Return the ``sqlite:`` URI of the project's store."""
     return f"sqlite:///{project_store(project) / 'mlflow.db'}"
 
 
 def artifact_root(project: str | os.PathLike[str]) -> Path:
-    """Folder of the project's artifacts."""
+    """Return the folder of the project's artifacts."""
     return project_store(project) / "mlartifacts"
 
 
 class TrackingStore:
-    """The store of one project, open. Use as a context manager; hold the import lock.
+    """The open store of one project. Use as a context manager; hold the import lock.
 
     Parameters
     ----------
     project
-        Folder that owns ``.amltrain``; the store is made if there is none.
+        Folder that owns ``.amltrain``; a missing store is created.
 
     Raises
     ------
     StateError
-        It cannot be made, or belongs to another version of MLflow.
+        The store cannot be created, or belongs to another version of MLflow.
     """
 
     def __init__(self, project: str | os.PathLike[str]) -> None:
@@ -82,17 +82,17 @@ class TrackingStore:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        # MLflow keeps engines for ever; the next import must not meet a connection
-        # to a file that somebody has removed since.
+        # MLflow keeps engines forever; the next import must not get a connection
+        # to a file that was removed since.
         self.engine.dispose()
 
     @property
     def has_logged_models(self) -> bool:
-        """Whether this MLflow (3.x) has tables for logged models."""
+        """Return whether this MLflow (3.x) has tables for logged models."""
         return hasattr(self.models, "SqlLoggedModel")
 
     def session(self) -> Any:
-        """A new SQLAlchemy session that waits for other writers."""
+        """Return a new SQLAlchemy session that waits for other writers."""
         import sqlalchemy
         from sqlalchemy.orm import Session
 
@@ -101,29 +101,29 @@ class TrackingStore:
         return session
 
     def experiment(self, name: str) -> int:
-        """Id of the experiment `name`; made, or brought back if it was deleted."""
-        found = self.mlflow.get_experiment_by_name(name)
-        if found is None:
+        """Return the id of the experiment `name`; it is created, or restored if it was deleted."""
+        experiment = self.mlflow.get_experiment_by_name(name)
+        if experiment is None:
             return int(self.mlflow.create_experiment(name, None, []))
-        if found.lifecycle_stage != "active":
-            self.mlflow.restore_experiment(found.experiment_id)
-        return int(found.experiment_id)
+        if experiment.lifecycle_stage != "active":
+            self.mlflow.restore_experiment(experiment.experiment_id)
+        return int(experiment.experiment_id)
 
     def descendants(self, session: Any, run_id: str) -> list[str]:
-        """Ids of the runs nested below a run, children before their own children."""
+        """Return the ids of the runs nested below a run, children before their own children."""
         tag = self.models.SqlTag
-        found, parents = list[str](), [run_id]
+        run_ids, parents = list[str](), [run_id]
         while parents:
             rows = session.query(tag).filter_by(key="mlflow.parentRunId").filter(tag.value.in_(parents))
-            parents = sorted({str(row.run_uuid) for row in rows} - {run_id, *found})
-            found += parents
-        return found
+            parents = sorted({str(row.run_uuid) for row in rows} - {run_id, *run_ids})
+            run_ids += parents
+        return run_ids
 
     def location(self, experiment: int, *parts: str) -> str:
-        """URI for the artifacts of a new run or model.
+        """Return the URI for the artifacts of a new run or model.
 
-        Inside the experiment's own folder if that is on this machine, as MLflow
-        itself does; else (made through a server: ``mlflow-artifacts:``) in ours.
+        In the experiment's own folder if that is on this machine, as in MLflow
+        itself; else (created through a server: ``mlflow-artifacts:``) in the project's folder.
         """
         base = str(self.mlflow.get_experiment(str(experiment)).artifact_location)
         if not base.startswith(("file:", "/")):
@@ -139,11 +139,11 @@ def _open(uri: str, root: Path) -> Any:
 
 
 def _create(path: Path, root: Path) -> None:
-    """Make a new database beside its place and move it there.
+    """Create a database under a temporary name and rename it.
 
-    MLflow makes one by dozens of migrations; killed among them, it leaves a file that
-    no MLflow opens again. Each try has a name of its own: MLflow keeps the engine of a
-    file for ever, also of one that is removed because the disk was full.
+    MLflow creates a database by dozens of migrations; killed during them, it leaves a file that
+    no MLflow can open. Each attempt has its own name: MLflow keeps the engine of a
+    file forever, even of a file that was removed because the disk was full.
     """
     for left in path.parent.glob("mlflow.db.new-*"):
         left.unlink()
@@ -159,7 +159,7 @@ def _create(path: Path, root: Path) -> None:
         testing.hit("import_new_store")
         os.replace(new, path)
     except BaseException:
-        for left in path.parent.glob(new.name + "*"):  # its journal, too
+        for left in path.parent.glob(new.name + "*"):  # also its journal
             with contextlib.suppress(OSError):
                 left.unlink()
         raise
@@ -176,34 +176,34 @@ def _forget(uri: str) -> None:
 
 
 def _check(path: Path, *, writes: bool = False) -> None:
-    """Find out at once whether SQLite opens a database; MLflow tries for more than a minute.
+    """Check quickly whether SQLite can open a database; MLflow tries for more than a minute.
 
     Raises
     ------
     StateError
-        It does not.
+        SQLite cannot open it.
     """
     connection = None
     try:
         connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)
         connection.execute("SELECT count(*) FROM sqlite_master")
-        if writes:  # the journal beside it has a longer name
+        if writes:  # its journal has a longer name
             connection.execute("BEGIN")
             connection.execute("CREATE TABLE probe (x)")
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:
         if "disk is full" in str(error):
             raise
-        why, hint = str(error), "Move or remove it; the next import makes a new one."
+        reason, hint = str(error), "Move or remove it; the next import creates a new one."
         if path.is_dir():
-            why = "it is a folder"
+            reason = "it is a folder"
         elif len(os.fsencode(path)) > MAX_PATH_BYTES:
-            why = f"its path is longer than SQLite opens ({len(os.fsencode(path))} bytes)"
+            reason = f"its path is too long for SQLite ({len(os.fsencode(path))} bytes)"
             hint = "Move the notebook to a folder with a shorter path."
-        elif "unable to open" in why:
-            hint = "Look at the permissions of the file and its folder."
-        place = path.with_name("mlflow.db")
-        raise StateError(f"MLflow's store {place} cannot be opened: {why}.", hint=hint) from error
+        elif "unable to open" in reason:
+            hint = "Check the permissions of the file and its folder."
+        database = path.with_name("mlflow.db")
+        raise StateError(f"MLflow's store {database} cannot be opened: {reason}.", hint=hint) from error
     finally:
         if connection is not None:
             connection.close()

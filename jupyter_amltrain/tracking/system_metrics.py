@@ -1,11 +1,11 @@
-"""Telemetry and summary of a run -> metrics that MLflow's own "System metrics" tab draws.
+"""Converts telemetry and summary of a run to metrics for MLflow's own "System metrics" tab.
 
 The names and units are those of MLflow's ``system_metrics`` monitors (megabytes are
-10^6 bytes there); with several nodes each has its ``system/node_<n>/`` as MLflow
-gives to a monitor with a node id. What is stored is said by a tag that is written in
-the transaction of the rows, so that an import that is repeated adds nothing twice. A
+10^6 bytes there); with several nodes each has its ``system/node_<n>/``, as MLflow
+names a monitor with a node id. A tag records what is stored; it is written in
+the transaction of the rows, so that a repeated import adds nothing twice. A
 script that logs system metrics itself keeps its own: two series under one name would
-be neither's.
+be mixed up.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from jupyter_amltrain.agent.telemetry.gpu_columns import BY_NAME, GPU_COLUMNS, S
 from jupyter_amltrain.tracking.rows import Replay
 from jupyter_amltrain.tracking.telemetry_table import NodeTable, tables
 
-#: Tag of the run: what of its telemetry is in the store.
+#: Tag of the run: which of its telemetry is in the store.
 CURSOR = "amltrain.system"
-#: Characters of a tag's value: MLflow 2 takes no more.
+#: Characters of a tag's value: the limit of MLflow 2.
 MAX_TAG_CHARS = 5000
-#: Points that wait in memory for their insertion.
+#: Points that are collected in memory before their insertion.
 CHUNK = 20_000
 
-#: Host column -> MLflow's name and factor. MLflow has no names for the run's own share.
+#: Host column -> MLflow's name and factor. MLflow has no names for the run's own use.
 _HOST = {
     "host_cpu": ("cpu_utilization_percentage", 1.0),
     "host_memory": ("system_memory_usage_megabytes", 1e-6),
     "cpu": ("run_cpu_utilization_percentage", 1.0),
     "memory": ("run_memory_usage_megabytes", 1e-6),
 }
-#: Tag with what happened to the GPUs.
+#: Tag with the incidents of the GPUs.
 NOTES = "amltrain.gpu_notes"
-#: Value of a GPU's summary -> what follows ``gpu_<i>_``, and factor.
+#: Value of a GPU's summary -> name after ``gpu_<i>_``, and factor.
 _GPU_SUMMARY = {
     "energy_wh": ("energy_wh", 1.0),
     "idle_share": ("idle_share", 1.0),
@@ -53,15 +53,15 @@ _HOST_SUMMARY = {
 
 
 class SystemMetrics:
-    """What the files of a run folder say, read once, outside any transaction.
+    """Telemetry of a run folder, read once, outside any transaction.
 
     Parameters
     ----------
     folder
         The run folder.
     ended
-        Whether the run is over: only then its summary and what came after the last
-        full minute count.
+        Whether the run has ended: only then its summary and the ticks after the last
+        full minute are used.
     """
 
     def __init__(self, folder: Path, ended: bool) -> None:
@@ -70,30 +70,30 @@ class SystemMetrics:
         self.ended = ended
 
     def put(self, replay: Replay, run_id: str) -> int:
-        """Bring the store up to date within the caller's transaction.
+        """Update the store within the caller's transaction.
 
         Returns
         -------
         int
             Points written.
         """
-        done = _cursor(replay, run_id)
-        if done is None:
-            # Rows without our tag are the script's, imported before there was one.
-            done = {"own": True} if _stored(replay, run_id) else {}
-        want: dict[str, Any] = {"own": True} if done.get("own") else self._layout()
-        want["summary"] = {str(node): summary.get("seq", 0) for node, summary in self.summaries.items()}
-        if want == done or not self.nodes:
+        stored = _cursor(replay, run_id)
+        if stored is None:
+            # Rows without the tag are the script's own, imported by a version without the tag.
+            stored = {"own": True} if _stored(replay, run_id) else {}
+        layout: dict[str, Any] = {"own": True} if stored.get("own") else self._layout()
+        layout["summary"] = {str(node): summary.get("seq", 0) for node, summary in self.summaries.items()}
+        if layout == stored or not self.nodes:
             return 0
         begin = {table.node: 0 for table in self.nodes}
-        same = {name: value for name, value in done.items() if name not in ("rows", "summary")}
-        if want.get("own"):
+        same = {name: value for name, value in stored.items() if name not in ("rows", "summary")}
+        if layout.get("own"):
             begin = {}
-        elif not self.ended and same == {name: want[name] for name in same} and same:
-            begin = {node: done["rows"].get(str(node), 0) for node in begin}
+        elif not self.ended and same == {name: layout[name] for name in same} and same:
+            begin = {node: stored["rows"].get(str(node), 0) for node in begin}
         else:
             remove(replay, run_id)
-        # A point of a summary has one step: it replaces the one before.
+        # A point of a summary has only one step: it replaces the earlier one.
         remove(replay, run_id, [key for key, *_ in self._summary_points()])
         count = 0
         for points in (self._series_points(begin), self._summary_points()):
@@ -106,11 +106,11 @@ class SystemMetrics:
         notes = _notes(self.summaries)
         if notes:
             replay.tag(run_id, NOTES, notes)
-        replay.tag(run_id, CURSOR, json.dumps(want, separators=(",", ":")))
+        replay.tag(run_id, CURSOR, json.dumps(layout, separators=(",", ":")))
         return count
 
     def _layout(self) -> dict[str, Any]:
-        """What decides about the points; with equal values those that are stored stay right."""
+        """Return what determines the points; while it is equal, stored points stay valid."""
         rows = {str(table.node): table.whole() for table in self.nodes}
         widths = {str(table.node): table.width for table in self.nodes}
         return {"kind": self.kind, "ended": self.ended, "widths": widths, "rows": rows}
@@ -119,7 +119,7 @@ class SystemMetrics:
         return f"system/node_{node}/" if len(self.nodes) > 1 else "system/"
 
     def _series_points(self, begin: dict[int, int]) -> Iterator[tuple[str, float, float, int]]:
-        """Key, value, unix seconds and step of each point; `begin`: first row of each node's table."""
+        """Yield key, value, unix seconds and step of each point; `begin`: first row of each node's table."""
         for table in self.nodes:
             if table.node not in begin:
                 continue
@@ -128,7 +128,7 @@ class SystemMetrics:
                 values = table.column(column)
                 for step in range(begin[table.node], end):
                     value = values[step]
-                    if value is not None:  # what the device cannot tell is no zero
+                    if value is not None:  # an unknown value is not zero
                         yield self._prefix(table.node) + name, round(value * factor, 2), table.times[step], step
 
     def _summary_points(self) -> Iterator[tuple[str, float, float, int]]:
@@ -137,8 +137,8 @@ class SystemMetrics:
                 yield self._prefix(table.node) + name, value, table.times[-1], 0
 
 
-def give_way(replay: Replay, run_id: str) -> None:
-    """Take our series out of a run whose script now logs its own, in the transaction of its first points."""
+def remove_series(replay: Replay, run_id: str) -> None:
+    """Remove the imported series of a run whose script logs its own, in the transaction of its first points."""
     done = _cursor(replay, run_id) or {}
     if not done.get("own"):
         if done:
@@ -160,7 +160,7 @@ def remove(replay: Replay, run_id: str, keys: Sequence[str] | None = None) -> No
             chunks = [of_run.where(table.key.in_(keys[i : i + 500])) for i in range(0, len(keys), 500)]
         for statement in chunks:
             replay.session.execute(statement.execution_options(synchronize_session=False))
-    replay.session.expire_all()  # it must not take a deleted row for one that is there
+    replay.session.expire_all()  # the session must not return deleted rows
 
 
 def _cursor(replay: Replay, run_id: str) -> dict[str, Any] | None:
@@ -170,7 +170,7 @@ def _cursor(replay: Replay, run_id: str) -> dict[str, Any] | None:
     try:
         value = json.loads(row.value)
     except ValueError:
-        value = None  # somebody has edited the tag: all of ours is written anew
+        value = None  # the tag was edited: write all points again
     return value if isinstance(value, dict) else {}
 
 
@@ -180,17 +180,17 @@ def _stored(replay: Replay, run_id: str) -> bool:
 
 
 def _series(table: NodeTable) -> Iterator[tuple[str, str, float]]:
-    """MLflow's name (without prefix), our column, factor."""
+    """Yield MLflow's name (without prefix), the column, and the factor."""
     for column, (name, factor) in _HOST.items():
         yield name, column, factor
     header = table.header
     units: dict[str, str] = {}
-    for listed, of in (("gpu_columns", "gpu_units"), ("gpu_figures", "gpu_figure_units")):
-        units.update(zip(header.get(listed) or (), header.get(of) or (), strict=False))
+    for names_key, units_key in (("gpu_columns", "gpu_units"), ("gpu_figures", "gpu_figure_units")):
+        units.update(zip(header.get(names_key) or (), header.get(units_key) or (), strict=False))
     for gpu in header.get("gpus") or ():
         index, size, limit = gpu["index"], gpu.get("memory_total"), gpu.get("power_limit")
         columns = [name.partition(".") for name in (*table.names, *table.slow)]
-        names = [name for place, dot, name in columns if dot and place == f"gpu{index}"]
+        names = [name for device, dot, name in columns if dot and device == f"gpu{index}"]
         for name in dict.fromkeys(names):
             own, factor = mlflow_name(name, _unit(name, units.get(name, "")))
             yield f"gpu_{index}_{own}", f"gpu{index}.{name}", factor
@@ -201,7 +201,7 @@ def _series(table: NodeTable) -> Iterator[tuple[str, str, float]]:
 
 
 def _unit(name: str, unit: str) -> str:
-    """The unit of a column's values in a table; `unit` is the header's, for a column that we do not know."""
+    """Return the unit of a column's values in a table; `unit` is the header's, for an unknown column."""
     column = BY_NAME.get(name)
     if column is None:
         return unit
@@ -220,26 +220,26 @@ def _summary(summary: dict[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _notes(summaries: dict[int, dict[str, Any]]) -> str:
-    """What happened to the GPUs, a line each with its time (UTC); as much as a tag holds."""
+    """Return the incidents of the GPUs, one line each with its time (UTC), cut to the length of a tag."""
     lines = []
     for node, summary in summaries.items():
-        where = f"node {node}: " if len(summaries) > 1 else ""
+        prefix = f"node {node}: " if len(summaries) > 1 else ""
         for note in summary.get("notes") or ():
             if isinstance(note, list) and len(note) == 2 and isinstance(note[0], (int, float)):
                 moment = datetime.fromtimestamp(note[0], timezone.utc).isoformat(timespec="milliseconds")
-                lines.append(f"{moment} {where}{note[1]}")
+                lines.append(f"{moment} {prefix}{note[1]}")
     return "\n".join(lines)[:MAX_TAG_CHARS]
 
 
 def _summaries(folder: Path) -> dict[int, dict[str, Any]]:
-    found = {}
+    summaries = {}
     for path in sorted((folder / "telemetry").glob("summary-*.json")):
         number = path.stem.removeprefix("summary-")
         try:
             with os.fdopen(open_regular(str(path)), "rb") as file:
                 value = json.loads(file.read())
         except (OSError, ValueError, RecursionError):
-            continue  # replaced atomically: a torn one is a broken disk, and the series say more
+            continue  # files are replaced atomically: a torn one means a broken disk, and the series have more
         if number.isdigit() and isinstance(value, dict):
-            found[int(number)] = value
-    return dict(sorted(found.items()))
+            summaries[int(number)] = value
+    return dict(sorted(summaries.items()))

@@ -1,4 +1,4 @@
-"""Telemetry files of a run folder as a bounded table of means for each node."""
+"""Reads the telemetry files of a run folder into a bounded table of means for each node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIB = 1024.0 * 1024.0
 
 _UNITS = {column.name: column.unit for column in SLOWS}
 
-#: Names of columns that are believed: a file of a job may say anything.
+#: Maximum number of column names: a job can write anything into its files.
 MAX_NAMES = 200
 
 
@@ -43,7 +43,7 @@ class SlowColumns:
         self._texts: dict[str, dict[int, list[str]]] = {}
 
     def add(self, seq: int, value: Mapping[str, Any]) -> None:
-        """Take an object that stands before tick `seq`; what is no such object is left out."""
+        """Add an object that precedes tick `seq`; invalid objects are ignored."""
         try:
             for i, changes in value.get("gpu") or ():
                 if not 0 <= i < len(self.indices):
@@ -73,7 +73,7 @@ class SlowColumns:
         self._texts.setdefault("processes", {})[seq] = ["; ".join(words) or "none"]
 
     def columns(self, seq: NDArray[np.int64]) -> dict[str, Any]:
-        """The values in force at each tick by column, and the texts at the ticks where they came.
+        """Return the values in force at each tick by column, and the texts at the ticks where they appeared.
 
         Parameters
         ----------
@@ -107,50 +107,50 @@ class SlowColumns:
 
 
 def _number(value: Any) -> float:
-    """A float; NaN for none, and for what is too large for one."""
+    """Return a float; NaN for ``None`` and for integers that are too large."""
     try:
         return math.nan if value is None else float(value)
     except OverflowError:
         return math.nan
 
 
-#: Runs of fewer closed minutes are read raw.
+#: Runs with fewer closed minutes are read from the raw file.
 SHORT = 5
 
-#: Points of a series read raw; of one read from minutes; of all series of a run together.
+#: Points of a series from the raw file; of a series from minutes; of all series of a run.
 RAW_POINTS, MINUTE_POINTS, ALL_POINTS = 200, 2000, 200_000
 
-#: Series of a GPU that are recorded when they change, about.
+#: Approximate number of a GPU's series that are recorded when they change.
 SLOW_NAMES = 8
 
 Values = Sequence[float | None]
 
 
 class NodeTable:
-    """Means over stretches of time, all stretches of equally many rows but the last.
+    """Means over intervals; all intervals but the last have the same number of rows.
 
     Parameters
     ----------
     node
-        Its number.
+        Number of the node.
     header
-        First line of its raw file.
+        First line of the node's raw file.
     names
         Columns: host columns, then ``gpu<index>.<column>``.
     limit
-        Most rows; when there would be more, neighbours are joined, so that rows that
-        came earlier decide alone about their own stretches.
+        Maximum number of rows; when it is reached, adjacent rows are joined, so that later rows
+        do not change the intervals of earlier ones.
 
     Attributes
     ----------
     width
-        Rows that were given, per row of the table: a power of two.
+        Added rows per row of the table: a power of two.
     times
-        Unix seconds of the end of each stretch.
+        Unix seconds of the end of each interval.
     seqs
-        Number of the last tick of each stretch.
+        Number of the last tick of each interval.
     slow
-        What is recorded when it changes, as it was at the end of each stretch: names as columns'.
+        Values that are recorded when they change, at the end of each interval, by column name.
     """
 
     def __init__(self, node: int, header: dict[str, Any], names: Sequence[str], limit: int) -> None:
@@ -160,20 +160,20 @@ class NodeTable:
         self.times: list[float] = []
         self.seqs: list[int] = []
         self.slow: dict[str, Values] = {}
-        self._given: list[int] = []
+        self._counts: list[int] = []
         self._rows: list[list[Reducer]] = []
 
     def add(self, t: float, values: Values, ticks: int = 1, seq: int = -1) -> None:
-        """Take a row that ends at `t` with tick `seq` and stands for `ticks` samples."""
-        if not self._given or self._given[-1] == self.width:
-            if len(self._given) == self.limit:
+        """Add a row that ends at `t` with tick `seq` and represents `ticks` samples."""
+        if not self._counts or self._counts[-1] == self.width:
+            if len(self._counts) == self.limit:
                 self._join()
             self.times.append(t)
             self.seqs.append(seq)
-            self._given.append(0)
+            self._counts.append(0)
             self._rows.append([Reducer() for _ in self.names])
         self.times[-1], self.seqs[-1] = t, seq
-        self._given[-1] += 1
+        self._counts[-1] += 1
         for cell, value in zip(self._rows[-1], values, strict=False):
             cell.add(value, ticks)
 
@@ -181,16 +181,16 @@ class NodeTable:
         pairs = range(0, self.limit, 2)
         self.times = [self.times[i + 1] for i in pairs]
         self.seqs = [self.seqs[i + 1] for i in pairs]
-        self._given = [self._given[i] + self._given[i + 1] for i in pairs]
+        self._counts = [self._counts[i] + self._counts[i + 1] for i in pairs]
         self._rows = [[a.merge(b) for a, b in zip(self._rows[i], self._rows[i + 1], strict=True)] for i in pairs]
         self.width *= 2
 
     def whole(self) -> int:
-        """Rows that later samples will not change."""
-        return sum(given == self.width for given in self._given)
+        """Return the number of rows that later samples will not change."""
+        return sum(count == self.width for count in self._counts)
 
     def column(self, name: str) -> Values:
-        """Means of a column, ``None`` where nothing is known; all ``None`` without that column."""
+        """Return the means of a column, ``None`` where unknown; all ``None`` for an unknown column."""
         if name not in self.names:
             return self.slow.get(name) or [None] * len(self.times)
         i = self.names.index(name)
@@ -205,40 +205,40 @@ def tables(folder: Path, ended: bool) -> tuple[str, list[NodeTable]]:
     folder
         The run folder.
     ended
-        Whether its samplers are done: then what came after the last minute counts too.
+        Whether its samplers have ended: then ticks after the last minute count too.
 
     Returns
     -------
     tuple
         ``"minutes"`` or ``"raw"``, and the table of each node by its number.
     """
-    places = nodes(folder)
-    headers = {node: _header(path) for node, path in places.items()}
-    closed = {node: _minutes(path.with_name(f"minutes-{node}.jsonl")) for node, path in places.items()}
+    paths = nodes(folder)
+    headers = {node: _header(path) for node, path in paths.items()}
+    closed = {node: _minutes(path.with_name(f"minutes-{node}.jsonl")) for node, path in paths.items()}
     series = sum(len(_names(header)) + SLOW_NAMES * len(header.get("gpus") or ()) for header in headers.values())
-    most = ALL_POINTS // max(series, 1)
-    found = []
+    max_points = ALL_POINTS // max(series, 1)
+    result = []
     kind = "minutes" if any(len(rows) >= SHORT for _, rows in closed.values()) else "raw"
-    for node, path in places.items():
+    for node, path in paths.items():
         header, (names, rows) = headers[node], closed[node]
         if kind == "minutes" and rows:
-            table = NodeTable(node, header, names, min(MINUTE_POINTS, most))
+            table = NodeTable(node, header, names, min(MINUTE_POINTS, max_points))
             for seq, _, t_last, ticks, _, _, means, _ in rows:
                 table.add(t_last, means, ticks, seq)
             if ended:
                 _rest(path, header, int(rows[-1][4]), table)
         else:
-            table = NodeTable(node, header, _names(header), min(RAW_POINTS, most))
+            table = NodeTable(node, header, _names(header), min(RAW_POINTS, max_points))
             for seq, t, values in _ticks(path, header):
                 table.add(t, values, seq=seq)
         if table.times:
             _add_slow(path, table)
-            found.append(table)
-    return kind, found
+            result.append(table)
+    return kind, result
 
 
 def nodes(folder: Path) -> dict[int, Path]:
-    """Raw files by node number."""
+    """Return the raw files by node number."""
     found = {}
     for path in (folder / "telemetry").glob("node-*.jsonl"):
         match = re.fullmatch(r"node-(\d+)\.jsonl", path.name)
@@ -258,7 +258,7 @@ def _rest(path: Path, header: dict[str, Any], offset: int, table: NodeTable) -> 
 
 
 def _add_slow(path: Path, table: NodeTable) -> None:
-    """Add what is recorded between the ticks: also of a long run a small part of the file."""
+    """Add the values that are recorded between the ticks, a small part of the file."""
     import numpy as np
 
     gpus = table.header.get("gpus") or ()
@@ -288,18 +288,18 @@ def _names(header: dict[str, Any]) -> list[str]:
 
 
 def _ticks(path: Path, header: dict[str, Any], offset: int = 0) -> Iterator[tuple[int, float, Values]]:
-    """Number, unix seconds and values of each tick."""
-    least = len(header.get("columns") or ()) or 3
+    """Yield number, unix seconds and values of each tick."""
+    min_length = len(header.get("columns") or ()) or 3
     held = HeldFigures(len(header.get("gpu_figures") or ()) * len(header.get("gpus") or ()))
     for row in _lines(path, offset):
-        if isinstance(row, list) and len(row) >= least and isinstance(row[1], (int, float)):
+        if isinstance(row, list) and len(row) >= min_length and isinstance(row[1], (int, float)):
             yield row[0] if isinstance(row[0], int) else -1, row[1], [*row[2:], *held.at(row[1])]
         elif isinstance(row, dict) and "figures" in row:
             held.take(row["figures"])
 
 
 def _minutes(path: Path) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows of the closed minutes."""
+    """Return columns and rows of the closed minutes."""
     names: list[str] = []
     rows = []
     for value in _lines(path):
@@ -311,7 +311,7 @@ def _minutes(path: Path) -> tuple[list[str], list[list[Any]]]:
 
 
 def _lines(path: Path, offset: int = 0, only: bytes = b"") -> Iterator[Any]:
-    """Whole lines of a file from byte `offset` that begin with `only`; what is no JSON is left out."""
+    """Yield whole lines of a file from byte `offset` that begin with `only`; invalid JSON is skipped."""
     import msgspec
 
     decode = msgspec.json.Decoder().decode

@@ -1,7 +1,7 @@
-"""The process that imports MLflow and Matplotlib, so that the kernel need not; and the kernel's client of it.
+"""The process that imports MLflow and Matplotlib for the kernel; and the kernel's client of it.
 
 ``python -m jupyter_amltrain.tracking.worker`` serves :data:`OPERATIONS`, one at a time, so that only one writes the
-MLflow store. It ends when its input does and its last operation is done.
+MLflow store. The process ends when its input is closed and its last operation has finished.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPERATIONS = {
     "ui_stop": "jupyter_amltrain.tracking:stop_ui",
     "picture": "jupyter_amltrain.output.picture:draw",
 }
-#: A record of a long run takes minutes to write.
+#: Importing the record of a long run takes minutes.
 REQUEST_TIMEOUT_S = 600.0
 
 
@@ -68,14 +68,14 @@ class Worker:
         return self._rpc.pid
 
     async def request(self, op: str, payload: dict[str, Any], timeout: float = REQUEST_TIMEOUT_S) -> Any:
-        """Run one operation; requests are answered in their order.
+        """Run one operation; requests are answered in order.
 
         Parameters
         ----------
         op
             A key of :data:`OPERATIONS`.
         payload
-            Its keyword arguments; plain data.
+            Keyword arguments of the operation; plain data.
         timeout
             Seconds until the worker counts as hung and is killed.
 
@@ -85,7 +85,7 @@ class Worker:
             The process ended or hung in this request (the next one starts a new process), or the operation
             failed by a bug: then `kind` is the exception's name.
         AmlTrainError
-            The operation raised one of ours.
+            The operation raised one of amltrain's errors.
         """
         log = self._rpc.log
         try:
@@ -109,12 +109,12 @@ class Worker:
             raise WorkerError(str(error), kind=error.kind) from error
 
     async def close(self, last: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
-        """Let go of the process: it finishes what it is doing, then `last`, and ends.
+        """Close the client: the process finishes its operation, then `last`, and ends.
 
         Parameters
         ----------
         last
-            Operations and payloads whose answers nobody waits for.
+            Operations and payloads without a waiting caller.
         """
         await self._rpc.close(last)
 
@@ -132,12 +132,12 @@ def ping() -> dict[str, Any]:
 
 
 def answer(op: str, payload: dict[str, Any]) -> Any:
-    """Run one operation; its payload is the function's keywords."""
+    """Run one operation; its payload is the function's keyword arguments."""
     return server.resolve_operation(OPERATIONS, op)(**payload)
 
 
 def main() -> None:
-    """Entry of the process."""
+    """Entry point of the process."""
     source, sink = server.own_process()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     serving = server.RpcServer(source, sink, lambda call, op, payload: answer(op, payload))

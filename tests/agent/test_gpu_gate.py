@@ -96,7 +96,7 @@ def test_gpu_guard_without_evidence_keeps_run(machine: Machine, switches: dict[s
     machine.switch(**switches)
     run = machine.submit(require_gpu="stop")
     truth = machine.truth(run)
-    assert truth["verdict"] == "cannot tell" and "does not tell its" in truth["detail"] and not truth["cause"]
+    assert truth["verdict"] == "cannot tell" and "does not report its" in truth["detail"] and not truth["cause"]
     assert machine.end(run)["state"] == "completed"
 
 

@@ -333,7 +333,7 @@ def test_sink_full_disk_keeps_records_in_memory(tmp_path, monkeypatch):
         journal.append("b", {"n": number}, {}, 1)
     assert (tmp_path / "j.jsonl").read_bytes().count(b"\n") == 1  # and no torn line behind it
     assert (tmp_path / "j.jsonl").read_bytes().endswith(b"\n")
-    assert any("wait in memory: No space left" in note for note in notes)
+    assert any("No space left" in note for note in notes)
     monkeypatch.setattr(os, "pwrite", real)
     journal.flush()
     journal.close()

@@ -98,9 +98,9 @@ def test_any_sign_of_use_is_used(folder: Path, reading: Any, slow: Any, said: st
 @pytest.mark.parametrize(
     ("reading", "slow", "said"),
     [
-        (MIG, [], "GPU 0 does not tell its utilization"),
-        (NONE, [], "GPU 0 does not tell its utilization"),
-        ({**IDLE, "memory": None}, [], "GPU 0 does not tell its memory"),
+        (MIG, [], "GPU 0 does not report its utilization"),
+        (NONE, [], "GPU 0 does not report its utilization"),
+        ({**IDLE, "memory": None}, [], "GPU 0 does not report its memory"),
         (IDLE, [{"mine": None, "others": 9000}], "others compute on GPU 0 too"),
         ({**IDLE, "util": 80, "memory": 9000}, [{"mine": None, "others": 8000}], "others compute on GPU 0 too"),
         ({**IDLE, "util": 80, "memory": 9000}, [{"mine": 0, "others": 8000}], "others compute on GPU 0 too"),

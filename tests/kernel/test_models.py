@@ -96,7 +96,7 @@ def test_registry_is_readable_by_mlflow(api: Any, run: Any) -> None:
 def test_invalid_model_request_is_refused(api: Any, run: Any, tmp_path: Path) -> None:
     nothing = api.submit("x = 1", name="nothing", gpus=0).wait(60)
     for text, said in {
-        f"register a --run {nothing.handle}": "left no model",
+        f"register a --run {nothing.handle}": "No model found",
         f"register a --run {run.handle} --type mlflow_model": "no MLmodel file",
         f"register a --run {run.handle} --path ../../x": "a path within the run",
         f"register a/b --run {run.handle}": "no name for a model",

@@ -1,9 +1,9 @@
-"""Unpacks the code of large trees, which a service would take file by file.
+"""Unpacks code archives: the service would upload a large tree file by file.
 
-``.amltrain/manifest.json``: ``{"schema": 1, "digest", "packs": [name], "removed": [path]}``. The packs lie
-beside it (``base-<digest>.tar.gz``, ``edit-<digest>.tar.gz``); a later one wins, and what was removed
-since the first is left out. A manifest does not list its files: it is sent anew with every edit. All
-processes of a node share the folder, so one of them unpacks.
+``.amltrain/manifest.json``: ``{"schema": 1, "digest", "packs": [name], "removed": [path]}``. The packs are
+in the same folder (``base-<digest>.tar.gz``, ``edit-<digest>.tar.gz``); a later pack overrides an earlier one, and
+files that were removed since the first are left out. A manifest does not list its files: it is sent again with
+every edit. All processes of a node share the folder, so one of them unpacks.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from .job import BadJob, private_folder, temporary_folders
 
 HIDDEN = ".amltrain"
 _MANIFEST, _DONE = "manifest.json", "unpacked"
-#: What no copy of a code folder takes along.
+#: Folders that a copy of the code folder leaves out.
 _LEFT = ("logs", "outputs")
 
 
 def unpack(code: str, run: str) -> str:
-    """Complete the code folder; the folder that is complete then (a copy of one that is read-only).
+    """Complete the code folder; return the complete folder (a copy if the code folder is read-only).
 
     Raises
     ------
     BadJob
-        The code is damaged, or there is no place for it.
+        The code is damaged, or no folder is writable.
     """
     hidden = os.path.join(code, HIDDEN)
     try:
@@ -44,7 +44,7 @@ def unpack(code: str, run: str) -> str:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise BadJob("cannot unpack the code: %s" % (error.strerror or error)) from error
-        why: OSError = error
+        last_error: OSError = error
     for base in temporary_folders():
         try:
             copy = os.path.join(private_folder(base, run), "code-%s" % manifest.get("digest", ""))
@@ -52,26 +52,26 @@ def unpack(code: str, run: str) -> str:
             _fill(copy, hidden, manifest, code)
             return copy
         except OSError as error:
-            why = error
-    raise BadJob("cannot unpack the code: %s" % (why.strerror or why))
+            last_error = error
+    raise BadJob("cannot unpack the code: %s" % (last_error.strerror or last_error))
 
 
 def _fill(folder: str, hidden: str, manifest: Mapping[str, Any], code: str = "") -> None:
-    """Unpack into `folder`, over a copy of `code`, unless another process of this node has."""
+    """Unpack into `folder`, over a copy of `code`, unless another process of this node has done so."""
     done = os.path.join(folder, HIDDEN, _DONE)
     digest = str(manifest.get("digest") or "")
-    with _Turn(os.path.join(folder, HIDDEN)):
+    with _NodeLock(os.path.join(folder, HIDDEN)):
         if _text(done) == digest:
             return
         if code:
             _copy(code, folder)
         removed = frozenset(manifest.get("removed") or ())
         for name in manifest["packs"]:
-            _take(os.path.join(hidden, os.path.basename(name)), folder, removed)
+            _extract(os.path.join(hidden, os.path.basename(name)), folder, removed)
         _write(done, digest.encode(), 0o600)
 
 
-def _take(pack: str, folder: str, removed: FrozenSet[str]) -> None:
+def _extract(pack: str, folder: str, removed: FrozenSet[str]) -> None:
     try:
         with tarfile.open(pack, "r:gz") as archive:
             for member in archive:
@@ -98,13 +98,13 @@ def _write(path: str, data: bytes, mode: int) -> None:
 
 def _copy(code: str, copy: str) -> None:
     for name in os.listdir(code):
-        source, goal = os.path.join(code, name), os.path.join(copy, name)
-        if name in _LEFT or name == HIDDEN or os.path.exists(goal):
+        source, target = os.path.join(code, name), os.path.join(copy, name)
+        if name in _LEFT or name == HIDDEN or os.path.exists(target):
             continue
         if os.path.isdir(source):
-            shutil.copytree(source, goal, symlinks=True)
+            shutil.copytree(source, target, symlinks=True)
         else:
-            shutil.copy2(source, goal)
+            shutil.copy2(source, target)
 
 
 def _text(path: str) -> Optional[str]:
@@ -115,8 +115,8 @@ def _text(path: str) -> Optional[str]:
         return None
 
 
-class _Turn:
-    """A lock among the processes of a node; where the disk knows none, all do the same work."""
+class _NodeLock:
+    """A lock among the processes of a node; on a disk without locks, each process does the same work."""
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, "turn")

@@ -1,12 +1,12 @@
 """``agent.pyz rank JOBFILE [in:NAME=PATH ...] [out:NAME=PATH ...]``: one process of a job that a service starts.
 
-In the foreground, once for each process of the job: it completes the code, starts the
-command of the job with our own standard output and error (no pipe between), passes
-signals on and ends with its exit code. Meanwhile the first process of a node samples
-it, and the first of the job keeps ``./logs/amltrain`` as a run folder and forwards
-what the script logs to the service's MLflow. Nothing of that may fail the training.
+Runs in the foreground, once for each process of the job: completes the code, starts the
+command of the job with its own standard output and error (no pipe between), passes
+signals on and ends with the command's exit code. Meanwhile the first process of a node samples
+the node, and the first of the job writes ``./logs/amltrain`` as a run folder and forwards
+the script's MLflow data to the service's MLflow. No error in these tasks may fail the training.
 
-``NAME=PATH`` is ``in:NAME=PATH``; the job finds the places in ``$AML_INPUT_<NAME>`` and
+``NAME=PATH`` means ``in:NAME=PATH``; the job finds the paths in ``$AML_INPUT_<NAME>`` and
 ``$AML_OUTPUT_<NAME>``.
 """
 
@@ -30,87 +30,86 @@ from ..supervise.supervisor import Helpers, Supervisor
 from ..telemetry.gpu_usage import GpuUsageGuard
 from . import code_archive
 from . import job as service_job
-from . import job as service_places
-from .forward import say
+from .forward import log_to_job
 from .helpers import ServiceHelpers
 from .identity import Identity
 from .identity import of as identity_of
-from .job import BadJob, Places
+from .job import BadJob, JobFolders
 
-#: Signals that go on to the job's process group; the first two ask it to end.
+#: Signals that are passed on to the job's process group; the first two end the job.
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _PASSED = (*_ENDING, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-#: Exit codes as shells and timeout(1) have them.
+#: Exit codes as in shells and timeout(1).
 _NOT_FOUND, _TIMEOUT, _BAD_JOB = 127, 124, 2
 
 
 def main(argv: List[str]) -> int:
-    """Body of the command; its exit code.
+    """Body of the command; returns its exit code.
 
     Parameters
     ----------
     argv
-        Path of the job's file, then the places of its data.
+        Path of the job's file, then the paths of its data.
     """
     wakeup, _ = wake_on(signal.SIGCHLD, *_PASSED)
     try:
-        job = service_job.read(argv[0], service_job.places_of_data(argv[1:]))
+        job = service_job.read(argv[0], service_job.data_paths(argv[1:]))
         code = code_archive.unpack(os.getcwd(), job["run"])
         job["cwd"] = service_job.working_folder(code, job)
     except BadJob as error:
-        say("the job cannot be started: %s" % error)
+        log_to_job("the job cannot be started: %s" % error)
         return _BAD_JOB
-    who = identity_of(os.environ)
-    places = service_places.find(code, job["run"], who)
-    if places.said and who.leads_node:
-        say(places.said)
-    return ServiceRank(job, who, places, wakeup).serve()
+    rank = identity_of(os.environ)
+    folders = service_job.find(code, job["run"], rank)
+    if folders.warning and rank.leads_node:
+        log_to_job(folders.warning)
+    return ServiceRank(job, rank, folders, wakeup).serve()
 
 
-def _task(job: Dict[str, Any], who: Identity, folder: str) -> Assignment:
+def _task(job: Dict[str, Any], rank: Identity, folder: str) -> Assignment:
     now = protocol.wall()
     state = first_state(job["run"], "", now)
-    # All processes of the job on this machine carry marks that begin alike.
+    # The marks of all processes of the job on this machine have a common beginning.
     state.update(queue="", phases=[], nodes=service_job.nodes(job), rank=None, supervisor=identity(os.getpid()))
-    state["mark"] = "%d.%d.%s" % (who.node, who.rank, state["mark"])
-    # All GPUs of the machine are the job's: the service has seen to that.
+    state["mark"] = "%d.%d.%s" % (rank.node, rank.rank, state["mark"])
+    # All GPUs of the machine are the job's: the service assigned the machine to it.
     return Assignment(folder, folder, job, state, dict(os.environ), {}, [], None, False, 0.0, now, folder, 0)
 
 
 class ServiceRank:
-    """One process of a job, with the duties of its place in it; the host of its own supervisor."""
+    """One process of a job, with the duties of its rank; the host of its own supervisor."""
 
     told_detail = "the service told it to end"
 
-    def __init__(self, job: Dict[str, Any], who: Identity, places: Places, wakeup: int) -> None:
-        self.job, self.who, self.places = job, who, places
-        self.task = _task(job, who, places.folder)
-        self.crew = ServiceHelpers(self.task, job, who, places)
-        self.helpers: Helpers = self.crew
-        self.node = who.node
-        self.keeps_state = who.leads and self.crew.can_write
+    def __init__(self, job: Dict[str, Any], rank: Identity, folders: JobFolders, wakeup: int) -> None:
+        self.job, self.rank, self.folders = job, rank, folders
+        self.task = _task(job, rank, folders.folder)
+        self.service_helpers = ServiceHelpers(self.task, job, rank, folders)
+        self.helpers: Helpers = self.service_helpers
+        self.node = rank.node
+        self.keeps_state = rank.leads and self.service_helpers.can_write
         self.run = Supervisor(self.task, self, wakeup)
-        #: The signal that the service sent us, and that goes on to the job.
-        self.asked = signal.SIGTERM
-        self._save_error_said = False
+        #: The signal that the service sent to this process, and that is passed on to the job.
+        self.end_signal = signal.SIGTERM
+        self._save_error_logged = False
 
     def serve(self) -> int:
-        """From the start of the command to its exit code.
+        """Run the command from its start to its end; return its exit code.
 
         Raises
         ------
         Exception
-            A fault of ours before the job was started.
+            An internal error before the job was started.
         """
         run = self.run
         try:
             become_subreaper()
             run.run()
-            self.crew.finish(run.status is not None)
-        except Exception as error:  # a fault of ours must not end a training that runs
+            self.service_helpers.finish(run.status is not None)
+        except Exception as error:  # an internal error must not end a training that runs
             if run.rank is None:
                 raise
-            say("%s: %s; the training goes on without telemetry" % (type(error).__name__, error))
+            log_to_job("%s: %s; the training goes on without telemetry" % (type(error).__name__, error))
             while run.status is None:
                 run.listen(60.0)
                 run.reap()
@@ -118,39 +117,39 @@ class ServiceRank:
         if run.outcome is None:
             return code
         if run.outcome.reason == "launch":
-            say("the job " + run.outcome.detail)
+            log_to_job("the job " + run.outcome.detail)
             return _NOT_FOUND
         if run.outcome.reason == "timeout":
-            return _TIMEOUT  # whatever the command made of the signal: readers know the limit by it
+            return _TIMEOUT  # regardless of the command's own exit code: readers recognize the time limit by it
         if run.status is None:
-            return 128 + self.asked
+            return 128 + self.end_signal
         return 1 if code == 0 and run.stopped == GPU_UNUSED else code
 
     # -- the job's process --------------------------------------------------------
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start the command with our own output."""
+        """Start the command with the output of this process."""
         env = environment(self.task, self.helpers.place)
-        env["AML_OUTPUT_DIR"] = self.places.outputs
+        env["AML_OUTPUT_DIR"] = self.folders.outputs
         try:
-            os.makedirs(self.places.outputs, exist_ok=True)
+            os.makedirs(self.folders.outputs, exist_ok=True)
         except OSError:
             pass
         sys.stdout.flush()
         sys.stderr.flush()
-        # What the service left open for the command is open for the command.
+        # Descriptors that the service left open for the command stay open.
         return spawn(self.job["argv"], self.job["cwd"], env, close_fds=False, preexec_fn=_die_with_us())
 
     def ask(self, run: Supervisor) -> None:
-        """Send the job's process group the signal that the service sent us, or SIGTERM for a reason of ours."""
+        """Send the job's process group the service's signal, or SIGTERM to end the job for another reason."""
         if run.stopped in ("timeout", GPU_UNUSED):
-            why = "the time limit of %g s is reached" % self.job["timeout"] if run.stopped == "timeout" else (
+            reason = "the time limit of %g s is reached" % self.job["timeout"] if run.stopped == "timeout" else (
                 "the job does not use its GPUs: %s; likely cause: %s" % (
                     (run.unused or {}).get("detail"), (run.unused or {}).get("cause") or "not known"
                 )
             )  # fmt: skip
-            say("%s; it is asked to end and killed after %g s" % (why, self.job["grace"]))
-        self._pass_on(self.asked if run.told_to_end else signal.SIGTERM)
+            log_to_job("%s; sent SIGTERM, SIGKILL follows after %g s" % (reason, self.job["grace"]))
+        self._pass_on(self.end_signal if run.told_to_end else signal.SIGTERM)
         self._pass_on(signal.SIGCONT)
 
     def _pass_on(self, number: int) -> None:
@@ -161,52 +160,52 @@ class ServiceRank:
                 pass
 
     def cancel_requested(self, run: Supervisor) -> bool:
-        """By signals only: nobody else reaches this machine."""
+        """Return ``False``: cancels arrive as signals only, because nothing else reaches this machine."""
         return False
 
     def apart(self) -> FrozenSet[int]:
-        """The machine is the job's alone."""
+        """Return no pids: the machine runs only this job."""
         return frozenset()
 
     def signaled(self, run: Supervisor, number: int) -> None:
-        """The first signal that asks for an end ends the run; others go on to the job."""
+        """End the run at the first signal that ends a job; pass other signals on to the job."""
         if number in _ENDING and not run.told_to_end:
-            run.told_to_end, self.asked = True, signal.Signals(number)
+            run.told_to_end, self.end_signal = True, signal.Signals(number)
         elif number in _PASSED:
             self._pass_on(number)
 
     def heard(self, handles: List[int]) -> None:
-        """Fork the sink when it is called for the first time."""
-        if self.crew.is_called(handles):
-            self.crew.sink.due = protocol.mono()
+        """Fork the sink at its first request."""
+        if self.service_helpers.is_called(handles):
+            self.service_helpers.sink.due = protocol.mono()
 
     # -- GPUs -------------------------------------------------------------------------
 
     def has_gpus(self) -> bool:
-        """Whether there may be some; the sampler finds them."""
-        return self.crew.can_write
+        """Return whether there may be GPUs; the sampler finds them."""
+        return self.service_helpers.can_write
 
     def is_sampled(self) -> Optional[bool]:
-        """The first process of a node samples it; the others wait for its header."""
-        return None if self.who.leads_node else bool(self._header())
+        """Return ``None`` in the process that samples its node, else whether its header is there."""
+        return None if self.rank.leads_node else bool(self._header())
 
     def tick(self, run: Supervisor) -> None:
-        """Learn from the sampler's header which GPUs are here."""
-        if run.gpu_guard.devices or self.crew.grace is None or not self.crew.can_write:
+        """Read the GPUs of this node from the sampler's header."""
+        if run.gpu_guard.devices or self.service_helpers.grace is None or not self.service_helpers.can_write:
             return
         header = self._header()
         devices = [str(gpu["uuid"]) for gpu in header.get("gpus") or ()]
         if devices:
-            run.gpu_guard = GpuUsageGuard(self.task.folder, devices, self.job, self.who.node)
+            run.gpu_guard = GpuUsageGuard(self.task.folder, devices, self.job, self.rank.node)
             run.state["devices"] = devices
             run.save()
         elif header:
-            self.crew.grace = None
+            self.service_helpers.grace = None
 
     def _header(self) -> Dict[str, Any]:
-        """The sampler's header, once it has read the GPUs."""
+        """Return the sampler's header, once it has read the GPUs."""
         try:
-            with open(os.path.join(self.task.folder, TELEMETRY % self.who.node), "rb") as file:
+            with open(os.path.join(self.task.folder, TELEMETRY % self.rank.node), "rb") as file:
                 header = json.loads(file.readline().decode())
         except (OSError, ValueError):
             return {}
@@ -215,24 +214,24 @@ class ServiceRank:
     # -- the run's state ----------------------------------------------------------------
 
     def cannot_save(self, error: OSError) -> None:
-        """Say it once, in the job's log."""
-        if not self._save_error_said:
-            self._save_error_said = True
-            say("cannot write %s: %s; trying again, the training goes on" % (STATE, error.strerror or error))
+        """Log the error once, in the job's log."""
+        if not self._save_error_logged:
+            self._save_error_logged = True
+            log_to_job("cannot write %s: %s; trying again, the training goes on" % (STATE, error.strerror or error))
 
     def save_last(self, run: Supervisor) -> None:
-        """Write the final state if we keep it."""
+        """Write the final state if this process writes the state."""
         if self.keeps_state:
             run.state["version"] += 1
             run.state["changed"] = protocol.wall()
             try:
                 write_json(os.path.join(self.task.folder, STATE), run.state)
-            except OSError:  # said before, or nobody reads it: the service knows how the job ended
+            except OSError:  # logged before, or without readers: the service knows how the job ended
                 pass
 
 
 def _die_with_us() -> Optional[Callable[[], None]]:
-    """Let the command be killed when we are: nobody else would end it."""
+    """Return a function that has the command killed when this process dies: nothing else would end the command."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -241,18 +240,18 @@ def _die_with_us() -> Optional[Callable[[], None]]:
         prctl = ctypes.CDLL(None).prctl
     except (ImportError, OSError, AttributeError):  # a Python or a C library without it
         return None
-    us = os.getpid()
+    parent = os.getpid()
 
-    def ours() -> None:
+    def set_death_signal() -> None:
         prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG of linux/prctl.h: for a death from now on
-        if os.getppid() != us:
+        if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return ours
+    return set_death_signal
 
 
 def _exit_code(status: Optional[int]) -> int:
-    """As a shell tells it: 128 + N for a death by signal N."""
+    """Return the exit code as in shells: 128 + N for a death by signal N."""
     if status is None:
         return _NOT_FOUND
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

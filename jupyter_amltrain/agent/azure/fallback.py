@@ -1,6 +1,6 @@
-"""``agent.pyz rank`` where the agent itself is broken: then the command runs alone.
+"""``agent.pyz rank`` if the agent itself is broken: runs the command alone.
 
-What can fail here is telemetry; what must not is the training.
+Telemetry may fail here; the training must not.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import List, Match
 
 
 def main(argv: List[str]) -> int:
-    """Body of ``agent.pyz rank``; see `service_rank`."""
+    """Body of ``agent.pyz rank``; see `entry`."""
     try:
         from . import entry
 
         return entry.main(argv)
-    except Exception as error:  # a fault of ours must not cost the job
+    except Exception as error:  # an internal error must not fail the job
         sys.stderr.write("amltrain: %s: %s; the job runs without telemetry\n" % (type(error).__name__, error))
         sys.stderr.flush()
-    return _replaced(argv[0])
+    return _exec_command(argv[0])
 
 
-def _replaced(path: str) -> int:
-    """Become the command of the job, as far as it can be read."""
+def _exec_command(path: str) -> int:
+    """Replace this process by the command of the job."""
     with open(path, "rb") as file:
         job = json.loads(file.read().decode())
     words = _command(job["argv"])
@@ -39,11 +39,11 @@ def _replaced(path: str) -> int:
 
 
 def _command(words: List[str]) -> List[str]:
-    """As `service_job.command`, which may be what is broken."""
+    """Same as `job.command`, which may be the broken part."""
 
-    def path(found: Match[str]) -> str:
-        kind = "INPUT" if found.group(1) == "inputs" else "OUTPUT"
-        return os.environ.get("AML_%s_%s" % (kind, found.group(2).upper()), found.group(0))
+    def path(match: Match[str]) -> str:
+        kind = "INPUT" if match.group(1) == "inputs" else "OUTPUT"
+        return os.environ.get("AML_%s_%s" % (kind, match.group(2).upper()), match.group(0))
 
     pattern = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
     return [sys.executable if word == "@python" else pattern.sub(path, str(word)) for word in words]

@@ -19,7 +19,7 @@ from ..process_setup import wake_on
 from ..protocol import TELEMETRY, AgentError, read_json, write_json
 from .mlflow_batches import Item, Journal, Telemetry, behind
 
-#: Seconds for one request, and the longest pause that an answer may ask for.
+#: Seconds until a request is given up, and the longest pause that a Retry-After header may request.
 REQUEST_TIMEOUT_S, MAX_PAUSE_S = 10.0, 60.0
 
 _VERSIONS = ("/mlflow/v1.0/", "/mlflow/v2.0/")
@@ -27,31 +27,31 @@ _VERSIONS = ("/mlflow/v1.0/", "/mlflow/v2.0/")
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
-class Later(Exception):
-    """The endpoint cannot be reached or has no time; `pause`: seconds that it asked for, or 0."""
+class RetryLater(Exception):
+    """The endpoint cannot be reached or is busy; `pause`: seconds that it requested, or 0."""
 
-    def __init__(self, why: str, pause: float = 0.0) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, pause: float = 0.0) -> None:
+        super().__init__(reason)
         self.pause = pause
 
 
 class Refused(Exception):
-    """The endpoint does not take what was in the batch."""
+    """The endpoint does not accept the batch."""
 
 
 class Closed(Exception):
-    """The endpoint will take nothing from us any more."""
+    """The endpoint will not accept anything more from this job."""
 
 
 class Endpoint:
-    """The run of the service that this job is.
+    """The service's MLflow run of this job.
 
     Parameters
     ----------
     uri
-        ``$MLFLOW_TRACKING_URI`` as the service gave it.
+        ``$MLFLOW_TRACKING_URI`` as the service set it.
     token
-        Bearer token of the job; goes nowhere else.
+        Bearer token of the job; it is sent nowhere else.
     run_id
         The run's id at the service.
     """
@@ -68,8 +68,8 @@ class Endpoint:
 
         Raises
         ------
-        Later, Refused, Closed
-            It was not taken.
+        RetryLater, Refused, Closed
+            The batch was not accepted.
         """
         body = json.dumps(dict(batch, run_id=self.run_id), separators=(",", ":"), allow_nan=False).encode()
         request = urllib.request.Request(
@@ -78,31 +78,31 @@ class Endpoint:
             {"Content-Type": "application/json", "Authorization": "Bearer " + self._token},
             method="POST",
         )
-        if self._opener is None:  # not before the job was started: a trust store takes time to load
+        if self._opener is None:  # not before the job was started: loading a trust store takes time
             trusted = urllib.request.HTTPSHandler(context=_trust(os.environ))
             self._opener = urllib.request.build_opener(_NoRedirect, trusted)
         try:
-            with self._opener.open(request, timeout=max(0.1, timeout)) as answer:
-                answer.read()
+            with self._opener.open(request, timeout=max(0.1, timeout)) as response:
+                response.read()
         except urllib.error.HTTPError as error:
             with error:
-                self._judge(error, _message(error))
-            self.log_batch(batch, timeout)  # by the other door
+                self._raise_for_status(error, _message(error))
+            self.log_batch(batch, timeout)  # with the other version of the path
         except http.client.HTTPException:
-            raise Later("the connection was cut") from None
+            raise RetryLater("the connection was cut") from None
         except (OSError, ValueError) as error:
-            why = getattr(error, "reason", None) or error
-            raise Later(str(getattr(why, "strerror", None) or why or type(error).__name__)) from None
+            reason = getattr(error, "reason", None) or error
+            raise RetryLater(str(getattr(reason, "strerror", None) or reason or type(error).__name__)) from None
 
-    def _judge(self, error: urllib.error.HTTPError, message: str) -> None:
-        """Say what an error means; nothing where the same is to be sent again at once."""
+    def _raise_for_status(self, error: urllib.error.HTTPError, message: str) -> None:
+        """Raise the exception for an HTTP error; return if the same batch is to be sent again immediately."""
         code = error.code
         if code in (401, 403):
             raise Closed("it does not accept the job's token (%d)" % code) from None
         if code in (408, 425, 429) or code >= 500:
-            raise Later("it answers %d" % code, _retry_after(error.headers.get("Retry-After"))) from None
+            raise RetryLater("it answers %d" % code, _retry_after(error.headers.get("Retry-After"))) from None
         if code == 404:
-            # Both versions of the service's door are in use; the run is behind both.
+            # Two versions of the service's path are in use; the run exists under both.
             if not self._other_version and any(version in self.url for version in _VERSIONS):
                 old, new = _VERSIONS if _VERSIONS[0] in self.url else _VERSIONS[::-1]
                 self.url, self._other_version = self.url.replace(old, new), True
@@ -114,9 +114,9 @@ class Endpoint:
 
 
 def of(environ: Mapping[str, str]) -> Optional[Endpoint]:
-    """The endpoint that the service names to its jobs; ``None`` where there is none.
+    """Return the endpoint that the service sets for its jobs; ``None`` without one.
 
-    The job's token goes to the service only: not to a tracking server of the user's.
+    The job's token is sent to the service only, not to the user's own tracking server.
     """
     token = environ.get("MLFLOW_TRACKING_TOKEN") or environ.get("AZUREML_RUN_TOKEN")
     run_id = environ.get("MLFLOW_RUN_ID") or environ.get("AZUREML_RUN_ID")
@@ -125,7 +125,7 @@ def of(environ: Mapping[str, str]) -> Optional[Endpoint]:
 
 
 def service_uri(text: str) -> str:
-    """``azureml://host/path?...`` -> ``https://host/path``; nothing for what is not the service's."""
+    """Return ``https://host/path`` of ``azureml://host/path?...``; nothing for a URI of another server."""
     try:
         parts = urllib.parse.urlsplit(text)
         host = parts.hostname or ""
@@ -149,7 +149,7 @@ def _trust(environ: Mapping[str, str]) -> ssl.SSLContext:
     context = ssl.create_default_context()
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         path = environ.get(name, "")
-        if path:  # as Azure's own clients do; the other two variables are Python's
+        if path:  # as in Azure's own clients; Python reads the other two variables itself
             try:
                 context.load_verify_locations(
                     path if os.path.isfile(path) else None, None if os.path.isfile(path) else path
@@ -160,7 +160,7 @@ def _trust(environ: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _message(error: urllib.error.HTTPError) -> str:
-    """The first sentence of an error's body: MLflow's own, or the service's ``{"Error": {"Message"}}``."""
+    """Return the first sentence of an error's body: MLflow's own, or the service's ``{"Error": {"Message"}}``."""
     try:
         body = json.loads(error.read(1 << 16).decode("utf-8", "replace"))
         inner = body.get("Error") or body.get("error") or body
@@ -177,26 +177,26 @@ def _retry_after(text: Optional[str]) -> float:
         return 0.0
 
 
-#: Where a forwarder goes on that was killed.
+#: File from which a forwarder resumes after it was killed.
 CURSOR = "telemetry/forwarded-%d.json"
 
 #: Items of one batch. The service takes 250 metrics, MLflow 100 parameters and 100 tags.
 LIMITS = {"metrics": 250, "params": 100, "tags": 100}
 
-#: The same name refused so often is not sent again; so many refusals in all are enough.
+#: Refusals until a name is not sent again, and until nothing is sent again.
 MAX_REFUSED_OF_NAME, MAX_REFUSED = 3, 300
 
-#: Longest pause between two tries, in periods.
+#: Longest pause between two attempts, in periods.
 MAX_PAUSE_PERIODS = 30.0
 
 
 def period() -> float:
-    """Seconds between sendings: ``$AMLTRAIN_FORWARD_PERIOD``, else 10; 0 sends nothing at all."""
+    """Return the seconds between batches: ``$AMLTRAIN_FORWARD_PERIOD``, else 10; 0 sends nothing at all."""
     return _seconds_from_env("AMLTRAIN_FORWARD_PERIOD", 10.0)
 
 
-def farewell() -> float:
-    """Seconds for the last sending when the job has ended: ``$AMLTRAIN_FORWARD_LAST``, else 5."""
+def last_timeout_s() -> float:
+    """Return the seconds for the last batches after the end of the job: ``$AMLTRAIN_FORWARD_LAST``, else 5."""
     return _seconds_from_env("AMLTRAIN_FORWARD_LAST", 5.0)
 
 
@@ -208,18 +208,18 @@ def _seconds_from_env(name: str, default: float) -> float:
 
 
 class Task(NamedTuple):
-    """What one process of the job has to forward."""
+    """What one process of the job forwards."""
 
     folder: str
     node: int
     nodes: int
-    journal: str  #: path of the sink's journal, or nothing
+    journal: str  #: path of the sink's journal, or empty
     run_id: str  #: the job's run in it
     telemetry: bool
 
 
-def say(text: str) -> None:
-    """One line into the job's log; never an error."""
+def log_to_job(text: str) -> None:
+    """Write one line into the job's log; never raises."""
     try:
         os.write(2, ("amltrain: %s\n" % text).encode("utf-8", "backslashreplace"))
     except OSError:
@@ -227,40 +227,42 @@ def say(text: str) -> None:
 
 
 class Forwarder:
-    """See the module's docstring.
+    """Sends one process's data to the service, batch by batch; resumes where a killed forwarder stopped.
 
     Parameters
     ----------
     task, endpoint
-        What is sent, and where to.
+        What is sent, and its destination.
     every
-        Seconds of one point of telemetry.
-    speak
+        Seconds per point of telemetry.
+    on_message
         Called with a sentence for the job's log.
     """
 
-    def __init__(self, task: Task, endpoint: Endpoint, every: float, speak: Callable[[str], None] = say) -> None:
-        self.task, self.endpoint, self.speak = task, endpoint, speak
+    def __init__(
+        self, task: Task, endpoint: Endpoint, every: float, on_message: Callable[[str], None] = log_to_job
+    ) -> None:
+        self.task, self.endpoint, self.on_message = task, endpoint, on_message
         self.path = os.path.join(task.folder, CURSOR % task.node)
-        at = self._cursor()
+        stored = self._cursor()
         self.journal: Optional[Journal] = None
         self.telemetry: Optional[Telemetry] = None
         if task.journal:
-            self.journal = Journal(task.journal, task.run_id, int(at.get("journal", 0)))
-            self.journal.system = bool(at.get("system"))
+            self.journal = Journal(task.journal, task.run_id, int(stored.get("journal", 0)))
+            self.journal.system = bool(stored.get("system"))
         if task.telemetry:
             path = os.path.join(task.folder, TELEMETRY % task.node)
             self.telemetry = Telemetry(
-                path, task.node, task.nodes, every, int(at.get("ticks", 0)), int(at.get("step", 0))
+                path, task.node, task.nodes, every, int(stored.get("ticks", 0)), int(stored.get("step", 0))
             )
         self.items: List[Item] = []
-        #: Of the chunk that is being sent: its first byte, and how many of its items are there.
+        #: Of the current chunk: its first byte, and how many of its items were sent.
         self.begin, self.sent = (self.journal.offset if self.journal else 0), 0
-        self.skip = int(at.get("sent", 0))
+        self.skip = int(stored.get("sent", 0))
         self.deadline: Optional[float] = None
-        self.told = False  #: whether the job's log has its line on a service that cannot be reached
+        self.outage_logged = False  #: whether the job's log has its line about an unreachable service
         self.refused: Dict[Tuple[str, str], int] = {}
-        self.ticks, self.step = int(at.get("ticks", 0)), int(at.get("step", 0))
+        self.ticks, self.step = int(stored.get("ticks", 0)), int(stored.get("step", 0))
 
     def _cursor(self) -> Mapping[str, Any]:
         try:
@@ -273,18 +275,18 @@ class Forwarder:
         value["system"] = self.journal.system if self.journal else False
         try:
             write_json(self.path, value)
-        except OSError:  # then a killed one sends again what was sent
+        except OSError:  # then a restarted forwarder sends again what was sent
             pass
 
     # -- rounds -----------------------------------------------------------------
 
     def round(self, last: bool = False) -> None:
-        """Send all that there is.
+        """Send all waiting data.
 
         Raises
         ------
-        Later, Closed
-            The endpoint does not take it now, or never.
+        RetryLater, Closed
+            The endpoint does not accept it now, or never.
         """
         while self.journal is not None:
             if not self.items:
@@ -308,7 +310,7 @@ class Forwarder:
         self.telemetry.read(last)
         while self.telemetry.waiting:
             bucket = self.telemetry.waiting[0]
-            if self.journal is None or not self.journal.system:  # the script's own go first
+            if self.journal is None or not self.journal.system:  # the script's own system metrics take precedence
                 for at in range(0, len(bucket.items), LIMITS["metrics"]):
                     self._deliver(bucket.items[at : at + LIMITS["metrics"]])
             self.telemetry.waiting.popleft()
@@ -316,7 +318,7 @@ class Forwarder:
             self._save()
 
     def _deliver(self, items: List[Item]) -> None:
-        """Send a batch; of one that is refused, all but what is not taken."""
+        """Send a batch; of a refused batch, all items but the refused ones."""
         items = [item for item in items if self.refused.get((item.kind, item.body["key"]), 0) < MAX_REFUSED_OF_NAME]
         if not items:
             return
@@ -325,7 +327,7 @@ class Forwarder:
             batch[item.kind].append(item.body)
         left = REQUEST_TIMEOUT_S if self.deadline is None else self.deadline - protocol.mono()
         if left <= 0:
-            raise Later("the job has ended")
+            raise RetryLater("the job has ended")
         try:
             testing.hit("forward_batch")
             self.endpoint.log_batch(batch, min(REQUEST_TIMEOUT_S, left))
@@ -337,19 +339,19 @@ class Forwarder:
                 return
             key = (items[0].kind, items[0].body["key"])
             if not self.refused:
-                self.speak("the service's MLflow does not take %r: %s" % (key[1], error))
+                self.on_message("the service's MLflow does not accept %r: %s" % (key[1], error))
             self.refused[key] = self.refused.get(key, 0) + 1
             if sum(self.refused.values()) >= MAX_REFUSED:
                 raise Closed("it has refused too much") from None
 
-    def left(self) -> bool:
-        """Whether something was not sent."""
+    def has_unsent(self) -> bool:
+        """Return whether some data was not sent."""
         waiting = self.journal is not None and (self.items or behind(self.journal.path, self.journal.offset))
         return bool(waiting or (self.telemetry is not None and self.telemetry.waiting))
 
 
 def _fitting(items: List[Item]) -> int:
-    """How many of the first items make one batch."""
+    """Return how many of the first items fit into one batch."""
     room = dict(LIMITS)
     for count, item in enumerate(items):
         if not room[item.kind] or count == LIMITS["metrics"]:
@@ -361,12 +363,12 @@ def _fitting(items: List[Item]) -> int:
 def run(task: Task, endpoint: Endpoint, last: bool = False) -> int:
     """Body of the forked process: a round each period, and a last one at SIGTERM.
 
-    It is forked with SIGTERM blocked: to be told at once means the last round, too.
+    The process is forked with SIGTERM blocked, so that an early SIGTERM also leads to the last round.
 
     Parameters
     ----------
     last
-        The job has ended already.
+        Whether the job has already ended.
     """
     every, wakeup = period(), wake_on(signal.SIGTERM)[0]
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -379,51 +381,53 @@ def run(task: Task, endpoint: Endpoint, last: bool = False) -> int:
         try:
             forwarder.round()
             pause, failures = every, 0
-        except Later as error:
+        except RetryLater as error:
             failures += 1
             pause = max(error.pause, min(every * 2 ** (failures - 1), every * MAX_PAUSE_PERIODS))
-            if failures == 3 and not forwarder.told:
-                forwarder.told = True
-                where = _where(task.folder)
-                say("the service's MLflow cannot be written (%s); trying again; metrics are in %s" % (error, where))
+            if failures == 3 and not forwarder.outage_logged:
+                forwarder.outage_logged = True
+                folder = _relative(task.folder)
+                log_to_job(
+                    "cannot write to the service's MLflow (%s); trying again; metrics are in %s" % (error, folder)
+                )
         except Closed as error:
-            _tell_closed(forwarder, error)
-            return _rest(wakeup)
+            _log_closed(forwarder, error)
+            return _wait_for_end(wakeup)
 
 
 def _last(forwarder: Forwarder) -> int:
-    """Send what is left, in a few seconds."""
-    until = forwarder.deadline = protocol.mono() + farewell()
+    """Send the remaining data within a few seconds."""
+    until = forwarder.deadline = protocol.mono() + last_timeout_s()
     while True:
         try:
             forwarder.round(True)
             return 0
-        except Later as error:
+        except RetryLater as error:
             pause = max(error.pause, 0.25)
             if protocol.mono() + pause >= until:
-                if forwarder.left() and not forwarder.told:
-                    where = _where(forwarder.task.folder)
-                    say("not all metrics reached the service's MLflow (%s); they are in %s" % (error, where))
+                if forwarder.has_unsent() and not forwarder.outage_logged:
+                    folder = _relative(forwarder.task.folder)
+                    log_to_job("not all metrics reached the service's MLflow (%s); they are in %s" % (error, folder))
                 return 0
             time.sleep(pause)
         except Closed as error:
-            _tell_closed(forwarder, error)
+            _log_closed(forwarder, error)
             return 0
 
 
-def _tell_closed(forwarder: Forwarder, error: Closed) -> None:
-    where = _where(forwarder.task.folder)
-    say("the service's MLflow is not written any more: %s; metrics are in %s" % (error, where))
+def _log_closed(forwarder: Forwarder, error: Closed) -> None:
+    folder = _relative(forwarder.task.folder)
+    log_to_job("stopped writing to the service's MLflow: %s; metrics are in %s" % (error, folder))
 
 
-def _where(folder: str) -> str:
+def _relative(folder: str) -> str:
     try:
         return os.path.relpath(folder)
     except (OSError, ValueError):
         return folder
 
 
-def _rest(wakeup: int) -> int:
+def _wait_for_end(wakeup: int) -> int:
     """Wait for the end: a helper that ended would be started again."""
     parent = os.getppid()
     while os.getppid() == parent:

@@ -1,10 +1,10 @@
-"""Which process of a job we are, by the variables that launchers set.
+"""Position of this process in a job, from the variables that launchers set.
 
 PyTorch: ``RANK``, ``LOCAL_RANK``, ``NODE_RANK`` (https://pytorch.org/docs/stable/elastic/run.html).
 Open MPI: ``OMPI_COMM_WORLD_RANK``, ``_LOCAL_RANK``, ``_LOCAL_SIZE``; its ``_NODE_RANK`` is *not* a
 number of the node but one within it, over all jobs (mpirun(1)). Intel MPI: ``PMI_RANK``,
 ``MPI_LOCALRANKID``, ``MPI_LOCALNRANKS``. TensorFlow: ``TF_CONFIG``. The number of the node is Azure
-ML's, where its runtime tells it: ``AZUREML_CR_NODE_RANK``, ``AZUREML_CR_DISTRIBUTED_CONFIG``.
+ML's, if its runtime sets it: ``AZUREML_CR_NODE_RANK``, ``AZUREML_CR_DISTRIBUTED_CONFIG``.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ class Identity(NamedTuple):
 
     @property
     def leads(self) -> bool:
-        """Whether it keeps the state of the job."""
+        """Whether this process writes the state of the job."""
         return self.rank == 0
 
     @property
     def leads_node(self) -> bool:
-        """Whether it samples its node."""
+        """Whether this process samples its node."""
         return self.local == 0
 
 
 def of(environ: Mapping[str, str]) -> Identity:
-    """Who we are; the only one where nothing, or nonsense, is said."""
-    who, node = _by_launcher(environ), node_of_runtime(environ)
-    return who if node is None else who._replace(node=node)
+    """Return the identity of this process; that of a single process if the variables are missing or invalid."""
+    identity, node = _by_launcher(environ), node_of_runtime(environ)
+    return identity if node is None else identity._replace(node=node)
 
 
 def node_of_runtime(environ: Mapping[str, str]) -> Optional[int]:
-    """Return the number of the node as Azure ML's runtime tells it; ``None`` where it tells none.
+    """Return the number of the node from Azure ML's runtime; ``None`` if the runtime does not set it.
 
-    ``AZUREML_CR_DISTRIBUTED_CONFIG`` is JSON: ``{"rank": variable that has the number, "host_list": [...]}``.
+    ``AZUREML_CR_DISTRIBUTED_CONFIG`` is JSON: ``{"rank": name of the variable with the number, "host_list": [...]}``.
     """
     node = _number(environ, "AZUREML_CR_NODE_RANK")
     if node is not None:
@@ -58,10 +58,10 @@ def node_of_runtime(environ: Mapping[str, str]) -> Optional[int]:
     try:
         config = json.loads(environ.get("AZUREML_CR_DISTRIBUTED_CONFIG", ""))
         rank, hosts = config["rank"], config["host_list"]
-        found = _number(environ, rank) if isinstance(rank, str) else int(rank)
+        number = _number(environ, rank) if isinstance(rank, str) else int(rank)
     except (ValueError, KeyError, TypeError):
         return None
-    return found if found is not None and 0 <= found < len(hosts) else None
+    return number if number is not None and 0 <= number < len(hosts) else None
 
 
 def _by_launcher(environ: Mapping[str, str]) -> Identity:
@@ -69,7 +69,7 @@ def _by_launcher(environ: Mapping[str, str]) -> Identity:
         rank, local = _number(environ, rank_name), _number(environ, local_name)
         node, world = _number(environ, node_name), _number(environ, world_name)
         if rank is None or (local is None and node is None and world is None):
-            continue  # a lone RANK is somebody's own variable
+            continue  # a RANK alone is the user's own variable
         size = _number(environ, size_name)
         if node is None and node_name == "NODE_RANK" and "GROUP_RANK" in environ:
             continue
@@ -80,10 +80,10 @@ def _by_launcher(environ: Mapping[str, str]) -> Identity:
 
 
 def _node(rank: int, local: Optional[int], size: Optional[int], world: int) -> int:
-    """Number of the node where the launcher does not tell it.
+    """Return the number of the node for launchers that do not set it.
 
-    Launchers fill one node after the other. One that goes round the nodes shows it by the rank on the node
-    (of two nodes always, of more not for each process).
+    Launchers fill one node after the other. With a round-robin launcher, the rank on the node shows it
+    (with two nodes always, with more not for each process).
     """
     if not size:
         return rank if world > 1 and local == 0 else 0
@@ -99,18 +99,18 @@ def _number(environ: Mapping[str, str], name: str) -> Optional[int]:
 
 
 def _tensorflow(text: str) -> Optional[Identity]:
-    """``{"cluster": {role: ["host:port"]}, "task": {"type", "index"}}``."""
+    """Return the identity in ``{"cluster": {role: ["host:port"]}, "task": {"type", "index"}}``."""
     try:
         value: Dict[str, Any] = json.loads(text)
         cluster, task = value["cluster"], value["task"]
-        found: List[Tuple[str, int, str]] = [
+        processes: List[Tuple[str, int, str]] = [
             (role, index, str(address).rpartition(":")[0])
             for role in (*_ROLES, *sorted(set(cluster) - set(_ROLES)))
             for index, address in enumerate(cluster.get(role, ()))
         ]
-        at = [(role, index) for role, index, _ in found].index((task["type"], int(task["index"])))
+        at = [(role, index) for role, index, _ in processes].index((task["type"], int(task["index"])))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    hosts = list(dict.fromkeys(host for _, _, host in found))
-    host = found[at][2]
-    return Identity(at, [x[2] for x in found[:at]].count(host), hosts.index(host), len(found))
+    hosts = list(dict.fromkeys(host for _, _, host in processes))
+    host = processes[at][2]
+    return Identity(at, [x[2] for x in processes[:at]].count(host), hosts.index(host), len(processes))

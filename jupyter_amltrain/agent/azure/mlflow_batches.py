@@ -1,7 +1,7 @@
-"""What a run folder holds for the service's MLflow: the script's own metrics, and ``system/*`` of a node.
+"""Batches of a run folder's data for the service's MLflow: the script's own metrics, and ``system/*`` of a node.
 
 Both are read from the files by their offset, so that nothing is lost when the reader is
-killed, and what waits for a silent service waits on the disk.
+killed, and data that waits for an unreachable service stays on the disk.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..protocol import whole_lines
 from ..telemetry.gpu_columns import mlflow_name
 from ..telemetry.reduce import mean
 
-#: Limits of the service (learn.microsoft.com/azure/machine-learning/resource-limits-capacity): lengths of
-#: a metric's name, a tag's key and value; it does not tell that of a parameter's value, MLflow 2 had 500.
+#: Limits of the service (learn.microsoft.com/azure/machine-learning/resource-limits-capacity): lengths of a metric's
+#: name, a tag's key and value. The length of a parameter's value is not documented; MLflow 2 had 500.
 METRIC_NAME, TAG_KEY, TAG_VALUE, PARAM_VALUE = 255, 100, 1000, 500
-#: Metric names of a run are 50 there: so many of them are ours at most, over all nodes.
+#: The service allows 50 metric names per run; the agent uses at most this many, over all nodes.
 MAX_NAMES = 40
 #: Bytes of the journal read at once.
 CHUNK_BYTES = 1 << 20
-#: Periods of telemetry that wait for a silent service.
+#: Maximum number of telemetry periods that wait for an unreachable service.
 MAX_WAITING = 720
 
 #: Column -> MLflow's name (mlflow/system_metrics) and factor.
@@ -35,9 +35,9 @@ _HOST = {
     "net_tx": ("network_transmit_megabytes", 1e-6),
 }
 _GPU = {name: mlflow_name(name) for name in ("util", "memory", "power")}
-#: Sums since the machine came up: their last value counts, not their mean.
+#: Sums since the machine came up: use their last value, not their mean.
 _COUNTERS = ("net_rx", "net_tx")
-#: What is told of machines with ever more GPUs.
+#: Metrics of host and GPU, fewer for machines with more GPUs.
 _LEVELS: Tuple[Tuple[Tuple[str, ...], Tuple[str, ...]], ...] = (
     (tuple(_HOST), tuple(_GPU)),
     (("host_cpu", "host_memory"), ("util", "memory")),
@@ -61,14 +61,14 @@ class Journal:
     path
         The sink's journal.
     run_id
-        The job's MLflow run in it; what is nested below is left at home.
+        The job's MLflow run in the journal; runs nested below it are not forwarded.
     offset
-        Byte to begin at.
+        First byte to read.
 
     Attributes
     ----------
     offset
-        Byte after what :meth:`read` has given.
+        Byte after the items that :meth:`read` has returned.
     system
         Whether the script logs ``system/`` itself.
     """
@@ -79,7 +79,7 @@ class Journal:
         self._last: Dict[str, Dict[str, Any]] = {}
 
     def read(self) -> List[Item]:
-        """The next changes; to be asked again while :attr:`offset` moves."""
+        """Return the next changes; call again while :attr:`offset` moves."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
@@ -91,15 +91,15 @@ class Journal:
                     data += more
         except OSError:
             return []
-        found: List[Item] = []
+        items: List[Item] = []
         for line in whole_lines(data):
             try:
                 record = json.loads(line.decode("utf-8", "replace"))
-                found += self._items(record["op"], record["b"])
+                items += self._items(record["op"], record["b"])
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue
         self.offset += data.rfind(b"\n") + 1
-        return found
+        return items
 
     def _items(self, op: str, body: Dict[str, Any]) -> Iterator[Item]:
         if (body.get("run_id") or body.get("run_uuid")) != self.run_id:
@@ -130,7 +130,7 @@ class Journal:
 
 
 def point(key: str, value: float, moment: int, step: Any) -> Item:
-    """A metric; `moment` in ms. What JSON has no number for is sent as MLflow's client does."""
+    """Return a metric; `moment` in ms. Values that JSON cannot express are sent as MLflow's client sends them."""
     plain: Any = value
     if value != value:
         plain = "NaN"
@@ -154,11 +154,11 @@ class Telemetry:
     path
         ``telemetry/node-N.jsonl``.
     node, nodes
-        Our number, and how many there are.
+        Number of this node, and number of nodes.
     period
-        Seconds of one point.
+        Seconds per point.
     offset, step
-        Byte and step to go on from.
+        Byte and step to resume from.
     """
 
     def __init__(self, path: str, node: int, nodes: int, period: float, offset: int = 0, step: int = 0) -> None:
@@ -169,7 +169,7 @@ class Telemetry:
         self._rows: List[List[Any]] = []
 
     def read(self, last: bool = False) -> None:
-        """Take in what was written; with `last` the period that is not over too."""
+        """Read new lines; with `last`, also close the current period."""
         try:
             with open(self.path, "rb") as file:
                 if self._names is None:
@@ -213,13 +213,13 @@ class Telemetry:
         self.step += 1
 
     def _columns(self, header: Dict[str, Any]) -> List[Tuple[int, str, float, bool]]:
-        """Column, name, factor, and whether its last value counts, of each metric that is sent."""
+        """Return column, name, factor, and whether to use the last value, for each metric that is sent."""
         gpus = header.get("gpus") or []
         fits = [level for level in _LEVELS if self.nodes * (len(level[0]) + len(gpus) * len(level[1])) <= MAX_NAMES]
         host, gpu = fits[0] if fits else _LEVELS[-1]
         prefix = "system/node_%d/" % self.node if self.node else "system/"
         columns = list(header["columns"])
-        found = [
+        columns_sent = [
             (columns.index(name), prefix + _HOST[name][0], _HOST[name][1], name in _COUNTERS)
             for name in host
             if name in columns
@@ -229,12 +229,12 @@ class Telemetry:
             for name in gpu:
                 if name in names:
                     key = "%sgpu_%s_%s" % (prefix, one.get("index", at), _GPU[name][0])
-                    found.append((len(columns) + at * len(names) + names.index(name), key, _GPU[name][1], False))
-        return found
+                    columns_sent.append((len(columns) + at * len(names) + names.index(name), key, _GPU[name][1], False))
+        return columns_sent
 
 
 def behind(path: str, offset: int) -> int:
-    """Bytes of a file that were not read."""
+    """Return the number of unread bytes of a file."""
     try:
         return max(0, os.stat(path).st_size - offset)
     except OSError:

@@ -1,1 +1,1 @@
-"""A tracking server for one job."""
+"""MLflow tracking server for one job."""

@@ -15,12 +15,12 @@ Record = Dict[str, Any]
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970 (UTC)."""
+    """Return the milliseconds since 1970 (UTC)."""
     return int(time.time() * 1000)
 
 
 def clean(value: Any) -> Any:
-    """`value` with lone surrogates in its texts replaced: no database and no UTF-8 file takes them."""
+    """Return `value` with lone surrogates in its texts replaced: databases and UTF-8 files reject them."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -35,7 +35,7 @@ def clean(value: Any) -> Any:
 
 
 def parse(line: bytes) -> Optional[Record]:
-    """The record of a line; nothing for a damaged one."""
+    """Return the record of a line; ``None`` for a damaged one."""
     try:
         record = json.loads(line)
         return clean(record) if well_formed(record) else None
@@ -44,7 +44,7 @@ def parse(line: bytes) -> Optional[Record]:
 
 
 def well_formed(record: Any) -> bool:
-    """Whether a value read from a line has the form of a record."""
+    """Return whether a value read from a line has the form of a record."""
     return (
         isinstance(record, dict)
         and type(record.get("seq")) is int
@@ -59,12 +59,12 @@ class Journal:
     """Append-only file of records, opened for one writer.
 
     Opening reads the file, cuts a torn tail (the writer was killed in the middle of a
-    line) and goes on with the next number.
+    line) and continues with the next number.
 
     Parameters
     ----------
     path
-        The file; made with mode 0600.
+        The file; created with mode 0600.
     on_note
         Called with one sentence when lines are held back or lost.
 
@@ -86,7 +86,7 @@ class Journal:
         self._end = 0
 
     def recover(self, replay: Callable[[Record], None]) -> None:
-        """Hand every whole record to `replay`, skip damaged lines, then cut a torn last one."""
+        """Pass every whole record to `replay`, skip damaged lines, then cut a torn last line."""
         damaged = 0
         for line in self._lines():
             self._end += len(line)
@@ -106,7 +106,7 @@ class Journal:
             self._note("the journal had a torn last line; it was cut")
 
     def append(self, op: str, body: Record, added: Record, t: int) -> None:
-        """Write one line whole, or hold it until the disk takes it (never fails)."""
+        """Write one whole line, or hold it until the disk has space (never fails)."""
         self.seq += 1
         record = {"seq": self.seq, "t": t, "op": op, "b": body}
         if added:
@@ -120,7 +120,7 @@ class Journal:
         """Write held lines if there are any.
 
         A job must not stop because the disk is full for a while: the lines wait in
-        memory, and what a short write left behind is cut off again.
+        memory, and an incomplete write is cut off again.
         """
         if not self._held:
             return
@@ -134,7 +134,7 @@ class Journal:
                 os.ftruncate(self._fd, self._end)
             except OSError:
                 pass
-            self._note(f"metrics wait in memory: {error.strerror}; written as soon as there is space")
+            self._note(f"metrics are held in memory: {error.strerror}; they are written once there is space")
             self._bound()
             return
         self._end += len(data)
@@ -148,7 +148,7 @@ class Journal:
             self._note("the disk stayed full: the oldest waiting metrics were dropped")
 
     def close(self) -> None:
-        """Write what is held, make it durable, close."""
+        """Write held lines, sync and close."""
         self.flush()
         try:
             os.fsync(self._fd)
@@ -166,10 +166,10 @@ class Journal:
             yield line
 
     def history(self, run_id: str, key: str) -> Iterator[Record]:
-        """Every point of one metric, in the order logged.
+        """Yield every point of one metric, in logged order.
 
-        Read from the file, because a run of millions of points must not live in the
-        memory of the agent. Lines that cannot hold the key are skipped unparsed.
+        The points are read from the file, because a run may have millions of them, too many for the
+        memory of the agent. Lines that cannot contain the key are skipped unparsed.
 
         Yields
         ------

@@ -1,4 +1,4 @@
-"""The calls of MLflow's REST interface that a job makes, by route."""
+"""Calls of MLflow's REST interface that a job makes, by route."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from .validation import Body, Refusal, invalid, missing
 
 
 def run_view(state: State, run: Run) -> Body:
-    """MLflow's ``Run`` message."""
+    """Return MLflow's ``Run`` message."""
     info: Body = {"run_id": run.run_id, "run_uuid": run.run_id, "run_name": run.name}
     info.update(experiment_id=run.experiment, user_id=run.user, status=run.status, start_time=run.start)
     info["lifecycle_stage"] = "active" if run.active else "deleted"
@@ -33,7 +33,7 @@ def run_view(state: State, run: Run) -> Body:
 
 
 def model_view(state: State, model_id: str) -> Body:
-    """MLflow's ``LoggedModel`` message."""
+    """Return MLflow's ``LoggedModel`` message."""
     model = state.model(model_id)
     return {
         "info": model["info"],
@@ -42,38 +42,38 @@ def model_view(state: State, model_id: str) -> Body:
 
 
 def search_runs(state: State, body: Body) -> Body:
-    """Answer to ``runs/search``."""
+    """Return the response to ``runs/search``."""
     clauses = _parsed(body.get("filter"))
     view = body.get("run_view_type") or "ACTIVE_ONLY"
-    found = [
+    runs = [
         run
         for run in state.runs.values()
         if run.experiment in (body.get("experiment_ids") or [])
         and (view == "ALL" or run.active == (view == "ACTIVE_ONLY"))
         and search.matches(clauses, run.column)
     ]
-    found.sort(key=lambda run: -run.start)
+    runs.sort(key=lambda run: -run.start)
     for column in reversed(body.get("order_by") or []):
         kind, key, descending = search.order(column)
-        known = [run for run in found if run.column(kind, key) is not None]
-        unknown = [run for run in found if run.column(kind, key) is None]
+        known = [run for run in runs if run.column(kind, key) is not None]
+        unknown = [run for run in runs if run.column(kind, key) is None]
         known.sort(key=lambda run: run.column(kind, key), reverse=descending)
-        found = known + unknown
+        runs = known + unknown
     at, count = int(body.get("page_token") or 0), int(body.get("max_results") or 1000)
-    answer: Body = {"runs": [run_view(state, run) for run in found[at : at + count]]}
-    if at + count < len(found):
+    answer: Body = {"runs": [run_view(state, run) for run in runs[at : at + count]]}
+    if at + count < len(runs):
         answer["next_page_token"] = str(at + count)
     return answer
 
 
 def search_models(state: State, body: Body) -> Body:
-    """Answer to ``logged-models/search``."""
+    """Return the response to ``logged-models/search``."""
     clauses = _parsed(body.get("filter"))
-    wanted = body.get("experiment_ids") or []
+    experiments = body.get("experiment_ids") or []
     models = [
         model_view(state, model_id)
         for model_id, model in state.models.items()
-        if model["info"]["experiment_id"] in wanted and search.matches(clauses, _model_column(model))
+        if model["info"]["experiment_id"] in experiments and search.matches(clauses, _model_column(model))
     ]
     return {"models": models[: int(body.get("max_results") or 100)]}
 
@@ -108,7 +108,7 @@ PARENT, AUTOLOGGING = "mlflow.parentRunId", "mlflow.autologging"
 
 _API = re.compile(r"/(?:ajax-)?api/[23]\.[01]/mlflow/(.+)$")
 
-#: Changes whose answer is empty.
+#: Changes with an empty response.
 _PLAIN = (
     "runs/log-metric",
     "runs/log-parameter",
@@ -129,27 +129,27 @@ class Sink:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._starting = threading.Lock()  #: held while a run is found to be the first, or not
+        self._starting = threading.Lock()  #: held while a new run is checked for being the first
 
     @property
     def _state(self) -> State:
         return self.recorder.state
 
     def handle(self, method: str, path: str, body: Body, rank: Callable[[], str] = str) -> Any:
-        """Answer one call.
+        """Handle one call.
 
         Parameters
         ----------
         rank
-            Tells the caller's rank in a distributed job, or an empty text.
+            Returns the caller's rank in a distributed job, or an empty text.
 
         Raises
         ------
         Refusal
-            With MLflow's error code.
+            The call is refused, with MLflow's error code.
         """
-        found = _API.match(path)
-        op = found.group(1).strip("/") if found else ""
+        match = _API.match(path)
+        op = match.group(1).strip("/") if match else ""
         if (method, op) == ("POST", "runs/create"):
             return self._create_run(body, rank)
         route = _ROUTES.get((method, op))
@@ -163,7 +163,7 @@ class Sink:
         if op.startswith("traces/"):
             return self._trace(method, op, body)
         if op.startswith(("registered-models/", "model-versions/")):
-            self.recorder.note_once("the script asked for the model registry, which a job does not reach")
+            self.recorder.note_once("the script called the model registry, which is not reachable from a job")
             raise Refusal(
                 "INVALID_PARAMETER_VALUE",
                 "The model registry is not reachable from inside a job. The model itself is saved: "
@@ -186,7 +186,7 @@ class Sink:
                     return {"experiment": experiment}
         if not name:
             raise missing("Could not find experiment with name ''")
-        # set_experiment("any name") joins: the run keeps the experiment it was submitted to
+        # set_experiment() with any name joins: the run keeps the experiment of its submission
         self.recorder.note_once(f"the script named the experiment {name!r}; the run stays in its own")
         return {"experiment": dict(self._state.experiment(self._state.experiment_id), name=name)}
 
@@ -201,12 +201,12 @@ class Sink:
         return {"experiment_id": added["id"]}
 
     def _create_run(self, body: Body, rank: Callable[[], str]) -> Body:
-        """A new run: the job's own for the first that has no parent, else a child.
+        """Create a run: the first one without a parent becomes the job's own run, others its children.
 
-        The client sends the same for ``start_run()`` and for a call that logs without a
-        run, so that the order decides. A run of autologging does not count as the
-        script's first: the ``log_metric`` behind it belongs to the job's run, too. In a
-        distributed job each rank has a first.
+        The client sends the same request for ``start_run()`` and for a call that logs without a
+        run, so the order decides. A run of autologging does not count as the
+        script's first: a ``log_metric`` after it belongs to the job's run, too. In a
+        distributed job each rank has a first run.
         """
         body = self.recorder.fit("runs/create", body)
         tags = list(body.get("tags") or [])
@@ -233,8 +233,8 @@ class Sink:
 
     def _join(self, body: Body, added: Body) -> Body:
         self.recorder.change("runs/update", {"run_id": self.recorder.run_id, "status": "RUNNING"}, added)
-        have = self._state.runs[self.recorder.run_id].tags
-        tags = [tag for tag in body.get("tags") or [] if tag["key"] not in have]
+        existing = self._state.runs[self.recorder.run_id].tags
+        tags = [tag for tag in body.get("tags") or [] if tag["key"] not in existing]
         if body.get("run_name"):
             tags = [tag for tag in tags if tag["key"] != "mlflow.runName"]
             tags.append({"key": "mlflow.runName", "value": body["run_name"]})
@@ -295,11 +295,11 @@ class Sink:
     def _create_model(self, body: Body) -> Body:
         added = {"id": "m-" + uuid.uuid4().hex, "name": body.get("name") or "model", "t": now_ms()}
         body = dict(body, experiment_id=str(body.get("experiment_id") or self._state.experiment_id))
-        alone = not body.get("source_run_id")
-        if alone:  # log_model of MLflow 3 starts no run; in a job the model is the job's
+        orphan = not body.get("source_run_id")
+        if orphan:  # log_model of MLflow 3 starts no run; in a job the model belongs to the job's run
             body["source_run_id"] = self.recorder.run_id
         added = self.recorder.change("logged-models", body, added)
-        if alone:
+        if orphan:
             link = {"run_id": self.recorder.run_id, "models": [{"model_id": added["id"], "step": 0}]}
             self.recorder.change("runs/outputs", link, {})
         return {"model": model_view(self._state, added["id"])}

@@ -1,4 +1,4 @@
-"""A loopback MLflow tracking server for one job, in the standard library."""
+"""MLflow tracking server on the loopback interface for one job, with the standard library only."""
 
 import errno
 import hmac
@@ -21,17 +21,17 @@ from .routes import Sink
 from .store import Recorder
 from .validation import Refusal
 
-#: Connections that the kernel completes while the sink is busy or is forked anew; it takes less where
-#: ``net.core.somaxconn`` is less.
+#: Connections that the kernel accepts while the sink is busy or restarts; ``net.core.somaxconn``
+#: may lower the number.
 BACKLOG = 4096
 
 #: Open connections, each with a thread. A job has one or a few for each of its processes.
 MAX_CONNECTIONS = 512
 
-#: Of these, connections that have not shown the token.
+#: Of these, maximum number of connections that have not sent the token.
 MAX_UNTRUSTED = 64
 
-#: Seconds in which a connection has to send a request with the token, and between two pieces of one.
+#: Seconds until a connection must have sent a request with the token, and between two parts of a request.
 REQUEST_TIMEOUT_S = 10.0
 
 #: Seconds after which an unused connection is closed; the client opens another when it needs one.
@@ -46,7 +46,7 @@ class _Connection:
 
 
 class Connections:
-    """Keeps the sink's connections few, and other users' out.
+    """Limits the sink's connections, and refuses those of other users.
 
     Parameters
     ----------
@@ -63,10 +63,10 @@ class Connections:
         self._limit = min(MAX_CONNECTIONS, _descriptors() // 2)
 
     def admit(self, connection: socket.socket) -> bool:
-        """Whether an accepted connection may stay; one that may not is reset.
+        """Return whether an accepted connection may stay; otherwise it is reset.
 
-        Another user's is known by its owner on Linux. Elsewhere, and for other
-        programs of the same user, the token and the limits have to do.
+        On Linux the owner of a connection is known. On other systems, and for other
+        programs of the same user, the token and the limits protect the sink.
         """
         owner = self._lookup.owner(connection)
         # root may do anything anyway, and jobs use sudo
@@ -88,13 +88,13 @@ class Connections:
         return True
 
     def make_room(self) -> None:
-        """Close the connection that is missed least; the process has no descriptor left."""
+        """Close the least used connection; the process has no descriptor left."""
         with self._lock:
             if self._open:
                 self._close(self._least_used(None))
 
     def _least_used(self, new: Optional[socket.socket]) -> socket.socket:
-        """An old connection without the token, else the one that has been idle longest, else the oldest."""
+        """Return an old connection without the token, else the one that has been idle longest, else the oldest."""
 
         def order(item: socket.socket) -> object:
             state = self._open[item]
@@ -112,27 +112,27 @@ class Connections:
             pass
 
     def trust(self, connection: socket.socket) -> None:
-        """Note that a connection has shown the token, and works on a request."""
+        """Mark a connection as authenticated and busy."""
         with self._lock:
             state = self._open.get(connection)
             if state is not None:
                 state.trusted = state.busy = True
 
     def rest(self, connection: socket.socket) -> None:
-        """Note that a connection waits for its next request."""
+        """Mark a connection as idle."""
         with self._lock:
             state = self._open.get(connection)
             if state is not None:
                 state.busy, state.since = False, time.monotonic()
 
     def remove(self, connection: socket.socket) -> None:
-        """Forget a connection that is closed."""
+        """Remove a closed connection."""
         with self._lock:
             self._open.pop(connection, None)
 
 
 def _descriptors() -> int:
-    """Files that this process may open."""
+    """Return the maximum number of open files of this process."""
     try:
         import resource
 
@@ -141,42 +141,42 @@ def _descriptors() -> int:
         return 256
 
 
-#: Answer to ``GET /version``. Below 3.4 a client keeps a trace's spans in an artifact
+#: Response to ``GET /version``. Below 3.4 a client keeps a trace's spans in an artifact
 #: instead of sending them as OpenTelemetry protobuf.
 VERSION = "3.3.0"
 
-#: Longest request, bytes; MLflow itself allows 1 MB for a batch.
+#: Largest request, bytes; MLflow itself allows 1 MB for a batch.
 MAX_BODY = 64 << 20
 
-#: Longest body of a request without the token, and longest head of any, bytes.
+#: Largest body of a request without the token, and largest head of any request, bytes.
 MAX_UNTRUSTED_BODY = MAX_HEAD = 64 << 10
 
-#: What is answered without the token.
+#: Paths that need no token.
 _OPEN_PATHS = ("/health", "/version")
 
-#: Settings of the submitter's shell that would lead the client elsewhere.
+#: Settings of the submitter's shell that would direct the client to another server.
 CLEARED = (
-    "MLFLOW_RUN_ID",  # every process would take it once, and a run of another store is not here
+    "MLFLOW_RUN_ID",  # every process would use it once, and the sink has no run of another store
     "MLFLOW_EXPERIMENT_ID",
     "MLFLOW_EXPERIMENT_NAME",
-    "MLFLOW_TRACKING_USERNAME",  # goes before the token
+    "MLFLOW_TRACKING_USERNAME",  # takes precedence over the token
     "MLFLOW_TRACKING_PASSWORD",
     "MLFLOW_TRACKING_AUTH",
 )
 
 
 def client_env(port: int, token: str, base: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
-    """Environment that makes MLflow in a job log to the sink.
+    """Return the environment that makes MLflow in a job log to the sink.
 
-    Retries are few and short: by default one lost ``log_metric`` holds a job for four
-    minutes. Three retries (1 + 2 + 4 s) outlive a restart of the sink.
+    Retries are few and short: by default one lost ``log_metric`` blocks a job for four
+    minutes. Three retries (1 + 2 + 4 s) are enough for a restart of the sink.
 
     Parameters
     ----------
     port
         Port of the sink on 127.0.0.1.
     token
-        The secret that the sink was given.
+        The sink's secret.
     base
         The rest of the job's environment, to extend its ``no_proxy``.
 
@@ -196,8 +196,8 @@ def client_env(port: int, token: str, base: Optional[Mapping[str, str]] = None) 
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     }
     for name in ("no_proxy", "NO_PROXY"):
-        known = (base or {}).get(name, "")
-        env[name] = known + ",127.0.0.1" if known else "127.0.0.1"
+        hosts = (base or {}).get(name, "")
+        env[name] = hosts + ",127.0.0.1" if hosts else "127.0.0.1"
     return env
 
 
@@ -218,8 +218,8 @@ def serve(
 ) -> int:
     """Serve until SIGTERM; the body of a forked process.
 
-    The parent opens the socket and keeps it, so that requests wait in its backlog
-    while a killed sink is forked anew; the new one reads the journal and goes on.
+    The parent opens the socket and keeps it open, so that requests wait in its backlog
+    while a killed sink is restarted; the new process reads the journal and continues it.
 
     Parameters
     ----------
@@ -230,15 +230,15 @@ def serve(
     artifacts
         Folder below which scripts write artifacts and models.
     run_id
-        Id of the job's MLflow run: 32 hex digits, ours.
+        Id of the job's MLflow run: 32 hex digits, chosen by amltrain.
     run_name, experiment_name, experiment_id
-        What the script sees; ``"0"`` is the experiment of a client that was told none.
+        Values that the script sees; ``"0"`` is the experiment of a client without a setting.
     token
         Bearer token that every request must carry.
     version
         MLflow version to answer on ``/version``.
     truncate
-        Cut over-long values like an MLflow server does; false refuses them.
+        Cut long values like an MLflow server; false refuses them.
     log_path
         File to which notes are appended (``log/agent.txt``).
     on_note
@@ -267,9 +267,9 @@ def serve(
     server = _Server(listening_socket, recorder, token, version)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _stop)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the job's, not ours
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for the job
     try:
-        # wakes once a second to write what a full disk has held back
+        # wakes once a second to write lines that a full disk has held back
         server.serve_forever(poll_interval=1.0)
     except _Stop:
         pass
@@ -277,12 +277,12 @@ def serve(
     return 0
 
 
-class _Gone(Exception):
-    """The client went away in the middle of a request."""
+class _Disconnected(Exception):
+    """The client closed the connection in the middle of a request."""
 
 
 class _Stop(BaseException):
-    """SIGTERM came."""
+    """SIGTERM arrived."""
 
 
 def _stop(number: int, frame: Any) -> None:
@@ -291,7 +291,7 @@ def _stop(number: int, frame: Any) -> None:
 
 
 def _log_writer(path: Optional[str]) -> Callable[[str], None]:
-    """A function that appends lines to the agent's log of the run."""
+    """Return a function that appends lines to the agent's log of the run."""
 
     def note(text: str) -> None:
         if path is None:
@@ -318,7 +318,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, listening: socket.socket, recorder: Recorder, token: str, version: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
         self.socket.close()
-        # A new object on the same descriptor: the parent's stays as it is.
+        # A new object on the same descriptor: the parent's object is not changed.
         self.socket = socket.socket(fileno=os.dup(listening.fileno()))
         self.socket.settimeout(None)
         self.socket.listen(BACKLOG)
@@ -333,7 +333,7 @@ class _Server(ThreadingHTTPServer):
         try:
             return super().get_request()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):  # tried again at once, for it waits to be accepted
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # retried immediately: the connection stays in the backlog
                 self.connections.make_room()
                 time.sleep(0.01)
             raise
@@ -349,11 +349,11 @@ class _Server(ThreadingHTTPServer):
         self.recorder.flush()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no event."""
+        """Ignore clients that disconnect."""
 
 
 class _BoundedHead:
-    """The incoming stream of a connection, of which one request's head may take :data:`MAX_HEAD` bytes."""
+    """The incoming stream of a connection; limits the head of a request to :data:`MAX_HEAD` bytes."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -373,7 +373,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     timeout = REQUEST_TIMEOUT_S
-    wbufsize = -1  # one send for each answer; header and body in two cost a delayed ACK
+    wbufsize = -1  # one send per response; sending header and body separately costs a delayed ACK
     server: _Server
 
     def setup(self) -> None:
@@ -386,28 +386,28 @@ class _Handler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The access log of a loopback server is noise."""
+        """Write no access log: on a loopback server it is noise."""
 
     def _serve(self) -> None:
-        answer: Any
+        response: Any
         try:
             trusted = self._authenticate()
             raw = self._body(MAX_BODY if trusted else MAX_UNTRUSTED_BODY)
-            code, answer = 200, self._answer(raw)
-        except _Gone:
+            code, response = 200, self._answer(raw)
+        except _Disconnected:
             self.close_connection = True
             return
         except Refusal as refusal:
-            code, answer = refusal.http, {"error_code": refusal.code, "message": refusal.message}
+            code, response = refusal.http, {"error_code": refusal.code, "message": refusal.message}
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             message = f"amltrain's sink cannot read this request: {type(error).__name__}: {error}"
-            code, answer = 400, {"error_code": "INVALID_PARAMETER_VALUE", "message": message}
-        except Exception as error:  # a bug of ours: the job must neither wait nor die of a retry
+            code, response = 400, {"error_code": "INVALID_PARAMETER_VALUE", "message": message}
+        except Exception as error:  # an internal error: the job must neither wait nor die of a retry
             message = f"amltrain's sink failed: {type(error).__name__}: {error}"
             self.server.recorder.note_once(message)
-            code, answer = 400, {"error_code": "INTERNAL_ERROR", "message": message}
-        text = isinstance(answer, str)
-        data = (answer if text else json.dumps(answer)).encode()
+            code, response = 400, {"error_code": "INTERNAL_ERROR", "message": message}
+        text = isinstance(response, str)
+        data = (response if text else json.dumps(response)).encode()
         testing.hit("sink_before_answer")
         self.send_response(code)
         self.send_header("Content-Type", "text/plain" if text else "application/json")
@@ -420,18 +420,18 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve
 
     def _authenticate(self) -> bool:
-        """Check the request's head before its body is read; whether it carries the token.
+        """Check the request's head before its body is read; return whether it carries the token.
 
         Raises
         ------
         Refusal
-            It may not be answered.
+            The request is refused.
         """
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if host not in ("127.0.0.1", "localhost"):  # a web page that names this port
             self._refuse("wrong Host header")
-        given = (self.headers.get("Authorization") or "").encode("latin-1", "replace")
-        if not hmac.compare_digest(given, self.server.authorization):
+        header = (self.headers.get("Authorization") or "").encode("latin-1", "replace")
+        if not hmac.compare_digest(header, self.server.authorization):
             if urlsplit(self.path).path in _OPEN_PATHS:
                 return False
             self._refuse("wrong token in MLFLOW_TRACKING_TOKEN")
@@ -439,34 +439,34 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.settimeout(IDLE_TIMEOUT_S)
         return True
 
-    def _refuse(self, why: str) -> None:
-        # A small body is taken, or its sender would see a reset instead of the answer.
+    def _refuse(self, reason: str) -> None:
+        # Read a small body, otherwise its sender would see a reset instead of the response.
         self._body(MAX_UNTRUSTED_BODY)
         self.close_connection = True
-        raise Refusal("PERMISSION_DENIED", "amltrain's sink: " + why, 403)
+        raise Refusal("PERMISSION_DENIED", "amltrain's sink: " + reason, 403)
 
     def _body(self, limit: int) -> bytes:
-        """The body of the request.
+        """Return the body of the request.
 
         Raises
         ------
         Refusal
-            It is longer than `limit` bytes.
-        _Gone
-            The client went away or stopped within it.
+            The body is longer than `limit` bytes.
+        _Disconnected
+            The client disconnected or stopped within the body.
         """
         length = max(int(self.headers.get("Content-Length") or 0), 0)
         if length > limit:
-            self.close_connection = True  # its body stays unread
+            self.close_connection = True  # the body stays unread
             raise Refusal("INVALID_PARAMETER_VALUE", f"a request of {length} bytes; at most {limit}", 413)
         if not length:
             return b""
         try:
             raw: bytes = self.rfile.read(length)
         except OSError as error:
-            raise _Gone from error
+            raise _Disconnected from error
         if len(raw) < length:
-            raise _Gone
+            raise _Disconnected
         return raw
 
     def _answer(self, raw: bytes) -> Any:
@@ -477,7 +477,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self.server.version
         body: Dict[str, Any] = {}
         if raw and "json" in (self.headers.get("Content-Type") or "json"):
-            # "NaN" stays text, as MLflow's own JSON has it: not every reader takes a bare NaN
+            # "NaN" stays text, as in MLflow's own JSON: not every reader accepts a bare NaN
             body = json.loads(raw, parse_constant=str)
             if b"\\u" in raw or not raw.isascii():
                 body = clean(body)
@@ -490,5 +490,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def new_run_id() -> str:
-    """A fresh MLflow run id: 32 hex digits."""
+    """Return a new MLflow run id: 32 hex digits."""
     return uuid.uuid4().hex

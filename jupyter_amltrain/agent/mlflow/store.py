@@ -1,4 +1,4 @@
-"""What a job has logged so far: checked, applied, written to the journal."""
+"""State of what a job has logged: changes are checked, applied, and written to the journal."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Run:
         self.models_out: Dict[str, Body] = {}
 
     def column(self, kind: str, key: str) -> Any:
-        """A value for a filter or an order (see :mod:`.search`)."""
+        """Return a value for a filter or an order (see :mod:`.search`)."""
         if kind == "metric":
             return float(self.metrics[key]["value"]) if key in self.metrics else None
         if kind == "param":
@@ -49,7 +49,7 @@ class State:
     Parameters
     ----------
     artifacts
-        Folder that takes artifacts; scripts write there directly (``file:`` URIs).
+        Folder for artifacts; scripts write there directly (``file:`` URIs).
     experiment_id, experiment_name
         The experiment of the job's own run.
     """
@@ -86,32 +86,32 @@ class State:
     # -- look-ups
 
     def run(self, body: Body) -> Run:
-        """The run that a request names."""
+        """Return the run that a request names."""
         run_id = body.get("run_id") or body.get("run_uuid")
         if run_id not in self.runs:
             raise missing(f"Run with id={run_id} not found")
         return self.runs[str(run_id)]
 
     def model(self, model_id: str) -> Body:
-        """A logged model."""
+        """Return a logged model."""
         if model_id not in self.models:
             raise missing(f"Logged model with ID '{model_id}' not found.")
         return self.models[model_id]
 
     def experiment(self, experiment_id: Any) -> Body:
-        """An experiment."""
+        """Return an experiment."""
         if experiment_id not in self.experiments:
             raise missing(f"No Experiment with id={experiment_id} exists")
         return self.experiments[str(experiment_id)]
 
     def uri(self, *parts: str) -> str:
-        """``file:`` URI of a place below the artifact folder."""
+        """Return the ``file:`` URI of a path below the artifact folder."""
         return Path(self.artifacts, *parts).as_uri()
 
     # -- the fold
 
     def check(self, op: str, body: Body) -> None:
-        """Refuse what would not fit the state; changes nothing."""
+        """Refuse a change that is not allowed in this state; does not change the state."""
         if op in ("runs/log-parameter", "runs/log-batch"):
             run = self.run(body)
             for param in (body.get("params") or []) if op == "runs/log-batch" else [body]:
@@ -134,7 +134,7 @@ class State:
             self.model(op.split("/")[1])
 
     def apply(self, op: str, body: Body, added: Body) -> None:
-        """Take one journal record in. `added` holds the ids and times that the sink chose."""
+        """Apply one journal record. `added` holds the ids and times that the sink chose."""
         if op in self._fold:
             self._fold[op](body, added)
         elif op.startswith("logged-models/"):
@@ -145,7 +145,7 @@ class State:
                 trace.update(body)
 
     def add_experiment(self, experiment_id: str, name: str, t: int, tags: Optional[List[Body]] = None) -> None:
-        """Put an experiment in."""
+        """Add an experiment."""
         self.experiments[experiment_id] = {
             "experiment_id": experiment_id,
             "name": name,
@@ -157,7 +157,7 @@ class State:
         }
 
     def add_run(self, run_id: str, experiment: str, name: str, user: str, start: int) -> Run:
-        """Put a run in."""
+        """Add a run."""
         run = self.runs[run_id] = Run(run_id, experiment, name, user, start)
         return run
 
@@ -186,14 +186,14 @@ class State:
             run.name = run.tags["mlflow.runName"] = body["run_name"]
 
     def _metric(self, run: Run, point: Body) -> None:
-        kept: Body = {"key": point["key"], "value": point["value"]}
-        kept.update(timestamp=int(point.get("timestamp") or 0), step=int(point.get("step") or 0))
+        newest: Body = {"key": point["key"], "value": point["value"]}
+        newest.update(timestamp=int(point.get("timestamp") or 0), step=int(point.get("step") or 0))
         old = run.metrics.get(point["key"])
-        if old is None or _rank(kept) >= _rank(old):
-            run.metrics[point["key"]] = kept
+        if old is None or _rank(newest) >= _rank(old):
+            run.metrics[point["key"]] = newest
         model = self.models.get(point.get("model_id") or "")
         if model is not None:
-            # the last point for each data set; MLflow's page shows no more of it
+            # the last point for each data set; MLflow's page shows no more
             model["metrics"][point["key"], point.get("dataset_name")] = dict(point)
 
     def _params(self, run: Run, params: List[Body]) -> None:
@@ -224,9 +224,9 @@ class State:
 
     def _inputs(self, body: Body, added: Body) -> None:
         run = self.run(body)
-        have = {(d["dataset"].get("name"), d["dataset"].get("digest")) for d in run.datasets}
+        existing = {(d["dataset"].get("name"), d["dataset"].get("digest")) for d in run.datasets}
         for entry in body.get("datasets") or []:
-            if (entry["dataset"].get("name"), entry["dataset"].get("digest")) not in have:
+            if (entry["dataset"].get("name"), entry["dataset"].get("digest")) not in existing:
                 run.datasets.append(entry)
         run.models_in.update(_by_model(body))
 
@@ -262,8 +262,8 @@ class State:
         key = "mlflow.artifactLocation"
         if "trace" in body:  # MLflow 3.x
             info = dict(body["trace"]["trace_info"])
-            where = self.uri("traces", info["trace_id"], "artifacts")
-            info["tags"] = dict(info.get("tags") or {}, **{key: where})
+            location = self.uri("traces", info["trace_id"], "artifacts")
+            info["tags"] = dict(info.get("tags") or {}, **{key: location})
             self.traces[info["trace_id"]] = info
         else:  # MLflow 2.x
             tag = {"key": key, "value": self.uri("traces", added["id"], "artifacts")}
@@ -279,10 +279,10 @@ def _rank(point: Body) -> Any:
     return point["step"], point["timestamp"], float(point["value"])
 
 
-#: Changes that make something: repeated, they would make it twice.
-_MAKES = ("runs/create", "logged-models", "traces", "experiments/create")
+#: Changes that create an object: repeated, they would create it twice.
+_CREATING = ("runs/create", "logged-models", "traces", "experiments/create")
 
-#: Last journal lines whose answer a killed sink may not have sent: one for each open connection.
+#: Last journal lines whose response a killed sink may not have sent: one for each open connection.
 _UNANSWERED = 64
 
 
@@ -335,7 +335,7 @@ class Recorder:
             return
         try:
             self.state.apply(record["op"], record["b"], added)
-        except Refusal as error:  # the line that made what it names is damaged
+        except Refusal as error:  # the line that created the named object is damaged
             raise ValueError(error.message) from error
         self._unanswered = [*self._unanswered[1 - _UNANSWERED :], record]
 
@@ -346,23 +346,23 @@ class Recorder:
             self._on_note(text)
 
     def flush(self) -> None:
-        """Write what a full disk has held back."""
+        """Write the lines that a full disk has held back."""
         with self.lock:
             self.journal.flush()
 
     def close(self) -> None:
-        """Write, sync, close. Requests that come later get no answer."""
+        """Write, sync and close. Later requests get no response."""
         self.lock.acquire()
         self.journal.close()
 
     # -- changes
 
     def fit(self, op: str, body: Body) -> Body:
-        """Return a change whose values are not longer than the store takes; see :func:`.validation.fit`."""
+        """Return a change with values within the store's limits; see :func:`.validation.fit`."""
         return fit(op, body, self._truncate, self.note_once)
 
     def change(self, op: str, body: Body, added: Body) -> Body:
-        """Check, journal and apply one change; the ids that it got, also when it is a repeat."""
+        """Check, journal and apply one change; return its chosen ids, also for a repeated request."""
         body = self.fit(op, body)
         with self.lock:
             known = self.repeated(op, body)
@@ -370,18 +370,18 @@ class Recorder:
                 return known
             self.state.check(op, body)
             testing.hit("sink_before_write")
-            # the journal never refuses; applied first, a body that the fold cannot take is not kept
+            # appending never fails; applied first, a body that cannot be applied is not journaled
             self.state.apply(op, body, added)
             self.journal.append(op, body, added, added.get("t") or now_ms())
         testing.hit("sink_after_write")
         return added
 
     def repeated(self, op: str, body: Body) -> Optional[Body]:
-        """The answer of a request that a killed predecessor wrote down but did not answer.
+        """Return the response of a request that a killed sink has journaled without answering it.
 
-        A client sends such a request again, word for word. What is idempotent anyway is
+        A client sends such a request again unchanged. Idempotent changes are simply
         applied again; points carry a time in ms, so an equal one is the same one; a
-        thing that was made counts as unanswered as long as no later line names it.
+        created object counts as unanswered until a later line names it.
         """
         if op == "runs/log-metric" and not body.get("model_id"):
             last = self.state.run(body).metrics.get(body["key"])
@@ -393,21 +393,21 @@ class Recorder:
             if last and now == (str(last["timestamp"]), str(last["step"]), float(last["value"])):
                 return {}
         points = op == "runs/log-metric" or (op == "runs/log-batch" and bool(body.get("metrics")))
-        if not self._unanswered or not (points or op in _MAKES):
+        if not self._unanswered or not (points or op in _CREATING):
             return None
         for index, record in enumerate(self._unanswered):
             if record["op"] != op or record["b"] != body:
                 continue
             added: Body = record.get("a") or {}
             later = self._unanswered[index + 1 :]
-            if op in _MAKES and any(_names(item, str(added.get("id"))) for item in later):
+            if op in _CREATING and any(_names(item, str(added.get("id"))) for item in later):
                 continue
             del self._unanswered[index]
             return added
         return None
 
     def unanswered_join(self, request: str) -> bool:
-        """Whether a killed predecessor took this request as the start of the job's run."""
+        """Return whether a killed sink took this request as the start of the job's run."""
         with self.lock:
             for index, record in enumerate(self._unanswered):
                 if (record.get("a") or {}).get("request") == request:
@@ -416,5 +416,5 @@ class Recorder:
         return False
 
 
-def _names(record: Record, thing: str) -> bool:
-    return thing in record["op"] or thing in str(record["b"])
+def _names(record: Record, object_id: str) -> bool:
+    return object_id in record["op"] or object_id in str(record["b"])

@@ -1,6 +1,6 @@
-"""What MLflow accepts: names, lengths, batch sizes, and its own sentences for refusing.
+"""MLflow's rules for names, lengths and batch sizes, and its error messages.
 
-The sentences are those of ``mlflow/utils/validation.py``, so that a script sees the
+The messages are those of ``mlflow/utils/validation.py``, so that a script sees the
 same error from the agent as from an MLflow server.
 """
 
@@ -20,14 +20,14 @@ PARAMS_TAGS_PER_BATCH = 100
 Body = Dict[str, Any]
 Note = Callable[[str], None]
 
-#: What MLflow calls the states of a run.
+#: MLflow's states of a run.
 STATUSES = ("RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 
 _NAME = re.compile(r"^[/\w.\- :]*$")
 
 
 class Refusal(Exception):
-    """An answer with an MLflow error code.
+    """An error response with an MLflow error code.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Refusal(Exception):
     message
         One sentence for the script.
     http
-        Status; never 408, 429 or 5xx, which make the client retry for minutes.
+        HTTP status; never 408, 429 or 5xx, which make the client retry for minutes.
     """
 
     def __init__(self, code: str, message: str, http: int = 400) -> None:
@@ -47,26 +47,26 @@ class Refusal(Exception):
 
 
 def invalid(message: str) -> Refusal:
-    """A refusal for a bad value."""
+    """Return the refusal of an invalid value."""
     return Refusal("INVALID_PARAMETER_VALUE", message)
 
 
-def missing(what: str) -> Refusal:
-    """A refusal for something that is not there."""
-    return Refusal("RESOURCE_DOES_NOT_EXIST", what, 404)
+def missing(message: str) -> Refusal:
+    """Return the refusal of a request for an object that does not exist."""
+    return Refusal("RESOURCE_DOES_NOT_EXIST", message, 404)
 
 
 def fit(op: str, body: Body, truncate: bool, note: Note) -> Body:
     """Check a request against MLflow's limits; return it with long values cut.
 
     Names that are too long are refused. Values of parameters and tags that are too
-    long are cut with a note, or refused when `truncate` is false: both are what a
-    server does, by its ``MLFLOW_TRUNCATE_LONG_VALUES``.
+    long are cut with a note, or refused when `truncate` is false: a server does either,
+    depending on its ``MLFLOW_TRUNCATE_LONG_VALUES``.
 
     Raises
     ------
     Refusal
-        A limit is passed.
+        A limit is exceeded.
     """
     if op == "runs/log-metric":
         _metric(body, "")
@@ -166,7 +166,7 @@ def _metric(body: Body, path: str) -> None:
 
 
 def _long(body: Body, name: str, path: str = "", where: str = "") -> None:
-    """Refuse what no reader of the journal, and no database behind it, can hold."""
+    """Refuse values that no reader of the journal, and no database behind it, can store."""
     try:
         fits = -(1 << 63) <= int(body.get(name) or 0) < 1 << 63
     except (TypeError, ValueError, OverflowError):

@@ -1,1 +1,1 @@
-"""What a run uses: host, GPUs, and the files that say so."""
+"""Telemetry of a run: readers of host and GPUs, and the files that they write."""

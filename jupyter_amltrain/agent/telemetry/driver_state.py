@@ -1,4 +1,4 @@
-"""State of the NVIDIA driver as a probe finds it: absent, working, or there and broken; and what repairs it."""
+"""State of the NVIDIA driver as a probe reports it (absent, working or broken), and how to repair it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ WORKS = "works"
 #: The library is there and NVML fails, or takes too long.
 BROKEN = "broken"
 
-#: In the place of NVML's code: no answer in time; the probe ended without one; pynvml
-#: is missing; the library was there since the boot and is no more.
+#: In place of an NVML code: no answer in time; the probe ended without an answer; pynvml is missing; the
+#: library was present after the boot and has been removed.
 TOO_SLOW, NO_ANSWER, NO_BINDING, REMOVED = -1, -2, -3, -4
 
 # nvml.h, nvmlReturn_t
 _NO_PERMISSION, _NOT_LOADED, _LOST, _RESET_REQUIRED, _BLOCKED, _MISMATCH, _UNKNOWN = 4, 9, 15, 16, 17, 18, 999
-#: What a device that cannot be used answers to everything.
+#: What a device that cannot be used returns for every call.
 LOST_CODES = frozenset({_LOST, _RESET_REQUIRED, _UNKNOWN})
 #: NVIDIA's PCI vendor id; classes of display controllers (VGA, 3D) begin with the other.
 _VENDOR, _DISPLAY_CLASS = "0x10de", "0x03"
@@ -41,27 +41,27 @@ _REPAIRS: Dict[int, str] = {
     ),
     _UNKNOWN: _CONTAINER,
     TOO_SLOW: (
-        "Turn on persistence mode (sudo nvidia-smi -pm 1), so that the GPUs are not initialized anew each time; or give"
-        " it longer by AMLTRAIN_NVML_TIMEOUT=60 (seconds)."
+        "Turn on persistence mode (sudo nvidia-smi -pm 1), so that the GPUs are not initialized again each time; or"
+        " set a longer timeout, in seconds: AMLTRAIN_NVML_TIMEOUT=60"
     ),
     REMOVED: "Install the driver again, or wait for the end of its upgrade and reboot.",
     NO_BINDING: "Install it: pip install nvidia-ml-py",
 }
-_REPAIR = "See nvidia-smi and sudo dmesg | grep -i nvrm; a reboot mostly repairs it."
+_REPAIR = "See nvidia-smi and sudo dmesg | grep -i nvrm; a reboot usually repairs it."
 
 
 def repair_of(code: Optional[int]) -> str:
-    """What to do about a code of NVML, one sentence or two."""
+    """Return the repair instructions for an NVML code, one or two sentences."""
     return _REPAIR if code is None else _REPAIRS.get(code, _REPAIR)
 
 
 def has_hardware(root: str = "") -> bool:
-    """Whether this machine shows an NVIDIA device: a device file, a PCI device, or WSL2's GPU.
+    """Return whether this machine has an NVIDIA device: a device file, a PCI device, or WSL2's GPU.
 
     Parameters
     ----------
     root
-        Folder in the place of ``/``; empty takes ``$AMLTRAIN_DEVICE_ROOT``, which tests set.
+        Folder that replaces ``/``; empty takes ``$AMLTRAIN_DEVICE_ROOT``, which tests set.
     """
     root = root or os.environ.get("AMLTRAIN_DEVICE_ROOT") or "/"
     nodes = [name for pattern in ("dev/nvidia*", "dev/dxg") for name in glob.glob(os.path.join(root, pattern))]
@@ -69,43 +69,43 @@ def has_hardware(root: str = "") -> bool:
 
 
 def _is_nvidia(device: str) -> bool:
-    def first(name: str) -> str:
+    def first_line(name: str) -> str:
         try:
             with open(os.path.join(device, name)) as file:
                 return file.read().strip()
         except OSError:
             return ""
 
-    return first("vendor") == _VENDOR and first("class").startswith(_DISPLAY_CLASS)
+    return first_line("vendor") == _VENDOR and first_line("class").startswith(_DISPLAY_CLASS)
 
 
 def code_of(error: BaseException) -> Optional[int]:
-    """NVML's return code in what pynvml raises."""
+    """Return NVML's return code of an error that pynvml raised; ``None`` if it has none."""
     value = getattr(error, "value", None)
     return value if isinstance(value, int) else None
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says, without a dot at its end."""
+    """Return the text of an error, without a full stop."""
     return str(error).strip().rstrip(".") or type(error).__name__
 
 
 def result(
     driver: str, note: str = "", code: Optional[int] = None, gpus: Any = (), present: Any = (), lost: Any = ()
 ) -> Dict[str, Any]:
-    """Answer of a probe.
+    """Return the result of a probe.
 
     Parameters
     ----------
     note
-        Why there is no GPU, one phrase.
+        Reason why there is no GPU, one phrase.
     gpus
-        What can be given to jobs.
+        Devices that jobs can get.
     present
         Whole GPUs that work: ``{"index", "name", "uuid"}``.
     lost
         GPUs that the driver counts and that cannot be used: ``{"index", "name", "uuid", "reason"}``, the last three
-        ``None`` where the driver does not tell.
+        ``None`` where the driver does not report them.
     """
     return {
         "driver": driver, "code": code, "note": note, "gpus": list(gpus), "present": list(present), "lost": list(lost),
@@ -113,7 +113,7 @@ def result(
 
 
 def failed_init(error: BaseException) -> Dict[str, Any]:
-    """Answer of a probe whose driver cannot be initialized."""
+    """Return the result of a probe whose driver cannot be initialized."""
     code = code_of(error)
     if code == _NOT_LOADED and not has_hardware():  # CUDA's libraries on a machine without a GPU
         return result(ABSENT, "NVML finds no driver (%s), and this machine has no NVIDIA device" % text_of(error), code)
@@ -121,35 +121,35 @@ def failed_init(error: BaseException) -> Dict[str, Any]:
 
 
 def lost_reason(code: Optional[int], error: Optional[BaseException] = None) -> str:
-    """Why a GPU cannot be used, one phrase."""
+    """Return the reason why a GPU cannot be used, one phrase."""
     if code == _LOST:
         return "it fell off the bus"
     if code == _RESET_REQUIRED:
         return "it needs a reset"
-    return "the driver does not tell which GPU it is: %s" % (text_of(error) if error else "code %s" % code)
+    return "the driver does not report which GPU it is: %s" % (text_of(error) if error else "code %s" % code)
 
 
 def lost_text(lost: Sequence[Mapping[str, Any]]) -> str:
-    """``GPU 1 is lost (it fell off the bus)``, several with commas."""
+    """Return ``GPU 1 is lost (it fell off the bus)``; several are separated by commas."""
     return ", ".join("GPU %d is lost (%s)" % (gpu["index"], gpu["reason"]) for gpu in lost)
 
 
-def check_request(asked: Optional[int], watch: Any) -> None:
-    """Refuse a job that would run without a GPU, or wait for ever, because of the driver.
+def check_request(requested: Optional[int], watch: Any) -> None:
+    """Refuse a job that would run without a GPU, or wait forever, because of the driver.
 
     Parameters
     ----------
-    asked
-        GPUs of the job; ``None`` for the default, 0 where it wants none.
+    requested
+        GPUs of the job; ``None`` for the default, 0 for a job without GPUs.
     watch
         The dispatcher's `gpus.GpuWatch`.
 
     Raises
     ------
     AgentError
-        ``GpuDriverError`` with what repairs it.
+        ``GpuDriverError`` with the repair instructions.
     """
-    if asked == 0:
+    if requested == 0:
         return
     if watch.driver == BROKEN:
         raise AgentError(
@@ -158,10 +158,10 @@ def check_request(asked: Optional[int], watch: Any) -> None:
             % (watch.note.rstrip("."), repair_of(watch.code)),
         )
     usable, lost = len(watch.found), watch.lost
-    if lost and (not usable if asked is None else usable < asked <= usable + len(lost)):
-        wanted = "a GPU" if asked is None else "%d GPU%s" % (asked, "s" * (asked > 1))
+    if lost and (not usable if requested is None else usable < requested <= usable + len(lost)):
+        gpus = "a GPU" if requested is None else "%d GPU%s" % (requested, "s" * (requested > 1))
         raise AgentError(
             "GpuDriverError",
-            "The run asks for %s: %s. Reset it (sudo nvidia-smi -r) or reboot. To run with what is left: --gpus %d"
-            % (wanted, lost_text(lost), usable),
+            "The run asks for %s: %s. Reset the GPU (sudo nvidia-smi -r) or reboot. To run with the others: --gpus %d"
+            % (gpus, lost_text(lost), usable),
         )

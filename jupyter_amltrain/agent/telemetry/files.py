@@ -11,19 +11,19 @@ from .reduce import Value, reduce
 
 HeldValue = Optional[float]
 
-#: Seconds until a figure is too old to be shown: they are written when one changes, and each minute.
+#: Seconds until figures are too old to be shown: they are written when one changes, and each minute.
 FIGURES_HOLD_S = 70.0
 
 _MAX_VALUE = 1e15
 
 
 class HeldFigures:
-    """Figures that hold from one object to the next, in a file that is read again.
+    """Figures that hold until the next object with figures, in a file that is read again.
 
     Parameters
     ----------
     count
-        Values of an object.
+        Number of values of an object.
     """
 
     def __init__(self, count: int) -> None:
@@ -33,14 +33,14 @@ class HeldFigures:
         self._new = False
 
     def take(self, values: Any) -> None:
-        """The values of an object; the tick follows."""
+        """Take the values of an object; its tick follows."""
         if isinstance(values, list) and len(values) == self.count:
             # A job can write into the file.
             self._values = [x if isinstance(x, (int, float)) and abs(x) < _MAX_VALUE else None for x in values]
             self._new = True
 
     def at(self, t: float) -> List[HeldValue]:
-        """What holds for a tick."""
+        """Return the values that hold for a tick at `t`."""
         if self._new:
             self._since, self._new = t, False
         if self._since is None or not 0 <= t - self._since <= FIGURES_HOLD_S:
@@ -64,14 +64,14 @@ class Tick(NamedTuple):
 
 
 def short(value: float) -> Value:
-    """Three digits of a mean, and five of a large one: it needs no more, and lines get short."""
+    """Round a mean to three digits, a large one to five: enough for charts, and it keeps lines short."""
     digits = len(str(int(abs(value))))
     rounded = round(value, 3 - digits if digits < 3 else min(0, 5 - digits))
     return int(rounded) if rounded == int(rounded) else rounded
 
 
 def number(value: Any) -> str:
-    """JSON of a number; ``12345000000`` is ``12345e6``."""
+    """Return the JSON of a number; ``12345000000`` is ``12345e6``."""
     if value is None:
         return "null"
     if isinstance(value, float):
@@ -83,14 +83,14 @@ def number(value: Any) -> str:
 
 
 class Minutes:
-    """The file of minutes, and the ticks of the one that is not over.
+    """The file of minutes, and the ticks of the current minute.
 
     Parameters
     ----------
     folder
         Folder that holds ``telemetry``.
     names
-        Of the columns.
+        Names of the columns.
     node
         Number of the machine within the run.
 
@@ -104,25 +104,25 @@ class Minutes:
         self.path = os.path.join(folder, MINUTES % node)
         self.ticks: List[Tick] = []
         self.seq, self.offset = -1, 0
-        # What a full disk refused waits here, half a day at most.
-        self._waiting: List[bytes] = []
+        # Lines that a full disk refused, half a day at most.
+        self._unwritten: List[bytes] = []
         last = cut_torn_tail(self.path)
         if not last:
-            self._waiting.append(_line({"schema": 1, "columns": list(names), "period": MINUTE}))
+            self._unwritten.append(_line({"schema": 1, "columns": list(names), "period": MINUTE}))
         elif last.startswith(b"["):
             row = json.loads(last.decode())
             self.seq, self.offset = int(row[0]), int(row[4])
 
     def closes(self, t: float) -> bool:
-        """Whether a tick at `t` is of another minute than those before it."""
+        """Return whether a tick at `t` is in another minute than the earlier ticks."""
         return bool(self.ticks) and int(t // MINUTE) != int(self.ticks[-1].t // MINUTE)
 
     def add(self, tick: Tick) -> None:
-        """Take a tick, after those of an earlier minute were closed."""
+        """Add a tick; ticks of an earlier minute must have been closed."""
         self.ticks.append(tick)
 
     def close(self) -> List[Tick]:
-        """End the minute: append its line, and return its ticks."""
+        """End the minute: append its line and return its ticks."""
         ticks, self.ticks = self.ticks, []
         if ticks and ticks[-1].seq > self.seq:
             columns = [reduce(column) for column in zip(*(tick.values for tick in ticks))]
@@ -133,7 +133,7 @@ class Minutes:
             self.seq, self.offset = last.seq, last.end
             stats = ",".join("[%s]" % ",".join(map(number, stat)) for stat in (low, mean, high))
             head = [last.seq, first.t, last.t, len(ticks), last.end]
-            self._waiting.append(_line(head).replace(b"]", b",%s]" % stats.encode()))
+            self._unwritten.append(_line(head).replace(b"]", b",%s]" % stats.encode()))
         self._write()
         return ticks
 
@@ -143,46 +143,46 @@ class Minutes:
         except OSError:
             return
         try:
-            while self._waiting:
+            while self._unwritten:
                 size = os.fstat(handle).st_size
                 try:
-                    whole = os.write(handle, self._waiting[0]) == len(self._waiting[0])
+                    whole = os.write(handle, self._unwritten[0]) == len(self._unwritten[0])
                 except OSError:
                     whole = False
                 if not whole:
                     os.ftruncate(handle, size)
                     break
-                del self._waiting[0]
+                del self._unwritten[0]
         except OSError:
             pass
         finally:
             os.close(handle)
-        del self._waiting[1:-720]
+        del self._unwritten[1:-720]
 
 
 def _line(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-#: Digits that are kept of amounts and of counters: a line is short, and a rate still right.
+#: Significant digits of amounts and counters: short lines, and rates are still exact enough.
 _DIGITS = {
     "memory": 5, "host_memory": 4, "read_bytes": 7, "write_bytes": 7, "net_rx": 7, "net_tx": 7,
 }  # fmt: skip
 
 
 def shortened(names: Sequence[str], values: Sequence[Value]) -> List[Value]:
-    """Host values as they are written down."""
-    found: List[Value] = []
+    """Return host values with as many digits as the file stores."""
+    result: List[Value] = []
     for name, value in zip(names, values):
         if value is None or name not in _DIGITS:
-            found.append(int(value) if isinstance(value, float) and value >= 100 else value)
+            result.append(int(value) if isinstance(value, float) and value >= 100 else value)
         else:
-            found.append(round(int(value), min(0, _DIGITS[name] - len(str(int(value))))))
-    return found
+            result.append(round(int(value), min(0, _DIGITS[name] - len(str(int(value))))))
+    return result
 
 
 class Telemetry:
-    """The file, opened at its end.
+    """The telemetry file, opened at its end.
 
     Parameters
     ----------
@@ -194,14 +194,14 @@ class Telemetry:
     Attributes
     ----------
     header
-        Its first line, or empty when there is none yet.
+        First line of the file; empty while there is none.
     next
-        Number of the next tick; right after the ticks were gone through once.
+        Number of the next tick; correct after :meth:`ticks` was consumed once.
 
     Raises
     ------
     OSError
-        It cannot be opened.
+        The file cannot be opened.
     """
 
     def __init__(self, folder: str, node: int = 0) -> None:
@@ -221,7 +221,7 @@ class Telemetry:
             pass
 
     def ticks(self, offset: int, seq: int) -> Iterator[Tick]:
-        """The ticks after a byte, where tick number `seq` ended; the last of all sets :attr:`next`."""
+        """Yield the ticks after byte `offset`, where tick number `seq` ended; the last one sets :attr:`next`."""
         if offset > os.fstat(self.handle).st_size:
             offset, seq = 0, -1
         self.next = seq + 1
@@ -233,7 +233,7 @@ class Telemetry:
                 if line.startswith(b"["):
                     seq, t, *values = json.loads(line.decode())
                     self.next = seq + 1
-                    # Written as 12345e6, meant as a whole number.
+                    # Written as 12345e6, but a whole number.
                     whole = [int(x) if isinstance(x, float) and x >= 1000 and x == int(x) else x for x in values]
                     yield Tick(seq, t, [*whole, *held.at(t)], offset)
                 elif held.count and b'"figures"' in line:
@@ -244,7 +244,7 @@ class Telemetry:
                     held.take(value.get("figures") if isinstance(value, dict) else None)
 
     def begin(self, header: Dict[str, Any]) -> None:
-        """Write the header of a new file now, or with the first tick when the disk does not take it."""
+        """Write the header of a new file now, or with the first tick if the disk is full."""
         self.header = header
         self._written = self._write((_json(header) + "\n").encode()) is not None
 
@@ -253,20 +253,20 @@ class Telemetry:
         t: float,
         host: Sequence[Value],
         gpus: Sequence[Value],
-        told: Sequence[Mapping[str, Any]],
+        objects: Sequence[Mapping[str, Any]],
         held: Sequence[Value] = (),
     ) -> Optional[Tick]:
-        """Append a tick, behind what is `told` with it; ``None`` when the disk did not take all of it.
+        """Append a tick after `objects`, each on its own line; ``None`` if the disk did not take all of it.
 
         Parameters
         ----------
         t
             Unix seconds.
         held
-            Figures that the tick has without being written in its line; see ``gpu_figures``.
+            Figures of the tick that are not written in its line; see ``gpu_figures``.
         """
         lines = [] if self._written else [_json(self.header)]
-        lines += [_json(dict(seq=self.next, **object_)) for object_ in told]
+        lines += [_json(dict(seq=self.next, **object_)) for object_ in objects]
         row = "[%d,%s" % (self.next, repr(t))
         row += "".join("," + number(value) for value in host)
         row += ("," + _json(gpus)[1:-1] if gpus else "") + "]"

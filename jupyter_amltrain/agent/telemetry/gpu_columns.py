@@ -1,15 +1,15 @@
-"""The table of GPU columns: name, unit, how each is read, reduced, drawn and exported.
+"""Table of GPU columns: name, unit, and how each column is read, reduced, drawn and exported.
 
-One row is one metric. Everything that reads, writes or draws GPU telemetry goes by this table: the
+One row is one metric. Everything that reads, writes or draws GPU telemetry uses this table: the
 sampler (file header, ticks, figures, slow values), summaries, CSV and Parquet, MLflow's system metrics,
 the dashboard's views and tables, and the page (``labextension/src/gpuColumns.ts`` is generated from it).
 
-A metric that one NVML function returns needs a row here and nothing else: take kind :data:`FIGURE`
-and give its :class:`NvmlCall`. Metrics that need more than one call have a reader of their own, which
-lists their names (``gpu_activity``, ``gpu_transfers``, ``gpu_throttling``, ``gpu_readings``, ``gpu_processes``).
+A metric that one NVML function returns needs only a row here: use kind :data:`FIGURE` and set its
+:class:`NvmlCall`. Metrics that need several calls have a reader of their own, which lists their names
+(``gpu_figures``, ``gpu_readings``, ``gpu_processes``).
 
-Readers of a telemetry file go by the header's ``gpu_columns`` and ``gpu_figures``: the order here may
-change, names and units of released columns may not.
+Readers of a telemetry file follow the header's ``gpu_columns`` and ``gpu_figures``: the order here may
+change; names and units of released columns must not.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from __future__ import annotations
 import math
 from typing import Dict, NamedTuple, Optional, Tuple
 
-#: What no device exceeds; the largest boards of 2026 draw 3 kW.
+#: Upper bounds of plausible values; the largest boards of 2026 draw 3 kW.
 MAX_WATTS, MAX_CELSIUS, MAX_MHZ = 10_000, 250, 100_000
 
 #: Kinds of columns. A *tick* column is in every line of the telemetry file. A *figure* is read and written every
 #: few seconds, where the device has it, and has a history as well. A *slow* value is written when it changes.
 TICK, FIGURE, SLOW = "tick", "figure", "slow"
-#: How the values of a stretch of time become one number. ``SUM`` is for shares of time: a chart shows their mean, a
+#: How the values of an interval become one number. ``SUM`` is for shares of time: a chart shows their mean, a
 #: summary their sum in seconds.
 MIN, MEAN, MAX, LAST, SUM = "min", "mean", "max", "last", "sum"
 
@@ -34,7 +34,7 @@ VIEWS: Tuple[Tuple[str, str], ...] = (
     ("clocks", "Temperature, clocks, throttling"),
     ("transfers", "PCIe, NVLink"),
 )
-#: Column that charts of the utilization draw beside it, where the device has it.
+#: Column drawn in the charts of the utilization, where the device has it.
 ACTIVITY = "sm_activity"
 
 
@@ -48,7 +48,7 @@ class NvmlCall(NamedTuple):
     constants
         Arguments between the device and the result.
     divisor
-        Of the number, to get the column's unit.
+        Divides the number to get the column's unit.
     maximum
         The largest number that a device can return; a larger one is a sentinel.
     """
@@ -69,21 +69,21 @@ class GpuColumn(NamedTuple):
     unit
         As in the header of a telemetry file.
     label
-        What a chart or a list calls it, without unit.
+        Name in charts and lists, without unit.
     nvml
-        How it is read, if one call is enough.
+        How the column is read, if one call is enough.
     maximum
         Upper end of its scale; ``None``: the scale follows the data.
     mlflow
-        What follows ``system/gpu_<index>_`` in MLflow; empty: name and unit.
+        Name after ``system/gpu_<index>_`` in MLflow; empty: name and unit.
     summary
-        Keys of a GPU's summary that come from it, and what each is called in MLflow; see :func:`summary_names`.
+        Keys of a GPU's summary that come from this column, each with its name in MLflow; see :func:`summary_names`.
     view, chart
         View of the dashboard with a chart of it, and the chart's title.
     beside
-        Column in whose chart it is drawn as a thin second line.
+        Column in whose chart this one is drawn as a thin second line.
     legend
-        What follows the GPU's name in the legend.
+        Text after the GPU's name in the legend.
     heading
         Heading in the dashboard's table; columns of one heading share a table column.
     meaning
@@ -217,10 +217,10 @@ TICKS, FIGURES, SLOWS = (
 )
 #: Values of one GPU in a line of the telemetry file.
 TICK_WIDTH = len(TICKS)
-#: Places of the columns that more than a table or a chart needs.
+#: Positions of the columns that are used outside tables and charts.
 UTIL, PEAK, MEMORY = ([column.name for column in TICKS].index(name) for name in ("util", "peak", "memory"))
 
-#: Unit -> end of a name in MLflow, and factor. MLflow's megabytes are 10^6 bytes.
+#: Unit -> suffix of a name in MLflow, and factor. MLflow's megabytes are 10^6 bytes.
 _MLFLOW_UNITS: Dict[str, Tuple[str, float]] = {
     "percent": ("_percentage", 1.0), "MiB": ("_megabytes", 2**20 / 1e6), "bytes": ("_megabytes", 1e-6),
     "W": ("_watts", 1.0), "C": ("_celsius", 1.0), "MHz": ("_megahertz", 1.0), "s": ("_seconds", 1.0),
@@ -239,7 +239,7 @@ def symbol(unit: str) -> str:
 
 
 def mlflow_name(name: str, unit: str = "") -> Tuple[str, float]:
-    """What follows ``system/gpu_<index>_`` in MLflow, and the factor from the column's unit to MLflow's.
+    """Return the name after ``system/gpu_<index>_`` in MLflow, and the factor from the column's unit to MLflow's.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def mlflow_name(name: str, unit: str = "") -> Tuple[str, float]:
 
 
 def summary_names(column: GpuColumn) -> Tuple[Tuple[str, str], ...]:
-    """Keys of a GPU's summary that come from a column, and what each is called in MLflow."""
+    """Return the keys of a GPU's summary that come from a column, each with its name in MLflow."""
     if column.summary or column.kind != FIGURE:
         return column.summary
     return ((column.name + "_mean", mlflow_name(column.name)[0] + "_mean"),)

@@ -1,4 +1,4 @@
-"""The driver library of this process, handles of its GPUs and MIG instances, and functions that a device refuses."""
+"""NVML in this process: the library, handles of GPUs and MIG instances, and functions that a device refuses."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQ
 
 VERSION_MISMATCH, GPU_NOT_FOUND = 25, 28
 
-#: A function that answers this is not for this device, as it is now set up.
+#: A function that returns one of these does not exist for this device in its current setup.
 NEVER = frozenset({INVALID, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, VERSION_MISMATCH})
 
-#: The whole driver is away.
+#: Codes that mean that the whole driver is unavailable.
 DOWN = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND})
 
-#: This device is away.
+#: Codes that mean that one device is unavailable.
 LOST = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
 
 
 class Device(NamedTuple):
-    """A GPU or an instance of one."""
+    """A GPU or a MIG instance."""
 
-    number: int  #: as the driver counts; of an instance: see `mig.Part`
+    number: int  #: as the driver counts; for an instance see `mig.Part`
     uuid: str
     name: str
     mig: bool
     handle: Any
-    part: Optional[mig.Part] = None  #: where an instance is
+    part: Optional[mig.Part] = None  #: position of an instance
 
     def facts(self) -> Dict[str, Any]:
-        """Return what the header of a telemetry file says of it."""
-        found: Dict[str, Any] = {"index": self.number, "uuid": self.uuid, "name": self.name, "mig": self.mig}
+        """Return the device's entry in the header of a telemetry file."""
+        result: Dict[str, Any] = {"index": self.number, "uuid": self.uuid, "name": self.name, "mig": self.mig}
         if self.part is not None:
-            found.update(parent=self.part.parent, instance=self.part.instance)
-            found.update(gpu_instance=self.part.gpu_instance, compute_instance=self.part.compute_instance)
-        return found
+            result.update(parent=self.part.parent, instance=self.part.instance)
+            result.update(gpu_instance=self.part.gpu_instance, compute_instance=self.part.compute_instance)
+        return result
 
 
 class DriverError(Exception):
@@ -54,58 +54,58 @@ class Driver:
     Raises
     ------
     DriverError
-        There is none, or it does not work.
+        The driver is missing or does not work.
 
     Attributes
     ----------
     starts
-        How often it was initialized here; what was made before the last time is gone.
+        Number of initializations; handles of earlier ones are invalid.
     """
 
     def __init__(self) -> None:
         self.starts = 0
-        pynvml, why = library()
+        pynvml, reason = library()
         if pynvml is None:
-            raise DriverError(why)
+            raise DriverError(reason)
         self.nvml = pynvml
         self._functions: Dict[str, Optional[Callable[..., int]]] = {}
         self.start()
 
     def start(self) -> None:
-        """Initialize, also again after the driver was away.
+        """Initialize NVML; also restarts it after the driver was unavailable.
 
         Raises
         ------
         DriverError
-            It does not work.
+            The driver does not work.
         """
         try:
             self.nvml.nvmlInit()
-        except Exception as error:  # a broken driver may raise what ctypes raises, too
+        except Exception as error:  # a broken driver may also raise errors of ctypes
             raise DriverError("NVML does not work here: %s" % error) from error
         self.starts += 1
 
     def stop(self) -> None:
-        """Let the driver go; an error changes nothing."""
+        """Shut NVML down; errors are ignored."""
         attempt(self.nvml.nvmlShutdown)
 
     def error_text(self, code: int) -> str:
-        """What NVML calls a return code: ``Unknown Error``."""
+        """Return NVML's text for a return code: ``Unknown Error``."""
         return str(attempt(self.nvml.NVMLError, code) or "error %d" % code)
 
     def function(self, *names: str) -> Optional[Callable[..., int]]:
-        """The first of these functions that the library has."""
+        """Return the first of these functions that the library has."""
         for name in names:
             if name not in self._functions:
-                # Bound by pynvml, and without its wrapper's cost.
+                # Bound by pynvml, without the cost of its wrapper.
                 self._functions[name] = attempt(self.nvml._nvmlGetFunctionPointer, name)
-            found = self._functions[name]
-            if found is not None:
-                return found
+            function = self._functions[name]
+            if function is not None:
+                return function
         return None
 
     def devices(self, indices: Optional[Sequence[int]] = None) -> List[Device]:
-        """All GPUs (or those with these indices), each followed by its MIG instances."""
+        """Return all GPUs (or those with these indices), each followed by its MIG instances."""
         nvml, found = self.nvml, []
         count = attempt(nvml.nvmlDeviceGetCount) or 0
         for index in range(count):
@@ -125,7 +125,7 @@ class Driver:
         return found
 
     def by_uuid(self, uuids: Sequence[str]) -> Dict[str, Device]:
-        """Devices with these ids, as far as they are here."""
+        """Return the devices with these UUIDs that exist."""
         found = {}
         for uuid in uuids:
             handle = attempt(self.nvml.nvmlDeviceGetHandleByUUID, uuid)
@@ -134,7 +134,7 @@ class Driver:
                 device = self._device(handle, index)
                 if device is not None:
                     found[uuid] = device
-        if len(found) < len(set(uuids)):  # instances, and drivers that do not look up ids
+        if len(found) < len(set(uuids)):  # instances, and drivers that cannot look up a UUID
             found.update({device.uuid: device for device in self.devices() if device.uuid in uuids})
         return found
 
@@ -146,23 +146,23 @@ class Driver:
         return Device(index, uuid, name, part is not None, handle, part)
 
 
-#: Seconds until a refused function is asked again: MIG modes and permissions change.
+#: Seconds until a refused function is called again: MIG modes and permissions change.
 REFUSED_RETRY_S = 60.0
 
 
 class Refusals:
-    """Remembers which functions a device refused."""
+    """Remembers which functions a device has refused."""
 
     def __init__(self) -> None:
         self._until: Dict[Hashable, float] = {}
 
     def __contains__(self, key: Hashable) -> bool:
-        """Whether the function of this key is not to be called now."""
+        """Return whether the function of this key must not be called now."""
         until = self._until.get(key)
         return until is not None and protocol.mono() < until
 
     def note(self, key: Hashable, code: int) -> None:
-        """Take what a call returned."""
+        """Record the return code of a call."""
         if code in NEVER:
             self._until[key] = protocol.mono() + REFUSED_RETRY_S
         else:

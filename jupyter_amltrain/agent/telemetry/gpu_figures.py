@@ -1,4 +1,4 @@
-"""Figures of the GPUs that are means over some seconds: activity, transfers, throttling."""
+"""GPU figures that are means over some seconds: activity, transfers, throttling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLICIES = (0, 1)
 # nvml.h, nvmlClocksEventReasons: software power cap, power brake; hardware slowdown, both thermal ones.
 POWER_REASONS, HEAT_REASONS = 0x4 | 0x80, 0x8 | 0x20 | 0x40
 
-_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+_REASON_FUNCTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 _NO_COUNT = (1 << 64) - 1
 
@@ -26,27 +26,27 @@ _NO_COUNT = (1 << 64) - 1
 class Throttling:
     """Throttling of the GPUs of `readings`, since the last reading of each.
 
-    By the driver's violation counters; where it has none, by the reasons that hold at the moment.
+    From the driver's violation counters; without a counter, from the current throttle reasons.
     """
 
-    #: Columns that it reads, in their order here.
+    #: Columns in the order of the values.
     NAMES = ("throttled_power", "throttled_heat")
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
         self._refusals = Refusals()
         self._slots, self._bits = (ctypes.c_ulonglong * 2)(), ctypes.c_ulonglong(0)
-        #: Of each GPU its handle, when its counters were read and what they said.
+        #: For each GPU: its handle, when its counters were read, and their values.
         self._last: Dict[int, Tuple[Any, float, List[Optional[int]]]] = {}
 
-    def tells(self, i: int) -> List[bool]:
-        """Which columns a GPU can tell; its counters are read."""
+    def supported(self, i: int) -> List[bool]:
+        """Return which columns a GPU supports; reads its counters."""
         known = [value is not None for value in self.read(i)]
         counters = self._last[i][2] if i in self._last else [None, None]
         return [a or counter is not None for a, counter in zip(known, counters)]
 
     def read(self, i: int) -> List[Value]:
-        """Values of one GPU in the order of :attr:`NAMES`."""
+        """Return the values of one GPU in the order of :attr:`NAMES`."""
         handle = self.readings.handle(i)
         counters = [self._counter(i, policy) for policy in _POLICIES]
         before, now = self._last.pop(i, None), protocol.mono()
@@ -74,7 +74,7 @@ class Throttling:
 
     def _reasons(self, i: int) -> Optional[int]:
         handle, driver = self.readings.handle(i), self.readings.driver
-        function = driver.function(*_REASONS) if driver is not None else None
+        function = driver.function(*_REASON_FUNCTIONS) if driver is not None else None
         if function is None or handle is None or (i, "reasons") in self._refusals:
             return None
         code = function(handle, ctypes.byref(self._bits))
@@ -83,7 +83,7 @@ class Throttling:
 
 
 def _share(old: Optional[int], new: Optional[int], seconds: float) -> Value:
-    """Percent of the time; ``None`` where the counter began anew."""
+    """Return percent of the time; ``None`` if the counter was reset."""
     if old is None or new is None or new < old or seconds <= 0:
         return None
     return min(100, int((new - old) / 1e7 / seconds + 0.5))
@@ -92,7 +92,7 @@ def _share(old: Optional[int], new: Optional[int], seconds: float) -> Value:
 # nvml.h: NVML_FI_DEV_PCIE_COUNT_RX_BYTES, .._TX_BYTES (bytes), NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, .._TX (KiB)
 _FIELDS = ((198, 0, 1.0), (197, 0, 1.0), (139, 0xFFFFFFFF, 1024.0), (138, 0xFFFFFFFF, 1024.0))
 
-#: No bus is faster (MiB/s): a counter that jumps so far was set anew.
+#: Upper bound of a bus (MiB/s): a counter that jumps further was reset.
 _MAX_RATE = 4 << 20
 
 _NO_COUNTS = (0xFFFFFFFF, (1 << 64) - 1)
@@ -101,24 +101,24 @@ _NO_COUNTS = (0xFFFFFFFF, (1 << 64) - 1)
 class Transfers:
     """Throughput of the GPUs of `readings`, since the last reading of each."""
 
-    #: Columns that it reads, in their order here; received is what comes to the GPU.
+    #: Columns in the order of the values; received means by the GPU.
     NAMES = ("pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx")
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
         self._refusals = Refusals()
-        self._room: Any = None
-        #: Of each GPU its handle, when its counters were read and what they said.
+        self._fields: Any = None
+        #: For each GPU: its handle, when its counters were read, and their values.
         self._last: Dict[int, Tuple[Any, float, List[Optional[int]]]] = {}
 
-    def tells(self, i: int) -> List[bool]:
-        """Which columns a GPU can tell; its counters are read."""
+    def supported(self, i: int) -> List[bool]:
+        """Return which columns a GPU supports; reads its counters."""
         self.read(i)
         counters = self._last[i][2] if i in self._last else [None] * len(self.NAMES)
         return [value is not None for value in counters]
 
     def read(self, i: int) -> List[Value]:
-        """Values of one GPU in the order of :attr:`NAMES`."""
+        """Return the values of one GPU in the order of :attr:`NAMES`."""
         handle, counters = self.readings.handle(i), self._counters(i)
         before, now = self._last.pop(i, None), protocol.mono()
         if counters is None:
@@ -136,13 +136,13 @@ class Transfers:
         function = driver.function("nvmlDeviceGetFieldValues") if driver is not None else None
         if function is None or handle is None or driver is None or i in self._refusals:
             return None
-        if self._room is None:
-            self._room = (driver.nvml.c_nvmlFieldValue_t * len(_FIELDS))()
-        for field, (number, scope, _) in zip(self._room, _FIELDS):
+        if self._fields is None:
+            self._fields = (driver.nvml.c_nvmlFieldValue_t * len(_FIELDS))()
+        for field, (number, scope, _) in zip(self._fields, _FIELDS):
             field.fieldId, field.scopeId, field.nvmlReturn, field.value.ullVal = number, scope, -1, 0
-        code = function(handle, len(_FIELDS), ctypes.byref(self._room))
+        code = function(handle, len(_FIELDS), ctypes.byref(self._fields))
         self._refusals.note(i, code)
-        return [_counter(field) for field in self._room] if code == OK else None
+        return [_counter(field) for field in self._fields] if code == OK else None
 
 
 def _counter(field: Any) -> Optional[int]:
@@ -153,7 +153,7 @@ def _counter(field: Any) -> Optional[int]:
 
 
 def _rate(old: Optional[int], new: Optional[int], unit: float, seconds: float) -> Value:
-    """MiB/s; ``None`` where the counter began anew or wrapped."""
+    """Return MiB/s; ``None`` if the counter was reset or wrapped."""
     if old is None or new is None or new < old:
         return None
     rate = (new - old) * unit / (1 << 20) / seconds
@@ -165,20 +165,20 @@ _METRICS = (2, 5, 10)
 
 _VERSION = 1
 
-#: GPM gives no values for two samples that are closer (seconds).
+#: Seconds: for two samples that are closer, GPM returns no values.
 MIN_GPM_INTERVAL_S = 0.1
 
-#: A driver may round a full load up to this (percent).
+#: Percent: a driver may round a full load up to this.
 _MAX_PERCENT = 101.0
 
 
 def percent(value: float) -> Optional[int]:
-    """A percentage as it is written down; ``None`` for what is none."""
+    """Return a percentage as the file stores it; ``None`` if it is not one."""
     return min(100, int(value + 0.5)) if 0.0 <= value <= _MAX_PERCENT else None  # False of NaN
 
 
-class _Pair:
-    """Two GPM samples of one device, of which the older is overwritten next."""
+class _SamplePair:
+    """Two GPM samples of one device; the older one is overwritten next."""
 
     def __init__(self, handle: Any, parent: Any, instance: Optional[int], older: Any, newer: Any) -> None:
         self.handle, self.parent, self.instance = handle, parent, instance
@@ -189,34 +189,34 @@ class _Pair:
 class Activity:
     """Activity of the GPUs of `readings`, since the last reading of each."""
 
-    #: Columns that it reads, in their order here.
+    #: Columns in the order of the values.
     NAMES = ("sm_activity", "tensor_activity", "dram_bandwidth", "memory_busy")
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
         self._refusals = Refusals()
-        self._pairs: Dict[int, _Pair] = {}
+        self._pairs: Dict[int, _SamplePair] = {}
         self._metrics: Any = None
         self._rates = (ctypes.c_uint * 2)()
 
-    def tells(self, i: int) -> List[bool]:
-        """Which columns a GPU can tell; the first samples are taken."""
-        if self._take(i):
+    def supported(self, i: int) -> List[bool]:
+        """Return which columns a GPU supports; takes the first samples."""
+        if self._sample(i):
             return [True, True, True, False]
         return [False, False, False, self._memory_busy(i) is not None]
 
     def read(self, i: int) -> List[Value]:
-        """Values of one GPU in the order of :attr:`NAMES`."""
+        """Return the values of one GPU in the order of :attr:`NAMES`."""
         pair = self._pairs.get(i)
         before = None if pair is None else pair.at
-        if self._take(i):
+        if self._sample(i):
             pair = self._pairs[i]
             known = before is not None and pair.at is not None and pair.at - before >= MIN_GPM_INTERVAL_S
             return [*(self._difference(i, pair) if known else [None] * 3), None]
         return [None, None, None, self._memory_busy(i)]
 
-    def _take(self, i: int) -> bool:
-        """Take a GPM sample; whether the device gave one."""
+    def _sample(self, i: int) -> bool:
+        """Take a GPM sample; return whether the device provided one."""
         pair = self._pair(i)
         driver = self.readings.driver
         if pair is None or driver is None:
@@ -235,8 +235,8 @@ class Activity:
         pair.at = protocol.mono()
         return True
 
-    def _pair(self, i: int) -> Optional[_Pair]:
-        """The samples of one device, made when it has another handle than before."""
+    def _pair(self, i: int) -> Optional[_SamplePair]:
+        """Return the sample pair of one device, a new one if its handle has changed."""
         handle, driver = self.readings.handle(i), self.readings.driver
         pair = self._pairs.get(i)
         if handle is None or driver is None:
@@ -258,29 +258,29 @@ class Activity:
             self._refusals.note((i, "gpm"), INVALID)
             return None
         if self._metrics is None:
-            self._metrics = self._room(nvml)
-        # Samples of an earlier handle stay with the library, which may have been closed.
-        self._pairs[i] = pair = _Pair(handle, parent, instance, older, newer)
+            self._metrics = self._request(nvml)
+        # Samples of an earlier handle belong to the library, which may have been closed.
+        self._pairs[i] = pair = _SamplePair(handle, parent, instance, older, newer)
         return pair
 
     @staticmethod
-    def _room(nvml: Any) -> Any:
-        """The struct of a question for all metrics: the library may expect its whole length."""
-        room = nvml.c_nvmlGpmMetricsGet_t()
-        room.version, room.numMetrics = _VERSION, len(_METRICS)
+    def _request(nvml: Any) -> Any:
+        """Return the request for all metrics: the library may expect the struct at full length."""
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = _VERSION, len(_METRICS)
         for at, metric in enumerate(_METRICS):
-            room.metrics[at].metricId = metric
-        return room
+            request.metrics[at].metricId = metric
+        return request
 
-    def _difference(self, i: int, pair: _Pair) -> List[Value]:
-        driver, room = self.readings.driver, self._metrics
+    def _difference(self, i: int, pair: _SamplePair) -> List[Value]:
+        driver, request = self.readings.driver, self._metrics
         function = None if driver is None else driver.function("nvmlGpmMetricsGet")
         if function is None:
             return [None] * 3
-        room.sample1, room.sample2 = pair.older, pair.newer
-        if function(ctypes.byref(room)) != OK:
+        request.sample1, request.sample2 = pair.older, pair.newer
+        if function(ctypes.byref(request)) != OK:
             return [None] * 3
-        rows = [room.metrics[at] for at in range(len(_METRICS))]
+        rows = [request.metrics[at] for at in range(len(_METRICS))]
         return [percent(row.value) if row.nvmlReturn == OK else None for row in rows]
 
     def _memory_busy(self, i: int) -> Value:
@@ -301,19 +301,19 @@ _FIRST_S = 1.0
 
 
 class _Gauges:
-    """Figures that one NVML function each returns."""
+    """Figures that are each the result of one NVML function."""
 
     def __init__(self, readings: GpuReadings) -> None:
         columns = [(column.name, column.nvml) for column in FIGURES if column.nvml is not None]
         self.NAMES = tuple(name for name, _ in columns)
-        self._gauges = NvmlGauges(readings, [how for _, how in columns if how is not None])
+        self._gauges = NvmlGauges(readings, [call for _, call in columns if call is not None])
 
-    def tells(self, i: int) -> List[bool]:
-        """Which columns a GPU can tell."""
+    def supported(self, i: int) -> List[bool]:
+        """Return which columns a GPU supports."""
         return [value is not None for value in self.read(i)]
 
     def read(self, i: int) -> List[Value]:
-        """Values of one GPU in the order of :attr:`NAMES`."""
+        """Return the values of one GPU in the order of :attr:`NAMES`."""
         return self._gauges.read(i) if self.NAMES else []
 
 
@@ -323,7 +323,7 @@ class GpuFigures:
     Parameters
     ----------
     columns
-        Names that the file has already; ``None``: what the devices can tell.
+        Names in the existing file; ``None``: all that the devices support.
     """
 
     def __init__(self, readings: GpuReadings, columns: Optional[Sequence[str]] = None) -> None:
@@ -334,9 +334,9 @@ class GpuFigures:
         ]  # fmt: skip
         names = [name for source in sources for name in source.NAMES]
         count = len(readings.gpus)
-        told = [[told for source in sources for told in source.tells(i)] for i in range(count)]
+        supported = [[flag for source in sources for flag in source.supported(i)] for i in range(count)]
         if columns is None:
-            known = {name for at, name in enumerate(names) if any(row[at] for row in told)}
+            known = {name for at, name in enumerate(names) if any(row[at] for row in supported)}
             columns = [column.name for column in FIGURES if column.name in known]
         self.columns: List[Tuple[str, str]] = [(name, unit_of(name)) for name in columns]
         self._at = [names.index(name) if name in names else -1 for name in columns]
@@ -346,11 +346,11 @@ class GpuFigures:
         self._written: Optional[List[Value]] = list(self._values)
 
     def read(self) -> Optional[List[Value]]:
-        """The values of every GPU, one list, when they are due and one has changed since they were written."""
+        """Return the values of every GPU in one list, if they are due and one differs from the written ones."""
         now = protocol.mono()
         if not self._sources or now < self._due:
             return self._values if self._written is None else None
-        self._due = now + FIGURES_PERIOD_S - 0.05  # a tick comes a little early or late
+        self._due = now + FIGURES_PERIOD_S - 0.05  # a tick may be a little early or late
         values: List[Value] = []
         for i in range(len(self.readings.gpus)):
             row = [value for source in self._sources for value in source.read(i)]
@@ -359,13 +359,13 @@ class GpuFigures:
         return None if values == self._written else values
 
     def held(self) -> List[Value]:
-        """What counts now."""
+        """Return the current values."""
         return self._values
 
     def written(self, values: Sequence[Value]) -> None:
-        """These values are in the file."""
+        """Record that these values are in the file."""
         self._written = list(values)
 
-    def forget(self) -> None:
-        """Tell the values again: a reader may begin here."""
+    def write_again(self) -> None:
+        """Write the values again with the next tick: a reader may start here."""
         self._written = None

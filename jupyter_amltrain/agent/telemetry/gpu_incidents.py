@@ -1,4 +1,4 @@
-"""What went wrong with the GPUs of a run, and when: Xid errors, lost devices."""
+"""GPU incidents of a run with their times: Xid errors, lost devices, memory errors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ APPLICATION = "application"
 #: The GPU, its memory, its power or a link is at fault.
 HARDWARE = "hardware"
 
-#: The driver or its firmware stopped working; it may be either of the two.
+#: The driver or its firmware stopped working; program or hardware may be the cause.
 DRIVER = "driver"
 
-#: Comes after another error or after a kill; never a cause of its own.
+#: Follows another error or a kill; never a cause.
 CLEANUP = "cleanup"
 
-#: Recorded for later: no program ends by it.
+#: Recorded for later: it ends no program.
 RECORD = "record"
 
 _DEBUG = "Run it again with CUDA_LAUNCH_BLOCKING=1 to find the line"
@@ -39,12 +39,12 @@ _REBOOT = "Reboot the machine; if it comes back, update the driver or have the G
 
 
 class Xid(NamedTuple):
-    """One number's meaning.
+    """Meaning of an Xid number.
 
     Attributes
     ----------
     name
-        In a few words, as it stands in a message.
+        A few words, as in a message.
     fault
         :data:`APPLICATION`, :data:`HARDWARE`, :data:`DRIVER`, :data:`CLEANUP` or :data:`RECORD`.
     action
@@ -98,21 +98,21 @@ _UNKNOWN = Xid("", DRIVER, "See https://docs.nvidia.com/deploy/xid-errors")
 
 
 def xid(number: int) -> Xid:
-    """Return the meaning of a number; one that is not in the table has no name."""
+    """Return the meaning of a number; an unknown number has no name."""
     return XIDS.get(number, _UNKNOWN)
 
 
 def in_words(number: int) -> str:
-    """``Xid 79 (GPU has fallen off the bus)``."""
+    """Return ``Xid 79 (GPU has fallen off the bus)``."""
     name = xid(number).name
     return "Xid %d (%s)" % (number, name) if name else "Xid %d" % number
 
 
 XID_EVENT = 8  #: nvmlEventTypeXidCriticalError
 
-WHOLE_GPU = 0xFFFFFFFF  #: in the place of an instance's id
+WHOLE_GPU = 0xFFFFFFFF  #: in place of an instance's id
 
-#: Events that are taken at one tick: a broken GPU may report without end.
+#: Events read at one tick: a broken GPU may report without end.
 MAX_EVENTS = 64
 
 
@@ -136,7 +136,7 @@ class XidEvent(NamedTuple):
 
 
 class _Registered(NamedTuple):
-    """A GPU that reports to us, and its instances that we sample."""
+    """A GPU with registered events, and its sampled instances."""
 
     handle: Any
     address: Optional[int]
@@ -146,12 +146,12 @@ class _Registered(NamedTuple):
 
 
 class GpuEvents:
-    """Reports of the driver on the GPUs of `readings`.
+    """The driver's events about the GPUs of `readings`.
 
     Attributes
     ----------
     refused
-        Codes of NVML with which registrations were refused: permission, or not supported.
+        Codes with which NVML refused registrations: permission, or not supported.
     """
 
     def __init__(self, readings: GpuReadings) -> None:
@@ -164,12 +164,12 @@ class GpuEvents:
         self._registered: List[_Registered] = []
 
     def take(self) -> List[XidEvent]:
-        """Return the Xid errors since the last call; to be called before the GPUs are read."""
+        """Return the Xid errors since the last call; call it before the GPUs are read."""
         driver = self.readings.driver
         if driver is None or not self.readings.gpus:
             return []
         if self._start != driver.starts:
-            # A set of a driver that was shut down is not ours to touch, not even to free.
+            # An event set of a driver that was shut down must not be touched, not even to free it.
             self._set, self._registered, self._start = None, [], driver.starts
             self._handles = []
         found = self._wait() if self._set is not None else []
@@ -187,12 +187,12 @@ class GpuEvents:
         self.refused = {}
         if driver is None or create is None or register is None:
             return
-        made = ctypes.c_void_p()
-        if create(ctypes.byref(made)) != OK:
+        event_set = ctypes.c_void_p()
+        if create(ctypes.byref(event_set)) != OK:
             return
-        self._set = made
+        self._set = event_set
         for one in self._gpus(driver.nvml, handles):
-            code = register(one.handle, ctypes.c_ulonglong(XID_EVENT), made)
+            code = register(one.handle, ctypes.c_ulonglong(XID_EVENT), event_set)
             if code == OK:
                 self._registered.append(one)
             else:
@@ -201,7 +201,7 @@ class GpuEvents:
             self._set = None
 
     def _gpus(self, nvml: Any, handles: List[Any]) -> List[_Registered]:
-        """The whole GPUs behind `handles`: an instance does not report, its GPU does."""
+        """Return the whole GPUs of `handles`: an instance does not report events, its GPU does."""
         found: Dict[Optional[int], _Registered] = {}
         for i, handle in enumerate(handles):
             if handle is None:
@@ -230,7 +230,7 @@ class GpuEvents:
 
     def _wait(self) -> List[XidEvent]:
         driver = self.readings.driver
-        # Only the second version tells the instance.
+        # Only the second version reports the instance.
         wait = driver.function("nvmlEventSetWait_v2", "nvmlEventSetWait") if driver is not None else None
         found: List[XidEvent] = []
         data = self._data
@@ -244,7 +244,7 @@ class GpuEvents:
         return found
 
     def _position(self) -> Optional[int]:
-        """Position of the GPU or instance that the event in our hands is about; ``None`` for somebody else's."""
+        """Return the position of the GPU or instance of the current event; ``None`` if it is not sampled."""
         one = next((one for one in self._registered if one.address == data_address(self._data)), None)
         if one is None:
             uuid = self._uuid()
@@ -259,7 +259,7 @@ class GpuEvents:
             return one.instances[ids]
         if ids[1] == WHOLE_GPU:
             return next((i for (gpu, _), i in sorted(one.instances.items()) if gpu == ids[0]), one.whole)
-        return one.whole  # None: it is of an instance that is not ours
+        return one.whole  # None: an instance that is not sampled
 
     def _uuid(self) -> Optional[str]:
         driver = self.readings.driver
@@ -271,7 +271,7 @@ class GpuEvents:
 
 
 def data_address(data: _EventData) -> Optional[int]:
-    """Address in an event's handle."""
+    """Return the address in an event's handle."""
     return None if data.device is None else int(data.device)
 
 
@@ -283,7 +283,7 @@ GPU_INCIDENTS = "telemetry/gpu-incidents-%d.json"
 
 XID, LOST = "xid", "lost"
 
-#: Counters of a GPU: key, and what a rise of it is in words (one, several).
+#: Counters of a GPU: key, and the words for an increase (one, several).
 COUNTERS: Tuple[Tuple[str, str, str], ...] = (
     ("ecc_uncorrectable", "uncorrectable memory error", "uncorrectable memory errors"),
     ("ecc_correctable", "correctable memory error", "correctable memory errors"),
@@ -292,28 +292,28 @@ COUNTERS: Tuple[Tuple[str, str, str], ...] = (
     ("pages_retired", "retired memory page", "retired memory pages"),
 )
 
-#: Seconds in which the counters of every GPU are asked once, and until a function that was refused is asked again.
-COUNTERS_EVERY_S, REFUSED_S = 10.0, 60.0
+#: Seconds in which the counters of every GPU are read once, and until a refused function is called again.
+COUNTERS_INTERVAL_S, REFUSED_RETRY_S = 10.0, 60.0
 
-#: Kinds of errors that are kept; the same error of the same GPU is one.
+#: Stored kinds of errors; the same error of the same GPU counts as one.
 MAX_ERRORS = 64
 
-#: Seconds after which the same error of the same GPU gets another note.
-NOTE_EVERY_S = 60.0
+#: Seconds after which the same error of the same GPU is noted again.
+NOTE_INTERVAL_S = 60.0
 
-#: Processes of others that are remembered, and the change of a memory (share) that is not written down.
+#: Remembered processes of other users, and the change of a memory (share) that is not written.
 MAX_PROCESSES, SAME_SHARE = 32, 0.05
 
 
 class GpuIncidents:
-    """The record of one sampler, and of those before it in the same run.
+    """Incidents of one sampler, and of earlier samplers of the same run.
 
     Parameters
     ----------
     folder
         Folder that holds ``telemetry``.
     number
-        Of the machine within the run.
+        Number of the machine within the run.
 
     Attributes
     ----------
@@ -345,17 +345,17 @@ class GpuIncidents:
     # -- ticks ---------------------------------------------------------------------
 
     def before_reading(self) -> None:
-        """Take the driver's reports; before the GPUs are read, which may initialize the driver anew."""
+        """Read the driver's events; call it before the GPUs are read, which may initialize the driver again."""
         for event in self.events.take():
             self._add(event.gpu, XID, event.number)
 
     def after_reading(self, processes: Sequence[Sequence[Any]] = ()) -> None:
-        """See which GPUs were lost, ask the counters of those whose turn it is, and write what is new.
+        """Detect lost GPUs, read the counters of the next GPU, and write what is new.
 
         Parameters
         ----------
         processes
-            ``[GPU's index, pid, owner, MiB, command, user]`` each, as they are listed now.
+            ``[GPU's index, pid, owner, MiB, command, user]`` each, the current list.
         """
         gpus = self.readings.gpus
         self._others(processes)
@@ -367,12 +367,12 @@ class GpuIncidents:
         if gpus and protocol.mono() >= self._due:
             self._count(self._turn)
             self._turn = (self._turn + 1) % len(gpus)
-            self._due = protocol.mono() + max(0.0, COUNTERS_EVERY_S / len(gpus))
+            self._due = protocol.mono() + max(0.0, COUNTERS_INTERVAL_S / len(gpus))
         if self._dirty:
             self._save()
 
     def close(self) -> None:
-        """Take what came since the last tick, and the counters once more."""
+        """Read the events since the last tick, and all counters once more."""
         self.before_reading()
         for i in range(len(self.readings.gpus)):
             self._count(i)
@@ -380,12 +380,12 @@ class GpuIncidents:
             self._save()
 
     def figures(self, i: int) -> Dict[str, Any]:
-        """What the summary says of one GPU: ``xids`` (numbers, in one text) and each counter that has risen."""
+        """Return the summary's values of one GPU: ``xids`` (numbers, in one text) and each increased counter."""
         gpu = self.readings.gpus[i]
         numbers = [str(one["number"]) for one in self.errors if one["gpu"] == gpu["index"] and one["kind"] == XID]
-        found: Dict[str, Any] = {"xids": ", ".join(numbers)} if numbers else {}
-        found.update(self._rises.get(gpu["uuid"], {}))
-        return found
+        result: Dict[str, Any] = {"xids": ", ".join(numbers)} if numbers else {}
+        result.update(self._rises.get(gpu["uuid"], {}))
+        return result
 
     # -- errors --------------------------------------------------------------------
 
@@ -404,12 +404,16 @@ class GpuIncidents:
                 }
             )  # fmt: skip
         self._dirty = True
-        if kind == XID and now - self._noted.get(key, -NOTE_EVERY_S) >= NOTE_EVERY_S and len(self._noted) < MAX_ERRORS:
+        if (
+            kind == XID
+            and now - self._noted.get(key, -NOTE_INTERVAL_S) >= NOTE_INTERVAL_S
+            and len(self._noted) < MAX_ERRORS
+        ):
             self._noted[key] = now
             self.readings.notes.append("%s reported %s" % (gpu_name(self.readings.gpus[i]), in_words(number)))
 
     def _count(self, i: int) -> None:
-        """Ask the counters of one GPU, and note what has risen since the run began."""
+        """Read the counters of one GPU, and note which have increased since the run began."""
         gpu = self.readings.gpus[i]
         handle, driver = self.readings.handle(i), self.readings.driver
         if handle is None or driver is None or gpu.get("mig"):
@@ -417,7 +421,7 @@ class GpuIncidents:
         base = self._base.setdefault(gpu["uuid"], {})
         rises = self._rises.setdefault(gpu["uuid"], {})
         for key, value in self._counters(i, handle, driver.function).items():
-            if key not in base or value < base[key]:  # a counter that was reset counts anew
+            if key not in base or value < base[key]:  # a reset counter starts again
                 base[key] = value - rises.get(key, 0)
             rise = value - base[key]
             if rise > rises.get(key, 0):
@@ -425,7 +429,7 @@ class GpuIncidents:
                 rises[key] = rise
                 self._add(i, key, 0)
                 word = next(names[min(more, 2)] for names in COUNTERS if names[0] == key)
-                if key != "ecc_correctable" or rise == more:  # they may come by the thousand: one note
+                if key != "ecc_correctable" or rise == more:  # there may be thousands: one note
                     self.readings.notes.append("%s: %d %s" % (gpu_name(gpu), more, word))
 
     def _counters(self, i: int, handle: Any, function: Callable[..., Any]) -> Dict[str, int]:
@@ -434,39 +438,39 @@ class GpuIncidents:
         for key, kind in (("ecc_uncorrectable", 1), ("ecc_correctable", 0)):
             wide.value = 0
             sort: List[Any] = [ctypes.c_uint(kind), ctypes.c_uint(0), ctypes.byref(wide)]  # since the driver was loaded
-            if self._ask(i, function, "nvmlDeviceGetTotalEccErrors", key, handle, *sort) == OK:
+            if self._call(i, function, "nvmlDeviceGetTotalEccErrors", key, handle, *sort) == OK:
                 found[key] = int(wide.value)
         rows = [ctypes.c_uint(0) for _ in range(4)]
         into = [ctypes.byref(number) for number in rows]
-        if self._ask(i, function, "nvmlDeviceGetRemappedRows", "rows_remapped", handle, *into) == OK:
+        if self._call(i, function, "nvmlDeviceGetRemappedRows", "rows_remapped", handle, *into) == OK:
             found["rows_remapped"] = int(rows[0].value + rows[1].value)
             found["remap_failures"] = int(bool(rows[3].value))
         pages, known = 0, False
         for cause in (0, 1):
-            count.value = 0  # with no room for addresses it only counts
+            count.value = 0  # without room for addresses the call only counts
             key = "pages_retired.%d" % cause
             sort = [ctypes.c_uint(cause), ctypes.byref(count), None]
-            if self._ask(i, function, "nvmlDeviceGetRetiredPages", key, handle, *sort) in (OK, TOO_SMALL):
+            if self._call(i, function, "nvmlDeviceGetRetiredPages", key, handle, *sort) in (OK, TOO_SMALL):
                 pages, known = pages + int(count.value), True
         if known:
             found["pages_retired"] = pages
-        # All bits set is how some boards say that they cannot tell.
+        # Some boards report an unknown value as all bits set.
         return {key: value for key, value in found.items() if value < 0xFFFFFFFF}
 
-    def _ask(self, i: int, function: Callable[..., Any], name: str, key: str, *args: Any) -> int:
-        """Call a function unless it was refused a short while ago; its code."""
+    def _call(self, i: int, function: Callable[..., Any], name: str, key: str, *args: Any) -> int:
+        """Call a function unless it was refused recently; return its code."""
         if protocol.mono() < self._refused.get((i, key), 0.0):
             return -1
         call = function(name)
         code = -1 if call is None else int(call(*args))
         if code not in (OK, TOO_SMALL):
-            self._refused[(i, key)] = protocol.mono() + REFUSED_S
+            self._refused[(i, key)] = protocol.mono() + REFUSED_RETRY_S
         return code
 
-    # -- whose processes were there -------------------------------------------------
+    # -- owners of the processes ------------------------------------------------------
 
     def _others(self, processes: Sequence[Sequence[Any]]) -> None:
-        """Remember who is on the GPUs: by the end of the run they may be gone."""
+        """Remember the processes on the GPUs: at the end of the run they may have ended."""
         if processes == self._listed:
             return
         self._listed = processes
@@ -489,10 +493,10 @@ class GpuIncidents:
                     "program": known.get("program") or (command_of(pid) or name if translated else name),
                 }
             )  # fmt: skip
-        # An error may name a process that has ended meanwhile: it is still known by its pid.
+        # An error may name a process that has ended since: keep its pid.
         here = {(one["gpu"], one["pid"]) for one in now}
-        gone = [one for key, one in before.items() if key not in here and one["owner"] != "mine"]
-        now += [dict(one, memory=None) for one in gone[: MAX_PROCESSES - len(here)]]
+        ended = [one for key, one in before.items() if key not in here and one["owner"] != "mine"]
+        now += [dict(one, memory=None) for one in ended[: MAX_PROCESSES - len(here)]]
         changed = len(now) != len(self._processes) or any(
             (new["gpu"], new["pid"]) != (old["gpu"], old["pid"])
             or abs((new["memory"] or 0) - (old["memory"] or 0)) > SAME_SHARE * (old["memory"] or 0)
@@ -504,7 +508,7 @@ class GpuIncidents:
     # -- the file --------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Write what we know; with a full disk try again at the next tick."""
+        """Write the file; with a full disk, the next tick tries again."""
         value = {
             "schema": SCHEMA, "errors": self.errors, "processes": self._processes, "base": self._base,
             "rises": self._rises,
@@ -516,9 +520,9 @@ class GpuIncidents:
         self._dirty = False
 
     def _resume(self) -> None:
-        """Go on where a killed sampler of this run stopped; what a job wrote into the file is left out."""
-        found = read_incidents(self.path)
-        errors, base, rises = found.get("errors"), found.get("base"), found.get("rises")
+        """Continue the file of an earlier sampler of this run; values that a job has written are left out."""
+        stored = read_incidents(self.path)
+        errors, base, rises = stored.get("errors"), stored.get("base"), stored.get("rises")
         if isinstance(errors, list):
             self.errors = [one for one in errors if _is_error(one)][:MAX_ERRORS]
         if _is_counters(base) and _is_counters(rises):
@@ -526,7 +530,7 @@ class GpuIncidents:
 
 
 def _is_error(value: Any) -> bool:
-    """Whether a value of the file is an error as we write it."""
+    """Return whether a value of the file is an error in the written format."""
     if not isinstance(value, dict):
         return False
     whole = all(isinstance(value.get(key), int) for key in ("gpu", "number", "count"))
@@ -543,7 +547,7 @@ def _is_counters(value: Any) -> bool:
 
 
 def read_incidents(path: str) -> Dict[str, Any]:
-    """What a file of errors says; empty while there is none."""
+    """Return the content of an incidents file; empty if there is none."""
     try:
         return read_json(path) or {}
     except (OSError, AgentError):

@@ -1,4 +1,4 @@
-"""How a GPU and a MIG instance are numbered and called: the one place that knows."""
+"""Numbers and names of GPUs and MIG instances."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _STEPS = (100, 10000)
 
 
 def instance_number(parent: int, instance: int, gpus: int) -> int:
-    """Return the number of a MIG instance among all devices of a machine, which no GPU has.
+    """Return the number of a MIG instance, unique among all devices of a machine.
 
     Parameters
     ----------
     parent, instance
-        Number of its GPU, and its own in this GPU, as the driver counts.
+        Numbers of its GPU, and of the instance in this GPU, as the driver counts.
     gpus
         GPUs of the machine.
     """
@@ -42,14 +42,14 @@ def gpu_name(gpu: Mapping[str, Any]) -> str:
 
 
 def gpu_counts(gpus: Iterable[Mapping[str, Any]], times: str = "x") -> str:
-    """Return ``2 x NVIDIA A100, 3 x NVIDIA A100 MIG 1g.10gb``, GPUs and instances counted apart; empty for none.
+    """Return ``2 x NVIDIA A100, 3 x NVIDIA A100 MIG 1g.10gb``, GPUs and instances separately; empty for none.
 
     Parameters
     ----------
     gpus
-        With ``name``, and what `gpu_name` needs.
+        Each with ``name``, and the keys that `gpu_name` needs.
     times
-        What stands between number and name.
+        Text between number and name.
     """
     counts: Dict[str, int] = {}
     for gpu in gpus:

@@ -1,4 +1,4 @@
-"""Processes on a GPU: whose they are, what they use, and when others appear."""
+"""Processes on a GPU: their owners, their use, and when those of other users appear."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Listed = Tuple[int, Optional[int]]
 
 
 def pids_are_true() -> bool:
-    """Whether the driver's pids are ours for certain: we are not in a container."""
+    """Return whether the driver's pids are this process's pids for certain: not in a container."""
     try:
         return os.readlink("/proc/self/ns/pid") == _FIRST_SPACE
     except OSError:
@@ -29,7 +29,7 @@ def pids_are_true() -> bool:
 
 
 def one_per_pid(listed: Sequence[Listed]) -> List[Listed]:
-    """Each process once: drivers in containers may list one twice, with the same memory."""
+    """Return each process once: drivers in containers may list one twice, with the same memory."""
     found: Dict[int, Optional[int]] = {}
     for pid, memory in listed:
         before = found.get(pid)
@@ -43,7 +43,7 @@ def _is_here(pid: int) -> bool:
 
 
 def holds_gpu(pid: int) -> bool:
-    """Whether the process has a device of the driver open (where we may look)."""
+    """Return whether the process has a device of the driver open (as far as it is readable)."""
     folder = "/proc/%d/fd" % pid
     try:
         return any(os.readlink("%s/%s" % (folder, name)).startswith("/dev/nvidia") for name in os.listdir(folder))
@@ -52,14 +52,14 @@ def holds_gpu(pid: int) -> bool:
 
 
 class Owners:
-    """Tells whose the listed processes are.
+    """Assigns listed processes to owners.
 
     Parameters
     ----------
     true
-        Whether pids are certainly ours; see :func:`pids_are_true`.
+        Whether pids are certainly of this machine's name space; see :func:`pids_are_true`.
     here, holds
-        Whether a pid is a live process of this machine; whether it has a GPU open.
+        Functions: whether a pid is a live process of this machine; whether it has a GPU open.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Owners:
         self.here, self.holds = here, holds
 
     def tell(self, listed: Sequence[Listed], members: Collection[int]) -> List[Tuple[int, str, Optional[int]]]:
-        """``(pid, owner, MiB)`` of each process of one GPU.
+        """Return ``(pid, owner, MiB)`` of each process of one GPU.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Owners:
             Pids of the run's processes.
         """
         rows = []
-        # One of ours under its own pid: this driver translates, at least where it can.
+        # A process of the run under its own pid: this driver translates pids, at least where it can.
         translated = self.true or any(pid in members for pid, _ in listed)
         for pid, memory in one_per_pid(listed):
             if pid in members:
@@ -93,10 +93,10 @@ class Owners:
         return rows
 
     def sums(self, rows: Optional[Sequence[Tuple[int, str, Optional[int]]]]) -> Dict[str, Any]:
-        """``mine`` and ``others`` in MiB, ``None`` where that is not known; ``own``: one of ours is listed."""
+        """Return ``mine`` and ``others`` in MiB, ``None`` if unknown; ``own``: a process of the run is listed."""
         if rows is None:
             return {"mine": None, "others": None, "own": False}
-        if not rows:  # the rule on a GPU that is idle, or in a container
+        if not rows:  # usual for an idle GPU, or in a container
             none = 0 if self.true else None
             return {"mine": none, "others": none, "own": False}
         owners = {owner for _, owner, _ in rows}
@@ -109,12 +109,12 @@ class Owners:
 
 
 def _sum(rows: Sequence[Tuple[int, str, Optional[int]]], owner: str) -> Optional[int]:
-    sizes = [memory for _, who, memory in rows if who == owner]
+    sizes = [memory for _, row_owner, memory in rows if row_owner == owner]
     known = [memory for memory in sizes if memory is not None]
     return sum(known) if len(known) == len(sizes) else None
 
 
-#: Samples taken at once, at first and at most.
+#: Samples read at once: initial and maximum number.
 _ROOM, _MAX_ROOM = 256, 1 << 16
 
 
@@ -125,11 +125,11 @@ class ProcessLoad:
         self.readings = readings
         self._refusals = Refusals()
         self._room: Any = None
-        #: Of each GPU its handle and the time (by the driver's clock) of the newest sample.
+        #: For each GPU: its handle and the time (of the driver's clock) of the newest sample.
         self._seen: Dict[int, Tuple[Any, int]] = {}
 
     def read(self, i: int) -> Dict[int, int]:
-        """Percent by pid, the mean since the last reading; who is not in it did nothing, or cannot be told."""
+        """Return percent by pid, the mean since the last reading; a missing pid did nothing, or is unknown."""
         handle, driver = self.readings.handle(i), self.readings.driver
         function = driver.function("nvmlDeviceGetProcessUtilization") if driver is not None else None
         if function is None or handle is None or driver is None or i in self._refusals:
@@ -154,7 +154,7 @@ class ProcessLoad:
         shares: Dict[int, List[int]] = {}
         newest = since
         for sample in self._room[: min(count.value, len(self._room))]:
-            # Some drivers fill up with what is older, with zeros or with what is no percentage.
+            # Some drivers fill up with older samples, with zeros or with invalid percentages.
             if sample.timeStamp > since and sample.smUtil <= 100 and sample.pid:
                 shares.setdefault(sample.pid, []).append(sample.smUtil)
                 newest = max(newest, sample.timeStamp)
@@ -162,10 +162,10 @@ class ProcessLoad:
         return {pid: (2 * sum(values) + len(values)) // (2 * len(values)) for pid, values in shares.items()}
 
 
-#: Notes of this kind at most: a GPU that is shared for days is not news.
+#: Maximum number of notes: a GPU that is shared for days needs no more.
 MAX_NOTES = 20
 
-#: Processes that a note names.
+#: Maximum number of processes that a note names.
 MAX_NAMED = 3
 
 
@@ -180,20 +180,20 @@ class Sharing:
 
     def __init__(self, gpus: Sequence[Mapping[str, Any]]) -> None:
         self._gpus = gpus
-        self._suspects: List[Dict[int, str]] = [{} for _ in gpus]  # pid and name, of the last look
-        self._told: List[Set[int]] = [set() for _ in gpus]
+        self._suspects: List[Dict[int, str]] = [{} for _ in gpus]  # pid and name, of the last check
+        self._reported: List[Set[int]] = [set() for _ in gpus]
         self._notes = 0
 
     def look(self, rows: Sequence[Sequence[Sequence[Any]]], members: Collection[int]) -> Dict[int, str]:
-        """Return a sentence for each GPU (by its position) on which a process of others is new.
+        """Return a sentence for each GPU (by its position) on which a process of another user is new.
 
-        A process counts at the second look that finds it outside the run: one that the run has just started
+        A process counts at the second check that finds it outside the run: one that the run has just started
         may be listed before it is known as the run's.
 
         Parameters
         ----------
         rows
-            Of each GPU, its processes as `SlowMetrics` keeps them.
+            Processes of each GPU, as in `SlowMetrics`.
         members
             Pids of the run's processes now.
         """
@@ -202,20 +202,20 @@ class Sharing:
             now = {pid: name for _, pid, owner, _, name, *_ in listed if owner == OTHER and pid not in members}
             sure = {pid: name for pid, name in now.items() if pid in self._suspects[at] and look(pid) is not None}
             self._suspects[at] = now
-            new = {pid: name for pid, name in sure.items() if pid not in self._told[at]}
+            new = {pid: name for pid, name in sure.items() if pid not in self._reported[at]}
             if new and self._notes < MAX_NOTES:
                 self._notes += 1
                 found[at] = "others compute on %s too: %s" % (gpu_name(self._gpus[at]), _some(new))
-            self._told[at].update(new)
+            self._reported[at].update(new)
         return found
 
 
 def _some(processes: Mapping[int, str]) -> str:
-    shown = ", ".join(_who(pid, name) for pid, name in sorted(processes.items())[:MAX_NAMED])
+    shown = ", ".join(_owner_text(pid, name) for pid, name in sorted(processes.items())[:MAX_NAMED])
     return shown if len(processes) <= MAX_NAMED else "%s and %d more" % (shown, len(processes) - MAX_NAMED)
 
 
-def _who(pid: int, name: str) -> str:
+def _owner_text(pid: int, name: str) -> str:
     try:
         import pwd
 

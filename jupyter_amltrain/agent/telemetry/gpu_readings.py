@@ -1,4 +1,4 @@
-"""What the GPUs measure, read with as few NVML calls and as little Python as possible."""
+"""GPU readings of each tick, with as few NVML calls and as little Python as possible."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .gpu_columns import TICK_WIDTH as WIDTH
 from .gpu_devices import DOWN, LOST, NEVER, NOT_FOUND, OK, Device, Driver, DriverError
 from .gpu_names import gpu_name
 
-#: nvmlReturn_t of a device that is away, in words.
+#: Texts for the nvmlReturn_t of a lost device.
 _LOST = {15: "fell off the bus", 16: "requires a reset", 28: "is not found any more"}
 
-#: Notes of errors about one GPU; a flapping one would fill the file.
+#: Maximum number of error notes of one GPU; a flapping one would fill the file.
 MAX_NOTES = 20
 
 
 def lost_text(code: int) -> str:
-    """What has happened to a device that answers this code."""
+    """Return what happened to a device that returns this code."""
     return _LOST.get(code, "is lost")
 
 
 class ErrorNotes:
-    """Notes the beginning and the end of errors of a GPU, not each of them.
+    """Notes the beginning and the end of errors of a GPU, not each error.
 
     Parameters
     ----------
     notes
-        Where the sentences go.
+        List to which the sentences are appended.
 
     Attributes
     ----------
     open
-        What fails now, by the GPU's position: value and code.
+        Current failures by the GPU's position: value and code.
     """
 
     def __init__(self, notes: List[str]) -> None:
@@ -51,7 +51,7 @@ class ErrorNotes:
     def add(
         self, t: float, i: int, index: int, codes: Mapping[str, int], silent: bool, text: Callable[[int], str]
     ) -> None:
-        """Take the errors of one tick.
+        """Record the errors of one tick.
 
         Parameters
         ----------
@@ -60,11 +60,11 @@ class ErrorNotes:
         i, index
             The GPU's position and number.
         codes
-            What failed, and what its function returned.
+            Values that failed, and the return codes of their functions.
         silent
-            Whether the GPU told nothing at all.
+            Whether the GPU returned no value at all.
         text
-            Gives the words of a code.
+            Returns the text of a code.
         """
         self._last[i], self._indices[i] = t, index
         known = self.open.setdefault(i, {})
@@ -72,17 +72,17 @@ class ErrorNotes:
         known.update(new)
         for code in sorted(set(new.values())):
             names = sorted(name for name in new if new[name] == code)
-            what = "does not answer" if silent else "does not tell its " + ", ".join(names)
+            what = "does not answer" if silent else "does not report its " + ", ".join(names)
             self._note(i, "GPU %d %s: %s (NVML %d)" % (index, what, text(code), code))
 
     def close(self, t: float, seconds: float) -> None:
-        """Note which GPUs had no error for some seconds."""
+        """Note the GPUs that have had no error for some seconds."""
         for i in [i for i in self.open if t - self._last[i] >= seconds]:
             self._note(i, "GPU %d answers again" % self._indices[i])
             del self.open[i]
 
     def forget(self, i: int) -> None:
-        """The GPU is away: that is another note."""
+        """Drop the errors of a GPU that is lost: that is another note."""
         self.open.pop(i, None)
 
     def _note(self, i: int, text: str) -> None:
@@ -93,10 +93,10 @@ class ErrorNotes:
             self.notes.append("%s; further errors of GPU %d are not noted" % (text, self._indices[i]))
 
 
-#: Key of the first version of the memory's call among the refused ones, and of the second.
+#: Keys of the two versions of the memory call among the refused calls.
 _OLDER, _NEWER = MEMORY, -MEMORY
 
-#: Key of the call for the utilization now, and of the one for its samples.
+#: Keys of the call for the current utilization, and of the call for its samples.
 _NOW, _SAMPLES = UTIL, PEAK
 
 #: Seconds in which the slow metrics of every GPU are read once; ``AMLTRAIN_GPU_SLOW_PERIOD`` sets another number.
@@ -105,42 +105,42 @@ SLOW_PERIOD_S = float(os.environ.get("AMLTRAIN_GPU_SLOW_PERIOD") or 5.0)
 #: Seconds until a lost GPU is tried again.
 LOST_RETRY_S = SLOW_PERIOD_S
 
-#: Seconds in which each function that was refused is asked once more: MIG and permissions change.
+#: Seconds in which each refused function is called once more: MIG and permissions change.
 REFUSED_RETRY_S = 60.0
 
-#: Utilization samples taken at once: a driver keeps fewer (seconds to minutes).
+#: Utilization samples read at once: a driver keeps fewer (seconds to minutes).
 MAX_SAMPLES = 2048
 
 Value = Optional[float]
 
 
 class _Metric:
-    """One function that is asked of several GPUs each tick."""
+    """One function that is called for several GPUs each tick."""
 
     def __init__(self, key: int, read: Callable[[], List[Any]]) -> None:
-        #: Among the refused calls, and where the values go.
+        #: Key among the refused calls, and column of the values.
         self.key, self.column = key, MEMORY if key == _NEWER else key
         self.read = read
-        self.who: List[int] = []
+        self.positions: List[int] = []
         self.calls: List[Callable[[], int]] = []
 
 
 class GpuReadings:
-    """GPUs that are read tick by tick.
+    """Reads GPUs tick by tick.
 
     Parameters
     ----------
     driver
-        The driver; ``None`` while there is none (it is looked for every few seconds).
+        The driver; ``None`` if there is none (then it is looked for every few seconds).
     gpus
-        What each GPU is, as in the header: ``index``, ``uuid``...
+        Description of each GPU, as in the header: ``index``, ``uuid``...
     devices
-        Their handles by UUID; who is not in it is away and looked for.
+        Their handles by UUID; a missing GPU is lost and looked for.
 
     Attributes
     ----------
     notes
-        Sentences for the record, of what went away or came back; the caller takes them out.
+        Sentences about lost and returned devices; the caller removes them.
     """
 
     def __init__(self, driver: Optional[Driver], gpus: Sequence[Dict[str, Any]], devices: Dict[str, Device]) -> None:
@@ -150,15 +150,15 @@ class GpuReadings:
         self._handles: List[Any] = [None if g["uuid"] not in devices else devices[g["uuid"]].handle for g in gpus]
         self._retry: Optional[float] = None if driver and all(self._handles) else protocol.mono()
         self._unloaded = False
-        # A run that began with the first version of the memory's function stays with it: no jump.
+        # A run that began with the first version of the memory function stays with it: no jump in the chart.
         self._refused: Set[Tuple[int, int]] = {
             (i, _NEWER) for i, gpu in enumerate(gpus) if "reserved" in gpu and gpu["reserved"] is None
         }
-        #: Calls that were refused, and when the next of them is asked again.
+        #: Refused calls, and when the next one is tried again.
         self._refused_calls: Dict[Tuple[int, int], Callable[[], int]] = {}
-        self._ask_refused_at = protocol.mono() + REFUSED_RETRY_S
+        self._retry_refused_at = protocol.mono() + REFUSED_RETRY_S
         self._errors = ErrorNotes(self.notes)
-        #: Bytes that the driver reserves on each GPU: the second version of the function told them.
+        #: Bytes that the driver reserves on each GPU, from the second version of the function.
         self._reserved: List[Optional[int]] = [
             None if gpu.get("reserved") is None else gpu["reserved"] << 20 for gpu in gpus
         ]
@@ -169,15 +169,15 @@ class GpuReadings:
         self._bind()
 
     def handle(self, i: int) -> Any:
-        """NVML's handle of the GPU at position `i`; ``None`` while it is away."""
+        """Return NVML's handle of the GPU at position `i`; ``None`` while the GPU is lost."""
         return self._handles[i]
 
     def is_lost(self, i: int) -> bool:
-        """Whether the driver works and the GPU at position `i` is away."""
+        """Return whether the driver works and the GPU at position `i` is lost."""
         return self._handles[i] is None and self.driver is not None and not self._unloaded
 
     def reserved(self, i: int) -> Optional[int]:
-        """MiB that the driver keeps for itself on the GPU at position `i`, as far as it has told them."""
+        """Return the MiB that the driver reserves on the GPU at position `i`; ``None`` if unknown."""
         self._keep_reserved()
         size = self._reserved[i]
         return None if size is None else size >> 20
@@ -185,7 +185,7 @@ class GpuReadings:
     # -- calls ---------------------------------------------------------------------
 
     def _bind(self) -> None:
-        """Make the calls of a tick for the GPUs that are here."""
+        """Create the calls of a tick for the GPUs that are present."""
         self._keep_reserved()
         self._metrics: List[_Metric] = []
         self._samplers, self._refused_calls, self._newer_memory = [], {}, ()
@@ -199,20 +199,20 @@ class GpuReadings:
                 self._bind_numbers(driver, here, n, at, column.nvml)
         self._bind_utilization(driver, here, n)
 
-    def _bind_numbers(self, driver: Driver, here: List[int], n: int, column: int, how: NvmlCall) -> None:
-        function = driver.function(*how.functions)
+    def _bind_numbers(self, driver: Driver, here: List[int], n: int, column: int, call_spec: NvmlCall) -> None:
+        function = driver.function(*call_spec.functions)
         if function is None:
             return
         slots = array("I", bytes(4 * n))
         into = (ctypes.c_uint * n).from_buffer(slots)
-        args = [ctypes.c_uint(constant) for constant in how.constants]
-        metric = _Metric(column, nvml.converter(how.divisor, how.maximum, slots))
+        args = [ctypes.c_uint(constant) for constant in call_spec.constants]
+        metric = _Metric(column, nvml.converter(call_spec.divisor, call_spec.maximum, slots))
         for i in here:
             call = partial(function, self._handles[i], *args, ctypes.byref(into, 4 * i))
             if (i, column) in self._refused:
                 self._refused_calls[i, column] = call
             else:
-                metric.who.append(i)
+                metric.positions.append(i)
                 metric.calls.append(call)
         self._metrics.append(metric)
 
@@ -231,13 +231,13 @@ class GpuReadings:
             for i in here:
                 call = partial(function, self._handles[i], ctypes.byref(into, 8 * words * i))
                 if (i, key) in self._refused:
-                    # Who began with the first version stays with it, see above.
+                    # A GPU that began with the first version stays with it, see above.
                     if key != _NEWER or self._reserved[i] is not None:
                         self._refused_calls[i, key] = call
                 elif words == 5 or newer is None or (i, _NEWER) in self._refused:
-                    metric.who.append(i)
+                    metric.positions.append(i)
                     metric.calls.append(call)
-            if metric.who:
+            if metric.positions:
                 self._metrics.append(metric)
 
     @staticmethod
@@ -245,7 +245,8 @@ class GpuReadings:
         return nvml.all_mebibytes(slots[4::5], slots[1::5])
 
     def _older(self, slots: Any) -> List[Any]:
-        # The reserve is in it: where it is known it is taken out, so that the chart does not jump.
+        # The first version counts the reserved memory as used: subtract it where it is known, so that the chart
+        # does not jump.
         return [
             None if used > total else nvml.mebibytes(max(0, used - (reserved or 0)), total)
             for used, total, reserved in zip(slots[2::3], slots[0::3], self._reserved)
@@ -271,20 +272,20 @@ class GpuReadings:
         array_ = (ctypes.c_ulonglong * len(buffer)).from_buffer(buffer)
         metric = _Metric(UTIL, lambda: nvml.percents(slots[0::2]))
         for i in here:
-            ask = take = None
+            rates = read_samples = None
             if now is not None:
-                ask = self._unless_refused(i, _NOW, partial(now, self._handles[i], ctypes.byref(into, 8 * i)))
+                rates = self._unless_refused(i, _NOW, partial(now, self._handles[i], ctypes.byref(into, 8 * i)))
             if samples is not None:
-                take = self._unless_refused(i, _SAMPLES, partial(
+                read_samples = self._unless_refused(i, _SAMPLES, partial(
                     samples, self._handles[i], kind, self._since[i], ctypes.byref(type_),
                     ctypes.byref(self._count), ctypes.byref(array_),
                 ))  # fmt: skip
-            if take is not None:
-                self._samplers.append((i, self._since[i], take, ask))
-            elif ask is not None:
-                metric.who.append(i)
-                metric.calls.append(ask)
-        if metric.who:
+            if read_samples is not None:
+                self._samplers.append((i, self._since[i], read_samples, rates))
+            elif rates is not None:
+                metric.positions.append(i)
+                metric.calls.append(rates)
+        if metric.positions:
             self._metrics.append(metric)
 
     def _unless_refused(self, i: int, key: int, call: Callable[[], int]) -> Optional[Callable[[], int]]:
@@ -296,11 +297,11 @@ class GpuReadings:
     # -- a tick ----------------------------------------------------------------------
 
     def read(self) -> List[Value]:
-        """The values of every GPU in the order of :data:`.gpu_columns.TICKS`, one list; ``None`` for *cannot tell*."""
+        """Return the values of every GPU in the order of :data:`.gpu_columns.TICKS`, one list; ``None``: unknown."""
         if self._retry is not None and protocol.mono() >= self._retry:
-            self._look_again()
-        if self._refused_calls and protocol.mono() >= self._ask_refused_at:
-            self._ask_refused()
+            self._retry_lost()
+        if self._refused_calls and protocol.mono() >= self._retry_refused_at:
+            self._retry_refused()
         out = self._blank[:]
         n = len(self.gpus)
         trouble: List[Tuple[int, int, int]] = []
@@ -311,7 +312,7 @@ class GpuReadings:
                 out[column::WIDTH] = metric.read()
             else:
                 values = metric.read()
-                for i, code in zip(metric.who, codes):
+                for i, code in zip(metric.positions, codes):
                     if code == OK:
                         out[WIDTH * i + column] = values[i]
                     else:
@@ -326,38 +327,38 @@ class GpuReadings:
         return out
 
     def _sample(self, out: List[Any], trouble: List[Tuple[int, int, int]]) -> None:
-        """Utilization from the driver's own samples since the last tick: short bursts are in them."""
+        """Set the utilization from the driver's own samples since the last tick: they include short bursts."""
         if not self._samplers:
             return
         count, words, times = self._count, self._words, self._times
-        most, rubbish = nvml.MAX_PERCENT, nvml.ALL_ONES_64
-        for i, since, take, ask in self._samplers:
+        limit, invalid = nvml.MAX_PERCENT, nvml.ALL_ONES_64
+        for i, since, read_samples, rates in self._samplers:
             count.value = MAX_SAMPLES
-            code = take()
+            code = read_samples()
             k = 0 if code else min(count.value, MAX_SAMPLES)
             if k:
                 values = words[2 : 4 * k : 4].tolist()
                 at = times[0 : 2 * k : 2].tolist()
                 seen = since.value
                 newest, highest = max(at), max(values)
-                if min(at) <= seen or newest == rubbish or highest > most:
-                    # A driver may give what we have had, slots that it never filled, and rubbish in trouble.
-                    newest = max((moment for moment in at if 0 < moment < rubbish), default=seen)
+                if min(at) <= seen or newest == invalid or highest > limit:
+                    # A driver may return old samples, unused slots, and invalid values in an error state.
+                    newest = max((moment for moment in at if 0 < moment < invalid), default=seen)
                     values = [
                         value for value, moment in zip(values, at)
-                        if seen < moment < rubbish and value <= most
+                        if seen < moment < invalid and value <= limit
                     ]  # fmt: skip
                     highest = max(values, default=0)
-                since.value = newest  # also back: the clock of the samples was set, or began anew
-                if values and seen:  # the first answer is of the time before us
+                since.value = newest  # may go back: the clock of the samples was set or restarted
+                if values and seen:  # the first samples are older than this reader
                     k = len(values)
                     out[WIDTH * i + UTIL] = (2 * sum(values) + k) // (2 * k)
                     out[WIDTH * i + PEAK] = highest
                     continue
             elif code not in (OK, NOT_FOUND):
                 trouble.append((i, _SAMPLES, code))
-            if ask is not None:
-                code = ask()
+            if rates is not None:
+                code = rates()
                 if code == OK:
                     out[WIDTH * i + UTIL] = out[WIDTH * i + PEAK] = nvml.number(self._now[2 * i], nvml.MAX_PERCENT)
                 else:
@@ -366,7 +367,7 @@ class GpuReadings:
     # -- trouble -----------------------------------------------------------------------
 
     def _handle(self, trouble: List[Tuple[int, int, int]], out: List[Any]) -> None:
-        """Learn from the codes that calls have returned."""
+        """Update handles, refused calls and notes from the codes that calls returned."""
         if any(code in DOWN for _, _, code in trouble):
             self._down(out)
             return
@@ -383,7 +384,7 @@ class GpuReadings:
                 self._refused.add((i, key))
                 changed = True
             elif code not in LOST and code != NOT_FOUND:
-                failed.setdefault(i, {})[_what(key)] = code
+                failed.setdefault(i, {})[_value_name(key)] = code
             if self._handles[i] is None:
                 out[WIDTH * i : WIDTH * (i + 1)] = [None] * WIDTH
         for i, codes in failed.items():
@@ -393,16 +394,16 @@ class GpuReadings:
         if changed:
             self._bind()
 
-    def _ask_refused(self) -> None:
-        """Ask one of the functions that were refused; they take turns."""
-        where = next(iter(self._refused_calls))
-        call = self._refused_calls.pop(where)
-        self._refused_calls[where] = call  # to the end of the line
-        self._ask_refused_at = protocol.mono() + REFUSED_RETRY_S / len(self._refused_calls)
-        if where[1] == _SAMPLES:
+    def _retry_refused(self) -> None:
+        """Call one of the refused functions, in turn."""
+        key = next(iter(self._refused_calls))
+        call = self._refused_calls.pop(key)
+        self._refused_calls[key] = call  # to the end of the queue
+        self._retry_refused_at = protocol.mono() + REFUSED_RETRY_S / len(self._refused_calls)
+        if key[1] == _SAMPLES:
             self._count.value = MAX_SAMPLES
         if call() in (OK, NOT_FOUND):
-            self._refused.discard(where)
+            self._refused.discard(key)
             self._bind()
 
     def _down(self, out: List[Any]) -> None:
@@ -414,46 +415,46 @@ class GpuReadings:
         self._retry = protocol.mono() + LOST_RETRY_S
         self._bind()
 
-    def _look_again(self) -> None:
-        """Try to get back what is away."""
+    def _retry_lost(self) -> None:
+        """Try to reopen lost devices and the driver."""
         self._retry = protocol.mono() + LOST_RETRY_S
-        all_away = not any(self._handles)
+        all_lost = not any(self._handles)
         try:
             if self.driver is None:
                 self.driver = Driver()
-            elif all_away:
+            elif all_lost:
                 self.driver.stop()
                 self.driver.start()
         except DriverError:
             return
-        away = [i for i, handle in enumerate(self._handles) if handle is None]
-        found = self.driver.by_uuid([self.gpus[i]["uuid"] for i in away])
-        back = [i for i in away if self.gpus[i]["uuid"] in found and self._answers(found[self.gpus[i]["uuid"]].handle)]
+        lost = [i for i, handle in enumerate(self._handles) if handle is None]
+        found = self.driver.by_uuid([self.gpus[i]["uuid"] for i in lost])
+        back = [i for i in lost if self.gpus[i]["uuid"] in found and self._answers(found[self.gpus[i]["uuid"]].handle)]
         for i in back:
             self._handles[i] = found[self.gpus[i]["uuid"]].handle
             self._since[i].value = 0
         if back:
-            # Another driver may have come back.
+            # The driver may be another one now.
             self._refused = {
                 (i, key) for i, key in self._refused if i not in back or (key == _NEWER and self._reserved[i] is None)
             }
-            who = [gpu_name(self.gpus[i]) for i in back]
-            gpus = ", ".join(who) + (" is" if len(who) == 1 else " are")
+            names = [gpu_name(self.gpus[i]) for i in back]
+            gpus = ", ".join(names) + (" is" if len(names) == 1 else " are")
             self.notes.append("%s back" % ("the NVIDIA driver is" if self._unloaded else gpus))
             self._unloaded = False
             self._bind()
-        if len(back) == len(away):
+        if len(back) == len(lost):
             self._retry = None
 
     def _answers(self, handle: Any) -> bool:
-        """Whether a device that has a handle is there: one that requires a reset has one, too."""
+        """Return whether a device with a handle works: one that requires a reset has a handle, too."""
         function = self.driver.function("nvmlDeviceGetMemoryInfo") if self.driver is not None else None
         slots = (ctypes.c_ulonglong * 3)()
         return function is None or function(handle, ctypes.byref(slots)) not in LOST | DOWN
 
 
-def _what(key: int) -> str:
-    """What a key of a call reads, in words."""
+def _value_name(key: int) -> str:
+    """Return the name of the value that a call with this key reads."""
     if key in (_NEWER, _OLDER):
         return "memory"
     return "utilization" if key in (_NOW, _SAMPLES) else TICKS[key].name.replace("_", " ")

@@ -26,34 +26,34 @@ Call = Optional[Callable[[], int]]
 
 
 class NvmlGauges:
-    """Numbers that one NVML function each returns, of the GPUs of `readings`.
+    """Numbers that are each the result of one NVML function, of the GPUs of `readings`.
 
     Parameters
     ----------
-    how
-        The functions; one that a device refuses is asked again after :data:`.gpu_readings.REFUSED_RETRY_S`.
+    specs
+        The functions; a refused one is called again after :data:`.gpu_readings.REFUSED_RETRY_S`.
     """
 
-    def __init__(self, readings: GpuReadings, how: Sequence[NvmlCall]) -> None:
+    def __init__(self, readings: GpuReadings, specs: Sequence[NvmlCall]) -> None:
         self.readings = readings
-        self._how = list(how)
-        self._scales = [(one.maximum, one.divisor) for one in how]
-        #: When a function was refused for a GPU, monotonic seconds; one may give two numbers, by its constants.
+        self._specs = list(specs)
+        self._scales = [(spec.maximum, spec.divisor) for spec in specs]
+        #: When a function was refused for a GPU, monotonic seconds; its constants select one of several numbers.
         self._refused: Dict[Tuple[int, str, Tuple[int, ...]], float] = {}
         self._slot = ctypes.c_ulonglong(0)
-        #: Of each GPU the handle for which its calls were made, and the calls.
+        #: For each GPU: the handle for which its calls were created, and the calls.
         self._bound: List[Any] = [None] * len(readings.gpus)
         self._calls: List[List[Call]] = [[] for _ in readings.gpus]
 
     def read(self, i: int) -> List[Value]:
-        """The numbers of the GPU at position `i`; ``None`` for *cannot tell*."""
+        """Return the numbers of the GPU at position `i`; ``None``: unknown."""
         self._bind(i)
-        found: List[Value] = []
+        numbers: List[Value] = []
         slot = self._slot
         calls = self._calls[i]
         for at, (maximum, divisor) in enumerate(self._scales):
             call = calls[at]
-            slot.value = 0  # a function that fills half of it leaves the rest
+            slot.value = 0  # a 32-bit function fills only half of it
             while call is not None:
                 code = call()
                 if code not in NEVER:
@@ -61,37 +61,37 @@ class NvmlGauges:
                 call = self._refuse(i, at)
                 calls = self._calls[i]
             value = slot.value if call is not None and code == OK else None
-            found.append(None if value is None or value in NO_VALUE or value > maximum else value // divisor)
-        return found
+            numbers.append(None if value is None or value in NO_VALUE or value > maximum else value // divisor)
+        return numbers
 
     def _bind(self, i: int) -> None:
-        """Make the calls of one GPU, unless they are made for the handle that it has."""
+        """Create the calls of one GPU, unless they exist for its current handle."""
         handle = self.readings.handle(i)
         if handle is self._bound[i] and self._calls[i] and not self._refused:
             return
-        again = [key for key, t in self._refused.items() if key[0] == i and protocol.mono() - t >= REFUSED_RETRY_S]
-        if handle is self._bound[i] and self._calls[i] and not again:
+        expired = [key for key, t in self._refused.items() if key[0] == i and protocol.mono() - t >= REFUSED_RETRY_S]
+        if handle is self._bound[i] and self._calls[i] and not expired:
             return
-        for key in again:  # MIG and permissions change while we run
+        for key in expired:  # MIG and permissions may have changed
             del self._refused[key]
         self._bound[i] = handle
-        self._calls[i] = [self._call(i, how) for how in self._how]
+        self._calls[i] = [self._call(i, spec) for spec in self._specs]
 
-    def _call(self, i: int, how: NvmlCall) -> Call:
+    def _call(self, i: int, spec: NvmlCall) -> Call:
         handle, driver = self._bound[i], self.readings.driver
         if handle is None or driver is None:
             return None
-        for name in how.functions:
-            function = None if (i, name, how.constants) in self._refused else driver.function(name)
+        for name in spec.functions:
+            function = None if (i, name, spec.constants) in self._refused else driver.function(name)
             if function is not None:
-                return partial(function, handle, *map(ctypes.c_uint, how.constants), ctypes.byref(self._slot))
+                return partial(function, handle, *map(ctypes.c_uint, spec.constants), ctypes.byref(self._slot))
         return None
 
     def _refuse(self, i: int, at: int) -> Call:
-        """The function that was just called is not for this GPU: the next one, if there is one."""
-        how, driver = self._how[at], self.readings.driver
-        for name in how.functions:
-            key = (i, name, how.constants)
+        """Mark the function that was just called as refused by this GPU; return the next one, if there is one."""
+        spec, driver = self._specs[at], self.readings.driver
+        for name in spec.functions:
+            key = (i, name, spec.constants)
             if key not in self._refused and driver is not None and driver.function(name) is not None:
                 self._refused[key] = protocol.mono()
                 break
@@ -110,7 +110,7 @@ class SlowReader:
         self._lists = ProcessLists(self._function)
 
     def due(self, period: float) -> List[int]:
-        """Positions of the GPUs whose slow values are to be read in this tick; all in the first."""
+        """Return the positions of the GPUs to read in this tick; all in the first."""
         n = len(self.readings.gpus)
         self._credit = min(float(n), self._credit)
         now = [(self._turn + k) % n for k in range(int(self._credit))] if n else []
@@ -119,7 +119,7 @@ class SlowReader:
         return now
 
     def read(self, i: int) -> Tuple[Dict[str, Value], Optional[int]]:
-        """Slow values of one GPU that are numbers of the driver's, by column, and its energy counter.
+        """Return the driver's slow numbers of one GPU, by column, and its energy counter.
 
         The counter is the energy that the GPU has used, mJ since the driver was loaded.
         """
@@ -128,7 +128,7 @@ class SlowReader:
         return dict(zip(_NAMES, numbers)), energy
 
     def processes(self, i: int) -> Optional[List[Tuple[int, Optional[int]]]]:
-        """Pid and MiB (``None``: not told) of each compute process."""
+        """Return pid and MiB (``None``: unknown) of each compute process."""
         handle = self.readings.handle(i)
         if handle is None:
             return None
@@ -143,7 +143,7 @@ class SlowReader:
         return None if driver is None else driver.function(name)
 
     def total_memory(self, i: int) -> Optional[int]:
-        """MiB that one GPU or instance has."""
+        """Return the MiB of one GPU or instance."""
         handle, driver = self.readings.handle(i), self.readings.driver
         function = driver.function("nvmlDeviceGetMemoryInfo") if driver is not None else None
         slots = (ctypes.c_ulonglong * 3)()
@@ -152,17 +152,17 @@ class SlowReader:
         return nvml.size_mebibytes(int(slots[0]))
 
 
-#: A memory that changed by less (share) is the same, and a longer list comes this rarely (seconds).
+#: A memory that changed by less (share) counts as the same; interval of a list of the same processes (seconds).
 SAME_MEMORY_SHARE, PROCESSES_INTERVAL_S = 0.01, 5.0
 
-#: SM shares of processes are written when one changed by so much (percentage points).
+#: SM shares of processes are written when one has changed by this much (percentage points).
 MIN_SM_CHANGE = 5
 
 _MEMORIES = ("mine", "others", *TORCH)
 
 
 class SlowMetrics:
-    """Slow values of the GPUs, and which of them the telemetry file has.
+    """Slow values of the GPUs, and which of them the telemetry file already has.
 
     Attributes
     ----------
@@ -186,7 +186,7 @@ class SlowMetrics:
         self._shares_in_file: Optional[List[Optional[int]]] = None
 
     def read(self, period: float, members: Collection[int]) -> None:
-        """Ask those GPUs whose turn it is.
+        """Read the GPUs that are due in this tick.
 
         Parameters
         ----------
@@ -208,23 +208,23 @@ class SlowMetrics:
             self._shares[i] = self._load.read(i) if rows else {}
 
     def _lost(self, i: int) -> Dict[str, int]:
-        """Whether a GPU is lost, where that is news or was once: most never are."""
+        """Return whether a GPU is lost, if it is or was; nothing for the many that never were."""
         lost = self.readings.is_lost(i)
         return {"lost": int(lost)} if lost or "lost" in self.values[i] else {}
 
     def take_energy(self) -> Dict[int, Optional[int]]:
-        """The energy counters (mJ) that were read since the last call, by the GPU's position."""
-        found, self._energy = self._energy, {}
-        return found
+        """Return the energy counters (mJ) that were read since the last call, by the GPU's position."""
+        counters, self._energy = self._energy, {}
+        return counters
 
-    def forget(self) -> None:
-        """Tell everything again: a reader may begin here."""
+    def write_again(self) -> None:
+        """Write everything again with the next tick: a reader may start here."""
         self._in_file = [{} for _ in self.values]
         self._processes_in_file = None
         self._shares_in_file = None
 
     def news(self) -> Tuple[List[Dict[str, Any]], Any]:
-        """Objects for the file, and what to give to :meth:`written` once they are in it."""
+        """Return new objects for the file, and what to pass to :meth:`written` once they are in it."""
         objects: List[Dict[str, Any]] = []
         changes = [(i, self._changed(i)) for i in range(len(self.values))]
         changes = [(i, change) for i, change in changes if change]
@@ -234,15 +234,15 @@ class SlowMetrics:
         now = protocol.mono()
         if not self._same(rows, now):
             objects.append({"processes": rows})
-            self._shares_in_file = None  # those of the list before
+            self._shares_in_file = None  # they belong to the earlier list
         objects += self._share_news(rows)
         notes = list(self.readings.notes)
         objects += [{"note": note} for note in notes]
         return objects, (changes, rows if any("processes" in one for one in objects) else None, len(notes), now)
 
-    def written(self, what: Any) -> None:
-        """What :meth:`news` gave is in the file."""
-        changes, rows, notes, now = what
+    def written(self, update: Any) -> None:
+        """Record that the objects of :meth:`news` are in the file."""
+        changes, rows, notes, now = update
         for i, change in changes:
             self._in_file[i].update(change)
         if rows is not None:
@@ -250,9 +250,9 @@ class SlowMetrics:
         del self.readings.notes[:notes]
 
     def _share_news(self, rows: List[List[Any]]) -> List[Dict[str, Any]]:
-        """SM shares (percent) of the processes in the order of their list, when they have changed."""
-        places = {gpu["index"]: i for i, gpu in enumerate(self.readings.gpus)}
-        shares = [self._shares[places[row[0]]].get(row[1]) for row in rows]
+        """Return SM shares (percent) of the processes in the order of their list, if they have changed."""
+        positions = {gpu["index"]: i for i, gpu in enumerate(self.readings.gpus)}
+        shares = [self._shares[positions[row[0]]].get(row[1]) for row in rows]
         before = self._shares_in_file
         if before is None or len(before) != len(shares):
             same = not any(share is not None for share in shares)
@@ -284,12 +284,12 @@ class SlowMetrics:
         return alike or now - self._processes_at < PROCESSES_INTERVAL_S
 
     def add(self, values: Sequence[Mapping[str, Any]]) -> None:
-        """Add values of each GPU that are not the driver's; they are written like the others when they change."""
-        for mine, more in zip(self.values, values):
-            mine.update(more)
+        """Add values of each GPU from other sources than the driver; they are written when they change."""
+        for own, more in zip(self.values, values):
+            own.update(more)
 
     def _name(self, pid: int) -> Tuple[str, str]:
-        """Command and user."""
+        """Return command and user of a process."""
         if len(self._names) > 1000:
             self._names.clear()
         if pid not in self._names:

@@ -1,4 +1,4 @@
-"""GPU usage check: did a run use the GPUs that it owns? Used, not used, or cannot tell."""
+"""GPU usage check: whether a run used the GPUs that it owns. Used, not used, or cannot tell."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .gpu_names import gpu_name
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
-#: A run of many processes is told by its first ones.
+#: Processes that are examined: the first ones of a run with many.
 MAX_PROCESSES = 64
 
-#: CUDA in a process: torch's own half, the runtime, the driver.
+#: Libraries that show CUDA in a process: torch's part, the runtime, the driver.
 _CUDA = ("libtorch_cuda", "libcudart", "libcuda.so", "libcublas", "libcudnn", "xla_cuda_plugin")
 
 #: Framework -> libraries that show that it was imported, and how to get one with CUDA.
@@ -40,13 +40,13 @@ _MOVE = {
 }
 
 THREE = (
-    "one of three, mostly: a CPU-only wheel of the framework, no .to('cuda') for model and batches,"
+    "usually one of three: a CPU-only wheel of the framework, no .to('cuda') for model and batches,"
     " or a CUDA_VISIBLE_DEVICES that hides the GPU"
 )
 
 
-class _Seen(NamedTuple):
-    """One process."""
+class _ProcessInfo(NamedTuple):
+    """Libraries and variable of one process."""
 
     pid: int
     libraries: str  #: names of mapped files
@@ -54,18 +54,18 @@ class _Seen(NamedTuple):
 
 
 def likely(pids: Collection[int], gpus: Sequence[Mapping[str, Any]], proc: str = "/proc") -> str:
-    """The likely cause and what to do, one sentence.
+    """Return the likely cause and what to do, one sentence.
 
     Parameters
     ----------
     pids
         Processes of the run.
     gpus
-        The devices that it was given: ``index`` and ``uuid``.
+        Devices of the run: ``index`` and ``uuid``.
     """
     if not LINUX:
         return THREE
-    seen = [_look(pid, proc) for pid in sorted(pids)[:MAX_PROCESSES]]
+    seen = [_inspect(pid, proc) for pid in sorted(pids)[:MAX_PROCESSES]]
     frameworks = {pid: name for pid, name in ((one.pid, _framework(one.libraries)) for one in seen) if name}
     # Where a framework is loaded its processes matter, not the shell that started them.
     judged = [one for one in seen if one.pid in frameworks] or seen
@@ -92,23 +92,23 @@ def _framework(libraries: str) -> str:
 
 
 def _hides(visible: Optional[str], gpus: Sequence[Mapping[str, Any]]) -> str:
-    """What a value of the variable says against us; empty when it is as it should be."""
+    """Return how a value of the variable hides the run's GPUs; empty if it does not."""
     if visible is None:
         return ""
-    where = "the script's process was started with %s=" % VISIBLE
+    prefix = "the script's process was started with %s=" % VISIBLE
     if visible.strip() in ("", "-1"):
-        return "%s%r, which hides every GPU: leave the variable alone" % (where, visible.strip())
+        return "%s%r, which hides every GPU: do not set the variable" % (prefix, visible.strip())
     names = [str(gpu.get("uuid") or "") for gpu in gpus]
     indices: Set[str] = {str(gpu.get("index")) for gpu in gpus}
     for part in (text.strip() for text in visible.split(",")):
-        # CUDA takes the beginning of a UUID as well.
+        # CUDA accepts the beginning of a UUID as well.
         if part and (part in indices or any(name.startswith(part) for name in names)):
             return ""
-    given = ",".join(names)
-    return "%s%r and not the assigned %s: leave the variable alone" % (where, visible[:120], given[:120])
+    assigned = ",".join(names)
+    return "%s%r and not the assigned %s: do not set the variable" % (prefix, visible[:120], assigned[:120])
 
 
-def _look(pid: int, proc: str) -> _Seen:
+def _inspect(pid: int, proc: str) -> _ProcessInfo:
     libraries = set()
     try:
         with open(os.path.join(proc, str(pid), "maps"), "rb") as file:
@@ -116,17 +116,17 @@ def _look(pid: int, proc: str) -> _Seen:
                 at = line.find(b"/")
                 if at > 0:
                     libraries.add(line[at:].rstrip(b"\n"))
-    except OSError:  # another user's, or gone
+    except OSError:  # another user's process, or it has ended
         pass
     visible: Optional[str] = None
     try:
         with open(os.path.join(proc, str(pid), "environ"), "rb") as file:
             pairs = [item.partition(b"=") for item in file.read().split(b"\0")]
-        found = [value for name, _, value in pairs if name == VISIBLE.encode()]
-        visible = found[0].decode("utf-8", "replace") if found else None
+        values = [value for name, _, value in pairs if name == VISIBLE.encode()]
+        visible = values[0].decode("utf-8", "replace") if values else None
     except OSError:
         pass
-    return _Seen(pid, b"\n".join(sorted(libraries)).decode("utf-8", "replace"), visible)
+    return _ProcessInfo(pid, b"\n".join(sorted(libraries)).decode("utf-8", "replace"), visible)
 
 
 USED, NOT_USED, CANNOT_TELL = "used", "not used", "cannot tell"
@@ -134,26 +134,26 @@ USED, NOT_USED, CANNOT_TELL = "used", "not used", "cannot tell"
 #: Below this utilization (percent) a device computes nothing.
 MIN_UTILIZATION = 1.0
 
-#: Points over the utilization before the run that prove use, and the ticks in a row that they need.
+#: Percentage points over the utilization before the run that prove use, and the consecutive ticks that they need.
 RISE, RISE_TICKS = 10.0, 2
 
-#: Seconds in which a driver that was just initialized may be busy with itself.
+#: Seconds in which a driver that was just initialized may cause utilization itself.
 SETTLE_S = 10.0
 
-#: MiB over the memory before the run that are no evidence: less than any CUDA context takes.
+#: MiB over the memory before the run that prove nothing: less than any CUDA context takes.
 MEMORY_SLACK_MIB = 64.0
 
-#: A pause between two ticks that is longer than this many periods, and seconds, is a hole.
+#: A pause between two ticks longer than this many periods, and seconds, is a gap.
 HOLE_PERIODS, HOLE_SECONDS = 5.0, 5.0
 
-#: Seconds between the notes on disk of how far we watched; less than a hole.
+#: Seconds between saves of the time of the last tick; less than a gap.
 NOTE_INTERVAL_S = 4.0
 
 Reading = Mapping[str, Optional[float]]
 
 
 class GpuUsageCheck:
-    """The verdict on one run on one machine, kept in ``telemetry/truth-<node>.json``.
+    """The verdict on one run on one machine, stored in ``telemetry/truth-<node>.json``.
 
     Parameters
     ----------
@@ -162,20 +162,20 @@ class GpuUsageCheck:
     gpus
         The run's devices: ``index``, ``uuid`` of each, as in the telemetry header.
     grace
-        Seconds from the first process of the run until *not used* may be said.
+        Seconds from the first process of the run to the earliest *not used*.
     baselines
-        MiB on each device before the first rank started; ``None`` where nobody knows.
-        What an earlier sampler of the run has noted goes first.
+        MiB on each device before the first rank started; ``None`` if unknown.
+        Values stored by an earlier sampler of the run take precedence.
     every
         Seconds between ticks.
     missing
-        Why there is no reading of some assigned device; empty when all are read.
+        Reason why some assigned device is not read; empty when all are read.
     why
-        Finds the likely cause: ``why(pids, gpus)``.
+        Function that returns the likely cause: ``why(pids, gpus)``.
     node
         Number of the machine within the run.
     busy
-        Utilization (percent) of each device before the first rank started, as `baselines`.
+        Utilization (percent) of each device before the first rank started, like `baselines`.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class GpuUsageCheck:
         self.busy: List[Optional[float]] = list(busy) + [None] * (len(gpus) - len(busy))
         self._ticks_above = [0] * len(gpus)
         self._above_since = [0.0] * len(gpus)
-        self._absent = [False] * len(gpus)  # the complete list of processes has none of ours
+        self._absent = [False] * len(gpus)  # the complete list of processes has none of the run's
         self._most = [0.0, 0.0]  # highest utilization, highest rise of memory
         self._shared = [False] * len(gpus)
         self._noted: Optional[float] = None
@@ -217,12 +217,12 @@ class GpuUsageCheck:
         Parameters
         ----------
         t
-            Seconds of the monotonic clock (``clock.mono``).
+            Seconds of the monotonic clock (:func:`.protocol.mono`).
         readings
             ``{"util", "peak", "memory"}`` of each device: percent, percent, MiB; ``None`` for unknown.
         slow
             ``{"mine", "others"}``: MiB of the run's own and of other processes; ``None`` for
-            unknown. ``"own": True`` tells a process of the run whose memory is unknown.
+            unknown. ``"own": True``: a process of the run is listed whose memory is unknown.
         members
             The run's processes by pid, without the sampler.
         """
@@ -239,22 +239,22 @@ class GpuUsageCheck:
         if t - (self.watched or t) > self.hole:
             self._doubt("nothing was read for %.0f s" % (t - (self.watched or t)))
         self.watched = t
-        proof = self._look(t, readings, slow)
+        proof = self._find_proof(t, readings, slow)
         if proof:
             sentence, since = proof
-            self._say(USED, "%s, first after %.0f s" % (sentence, since - self.began))
+            self._decide(USED, "%s, first after %.0f s" % (sentence, since - self.began))
         elif not self.verdict and t - self.began >= self.grace:
             if self.doubt:
-                self._say(CANNOT_TELL, self.doubt)
+                self._decide(CANNOT_TELL, self.doubt)
             else:
-                self._say(NOT_USED, self._idle_sentence(), self.why(list(members), self.gpus))
+                self._decide(NOT_USED, self._idle_sentence(), self.why(list(members), self.gpus))
         elif not self.verdict and t - (self._noted or 0.0) >= NOTE_INTERVAL_S:
             self._dirty = True
         if self._dirty:
             self._save()
 
     def share(self, at: int) -> None:
-        """Others compute on a GPU too, also where the run is known to use it already."""
+        """Record that other users compute on a GPU, also after the verdict *used*."""
         if self._shared[at]:
             return
         self._share(at)
@@ -263,26 +263,26 @@ class GpuUsageCheck:
             self._save()
 
     def close(self) -> None:
-        """The run has ended: what was not proved by now cannot be told."""
+        """End the check with the run: without proof so far, the verdict is *cannot tell*."""
         if not self.verdict:
             if self.began is None:
-                why = "the run ended before its processes were seen"
+                reason = "the run ended before its processes were seen"
             else:
                 seconds = (self.watched or self.began) - self.began
-                why = "the run ended after %.0f s, before its grace time of %g s" % (seconds, self.grace)
-            self._say(CANNOT_TELL, "; ".join(text for text in (why, self.doubt) if text))
+                reason = "the run ended after %.0f s, before its grace time of %g s" % (seconds, self.grace)
+            self._decide(CANNOT_TELL, "; ".join(text for text in (reason, self.doubt) if text))
         if self._dirty:
             self._save()
 
     def _before(self, readings: Sequence[Reading], slow: Sequence[Reading]) -> None:
-        """A tick before the first rank: who is there now was there before us."""
+        """Take a tick before the first rank: processes and memory on the GPUs are not the run's."""
         for at in range(len(self.gpus)):
             memory = _value(readings, at, "memory")
             if self.baselines[at] is None and memory is not None:
                 self.baselines[at], self._dirty = memory, True
             busy = _busy(readings, at)
             if busy is not None and busy != self.busy[at]:
-                # A display changes from tick to tick, a driver that starts gets quiet.
+                # A display changes from tick to tick; a driver that starts calms down.
                 before = self.busy[at]
                 self.busy[at] = busy if before is None or before >= RISE else max(before, min(busy, RISE))
                 self._dirty = True
@@ -291,10 +291,10 @@ class GpuUsageCheck:
         if self._dirty:
             self._save()
 
-    def _look(
+    def _find_proof(
         self, t: float, readings: Sequence[Reading], slow: Sequence[Reading]
     ) -> Optional[Tuple[str, float]]:  # fmt: skip
-        """What proves use now, and since when; collects what takes away the right to say *not used*."""
+        """Return what proves use now, and since when; record doubts that rule out *not used*."""
         for at, gpu in enumerate(self.gpus):
             name = _name(gpu, at)
             mine, others = _value(slow, at, "mine"), _value(slow, at, "others")
@@ -302,7 +302,7 @@ class GpuUsageCheck:
                 return "%s has a process of this run" % name + (" with %.0f MiB" % mine if mine else ""), t
             if others:
                 self._share(at)
-            # An instance may list none although it is in use.
+            # An instance may list no process although it is in use.
             self._absent[at] = mine == 0 and not gpu.get("mig")
             util, memory, busy = _value(readings, at, "util"), _value(readings, at, "memory"), _busy(readings, at)
             before = self.baselines[at]
@@ -313,34 +313,34 @@ class GpuUsageCheck:
                 if self._rises(t, at, busy, rise is not None):
                     return "%s was used (utilization %.0f %%)" % (name, busy or 0.0), self._above_since[at]
             if util is None:
-                self._doubt("%s does not tell its utilization" % name)
+                self._doubt("%s does not report its utilization" % name)
             elif memory is None:
-                self._doubt("%s does not tell its memory" % name)
+                self._doubt("%s does not report its memory" % name)
             elif rise is None:
                 self._doubt("the memory of %s before the run is not known" % name)
             else:
                 self._most[1] = max(self._most[1], abs(rise))
-                if rise < -MEMORY_SLACK_MIB:  # somebody else left: the rest of the change may be ours
+                if rise < -MEMORY_SLACK_MIB:  # another process left: the rest of the change may be the run's
                     self._doubt("%s lost %.0f MiB meanwhile, so others were on it" % (name, -rise))
         return None
 
     def _rises(self, t: float, at: int, busy: Optional[float], flat: bool) -> bool:
-        """Whether utilization proves use; what it leaves open is a doubt.
+        """Return whether utilization proves use; record a doubt if it might.
 
         Parameters
         ----------
         flat
-            Whether the memory is known to be as before the run.
+            Whether the memory is known to be the same as before the run.
         """
         before, began = self.busy[at], t if self.began is None else self.began
         if busy is None or self._absent[at]:
             self._ticks_above[at] = 0
             return False
         if before is not None and before >= RISE and busy < before:
-            self.busy[at] = before = busy  # it was the driver's start, or somebody who has left
+            self.busy[at] = before = busy  # it was the driver's start, or a process that has left
             self._dirty = True
         if t - began < SETTLE_S and (flat or before is None or before >= RISE):
-            # The run's own use takes memory, too; where nobody tells it, it is still there afterwards.
+            # The run's own use takes memory, too; where memory is unknown, the use continues after this time.
             self._ticks_above[at] = 0
             return False
         name, usual = _name(self.gpus[at], at), before or 0.0
@@ -350,7 +350,7 @@ class GpuUsageCheck:
         if busy - usual < RISE:
             self._ticks_above[at] = 0
             if busy - usual >= MIN_UTILIZATION:
-                self._doubt("%s was at %.0f %% utilization, too little to tell whose" % (name, busy))
+                self._doubt("%s was at %.0f %% utilization, too little to attribute it" % (name, busy))
             return False
         self._ticks_above[at] += 1
         if self._ticks_above[at] == 1:
@@ -359,32 +359,32 @@ class GpuUsageCheck:
         return self._ticks_above[at] >= RISE_TICKS
 
     def _share(self, at: int) -> None:
-        # For good: readings lag behind a process that leaves, and its memory was in the baseline.
+        # Permanent: readings lag behind a process that leaves, and its memory was in the baseline.
         if not self._shared[at]:
             self._shared[at], self._dirty = True, True
         self._doubt("others compute on %s too" % _name(self.gpus[at], at))
 
-    def _doubt(self, why: str) -> None:
+    def _doubt(self, reason: str) -> None:
         if not self.doubt:
-            self.doubt, self._dirty = why, True
+            self.doubt, self._dirty = reason, True
 
     def _idle_sentence(self) -> str:
         one = len(self.gpus) == 1
-        who = _name(self.gpus[0], 0) if one else "each of %d GPUs" % len(self.gpus)
+        subject = _name(self.gpus[0], 0) if one else "each of %d GPUs" % len(self.gpus)
         absent = all(self._absent)
         at = "" if absent and self._most[0] >= MIN_UTILIZATION else "at %.0f %% utilization and " % self._most[0]
         return "%s stayed %swithin %.0f MiB of its memory before the run%s, for %g s" % (
-            who, at, max(1.0, self._most[1]), " and had no process of this run" if absent else "", self.grace,
+            subject, at, max(1.0, self._most[1]), " and had no process of this run" if absent else "", self.grace,
         )  # fmt: skip
 
     # -- the file ------------------------------------------------------------------
 
-    def _say(self, verdict: str, detail: str, cause: str = "") -> None:
+    def _decide(self, verdict: str, detail: str, cause: str = "") -> None:
         self.verdict, self.detail, self.cause = verdict, detail, cause
         self._dirty = True
 
     def _save(self) -> None:
-        """Write what we know; with a full disk try again at the next tick."""
+        """Write the file; with a full disk, the next tick tries again."""
         value = {
             "schema": SCHEMA, "verdict": self.verdict, "detail": self.detail, "cause": self.cause, "t": protocol.wall(),
             "state": {
@@ -402,22 +402,22 @@ class GpuUsageCheck:
         self._dirty, self._noted = False, self.watched
 
     def _resume(self) -> bool:
-        """Go on where a killed sampler of this run stopped; whether there was one."""
-        found = read_truth(self.path)
-        state = found.get("state")
+        """Continue the check of an earlier sampler of this run; return whether there was one."""
+        stored = read_truth(self.path)
+        state = stored.get("state")
         if not isinstance(state, dict):
             return False
         try:
             known = {row[0]: row for row in state["gpus"]}
             for at, gpu in enumerate(self.gpus):
                 row = known.get(gpu.get("uuid"))
-                # Today's memory is no baseline: the run may hold some of it.
+                # The current memory is no baseline: the run may hold some of it.
                 self.baselines[at] = row[1] if row else None
                 self._shared[at] = bool(row and row[2])
                 self.busy[at] = row[3] if row and len(row) > 3 else None
             self.began, self.watched, self._most = state["began"], state["watched"], list(state["most"])
             self.doubt = state["doubt"] or self.doubt
-            self.verdict, self.detail, self.cause = found["verdict"], found["detail"], found["cause"]
+            self.verdict, self.detail, self.cause = stored["verdict"], stored["detail"], stored["cause"]
         except (KeyError, TypeError, IndexError):
             self.doubt = "%s is damaged" % os.path.basename(self.path)
             return False
@@ -433,16 +433,16 @@ def for_run(
     note: str = "",
     busy: Sequence[Optional[float]] = (),
 ) -> Optional[GpuUsageCheck]:
-    """The truth of the run in `folder`; ``None`` for a run that owns no GPU, and where no run is (a monitor).
+    """Return the check of the run in `folder`; ``None`` for a run without GPUs, and for a monitor.
 
-    To be made when the baselines were just read, before the supervisor is told to go on.
+    Call it right after the baselines were read, before the supervisor goes on.
 
     Parameters
     ----------
     devices
-        UUIDs that the run was given.
+        UUIDs of the run's GPUs.
     note
-        Why some of them cannot be read.
+        Reason why some of them cannot be read.
     busy
         Utilization of each before the run.
     """
@@ -458,7 +458,7 @@ def for_run(
     grace = job.get("gpu_grace")
     if not isinstance(grace, (int, float)):
         grace = DEFAULT_GPU_GRACE
-    if state.get("rank"):  # it did not wait for us: what is on the devices now may be its own
+    if state.get("rank"):  # the job has started: memory on the devices may be its own
         baselines, busy = [None] * len(gpus), ()
     missing = "" if len(gpus) >= len(devices) else note or "%d of %d GPUs cannot be read" % (
         len(devices) - len(gpus), len(devices),
@@ -467,7 +467,7 @@ def for_run(
 
 
 def read_truth(path: str) -> Dict[str, Any]:
-    """What a truth file says; empty while there is none."""
+    """Return the content of a truth file; empty if there is none."""
     try:
         return read_json(path) or {}
     except (OSError, AgentError):
@@ -479,7 +479,7 @@ def _value(rows: Sequence[Reading], at: int, key: str) -> Optional[float]:
 
 
 def _busy(rows: Sequence[Reading], at: int) -> Optional[float]:
-    """The higher of utilization and its peak."""
+    """Return the higher of utilization and its peak."""
     known = [value for value in (_value(rows, at, "util"), _value(rows, at, "peak")) if value is not None]
     return max(known, default=None)
 
@@ -488,31 +488,31 @@ def _name(gpu: Mapping[str, Any], at: int) -> str:
     return gpu_name({"index": at, **gpu})
 
 
-#: Seconds that a run waits for its sampler's first look at the GPUs: what is on them before it starts.
+#: Seconds that a run waits for its sampler's first reading of the GPUs: the state before the job starts.
 READY_TIMEOUT_S = 3.0
 
-#: Seconds between looks of a supervisor: also for a cancel whose signal did not reach it.
+#: Seconds between checks of a supervisor: also for a cancel whose signal did not reach it.
 CHECK_INTERVAL_S = 2.0
 
 
 class GpuUsageGuard:
-    """One run's gate.
+    """Reads the verdict on one run for its supervisor.
 
     Parameters
     ----------
     folder
         The run folder.
     devices
-        What the run owns; a run without GPUs has no truth.
+        Devices of the run; a run without GPUs has no verdict.
     job
-        Whose ``require_gpu`` is ``stop`` to act on *not used*, and whose ``gpu_grace`` says how soon.
+        The job: with ``require_gpu`` ``stop`` the verdict *not used* ends it, after ``gpu_grace`` seconds.
     number
-        Of the machine within the run.
+        Number of the machine within the run.
 
     Attributes
     ----------
     period
-        Seconds between looks.
+        Seconds between checks.
     """
 
     def __init__(self, folder: str, devices: List[str], job: Mapping[str, Any], number: int = 0) -> None:
@@ -526,7 +526,7 @@ class GpuUsageGuard:
         self._seen: Optional[Tuple[int, int]] = None
 
     def look(self, state: Dict[str, Any]) -> bool:
-        """Bring ``state["truth"]`` up to date; whether it changed."""
+        """Update ``state["truth"]``; return whether it changed."""
         if not self.devices:
             return False
         try:
@@ -536,34 +536,34 @@ class GpuUsageGuard:
         if self._seen == (now.st_mtime_ns, now.st_ino):
             return False
         self._seen = (now.st_mtime_ns, now.st_ino)
-        found = read_truth(self.path)
-        said = {key: str(found.get(key) or "") for key in ("verdict", "detail", "cause")}
-        if not said["verdict"] or said == self.said:
+        stored = read_truth(self.path)
+        truth = {key: str(stored.get(key) or "") for key in ("verdict", "detail", "cause")}
+        if not truth["verdict"] or truth == self.said:
             return False
-        state["truth"] = self.said = said
+        state["truth"] = self.said = truth
         return True
 
     def stops(self) -> bool:
-        """Whether the run is to be stopped for what was found."""
+        """Return whether the run is to be stopped because of its verdict."""
         return self.require == "stop" and self.said.get("verdict") == NOT_USED
 
     def close(self, state: Dict[str, Any]) -> None:
-        """The sampler has ended: what it did not say cannot be told any more."""
+        """Set the verdict *cannot tell* if the sampler has ended without one."""
         self.look(state)
         if self.devices and not self.said:
-            why = "the sampler ended before it could say anything"
-            state["truth"] = self.said = {"verdict": CANNOT_TELL, "detail": why, "cause": ""}
+            reason = "the sampler ended before it could say anything"
+            state["truth"] = self.said = {"verdict": CANNOT_TELL, "detail": reason, "cause": ""}
 
 
 class Ready:
-    """The pipe on which a sampler says that it has read the devices.
+    """The pipe on which a sampler signals that it has read the devices.
 
     Attributes
     ----------
     reader, writer
-        Its ends; the writer is the sampler's.
+        Ends of the pipe; the writer is the sampler's.
     until
-        When not to wait any longer, monotonic.
+        End of the wait, monotonic.
     """
 
     def __init__(self) -> None:
@@ -571,9 +571,9 @@ class Ready:
         self.until = protocol.mono() + READY_TIMEOUT_S
 
     def came(self) -> bool:
-        """Whether the byte is there; to be asked when the reader is readable."""
+        """Return whether the byte has arrived; call it when the reader is readable."""
         return os.read(self.reader, 1) == b"r"
 
     def close(self) -> None:
-        """Close our end."""
+        """Close the reader."""
         os.close(self.reader)

@@ -1,6 +1,6 @@
-"""What a run's processes and their host use, from /proc. Sums and differences only.
+"""Resource use of a run's processes and their host, from /proc. Sums and differences only.
 
-Columns are described once, in :data:`COLUMNS`; a reader goes by the header line.
+Columns are described once, in :data:`COLUMNS`; a reader follows the header line.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ COLUMNS: Tuple[Tuple[str, str], ...] = (
     ("host_memory", "bytes"),
     ("read_bytes", "bytes"),
     ("write_bytes", "bytes"),
-    # Of the machine or the container that shows us its network, since it came up.
+    # Of the machine or the container with the visible network, since it came up.
     ("net_rx", "bytes"),
     ("net_tx", "bytes"),
 )
 
 Value = Optional[float]
 
-#: Looks at a process until it counts as none of a run's.
-MAX_LOOKS = 3
+#: Checks of a process's mark until the process counts as not belonging to a run.
+MAX_MARK_CHECKS = 3
 
 
 def memory_total() -> Optional[int]:
-    """Bytes of main memory that this machine or its memory limit gives us."""
+    """Return the bytes of main memory of this machine, or its memory limit."""
     total = _meminfo().get("MemTotal")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -46,19 +46,19 @@ def memory_total() -> Optional[int]:
 
 
 def _meminfo() -> Dict[str, int]:
-    found = {}
+    sizes = {}
     try:
         with open("/proc/meminfo") as file:
             for line in file:
                 name, _, rest = line.partition(":")
-                found[name] = int(rest.split()[0]) * 1024
+                sizes[name] = int(rest.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    return found
+    return sizes
 
 
 def _host_ticks() -> Optional[Tuple[int, int]]:
-    """Busy and all ticks of all cores since boot (proc(5): /proc/stat)."""
+    """Return busy and total ticks of all cores since boot (proc(5): /proc/stat)."""
     try:
         with open("/proc/stat") as file:
             ticks = [int(x) for x in file.readline().split()[1:9]]
@@ -73,14 +73,14 @@ def _host_ticks() -> Optional[Tuple[int, int]]:
 def _io(pid: int) -> Optional[Tuple[int, int]]:
     try:
         with open("/proc/%d/io" % pid) as file:
-            found = dict(line.split(": ") for line in file.read().splitlines())
-        return int(found["read_bytes"]), int(found["write_bytes"])
+            fields = dict(line.split(": ") for line in file.read().splitlines())
+        return int(fields["read_bytes"]), int(fields["write_bytes"])
     except (OSError, ValueError, KeyError):
         return None
 
 
 def _network() -> Tuple[Value, Value]:
-    """Bytes received and sent by all interfaces but the loopback (proc(5): /proc/net/dev)."""
+    """Return bytes received and sent by all interfaces but the loopback (proc(5): /proc/net/dev)."""
     received = sent = 0
     try:
         with open("/proc/net/dev") as file:
@@ -101,22 +101,22 @@ class Usage:
     Parameters
     ----------
     root
-        The supervisor: what lies below it, in another session than ours, is the run.
-        ``None``: there is no run, and what is said of one is unknown.
+        The supervisor: its descendants in other sessions than this process's are the run.
+        ``None``: there is no run, and its values are unknown.
     mark
-        Beginning of the mark that all processes of the run on this machine carry, where
-        several supervisors share it; what lies below them counts too.
+        Beginning of the mark of all processes of the run on this machine, where several
+        supervisors share it; descendants of marked processes count too.
 
     Attributes
     ----------
     rows
-        The run's processes by pid, as the last reading saw them.
+        The run's processes by pid at the last reading.
     """
 
     def __init__(self, root: Optional[int], mark: str = "") -> None:
         self.root = root
         self.mark = mark
-        #: Unmarked processes by pid and start, and how often they were looked at: between
+        #: Unmarked processes by pid and start, and how often they were checked: between
         #: its fork and its exec a process shows its parent's environment.
         self._unmarked: Dict[Tuple[int, Any], int] = {}
         self.rows: Dict[int, Process] = {}
@@ -131,29 +131,29 @@ class Usage:
         self._host: Optional[Tuple[int, int]] = None
 
     def members(self) -> Dict[int, Process]:
-        """The run's processes now."""
+        """Return the current processes of the run."""
         if self.root is None:
             return {}
         rows = table()
         if self.mark:
             return self._marked(rows)
-        found: Set[int] = {pid for pid in descendants(self.root, rows) if rows[pid].session != self.session}
-        return {pid: rows[pid] for pid in found}
+        pids: Set[int] = {pid for pid in descendants(self.root, rows) if rows[pid].session != self.session}
+        return {pid: rows[pid] for pid in pids}
 
     def _marked(self, rows: Dict[int, Process]) -> Dict[int, Process]:
-        asked = [pid for pid, row in rows.items() if self._unmarked.get((pid, row.start), 0) < MAX_LOOKS]
-        found = marked(self.mark, asked, whole=False)
+        candidates = [pid for pid, row in rows.items() if self._unmarked.get((pid, row.start), 0) < MAX_MARK_CHECKS]
+        pids = marked(self.mark, candidates, whole=False)
         self._unmarked = {
             (pid, row.start): self._unmarked.get((pid, row.start), 0) + 1
             for pid, row in rows.items()
-            if pid not in found
+            if pid not in pids
         }
-        for pid in list(found):
-            found |= descendants(pid, rows)
-        return {pid: rows[pid] for pid in found}
+        for pid in list(pids):
+            pids |= descendants(pid, rows)
+        return {pid: rows[pid] for pid in pids}
 
     def read(self) -> List[Value]:
-        """One value a column; ``None`` for what cannot be told (yet)."""
+        """Return one value for each column; ``None`` where it is unknown (yet)."""
         if not LINUX:
             return [None] * len(COLUMNS)
         rows = self.rows = self.members()
@@ -178,18 +178,18 @@ class Usage:
         self._before = rows
         return [cpu, rss, len(rows), host_cpu, used, read, written, received, sent]
 
-    def _gone(self, rows: Dict[int, Process]) -> List[Process]:
+    def _ended(self, rows: Dict[int, Process]) -> List[Process]:
         return [row for pid, row in self._before.items() if pid not in rows or rows[pid].start != row.start]
 
     def _total_ticks(self, rows: Dict[int, Process]) -> int:
-        for row in self._gone(rows):
-            # A parent of the run that reaped it has its time; else it is ours to keep.
+        for row in self._ended(rows):
+            # A parent in the run that reaped the process has its time; otherwise count it here.
             if row.parent not in rows:
                 self._ended_ticks += row.own_time + row.child_time
         return self._ended_ticks + sum(row.own_time + row.child_time for row in rows.values())
 
     def _total_io(self, rows: Dict[int, Process]) -> Tuple[Value, Value]:
-        for row in self._gone(rows):
+        for row in self._ended(rows):
             last = self._io.pop(row.pid, (0, 0))
             self._ended_io[0] += last[0]
             self._ended_io[1] += last[1]
@@ -206,7 +206,7 @@ class Usage:
 
 
 def header(period: float, cpus: int) -> Dict[str, Any]:
-    """First line of a telemetry file."""
+    """Return the first line of a telemetry file."""
     return {
         "schema": 1,
         "columns": ["seq", "t"] + [name for name, _ in COLUMNS],

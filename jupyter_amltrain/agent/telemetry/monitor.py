@@ -1,11 +1,11 @@
-"""A sampler without a run: ``<home>/monitors/<id>/telemetry/`` as in a run folder.
+"""Monitors: samplers without a run, in ``<home>/monitors/<id>/telemetry/``, with files as in a run folder.
 
-``monitor`` {"id": [A-Za-z0-9][A-Za-z0-9._-]{0,99}, "gpus": [index] | None, "period": seconds}
-starts one, or keeps the one of that id alive: it ends :func:`keep` seconds after the
-last call and removes its folder. {"id", "stop": true} ends it at once.
+Call ``monitor`` {"id": [A-Za-z0-9][A-Za-z0-9._-]{0,99}, "gpus": [index] | None, "period": seconds}
+starts a monitor, or keeps the one with that id alive: a monitor ends :func:`keep` seconds after the
+last call and removes its folder. {"id", "stop": true} ends it immediately.
 
-A *keeper* of its own session (`keeper`) forks the sampler and starts it again when it dies. Its
-starter holds the folder (``mkdir`` is atomic), then ``monitor.json`` says who keeps it.
+A *monitor process* in a session of its own (`monitor_process`) forks the sampler and restarts it when it dies. The
+caller that starts it claims the folder (``mkdir`` is atomic), then ``monitor.json`` names the process.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ..supervise import env_filter
 
 Json = Dict[str, Any]
 
-#: In a monitor's folder: what was asked for, who keeps it, when somebody asked last, its log.
-ASKED, RECORD, KEPT, LOG_FILE = "asked.json", "monitor.json", "kept", "log/agent.txt"
-#: Seconds that a monitor gets to come up (a driver may be slow), and to go.
+#: Files in a monitor's folder: request, process, time of the last call (its mtime), log.
+REQUEST, RECORD, LAST_CALL, LOG_FILE = "asked.json", "monitor.json", "kept", "log/agent.txt"
+#: Seconds until a monitor must have started (a driver may be slow), and until it must have stopped.
 START_TIMEOUT_S, STOP_TIMEOUT_S = 30.0, 8.0
-#: Seconds after which the folder of a monitor that was killed and never asked for again is removed.
+#: Seconds after which the folder of a killed monitor without further calls is removed.
 STALE_AFTER_S = 3600.0
-#: Seconds between samples: from ten a second to one an hour.
+#: Seconds between samples: from ten per second to one per hour.
 MIN_PERIOD_S, MAX_PERIOD_S = 0.1, 3600.0
 
 
 def keep() -> float:
-    """Seconds that a monitor lives after the last call: ``$AMLTRAIN_MONITOR_KEEP``, else 30."""
+    """Return the seconds that a monitor lives after the last call: ``$AMLTRAIN_MONITOR_KEEP``, else 30."""
     try:
         return max(0.1, float(os.environ["AMLTRAIN_MONITOR_KEEP"]))
     except (KeyError, ValueError):
@@ -47,12 +47,12 @@ def keep() -> float:
 
 
 def bad(message: str) -> AgentError:
-    """What the caller asked for wrongly."""
+    """Return the error for an invalid request."""
     return AgentError("CommandError", message)
 
 
 def serve(context: AgentContext, payload: Json) -> Json:
-    """The call; see the module's docstring."""
+    """Serve the call ``monitor``; see the module's docstring."""
     name, gpus, period = payload.get("id"), payload.get("gpus"), payload.get("period", 1.0)
     if not valid_run_id(name):
         raise bad("%r is not a monitor's id (letters, digits, '.', '_' and '-', at most 100)." % (name,))
@@ -71,23 +71,25 @@ def serve(context: AgentContext, payload: Json) -> Json:
         _sweep(os.path.dirname(folder))
     until = protocol.mono() + START_TIMEOUT_S
     while protocol.mono() < until:
-        pid = _kept(folder)
-        if pid is None and _claimed(folder):
+        pid = _extend(folder)
+        if pid is None and _claim(folder):
             pid = _start(context, folder, {"schema": SCHEMA, "gpus": gpus, "period": period, "queue": context.queue})
         if pid is not None:
             return {"id": name, "folder": folder, "pid": pid}
         time.sleep(0.02)
-    raise AgentError("StateError", "The monitor in %s does not come up. Try another id." % folder)
+    raise AgentError(
+        "StateError", "The monitor in %s did not start within %g s. Try another id." % (folder, START_TIMEOUT_S)
+    )
 
 
-def _kept(folder: str) -> Optional[int]:
-    """Keep a live monitor alive; its keeper's pid, or ``None`` when there is none."""
+def _extend(folder: str) -> Optional[int]:
+    """Keep a live monitor alive; return the pid of its process, or ``None`` if there is none."""
     record = _record(folder)
-    if not _lives(record):
+    if not _is_alive(record):
         return None
     try:
-        os.utime(os.path.join(folder, KEPT))
-    except OSError:  # it is just leaving
+        os.utime(os.path.join(folder, LAST_CALL))
+    except OSError:  # the monitor is just ending
         return None
     return int(record["pid"])
 
@@ -96,12 +98,12 @@ def _record(folder: str) -> Json:
     return read_json(os.path.join(folder, RECORD), "Monitor folder") or {}
 
 
-def _lives(record: Json) -> bool:
+def _is_alive(record: Json) -> bool:
     return record.get("node") == node() and record.get("boot") == boot_id() and alive(record)
 
 
-def _claimed(folder: str) -> bool:
-    """Take the right to start a monitor in `folder`; only one of several callers gets it."""
+def _claim(folder: str) -> bool:
+    """Claim the right to start a monitor in `folder`; return ``True`` to one of several callers."""
     try:
         os.mkdir(folder, 0o700)
         return True
@@ -111,24 +113,24 @@ def _claimed(folder: str) -> bool:
         raise not_writable(folder, error) from error
     try:
         if _record(folder):
-            # Its keeper was killed. Its rows are kept: a reader goes on where it was.
+            # The monitor process was killed. Its rows are kept: a reader continues in them.
             os.rename(os.path.join(folder, RECORD), os.path.join(folder, "%s.%s" % (RECORD, os.urandom(4).hex())))
             return True
         if time.time() - os.stat(folder).st_mtime > START_TIMEOUT_S:
-            remove(folder)  # who made it never came to start anything
+            remove(folder)  # the caller that created it never started a monitor
     except OSError:  # another caller was faster
         pass
     return False
 
 
-def _start(context: AgentContext, folder: str, asked: Json) -> int:
+def _start(context: AgentContext, folder: str, request: Json) -> int:
     try:
         for name in ("telemetry", "log"):
             os.makedirs(os.path.join(folder, name), mode=0o700, exist_ok=True)
-        write_json(os.path.join(folder, ASKED), asked)
-        os.close(os.open(os.path.join(folder, KEPT), os.O_CREAT | os.O_WRONLY, 0o600))
+        write_json(os.path.join(folder, REQUEST), request)
+        os.close(os.open(os.path.join(folder, LAST_CALL), os.O_CREAT | os.O_WRONLY, 0o600))
         words = [sys.executable, "-I", "-S", context.agent or dispatcher_client.zipapp(context.home), "monitor", folder]
-        done = subprocess.run(
+        completed = subprocess.run(
             words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -139,7 +141,7 @@ def _start(context: AgentContext, folder: str, asked: Json) -> int:
             timeout=START_TIMEOUT_S,
             check=False,
         )
-        answer = json.loads(done.stdout.decode() or "{}")
+        answer = json.loads(completed.stdout.decode() or "{}")
     except (OSError, ValueError, subprocess.SubprocessError, AgentError) as error:
         remove(folder)
         if isinstance(error, AgentError):
@@ -148,34 +150,32 @@ def _start(context: AgentContext, folder: str, asked: Json) -> int:
     if "pid" in answer:
         return int(answer["pid"])
     remove(folder)
-    refused = answer.get("error") or {}
-    why = "it ended with code %d" % done.returncode
-    raise AgentError(
-        str(refused.get("type") or "StateError"), str(refused.get("message") or "The monitor does not run: %s" % why)
-    )
+    error_ = answer.get("error") or {}
+    message = "The monitor in %s ended with code %d." % (folder, completed.returncode)
+    raise AgentError(str(error_.get("type") or "StateError"), str(error_.get("message") or message))
 
 
 def _stop(folder: str) -> None:
     record = _record(folder)
-    if _lives(record):
+    if _is_alive(record):
         try:
             os.kill(record["pid"], signal.SIGTERM)
         except OSError:
             pass
         until = protocol.mono() + STOP_TIMEOUT_S
-        while _lives(record) and protocol.mono() < until:
+        while _is_alive(record) and protocol.mono() < until:
             time.sleep(0.01)
     remove(folder)
 
 
 def _sweep(monitors: str) -> None:
-    """Remove what killed keepers and cut-off removals have left."""
+    """Remove the folders of killed monitor processes and unfinished removals."""
     for name in os.listdir(monitors):
         path = os.path.join(monitors, name)
         try:
-            asked = os.path.join(path, KEPT)
-            # A living one is touched twice a minute, on whatever machine it is.
-            if time.time() - os.stat(asked if os.path.exists(asked) else path).st_mtime < STALE_AFTER_S:
+            last_call = os.path.join(path, LAST_CALL)
+            # The file of a live monitor is touched twice a minute, on whatever machine it runs.
+            if time.time() - os.stat(last_call if os.path.exists(last_call) else path).st_mtime < STALE_AFTER_S:
                 continue
         except OSError:
             continue
@@ -186,7 +186,7 @@ def _sweep(monitors: str) -> None:
 
 
 def remove(folder: str) -> None:
-    """Remove a monitor's folder, gone at once for all readers."""
+    """Remove a monitor's folder; for readers it disappears in one step."""
     trash = os.path.join(os.path.dirname(folder), ".gone-%s" % os.urandom(6).hex())
     try:
         os.rename(folder, trash)

@@ -1,4 +1,4 @@
-"""The process that keeps a monitor: forks its sampler, and goes when nobody asks any more."""
+"""Process of a monitor: forks its sampler, and ends some time after the last call."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ..protocol import SCHEMA, AgentError, read_json, write_json
 from ..queue.gpu_probe import KnownGpus
 from ..supervise.helpers import Helper, dismiss
 from . import driver_state, nvml, sampler
-from .monitor import ASKED, KEPT, LOG_FILE, RECORD, bad, keep, remove
+from .monitor import LAST_CALL, LOG_FILE, RECORD, REQUEST, bad, keep, remove
 
 Json = Dict[str, Any]
 
-#: Seconds between looks for the last call.
-_TURN = 0.5
+#: Seconds between checks of the last call.
+_CHECK_INTERVAL_S = 0.5
 
 
 def detach(folder: str) -> int:
-    """Body of ``agent.pyz monitor``: print one JSON line when the keeper keeps, or why not."""
-    asked = read_json(os.path.join(folder, ASKED), "Monitor folder") or {}
-    found = _probe()
-    lost = _lost(found, asked.get("queue"))
+    """Body of ``agent.pyz monitor``: print one JSON line, the pid of the monitor process or an error."""
+    request = read_json(os.path.join(folder, REQUEST), "Monitor folder") or {}
+    probe = _probe()
+    lost = _lost(probe, request.get("queue"))
     try:
-        _check(asked.get("gpus") or (), found, lost)
+        _check(request.get("gpus") or (), probe, lost)
     except AgentError as error:
         print(json.dumps(error.answer()))
         return 1
@@ -42,8 +42,8 @@ def detach(folder: str) -> int:
     os.close(reader)
     code = 70
     try:
-        code = _keep(folder, asked.get("gpus"), float(asked["period"]), writer, lost)
-    except BaseException:  # the body of a process: whatever it is goes to its log
+        code = _run(folder, request.get("gpus"), float(request["period"]), writer, lost)
+    except BaseException:  # the body of a process: every error goes to its log
         import traceback
 
         traceback.print_exc()
@@ -54,7 +54,7 @@ def detach(folder: str) -> int:
 
 
 def _probe() -> Json:
-    """What NVML knows; asked in a child, so that we fork without its threads."""
+    """Return the result of an NVML probe in a child, so that this process forks without NVML's threads."""
     pid, reader = nvml.start_probe()
     data, began = b"", protocol.mono()
     until = began + nvml.probe_timeout_s()
@@ -71,49 +71,49 @@ def _probe() -> Json:
     return nvml.parse_probe(data, protocol.mono() - began)
 
 
-def _lost(found: Json, queue: Any) -> List[Json]:
-    """GPUs of this boot that the probe did not find usable, as far as the queue folder remembers them."""
-    if found["driver"] != driver_state.WORKS or not isinstance(queue, str):
+def _lost(probe: Json, queue: Any) -> List[Json]:
+    """Return GPUs of this boot that the probe did not find usable, from the memory of the queue folder."""
+    if probe["driver"] != driver_state.WORKS or not isinstance(queue, str):
         return []
-    return KnownGpus(queue).lost([gpu["uuid"] for gpu in found["present"]], found["lost"])
+    return KnownGpus(queue).lost([gpu["uuid"] for gpu in probe["present"]], probe["lost"])
 
 
-def _check(wanted: Sequence[int], found: Json, lost: Sequence[Json]) -> None:
-    """Refuse GPUs that are not here."""
-    # A split GPU is watched with its instances; the probe lists these in its place.
-    known = {gpu.get("parent", gpu["index"]) for gpu in [*found["gpus"], *lost]}
-    for index in wanted:
+def _check(requested: Sequence[int], probe: Json, lost: Sequence[Json]) -> None:
+    """Refuse GPUs that this machine does not have."""
+    # A split GPU is sampled with its instances; the probe lists these in its place.
+    known = {gpu.get("parent", gpu["index"]) for gpu in [*probe["gpus"], *lost]}
+    for index in requested:
         if index not in known:
             listed = ", ".join(str(number) for number in sorted(known))
-            there = "There are: %s." % listed if known else "There is none: %s." % found["note"]
-            raise bad("There is no GPU %d on this machine. %s" % (index, there))
+            existing = "There are: %s." % listed if known else "There is none: %s." % probe["note"]
+            raise bad("There is no GPU %d on this machine. %s" % (index, existing))
 
 
-def _keep(folder: str, gpus: Optional[List[int]], period: float, ready: int, lost: List[Json]) -> int:
+def _run(folder: str, gpus: Optional[List[int]], period: float, ready: int, lost: List[Json]) -> int:
     stdio_to(os.path.join(folder, LOG_FILE))
     os.umask(0o077)
     wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    keeper = os.getpid()
-    me = identity(keeper) or {}
+    own_pid = os.getpid()
+    me = identity(own_pid) or {}
     write_json(os.path.join(folder, RECORD), dict(me, schema=SCHEMA, node=node(), boot=boot_id()))
-    os.write(ready, json.dumps({"pid": keeper}).encode())
+    os.write(ready, json.dumps({"pid": own_pid}).encode())
     os.close(ready)
     helper = Helper("sampler")
     helper.due = protocol.mono()
-    kept, since = _touched(folder), protocol.mono()
+    last_call, since = _last_call(folder), protocol.mono()
     while True:
         now = protocol.mono()
         if helper.due is not None and now >= helper.due:
-            helper.fork(folder, lambda: sampler.watch(folder, gpus, period, lambda: os.getppid() == keeper, lost))
-        pause = _TURN if helper.due is None else min(_TURN, helper.due - now)
+            helper.fork(folder, lambda: sampler.watch(folder, gpus, period, lambda: os.getppid() == own_pid, lost))
+        pause = _CHECK_INTERVAL_S if helper.due is None else min(_CHECK_INTERVAL_S, helper.due - now)
         if select.select([wakeup], [], [], max(0.0, pause))[0] and signal.SIGTERM in drain(wakeup):
             break
         _reap(helper)
-        touched = _touched(folder)
-        if touched != kept:
-            kept, since = touched, protocol.mono()
-        if touched is None or protocol.mono() - since > keep():
+        newest = _last_call(folder)
+        if newest != last_call:
+            last_call, since = newest, protocol.mono()
+        if newest is None or protocol.mono() - since > keep():
             break
     dismiss(helper.pid)
     return 0
@@ -131,9 +131,9 @@ def _reap(helper: Any) -> None:
         pass
 
 
-def _touched(folder: str) -> Optional[int]:
-    """When somebody asked last; ``None`` when the folder was taken away."""
+def _last_call(folder: str) -> Optional[int]:
+    """Return the time of the last call; ``None`` if the folder was removed."""
     try:
-        return os.stat(os.path.join(folder, KEPT)).st_mtime_ns
+        return os.stat(os.path.join(folder, LAST_CALL)).st_mtime_ns
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""What NVML says of this machine's GPUs, asked in a short-lived child."""
+"""NVML's description of this machine's GPUs, read in a short-lived child process."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ MAX_BYTES = 1 << 50
 Value = Optional[float]
 
 
-def number(value: int, most: Optional[float] = None) -> Optional[int]:
-    """The value, or ``None`` for a sentinel and for more than `most`."""
-    return None if value in NO_VALUE or (most is not None and value > most) else value
+def number(value: int, maximum: Optional[float] = None) -> Optional[int]:
+    """Return the value; ``None`` for a sentinel and for more than `maximum`."""
+    return None if value in NO_VALUE or (maximum is not None and value > maximum) else value
 
 
-# A tick converts arrays; where no value is too large, as nearly always, C does the work.
+# A tick converts arrays; if no value is too large, which is the usual case, C does the work.
 
 
 def percents(values: Any) -> List[Optional[int]]:
-    """Utilizations, percent, of an array."""
+    """Return the utilizations (percent) in an array."""
     return _up_to(MAX_PERCENT, values)
 
 
 def converter(divisor: int, maximum: float, values: Any) -> Callable[[], List[Any]]:
-    """Return what divides the numbers of an array by `divisor` at each call; ``None`` for a sentinel."""
+    """Return a function that divides the numbers of an array by `divisor`; ``None`` for a sentinel."""
     return partial(_up_to if divisor == 1 else partial(_scaled, divisor), maximum, values)
 
 
 def _scaled(divisor: int, maximum: float, values: Any) -> List[Any]:
-    """Divide; a result under 100 that is not whole gets one decimal."""
+    """Divide; a fractional result under 100 gets one decimal."""
     exact, half = 100 * divisor, divisor // 2
     return [
         (value + half) // divisor if exact <= value <= maximum
@@ -56,30 +56,30 @@ def _scaled(divisor: int, maximum: float, values: Any) -> List[Any]:
     ]  # fmt: skip
 
 
-def _up_to(most: float, values: Any) -> List[Optional[int]]:
-    found: List[Optional[int]] = values.tolist()
-    return found if max(values) <= most else [value if value <= most else None for value in values]
+def _up_to(maximum: float, values: Any) -> List[Optional[int]]:
+    numbers: List[Optional[int]] = values.tolist()
+    return numbers if max(values) <= maximum else [value if value <= maximum else None for value in values]
 
 
 def mebibytes(used: int, total: int) -> Optional[int]:
-    """Memory in use, from bytes; more than there is is no reading."""
+    """Return the used memory in MiB, from bytes; ``None`` if it exceeds the total."""
     return used >> 20 if 0 <= used <= total <= MAX_BYTES and total else None
 
 
 def all_mebibytes(used: Any, total: Any) -> List[Optional[int]]:
-    """Memories in use, from arrays of bytes; see :func:`mebibytes`."""
+    """Return used memories in MiB, from arrays of bytes; see :func:`mebibytes`."""
     if max(used) <= min(total) and min(total) > 0 and max(total) <= MAX_BYTES:
         return [value >> 20 for value in used]
     return [mebibytes(*pair) for pair in zip(used, total)]
 
 
 def size_mebibytes(size: int) -> Optional[int]:
-    """A size in MiB, from bytes."""
+    """Return a size in MiB, from bytes."""
     return size >> 20 if 0 <= size <= MAX_BYTES else None
 
 
 def memory(total: Optional[int], used: Optional[int]) -> Tuple[Optional[int], Optional[int]]:
-    """Size and use of a device's memory, bytes; ``None`` each where it cannot be."""
+    """Return size and use of a device's memory, bytes; ``None`` for an impossible value."""
     if total is None or not 0 < total <= MAX_BYTES:
         return None, None
     return total, used if used is not None and 0 <= used <= total else None
@@ -88,16 +88,16 @@ def memory(total: Optional[int], used: Optional[int]) -> Tuple[Optional[int], Op
 class Part(NamedTuple):
     """One MIG instance."""
 
-    number: int  #: among all devices of the machine
+    number: int  #: unique among all devices of the machine
     parent: int  #: number of its GPU
     instance: int  #: number in its GPU
     handle: Any
-    gpu_instance: Optional[int]  #: ids that the driver's lists of processes have
+    gpu_instance: Optional[int]  #: ids in the driver's lists of processes
     compute_instance: Optional[int]
 
 
 def is_split(nvml: Any, device: Any) -> bool:
-    """Whether MIG is on: CUDA then takes the GPU's instances, never the GPU itself."""
+    """Return whether MIG is on: CUDA then uses the GPU's instances, never the GPU itself."""
     mode = _attempt(nvml.nvmlDeviceGetMigMode, device)
     return bool(mode and mode[0])
 
@@ -117,11 +117,11 @@ def mig_parts(nvml: Any, device: Any, index: int, gpus: int) -> List[Part]:
     found = []
     for number in range(_attempt(nvml.nvmlDeviceGetMaxMigDeviceCount, device) or 0):
         handle = _attempt(nvml.nvmlDeviceGetMigDeviceHandleByIndex, device, number)
-        if handle is not None:  # else nothing is at this place
+        if handle is not None:  # else this number is unused
             gpu_instance = _attempt(nvml.nvmlDeviceGetGpuInstanceId, handle)
             compute_instance = _attempt(nvml.nvmlDeviceGetComputeInstanceId, handle)
-            place = instance_number(index, number, gpus)
-            found.append(Part(place, index, number, handle, gpu_instance, compute_instance))
+            device_number = instance_number(index, number, gpus)
+            found.append(Part(device_number, index, number, handle, gpu_instance, compute_instance))
     return found
 
 
@@ -132,23 +132,23 @@ def _attempt(call: Any, *args: Any) -> Any:
         return None
 
 
-#: A function of the driver's library, or ``None`` where it has none of this name.
+#: Returns a function of the driver's library, or ``None`` for an unknown name.
 Lookup = Callable[[str], Optional[Callable[..., int]]]
 
 _LIST = "nvmlDeviceGetComputeRunningProcesses"
 
 _OK, _TOO_SMALL = 0, 7
 
-#: Codes that speak for one of the functions only: invalid, not supported, no permission, no function, version.
+#: Codes that concern one of the functions only: invalid, not supported, no permission, no function, version.
 _OF_FUNCTION = frozenset({2, 3, 4, 13, 25})
 
-#: What the driver says where it has no number.
+#: What the driver returns for an unknown number.
 NO_NUMBER_32, NO_NUMBER_64 = (1 << 32) - 1, (1 << 64) - 1
 
 #: Bytes of the longest known row: the buffer has this room for each row that the driver may write.
 MAX_ROW = 32
 
-_FIRST_ROOM, _MOST_ROOM = 64, 1 << 16
+_FIRST_ROOM, _MAX_ROOM = 64, 1 << 16
 
 _TRIES = 4
 
@@ -157,18 +157,18 @@ class Row(NamedTuple):
     """A process on a GPU."""
 
     pid: int
-    memory: Optional[int]  #: bytes; ``None``: not told
-    gpu_instance: Optional[int]  #: of MIG; ``None``: not told
+    memory: Optional[int]  #: bytes; ``None``: unknown
+    gpu_instance: Optional[int]  #: of MIG; ``None``: unknown
     compute_instance: Optional[int]
 
 
 class ProcessLists:
-    """Asks for lists of processes.
+    """Reads lists of processes.
 
     Parameters
     ----------
     lookup
-        Gives functions of the driver's library.
+        Returns functions of the driver's library.
     """
 
     def __init__(self, lookup: Lookup) -> None:
@@ -176,23 +176,23 @@ class ProcessLists:
         self._count = ctypes.c_uint(0)
         self._count_at = ctypes.byref(self._count)
         self._make_room(_FIRST_ROOM)
-        #: The function that answered last and the bytes of its rows: it is asked first.
+        #: The function that worked last and the bytes of its rows: it is called first.
         self._last: Optional[Tuple[Callable[..., int], int]] = None
 
     def of(
         self, device: Any, gpu_instance: Optional[int] = None, compute_instance: Optional[int] = None
     ) -> Optional[List[Row]]:
-        """Return the rows of one device, each pid once; ``None`` where the driver does not tell.
+        """Return the rows of one device, each pid once; ``None`` if the driver does not report them.
 
         Parameters
         ----------
         device
             NVML's handle of a GPU or MIG instance.
         gpu_instance, compute_instance
-            Leave out processes that the driver says to be of another instance.
+            Leave out processes that the driver reports as of another instance.
         """
         for function, row in (self._last,) if self._last is not None else self._functions():
-            code, rows = self._ask(function, row, device)
+            code, rows = self._call(function, row, device)
             if code == _OK:
                 self._last = function, row
                 return once(r for r in rows if _is_of(r, gpu_instance, compute_instance)) if rows else rows
@@ -200,11 +200,11 @@ class ProcessLists:
                 return None
         if self._last is None:
             return None
-        self._last = None  # another driver may have come
+        self._last = None  # the driver may be another one now
         return self.of(device, gpu_instance, compute_instance)
 
     def _functions(self) -> Iterator[Tuple[Callable[..., int], int]]:
-        """The library's lists that can be read, in the order in which they are asked, and the bytes of their rows."""
+        """Yield the library's readable list functions in the order of calls, and the bytes of their rows."""
         for name, row in ((_LIST + "_v2", 24), (_LIST + "_v3", self._third_row()), (_LIST, 16)):
             function = self._lookup(name)
             if function is not None:
@@ -216,22 +216,22 @@ class ProcessLists:
         self._buffer_at = ctypes.byref(self._buffer)
 
     def _third_row(self) -> int:
-        # These drivers have the first name and not yet the second.
+        # These drivers have the first function and not yet the second.
         early = self._lookup("nvmlDeviceGetConfComputeMemSizeInfo") is not None
         return 32 if early and self._lookup("nvmlDeviceGetRunningProcessDetailList") is None else 24
 
-    def _ask(self, function: Callable[..., int], row: int, device: Any) -> Tuple[int, List[Row]]:
+    def _call(self, function: Callable[..., int], row: int, device: Any) -> Tuple[int, List[Row]]:
         code = _TOO_SMALL
         for _ in range(_TRIES):
             self._count.value = self._room
             code = function(device, self._count_at, self._buffer_at)
-            told = self._count.value
+            count = self._count.value
             if code == _OK:
-                # A driver that says more than there is room for has written as much as there is room for.
-                return code, _rows(self._buffer, min(told, self._room), row) if told else []
-            if code != _TOO_SMALL or self._room >= _MOST_ROOM:
+                # A driver that reports more than there is room for has filled the room.
+                return code, _rows(self._buffer, min(count, self._room), row) if count else []
+            if code != _TOO_SMALL or self._room >= _MAX_ROOM:
                 break
-            self._make_room(min(_MOST_ROOM, max(2 * self._room, 2 * told + 8)))
+            self._make_room(min(_MAX_ROOM, max(2 * self._room, 2 * count + 8)))
         return code, []
 
 
@@ -255,11 +255,11 @@ def _rows(data: Any, count: int, row: int) -> List[Row]:
 
 def _is_of(row: Row, gpu_instance: Optional[int], compute_instance: Optional[int]) -> bool:
     pairs = ((row.gpu_instance, gpu_instance), (row.compute_instance, compute_instance))
-    return all(told is None or wanted is None or told == wanted for told, wanted in pairs)
+    return all(reported is None or requested is None or reported == requested for reported, requested in pairs)
 
 
 def once(rows: Iterable[Row]) -> List[Row]:
-    """Return rows in which each pid of an instance is there once: in containers a driver may list one twice."""
+    """Return rows with each pid of an instance once: in containers a driver may list one twice."""
     found: Dict[Tuple[int, Optional[int], Optional[int]], Row] = {}
     for row in rows:
         key = (row.pid, row.gpu_instance, row.compute_instance)
@@ -280,12 +280,12 @@ def by_pid(rows: Iterable[Row]) -> List[Tuple[int, Optional[int]]]:
 
 LIBRARY = "libnvidia-ml.so.1"
 
-#: Seconds that a probe may take; a broken driver answers never.
+#: Seconds until a probe is given up; a broken driver may never return.
 PROBE_TIMEOUT_S = 20.0
 
 
 def probe_timeout_s() -> float:
-    """Seconds that a probe may take: ``$AMLTRAIN_NVML_TIMEOUT``, else 20."""
+    """Return the seconds until a probe is given up: ``$AMLTRAIN_NVML_TIMEOUT``, else 20."""
     try:
         return max(0.1, float(os.environ["AMLTRAIN_NVML_TIMEOUT"]))
     except (KeyError, ValueError):
@@ -293,7 +293,7 @@ def probe_timeout_s() -> float:
 
 
 def attempt(call: Callable[..., Any], *args: Any) -> Any:
-    """What a call gives; ``None`` where the board, driver or instance cannot (MIG, vGPU, old boards)."""
+    """Return the result of a call; ``None`` if the board, driver or instance does not support it."""
     try:
         return call(*args)
     except Exception:  # NVML's own errors, and what a binding without the function raises
@@ -301,41 +301,41 @@ def attempt(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def as_text(value: Any) -> Optional[str]:
-    """NVML's text, which older bindings give as bytes."""
+    """Return NVML's text, which older bindings return as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def library() -> Tuple[Any, str]:
-    """The module pynvml (``None`` without it or without a driver), and why it cannot be used."""
+    """Return the module pynvml (``None`` without it or without a driver), and the reason if it cannot be used."""
     try:
         ctypes.CDLL(LIBRARY)
     except OSError:
-        return None, "no NVIDIA driver (%s is not here)" % LIBRARY
+        return None, "no NVIDIA driver found (%s is missing)" % LIBRARY
     try:
         import pynvml
     except ImportError:
-        return None, "the agent was packed without pynvml: pip install nvidia-ml-py"
+        return None, "the agent was built without pynvml: pip install nvidia-ml-py"
     return pynvml, ""
 
 
 def read_gpus() -> Dict[str, Any]:
-    """GPUs of this machine and the driver's state (see `driver_state.result`), by initializing NVML here.
+    """Initialize NVML; return the GPUs of this machine and the driver's state (see `driver_state.result`).
 
     Each GPU is ``{"index", "name", "uuid", "memory_total", "memory_used", "processes":
-    [{"pid", "memory"}] | None, "driver", "cuda"}``; bytes and versions; ``None`` where the device cannot tell.
-    In place of a GPU that is split by MIG there are its instances, which also have ``mig`` (true), ``parent``,
+    [{"pid", "memory"}] | None, "driver", "cuda"}``; bytes and versions; ``None`` if the device does not report it.
+    A GPU that is split by MIG is replaced by its instances, which also have ``mig`` (true), ``parent``,
     ``instance`` (numbers of the GPU and in it), ``parent_uuid``, ``gpu_instance``, ``compute_instance``.
     """
-    pynvml, why = library()
+    pynvml, reason = library()
     if pynvml is None:
-        broken = "pynvml" in why and driver_state.has_hardware()
+        broken = "pynvml" in reason and driver_state.has_hardware()
         return driver_state.result(
-            driver_state.BROKEN if broken else driver_state.ABSENT, why, driver_state.NO_BINDING if broken else None
+            driver_state.BROKEN if broken else driver_state.ABSENT, reason, driver_state.NO_BINDING if broken else None
         )
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
-    except Exception as error:  # a broken driver may raise what ctypes raises, too
+    except Exception as error:  # a broken driver may also raise errors of ctypes
         return driver_state.failed_init(error)
     gpus: List[Dict[str, Any]] = []
     notes: List[str] = []
@@ -344,7 +344,7 @@ def read_gpus() -> Dict[str, Any]:
     lists = ProcessLists(lambda name: attempt(pynvml._nvmlGetFunctionPointer, name))
     for index in range(count):
         device, uuid, reason = _identified(pynvml, index)
-        if reason or uuid is None:  # nobody can be given it
+        if reason or uuid is None:  # no job can get it
             name = None if device is None else as_text(attempt(pynvml.nvmlDeviceGetName, device))
             lost.append({"index": index, "name": name, "uuid": uuid, "reason": reason})
             continue
@@ -353,33 +353,41 @@ def read_gpus() -> Dict[str, Any]:
         if not is_split(pynvml, device):
             gpus.append(_facts(pynvml, device, index, uuid, lists.of(device)))
             continue
-        # CUDA takes an instance of a split GPU, never the GPU itself.
+        # CUDA uses an instance of a split GPU, never the GPU itself.
         parts = mig_parts(pynvml, device, index, count)
         if not parts:
             notes.append(
                 "GPU %d is in MIG mode and has no instance, so CUDA cannot use it. Create some with"
                 " `nvidia-smi mig -cgi`, or switch MIG off" % index
             )
-        for part in parts:
-            own = as_text(attempt(pynvml.nvmlDeviceGetUUID, part.handle))
-            if own is not None:
-                ids = (part.gpu_instance, part.compute_instance)
-                rows = lists.of(part.handle, *ids)
-                if rows is None and part.gpu_instance is not None:
-                    # The GPU lists the processes of all its instances; a row without ids may be of this one.
-                    rows = lists.of(device, *ids)
-                facts = _facts(pynvml, part.handle, part.number, own, rows)
-                facts.update(mig=True, parent=index, instance=part.instance, parent_uuid=uuid)
-                facts.update(gpu_instance=part.gpu_instance, compute_instance=part.compute_instance)
-                gpus.append(facts)
+        gpus += _instance_facts(pynvml, lists, device, uuid, parts)
 
-    told = versions(pynvml)
+    driver_versions = versions(pynvml)
     for gpu in gpus:
-        gpu.update(told)
+        gpu.update(driver_versions)
     attempt(pynvml.nvmlShutdown)
     if not gpus and not notes and not lost:
-        notes = ["the NVIDIA driver is here and knows no GPU"]
+        notes = ["the NVIDIA driver knows no GPU"]
     return driver_state.result(driver_state.WORKS, "; ".join(notes), None, gpus, present, lost)
+
+
+def _instance_facts(
+    pynvml: Any, lists: ProcessLists, device: Any, uuid: str, parts: Iterable[Part]
+) -> Iterator[Dict[str, Any]]:
+    """Yield the facts of the instances of one GPU."""
+    for part in parts:
+        own = as_text(attempt(pynvml.nvmlDeviceGetUUID, part.handle))
+        if own is None:
+            continue
+        ids = (part.gpu_instance, part.compute_instance)
+        rows = lists.of(part.handle, *ids)
+        if rows is None and part.gpu_instance is not None:
+            # The GPU lists the processes of all its instances; a row without ids may be of this one.
+            rows = lists.of(device, *ids)
+        facts = _facts(pynvml, part.handle, part.number, own, rows)
+        facts.update(mig=True, parent=part.parent, instance=part.instance, parent_uuid=uuid)
+        facts.update(gpu_instance=part.gpu_instance, compute_instance=part.compute_instance)
+        yield facts
 
 
 def _facts(pynvml: Any, device: Any, index: int, uuid: str, rows: Optional[List[Row]]) -> Dict[str, Any]:
@@ -395,7 +403,7 @@ def _facts(pynvml: Any, device: Any, index: int, uuid: str, rows: Optional[List[
 
 
 def _identified(pynvml: Any, index: int) -> Tuple[Any, Optional[str], str]:
-    """Handle and UUID of a GPU, as far as the driver gives them, and why it cannot be used (empty: it can)."""
+    """Return handle and UUID of a GPU, if the driver reports them, and why it cannot be used (empty: it can)."""
     device: Any = None
     uuid: Optional[str] = None
     try:
@@ -403,7 +411,7 @@ def _identified(pynvml: Any, index: int) -> Tuple[Any, Optional[str], str]:
         uuid = as_text(pynvml.nvmlDeviceGetUUID(device))
     except Exception as error:
         return device, uuid, driver_state.lost_reason(driver_state.code_of(error), error)
-    try:  # a driver may know the name of a GPU that is gone
+    try:  # a driver may know the name of a lost GPU
         pynvml.nvmlDeviceGetMemoryInfo(device)
     except Exception as error:
         code = driver_state.code_of(error)
@@ -413,12 +421,12 @@ def _identified(pynvml: Any, index: int) -> Tuple[Any, Optional[str], str]:
 
 
 def start_probe() -> Tuple[int, int]:
-    """Fork a child that runs :func:`read_gpus`; its pid and the pipe with the JSON answer.
+    """Fork a child that runs :func:`read_gpus`; return its pid and the pipe with the JSON result.
 
     Raises
     ------
     OSError
-        No process or no pipe can be made now.
+        The process or the pipe cannot be created.
     """
     reader, writer = os.pipe()
     try:
@@ -446,12 +454,12 @@ def start_probe() -> Tuple[int, int]:
 
 
 def parse_probe(data: bytes, seconds: float = PROBE_TIMEOUT_S) -> Dict[str, Any]:
-    """The answer of a probe; one that ended without is a driver that does not work.
+    """Return the result of a probe; a probe that ended without one means a broken driver.
 
     Parameters
     ----------
     seconds
-        How long the probe took.
+        Duration of the probe.
     """
     try:
         value = json.loads(data.decode())
@@ -468,7 +476,7 @@ def parse_probe(data: bytes, seconds: float = PROBE_TIMEOUT_S) -> Dict[str, Any]
 
 
 def preload() -> None:
-    """Import pynvml here (its import touches no driver), so that later probes need not."""
+    """Import pynvml here (the import touches no driver), so that later probes need not."""
     if "pynvml" not in sys.modules:
         try:
             import pynvml  # noqa: F401
@@ -477,7 +485,7 @@ def preload() -> None:
 
 
 def versions(pynvml: Any) -> Dict[str, Optional[str]]:
-    """``{"driver": "580.65.06", "cuda": "13.0"}`` of an initialized NVML; ``None`` where it does not tell."""
+    """Return ``{"driver": "580.65.06", "cuda": "13.0"}`` of an initialized NVML; ``None`` if it is unknown."""
     number = attempt(pynvml.nvmlSystemGetCudaDriverVersion_v2)
     return {
         "driver": as_text(attempt(pynvml.nvmlSystemGetDriverVersion)),

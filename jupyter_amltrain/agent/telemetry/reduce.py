@@ -1,7 +1,7 @@
-"""Reduce samples to minimum, mean and maximum; ``None`` is *unknown* and counts for nothing.
+"""Reduce samples to minimum, mean and maximum; ``None`` is *unknown* and is ignored.
 
-The rule of every chart, minute and summary: the minimum of the minima, the maximum of the maxima, and
-the mean weighted by the samples behind it. ``kernel/history.py`` applies it to NumPy arrays.
+All charts, minutes and summaries use this rule: the minimum of the minima, the maximum of the maxima, and
+the mean weighted by the number of samples. ``kernel/history.py`` applies it to NumPy arrays.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Value = Optional[float]
 
 
 class Reduced(NamedTuple):
-    """Minimum, mean and maximum of some samples; all ``None`` if none is known."""
+    """Minimum, mean and maximum of some samples; all ``None`` if no sample is known."""
 
     low: Value
     mean: Value
@@ -29,24 +29,24 @@ def reduce(values: Iterable[Value]) -> Reduced:
 
 
 def mean(values: Iterable[Value]) -> Value:
-    """Return the mean of what is known."""
+    """Return the mean of the known values."""
     return reduce(values).mean
 
 
 def highest(values: Iterable[Value]) -> Value:
-    """Return the maximum of what is known."""
+    """Return the maximum of the known values."""
     return max((value for value in values if value is not None), default=None)
 
 
 class Reducer:
-    """Samples of one column, taken one after the other; of constant size.
+    """Running sums of the samples of one column; of constant size.
 
     Attributes
     ----------
     total
         Sum of value x weight.
     weight
-        Of the known samples.
+        Total weight of the known samples.
     high
         Their maximum.
     """
@@ -57,7 +57,7 @@ class Reducer:
         self.total, self.weight, self.high = total, weight, high
 
     def add(self, value: Value, weight: float = 1) -> None:
-        """Take a sample."""
+        """Add a sample."""
         if value is not None:
             self.total += value * weight
             self.weight += weight
@@ -65,7 +65,7 @@ class Reducer:
                 self.high = value
 
     def add_all(self, values: Iterable[Value], weights: Optional[Sequence[float]] = None) -> None:
-        """Take samples, of equal weight unless `weights` are given."""
+        """Add samples, of equal weight unless `weights` are given."""
         if weights is None:
             known = [value for value in values if value is not None]
             self.total += sum(known)
@@ -89,5 +89,5 @@ class Reducer:
         return value if digits is None else round(value, digits)
 
     def state(self) -> List[Value]:
-        """What to keep in a file: the arguments of another one."""
+        """Return the values for a file: the arguments of a new reducer."""
         return [self.total, self.weight, self.high]

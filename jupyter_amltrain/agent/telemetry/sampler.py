@@ -1,6 +1,6 @@
 """The loop that samples a run's processes, its machine and its GPUs into ``telemetry/``.
 
-It runs in a process of its own, which forks nothing, so that it may hold the driver open.
+The loop runs in a process of its own, which forks nothing, so that it may keep the driver open.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .reduce import highest
 from .summary import Summary
 from .torch_memory import TorchMemory
 
-#: What changes seldom is told again after so many closed minutes; readers of a long file begin an hour before its end.
-REPEAT_MINUTES = 5
+#: Slow values are written again every so many closed minutes; readers of a long file begin an hour before its end.
+REWRITE_MINUTES = 5
 
 
 def period() -> float:
-    """Seconds between samples: ``$AMLTRAIN_SAMPLE_PERIOD``, else 1."""
+    """Return the seconds between samples: ``$AMLTRAIN_SAMPLE_PERIOD``, else 1."""
     try:
         return max(0.01, float(os.environ["AMLTRAIN_SAMPLE_PERIOD"]))
     except (KeyError, ValueError):
@@ -45,18 +45,18 @@ def find_gpus(
     known: Optional[List[Dict[str, Any]]],
     lost: Sequence[Mapping[str, Any]] = (),
 ) -> Tuple[GpuReadings, str]:
-    """Open the GPUs, and say in one sentence why some or all cannot be read.
+    """Open the GPUs; return their readings, and one sentence if some or all cannot be read.
 
     Parameters
     ----------
     uuids
-        Devices of the run; ``None`` for a machine that is watched.
+        Devices of the run; ``None`` for a monitor.
     indices
-        Which GPUs of a watched machine; ``None`` for all.
+        GPUs of a monitor; ``None`` for all.
     known
         The header's ``gpus`` of an earlier sampler of this file.
     lost
-        GPUs of a watched machine that cannot be used now (see `known_gpus`): they are shown, and looked for.
+        GPUs of a monitor that cannot be used now (see `KnownGpus`): they are listed, and looked for.
     """
     driver: Optional[Driver] = None
     devices: List[Device] = []
@@ -68,12 +68,12 @@ def find_gpus(
         elif uuids is not None:
             found = driver.by_uuid(uuids)
             devices = [found[uuid] for uuid in uuids if uuid in found]
-            away = [uuid for uuid in uuids if uuid not in found]
-            note = "the driver does not know %s" % ", ".join(away) if away else ""
+            unknown = [uuid for uuid in uuids if uuid not in found]
+            note = "the driver does not know %s" % ", ".join(unknown) if unknown else ""
         else:
             devices = driver.devices(indices)
             lost = [gpu for gpu in lost if indices is None or gpu["index"] in indices]
-            note = driver_state.lost_text(lost) or ("" if devices else "the NVIDIA driver is here and knows no GPU")
+            note = driver_state.lost_text(lost) or ("" if devices else "the NVIDIA driver knows no GPU")
     except DriverError as error:
         note = str(error)
     by_uuid = {device.uuid: device for device in devices}
@@ -84,7 +84,7 @@ def find_gpus(
         _add_lost(gpus, lost)
     readings = GpuReadings(driver, gpus, by_uuid)
     slow = SlowReader(readings)
-    readings.read()  # a function that this driver lacks is replaced by the next reading
+    readings.read()  # a function that this driver lacks is replaced at the next reading
     first = readings.read()
     for i, gpu in enumerate(gpus):
         values, energy = slow.read(i)
@@ -97,7 +97,7 @@ def find_gpus(
 
 
 def _add_lost(gpus: List[Dict[str, Any]], lost: Sequence[Mapping[str, Any]]) -> None:
-    """Add GPUs that the driver does not show, in their places; one whose number another GPU has now is left out."""
+    """Insert GPUs that the driver does not list, by number; one whose number another GPU has now is left out."""
     numbers = {gpu["index"] for gpu in gpus}
     gpus += [
         {"index": gpu["index"], "uuid": gpu["uuid"] or "", "name": gpu["name"], "mig": False}
@@ -109,11 +109,11 @@ def _add_lost(gpus: List[Dict[str, Any]], lost: Sequence[Mapping[str, Any]]) -> 
 
 
 class Share(NamedTuple):
-    """A machine of a run whose processes were started by a service, one supervisor each."""
+    """A machine of a service's run; the service starts one supervisor for each process."""
 
     node: int  #: number of the machine within the run
-    mark: str  #: how the marks of its processes begin
-    grace: Optional[float]  #: seconds until GPUs may be called unused; ``None``: nobody asks
+    mark: str  #: beginning of the marks of its processes
+    grace: Optional[float]  #: seconds until GPUs may be reported as unused; ``None``: no check
 
 
 class Sampler:
@@ -124,13 +124,13 @@ class Sampler:
     folder
         Folder that holds ``telemetry``.
     root
-        The supervisor's pid; ``None`` where no run is watched.
+        The supervisor's pid; ``None`` without a run.
     every
         Seconds between ticks.
     uuids, indices
-        See :func:`find_gpus`; no GPU is looked for with an empty list of either.
+        See :func:`find_gpus`; an empty list of either means no GPU.
     share
-        Where this machine stands in a run that a service has started.
+        Position of this machine in a run that a service has started.
     lost
         See :func:`find_gpus`.
 
@@ -165,7 +165,7 @@ class Sampler:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
         self.slow_metrics = SlowMetrics(self.readings)
-        self._minutes_told = 0
+        self._closed_minutes = 0
         self.incidents = GpuIncidents(folder, self.readings, self.node)
         self.torch = TorchMemory(folder, self.readings.gpus)
         self.usage_check: Optional[gpu_usage.GpuUsageCheck] = None
@@ -174,7 +174,7 @@ class Sampler:
             busy = [gpu.get("baseline_util") for gpu in self.readings.gpus]
             self.usage_check = gpu_usage.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note, busy)
         elif share and share.grace is not None and self.readings.gpus:
-            # What is on them while a process of the run is there may be its own.
+            # If a process of the run is running already, memory on the GPUs may be its own.
             free = not self.usage.members()
             baselines = [gpu.get("baseline") if free else None for gpu in self.readings.gpus]
             busy = [gpu.get("baseline_util") if free else None for gpu in self.readings.gpus]
@@ -189,8 +189,8 @@ class Sampler:
         ]  # fmt: skip
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
         self.summary = Summary(folder, self.file.header, self._figures)
-        self._go_on()
-        # The first differences need a tick before them.
+        self._resume()
+        # The first differences need an earlier reading.
         self.usage.read()
 
     def _header(self, note: str) -> Dict[str, Any]:
@@ -207,11 +207,11 @@ class Sampler:
         )
 
     def _figures(self, i: int) -> Dict[str, Any]:
-        """What the summary says of one GPU beside its ticks."""
+        """Return the summary's values of one GPU that do not come from ticks."""
         return {**self.incidents.figures(i), **self.torch.figures(i)}
 
-    def _go_on(self) -> None:
-        """Take in what an earlier sampler has written since its last minute."""
+    def _resume(self) -> None:
+        """Add the ticks that an earlier sampler has written since its last minute."""
         minutes, summary = self.minutes, self.summary
         earlier = minutes if minutes.offset <= summary.offset else summary
         for tick in self.file.ticks(earlier.offset, earlier.seq):
@@ -230,30 +230,30 @@ class Sampler:
             self.incidents.after_reading([row for rows in self.slow_metrics.processes for row in rows])
             self.torch.read(members)
             self.slow_metrics.add(self.torch.values)
-        self._tell_sharing(members)
-        # To 10 ms: nobody sees more of a tick a second.
+        self._note_sharing(members)
+        # 10 ms are precise enough for one tick per second.
         t = round(protocol.wall(), 2 if self.every >= 1 else 3)
         if self.minutes.closes(t):
             self.summary.add(self.minutes.close())
             self.summary.save()
-            self.figures.forget()
-            self._minutes_told += 1
-            if self._minutes_told % REPEAT_MINUTES == 0:
-                self.slow_metrics.forget()
+            self.figures.write_again()
+            self._closed_minutes += 1
+            if self._closed_minutes % REWRITE_MINUTES == 0:
+                self.slow_metrics.write_again()
         for i, count in self.slow_metrics.take_energy().items():
             self.summary.energy(i, t, count)
-        told, what = self.slow_metrics.news()
-        told = [dict(one, t=t) if "note" in one else one for one in told]
+        objects, update = self.slow_metrics.news()
+        objects = [dict(one, t=t) if "note" in one else one for one in objects]
         figures = self.figures.read()
         if figures is not None:
-            told.append({"figures": figures})
-        tick = self.file.add(t, values, gpus, told, self.figures.held())
+            objects.append({"figures": figures})
+        tick = self.file.add(t, values, gpus, objects, self.figures.held())
         if tick is not None:
-            self.slow_metrics.written(what)
+            self.slow_metrics.written(update)
             if figures is not None:
                 self.figures.written(figures)
             self.minutes.add(tick)
-            notes = [one["note"] for one in told if "note" in one]
+            notes = [one["note"] for one in objects if "note" in one]
             if notes:
                 self.summary.note(t, notes)
         if self.usage_check is not None:
@@ -263,8 +263,8 @@ class Sampler:
             ]
             self.usage_check.tick(protocol.mono(), rows, self.slow_metrics.values, members)
 
-    def _tell_sharing(self, members: Collection[int]) -> None:
-        """Note that others have come to the run's GPUs, whatever is known of its own use of them."""
+    def _note_sharing(self, members: Collection[int]) -> None:
+        """Note that processes of other users have appeared on the run's GPUs, whatever the verdict on its own use."""
         if self.sharing is None or self.usage_check is None:
             return
         for at, text in self.sharing.look(self.slow_metrics.processes, members).items():
@@ -272,7 +272,7 @@ class Sampler:
             self.usage_check.share(at)
 
     def close(self) -> None:
-        """The last figures; the minute that is not over stays open for one who goes on."""
+        """Write the last figures; the current minute stays open for a sampler that resumes."""
         self.incidents.close()
         self.summary.note(protocol.wall(), self.readings.notes)
         self.torch.read((), final=True)
@@ -293,18 +293,18 @@ def run(
     ready: Optional[int] = None,
     share: Optional[Share] = None,
 ) -> int:
-    """Body of a forked sampler; ends when it is told to or its supervisor is gone.
+    """Body of a forked sampler; ends at SIGTERM or when its supervisor has ended.
 
     Parameters
     ----------
     root
         Pid of the supervisor.
     devices
-        UUIDs of the GPUs that the run owns; ``None`` for all that are here.
+        UUIDs of the GPUs that the run owns; ``None`` for all of the machine.
     ready
-        Descriptor that gets one byte when the GPUs were read once: the job may start.
+        Descriptor that gets one byte after the first reading of the GPUs: the job may start.
     share
-        Where this machine stands in a run that a service has started.
+        Position of this machine in a run that a service has started.
     """
     every = period()
     wakeup, _ = wake_on(signal.SIGTERM)
@@ -314,7 +314,7 @@ def run(
         if ready is not None:
             try:
                 os.write(ready, b"r")
-            except OSError:  # nobody waits any more
+            except OSError:  # the reader has stopped waiting
                 pass
             os.close(ready)
     return _loop(sampler, lambda: os.getppid() == root, wakeup)
@@ -327,18 +327,18 @@ def watch(
     alive: Callable[[], bool],
     lost: Sequence[Mapping[str, Any]] = (),
 ) -> int:
-    """Body of a sampler of a machine, without a run.
+    """Body of a sampler of a machine without a run.
 
     Parameters
     ----------
     folder
         Folder that holds ``telemetry``.
     indices
-        Which GPUs; ``None`` for all.
+        Numbers of the GPUs; ``None`` for all.
     every
         Seconds between ticks.
     alive
-        Asked at each tick whether to go on.
+        Called at each tick; returns whether to continue.
     lost
         See :func:`find_gpus`.
     """
@@ -353,7 +353,7 @@ def _loop(sampler: Sampler, alive: Callable[[], bool], wakeup: int) -> int:
             break
         testing.hit("sampler_tick")
         sampler.tick()
-        # A late tick moves the later ones: no burst after a stopped machine.
+        # A late tick moves the later ones: no burst after the machine was suspended.
         due = max(due + sampler.every, protocol.mono())
     sampler.close()
     return 0

@@ -1,6 +1,6 @@
-"""``telemetry/summary-<node>.json``: what a run made of its machine, in a few numbers.
+"""``telemetry/summary-<node>.json``: a run's use of its machine, in a few numbers.
 
-Taken minute by minute from the ticks; what is kept between is of one size for ever.
+Computed minute by minute from the ticks; the state between minutes has a constant size.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from .files import Tick
 from .gpu_columns import BY_NAME, MAX_WATTS, SUM, TICKS
 from .reduce import Reducer, highest
 
-#: A longer pause between two ticks (seconds) is no time of the run: the machine slept.
+#: Seconds: a longer pause between two ticks is not counted as time of the run, because the machine slept.
 MAX_PAUSE_S = 60.0
-#: Percent under which a GPU counts as idle, and under which a busy CPU makes us look at the loader.
+#: Percent under which a GPU counts as idle, and under which its utilization is low enough to check the data loader.
 IDLE_PERCENT, LOW_PERCENT = 10, 50.0
-#: MiB over the memory before the run that are use.
+#: MiB over the memory before the run that count as use.
 MEMORY_SLACK_MIB = 64
-#: Points of utilization over those before the run that are use.
+#: Percentage points of utilization over those before the run that count as use.
 BUSY_POINTS = 10
-#: Sentences about the GPUs that are kept; of more, the first and the last.
+#: Maximum number of sentences about the GPUs; of more, the first and the last are kept.
 MAX_NOTES = 100
-#: Joules that a power reading may sum to while the driver's counter stands still.
+#: Joules that power readings may sum to while the driver's counter does not change.
 STILL_J = 60.0
 
 
 class _Gpu:
-    """Sums of one GPU; all of it is kept in the file between restarts."""
+    """Sums of one GPU; all attributes are stored in the file between restarts."""
 
     def __init__(self, state: Optional[Mapping[str, Any]] = None) -> None:
         self.bins = [0] * 101
@@ -38,9 +38,9 @@ class _Gpu:
         self.power: Optional[float] = None  # of the last tick
         self.hot: Optional[float] = None
         self.first: Optional[float] = None
-        #: The driver's counter of energy: first and last mJ, unix seconds of the last, whether it only grew.
+        #: The driver's energy counter: first and last mJ, unix seconds of the last, whether it only increased.
         self.counter: Optional[List[Any]] = None
-        #: Of each figure its value x seconds.
+        #: For each figure, its value x seconds.
         self.figures_sums: Dict[str, Reducer] = {}
         if state:
             self.__dict__.update(state)
@@ -48,24 +48,24 @@ class _Gpu:
             self.figures_sums = {name: Reducer(*sums[:2]) for name, sums in state["figures_sums"].items()}
 
     def state(self) -> Dict[str, Any]:
-        """What to keep in the file, for another one to go on."""
+        """Return the values for the file, from which another sampler resumes."""
         figures = {name: sums.state()[:2] for name, sums in self.figures_sums.items()}
         return dict(self.__dict__, memory=self.memory.state(), figures_sums=figures)
 
     def count(self, t: float, count: Optional[int], begin: Optional[int]) -> None:
-        """Take the driver's counter (mJ); `begin`: where it stood when the file was begun."""
+        """Add a value of the driver's counter (mJ); `begin`: its value in the header of the file."""
         if count is None:
             return
         if self.counter is None:
             self.counter = [count if begin is None else begin, count, t, begin is not None and begin <= count]
             return
         grown, seconds = count - self.counter[1], max(1.0, t - self.counter[2])
-        # It began anew, or jumped further than any board draws: nobody knows what was used.
+        # The counter was reset, or jumped further than any board draws: the use is unknown.
         good = self.counter[3] and 0 <= grown <= 1000 * MAX_WATTS * seconds
         self.counter[1:] = [count, t, good]
 
     def energy(self) -> Tuple[Optional[float], str]:
-        """Wh, and whence: the driver's ``counter``, or samples of ``power`` times their seconds."""
+        """Return Wh and the source: the driver's ``counter``, or samples of ``power`` times their seconds."""
         if self.counter is not None and self.counter[3]:
             joules = (self.counter[1] - self.counter[0]) / 1000
             if joules > 0 or (self.joules or 0.0) <= STILL_J:
@@ -79,7 +79,7 @@ class _Gpu:
         before: Optional[float],
         busy: Optional[float] = None,
     ) -> None:
-        """Take ticks: `columns` by name, `t` has one time more, that before the first."""
+        """Add ticks: `columns` by name; `t` has one more time, that of the tick before the first."""
         util, peak, memory = columns["util"], columns["peak"], columns["memory"]
         for value in util:
             if value is not None:
@@ -100,12 +100,12 @@ class _Gpu:
                     break
 
     def add_figures(self, pauses: Sequence[float], columns: Mapping[str, Sequence[Any]]) -> None:
-        """Take figures of ticks: `columns` by name, weighted by the seconds of each tick (0: stands for no time)."""
+        """Add figures of ticks: `columns` by name, weighted by the seconds of each tick (0: no time)."""
         for name, values in columns.items():
             self.figures_sums.setdefault(name, Reducer()).add_all(values, pauses)
 
     def figure_results(self) -> Dict[str, Any]:
-        """``<figure>_mean``; of a share of time ``<figure>_s``, seconds. ``None``: never known."""
+        """Return ``<figure>_mean``; for a share of time ``<figure>_s``, seconds. ``None``: never known."""
         results: Dict[str, Any] = {}
         for name, sums in self.figures_sums.items():
             if name in BY_NAME and BY_NAME[name].reducer == SUM:
@@ -115,7 +115,7 @@ class _Gpu:
         return results
 
     def percentile(self, share: float) -> Optional[int]:
-        """Least utilization that this share of ticks does not exceed."""
+        """Return the lowest utilization that this share of ticks does not exceed."""
         total, seen = sum(self.bins), 0
         for percent, count in enumerate(self.bins):
             seen += count
@@ -144,16 +144,16 @@ class _Gpu:
 
 
 class Summary:
-    """The summary's file.
+    """The file with the summary.
 
     Parameters
     ----------
     folder
         Folder that holds ``telemetry``.
     header
-        First line of the telemetry file; its ``node`` names ours.
+        First line of the telemetry file; its ``node`` gives the file's name.
     more
-        Called with the position of a GPU, returns further figures of it; ``None``: there are none.
+        Called with the position of a GPU, returns further figures of it; ``None``: no further figures.
 
     Attributes
     ----------
@@ -179,25 +179,25 @@ class Summary:
         self.notes: List[List[Any]] = []  #: unix seconds and sentence
         self.notes_left_out = 0
         try:
-            found = read_json(self.path) or {}
+            stored = read_json(self.path) or {}
         except (OSError, AgentError):
-            found = {}
-        state = found.get("state")
-        if isinstance(found.get("notes"), list):
-            self.notes, self.notes_left_out = found["notes"], found.get("notes_left_out") or 0
+            stored = {}
+        state = stored.get("state")
+        if isinstance(stored.get("notes"), list):
+            self.notes, self.notes_left_out = stored["notes"], stored.get("notes_left_out") or 0
         if isinstance(state, dict) and len(state.get("sums", ())) == len(self.gpus):
             self.sums = [_Gpu(one) for one in state.pop("sums")]
             self.__dict__.update(state)
             self.cpu = Reducer(*state["cpu"])
 
     def add(self, ticks: Sequence[Tick]) -> None:
-        """Take the ticks of a closed minute; those that are in the figures already are left out."""
+        """Add the ticks of a closed minute; those that were added already are left out."""
         ticks = [tick for tick in ticks if tick.seq > self.seq]
         if not ticks:
             return
         columns = list(zip(*(tick.values for tick in ticks)))
         host = dict(zip(self.names, columns))
-        # One time more than ticks: the pause before each.
+        # One more time than ticks: the pause before each.
         t = [self.last if self.last is not None else ticks[0].t] + [tick.t for tick in ticks]
         pauses = [b - a if 0 < b - a < MAX_PAUSE_S else 0.0 for a, b in zip(t, t[1:])]
         self.seconds += sum(pauses)
@@ -216,11 +216,11 @@ class Summary:
         self.seq, self.offset, self.last = ticks[-1].seq, ticks[-1].end, ticks[-1].t
 
     def energy(self, i: int, t: float, count: Optional[int]) -> None:
-        """Take the energy counter (mJ) of the GPU at position `i`, read at `t` (unix seconds)."""
+        """Add the energy counter (mJ) of the GPU at position `i`, read at `t` (unix seconds)."""
         self.sums[i].count(t, count, self.gpus[i].get("energy"))
 
     def note(self, t: float, sentences: Sequence[str]) -> None:
-        """Keep what happened to the GPUs at `t` (unix seconds), on disk at once."""
+        """Store sentences about the GPUs at `t` (unix seconds), and save immediately."""
         self.notes += [[t, sentence] for sentence in sentences]
         while len(self.notes) > MAX_NOTES:
             del self.notes[MAX_NOTES // 2]
@@ -228,7 +228,7 @@ class Summary:
         self.save()
 
     def value(self) -> Dict[str, Any]:
-        """The file's content; units are in its keys' description (percent, MiB, Wh, W, C, seconds; bytes)."""
+        """Return the file's content; units are percent, MiB, Wh, W, C and seconds; bytes for host memory."""
         gpus = [
             dict(
                 index=gpu.get("index"),
@@ -258,7 +258,7 @@ class Summary:
         }
 
     def save(self) -> None:
-        """Replace the file; a full disk leaves the old one, and the ticks from which to make the new."""
+        """Replace the file; a full disk leaves the old one, which the next save replaces."""
         try:
             write_json(self.path, self.value())
         except OSError:
@@ -266,7 +266,7 @@ class Summary:
 
 
 def hint(utils: Sequence[Optional[float]], cpu: Optional[float], cpus: Optional[int]) -> str:
-    """Whether the GPUs seem to have waited for the CPU: one sentence of what was measured, or nothing.
+    """Return whether the GPUs seem to have waited for the CPU: one sentence with the measurements, or nothing.
 
     Parameters
     ----------
@@ -281,13 +281,13 @@ def hint(utils: Sequence[Optional[float]], cpu: Optional[float], cpus: Optional[
     if not known or cpu is None or not cpus:
         return ""
     mean = sum(known) / len(known)
-    if not 1 <= mean < LOW_PERCENT:  # at 0 nobody waited for data
+    if not 1 <= mean < LOW_PERCENT:  # at 0 the GPUs did not wait for data
         return ""
-    seen = "GPU utilization was %.0f %% on average while the run's processes used %.1f of %d CPU cores" % (
+    text = "GPU utilization was %.0f %% on average while the run's processes used %.1f of %d CPU cores" % (
         mean, cpu / 100, cpus,
     )  # fmt: skip
     if cpu >= 80.0 * cpus:
-        return seen + ": the CPU seems to hold the GPU up. Prepare the data beforehand, or on the GPU."
+        return text + ": the CPU seems to hold the GPU up. Prepare the data beforehand, or on the GPU."
     if 85 <= cpu <= 130:
-        return seen + ": one process seems to prepare the data. Give the loader workers (num_workers)."
+        return text + ": one process seems to prepare the data. Give the loader workers (num_workers)."
     return ""

@@ -1,21 +1,21 @@
-"""What a job's Python does to tell the memory of PyTorch's allocator: figures that the driver does not have.
+"""Hook in a job's Python that writes the memory of PyTorch's allocator: figures that the driver does not have.
 
 This file is also written into the run folder as ``hook/sitecustomize.py``, and runs at the start of
-every Python of a job on GPUs. It imports nothing that Python has not, until the script itself has
+every Python of a job on GPUs. It imports only what Python has already imported, until the script itself has
 imported torch *and* torch has initialized CUDA: then a thread writes the figures once a second into
-a small file, so that what was seen last outlives any death of the process. A torch without CUDA
-changes nothing. No error of ours may reach the script.
+a small file, so that the last figures survive any death of the process. A torch without CUDA
+changes nothing. No error of the hook may reach the script.
 """
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # the module typing is not imported in somebody else's program
+TYPE_CHECKING = False  # do not import the module typing into the user's program
 if TYPE_CHECKING:
     from typing import Any
 
-#: Folder for the figures; without it, or with 0, nothing is told.
+#: Variable with the folder for the figures; if unset or 0, nothing is written.
 FOLDER = "AMLTRAIN_TORCH_MEMORY"
 PERIOD_S = 1.0
 
@@ -24,7 +24,7 @@ def _install() -> None:
     """Wait for the import of torch."""
 
     class Finder:
-        """Sees which module is imported, and goes when that is torch."""
+        """Sees which module is imported, and removes itself when that is torch."""
 
         def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
             if name != "torch":
@@ -60,14 +60,14 @@ def _install() -> None:
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # a loader without a place for it
+        except AttributeError:  # a loader whose attributes cannot be set
             pass
 
     def _imported(torch: Any) -> None:
         version = torch.version
         if not getattr(version, "cuda", None) and not getattr(version, "hip", None):
             return
-        # Called by torch once CUDA is initialized, in the process that does it; torch's own seeds wait here, too.
+        # Called by torch once CUDA is initialized, in the process that does it; torch queues its own seeds here, too.
         torch.cuda._lazy_call(lambda: _start(torch))
 
     def _start(torch: Any) -> None:
@@ -79,11 +79,11 @@ def _install() -> None:
             folder = os.environ.get(FOLDER)
             if not folder or folder == "0":
                 return
-            us = os.getpid()
+            own_pid = os.getpid()
             done = threading.Event()
 
             def watch() -> None:
-                writer = _Writer(torch, folder, us)
+                writer = _Writer(torch, folder, own_pid)
                 while not done.wait(PERIOD_S):
                     writer.write()
                 writer.write()
@@ -91,7 +91,7 @@ def _install() -> None:
             thread = threading.Thread(target=watch, name="amltrain-torch-memory", daemon=True)
 
             def close() -> None:
-                if os.getpid() == us:  # not in a process that was forked from this one
+                if os.getpid() == own_pid:  # not in a process that was forked from this one
                     done.set()
                     thread.join(2.0)
 
@@ -112,7 +112,7 @@ def _install() -> None:
         def write(self) -> None:
             try:
                 self._write()
-            except Exception:  # a full disk, a torch of another kind, a driver that is gone
+            except Exception:  # a full disk, a torch of another kind, a driver that was unloaded
                 pass
 
         def _write(self) -> None:
@@ -146,14 +146,14 @@ def _install() -> None:
             self.last = rows
 
         def _uuid(self, at: int) -> Any:
-            found = getattr(self.torch.cuda.get_device_properties(at), "uuid", None)
-            return None if found is None else str(found)
+            uuid = getattr(self.torch.cuda.get_device_properties(at), "uuid", None)
+            return None if uuid is None else str(uuid)
 
     sys.meta_path.insert(0, Finder())
 
 
-def _go_on() -> None:
-    """Run the sitecustomize that stands behind this one on the path: only the first is imported."""
+def _import_next() -> None:
+    """Run the next sitecustomize on the path: Python imports only the first."""
     import os
     from importlib.machinery import PathFinder
 
@@ -174,4 +174,4 @@ if __name__ == "sitecustomize":
         _install()
     except Exception:
         pass
-    _go_on()
+    _import_next()

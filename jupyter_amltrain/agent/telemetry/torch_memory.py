@@ -1,6 +1,6 @@
-"""Memory of PyTorch's allocator: the hook in the job's Python, and what it tells of the run's GPUs.
+"""Memory of PyTorch's allocator: installs the hook in the job's Python, and reads its figures by GPU.
 
-The driver sees what a process has taken; of that PyTorch has reserved most, and its tensors hold a part.
+The driver reports the memory of a process; PyTorch has reserved most of it, and its tensors use a part of that.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .torch_hook import FOLDER
 
 #: Folder of the hook in the run folder.
 HOOK = "hook"
-#: Seconds between looks, and files that are read: a process of the job writes one.
-READ_EVERY_S, MAX_FILES = 2.0, 256
-#: More than any GPU has.
+#: Seconds between readings, and maximum number of files: each process of the job writes one.
+READ_INTERVAL_S, MAX_FILES = 2.0, 256
+#: Upper bound of a GPU's memory.
 MAX_BYTES = 1 << 50
 _FILE = re.compile(r"torch-(\d+)\.json\Z")
 _NAMES = ("allocated", "reserved")
-#: Names of the values: memory of all processes of the run on a GPU now, and the most that was seen.
+#: Names of the values: memory of all processes of the run on a GPU now, and the highest that was seen.
 TORCH = ("torch_allocated", "torch_reserved", "torch_allocated_peak", "torch_reserved_peak")
 
 
@@ -32,22 +32,22 @@ def add_hook(env: Dict[str, str], folder: str) -> None:
     Parameters
     ----------
     env
-        Of the job; with ``AMLTRAIN_TORCH_MEMORY=0`` it stays as it is.
+        Environment of the job; with ``AMLTRAIN_TORCH_MEMORY=0`` it is not changed.
     """
     if env.get(FOLDER) == "0":
         return
-    place = os.path.join(folder, HOOK)
+    hook = os.path.join(folder, HOOK)
     source = pkgutil.get_data(__package__ or "", "torch_hook.py")
     if source is None:
         return
     try:
-        os.makedirs(place, mode=0o700, exist_ok=True)
-        with open(os.path.join(place, "sitecustomize.py"), "wb") as file:
+        os.makedirs(hook, mode=0o700, exist_ok=True)
+        with open(os.path.join(hook, "sitecustomize.py"), "wb") as file:
             file.write(source)
     except OSError:  # the job runs without it
         return
     env[FOLDER] = os.path.join(folder, "telemetry")
-    env["PYTHONPATH"] = os.pathsep.join(part for part in (place, env.get("PYTHONPATH")) if part)
+    env["PYTHONPATH"] = os.pathsep.join(part for part in (hook, env.get("PYTHONPATH")) if part)
 
 
 class TorchMemory:
@@ -58,12 +58,12 @@ class TorchMemory:
     folder
         The run folder.
     gpus
-        Of the telemetry header.
+        GPUs of the telemetry header.
 
     Attributes
     ----------
     values
-        :data:`TORCH` of each GPU (MiB), empty where no process tells them.
+        :data:`TORCH` of each GPU (MiB), empty if no process reports them.
     """
 
     def __init__(self, folder: str, gpus: Sequence[Mapping[str, Any]]) -> None:
@@ -74,18 +74,18 @@ class TorchMemory:
         self.values: List[Dict[str, int]] = [{} for _ in gpus]
 
     def read(self, members: Optional[Collection[int]], final: bool = False) -> None:
-        """Read what the processes have written.
+        """Read the files of the processes.
 
         Parameters
         ----------
         members
-            Pids of the run; the memory of others counts no more. ``None``: nobody knows them.
+            Pids of the run; current memory of other pids is ignored. ``None``: the pids are unknown.
         final
-            Read now, not when it is time to.
+            Read now, even if the interval has not passed.
         """
         if not self.gpus or (protocol.mono() < self._due and not final):
             return
-        self._due = protocol.mono() + READ_EVERY_S
+        self._due = protocol.mono() + READ_INTERVAL_S
         sums: List[Dict[str, int]] = [{} for _ in self.gpus]
         for pid, value in self._files():
             rows = value.get("devices")
@@ -107,20 +107,20 @@ class TorchMemory:
                     ArithmeticError,
                 ):  # a job can write into its folder
                     continue
-        for i, found in enumerate(sums):
-            for name, size in found.items():  # of several processes together
+        for i, sizes in enumerate(sums):
+            for name, size in sizes.items():  # of several processes together
                 self._peaks[i][name] = max(size, self._peaks[i].get(name, 0))
             for name, peak in self._peaks[i].items():
-                self.values[i]["torch_" + name] = found.get(name, 0)
+                self.values[i]["torch_" + name] = sizes.get(name, 0)
                 self.values[i]["torch_%s_peak" % name] = peak
 
     def figures(self, i: int) -> Dict[str, int]:
-        """What the summary says of one GPU (MiB)."""
+        """Return the summary's values of one GPU (MiB)."""
         return {"torch_%s_peak" % name: peak for name, peak in self._peaks[i].items()}
 
     def _files(self) -> List[Any]:
         try:
-            names = [found for found in map(_FILE.match, sorted(os.listdir(self.folder))) if found]
+            names = [match for match in map(_FILE.match, sorted(os.listdir(self.folder))) if match]
         except OSError:
             return []
         found = []
@@ -134,16 +134,16 @@ class TorchMemory:
         return found
 
     def _position(self, row: Mapping[str, Any], visible: Optional[str]) -> Optional[int]:
-        """Position of the GPU that a process counts as number ``row["device"]``."""
+        """Return the position of the GPU that a process counts as number ``row["device"]``."""
         at = int(row["device"])
         names = [part.strip() for part in visible.split(",")] if visible else []
-        given = names[at] if at < len(names) else ""
-        for word in (given, str(row.get("uuid") or "")):
+        device = names[at] if at < len(names) else ""
+        for word in (device, str(row.get("uuid") or "")):
             if "-" in word:
                 for i, gpu in enumerate(self.gpus):
                     uuid = str(gpu.get("uuid") or "")
                     if uuid.startswith(word) or uuid.partition("-")[2] == word:
                         return i
-        if given.isdigit():
-            return next((i for i, gpu in enumerate(self.gpus) if gpu.get("index") == int(given)), None)
+        if device.isdigit():
+            return next((i for i, gpu in enumerate(self.gpus) if gpu.get("index") == int(device)), None)
         return at if not names and at < len(self.gpus) else None
