@@ -202,7 +202,7 @@ def test_queue_files_that_cannot_be_read_stop_no_dispatcher(agent: Agent) -> Non
     Path(agent.queue, "slots", "0000000010.json").write_text('{"schema": 1, "number": 10, "run": "x", "home": "/n"}')
     run = agent.submit("print('fine')")
     assert agent.wait(run)["state"] == "completed"
-    assert diary(agent).count("left alone") == 3
+    assert diary(agent).count("skipped") == 3
     found = json_dir.NumberedJsonDir(str(tickets))
     assert found.load() == {} and found.last() == 9 and len(found.unreadable) == 3
 

@@ -272,7 +272,7 @@ class Dispatcher:
         elif op == "ping":
             client.answer({"pid": os.getpid(), "protocol": PROTOCOL})
         else:
-            raise AgentError("ProtocolError", "The agent does not know the call %r." % (op,))
+            raise AgentError("ProtocolError", "The agent does not support the call %r." % (op,))
 
     def _guarded(self, client: Client, work: Callable[[], None]) -> None:
         try:

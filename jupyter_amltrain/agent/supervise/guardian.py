@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from .. import protocol, testing
 from ..json_dir import NumberedJsonDir
-from ..process_setup import close_others, drain, fresh_signals, log_line, stdio_to, wake_on
+from ..process_setup import close_others, drain, log_line, reset_signals, stdio_to, wake_on
 from ..processes import alive, become_subreaper, identity, look, members, resume, send
 from ..protocol import AGENT_LOG, CANCELED, LOST, TERMINAL
 from ..queue import gpu_locks
@@ -216,7 +216,7 @@ def receive(handle: int) -> Optional[Assignment]:
 def _guard(own: int, supervisors: int, ready: int) -> None:
     """Body of a forked guardian; never returns."""
     try:
-        fresh_signals()
+        reset_signals()
         close_others([own, supervisors, ready])
         os.setsid()
         become_subreaper()

@@ -11,7 +11,7 @@ from typing import Any, Callable, FrozenSet, Iterable, List, Mapping, Optional
 
 from .. import protocol, testing
 from ..json_dir import LOCK, NumberedJsonDir
-from ..process_setup import close_others, fresh_signals, log_line
+from ..process_setup import close_others, log_line, reset_signals
 from ..processes import alive, end_with_parent
 from ..protocol import AgentError, read_json, read_state, run_folder
 
@@ -76,7 +76,7 @@ class Helper:
             return
         code = 70
         try:
-            fresh_signals()
+            reset_signals()
             testing.hit("after_helper_fork")
             end_with_parent(us)
             close_others(keep)
