@@ -133,7 +133,7 @@ def _submit(context: AgentContext, payload: Json) -> Json:
 
 
 def _state_now(context: AgentContext, run: str) -> Json:
-    state = run_state.settle(context.home, run, state_of(context, run), queue=context.queue)
+    state = run_state.refresh_state(context.home, run, state_of(context, run), queue=context.queue)
     return run_state.check_ends(context.queue, context.home, {run: state}).get(run, state)
 
 
@@ -225,7 +225,7 @@ def _poll(context: AgentContext, payload: Json) -> Json:
 def _current_state(context: AgentContext, run: str, state: Json) -> Json:
     """Return the current state; for a live run also whether its state can be written."""
     try:
-        state = run_state.settle(context.home, run, state, queue=context.queue)
+        state = run_state.refresh_state(context.home, run, state, queue=context.queue)
     except OSError as error:
         detail = "its final state cannot be written: %s" % (error.strerror or error)
         return dict(state, reason=NOT_WRITTEN, detail=detail)

@@ -174,7 +174,7 @@ def test_who_held_the_rest_is_named(
     import pwd
 
     assert pwd.getpwuid(os.getuid()).pw_name in said
-    assert "nobody else" in state["cause"]["action"]
+    assert "without other processes" in state["cause"]["action"]
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,8 @@ def test_daemon_does_not_outlive_its_run(agent: Agent, how: str) -> None:
     ("payload", "words"),
     [
         ({"argv": ["/nowhere/python", "x"]}, "/nowhere/python was not found"),
-        ({"cwd": "/nowhere"}, "working folder /nowhere is not there"),
-        ({"argv": ["/etc/passwd"]}, "may not be executed"),
+        ({"cwd": "/nowhere"}, "working folder /nowhere"),
+        ({"argv": ["/etc/passwd"]}, "no permission to execute"),
     ],
 )
 def test_launch_failures_say_why(agent: Agent, payload: dict[str, object], words: str) -> None:

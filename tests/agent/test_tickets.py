@@ -229,10 +229,10 @@ def test_an_error_of_every_turn_makes_no_busy_loop(monkeypatch: pytest.MonkeyPat
         def __init__(self) -> None:
             self.gpus = self.scheduler = self.selector = _Nothing()  # type: ignore[assignment]
 
-        def say(self, text: str) -> None:
+        def log(self, text: str) -> None:
             said.append(text)
 
-        def _may_leave(self) -> bool:
+        def _try_leave(self) -> bool:
             return len(slept) == 8
 
         def _pause(self) -> float:

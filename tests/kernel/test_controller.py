@@ -123,7 +123,7 @@ def test_an_error_names_the_line_and_quotes_the_end_of_the_log(api: Any) -> None
         ("import sys\nprint('bye', flush=True)\nsys.exit(3)", {}, "exited with code 3", 3),
         ("import os\nos.kill(os.getpid(), 11)", {}, "killed by SIGSEGV", None),
         ("import os\nos.kill(os.getpid(), 9)", {}, "killed by SIGKILL", None),
-        ("import time\ntime.sleep(600)", {"timeout": 0.3}, "ran into its time limit of 0.3 s", None),
+        ("import time\ntime.sleep(600)", {"timeout": 0.3}, "time limit of 0.3 s reached", None),
     ],
 )
 def test_an_end_says_what_happened(
@@ -259,7 +259,7 @@ def test_a_source_folder_over_the_limit_is_named(api: Any) -> None:
 
 
 def test_more_gpus_than_there_are(api: Any) -> None:
-    assert "asks for 99 GPUs" in refused(api, CapacityError, "pass", gpus=99)
+    assert "99 GPUs" in refused(api, CapacityError, "pass", gpus=99)
 
 
 def test_a_secret_without_a_value(api: Any) -> None:
@@ -288,7 +288,7 @@ def test_names_that_are_no_names(api: Any, name: str) -> None:
 def test_a_refused_run_says_so_to_who_asks_later(api: Any) -> None:
     before = {run.handle for run in api.runs("local")}
     run = api.submit_spec(JobSpec(name="greedy", script="pass", resources=_gpus(99)))
-    with pytest.raises(AmlTrainError, match=f"{run.handle} was not submitted: The job asks for 99 GPUs"):
+    with pytest.raises(AmlTrainError, match=f"{run.handle} was not submitted: .*99 GPUs"):
         run.wait(DEADLINE)
     record = run.record()
     assert record.done and record.reason == "launch" and run.logs() == "" and run.metrics() == {}
