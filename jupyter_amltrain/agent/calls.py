@@ -331,7 +331,7 @@ def _state_of_damaged(run: str) -> Json:
 
 def _configure(context: AgentContext, payload: Json) -> Json:
     open_queue(context.queue)
-    settings = submission.change(context.queue, payload)
+    settings = submission.change_settings(context.queue, payload)
     if dispatcher_client.running(context.queue):
         context.ask("wake", {})  # applies to waiting jobs immediately
     return settings

@@ -123,7 +123,7 @@ class NumberedJsonDir:
         except FileNotFoundError:
             pass
 
-    def hold(self, number: int) -> None:
+    def lock(self, number: int) -> None:
         """Lock file `number` until this process ends; the lock is visible in other PID namespaces."""
         import fcntl
 
@@ -133,7 +133,7 @@ class NumberedJsonDir:
         except OSError:  # readers then rely on the pid alone
             pass
 
-    def held(self, number: int) -> bool:
+    def is_locked(self, number: int) -> bool:
         """Whether a process of any PID namespace has locked file `number`."""
         import fcntl
 
@@ -173,7 +173,7 @@ class NumberedJsonDir:
                 self.unreadable.append("skipped %s: damaged" % path)
         return values
 
-    def last(self) -> int:
+    def last_number(self) -> int:
         """Return the highest number in use, readable or not; 0 if there is none."""
         stems = [name[: -len(".json")] for name in self.names()]
         return max([0, *(int(stem) for stem in stems if stem.isdigit())])

@@ -94,20 +94,20 @@ def identity(pid: int) -> Optional[Dict[str, Any]]:
     return None if row is None or row.state in "ZX" else {"pid": pid, "start": row.start}
 
 
-def alive(who: Optional[Mapping[str, Any]]) -> bool:
-    """Whether the process with the identity `who` is running and not a zombie; `who` may come from a job."""
-    if not isinstance(who, dict) or not isinstance(who.get("pid"), int):
+def alive(process: Optional[Mapping[str, Any]]) -> bool:
+    """Whether a process, given by its identity, is running and not a zombie; the identity may come from a job."""
+    if not isinstance(process, dict) or not isinstance(process.get("pid"), int):
         return False
-    current = identity(who["pid"])
-    return current is not None and current["start"] == who.get("start")
+    current = identity(process["pid"])
+    return current is not None and current["start"] == process.get("start")
 
 
-def resume(who: Optional[Mapping[str, Any]]) -> bool:
-    """Continue the process with the identity `who` if it is stopped; return whether it was."""
-    if not who or not isinstance(who.get("pid"), int):
+def resume(process: Optional[Mapping[str, Any]]) -> bool:
+    """Continue a process, given by its identity, if it is stopped; return whether it was."""
+    if not process or not isinstance(process.get("pid"), int):
         return False
-    row = look(who["pid"])
-    if row is None or row.state not in "Tt" or row.start != who.get("start"):
+    row = look(process["pid"])
+    if row is None or row.state not in "Tt" or row.start != process.get("start"):
         return False
     try:
         os.kill(row.pid, signal.SIGCONT)

@@ -38,7 +38,7 @@ PROBE_WAIT_S = 0.2
 class Deferred(NamedTuple):
     """A client request that waits for a GPU reading."""
 
-    work: Callable[[], None]
+    callback: Callable[[], None]
     since: float  #: readings that began earlier do not count
     until: float  #: then the request proceeds with the last reading
 
@@ -74,7 +74,7 @@ class Dispatcher:
         self.clients: Dict[int, Client] = {}
         self.after_probe: List[Deferred] = []
         self.retiring = False
-        self.leaving = False
+        self.is_terminating = False
         self.was_called = False
         self.idle_since = protocol.mono()
         self.next_check = 0.0
@@ -146,7 +146,7 @@ class Dispatcher:
         """Handle timeouts of clients, and ends and cancels that no event reports."""
         now = protocol.mono()
         for client in [c for c in self.clients.values() if now > c.until]:
-            self._forget(client)
+            self._remove_client(client)
         self.gpus.expire()
         self._serve_deferred()
         self.scheduler.prefork()
@@ -158,7 +158,7 @@ class Dispatcher:
             self.idle_since = now
 
     def _try_leave(self) -> bool:
-        if self.leaving:
+        if self.is_terminating:
             return True
         idle = protocol.mono() - self.idle_since >= self._idle_timeout()
         busy = self.clients or self.after_probe or self.queue.tickets
@@ -180,7 +180,7 @@ class Dispatcher:
     def _on_signal(self) -> None:
         numbers = drain(self.wakeup)
         if signal.SIGTERM in numbers:
-            self.leaving = True
+            self.is_terminating = True
         ended = False
         while True:
             try:
@@ -223,7 +223,7 @@ class Dispatcher:
             # The request of a local client has usually arrived already.
             self._receive(client)
 
-    def _forget(self, client: Client) -> None:
+    def _remove_client(self, client: Client) -> None:
         if self.clients.pop(client.connection.fileno(), None) is not None:
             self.selector.unregister(client.connection)
         client.connection.close()
@@ -233,7 +233,7 @@ class Dispatcher:
             while True:
                 piece = client.connection.recv(1 << 16)
                 if not piece or len(client.data) > MAX_REQUEST_BYTES:
-                    self._forget(client)
+                    self._remove_client(client)
                     return
                 client.data += piece
                 if piece.endswith(b"\n"):
@@ -241,7 +241,7 @@ class Dispatcher:
         except BlockingIOError:
             return
         except OSError:
-            self._forget(client)
+            self._remove_client(client)
             return
         self.selector.unregister(client.connection)
         del self.clients[client.connection.fileno()]
@@ -254,9 +254,9 @@ class Dispatcher:
         if op == "submit":
             if self.retiring:
                 raise AgentError("ProtocolError", "The dispatcher is shutting down. Try again.")
-            work = lambda: self._guarded(client, lambda: self._submit(client, payload, request["home"]))  # noqa: E731
+            callback = lambda: self._guarded(client, lambda: self._submit(client, payload, request["home"]))  # noqa: E731
             # The number of GPUs must be known before a job can be rejected.
-            self._after_gpu_probe(work, fresh=payload.get("gpus") != 0 and self.gpus.doubtful)
+            self._after_gpu_probe(callback, fresh=payload.get("gpus") != 0 and self.gpus.doubtful)
         elif op == "info":
             self.gpus.refresh(5.0)
             self._after_gpu_probe(lambda: client.answer(self._info()), wait=self.gpus.probing)
@@ -276,9 +276,9 @@ class Dispatcher:
         else:
             raise AgentError("ProtocolError", "The agent does not support the call %r." % (op,))
 
-    def _guarded(self, client: Client, work: Callable[[], None]) -> None:
+    def _guarded(self, client: Client, callback: Callable[[], None]) -> None:
         try:
-            work()
+            callback()
         except AgentError as error:
             client.answer(error.answer())
         except Exception as error:  # affects one client only: report the error to it and continue
@@ -287,8 +287,8 @@ class Dispatcher:
                 {"error": {"type": "SubmitError", "message": "The agent failed with an internal error: %r" % error}}
             )
 
-    def _after_gpu_probe(self, work: Callable[[], None], wait: bool = False, fresh: bool = False) -> None:
-        """Run `work` now, or after a GPU reading.
+    def _after_gpu_probe(self, callback: Callable[[], None], wait: bool = False, fresh: bool = False) -> None:
+        """Run `callback` now, or after a GPU reading.
 
         Parameters
         ----------
@@ -298,13 +298,13 @@ class Dispatcher:
             Wait for a reading that begins now, for at most `PROBE_WAIT_S`.
         """
         if not self.gpus.known or wait:
-            self.after_probe.append(Deferred(work, 0.0, float("inf")))
+            self.after_probe.append(Deferred(callback, 0.0, float("inf")))
         elif fresh:
             now = protocol.mono()
-            self.after_probe.append(Deferred(work, now, now + PROBE_WAIT_S))
+            self.after_probe.append(Deferred(callback, now, now + PROBE_WAIT_S))
             self.gpus.probe()
         else:
-            work()
+            callback()
 
     def _on_gpus_read(self) -> None:
         if any(item.since > self.gpus.began for item in self.after_probe):
@@ -321,19 +321,19 @@ class Dispatcher:
         ready = [item for item in self.after_probe if item.since <= began or item.until <= now]
         self.after_probe = [item for item in self.after_probe if item not in ready]
         for item in ready:
-            item.work()
+            item.callback()
 
     def _info(self) -> Dict[str, Any]:
         records = list(self.queue.records.values())
-        own_pids, share = self.scheduler.own_pids(), submission.load(self.folder)["share_gpus"]
+        own_pids, share = self.scheduler.own_pids(), submission.load_settings(self.folder)["share_gpus"]
         return {
             "pid": os.getpid(),
             "protocol": PROTOCOL,
-            "gpus": [{k: v for k, v in gpu.items() if k != "processes"} for gpu in self.gpus.found],
+            "gpus": [{k: v for k, v in gpu.items() if k != "processes"} for gpu in self.gpus.usable],
             "gpu_note": self._gpu_note(),
             "gpus_lost": self.gpus.lost,
             "share_gpus": share,
-            "slots": slots.totals(self.gpus.found, records, own_pids, share, len(self.gpus.lost)),
+            "slots": slots.totals(self.gpus.usable, records, own_pids, share, len(self.gpus.lost)),
             "queued": len(self.queue.tickets) - len(self.scheduler.starting),
             "running": len(records),
         }
@@ -349,7 +349,7 @@ class Dispatcher:
             driver_state.check_request(job.job["gpus"], self.gpus)
         if job.job["gpus"] == 0 and self.gpus.trouble:
             job.job["notes"] = ["This run has no GPU: %s." % self.gpus.trouble.rstrip(".")]
-        usable = visible_gpus.apply_visible_gpus(job.job, job.environ, self.gpus.found)
+        usable = visible_gpus.apply_visible_gpus(job.job, job.environ, self.gpus.usable)
         job.job["gpus"] = slots.resolve_gpu_count(job.job["gpus"], usable, self.gpus.note)
         visible_gpus.check_variables(job.job)
         run = job.job["run"]

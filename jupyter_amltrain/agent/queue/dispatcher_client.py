@@ -283,8 +283,8 @@ def submit(context: AgentContext, payload: Dict[str, Any]) -> Dict[str, Any]:
                 " %%aml_runs in a minute before you submit it again." % (run, error.message, reason),
             ) from error
         if decision == claims.ACCEPTED:
-            submission.show(context.home, run, name)
-        elif not submission.accepted(context.home, run, name):  # by an earlier dispatcher, whose claims were removed
+            submission.publish_folder(context.home, run, name)
+        elif not submission.is_accepted(context.home, run, name):  # by an earlier dispatcher, whose claims were removed
             raise
         return {"run": run, "state": QUEUED, "folder": run_folder(context.home, run), "ticket": 0}
     claims.forget(context.queue, name)

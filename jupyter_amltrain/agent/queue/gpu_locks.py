@@ -89,15 +89,12 @@ def holder(uuid: str) -> Optional[int]:
     return int(_CREDENTIALS.unpack(credentials)[1])
 
 
-class Taken(NamedTuple):
+class LockedGpus(NamedTuple):
     """GPUs for a job, and their locks."""
 
     devices: List[str]
     locks: List[int]  #: descriptors; close them with `drop`
     forced: List[str]  #: those of `devices` that another process has locked
-
-
-NOTHING = Taken([], [], [])
 
 
 class Locks:
@@ -107,7 +104,7 @@ class Locks:
         #: Uid by UUID of the locks that another process held at the last try.
         self.others: Dict[str, int] = {}
 
-    def take(self, free: Sequence[str], count: int, force: bool = False) -> Optional[Taken]:
+    def take(self, free: Sequence[str], count: int, force: bool = False) -> Optional[LockedGpus]:
         """Take the locks of the first `count` available GPUs; return ``None`` if there are fewer.
 
         Parameters
@@ -116,7 +113,7 @@ class Locks:
             Also take GPUs that another process has locked if the others are not enough.
         """
         if not available():
-            return Taken(list(free[:count]), [], []) if len(free) >= count else None
+            return LockedGpus(list(free[:count]), [], []) if len(free) >= count else None
         taken: Dict[str, int] = {}
         locked: List[str] = []
         try:
@@ -138,7 +135,7 @@ class Locks:
             drop(list(taken.values()))
             return None
         devices = [uuid for uuid in free if uuid in taken or uuid in forced]
-        return Taken(devices, list(taken.values()), forced)
+        return LockedGpus(devices, list(taken.values()), forced)
 
     def _update_holder(self, uuid: str) -> None:
         uid = holder(uuid)
@@ -153,19 +150,19 @@ class Locks:
         for gpu in gpus:
             if gpu["uuid"] in free and gpu["uuid"] in self.others:
                 suffix = "" if gpu.get("processes") is None else ", with no process on it"
-                parts.append("%s is reserved by %s%s" % (gpu_name(gpu), who(self.others[gpu["uuid"]]), suffix))
+                parts.append("%s is reserved by %s%s" % (gpu_name(gpu), user_text(self.others[gpu["uuid"]]), suffix))
         return "; ".join(parts) + " (use --share-gpus to start anyway)" if parts else ""
 
     def forced_text(self, gpus: Sequence[Mapping[str, Any]], forced: Sequence[str]) -> str:
         """Return the note for the record of a run that uses GPUs locked by others."""
         return "%s: shared because of --share-gpus." % "; ".join(
-            "%s is reserved by %s" % (gpu_name(gpu), who(self.others.get(gpu["uuid"], UNKNOWN)))
+            "%s is reserved by %s" % (gpu_name(gpu), user_text(self.others.get(gpu["uuid"], UNKNOWN)))
             for gpu in gpus
             if gpu["uuid"] in forced
         )
 
 
-def who(uid: int) -> str:
+def user_text(uid: int) -> str:
     """Return the display name of a user: ``ann (uid 1000)``."""
     if uid == UNKNOWN:
         return "a process of an unknown user"
@@ -188,7 +185,7 @@ def drop(locks: Sequence[int]) -> None:
             pass
 
 
-# -- handing over --------------------------------------------------------------------
+# -- transfer to other processes --------------------------------------------------------------------
 
 
 def send(handle: int, data: Any, locks: Sequence[int]) -> int:

@@ -21,9 +21,9 @@ MAX_ANCESTORS = 16
 Row = Mapping[str, Any]
 
 
-def strangers(gpu: Mapping[str, Any], ours: Set[int]) -> List[Row]:
+def strangers(gpu: Mapping[str, Any], own_pids: Set[int]) -> List[Row]:
     """Return processes that make `gpu` busy: not of our runs, not permanent, not of another MIG instance."""
-    return [row for row in gpu.get("processes") or () if row["pid"] not in ours and _counts(gpu, row)]
+    return [row for row in gpu.get("processes") or () if row["pid"] not in own_pids and _counts(gpu, row)]
 
 
 def _counts(gpu: Mapping[str, Any], row: Row) -> bool:
@@ -56,14 +56,14 @@ class Submitter:
     """
 
     def __init__(self, chain: Any) -> None:
-        self._chain = [who for who in chain if _is_identity(who)] if isinstance(chain, list) else []
+        self._chain = [process for process in chain if _is_identity(process)] if isinstance(chain, list) else []
 
     def own(self, rows: Sequence[Row]) -> List[int]:
         """Return pids of those processes that are the submitter, its ancestors or its descendants."""
         if not self._chain:
             return []
         listed = {row["pid"] for row in rows}
-        own = {who["pid"] for who in self._chain if who["pid"] in listed and _is_alive(who)}
+        own = {process["pid"] for process in self._chain if process["pid"] in listed and _is_alive(process)}
         others = listed - own
         if others and _is_alive(self._chain[0]):
             rows_by_pid: Dict[int, Process] = table()
@@ -74,7 +74,7 @@ class Submitter:
         """Return a description of a submitter process: ``this notebook's kernel (pid 123)``."""
         if is_kernel(pid):
             return "this notebook's kernel (pid %d)" % pid
-        if any(is_kernel(who["pid"]) for who in self._chain[:1]):
+        if any(is_kernel(process["pid"]) for process in self._chain[:1]):
             return "a process of this notebook's kernel (pid %d)" % pid
         return "the process that submitted this run (pid %d)" % pid
 
@@ -89,13 +89,13 @@ def is_kernel(pid: int) -> bool:
     return any(b"ipykernel" in word for word in words[:6])
 
 
-def _is_alive(who: Mapping[str, Any]) -> bool:
-    row = look(who["pid"])
-    return row is not None and row.state not in "ZX" and row.start == who["start"]
+def _is_alive(process: Mapping[str, Any]) -> bool:
+    row = look(process["pid"])
+    return row is not None and row.state not in "ZX" and row.start == process["start"]
 
 
-def _is_identity(who: Any) -> bool:
-    return isinstance(who, dict) and isinstance(who.get("pid"), int) and "start" in who
+def _is_identity(process: Any) -> bool:
+    return isinstance(process, dict) and isinstance(process.get("pid"), int) and "start" in process
 
 
 def describe(row: Row) -> str:

@@ -36,7 +36,7 @@ def waiting_text(
     position: int,
     gpus: Sequence[Gpu],
     records: Sequence[Mapping[str, Any]],
-    ours: Set[int],
+    own_pids: Set[int],
     share: bool,
 ) -> str:
     """Return what a job that can start later is waiting for.
@@ -58,7 +58,7 @@ def waiting_text(
         parts.append("busy with %s" % shorten(busy))
     taken = {uuid for record in records for uuid in record["devices"]}
     for gpu in gpus:
-        others = [] if share or gpu["uuid"] in taken else strangers(gpu, ours)
+        others = [] if share or gpu["uuid"] in taken else strangers(gpu, own_pids)
         if not others:
             continue
         submitter_pids = submitter.own(others)
@@ -128,7 +128,7 @@ SLOW_START_TIMEOUT_S = 60.0
 #: Max starts of a job whose pairs die before they confirm.
 MAX_STARTS = 3
 
-#: Seconds after which a job is ended whose guardian and supervisor are found stopped again and again.
+#: Seconds after which a job is ended whose guardian and supervisor are stopped repeatedly.
 STOPPED_TIMEOUT_S = 15.0
 
 #: Seconds until the next try to fork a process.
@@ -296,7 +296,7 @@ class Scheduler:
                 self._on_start_failed(start, "")
 
     def continue_stopped(self) -> None:
-        """Continue stopped guardians and supervisors; kill both if they are stopped again and again."""
+        """Continue stopped guardians and supervisors; kill both if they are stopped repeatedly."""
         for number, record in self.queue.records.items():
             processes = [record.get("guardian"), record.get("supervisor")]
             stopped = record.get("node", node()) == node() and [resume(process) for process in processes] == [
@@ -325,7 +325,7 @@ class Scheduler:
 
     def own_pids(self) -> Set[int]:
         """Return pids of all runs of this queue; empty if no GPU lists processes to compare them with."""
-        if not any(gpu.get("processes") for gpu in self.gpus.found):
+        if not any(gpu.get("processes") for gpu in self.gpus.usable):
             return set()
         owners = self.queue.owner_pids()
         rows = table()
@@ -347,7 +347,7 @@ class Scheduler:
         self._start(kinds)
 
     def _start(self, kinds: Set[bool]) -> None:
-        all_share, ours = submission.load(self.queue.folder)["share_gpus"], self.own_pids()
+        all_share, own_pids = submission.load_settings(self.queue.folder)["share_gpus"], self.own_pids()
         waiting: Dict[str, Dict[str, str]] = {}
         blocked, cannot_fork = {False: 0, True: 0}, False
         claimed: List[Set[str]] = []  # GPUs reserved for waiting jobs: not available to jobs behind them
@@ -362,8 +362,8 @@ class Scheduler:
             kind = bool(ticket.get("gpus"))
             share = all_share or ticket.get("share_gpus") is True
             records: Sequence[Dict[str, Any]] = list(self.queue.records.values())
-            usable = visible_gpus.candidates(ticket, self.gpus.found) if kind else []
-            gpus = slots.free_gpus(usable, records, ours, share) if kind else []
+            usable = visible_gpus.candidates(ticket, self.gpus.usable) if kind else []
+            gpus = slots.free_gpus(usable, records, own_pids, share) if kind else []
             ahead = [uuids for uuids in claimed if any(gpu["uuid"] in uuids for gpu in usable)]
             cpus = [] if kind else slots.free_cpu_slots(slots.cpu_slots(), records)
             chosen = None
@@ -374,7 +374,7 @@ class Scheduler:
                 must_wait = bool(ahead) if kind else bool(blocked[kind])
                 if not must_wait and kind in kinds and self.queue.may_start(ticket):
                     chosen = slots.choose_slot(ticket["gpus"], gpus, cpus)
-                    if chosen is not None and self._start_on(ticket, gpus, chosen, share, ours):
+                    if chosen is not None and self._start_on(ticket, gpus, chosen, share, own_pids):
                         continue
                 blocked[kind] = len(ahead) + 1 if kind else blocked[kind] + 1
                 if kind:
@@ -383,8 +383,8 @@ class Scheduler:
                 if cannot_fork:
                     detail = self._no_process_text()
                 else:
-                    detail = waiting_text(ticket, blocked[kind], usable if kind else [], records, ours, share)
-                    restrictions = (visible_gpus.waiting_text(ticket, self.gpus.found), self.locks.text(usable, gpus))
+                    detail = waiting_text(ticket, blocked[kind], usable if kind else [], records, own_pids, share)
+                    restrictions = (visible_gpus.waiting_text(ticket, self.gpus.usable), self.locks.text(usable, gpus))
                     detail = "; ".join([detail, *(text for text in restrictions if text and kind)])
             except Exception as error:  # only this run is unreadable or damaged; continue with the others
                 self._fail_ticket(ticket, error)
@@ -394,17 +394,17 @@ class Scheduler:
 
     def _blocked_text(self, ticket: Dict[str, Any], usable: int) -> str:
         gpus = self.gpus
-        trouble = gpus.trouble or driver_state.lost_text(gpus.lost) or visible_gpus.waiting_text(ticket, gpus.found)
+        trouble = gpus.trouble or driver_state.lost_text(gpus.lost) or visible_gpus.waiting_text(ticket, gpus.usable)
         return blocked_text(ticket, usable, trouble, gpus.note)
 
-    def _share_note(self, share: bool, devices: Sequence[str], ours: Set[int]) -> str:
+    def _share_note(self, share: bool, devices: Sequence[str], own_pids: Set[int]) -> str:
         """Return the note for the record of a run that may share GPUs; empty for other runs."""
         if not share or not devices:
             return ""
         used = [
             "%s by %s" % (gpu_name(gpu), shorten([describe(row) for row in rows]))
-            for gpu in self.gpus.found
-            if gpu["uuid"] in devices and (rows := strangers(gpu, ours))
+            for gpu in self.gpus.usable
+            if gpu["uuid"] in devices and (rows := strangers(gpu, own_pids))
         ]
         return shared_text(used)
 
@@ -463,7 +463,7 @@ class Scheduler:
         free: Sequence[str],
         chosen: Tuple[List[str], Optional[int]],
         share: bool,
-        ours: Set[int],
+        own_pids: Set[int],
     ) -> bool:
         """Start a job on its CPU slot, or on free GPUs that no other user of the machine has locked."""
         if not chosen[0]:
@@ -475,9 +475,9 @@ class Scheduler:
             return False
         if taken is None:
             return False
-        notes = [self._share_note(share, taken.devices, ours)]
+        notes = [self._share_note(share, taken.devices, own_pids)]
         if taken.forced:
-            notes.append(self.locks.forced_text(self.gpus.found, taken.forced))
+            notes.append(self.locks.forced_text(self.gpus.usable, taken.forced))
         try:
             return self._launch(ticket, taken.devices, None, taken.locks, [note for note in notes if note])
         finally:
@@ -558,5 +558,5 @@ class Scheduler:
         return Assignment(
             home, folder, job, state, pending.environ, pending.secrets, devices, cpu_slot, hide, waited,
             protocol.wall(), self.queue.folder, ticket["number"],
-            visible_gpus.variables(devices, str(job.get("gpu_ids") or ""), self.gpus.found),
+            visible_gpus.variables(devices, str(job.get("gpu_ids") or ""), self.gpus.usable),
         )  # fmt: skip

@@ -84,11 +84,11 @@ def resolve_gpu_count(requested: Optional[int], gpus: Sequence[Gpu], note: str =
     return requested
 
 
-def free_gpus(gpus: Sequence[Gpu], records: Sequence[Record], ours: Set[int], share: bool) -> List[str]:
+def free_gpus(gpus: Sequence[Gpu], records: Sequence[Record], own_pids: Set[int], share: bool) -> List[str]:
     """Return UUIDs of the GPUs available to a job now, sorted by index, those shared with others last."""
     taken = {uuid for record in records for uuid in record["devices"]}
     free = [gpu for gpu in gpus if gpu["uuid"] not in taken]
-    unused = [gpu["uuid"] for gpu in free if not strangers(gpu, ours)]
+    unused = [gpu["uuid"] for gpu in free if not strangers(gpu, own_pids)]
     return unused + [gpu["uuid"] for gpu in free if gpu["uuid"] not in unused] if share else unused
 
 
@@ -108,11 +108,11 @@ def choose_slot(
 
 
 def totals(
-    gpus: Sequence[Gpu], records: Sequence[Record], ours: Set[int], share: bool, lost: int = 0
+    gpus: Sequence[Gpu], records: Sequence[Record], own_pids: Set[int], share: bool, lost: int = 0
 ) -> Dict[str, Dict[str, int]]:
     """Return ``{"cpu": {"total", "free"}, "gpu": {"total", "free"}}``; with ``lost`` if GPUs of the total are lost."""
     total = cpu_slots()
-    gpu_slots = {"total": len(gpus) + lost, "free": len(free_gpus(gpus, records, ours, share))}
+    gpu_slots = {"total": len(gpus) + lost, "free": len(free_gpus(gpus, records, own_pids, share))}
     if lost:
         gpu_slots["lost"] = lost
     return {"cpu": {"total": total, "free": len(free_cpu_slots(total, records))}, "gpu": gpu_slots}

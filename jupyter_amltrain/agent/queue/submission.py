@@ -40,7 +40,7 @@ FILE = "settings.json"
 SHARE_VARIABLE = "AMLTRAIN_SHARE_GPUS"
 
 
-def load(queue: str) -> Dict[str, Any]:
+def load_settings(queue: str) -> Dict[str, Any]:
     """Return ``{"share_gpus": bool}``: whether jobs may get GPUs that other processes use."""
     try:
         stored = read_json(os.path.join(queue, FILE), "Queue folder") or {}
@@ -49,7 +49,7 @@ def load(queue: str) -> Dict[str, Any]:
     return {"share_gpus": stored.get("share_gpus") is True}
 
 
-def change(queue: str, values: Mapping[str, Any]) -> Dict[str, Any]:
+def change_settings(queue: str, values: Mapping[str, Any]) -> Dict[str, Any]:
     """Store settings and return all current settings.
 
     Raises
@@ -63,7 +63,7 @@ def change(queue: str, values: Mapping[str, Any]) -> Dict[str, Any]:
                 "CommandError",
                 "Cannot change the queue: there is no setting %s=%r. Try: --share-gpus yes" % (name, value),
             )
-    settings = dict(load(queue), **values)
+    settings = dict(load_settings(queue), **values)
     write_json(os.path.join(queue, FILE), dict(settings, schema=SCHEMA))
     return settings
 
@@ -263,7 +263,7 @@ def create_folder(
         raise
     except OSError as error:
         # A submitter that has seen the claim may have made the folder visible meanwhile.
-        if not accepted(home, run, submitted.submission):
+        if not is_accepted(home, run, submitted.submission):
             shutil.rmtree(hidden, ignore_errors=True)
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 is_repeated(home, submitted)
@@ -284,7 +284,7 @@ def claim(queue: str, run: str, submission: str) -> None:
         raise AgentError("SubmitError", "Run %r was revoked by its submitter after a timeout. Submit it again." % run)
 
 
-def accepted(home: str, run: str, submission: str) -> bool:
+def is_accepted(home: str, run: str, submission: str) -> bool:
     """Whether the run folder of this submission exists."""
     try:
         job = read_json(os.path.join(run_folder(home, run), JOB)) or {}
@@ -317,11 +317,11 @@ def recover_folder(ticket: Mapping[str, Any], queue: str) -> bool:
     except AgentError:
         shutil.rmtree(hidden, ignore_errors=True)
         return False
-    show(home, run, submission)
+    publish_folder(home, run, submission)
     return not is_removed(run_folder(home, run))
 
 
-def show(home: str, run: str, submission: str) -> None:
+def publish_folder(home: str, run: str, submission: str) -> None:
     """Make the folder of an accepted run visible unless it already is."""
     try:
         os.rename(hidden_folder(home, run, submission), run_folder(home, run))

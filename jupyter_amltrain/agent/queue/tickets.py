@@ -35,7 +35,7 @@ class Queue:
         self.tickets: Dict[int, Dict[str, Any]] = self._tickets.load()
         self.records: Dict[int, Dict[str, Any]] = self._slots.load()
         self.pending: Dict[int, PendingSecrets] = {}
-        self._next = max(self._tickets.last(), self._slots.last()) + 1
+        self._next = max(self._tickets.last_number(), self._slots.last_number()) + 1
         self._written: Any = None
 
     # -- tickets -----------------------------------------------------------------
@@ -97,11 +97,11 @@ class Queue:
         if record.get("boot") != self.boot:
             return False
         if record.get("node", node()) != node():  # of another PID namespace, or of this container before its restart
-            return self._slots.held(record["number"])
+            return self._slots.is_locked(record["number"])
         if alive(record.get("guardian")) or alive(record.get("supervisor")):
             return True
         # The record was written before its supervisor was known.
-        state = None if record.get("supervisor") else _state(record)
+        state = None if record.get("supervisor") else _read_valid_state(record)
         return state is not None and alive(state.get("supervisor"))
 
     def owner_pids(self) -> Set[int]:
@@ -109,7 +109,7 @@ class Queue:
         pids = set()
         for record in self.records.values():
             pids.add((record.get("guardian") or {}).get("pid", 0))
-            supervisor = record.get("supervisor") or (_state(record) or {}).get("supervisor")
+            supervisor = record.get("supervisor") or (_read_valid_state(record) or {}).get("supervisor")
             pid = supervisor.get("pid") if isinstance(supervisor, dict) else 0  # a job may have written anything
             pids.add(pid if isinstance(pid, int) else 0)
         return pids - {0}
@@ -134,7 +134,7 @@ class Queue:
             self.show({})
 
     def _adopt_record(self, record: Dict[str, Any]) -> str:
-        number, state = record["number"], _state(record)
+        number, state = record["number"], _read_valid_state(record)
         if self.owned(record):
             self.drop_ticket(number)
             return "adopted run %s with %r" % (record["run"], record["devices"] or record["cpu_slot"])
@@ -147,7 +147,7 @@ class Queue:
 
     def settle(self, record: Dict[str, Any]) -> None:
         """Clean up after an ended job, and mark it lost if no other process can."""
-        state = _state(record)
+        state = _read_valid_state(record)
         if state is None:  # damaged by the job, or removed with its folder
             if not os.path.isdir(run_folder(record["home"], record["run"])):
                 return
@@ -178,7 +178,7 @@ class Queue:
             self._written = None
 
 
-def _state(item: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+def _read_valid_state(item: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     try:
         state = read_state(run_folder(item["home"], item["run"]))
     except (AgentError, OSError):

@@ -135,7 +135,7 @@ class PreforkedPair:
 
     def hangs(self) -> bool:
         """Whether neither process is runnable or waits for a disk."""
-        rows = [look(who["pid"]) for who in (self.identity, self.supervisor) if who]
+        rows = [look(process["pid"]) for process in (self.identity, self.supervisor) if process]
         return not any(row is not None and row.state in "RD" for row in rows)
 
     def kill(self) -> None:
@@ -242,7 +242,7 @@ def _guard(guardian_reads: int, supervisor_reads: int, ready: int) -> None:
         if task is None:
             os._exit(0)
         stdio_to(os.path.join(task.folder, AGENT_LOG))
-        NumberedJsonDir(os.path.join(task.queue, "slots")).hold(task.number)
+        NumberedJsonDir(os.path.join(task.queue, "slots")).lock(task.number)
         testing.hit("after_guardian_fork")
         os.write(guarded_end, b"g")
         _watch(task, child, wakeup, life)
@@ -406,7 +406,7 @@ def main(guardian: Optional[Dict[str, Any]], job_socket: int, life: int, guarded
         heart = Heartbeat(life)
         heart.beat()
         stdio_to(os.path.join(task.folder, AGENT_LOG))
-        NumberedJsonDir(os.path.join(task.queue, "slots")).hold(task.number)
+        NumberedJsonDir(os.path.join(task.queue, "slots")).lock(task.number)
         task.state["guardian"], task.state["supervisor"] = guardian, own_identity
         Supervisor(task, QueueHost(task), wakeup, guarded, heart).run()
         heart.farewell()

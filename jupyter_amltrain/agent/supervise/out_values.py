@@ -104,7 +104,7 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
     variables = b.globals()
     for name in names:
         record: Any = {"amltrain": 1, "name": name}
-        text, why = "", ""
+        text, problem = "", ""
         if name not in variables:
             record["error"] = "never set"
         else:
@@ -112,21 +112,21 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
             try:
                 text = json.dumps(value, default=plain)
                 if b.len(text) > limit:
-                    why = "%d bytes, over the limit of %d" % (b.len(text), limit)
+                    problem = "%d bytes, over the limit of %d" % (b.len(text), limit)
                 else:
                     record["value"] = json.loads(text)
             except b.Exception as error:
-                why = article(b.type(value).__name__) + ", which is not JSON"
+                problem = article(b.type(value).__name__) + ", which is not JSON"
                 if b.type(error) is b.TypeError and b.isinstance(value, (b.dict, b.list, b.tuple)):
-                    why += " (%s)" % error
-            if why:
+                    problem += " (%s)" % error
+            if problem:
                 file = saved(name, value, text)
                 if b.isinstance(file, b.str):
                     if file.endswith(".txt"):
-                        why += " and cannot be pickled: its text"
-                    record["error"], record["file"] = why, file
+                        problem += " and cannot be pickled: its text"
+                    record["error"], record["file"] = problem, file
                 else:
-                    record["error"] = "%s; it could not be saved: %s: %s" % (why, b.type(file).__name__, file)
+                    record["error"] = "%s; it could not be saved: %s: %s" % (problem, b.type(file).__name__, file)
         try:
             put(name + ".json", form(json.dumps(record).encode()))
         except b.Exception as error:

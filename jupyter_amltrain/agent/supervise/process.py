@@ -178,7 +178,7 @@ def _launch_error_text(error: Exception, program: str, cwd: str) -> str:
     return "%s could not be started: %s" % (program, getattr(error, "strerror", None) or error)
 
 
-def serve_sink(task: Assignment, place: SinkPlace, journal: str = METRICS, artifacts: str = ARTIFACTS) -> int:
+def serve_sink(task: Assignment, endpoint: SinkPlace, journal: str = METRICS, artifacts: str = ARTIFACTS) -> int:
     """Run the MLflow sink in a forked process; return its exit code.
 
     Parameters
@@ -190,12 +190,12 @@ def serve_sink(task: Assignment, place: SinkPlace, journal: str = METRICS, artif
 
     job = task.job
     return server.serve(
-        place.socket,
+        endpoint.socket,
         journal=os.path.join(task.folder, journal),
         artifacts=os.path.join(task.folder, artifacts),
         run_id=job["tracking"]["run_id"],
         run_name=job["name"],
         experiment_name=job["experiment"],
-        token=place.token,
+        token=endpoint.token,
         log_path=os.path.join(task.folder, "log", "agent.txt"),
     )

@@ -129,9 +129,9 @@ class QueueHelpers:
 
     def fork(self, helper: Helper, ready: Optional[int] = None) -> None:
         """Fork a helper."""
-        task, place = self.task, self.place
-        if helper is self.sink and place is not None:
-            helper.fork(task.folder, lambda: serve_sink(task, place), [place.socket.fileno()])
+        task, sink = self.task, self.place
+        if helper is self.sink and sink is not None:
+            helper.fork(task.folder, lambda: serve_sink(task, sink), [sink.socket.fileno()])
         else:
             keep = [] if ready is None else [ready]
             helper.fork(task.folder, lambda: sampler.run(task.folder, os.getppid(), task.devices, ready), keep)
