@@ -47,7 +47,7 @@ def add_queue_details(context: AgentContext, waiting: Json) -> Json:
     if not dispatcher_client.running(context.queue) and any(
         NumberedJsonDir(os.path.join(context.queue, "tickets")).names()
     ):
-        context.ask("ping", {})
+        context.send_request("ping", {})
     shown = read_json(os.path.join(context.queue, WAITING), "Queue folder") or {}
     details = shown.get("waiting", {}).get(context.home, {})
     result = {}
@@ -150,7 +150,7 @@ def _cancel(context: AgentContext, payload: Json) -> Json:
     signaled = False
     if state["state"] == QUEUED:
         # Where no cancel file can be created, the dispatcher remembers the request.
-        context.ask("cancel" if file_error else "wake", {"run": run})
+        context.send_request("cancel" if file_error else "wake", {"run": run})
         signaled, state = True, state_of(context, run)
     if state["state"] not in TERMINAL:
         record = run_state.records(context.queue).get((context.home, run))
@@ -209,7 +209,7 @@ def _poll(context: AgentContext, payload: Json) -> Json:
     if any(_is_from_other_node(context, state) for state in runs.values()) and not dispatcher_client.running(
         context.queue
     ):
-        context.ask("ping", {})  # a new dispatcher cleans up what an earlier one left
+        context.send_request("ping", {})  # a new dispatcher cleans up what an earlier one left
         for run in list(runs):
             try:
                 runs[run] = state_of(context, run)
@@ -292,7 +292,7 @@ def _list(context: AgentContext, payload: Json) -> Json:
 
 def _info(context: AgentContext, payload: Json) -> Json:
     open_queue(context.queue)
-    reply = context.ask("info", {})
+    reply = context.send_request("info", {})
     if "error" not in reply:
         reply.update(machine.describe(reply["pid"]), home=context.home, queue=context.queue)
     return reply
@@ -333,12 +333,12 @@ def _configure(context: AgentContext, payload: Json) -> Json:
     open_queue(context.queue)
     settings = submission.change_settings(context.queue, payload)
     if dispatcher_client.running(context.queue):
-        context.ask("wake", {})  # applies to waiting jobs immediately
+        context.send_request("wake", {})  # applies to waiting jobs immediately
     return settings
 
 
 def _ping(context: AgentContext, payload: Json) -> Json:
-    return context.ask("ping", {})
+    return context.send_request("ping", {})
 
 
 def _monitor(context: AgentContext, payload: Json) -> Json:

@@ -126,9 +126,9 @@ class AgentContext(NamedTuple):
     queue: str
     agent: Optional[str]
 
-    def ask(self, op: str, payload: Dict[str, Any]) -> Dict[str, Any]:
-        """Send a request to the dispatcher; see the function `ask`."""
-        return ask(self.queue, self.home, self.agent, op, payload)
+    def send_request(self, op: str, payload: Dict[str, Any]) -> Dict[str, Any]:
+        """Send a request to the dispatcher; see the function `send_request`."""
+        return send_request(self.queue, self.home, self.agent, op, payload)
 
 
 def running(queue: str) -> bool:
@@ -217,7 +217,7 @@ def exchange(
     return reply if isinstance(reply, dict) else {}
 
 
-def ask(queue: str, home: str, agent: Optional[str], op: str, payload: Dict[str, Any]) -> Dict[str, Any]:
+def send_request(queue: str, home: str, agent: Optional[str], op: str, payload: Dict[str, Any]) -> Dict[str, Any]:
     """Send a request, starting a dispatcher if none is running; safe to repeat.
 
     Raises
@@ -263,7 +263,7 @@ def submit(context: AgentContext, payload: Dict[str, Any]) -> Dict[str, Any]:
     """
     name, run = payload["submission"], payload.get("run", "")
     try:
-        reply = context.ask("submit", payload)
+        reply = context.send_request("submit", payload)
     except AgentError as error:
         # The request may still be in the socket of a dispatcher that continues later.
         try:

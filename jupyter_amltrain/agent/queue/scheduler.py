@@ -299,11 +299,9 @@ class Scheduler:
         """Continue stopped guardians and supervisors; kill both if they are stopped repeatedly."""
         for number, record in self.queue.records.items():
             processes = [record.get("guardian"), record.get("supervisor")]
-            stopped = record.get("node", node()) == node() and [resume(process) for process in processes] == [
-                True,
-                True,
-            ]
-            if not stopped:
+            is_local = record.get("node", node()) == node()
+            resumed = [resume(process) for process in processes] if is_local else []
+            if resumed != [True, True]:
                 self.stopped.pop(number, None)
                 continue
             since = self.stopped.setdefault(number, protocol.mono())
