@@ -181,14 +181,14 @@ def test_a_state_that_cannot_be_read_is_set_aside(agent: Agent) -> None:
     unreadable(path)
     (agent.folder / "gate").touch()
     assert agent.wait(good)["state"] == "completed"
-    until(lambda: f"run {broken} is set aside" in diary(agent), "the diary")
+    until(lambda: f"run {broken} is postponed" in diary(agent), "the diary")
     answer = agent.good("poll", run_ids=[broken])
     assert answer["runs"] == {} and answer["errors"][broken]["type"] == "DamagedRun"
     path.rmdir()
     path.with_suffix(".kept").rename(path)
     assert agent.wait(broken)["state"] == "completed" and agent.log(broken) == "late\n"
     assert agent.dispatcher() == dispatcher_pid
-    assert diary(agent).count(f"run {broken} is set aside") == 1
+    assert diary(agent).count(f"run {broken} is postponed") == 1
 
 
 def test_queue_files_that_cannot_be_read_stop_no_dispatcher(agent: Agent) -> None:

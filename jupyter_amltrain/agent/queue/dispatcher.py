@@ -329,11 +329,11 @@ class Dispatcher:
         return {
             "pid": os.getpid(),
             "protocol": PROTOCOL,
-            "gpus": [{k: v for k, v in gpu.items() if k != "processes"} for gpu in self.gpus.usable],
+            "gpus": [{k: v for k, v in gpu.items() if k != "processes"} for gpu in self.gpus.found],
             "gpu_note": self._gpu_note(),
             "gpus_lost": self.gpus.lost,
             "share_gpus": share,
-            "slots": slots.totals(self.gpus.usable, records, own_pids, share, len(self.gpus.lost)),
+            "slots": slots.totals(self.gpus.found, records, own_pids, share, len(self.gpus.lost)),
             "queued": len(self.queue.tickets) - len(self.scheduler.starting),
             "running": len(records),
         }
@@ -349,7 +349,7 @@ class Dispatcher:
             driver_state.check_request(job.job["gpus"], self.gpus)
         if job.job["gpus"] == 0 and self.gpus.trouble:
             job.job["notes"] = ["This run has no GPU: %s." % self.gpus.trouble.rstrip(".")]
-        usable = visible_gpus.apply_visible_gpus(job.job, job.environ, self.gpus.usable)
+        usable = visible_gpus.apply_visible_gpus(job.job, job.environ, self.gpus.found)
         job.job["gpus"] = slots.resolve_gpu_count(job.job["gpus"], usable, self.gpus.note)
         visible_gpus.check_variables(job.job)
         run = job.job["run"]
