@@ -117,7 +117,7 @@ def test_cancel_that_reaches_nobody_is_an_error(agent: Agent, monkeypatch: pytes
     def full(here: object, run: str) -> object:
         return calls.not_writable("x", OSError(28, "No space left on device"))
 
-    monkeypatch.setattr(calls, "_ask_by_file", full)
+    monkeypatch.setattr(calls, "_create_cancel_file", full)
     monkeypatch.setattr(run_state, "supervisors", lambda record, state: [])
     assert agent("cancel", run=run)["error"]["type"] == "StateError"
     monkeypatch.undo()
