@@ -35,7 +35,7 @@ class Queue:
         self.tickets: Dict[int, Dict[str, Any]] = self._tickets.load()
         self.records: Dict[int, Dict[str, Any]] = self._slots.load()
         self.pending: Dict[int, PendingSecrets] = {}
-        self._next = max(self._tickets.last(), self._slots.last_number()) + 1
+        self._next = max(self._tickets.last(), self._slots.last()) + 1
         self._written: Any = None
 
     # -- tickets -----------------------------------------------------------------

@@ -393,7 +393,7 @@ class Supervisor:
             if self.file.exists():
                 self.helpers.fork(helper)
             else:  # a helper would create the removed run folder again
-                helper.schedule_restart()
+                helper.died()
         if self.retry_save_at is not None and now >= self.retry_save_at:
             self.save()
 
@@ -440,7 +440,7 @@ class Supervisor:
                 if pid == helper.pid:
                     text = "supervisor: the %s ended (status %d); starting it again" % (helper.name, status)
                     log_line(self.task.folder, text)
-                    helper.schedule_restart()
+                    helper.died()
 
     def members(self) -> List[Any]:
         """Return the processes of the run."""
