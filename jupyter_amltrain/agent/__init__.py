@@ -1,7 +1,7 @@
-"""The agent: what supervises jobs on a machine.
+"""The agent: queues, supervises and samples jobs on a machine.
 
-This package travels to the target as one zipapp and is imported by the kernel
-as well, so all of it is Python 3.8 grammar and standard library; the single
-guest is ``pynvml``, used only in processes that fork no others: short-lived
-probes, and the samplers.
+The package is sent to the target as one zipapp and is also imported by the kernel,
+so it is limited to Python 3.8 grammar and the standard library. The only exception
+is ``pynvml``, which is used only in processes that do not fork: short-lived probes
+and the samplers.
 """

@@ -1,4 +1,4 @@
-"""``agent.pyz`` with ``dispatch``, ``call``, ``monitor`` or ``rank``: see :data:`_USAGE`."""
+"""Entry point of ``agent.pyz``: ``dispatch``, ``call``, ``monitor`` and ``rank``, see :data:`_USAGE`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _USAGE = (
 
 
 def main(argv: List[str]) -> int:
-    """Run one of the commands; the exit code."""
+    """Run one of the commands and return the exit code."""
     if len(argv) == 3 and argv[0] == "dispatch":
         from .queue.daemon import detach
 
@@ -34,13 +34,13 @@ def main(argv: List[str]) -> int:
             payload = json.loads(text) if text.strip() else {}
         except ValueError as error:
             payload = None
-            answer = {"error": {"type": "ProtocolError", "message": "The payload is not JSON: %s" % error}}
+            reply = {"error": {"type": "ProtocolError", "message": "The payload is not JSON: %s" % error}}
         if payload is not None:
             home = argv[2] if len(argv) > 2 else default_home()
-            answer = call(argv[1], payload, home, argv[3] if len(argv) > 3 else None)
-        sys.stdout.write(json.dumps(answer) + "\n")
+            reply = call(argv[1], payload, home, argv[3] if len(argv) > 3 else None)
+        sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
-        return 1 if "error" in answer else 0
+        return 1 if "error" in reply else 0
     sys.stderr.write(_USAGE + "\n")
     return 2
 

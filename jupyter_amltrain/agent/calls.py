@@ -1,4 +1,4 @@
-"""The agent's calls: what a kernel, a command line or an SSH session may ask of a machine."""
+"""The agent's calls: operations that a kernel, a command line or an SSH session can request on a machine."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ Json = Dict[str, Any]
 
 
 def state_of(context: AgentContext, run: str) -> Json:
-    """``state.json`` of a run; UnknownRun when there is none, DamagedRun when it cannot be understood."""
+    """Return ``state.json`` of a run; raise UnknownRun when there is none, DamagedRun when it is not valid."""
     state = damage.read_state(context.home, run)
     if state is None:
         raise AgentError("UnknownRun", "There is no run %r in %s. List the runs with: %%aml_runs" % (run, context.home))
     return state
 
 
-def queued(context: AgentContext, waiting: Json) -> Json:
-    """Queued runs with their place in the queue; wakes a queue that nobody serves."""
+def add_queue_details(context: AgentContext, waiting: Json) -> Json:
+    """Return queued runs with their position in the queue; start a dispatcher if none is running."""
     if not dispatcher_client.running(context.queue) and any(
         NumberedJsonDir(os.path.join(context.queue, "tickets")).names()
     ):
-        context.ask("ping", {})
+        context.send_request("ping", {})
     shown = read_json(os.path.join(context.queue, WAITING), "Queue folder") or {}
     details = shown.get("waiting", {}).get(context.home, {})
-    found = {}
+    result = {}
     for run, state in waiting.items():
         if run in details:
-            found[run] = dict(state, detail=details[run])
+            result[run] = dict(state, detail=details[run])
         elif state.get("node") == node():
             try:
-                found[run] = _without_ticket(context, run)
-            except AgentError:  # deleted or damaged meanwhile: the next call says so
+                result[run] = _state_without_ticket(context, run)
+            except AgentError:  # deleted or damaged meanwhile: the next call reports it
                 pass
-    return found
+    return result
 
 
-def _without_ticket(context: AgentContext, run: str) -> Json:
-    """A queued run that the queue does not show: about to start, or its queue folder is gone."""
+def _state_without_ticket(context: AgentContext, run: str) -> Json:
+    """State of a queued run that the queue does not list: it is about to start, or its queue folder was removed."""
     state = state_of(context, run)
     queue = state.get("queue")
     if state["state"] == QUEUED and queue != os.path.realpath(context.queue):  # only its own queue can have lost it
@@ -75,24 +75,24 @@ def _without_ticket(context: AgentContext, run: str) -> Json:
     state = state_of(context, run)
     if known or any(folder.unreadable for folder in folders) or state["state"] != QUEUED:
         return state
-    # The ticket goes when the guardian may start; its first word follows in milliseconds.
+    # The ticket is removed when the guardian may start; its first state follows within milliseconds.
     if state["boot"] == boot_id() and run_state.seconds_since(state["changed"]) < 5.0:
         return state
-    return run_state.mark_lost(run_folder(context.home, run), state, "its ticket in %s is gone" % context.queue)
+    return run_state.mark_lost(run_folder(context.home, run), state, "its ticket in %s is missing" % context.queue)
 
 
-#: Reason in a live state that is told, not stored: what the run's files say may be old.
+#: Reason in a reported (not stored) live state: the files of the run may be out of date.
 NOT_WRITTEN = "not-written"
 
-#: Space on a disk below which a state file cannot be counted on to be written.
+#: Free space on a disk below which writing a state file is likely to fail.
 LEAST_SPACE_BYTES = 1 << 14
 
 
 def default_home() -> str:
-    """``$AMLTRAIN_HOME``, else where platformdirs puts a user's state (for the command line)."""
-    given = os.environ.get("AMLTRAIN_HOME")
-    if given:
-        return os.path.abspath(os.path.expanduser(given))
+    """Return ``$AMLTRAIN_HOME``, else the user state folder as in platformdirs (for the command line)."""
+    value = os.environ.get("AMLTRAIN_HOME")
+    if value:
+        return os.path.abspath(os.path.expanduser(value))
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.join(state, "amltrain")
 
@@ -100,95 +100,97 @@ def default_home() -> str:
 def call(
     op: str, payload: Mapping[str, Any], home: str, queue: Optional[str] = None, agent: Optional[str] = None
 ) -> Json:
-    """One call; see the module's docstring. Never raises for what a user can cause."""
-    work = _CALLS.get(op)
+    """Run one call and return its reply. Never raises for an error that a user can cause."""
+    handler = _CALLS.get(op)
     try:
-        if work is None:
-            raise AgentError("ProtocolError", "The agent does not know the call %r." % (op,))
+        if handler is None:
+            raise AgentError("ProtocolError", "The agent does not support the call %r." % (op,))
         if not os.path.isabs(home):
-            raise AgentError("StateError", "The state root %r is not an absolute path." % home)
+            raise AgentError(
+                "StateError", "The state root %r is not an absolute path. Set AMLTRAIN_HOME to an absolute path." % home
+            )
         context = AgentContext(os.path.abspath(home), os.path.abspath(queue or default_queue()), agent)
-        return work(context, dict(payload))
+        return handler(context, dict(payload))
     except AgentError as error:
         return error.answer()
     except OSError as error:
         return not_writable(error.filename or home, error).answer()
 
 
-def _run_of(payload: Json) -> str:
+def _run_id(payload: Json) -> str:
     run = payload.get("run")
     if not isinstance(run, str):
-        raise AgentError("UnknownRun", "No run was named. List the runs with: %aml_runs")
+        raise AgentError("UnknownRun", "The call names no run. List the runs with: %aml_runs")
     return run
 
 
 def _submit(context: AgentContext, payload: Json) -> Json:
-    # A dispatcher may die between accepting and answering; the repeat must not find a clash.
+    # A dispatcher may die after accepting and before replying; the repeated call must not clash with the first.
     payload.setdefault("submission", os.urandom(12).hex())
-    # The queue knows the submitter by it where it is the one that holds the GPU.
+    # Lets the queue recognize the submitter when it is the process that occupies the GPU.
     payload.setdefault("submitter", lineage(os.getpid()))
     return dispatcher_client.submit(context, payload)
 
 
 def _state_now(context: AgentContext, run: str) -> Json:
-    state = run_state.settle(context.home, run, state_of(context, run), queue=context.queue)
+    state = run_state.refresh_state(context.home, run, state_of(context, run), queue=context.queue)
     return run_state.check_ends(context.queue, context.home, {run: state}).get(run, state)
 
 
 def _cancel(context: AgentContext, payload: Json) -> Json:
-    run = _run_of(payload)
+    run = _run_id(payload)
     try:
         state = _state_now(context, run)
     except DamagedRun:
         return _cancel_damaged(context, run)
     if state["state"] in TERMINAL:
         return {"run": run, "state": state["state"]}
-    failed = _ask_by_file(context, run)
-    state = state_of(context, run)  # it may have started meanwhile
-    told = False
+    file_error = _create_cancel_file(context, run)
+    state = state_of(context, run)  # the run may have started meanwhile
+    signaled = False
     if state["state"] == QUEUED:
-        # Where no file can be made the dispatcher remembers it.
-        context.ask("cancel" if failed else "wake", {"run": run})
-        told, state = True, state_of(context, run)
+        # Where no cancel file can be created, the dispatcher remembers the request.
+        context.send_request("cancel" if file_error else "wake", {"run": run})
+        signaled, state = True, state_of(context, run)
     if state["state"] not in TERMINAL:
         record = run_state.records(context.queue).get((context.home, run))
-        for who in run_state.supervisors(record, state)[:1]:
-            told = _signal(who) or told
-    if failed is not None and not told:
-        raise failed
+        for process in run_state.supervisors(record, state)[:1]:
+            signaled = _signal(process) or signaled
+    if file_error is not None and not signaled:
+        raise file_error
     return {"run": run, "state": state["state"]}
 
 
-def _ask_by_file(context: AgentContext, run: str) -> Optional[AgentError]:
-    """Ask for a run's end by a file, which also reaches a supervisor that starts later; why it cannot be made."""
+def _create_cancel_file(context: AgentContext, run: str) -> Optional[AgentError]:
+    """Create the cancel file of a run, which also reaches a supervisor that starts later; return the error, if any."""
     path = os.path.join(run_folder(context.home, run), CANCEL)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | getattr(os, "O_NONBLOCK", 0), 0o600))
-    except OSError as error:  # no free inode, a disk that is full or read-only
+    except OSError as error:  # no free inode, or the disk is full or read-only
         return None if os.path.lexists(path) else not_writable(path, error)
     return None
 
 
-def _signal(who: Mapping[str, Any]) -> bool:
+def _signal(process: Mapping[str, Any]) -> bool:
     try:
-        os.kill(who["pid"], signal.SIGTERM)
+        os.kill(process["pid"], signal.SIGTERM)
     except OSError:
         return False
-    resume(who)
+    resume(process)
     return True
 
 
 def _cancel_damaged(context: AgentContext, run: str) -> Json:
-    """Ask for the end of a run whose files say nothing: by the file that its supervisor looks for."""
+    """Cancel a run whose files are damaged, by the cancel file that its supervisor checks for."""
     if not damage.processes_of(run):
         raise AgentError(
             "CommandError",
-            "Run %r is damaged, and no process of it runs on this machine: there is nothing to cancel."
+            "Cannot cancel run %r: its files are damaged and none of its processes runs on this machine."
             " Remove it with: %%aml_runs delete --force %s" % (run, run),
         )
-    failed = _ask_by_file(context, run)
-    if failed is not None:
-        raise failed
+    file_error = _create_cancel_file(context, run)
+    if file_error is not None:
+        raise file_error
     return {"run": run, "state": RUNNING}
 
 
@@ -201,38 +203,40 @@ def _poll(context: AgentContext, payload: Json) -> Json:
         try:
             state = damage.read_state(context.home, run)
             if state is not None:
-                runs[run] = _settled(context, run, state)
+                runs[run] = _current_state(context, run, state)
         except AgentError as error:
-            errors[run] = _unread(context, run, error)
-    if any(_stray(context, state) for state in runs.values()) and not dispatcher_client.running(context.queue):
-        context.ask("ping", {})  # who comes up looks after what an earlier life has left
+            errors[run] = _error_of(context, run, error)
+    if any(_is_from_other_node(context, state) for state in runs.values()) and not dispatcher_client.running(
+        context.queue
+    ):
+        context.send_request("ping", {})  # a new dispatcher cleans up what an earlier one left
         for run in list(runs):
             try:
                 runs[run] = state_of(context, run)
-            except AgentError:  # deleted or damaged meanwhile: the next call says so
+            except AgentError:  # deleted or damaged meanwhile: the next call reports it
                 del runs[run]
     runs.update(run_state.check_ends(context.queue, context.home, runs))
     waiting = {run: state for run, state in runs.items() if state["state"] == QUEUED}
     if waiting:
-        runs.update(queued(context, waiting))
+        runs.update(add_queue_details(context, waiting))
     return {"runs": runs, "errors": errors}
 
 
-def _settled(context: AgentContext, run: str, state: Json) -> Json:
-    """`state` as it is now; of a live run also that its end could not be written."""
+def _current_state(context: AgentContext, run: str, state: Json) -> Json:
+    """Return the current state; for a live run also whether its state can be written."""
     try:
-        state = run_state.settle(context.home, run, state, queue=context.queue)
+        state = run_state.refresh_state(context.home, run, state, queue=context.queue)
     except OSError as error:
-        why = "its end cannot be written: %s" % (error.strerror or error)
-        return dict(state, reason=NOT_WRITTEN, detail=why)
+        detail = "its final state cannot be written: %s" % (error.strerror or error)
+        return dict(state, reason=NOT_WRITTEN, detail=detail)
     if state["state"] not in TERMINAL and _is_full(run_folder(context.home, run)):
-        why = "no space left on the disk of %s: its state may be older than what is shown" % context.home
-        return dict(state, reason=NOT_WRITTEN, detail=why)
+        detail = "no space left on the disk of %s: the state shown may be out of date" % context.home
+        return dict(state, reason=NOT_WRITTEN, detail=detail)
     return state
 
 
 def _is_full(folder: str) -> bool:
-    """Whether the disk of `folder` takes no further file."""
+    """Whether the disk of `folder` has no space for another file."""
     try:
         disk = os.statvfs(folder)
     except (OSError, AttributeError):
@@ -241,38 +245,38 @@ def _is_full(folder: str) -> bool:
     return no_space or (disk.f_files > 0 and disk.f_favail == 0)
 
 
-def _unread(context: AgentContext, run: str, error: AgentError) -> Json:
-    said: Json = dict(error.answer()["error"])
+def _error_of(context: AgentContext, run: str, error: AgentError) -> Json:
+    details: Json = dict(error.answer()["error"])
     if isinstance(error, DamagedRun):
         try:
-            said["changed"] = os.stat(run_folder(context.home, run)).st_mtime
+            details["changed"] = os.stat(run_folder(context.home, run)).st_mtime
         except OSError:
-            said["changed"] = 0.0
-    return said
+            details["changed"] = 0.0
+    return details
 
 
-def _stray(context: AgentContext, state: Json) -> bool:
-    """Whether a run of our queue was started where pids are others: before a container's restart, mostly."""
+def _is_from_other_node(context: AgentContext, state: Json) -> bool:
+    """Whether a run of this queue was started in another PID namespace, usually before a container restart."""
     if state["state"] in TERMINAL or state.get("queue") != os.path.realpath(context.queue):
         return False
     return state.get("node") != node() and any(NumberedJsonDir(os.path.join(context.queue, "slots")).names())
 
 
 def _list(context: AgentContext, payload: Json) -> Json:
-    wanted = payload.get("run_ids")
+    requested = payload.get("run_ids")
     try:
-        names = os.listdir(os.path.join(context.home, RUNS)) if wanted is None else list(wanted)
+        names = os.listdir(os.path.join(context.home, RUNS)) if requested is None else list(requested)
     except FileNotFoundError:
         names = []
     ids = [name for name in names if valid_run_id(name)]
-    but = frozenset(payload.get("but") or ())
-    polled = _poll(context, {"run_ids": [name for name in ids if name not in but]})
+    excluded = frozenset(payload.get("but") or ())
+    polled = _poll(context, {"run_ids": [name for name in ids if name not in excluded]})
     rows: List[Json] = []
     for run, state in polled["runs"].items():
         try:
             job = damage.read_job(context.home, run)
         except AgentError as error:
-            polled["errors"][run] = _unread(context, run, error)
+            polled["errors"][run] = _error_of(context, run, error)
             continue
         if job is None:  # deleted meanwhile
             continue
@@ -288,24 +292,24 @@ def _list(context: AgentContext, payload: Json) -> Json:
 
 def _info(context: AgentContext, payload: Json) -> Json:
     open_queue(context.queue)
-    answer = context.ask("info", {})
-    if "error" not in answer:
-        answer.update(machine.describe(answer["pid"]), home=context.home, queue=context.queue)
-    return answer
+    reply = context.send_request("info", {})
+    if "error" not in reply:
+        reply.update(machine.describe(reply["pid"]), home=context.home, queue=context.queue)
+    return reply
 
 
 def _delete(context: AgentContext, payload: Json) -> Json:
-    run = _run_of(payload)
+    run = _run_id(payload)
     try:
         state = _state_now(context, run)
     except DamagedRun:
-        state = _end_of_damaged(run)
+        state = _state_of_damaged(run)
     if state["state"] not in TERMINAL:
         raise AgentError(
             "CommandError", "Run %r is %s. Cancel it first: %%aml_runs cancel %s" % (run, state["state"], run)
         )
     folder = run_folder(context.home, run)
-    # Gone at once for all readers, also when the removal is cut short.
+    # The rename removes the run for all readers, even when the deletion below is interrupted.
     trash = os.path.join(context.home, RUNS, ".gone-%s-%s" % (run, os.urandom(4).hex()))
     os.rename(folder, trash)
     shutil.rmtree(trash, ignore_errors=True)
@@ -313,8 +317,8 @@ def _delete(context: AgentContext, payload: Json) -> Json:
     return {"run": run, "deleted": True}
 
 
-def _end_of_damaged(run: str) -> Json:
-    """The state of a damaged run for its removal: lost, unless processes of it live here."""
+def _state_of_damaged(run: str) -> Json:
+    """Return the state of a damaged run before its removal: lost, unless it has live processes here."""
     live = damage.processes_of(run)
     if not live:
         return {"state": LOST}
@@ -327,14 +331,14 @@ def _end_of_damaged(run: str) -> Json:
 
 def _configure(context: AgentContext, payload: Json) -> Json:
     open_queue(context.queue)
-    settings = submission.change(context.queue, payload)
+    settings = submission.change_settings(context.queue, payload)
     if dispatcher_client.running(context.queue):
-        context.ask("wake", {})  # it holds at once for those that wait
+        context.send_request("wake", {})  # applies to waiting jobs immediately
     return settings
 
 
 def _ping(context: AgentContext, payload: Json) -> Json:
-    return context.ask("ping", {})
+    return context.send_request("ping", {})
 
 
 def _monitor(context: AgentContext, payload: Json) -> Json:

@@ -1,4 +1,4 @@
-"""Files of a run folder that are not as we write them: found in one place, said in one sentence."""
+"""Validation of the files of a run folder; a file that is not as the agent writes it raises `DamagedRun`."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from .protocol import (
 
 Json = Dict[str, Any]
 _STATES = frozenset({QUEUED, RUNNING, FINALIZING, COMPLETED, FAILED, CANCELED, LOST})
-#: Whole numbers that every reader of JSON takes, and unix seconds up to the year 5138.
+#: Largest integer that every JSON reader supports; unix seconds up to the year 5138.
 _MAX_INT, _MAX_TIME = 2**53, 1e11
 
 
 class DamagedRun(AgentError):
-    """A run whose folder is there and cannot be understood.
+    """A run whose folder exists but has missing or invalid files.
 
     Parameters
     ----------
     run
         The run's id.
-    what
-        The file, and what is wrong with it.
+    problem
+        The file and the problem with it.
     """
 
-    def __init__(self, run: str, what: str) -> None:
+    def __init__(self, run: str, problem: str) -> None:
         text = "Run %r is damaged: %s. Remove it with: %%aml_runs delete --force %s"
-        super().__init__("DamagedRun", text % (run, what, run))
+        super().__init__("DamagedRun", text % (run, problem, run))
 
 
 def read_state(home: str, run: str) -> Optional[Json]:
-    """``state.json`` of a run with every field that we rely on; ``None`` when there is no such run.
+    """Return ``state.json`` of a run with all required fields checked; ``None`` when there is no such run.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def read_state(home: str, run: str) -> Optional[Json]:
     if state is None:
         return None
     _check(run, STATE, state, _STATE)
-    if state["state"] not in TERMINAL:  # without these nobody could say when it has ended
+    if state["state"] not in TERMINAL:  # without these fields the end of the run cannot be detected
         _check(run, STATE, state, _LIVE)
     for name, default in _DEFAULTS.items():
         if state.get(name) is None:
@@ -66,7 +66,7 @@ def read_state(home: str, run: str) -> Optional[Json]:
 
 
 def read_job(home: str, run: str) -> Optional[Json]:
-    """``job.json`` of a run; as `read_state`."""
+    """Return ``job.json`` of a run, like `read_state`."""
     job = _load(home, run, JOB)
     if job is not None:
         _check(run, JOB, job, _JOB)
@@ -74,7 +74,7 @@ def read_job(home: str, run: str) -> Optional[Json]:
 
 
 def processes_of(run: str) -> Dict[int, Any]:
-    """Live processes of a run on this machine, by the mark in their environment."""
+    """Return live processes of a run on this machine, found by the mark in their environment."""
     rows = table()
     return {pid: rows[pid] for pid in marked(run + ":", rows, whole=False) if rows[pid].state not in "ZX"}
 
@@ -87,35 +87,35 @@ def _load(home: str, run: str, name: str) -> Optional[Json]:
             return value
         folder = os.path.dirname(path)
         if not os.path.isdir(folder) or not any(os.path.lexists(os.path.join(folder, one)) for one in (JOB, STATE)):
-            return None  # what a removal or a late helper has left is no run
-        why = "is not a JSON object" if os.path.lexists(path) else "is missing"
+            return None  # left over by a removal or a late helper: not a run
+        problem = "is not a JSON object" if os.path.lexists(path) else "is missing"
     except OSError as error:
-        why = "cannot be read (%s)" % (error.strerror or error)
-    raise DamagedRun(run, "%s %s" % (path, why))
+        problem = "cannot be read (%s)" % (error.strerror or error)
+    raise DamagedRun(run, "%s %s" % (path, problem))
 
 
 def _check(run: str, file: str, value: Mapping[str, Any], fields: Mapping[str, Callable[[Any], bool]]) -> None:
-    for name, right in fields.items():
+    for name, is_valid in fields.items():
         try:
-            good = right(value.get(name))
+            valid = is_valid(value.get(name))
         except (TypeError, ValueError, OverflowError):
-            good = False
-        if not good:
+            valid = False
+        if not valid:
             raise DamagedRun(run, "%s has a wrong or missing field %r" % (file, name))
 
 
-# ---- what a field may be; absent is ``None``
+# ---- validators of fields; an absent field is ``None``
 
 
 def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _maybe_text(value: Any) -> bool:
+def _optional_text(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _maybe_whole(value: Any) -> bool:
+def _optional_int(value: Any) -> bool:
     return value is None or (isinstance(value, int) and abs(value) < _MAX_INT)
 
 
@@ -123,31 +123,31 @@ def _time(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < _MAX_TIME
 
 
-def _maybe_time(value: Any) -> bool:
+def _optional_time(value: Any) -> bool:
     return value is None or _time(value)
 
 
-def _maybe_dict(value: Any) -> bool:
+def _optional_dict(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _maybe_texts(value: Any) -> bool:
+def _optional_texts(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value))
 
 
-def _maybe_process(value: Any) -> bool:
+def _optional_process(value: Any) -> bool:
     return value is None or (isinstance(value, dict) and isinstance(value.get("pid"), int) and 0 < value["pid"] < 2**31)
 
 
-def _maybe_phases(value: Any) -> bool:
+def _optional_phases(value: Any) -> bool:
     return value is None or (
         isinstance(value, list)
         and all(
             isinstance(phase, dict)
             and _text(phase.get("name"))
             and _time(phase.get("start"))
-            and _maybe_time(phase.get("end"))
-            and _maybe_time(phase.get("seconds"))
+            and _optional_time(phase.get("end"))
+            and _optional_time(phase.get("seconds"))
             and "end" in phase
             for phase in value
         )
@@ -156,23 +156,23 @@ def _maybe_phases(value: Any) -> bool:
 
 _STATE: Dict[str, Callable[[Any], bool]] = {
     "state": lambda value: value in _STATES,
-    "detail": _maybe_text,
-    "reason": _maybe_text,
-    "exit_code": _maybe_whole,
-    "signal": _maybe_whole,
-    "phases": _maybe_phases,
-    "devices": _maybe_texts,
-    "node": _maybe_text,
-    "boot": _maybe_text,
-    "mark": _maybe_text,
-    "guardian": _maybe_process,
-    "supervisor": _maybe_process,
-    "rank": _maybe_process,
-    "changed": _maybe_time,
-    "version": _maybe_whole,
-    "queue": _maybe_text,
-    "truth": _maybe_dict,
-    "cause": _maybe_dict,
+    "detail": _optional_text,
+    "reason": _optional_text,
+    "exit_code": _optional_int,
+    "signal": _optional_int,
+    "phases": _optional_phases,
+    "devices": _optional_texts,
+    "node": _optional_text,
+    "boot": _optional_text,
+    "mark": _optional_text,
+    "guardian": _optional_process,
+    "supervisor": _optional_process,
+    "rank": _optional_process,
+    "changed": _optional_time,
+    "version": _optional_int,
+    "queue": _optional_text,
+    "truth": _optional_dict,
+    "cause": _optional_dict,
     "nodes": lambda value: value is None or (isinstance(value, int) and 0 <= value < 100_000),
 }
 _LIVE: Dict[str, Callable[[Any], bool]] = {
@@ -187,10 +187,10 @@ _DEFAULTS: Json = {"phases": [], "node": None, "boot": None, "mark": "", "change
 
 _JOB: Dict[str, Callable[[Any], bool]] = {
     "run": _text,
-    "name": _maybe_text,
-    "submitted": _maybe_time,
-    "experiment": _maybe_text,
-    "project": _maybe_text,
-    "spec": _maybe_dict,
-    "tracking": _maybe_dict,
+    "name": _optional_text,
+    "submitted": _optional_time,
+    "experiment": _optional_text,
+    "project": _optional_text,
+    "spec": _optional_dict,
+    "tracking": _optional_dict,
 }

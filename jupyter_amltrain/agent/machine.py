@@ -1,4 +1,4 @@
-"""What this machine has, and what a run survives here; each answer with its evidence."""
+"""Properties of this machine, and the events that a run survives on it, each with its reason."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def _answer(answer: str, why: str) -> Answer:
 
 def _output(argv: Sequence[str]) -> Optional[str]:
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=3, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    return result.stdout.decode("utf-8", "replace") if result.returncode == 0 else None
 
 
 def systemd_path(cgroups: str = "/proc/self/cgroup") -> str:
-    """Our path in systemd's hierarchy: ``/user.slice/...``; empty when there is none."""
+    """Return our path in the systemd hierarchy: ``/user.slice/...``; empty without systemd."""
     try:
         with open(cgroups) as file:
             lines = file.read().splitlines()
@@ -44,7 +44,7 @@ def systemd_path(cgroups: str = "/proc/self/cgroup") -> str:
 
 
 def unit_of(path: str) -> str:
-    """The innermost service or scope in a systemd path: ``jupyter.service``."""
+    """Return the innermost service or scope in a systemd path: ``jupyter.service``."""
     for part in reversed(path.split("/")):
         if part.endswith((".service", ".scope")):
             return part
@@ -52,12 +52,12 @@ def unit_of(path: str) -> str:
 
 
 def _container(env: Mapping[str, str]) -> str:
-    """What shows that we are in a container; empty outside."""
+    """Describe the container that we run in; empty outside of containers."""
     if "KUBERNETES_SERVICE_HOST" in env:
         return "a Kubernetes pod (KUBERNETES_SERVICE_HOST is set)"
     for path, name in (("/.dockerenv", "a Docker container"), ("/run/.containerenv", "a Podman container")):
         if os.path.exists(path):
-            return "%s (%s is there)" % (name, path)
+            return "%s (%s exists)" % (name, path)
     if env.get("container"):
         return "a container (container=%s)" % env["container"]
     return ""
@@ -79,26 +79,26 @@ def _logind(name: str, argv: Sequence[str]) -> str:
 
 
 def survival(env: Optional[Mapping[str, str]] = None, cgroups: str = "/proc/self/cgroup") -> Dict[str, Answer]:
-    """What a run outlives here.
+    """Report which events a run survives on this machine.
 
     Parameters
     ----------
     env
-        Environment of the asker; tells hubs, pods and Slurm steps.
+        Environment of the caller; identifies hubs, pods and Slurm steps.
     cgroups
-        ``/proc/<pid>/cgroup`` of the dispatcher, which runs descend from.
+        ``/proc/<pid>/cgroup`` of the dispatcher, the ancestor of all runs.
 
     Returns
     -------
     dict
-        ``kernel``, ``server``, ``logout``, ``container`` to ``{"answer": "yes" | "no" |
+        Maps ``kernel``, ``server``, ``logout`` and ``container`` to ``{"answer": "yes" | "no" |
         "unknown", "why": str}``.
     """
     env = os.environ if env is None else env
     container = _container(env)
     answers = {
-        "kernel": _answer("yes", "runs belong to a supervisor of their own session, not to the kernel"),
-        "container": _answer("no", "a container or machine that ends takes its processes along"),
+        "kernel": _answer("yes", "each run has its own supervisor in a separate session"),
+        "container": _answer("no", "processes end with their container or machine"),
     }
     if "SLURM_JOB_ID" in env:
         why = "Slurm ends every process of job %s with the job" % env["SLURM_JOB_ID"]
@@ -107,12 +107,12 @@ def survival(env: Optional[Mapping[str, str]] = None, cgroups: str = "/proc/self
     if container:
         hub = "JUPYTERHUB_USER" in env or "JUPYTERHUB_API_TOKEN" in env
         if hub:
-            why = "JupyterHub's server is %s: it ends with the server" % container
+            why = "the JupyterHub server is %s, which ends with the server" % container
             answers["server"] = answers["logout"] = _answer("no", why)
         else:
-            why = "%s, and it is not known whether it ends with the server" % container
+            why = "%s; it is unknown whether it stops with the server" % container
             answers["server"] = _answer("unknown", why)
-            answers["logout"] = _answer("yes", "%s knows no login" % container)
+            answers["logout"] = _answer("yes", "%s has no login sessions" % container)
         return answers
     path = systemd_path(cgroups)
     unit = unit_of(path)
@@ -125,13 +125,13 @@ def _server(unit: str, path: str) -> Answer:
     if unit.startswith("amltrain-"):
         return _answer("yes", "the agent has a systemd scope of its own (%s)" % unit)
     if not unit or unit.startswith(("session-", "user@", "init.")) or not unit.endswith(".service"):
-        return _answer("yes", "no service manager holds the server's processes together")
+        return _answer("yes", "no service manager groups the processes of the server")
     mode = _unit_property(unit, path, "KillMode")
     if mode in ("process", "none"):
         return _answer("yes", "unit %s has KillMode=%s" % (unit, mode))
     if mode:
-        return _answer("no", "unit %s has KillMode=%s: it ends all its processes" % (unit, mode))
-    return _answer("unknown", "unit %s did not tell its KillMode" % unit)
+        return _answer("no", "unit %s has KillMode=%s: stopping it ends all its processes" % (unit, mode))
+    return _answer("unknown", "KillMode of unit %s could not be read" % unit)
 
 
 def _logout(unit: str, path: str) -> Answer:
@@ -141,20 +141,23 @@ def _logout(unit: str, path: str) -> Answer:
     if _logind("Linger", ["loginctl", "show-user", user, "--property=Linger"]) == "yes" and "/user@" in path:
         return _answer("yes", "lingering is on for this user")
     if "/user@" in path:
-        return _answer("no", "the user's service manager ends with the last login; type: loginctl enable-linger")
+        return _answer(
+            "no", "the user's service manager ends with the last login. To change that: loginctl enable-linger"
+        )
     argv = ["busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1"]
     kills = _output([*argv, "org.freedesktop.login1.Manager", "KillUserProcesses"])
     if kills is None:
-        return _answer("unknown", "logind did not tell its KillUserProcesses")
+        return _answer("unknown", "KillUserProcesses could not be read from logind")
     if "true" in kills:
         return _answer("no", "logind ends a user's processes at logout (KillUserProcesses=yes)")
     return _answer("yes", "logind leaves a user's processes alone (KillUserProcesses=no)")
 
 
 def scope_prefix(env: Optional[Mapping[str, str]] = None) -> List[str]:
-    """Words to put before the dispatcher's command so that it leaves a unit that would take it along.
+    """Return a command prefix that starts the dispatcher in a systemd scope of its own.
 
-    Empty where it is not needed or systemd's user manager cannot be reached.
+    The scope keeps it alive when the unit of the caller stops. Empty where it is not needed or the
+    user manager of systemd cannot be reached.
     """
     env = os.environ if env is None else env
     if _container(env) or "SLURM_JOB_ID" in env or not env.get("XDG_RUNTIME_DIR"):
@@ -166,17 +169,17 @@ def scope_prefix(env: Optional[Mapping[str, str]] = None) -> List[str]:
     if _server(unit, path)["answer"] == "yes" and _logout(unit, path)["answer"] == "yes":
         return []
     name = "--unit=amltrain-dispatcher-%d-%s" % (os.getpid(), os.urandom(3).hex())
-    words = ["systemd-run", "--user", "--scope", "--quiet", "--collect", name]
-    return words if _output([*words[:-1], "true"]) is not None else []
+    argv = ["systemd-run", "--user", "--scope", "--quiet", "--collect", name]
+    return argv if _output([*argv[:-1], "true"]) is not None else []
 
 
 def describe(pid: int) -> Dict[str, Any]:
-    """The static half of `info`: ``cpus, memory, survives, python, platform``.
+    """Return the static part of `info`: ``cpus, memory, survives, python, platform``.
 
     Parameters
     ----------
     pid
-        The dispatcher.
+        Process id of the dispatcher.
     """
     return {
         "cpus": usable_cpus(),

@@ -1,4 +1,4 @@
-"""Processes of this machine: who they are, whose they are, and their end."""
+"""Processes of this machine: process table, identities, run membership and signals."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Process(NamedTuple):
     parent: int
     session: int
     own_time: int  #: user and system
-    child_time: int  #: of children that it has reaped
-    start: Any  #: ticks since boot; elsewhere than on Linux the text of `ps`
+    child_time: int  #: of reaped children
+    start: Any  #: ticks since boot; the start time printed by `ps` on other systems than Linux
     rss: int
     threads: int
 
 
 def parse_stat(data: bytes) -> Optional[Process]:
-    """Parse ``/proc/<pid>/stat`` (proc(5)); the name in brackets may hold anything."""
+    """Parse ``/proc/<pid>/stat`` (proc(5)); the name in brackets may contain any bytes."""
     close = data.rfind(b")")
     if close < 0:
         return None
@@ -51,9 +51,9 @@ def parse_stat(data: bytes) -> Optional[Process]:
 
 
 def look(pid: int) -> Optional[Process]:
-    """The process `pid`, or ``None`` when there is none."""
+    """Return the process `pid`, or ``None`` when there is none."""
     if not LINUX:
-        return _listed_by_ps().get(pid)
+        return _ps_table().get(pid)
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             return parse_stat(file.read())
@@ -62,52 +62,52 @@ def look(pid: int) -> Optional[Process]:
 
 
 def table() -> Dict[int, Process]:
-    """All processes of this machine by pid."""
-    found = {}
+    """Return all processes of this machine by pid."""
+    rows = {}
     if not LINUX:
-        return _listed_by_ps()
+        return _ps_table()
     names = os.listdir("/proc")
     for name in names:
         if name.isdigit():
             row = look(int(name))
             if row is not None:
-                found[row.pid] = row
-    return found
+                rows[row.pid] = row
+    return rows
 
 
-def _listed_by_ps() -> Dict[int, Process]:
+def _ps_table() -> Dict[int, Process]:
     columns = "pid=,ppid=,pgid=,stat=,rss=,lstart="
     listed = subprocess.run(["ps", "-axo", columns], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-    found = {}
+    rows = {}
     for line in listed.stdout.decode("utf-8", "replace").splitlines():
         f = line.split(None, 5)
         if len(f) == 6:
             pages = int(f[4]) * 1024 // os.sysconf("SC_PAGE_SIZE")
-            # The group stands in for the session, which BSD's ps does not tell.
-            found[int(f[0])] = Process(int(f[0]), f[3][0], int(f[1]), int(f[2]), 0, 0, f[5].strip(), pages, 1)
-    return found
+            # The process group stands in for the session, which BSD's ps does not print.
+            rows[int(f[0])] = Process(int(f[0]), f[3][0], int(f[1]), int(f[2]), 0, 0, f[5].strip(), pages, 1)
+    return rows
 
 
 def identity(pid: int) -> Optional[Dict[str, Any]]:
-    """``{"pid", "start"}`` of a live process: a pid alone may be somebody else's tomorrow."""
+    """Return ``{"pid", "start"}`` of a live process: the start time tells reused pids apart."""
     row = look(pid)
     return None if row is None or row.state in "ZX" else {"pid": pid, "start": row.start}
 
 
-def alive(who: Optional[Mapping[str, Any]]) -> bool:
-    """Whether the process with the identity `who` still runs (a zombie does not); a job may have written `who`."""
-    if not isinstance(who, dict) or not isinstance(who.get("pid"), int):
+def alive(process: Optional[Mapping[str, Any]]) -> bool:
+    """Whether a process, given by its identity, is running and not a zombie; the identity may come from a job."""
+    if not isinstance(process, dict) or not isinstance(process.get("pid"), int):
         return False
-    found = identity(who["pid"])
-    return found is not None and found["start"] == who.get("start")
+    current = identity(process["pid"])
+    return current is not None and current["start"] == process.get("start")
 
 
-def resume(who: Optional[Mapping[str, Any]]) -> bool:
-    """Let the process with the identity `who` go on if somebody stopped it; whether it had to."""
-    if not who or not isinstance(who.get("pid"), int):
+def resume(process: Optional[Mapping[str, Any]]) -> bool:
+    """Continue a process, given by its identity, if it is stopped; return whether it was."""
+    if not process or not isinstance(process.get("pid"), int):
         return False
-    row = look(who["pid"])
-    if row is None or row.state not in "Tt" or row.start != who.get("start"):
+    row = look(process["pid"])
+    if row is None or row.state not in "Tt" or row.start != process.get("start"):
         return False
     try:
         os.kill(row.pid, signal.SIGCONT)
@@ -118,7 +118,7 @@ def resume(who: Optional[Mapping[str, Any]]) -> bool:
 
 @lru_cache(maxsize=None)
 def boot_id() -> str:
-    """Changes with every boot of the machine."""
+    """Return an id that changes with every boot of the machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -132,10 +132,10 @@ def boot_id() -> str:
 
 @lru_cache(maxsize=None)
 def node() -> str:
-    """Where our pids mean what they say: this machine and, on Linux, this PID namespace.
+    """Return the scope in which pids are valid: this machine and, on Linux, this PID namespace.
 
     A state root on a shared disk is read by several machines, and by containers that
-    have one machine's name and boot.
+    share the name and the boot of one machine.
     """
     try:
         return "%s %s" % (socket.gethostname(), os.readlink("/proc/self/ns/pid"))
@@ -144,10 +144,10 @@ def node() -> str:
 
 
 def become_subreaper() -> bool:
-    """Let orphans below us become our children (Linux; elsewhere they are init's)."""
+    """Adopt orphaned descendants as our children (Linux; elsewhere init adopts them)."""
     if not LINUX:
         return False
-    # Not at the top: the kernel imports this module and needs no ctypes.
+    # Imported here: the kernel also imports this module and needs no ctypes.
     import ctypes
 
     # PR_SET_CHILD_SUBREAPER of linux/prctl.h.
@@ -155,9 +155,9 @@ def become_subreaper() -> bool:
 
 
 def end_with_parent(parent: int) -> None:
-    """Let SIGTERM come to us when our parent dies (Linux), and at once when `parent` is dead already.
+    """Receive SIGTERM when the parent dies (Linux), or immediately if `parent` is dead already.
 
-    The signal is only for a death after the call (PR_SET_PDEATHSIG in prctl(2)).
+    The kernel sends the signal only for a death after the call (PR_SET_PDEATHSIG in prctl(2)).
     """
     if LINUX:
         import ctypes
@@ -168,33 +168,33 @@ def end_with_parent(parent: int) -> None:
 
 
 def descendants(root: int, rows: Mapping[int, Process], apart: FrozenSet[int] = frozenset()) -> Set[int]:
-    """Pids below `root`, without `root` and without the trees of `apart`."""
+    """Return pids of the descendants of `root`, without the process trees of `apart`."""
     children: Dict[int, List[int]] = {}
     for row in rows.values():
         children.setdefault(row.parent, []).append(row.pid)
-    found: Set[int] = set()
-    todo = [root]
-    while todo:
-        for pid in children.get(todo.pop(), ()):
-            if pid not in found and pid != root and pid not in apart:
-                found.add(pid)
-                todo.append(pid)
-    return found
+    result: Set[int] = set()
+    pending = [root]
+    while pending:
+        for pid in children.get(pending.pop(), ()):
+            if pid not in result and pid != root and pid not in apart:
+                result.add(pid)
+                pending.append(pid)
+    return result
 
 
 def marked(mark: str, rows: Iterable[int], whole: bool = True) -> Set[int]:
-    """Pids whose environment at their start held ``AMLTRAIN_RUN=<mark>``; not `whole`: a mark that begins so."""
-    wanted = ("%s=%s" % (MARK, mark)).encode()
-    found = set()
+    """Return pids started with ``AMLTRAIN_RUN=<mark>`` in their environment; without `whole` the mark is a prefix."""
+    entry = ("%s=%s" % (MARK, mark)).encode()
+    pids = set()
     for pid in rows:
         try:
             with open("/proc/%d/environ" % pid, "rb") as file:
                 data = file.read()
-        except OSError:  # another user's, or gone
+        except OSError:  # of another user, or ended
             continue
-        if (b"\0" + data + b"\0").find(b"\0" + wanted + (b"\0" if whole else b"")) >= 0:
-            found.add(pid)
-    return found
+        if (b"\0" + data + b"\0").find(b"\0" + entry + (b"\0" if whole else b"")) >= 0:
+            pids.add(pid)
+    return pids
 
 
 def members(
@@ -204,43 +204,43 @@ def members(
     leader: Optional[Mapping[str, Any]] = None,
     apart: FrozenSet[int] = frozenset(),
 ) -> List[Process]:
-    """The live processes of a run.
+    """Return the live processes of a run.
 
     Parameters
     ----------
     mark
-        The run's mark: finds those that left the process tree.
+        The mark of the run: finds processes that left the process tree.
     root
-        The process whose descendants belong to the run; finds those that
+        The process whose descendants belong to the run: finds processes that
         cleared their environment.
     spare
-        Pids that are not counted, with nothing said of their children.
+        Pids that are left out; their children are not.
     leader
-        Identity of the rank, which led a session: finds more when the tree is gone.
+        Identity of the rank, the leader of a session: finds processes by their session when the tree is broken.
     apart
-        Pids that do not belong to the run with all below them, wherever they stand.
+        Pids that do not belong to the run, together with all of their descendants.
     """
     rows = table()
-    found = marked(mark, rows)
+    pids = marked(mark, rows)
     if isinstance(leader, dict) and isinstance(leader.get("pid"), int):  # a job may have written it
-        # A pid is not given out again while a session has its number; but once the
-        # session has ended it may, and the next session is not ours.
-        now = rows.get(leader["pid"])
-        if now is None or now.start == leader.get("start"):
-            found |= {row.pid for row in rows.values() if row.session == leader["pid"]}
+        # A pid is not reused while a session has its number. Once the session has
+        # ended it may be, and the next session is not part of the run.
+        current = rows.get(leader["pid"])
+        if current is None or current.start == leader.get("start"):
+            pids |= {row.pid for row in rows.values() if row.session == leader["pid"]}
     if root is not None:
-        found |= descendants(root, rows, apart)
-    for pid in list(found):
-        found |= descendants(pid, rows, apart)
-    found -= spare
-    found -= {os.getpid(), root or 0}
-    return [rows[pid] for pid in sorted(found) if rows[pid].state not in "ZX"]
+        pids |= descendants(root, rows, apart)
+    for pid in list(pids):
+        pids |= descendants(pid, rows, apart)
+    pids -= spare
+    pids -= {os.getpid(), root or 0}
+    return [rows[pid] for pid in sorted(pids) if rows[pid].state not in "ZX"]
 
 
 def children(pid: int) -> List[int]:
-    """Live and ended children of a process that is single-threaded, for a quick look without the whole table.
+    """Return live and ended children of a single-threaded process without reading the whole process table.
 
-    One that is forked during the look may be missing.
+    A child that is forked during the call may be missing.
     """
     try:
         with open("/proc/%d/task/%d/children" % (pid, pid)) as file:
@@ -250,11 +250,11 @@ def children(pid: int) -> List[int]:
 
 
 def send(rows: Iterable[Process], number: int) -> int:
-    """Signal each process that is still the one that was seen; how many were reached."""
+    """Signal each process whose pid was not reused; return the number of signals sent."""
     count = 0
     for row in rows:
-        now = look(row.pid)
-        if now is None or now.start != row.start:
+        current = look(row.pid)
+        if current is None or current.start != row.start:
             continue
         try:
             os.kill(row.pid, number)
@@ -265,19 +265,19 @@ def send(rows: Iterable[Process], number: int) -> int:
 
 
 def signal_name(number: int) -> str:
-    """``SIGSEGV`` for 11."""
+    """Return the name of a signal: ``SIGSEGV`` for 11."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return "signal %d" % number
 
 
-#: Characters of a command and of a user's name.
+#: Max characters of a command and of a user name.
 MAX_NAME = 60
 
 
 def user_of(pid: int) -> str:
-    """Name (or number) of a process's user; empty for a process that is not here."""
+    """Return the user name (or uid) of a process; empty for a process that is not visible here."""
     try:
         uid = os.stat("/proc/%d" % pid).st_uid
     except OSError:
@@ -291,7 +291,7 @@ def user_of(pid: int) -> str:
 
 
 def comm_of(pid: int) -> str:
-    """Command name as the kernel has it (15 characters); empty for a process that is not here."""
+    """Return the command name of a process (15 characters); empty for a process that is not visible here."""
     try:
         with open("/proc/%d/comm" % pid, "rb") as file:
             return file.read().decode("utf-8", "replace").strip()
@@ -300,7 +300,7 @@ def comm_of(pid: int) -> str:
 
 
 def command_of(pid: int) -> str:
-    """Program and script of a process, such as ``python train.py``; its other arguments may hold secrets."""
+    """Return program and script of a process, such as ``python train.py``; other arguments may contain secrets."""
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as file:
             words = file.read(4096).decode("utf-8", "replace").split("\0")
@@ -310,18 +310,18 @@ def command_of(pid: int) -> str:
 
 
 def brief(words: List[str]) -> str:
-    """The program of a command line, and the script or module that an interpreter runs."""
+    """Return the program of a command line, with the script or module that an interpreter runs."""
     program = os.path.basename(words[0].split(" ")[0]) if words else ""
     if not program.startswith(("python", "pypy", "torchrun", "accelerate", "deepspeed")):
         return program
     rest = [word for word in words[1:] if word]
-    for at, word in enumerate(rest):
-        if word == "-m" and at + 1 < len(rest):
-            return "%s -m %s" % (program, rest[at + 1])
+    for index, word in enumerate(rest):
+        if word == "-m" and index + 1 < len(rest):
+            return "%s -m %s" % (program, rest[index + 1])
         if word == "-c":
             break
         if not word.startswith("-"):
-            # What stands after an option may be its value, so only a script's name is told.
+            # The word after an option may be its value, so only the name of a script is returned.
             if word.endswith((".py", ".pyz")):
                 return "%s %s" % (program, os.path.basename(word))
             break

@@ -1,4 +1,4 @@
-"""Files, states, numbers and clocks that the agent and its readers share."""
+"""File names, states, limits and clocks shared by the agent and its readers, and file helpers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import threading
 import time
 from typing import Any, Dict, Iterator, Mapping, Optional
 
-#: Name of a file with seconds to add to :func:`wall`; for the clock-jump test.
+#: Environment variable with the name of a file whose number of seconds is added to :func:`wall`; for tests.
 TEST_CLOCK = "AMLTRAIN_TEST_CLOCK"
 
 
 def wall() -> float:
-    """Unix seconds. May jump when somebody sets the clock."""
+    """Return Unix seconds. May jump when the system clock is set."""
     path = os.environ.get(TEST_CLOCK)
     if not path:
         return time.time()
@@ -28,14 +28,14 @@ def wall() -> float:
 
 
 def mono() -> float:
-    """Seconds since some moment of this boot, one clock for all processes of the machine."""
+    """Return monotonic seconds; the same clock for all processes of the machine until it reboots."""
     return time.monotonic()
 
 
-#: Of every file in a run folder and in the queue.
+#: Schema version of every file in a run folder and in the queue.
 SCHEMA = 1
 
-#: Of the conversation with the dispatcher.
+#: Version of the protocol between client and dispatcher.
 PROTOCOL = 4
 
 JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
@@ -44,14 +44,14 @@ LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"
 
 METRICS = "metrics/rank-0.jsonl"
 
-#: Of one machine of a run, by its number.
+#: Files of one machine of a run, by its number.
 TELEMETRY, SUMMARY, TRUTH = "telemetry/node-%d.jsonl", "telemetry/summary-%d.json", "telemetry/truth-%d.json"
 
 OUTPUTS, ARTIFACTS = "outputs", "artifacts"
 
 RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 
-#: Folders of a run that its processes write into.
+#: Folders of a run into which its processes write.
 RUN_FOLDERS = ("log", "metrics", "telemetry", OUTPUTS, ARTIFACTS)
 
 QUEUED, RUNNING, FINALIZING = "queued", "running", "finalizing"
@@ -63,27 +63,27 @@ TERMINAL = frozenset({COMPLETED, FAILED, CANCELED, LOST})
 #: The environment variable that marks every process of a run: ``<run>:<nonce>``.
 MARK = "AMLTRAIN_RUN"
 
-#: Seconds from SIGTERM to SIGKILL where a job does not say.
+#: Seconds from SIGTERM to SIGKILL unless the job sets them.
 DEFAULT_GRACE = 10.0
 
-#: Seconds of a run's life after which its GPUs may be called unused, where a job does not say.
+#: Seconds after which the GPUs of a run may be reported as unused, unless the job sets them.
 DEFAULT_GPU_GRACE = 60.0
 
-#: A longer file is no file of ours; a job may write what it likes into its folder.
+#: Longer files are rejected: a job can write anything into its folder.
 MAX_JSON_BYTES = 64 << 20
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
 
 class AgentError(Exception):
-    """Something that the caller can cure; crosses the wire as ``{"type", "message"}``.
+    """An error that the caller can fix; sent over the wire as ``{"type", "message"}``.
 
     Parameters
     ----------
     kind
         Class name of ``jupyter_amltrain.errors``, or ``RunExists``.
     message
-        What, where and what next: one sentence or two.
+        What failed, why, and what to do: one or two sentences.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -92,33 +92,33 @@ class AgentError(Exception):
         self.message = message
 
     def answer(self) -> Dict[str, Any]:
-        """The form on the wire."""
+        """Return the error as a reply of the protocol."""
         return {"error": {"type": self.kind, "message": self.message}}
 
 
 def valid_run_id(run: object) -> bool:
-    """Whether `run` can be a run id, and so a folder's name."""
+    """Whether `run` is a valid run id, and so a valid folder name."""
     return isinstance(run, str) and _RUN_ID.match(run) is not None
 
 
 def run_folder(home: str, run: str) -> str:
-    """Folder of a run; UnknownRun for what cannot be a run id."""
+    """Return the folder of a run; raise UnknownRun for an invalid run id."""
     if not valid_run_id(run):
         raise AgentError("UnknownRun", "%r is not a run id. List the runs with: %%aml_runs" % (run,))
     return os.path.join(home, RUNS, run)
 
 
 def write_json(path: str, value: Mapping[str, Any], durable: bool = False) -> None:
-    """Replace `path` (0600) by `value` at once: a reader sees the old or the new file.
+    """Replace `path` (0600) by `value` atomically: a reader sees the old or the new file.
 
     Parameters
     ----------
     durable
-        Wait for the disk. Only for what nobody can tell again after a power cut.
+        Wait for the disk. Only for facts that cannot be determined again after a power failure.
     """
     data = _encoded(value)
     temporary = "%s.%d.%x.tmp" % (path, os.getpid(), threading.get_ident())
-    # What a job may have put there, a link or a FIFO, is not followed.
+    # A link or a FIFO that a job may have created there is not followed.
     exclusive = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         handle = os.open(temporary, exclusive, 0o600)
@@ -149,19 +149,19 @@ def _encoded(value: Mapping[str, Any]) -> bytes:
 
 
 def open_regular(path: str) -> int:
-    """A descriptor of a regular file, for reading.
+    """Open a regular file for reading and return its descriptor.
 
-    A job can put a FIFO in the place of any file of its run, and who opens that waits for ever.
+    A job can replace any file of its run by a FIFO, and opening a FIFO blocks forever.
 
     Raises
     ------
     FileNotFoundError
-        There is no file, or it is something else: a FIFO, a socket, a device, a folder.
+        There is no file, or it is not a regular file: a FIFO, a socket, a device, a folder.
     OSError
         It cannot be opened.
     """
     try:
-        handle = _open_at_once(path)
+        handle = _open_nonblocking(path)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket
             raise FileNotFoundError(errno.ENOENT, "not a regular file", path) from None
@@ -172,8 +172,8 @@ def open_regular(path: str) -> int:
     return handle
 
 
-def _open_at_once(path: str) -> int:
-    """A descriptor for reading; a FIFO or a terminal is not waited for."""
+def _open_nonblocking(path: str) -> int:
+    """Open for reading without blocking on a FIFO or a terminal; return the descriptor."""
     flags = os.O_RDONLY
     for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
         flags |= getattr(os, name, 0)
@@ -181,22 +181,22 @@ def _open_at_once(path: str) -> int:
 
 
 def read_regular(path: str, limit: int = MAX_JSON_BYTES) -> bytes:
-    """Read a whole file that somebody else may have put there.
+    """Read a whole file that another process may have replaced.
 
     Raises
     ------
     OSError
-        It cannot be read, it is no regular file (a FIFO or a device would block), or it
+        It cannot be read, it is not a regular file (a FIFO or a device would block), or it
         is longer than `limit` bytes.
     """
-    handle = _open_at_once(path)
+    handle = _open_nonblocking(path)
     try:
-        found = os.fstat(handle)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "Not a regular file", path)
-        if found.st_size > limit:
+        if status.st_size > limit:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
         parts = []
         left = limit + 1
@@ -212,12 +212,12 @@ def read_regular(path: str, limit: int = MAX_JSON_BYTES) -> bytes:
 
 
 def read_json(path: str, what: str = "Run folder") -> Optional[Dict[str, Any]]:
-    """The JSON object in `path`; ``None`` when there is none (absent or not readable as JSON).
+    """Return the JSON object in `path`; ``None`` when the file is absent or not valid JSON.
 
     Raises
     ------
     AgentError
-        ``StateError`` when a newer version wrote it.
+        ``StateError`` when a newer version has written the file.
     OSError
         As `read_regular`.
     """
@@ -238,18 +238,18 @@ def read_json(path: str, what: str = "Run folder") -> Optional[Dict[str, Any]]:
 
 
 def read_state(folder: str) -> Optional[Dict[str, Any]]:
-    """``state.json`` of a run folder, or ``None``."""
+    """Return ``state.json`` of a run folder, or ``None``."""
     return read_json(os.path.join(folder, STATE))
 
 
 def whole_lines(data: bytes) -> Iterator[bytes]:
-    """The complete lines of `data`; a torn last one is left for the next reading."""
+    """Return the complete lines of `data`, without an incomplete last line."""
     end = data.rfind(b"\n") + 1
     return iter(data[:end].splitlines())
 
 
 def cut_torn_tail(path: str) -> bytes:
-    """Cut `path` behind its last newline and return its last whole line (``b""`` for none)."""
+    """Truncate `path` after its last newline and return its last complete line (``b""`` if there is none)."""
     try:
         handle = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -257,7 +257,7 @@ def cut_torn_tail(path: str) -> bytes:
     try:
         size = os.fstat(handle).st_size
         tail, at = b"", size
-        # Two newlines enclose the last line; lines are short, so one step is the rule.
+        # Two newlines enclose the last line; lines are short, so one step usually suffices.
         while at > 0 and tail.count(b"\n") < 2:
             step = min(at, 4096)
             at -= step
@@ -271,12 +271,12 @@ def cut_torn_tail(path: str) -> bytes:
 
 
 def private_folder(path: str) -> None:
-    """Make `path` (0700) with its parents.
+    """Create `path` (0700) with its parents.
 
     Raises
     ------
     AgentError
-        ``StateError`` that says what to do where nothing can be written.
+        ``StateError`` when the folder cannot be created.
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -285,19 +285,19 @@ def private_folder(path: str) -> None:
 
 
 def not_writable(path: str, error: OSError) -> AgentError:
-    """The one sentence for a state root that cannot be written."""
+    """Return the error for a state root that cannot be written."""
     return AgentError(
         "StateError",
-        "Cannot write %s: %s. Free some space or set AMLTRAIN_HOME to a folder that can be written."
+        "Cannot write %s: %s. Free some space, or set AMLTRAIN_HOME to a writable folder."
         % (path, error.strerror or error),
     )
 
 
 def not_readable(path: str, error: OSError) -> AgentError:
-    """The one sentence for a file of a run that is there and cannot be read."""
+    """Return the error for an existing file of a run that cannot be read."""
     return AgentError(
         "StateError",
-        "Cannot read %s: %s. Give it back to its owner, or remove the run's folder." % (path, error.strerror or error),
+        "Cannot read %s: %s. Fix its ownership, or delete the run folder." % (path, error.strerror or error),
     )
 
 

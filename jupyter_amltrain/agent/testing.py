@@ -1,8 +1,8 @@
-"""Named places where a test can make the agent die, fail or dawdle.
+"""Failpoints: named places where a test can make the agent die, fail or wait.
 
 ``AMLTRAIN_FAILPOINT="name[:action],..."`` with the actions ``kill`` (SIGKILL to
 ourselves, the default), ``raise``, ``raise-without=FILE`` and ``sleep=SECONDS``.  With
-``AMLTRAIN_FAILPOINT_ONCE=<folder>`` each fires a single time, over all processes
+``AMLTRAIN_FAILPOINT_ONCE=<folder>`` each one fires only once across all processes
 and restarts.
 """
 
@@ -18,13 +18,13 @@ class FailpointError(Exception):
 
 
 def hit(name: str) -> None:
-    """Do what the environment asks for at the place `name`; normally nothing."""
-    wanted = os.environ.get("AMLTRAIN_FAILPOINT")
-    if not wanted:
+    """Perform the action that the environment sets for the failpoint `name`, if any."""
+    value = os.environ.get("AMLTRAIN_FAILPOINT")
+    if not value:
         return
-    for item in wanted.split(","):
-        where, _, action = item.strip().partition(":")
-        if where == name and _first_time(name):
+    for item in value.split(","):
+        failpoint, _, action = item.strip().partition(":")
+        if failpoint == name and _first_time(name):
             _act(name, action or "kill")
 
 
@@ -42,7 +42,7 @@ def _first_time(name: str) -> bool:
 def _act(name: str, action: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60)  # the signal is on its way; nothing may happen after it
+        time.sleep(60)  # the signal is pending; nothing may run after it
     elif action == "raise":
         raise FailpointError(name)
     elif action.startswith("raise-without="):

@@ -115,7 +115,7 @@ def test_cancel_without_reachable_owner_is_error(agent: Agent, monkeypatch: pyte
     def full(here: object, run: str) -> object:
         return calls.not_writable("x", OSError(28, "No space left on device"))
 
-    monkeypatch.setattr(calls, "_ask_by_file", full)
+    monkeypatch.setattr(calls, "_create_cancel_file", full)
     monkeypatch.setattr(run_state, "supervisors", lambda record, state: [])
     assert agent("cancel", run=run)["error"]["type"] == "StateError"
     monkeypatch.undo()

@@ -174,7 +174,7 @@ def test_oom_names_process_holding_memory(
     import pwd
 
     assert pwd.getpwuid(os.getuid()).pw_name in said
-    assert "nobody else" in state["cause"]["action"]
+    assert "without other processes" in state["cause"]["action"]
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,8 @@ def test_daemon_of_job_ends_with_run(agent: Agent, how: str) -> None:
     ("payload", "words"),
     [
         ({"argv": ["/nowhere/python", "x"]}, "/nowhere/python was not found"),
-        ({"cwd": "/nowhere"}, "working folder /nowhere is not there"),
-        ({"argv": ["/etc/passwd"]}, "may not be executed"),
+        ({"cwd": "/nowhere"}, "working folder /nowhere"),
+        ({"argv": ["/etc/passwd"]}, "no permission to execute"),
     ],
 )
 def test_launch_failure_names_cause(agent: Agent, payload: dict[str, object], words: str) -> None:

@@ -199,7 +199,7 @@ def test_large_job_receives_gpu_lock(agent: Agent, driver: SwitchableDriver) -> 
     ("uid", "listen", "said"),
     [
         pytest.param(OTHER_UID, True, f"uid {OTHER_UID}", marks=needs_root),
-        pytest.param(OTHER_UID, False, "does not say", marks=needs_root),
+        pytest.param(OTHER_UID, False, "unknown user", marks=needs_root),
         pytest.param(0, True, "another queue of this user", marks=needs_root),
     ],
 )

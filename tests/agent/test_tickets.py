@@ -181,14 +181,14 @@ def test_unreadable_state_file_is_set_aside(agent: Agent) -> None:
     unreadable(path)
     (agent.folder / "gate").touch()
     assert agent.wait(good)["state"] == "completed"
-    until(lambda: f"run {broken} is set aside" in diary(agent), "the diary")
+    until(lambda: f"run {broken} is postponed" in diary(agent), "the diary")
     answer = agent.good("poll", run_ids=[broken])
     assert answer["runs"] == {} and answer["errors"][broken]["type"] == "DamagedRun"
     path.rmdir()
     path.with_suffix(".kept").rename(path)
     assert agent.wait(broken)["state"] == "completed" and agent.log(broken) == "late\n"
     assert agent.dispatcher() == dispatcher_pid
-    assert diary(agent).count(f"run {broken} is set aside") == 1
+    assert diary(agent).count(f"run {broken} is postponed") == 1
 
 
 def test_unreadable_queue_file_keeps_dispatcher(agent: Agent) -> None:
@@ -202,7 +202,7 @@ def test_unreadable_queue_file_keeps_dispatcher(agent: Agent) -> None:
     Path(agent.queue, "slots", "0000000010.json").write_text('{"schema": 1, "number": 10, "run": "x", "home": "/n"}')
     run = agent.submit("print('fine')")
     assert agent.wait(run)["state"] == "completed"
-    assert diary(agent).count("left alone") == 3
+    assert diary(agent).count("skipped") == 3
     found = json_dir.NumberedJsonDir(str(tickets))
     assert found.load() == {} and found.last() == 9 and len(found.unreadable) == 3
 
@@ -227,10 +227,10 @@ def test_dispatcher_repeated_error_backs_off(monkeypatch: pytest.MonkeyPatch) ->
         def __init__(self) -> None:
             self.gpus = self.scheduler = self.selector = _Nothing()  # type: ignore[assignment]
 
-        def say(self, text: str) -> None:
+        def log(self, text: str) -> None:
             said.append(text)
 
-        def _may_leave(self) -> bool:
+        def _try_leave(self) -> bool:
             return len(slept) == 8
 
         def _pause(self) -> float:

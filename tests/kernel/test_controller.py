@@ -123,7 +123,7 @@ def test_failed_run_error_names_line_and_log_tail(api: Any) -> None:
         ("import sys\nprint('bye', flush=True)\nsys.exit(3)", {}, "exited with code 3", 3),
         ("import os\nos.kill(os.getpid(), 11)", {}, "killed by SIGSEGV", None),
         ("import os\nos.kill(os.getpid(), 9)", {}, "killed by SIGKILL", None),
-        ("import time\ntime.sleep(600)", {"timeout": 0.3}, "ran into its time limit of 0.3 s", None),
+        ("import time\ntime.sleep(600)", {"timeout": 0.3}, "time limit of 0.3 s reached", None),
     ],
 )
 def test_failed_run_error_names_cause(
@@ -258,8 +258,8 @@ def test_source_folder_over_limit_is_refused(api: Any) -> None:
     assert "weights.bin (400.0 MB)" in text and ".amlignore" in text
 
 
-def test_submit_with_too_many_gpus_is_refused(api: Any) -> None:
-    assert "asks for 99 GPUs" in refused(api, CapacityError, "pass", gpus=99)
+def test_more_gpus_than_there_are(api: Any) -> None:
+    assert "99 GPUs" in refused(api, CapacityError, "pass", gpus=99)
 
 
 def test_submit_with_secret_without_value_is_refused(api: Any) -> None:
@@ -288,7 +288,7 @@ def test_submit_with_invalid_name_is_refused(api: Any, name: str) -> None:
 def test_refused_run_error_is_raised_later(api: Any) -> None:
     before = {run.handle for run in api.runs("local")}
     run = api.submit_spec(JobSpec(name="greedy", script="pass", resources=_gpus(99)))
-    with pytest.raises(AmlTrainError, match=f"{run.handle} was not submitted: The job asks for 99 GPUs"):
+    with pytest.raises(AmlTrainError, match=f"{run.handle} was not submitted: .*99 GPUs"):
         run.wait(DEADLINE)
     record = run.record()
     assert record.done and record.reason == "launch" and run.logs() == "" and run.metrics() == {}

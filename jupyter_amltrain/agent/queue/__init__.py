@@ -1,1 +1,1 @@
-"""The queue of a machine: tickets, slots, the dispatcher."""
+"""Job queue of a machine: tickets, slots and the dispatcher."""

@@ -1,8 +1,8 @@
 """Claims: whether a submission was accepted or revoked, decided once.
 
-A submitter that gets no answer may not say "not submitted" while its request can
-still be served, and a dispatcher that goes on after a stop may not start what was
-given up. Both record their decision under the submission's name; the first one holds.
+A submitter without a reply must not report "not submitted" while its request can
+still be served, and a dispatcher that continues after a stop must not start a job that
+was given up. Both record their decision under the name of the submission; the first one wins.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ import os
 from ..protocol import valid_run_id
 
 CLAIMS = "claims"
-#: The two decisions. The first is the dispatcher's, the second the submitter's.
+#: The two decisions. The dispatcher makes the first one, the submitter the second one.
 ACCEPTED, REVOKED = "accepted", "revoked"
 
 
 def decide(queue: str, submission: str, decision: str) -> str:
     """Record a decision on a submission unless there is one already.
 
-    A symbolic link is made together with its content, or not at all: no reader sees half of it.
+    A symbolic link is created atomically with its content: readers never see a partial decision.
 
     Parameters
     ----------
     queue
         The queue folder.
     submission
-        Name that the submitter gave to this one submission.
+        Name that the submitter chose for this submission.
     decision
         `ACCEPTED` or `REVOKED`.
 
     Returns
     -------
     str
-        The decision that holds.
+        The decision in effect.
 
     Raises
     ------
     OSError
-        It cannot be recorded, so nothing is decided.
+        The decision cannot be recorded, so nothing is decided.
     """
     path = _path(queue, submission)
     while True:
@@ -60,7 +60,7 @@ def decide(queue: str, submission: str, decision: str) -> str:
 
 
 def forget(queue: str, submission: str) -> None:
-    """Remove the decision on a submission whose submitter has its answer."""
+    """Remove the decision on a submission whose submitter has received its reply."""
     try:
         os.unlink(_path(queue, submission))
     except OSError:
@@ -68,7 +68,7 @@ def forget(queue: str, submission: str) -> None:
 
 
 def sweep_claims(queue: str) -> None:
-    """Remove all decisions. Only for a new dispatcher that has no socket yet: no earlier request reaches it."""
+    """Remove all decisions. Only for a new dispatcher without a socket: no earlier request can reach it."""
     folder = os.path.join(queue, CLAIMS)
     try:
         names = os.listdir(folder)

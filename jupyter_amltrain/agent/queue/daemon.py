@@ -1,4 +1,4 @@
-"""Becoming the dispatcher: detached, alone, and ready before the starter returns."""
+"""Start of the dispatcher as a detached process: a single instance, ready before the starter returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from .. import protocol
 from ..protocol import PROTOCOL, SCHEMA
 
-#: Seconds to wait for a leaving dispatcher's lock.
+#: Seconds to wait for the lock of a dispatcher that is shutting down.
 LOCK_TIMEOUT_S = 20.0
 _MODULES = (
     "supervise.guardian",
@@ -27,11 +27,11 @@ _MODULES = (
 
 
 def detach(queue: str, home: str) -> int:
-    """Fork the dispatcher away; return 0 when it listens or another one does."""
+    """Fork the dispatcher as a daemon; return 0 when it or another dispatcher listens."""
     reader, writer = os.pipe()
     if os.fork():
         os.close(writer)
-        # Its end without a byte: it died, or another one has the lock.
+        # End of file without a byte: the child died, or another dispatcher has the lock.
         os.read(reader, 1)
         return 0
     os.close(reader)
@@ -44,12 +44,12 @@ def detach(queue: str, home: str) -> int:
             signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
         from ..supervise import process
 
-        # Ours are private; a job's files are made as its user is used to.
+        # The agent's files are private; files of a job get the umask of its user.
         process.USER_UMASK = os.umask(0o077)
         if hasattr(sys.stdout, "reconfigure"):  # a path need not be UTF-8
             sys.stdout.reconfigure(errors="backslashreplace")
         code = _serve(queue, home, writer)
-    except BaseException:  # the body of a process: whatever it is goes to its log
+    except BaseException:  # the body of a process: log any error
         import traceback
 
         traceback.print_exc()
@@ -75,15 +75,15 @@ def _serve(queue: str, home: str, ready: int) -> int:
 
             try:
                 exchange(queue, {"op": "ping"}, timeout_s=PING_TIMEOUT_S)
-                return 0  # another one serves
+                return 0  # another dispatcher serves
             except Unanswered:
-                return 0  # and does not answer: the caller's own call says so
-            except NoDispatcher:  # one is leaving or was just killed
+                return 0  # another dispatcher runs but does not reply: the call of the starter reports it
+            except NoDispatcher:  # a dispatcher is shutting down or was just killed
                 if protocol.mono() > until:
                     return 75
                 time.sleep(0.005)
-    # All code is loaded now: the zipapp may be gone when a job starts, and what is
-    # imported here need not be imported by each forked child.
+    # Load all code now: the zipapp may have been removed when a job starts, and forked
+    # children need not import these modules again.
     for name in _MODULES:
         importlib.import_module(".." + name, __package__)
     from ..processes import boot_id, identity
@@ -93,8 +93,8 @@ def _serve(queue: str, home: str, ready: int) -> int:
     record.update(identity(os.getpid()) or {})
     os.ftruncate(lock, 0)
     os.pwrite(lock, json.dumps(record).encode(), 0)
-    serving = Dispatcher(queue, home)
+    dispatcher = Dispatcher(queue, home)
     os.close(ready)
-    serving.say("dispatcher %d serves %s" % (os.getpid(), queue))
-    serving.run()
+    dispatcher.log("dispatcher %d serves %s" % (os.getpid(), queue))
+    dispatcher.run()
     return 0

@@ -1,8 +1,8 @@
-"""The one dispatcher of a machine and user: owns tickets and slots, starts jobs in order.
+"""Dispatcher: the only process of a machine and user that owns tickets and slots and starts jobs in order.
 
-Single-threaded around one selector: requests come over a unix socket (a JSON line
-in, a JSON line out), ended guardians by SIGCHLD, GPU readings by a pipe. What it
-holds in memory only, a waiting job's environment and secrets, dies with it.
+Single-threaded around one selector: requests arrive on a unix socket (one JSON line
+in, one JSON line out), ends of guardians by SIGCHLD, GPU readings on a pipe. The
+environment and secrets of waiting jobs are held in memory only and are lost with the process.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from .gpu_probe import GpuWatch, KnownGpus
 from .scheduler import Scheduler
 from .tickets import PendingSecrets, Queue
 
-#: Seconds between looks at jobs whose end no signal tells us (adopted ones).
+#: Seconds between checks of adopted jobs, whose end no signal reports.
 ADOPTED_CHECK_INTERVAL_S = 1.0
 #: Seconds that a new dispatcher waits for its first call.
 FIRST_CALL_TIMEOUT_S = 10.0
-#: Seconds that a submit waits for a reading of the GPUs where the last one found less than there may be.
+#: Seconds that a submit waits for a new GPU reading if the last one may have missed GPUs.
 PROBE_WAIT_S = 0.2
 
 
 class Deferred(NamedTuple):
-    """Work for a client that waits for a reading of the GPUs."""
+    """A client request that waits for a GPU reading."""
 
-    work: Callable[[], None]
-    since: float  #: a reading that began earlier does not count
-    until: float  #: then it goes on with what is known
+    callback: Callable[[], None]
+    since: float  #: readings that began earlier do not count
+    until: float  #: then the request proceeds with the last reading
 
 
 def idle_limit() -> float:
-    """Seconds without work after which the dispatcher leaves: ``$AMLTRAIN_DISPATCHER_IDLE``, else 600."""
+    """Return the seconds without work after which the dispatcher ends: ``$AMLTRAIN_DISPATCHER_IDLE``, else 600."""
     try:
         return float(os.environ["AMLTRAIN_DISPATCHER_IDLE"])
     except (KeyError, ValueError):
@@ -52,12 +52,14 @@ def idle_limit() -> float:
 
 
 class Dispatcher:
-    """See the module's docstring.
+    """Serves clients, watches children and drives the scheduler.
 
     Parameters
     ----------
     queue
-        The queue folder, opened and locked by us.
+        The queue folder, opened and locked by this process.
+    home
+        State root of the call that started the dispatcher.
     """
 
     def __init__(self, queue: str, home: str) -> None:
@@ -66,63 +68,63 @@ class Dispatcher:
         self.address = Address(queue)
         self.selector = selectors.DefaultSelector()
         self.wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
-        self.selector.register(self.wakeup, selectors.EVENT_READ, self._signalled)
-        self.gpus = GpuWatch(self.selector, self._gpus_read, KnownGpus(queue))
-        self.scheduler = Scheduler(self.queue, self.gpus, self.say, self.selector)
+        self.selector.register(self.wakeup, selectors.EVENT_READ, self._on_signal)
+        self.gpus = GpuWatch(self.selector, self._on_gpus_read, KnownGpus(queue))
+        self.scheduler = Scheduler(self.queue, self.gpus, self.log, self.selector)
         self.clients: Dict[int, Client] = {}
         self.after_probe: List[Deferred] = []
         self.retiring = False
-        self.leaving = False
-        self.asked = False
+        self.is_terminating = False
+        self.was_called = False
         self.idle_since = protocol.mono()
-        self.next_look = 0.0
-        self.queue.adopt(self.say)
-        for one in {home} | {ticket["home"] for ticket in self.queue.tickets.values()}:
-            submission.sweep_submissions(one)
+        self.next_check = 0.0
+        self.queue.adopt(self.log)
+        for state_root in {home} | {ticket["home"] for ticket in self.queue.tickets.values()}:
+            submission.sweep_submissions(state_root)
         claims.sweep_claims(queue)
         self.listen()
 
-    def say(self, text: str) -> None:
-        """A line for ``dispatcher.txt``."""
+    def log(self, text: str) -> None:
+        """Write a line to ``dispatcher.txt``."""
         print("%.3f %s" % (protocol.wall(), text), flush=True)
 
     # -- the loop --------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Make the socket, in place of a dead dispatcher's."""
+        """Create the socket, replacing the socket of a dead dispatcher."""
         try:
             os.unlink(self.address.path)
         except FileNotFoundError:
             pass
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)
+        umask = os.umask(0o177)
         try:
             with self.address as path:
                 self.listening.bind(path)
         finally:
-            os.umask(before)
+            os.umask(umask)
         self.listening.listen(128)
         self.listening.setblocking(False)
         self.selector.register(self.listening, selectors.EVENT_READ, self._accept)
 
     def run(self) -> None:
-        """Serve until idle for long, retired or told to end."""
-        last, pause = "", 0.2
+        """Serve until the idle limit, a retire request or SIGTERM."""
+        last_error, pause = "", 0.2
         self.gpus.refresh()
-        while not self._may_leave():
+        while not self._try_leave():
             try:
                 for key, _ in self.selector.select(self._pause()):
                     key.data()
                 testing.hit("dispatcher_turn")
-                self._regular()
+                self._run_periodic()
                 pause = 0.2
-            except Exception:  # a full disk, most likely: jobs wait, and so do we; it never ends the queue
-                before, last = last, traceback.format_exc()
-                self.say("again, as above" if last == before else last)
+            except Exception:  # most likely a full disk: wait and retry; no error ends the queue
+                previous, last_error = last_error, traceback.format_exc()
+                self.log("again, as above" if last_error == previous else last_error)
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
         self.scheduler.close()
-        self.say("dispatcher ends")
+        self.log("dispatcher ends")
 
     def _pause(self) -> float:
         due = [item.until for item in self.after_probe]
@@ -134,35 +136,35 @@ class Dispatcher:
         busy = self.queue.tickets or self.queue.records or self.clients or self.gpus.probing
         if busy:
             return ADOPTED_CHECK_INTERVAL_S
-        return max(0.0, self.idle_since + self._patience() - protocol.mono()) + 0.01
+        return max(0.0, self.idle_since + self._idle_timeout() - protocol.mono()) + 0.01
 
-    def _patience(self) -> float:
-        # Who started us has yet to come with his call, on a busy machine not at once.
-        return idle_limit() if self.asked else max(FIRST_CALL_TIMEOUT_S, idle_limit())
+    def _idle_timeout(self) -> float:
+        # The first call of the starter may still be on its way, with a delay on a busy machine.
+        return idle_limit() if self.was_called else max(FIRST_CALL_TIMEOUT_S, idle_limit())
 
-    def _regular(self) -> None:
-        """What time alone brings: slow clients, ends and cancels that nobody told us."""
+    def _run_periodic(self) -> None:
+        """Handle timeouts of clients, and ends and cancels that no event reports."""
         now = protocol.mono()
         for client in [c for c in self.clients.values() if now > c.until]:
-            self._forget(client)
+            self._remove_client(client)
         self.gpus.expire()
         self._serve_deferred()
-        self.scheduler.make_spare()
+        self.scheduler.prefork()
         self.scheduler.check_starts()
-        if now >= self.next_look:
-            self.next_look = now + ADOPTED_CHECK_INTERVAL_S
-            self._look_after()
+        if now >= self.next_check:
+            self.next_check = now + ADOPTED_CHECK_INTERVAL_S
+            self._advance_queue()
         if self.queue.tickets or self.queue.records or self.clients:
             self.idle_since = now
 
-    def _may_leave(self) -> bool:
-        if self.leaving:
+    def _try_leave(self) -> bool:
+        if self.is_terminating:
             return True
-        idle = protocol.mono() - self.idle_since >= self._patience()
+        idle = protocol.mono() - self.idle_since >= self._idle_timeout()
         busy = self.clients or self.after_probe or self.queue.tickets
         if busy or not (self.retiring or (idle and not self.queue.records)):
             return False
-        # From here no new client finds us; who is in the backlog already is served.
+        # From here on no new client can connect; clients in the backlog are still served.
         self.selector.unregister(self.listening)
         try:
             os.unlink(self.address.path)
@@ -175,10 +177,10 @@ class Dispatcher:
             return False
         return True
 
-    def _signalled(self) -> None:
+    def _on_signal(self) -> None:
         numbers = drain(self.wakeup)
         if signal.SIGTERM in numbers:
-            self.leaving = True
+            self.is_terminating = True
         ended = False
         while True:
             try:
@@ -187,13 +189,13 @@ class Dispatcher:
                 break
             if not pid:
                 break
-            self.scheduler.ended(pid)
+            self.scheduler.on_child_ended(pid)
             ended = True
         if ended:
-            self._look_after()
+            self._advance_queue()
 
-    def _look_after(self) -> None:
-        """Free the slots of jobs that ended, and go on with the queue."""
+    def _advance_queue(self) -> None:
+        """Free the slots of ended jobs and schedule the next ones."""
         freed = False
         self.scheduler.continue_stopped()
         for number, record in list(self.queue.records.items()):
@@ -201,7 +203,7 @@ class Dispatcher:
                 self.queue.drop_record(number)
                 self.queue.settle(record)
                 if record["devices"]:
-                    self.gpus.expired = True  # the last reading may still hold its processes
+                    self.gpus.expired = True  # the last reading may still list its processes
                 freed = True
         if freed or self.queue.tickets:
             self.scheduler.schedule()
@@ -218,10 +220,10 @@ class Dispatcher:
             client = Client(connection)
             self.clients[connection.fileno()] = client
             self.selector.register(connection, selectors.EVENT_READ, lambda c=client: self._receive(c))
-            # A local client's line is mostly there already.
+            # The request of a local client has usually arrived already.
             self._receive(client)
 
-    def _forget(self, client: Client) -> None:
+    def _remove_client(self, client: Client) -> None:
         if self.clients.pop(client.connection.fileno(), None) is not None:
             self.selector.unregister(client.connection)
         client.connection.close()
@@ -231,7 +233,7 @@ class Dispatcher:
             while True:
                 piece = client.connection.recv(1 << 16)
                 if not piece or len(client.data) > MAX_REQUEST_BYTES:
-                    self._forget(client)
+                    self._remove_client(client)
                     return
                 client.data += piece
                 if piece.endswith(b"\n"):
@@ -239,7 +241,7 @@ class Dispatcher:
         except BlockingIOError:
             return
         except OSError:
-            self._forget(client)
+            self._remove_client(client)
             return
         self.selector.unregister(client.connection)
         del self.clients[client.connection.fileno()]
@@ -248,61 +250,63 @@ class Dispatcher:
     def _serve(self, client: Client, line: bytes) -> None:
         request = json.loads(line.decode())
         op, payload = request.get("op"), request.get("payload") or {}
-        self.asked = self.asked or op != "ping"
+        self.was_called = self.was_called or op != "ping"
         if op == "submit":
             if self.retiring:
-                raise AgentError("ProtocolError", "This dispatcher is leaving. Try again.")
-            work = lambda: self._guarded(client, lambda: self._submit(client, payload, request["home"]))  # noqa: E731
-            # How many GPUs there are must be known before a job can be refused.
-            self._when_known(work, fresh=payload.get("gpus") != 0 and self.gpus.doubtful)
+                raise AgentError("ProtocolError", "The dispatcher is shutting down. Try again.")
+            callback = lambda: self._guarded(client, lambda: self._submit(client, payload, request["home"]))  # noqa: E731
+            # The number of GPUs must be known before a job can be rejected.
+            self._after_gpu_probe(callback, fresh=payload.get("gpus") != 0 and self.gpus.doubtful)
         elif op == "info":
             self.gpus.refresh(5.0)
-            self._when_known(lambda: client.answer(self._info()), wait=self.gpus.probing)
+            self._after_gpu_probe(lambda: client.answer(self._info()), wait=self.gpus.probing)
         elif op == "retire":
             waiting = len(self.queue.tickets) - len(self.scheduler.starting)
             self.retiring = not waiting
             client.answer({"retired": self.retiring, "waiting": waiting})
         elif op == "wake":
             client.answer({})
-            self._look_after()
+            self._advance_queue()
         elif op == "cancel":
             self.scheduler.cancel(request["home"], payload["run"])
-            self._look_after()
+            self._advance_queue()
             client.answer({})
         elif op == "ping":
             client.answer({"pid": os.getpid(), "protocol": PROTOCOL})
         else:
-            raise AgentError("ProtocolError", "The agent does not know the call %r." % (op,))
+            raise AgentError("ProtocolError", "The agent does not support the call %r." % (op,))
 
-    def _guarded(self, client: Client, work: Callable[[], None]) -> None:
+    def _guarded(self, client: Client, callback: Callable[[], None]) -> None:
         try:
-            work()
+            callback()
         except AgentError as error:
             client.answer(error.answer())
-        except Exception as error:  # of one client: it is told, and the queue goes on
-            self.say(traceback.format_exc())
-            client.answer({"error": {"type": "SubmitError", "message": "The agent failed: %r" % error}})
+        except Exception as error:  # affects one client only: report the error to it and continue
+            self.log(traceback.format_exc())
+            client.answer(
+                {"error": {"type": "SubmitError", "message": "The agent failed with an internal error: %r" % error}}
+            )
 
-    def _when_known(self, work: Callable[[], None], wait: bool = False, fresh: bool = False) -> None:
-        """Do something now, or after a reading of the GPUs.
+    def _after_gpu_probe(self, callback: Callable[[], None], wait: bool = False, fresh: bool = False) -> None:
+        """Run `callback` now, or after a GPU reading.
 
         Parameters
         ----------
         wait
-            For the end of the reading that is under way.
+            Wait for the end of the reading in progress.
         fresh
-            For a reading that begins now, and for `PROBE_WAIT_S` at most.
+            Wait for a reading that begins now, for at most `PROBE_WAIT_S`.
         """
         if not self.gpus.known or wait:
-            self.after_probe.append(Deferred(work, 0.0, float("inf")))
+            self.after_probe.append(Deferred(callback, 0.0, float("inf")))
         elif fresh:
             now = protocol.mono()
-            self.after_probe.append(Deferred(work, now, now + PROBE_WAIT_S))
+            self.after_probe.append(Deferred(callback, now, now + PROBE_WAIT_S))
             self.gpus.probe()
         else:
-            work()
+            callback()
 
-    def _gpus_read(self) -> None:
+    def _on_gpus_read(self) -> None:
         if any(item.since > self.gpus.began for item in self.after_probe):
             began = self.gpus.began
             self.gpus.probe()
@@ -312,16 +316,16 @@ class Dispatcher:
         self.scheduler.schedule()
 
     def _serve_deferred(self, began: float = -1.0) -> None:
-        """Serve requests that wait for a reading that began at `began`, and those whose wait is over."""
+        """Serve requests that wait for a reading that began at `began`, and those whose wait has timed out."""
         now = protocol.mono()
         ready = [item for item in self.after_probe if item.since <= began or item.until <= now]
         self.after_probe = [item for item in self.after_probe if item not in ready]
         for item in ready:
-            item.work()
+            item.callback()
 
     def _info(self) -> Dict[str, Any]:
         records = list(self.queue.records.values())
-        ours, share = self.scheduler.our_pids(), submission.load(self.folder)["share_gpus"]
+        own_pids, share = self.scheduler.own_pids(), submission.load_settings(self.folder)["share_gpus"]
         return {
             "pid": os.getpid(),
             "protocol": PROTOCOL,
@@ -329,7 +333,7 @@ class Dispatcher:
             "gpu_note": self._gpu_note(),
             "gpus_lost": self.gpus.lost,
             "share_gpus": share,
-            "slots": slots.totals(self.gpus.found, records, ours, share, len(self.gpus.lost)),
+            "slots": slots.totals(self.gpus.found, records, own_pids, share, len(self.gpus.lost)),
             "queued": len(self.queue.tickets) - len(self.scheduler.starting),
             "running": len(records),
         }
@@ -345,19 +349,19 @@ class Dispatcher:
             driver_state.check_request(job.job["gpus"], self.gpus)
         if job.job["gpus"] == 0 and self.gpus.trouble:
             job.job["notes"] = ["This run has no GPU: %s." % self.gpus.trouble.rstrip(".")]
-        usable = visible_gpus.settle(job.job, job.environ, self.gpus.found)
-        job.job["gpus"] = slots.wanted_gpus(job.job["gpus"], usable, self.gpus.note)
+        usable = visible_gpus.apply_visible_gpus(job.job, job.environ, self.gpus.found)
+        job.job["gpus"] = slots.resolve_gpu_count(job.job["gpus"], usable, self.gpus.note)
         visible_gpus.check_variables(job.job)
         run = job.job["run"]
         number = self.queue.number_of(home, run)
-        if not submission.repeated(home, job):
+        if not submission.is_repeated(home, job):
             number = self.queue.new_number()
             try:
-                submission.make_folder(home, job, self.folder, number, self.queue.put_ticket)
+                submission.create_folder(home, job, self.folder, number, self.queue.put_ticket)
             except AgentError:
                 self.queue.drop_ticket(number)
                 raise
         if number in self.queue.tickets:
-            self.queue.held[number] = PendingSecrets(job.environ, job.secrets)
+            self.queue.pending[number] = PendingSecrets(job.environ, job.secrets)
         client.answer({"run": run, "state": QUEUED, "folder": run_folder(home, run), "ticket": number or 0})
         self.scheduler.schedule()

@@ -1,4 +1,4 @@
-"""Connection to the dispatcher, which is started when there is none."""
+"""Client of the dispatcher; starts a dispatcher if none is running."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ..protocol import PROTOCOL, QUEUED, AgentError, read_json, run_folder
 from ..supervise import env_filter
 from . import claims, submission
 
-#: A request with a large environment; more is a mistake.
+#: Max size of a request; leaves room for a large environment.
 MAX_REQUEST_BYTES = 16 << 20
 
-#: Seconds that a client gets to send its line.
+#: Seconds for a client to send its request.
 REQUEST_TIMEOUT_S = 20.0
 
 
 class Client:
-    """A connection with its request so far."""
+    """Server side of a connection, with the part of the request received so far."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -36,7 +36,7 @@ class Client:
         self.until = protocol.mono() + REQUEST_TIMEOUT_S
 
     def answer(self, value: Dict[str, Any]) -> None:
-        """Send the answer and close."""
+        """Send the reply and close the connection."""
         try:
             self.connection.settimeout(2.0)
             self.connection.sendall(json.dumps(value).encode() + b"\n")
@@ -45,51 +45,51 @@ class Client:
         self.connection.close()
 
 
-#: Seconds that a dispatcher gets to come up, and to answer.
+#: Seconds for a dispatcher to start.
 DISPATCHER_TIMEOUT_S = 30.0
 
-#: Tries of a call whose dispatcher dies over it.
+#: Retries of a call whose dispatcher dies before replying.
 MAX_TRIES = 3
 
-#: Seconds that a dispatcher which shows signs of life gets for an answer.
+#: Seconds to wait for the reply of a dispatcher that is alive.
 ANSWER_TIMEOUT_S = 60.0
 
-#: Seconds between looks at a dispatcher that has not answered yet.
+#: Seconds between checks of a dispatcher that has not replied yet.
 SILENCE_INTERVAL_S = 1.0
 
-#: Seconds without an answer, any work and any reply to a ping after which a dispatcher hangs.
+#: Seconds without a reply, CPU use or an answered ping after which a dispatcher counts as hanging.
 HANG_TIMEOUT_S = 6.0
 
-#: Seconds that a ping may take before its silence counts.
+#: Seconds to wait for the reply to a ping.
 PING_TIMEOUT_S = 1.5
 
 T = TypeVar("T")
 
 
 class NoDispatcher(Exception):
-    """Nobody listens, or the listener died before it answered."""
+    """No dispatcher is running, or it died before it replied."""
 
 
 class Unanswered(Exception):
-    """A live dispatcher has not answered in time. The request may still be served."""
+    """A live dispatcher has not replied in time. The request may still be served."""
 
 
 class DispatcherHangs(Unanswered):
-    """The dispatcher does nothing at all.
+    """The dispatcher is alive but makes no progress.
 
     Attributes
     ----------
     record
-        Its identity.
+        Identity of the dispatcher.
     """
 
     def __init__(self, record: Mapping[str, Any]) -> None:
-        super().__init__("process %s hangs" % record.get("pid"))
+        super().__init__("process %s is hanging" % record.get("pid"))
         self.record = record
 
 
 class SilenceWatch:
-    """Looks at a dispatcher while it does not answer; continues one that was stopped.
+    """Checks a dispatcher while it does not reply; continues it if it was stopped.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class SilenceWatch:
         self._idle_since = protocol.mono()
 
     def __call__(self) -> None:
-        """Raise `DispatcherHangs` when waiting is of no use."""
+        """Raise `DispatcherHangs` when the dispatcher makes no progress."""
         try:
             record = read_json(os.path.join(self._queue, LOCK), "Queue folder")
         except OSError:
@@ -112,39 +112,39 @@ class SilenceWatch:
             return
         row, now = look(record["pid"]), protocol.mono()
         resume(record)
-        # One that starves on a busy machine is runnable; one that waits for its disk can only be waited for.
+        # A dispatcher that starves on a busy machine is runnable (R); one that waits for its disk (D) may recover.
         if row is None or row.state in "RD" or row.own_time != self._spent:
             self._spent, self._idle_since = row.own_time if row else -1, now
-        elif now - self._idle_since >= HANG_TIMEOUT_S and not _answers(self._queue):
+        elif now - self._idle_since >= HANG_TIMEOUT_S and not _replies(self._queue):
             raise DispatcherHangs(record)
 
 
 class AgentContext(NamedTuple):
-    """Whom a call is for: state root, queue folder, and the zipapp that serves them."""
+    """Context of a call: state root, queue folder, and the zipapp that serves them."""
 
     home: str
     queue: str
     agent: Optional[str]
 
-    def ask(self, op: str, payload: Dict[str, Any]) -> Dict[str, Any]:
-        """See `ask`."""
-        return ask(self.queue, self.home, self.agent, op, payload)
+    def send_request(self, op: str, payload: Dict[str, Any]) -> Dict[str, Any]:
+        """Send a request to the dispatcher; see the function `send_request`."""
+        return send_request(self.queue, self.home, self.agent, op, payload)
 
 
 def running(queue: str) -> bool:
-    """Whether the dispatcher of `queue` lives; touches no lock."""
+    """Whether the dispatcher of `queue` is alive; takes no lock."""
     try:
         return alive(read_json(os.path.join(queue, LOCK), "Queue folder"))
     except OSError:
         return False
 
 
-def _answers(queue: str) -> bool:
+def _replies(queue: str) -> bool:
     try:
         exchange(queue, {"op": "ping"}, timeout_s=PING_TIMEOUT_S)
     except Unanswered:
         return False
-    except NoDispatcher:  # the call itself notices
+    except NoDispatcher:  # reported by the call itself
         pass
     return True
 
@@ -155,36 +155,36 @@ def exchange(
     on_silence: Optional[Callable[[], None]] = None,
     timeout_s: Optional[float] = None,
 ) -> Dict[str, Any]:
-    """Send one request to a live dispatcher and return its answer.
+    """Send one request to a live dispatcher and return its reply.
 
     Parameters
     ----------
     on_silence
-        Called about once a second while there is no answer; what it raises ends the wait.
+        Called about once a second while there is no reply; an exception from it ends the wait.
     timeout_s
-        Seconds to wait for the answer; ``None`` takes `ANSWER_TIMEOUT_S`.
+        Seconds to wait for the reply; ``None`` means `ANSWER_TIMEOUT_S`.
 
     Raises
     ------
     NoDispatcher
-        There is none, or it died over the request.
+        No dispatcher is running, or it died before it replied.
     Unanswered
-        It did not answer in time.
+        It did not reply in time.
     AgentError
-        ``SubmitError`` for a request longer than a dispatcher reads.
+        ``SubmitError`` for a request over the size limit.
     """
     line = json.dumps(request).encode() + b"\n"
     if len(line) > MAX_REQUEST_BYTES:
         raise AgentError(
             "SubmitError",
-            "Cannot submit the job: the request has %.1f MiB and the agent takes %d MiB (parameters, arguments and"
-            " environment together). Put large data into a file that the script reads; files that travel with the"
-            " job are named by --source." % (len(line) / (1 << 20), MAX_REQUEST_BYTES >> 20),
+            "Cannot submit the job: the request has %.1f MiB, the limit is %d MiB (parameters, arguments and"
+            " environment together). Put large data into a file that the script reads, and send files with the job"
+            " by --source." % (len(line) / (1 << 20), MAX_REQUEST_BYTES >> 20),
         )
     limit = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
     until = protocol.mono() + limit
 
-    def repeat(step: Callable[[], T]) -> T:
+    def retry(step: Callable[[], T]) -> T:
         while True:
             try:
                 return step()
@@ -193,7 +193,7 @@ def exchange(
             except socket.timeout:
                 pass
             if protocol.mono() >= until:
-                raise Unanswered("no answer within %g s" % limit)
+                raise Unanswered("no reply within %g s" % limit)
             if on_silence is not None:
                 on_silence()
 
@@ -201,103 +201,107 @@ def exchange(
         connection.settimeout(min(SILENCE_INTERVAL_S, limit))
         try:
             with Address(queue) as path:
-                repeat(lambda: connection.connect(path))
+                retry(lambda: connection.connect(path))
             rest = memoryview(line)
             while rest:
-                rest = rest[repeat(partial(connection.send, rest)) :]
+                rest = rest[retry(partial(connection.send, rest)) :]
             data = b""
             while not data.endswith(b"\n"):
-                piece = repeat(lambda: connection.recv(1 << 16))
+                piece = retry(lambda: connection.recv(1 << 16))
                 if not piece:
-                    raise NoDispatcher("it died over the call")
+                    raise NoDispatcher("it died before it replied")
                 data += piece
         except OSError as error:
             raise NoDispatcher(str(error)) from error
-    answer = json.loads(data.decode())
-    return answer if isinstance(answer, dict) else {}
+    reply = json.loads(data.decode())
+    return reply if isinstance(reply, dict) else {}
 
 
-def ask(queue: str, home: str, agent: Optional[str], op: str, payload: Dict[str, Any]) -> Dict[str, Any]:
-    """`exchange`, with a dispatcher started when there is none; safe to repeat.
+def send_request(queue: str, home: str, agent: Optional[str], op: str, payload: Dict[str, Any]) -> Dict[str, Any]:
+    """Send a request, starting a dispatcher if none is running; safe to repeat.
 
     Raises
     ------
     AgentError
-        ``StateError`` when no dispatcher comes up, ``ProtocolError`` for one of another version.
+        ``StateError`` when no dispatcher can be started, ``ProtocolError`` for one of another version.
     """
     request = {"op": op, "payload": payload, "home": home, "protocol": PROTOCOL}
-    missing = False
+    is_missing = False
     for attempt in range(MAX_TRIES + 1):
         last = attempt == MAX_TRIES
         try:
-            if missing:
+            if is_missing:
                 spawn(queue, home, agent)
             if op in ("submit", "cancel"):
                 _same_version(queue)
             return exchange(queue, request, SilenceWatch(queue))
         except NoDispatcher as error:
             if last:
-                raise _not_up(queue, str(error)) from error
-            missing = True
+                raise _not_running_error(queue, str(error)) from error
+            is_missing = True
         except DispatcherHangs as error:
-            if last or not _end_hanging(queue, error.record, payload.get("submission")):
-                raise _silent(queue, error) from error
+            if last or not _kill_hanging(queue, error.record, payload.get("submission")):
+                raise _no_reply_error(queue, error) from error
         except Unanswered as error:
-            raise _silent(queue, error) from error
+            raise _no_reply_error(queue, error) from error
     raise AssertionError("the last try returns or raises")
 
 
 def submit(context: AgentContext, payload: Dict[str, Any]) -> Dict[str, Any]:
-    """Hand in a job: the answer, or an error that says what is known.
+    """Submit a job and return the reply, or raise an error that says whether it was accepted.
 
     Parameters
     ----------
     payload
-        See `calls`; its ``submission`` names this call and no other.
+        See `calls`; its ``submission`` is unique to this call.
 
     Raises
     ------
     AgentError
-        ``SubmitUnsure`` when it cannot be told whether the job was accepted; with any other type it was
-        not, and never will be.
+        ``SubmitUnsure`` when it is unknown whether the job was accepted; any other type means that it was
+        not and never will be.
     """
     name, run = payload["submission"], payload.get("run", "")
     try:
-        answer = context.ask("submit", payload)
+        reply = context.send_request("submit", payload)
     except AgentError as error:
-        # The request may lie in the socket of a dispatcher that goes on later.
+        # The request may still be in the socket of a dispatcher that continues later.
         try:
             open_queue(context.queue)
             decision = claims.decide(context.queue, name, claims.REVOKED)
-        except (AgentError, OSError) as failed:
-            if not running(context.queue):  # then nobody has the request
+        except (AgentError, OSError) as claim_error:
+            if not running(context.queue):  # then no process has the request
                 raise error from None
-            why = failed.message if isinstance(failed, AgentError) else "%s" % (failed.strerror or failed)
+            reason = (
+                claim_error.message
+                if isinstance(claim_error, AgentError)
+                else "%s" % (claim_error.strerror or claim_error)
+            )
             raise AgentError(
                 "SubmitUnsure",
-                "Whether %s was accepted is not known: %s And it cannot be revoked: %s. See %%aml_runs in a"
-                " minute before you submit it again." % (run, error.message, why),
+                "Whether %s was accepted is not known: %s The submission could not be revoked either: %s. Check"
+                " %%aml_runs in a minute before you submit it again." % (run, error.message, reason),
             ) from error
         if decision == claims.ACCEPTED:
-            submission.show(context.home, run, name)
-        elif not submission.accepted(context.home, run, name):  # by an earlier dispatcher, whose claims are gone
+            submission.publish_folder(context.home, run, name)
+        elif not submission.is_accepted(context.home, run, name):  # by an earlier dispatcher, whose claims were removed
             raise
         return {"run": run, "state": QUEUED, "folder": run_folder(context.home, run), "ticket": 0}
     claims.forget(context.queue, name)
-    return answer
+    return reply
 
 
-def _end_hanging(queue: str, record: Mapping[str, Any], own: Optional[str]) -> bool:
-    """Kill a dispatcher that hangs where nobody loses by it; whether it is gone.
+def _kill_hanging(queue: str, record: Mapping[str, Any], own: Optional[str]) -> bool:
+    """Kill a hanging dispatcher if no other job is lost by that; return whether it has ended.
 
     Parameters
     ----------
     own
-        Submission of the call that noticed: it is sent again to the next dispatcher.
+        Submission of the current call, which is sent again to the next dispatcher.
     """
     waiting = NumberedJsonDir(os.path.join(queue, "tickets"))
     others = [ticket for ticket in waiting.load().values() if not own or ticket.get("submission") != own]
-    if others or waiting.unreadable:  # their environments and secrets are in its memory only
+    if others or waiting.unreadable:  # their environments and secrets exist only in its memory
         return False
     if alive(record):
         try:
@@ -312,21 +316,24 @@ def _end_hanging(queue: str, record: Mapping[str, Any], own: Optional[str]) -> b
     return True
 
 
-def _silent(queue: str, error: Unanswered) -> AgentError:
+def _no_reply_error(queue: str, error: Unanswered) -> AgentError:
     record = read_json(os.path.join(queue, LOCK), "Queue folder") or {}
     waiting = len(list(NumberedJsonDir(os.path.join(queue, "tickets")).names()))
-    cost = ""
+    note = ""
     if waiting:
-        cost = " %d waiting %s would have to be submitted again." % (waiting, "run" if waiting == 1 else "runs")
+        note = " This loses %d waiting %s, which must be submitted again." % (
+            waiting,
+            "run" if waiting == 1 else "runs",
+        )
     return AgentError(
         "StateError",
-        "The agent does not answer: %s. Try again, or end it with: kill -9 %s.%s See %s"
-        % (error, record.get("pid", "?"), cost, os.path.join(queue, LOG_FILE)),
+        "The agent does not respond: %s. Try again, or end it with: kill -9 %s.%s See %s"
+        % (error, record.get("pid", "?"), note, os.path.join(queue, LOG_FILE)),
     )
 
 
 def _same_version(queue: str) -> None:
-    """Send an older dispatcher home; refuse to talk to a newer one."""
+    """Retire an older dispatcher; raise an error for a newer one."""
     record = read_json(os.path.join(queue, LOCK), "Queue folder") or {}
     number = record.get("protocol", PROTOCOL)
     if number == PROTOCOL or not alive(record):
@@ -334,24 +341,24 @@ def _same_version(queue: str) -> None:
     if number > PROTOCOL:
         raise AgentError(
             "ProtocolError",
-            "The agent of this machine is newer (protocol %s, this one speaks %d)."
+            "The agent of this machine is newer than this package (protocol %s, supported: %d)."
             " Upgrade with: pip install -U jupyter-amltrain" % (number, PROTOCOL),
         )
-    answer = exchange(queue, {"op": "retire", "protocol": PROTOCOL}, SilenceWatch(queue))
-    if not answer.get("retired"):
+    reply = exchange(queue, {"op": "retire", "protocol": PROTOCOL}, SilenceWatch(queue))
+    if not reply.get("retired"):
         raise AgentError(
             "ProtocolError",
             "An older agent (protocol %s) still has %s waiting jobs. Wait until they have started, or cancel them."
-            % (number, answer.get("waiting", "some")),
+            % (number, reply.get("waiting", "some")),
         )
     until = protocol.mono() + DISPATCHER_TIMEOUT_S
     while alive(record) and protocol.mono() < until:
         time.sleep(0.01)
-    raise NoDispatcher("the older one has left")
+    raise NoDispatcher("the older dispatcher has ended")
 
 
 def _check_locks(queue: str) -> None:
-    """Refuse a queue folder on a file system without locks, before a dispatcher fails on it."""
+    """Raise an error for a queue folder on a file system without locks, before a dispatcher fails on it."""
     import fcntl
 
     handle = os.open(os.path.join(queue, "lock-probe"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -369,12 +376,12 @@ def _check_locks(queue: str) -> None:
 
 
 def command(queue: str, home: str, agent: Optional[str]) -> List[str]:
-    """The command that starts a dispatcher."""
+    """Return the command that starts a dispatcher."""
     return [sys.executable, "-I", "-S", agent or zipapp(home), "dispatch", queue, home]
 
 
 def zipapp(home: str) -> str:
-    """The zipapp that we run from, else the newest in the state root."""
+    """Return the zipapp of this process, else the newest one in the state root."""
     own = os.path.abspath(__file__)
     for _ in __name__.split("."):
         own = os.path.dirname(own)
@@ -382,25 +389,25 @@ def zipapp(home: str) -> str:
         return own
     folder = os.path.join(home, "agent")
     try:
-        packed = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pyz")]
-        return max(packed, key=os.path.getmtime)
+        archives = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pyz")]
+        return max(archives, key=os.path.getmtime)
     except (OSError, ValueError) as error:
         raise AgentError(
-            "StateError", "There is no agent in %s to start. Restart the kernel and submit again." % folder
+            "StateError", "Cannot start the agent: there is none in %s. Restart the kernel and submit again." % folder
         ) from error
 
 
 def spawn(queue: str, home: str, agent: Optional[str]) -> None:
-    """Start a dispatcher, detached, and return when it answers.
+    """Start a detached dispatcher and return when it replies.
 
-    Two that start at once are no harm: the lock lets one serve, the other leaves.
+    Two concurrent starts are safe: the lock lets one serve, and the other one ends.
 
     Raises
     ------
     AgentError
-        ``StateError`` when none comes up.
+        ``StateError`` when no dispatcher can be started.
     Unanswered
-        It came up and does not answer.
+        It was started but does not reply.
     """
     open_queue(queue)
     resume(read_json(os.path.join(queue, LOCK), "Queue folder"))  # it may have been stopped before it listened
@@ -425,9 +432,9 @@ def spawn(queue: str, home: str, agent: Optional[str]) -> None:
     try:
         started.wait(DISPATCHER_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise _not_up(queue, "it did not come up within %g s" % DISPATCHER_TIMEOUT_S) from None
+        raise _not_running_error(queue, "it did not start within %g s" % DISPATCHER_TIMEOUT_S) from None
     if started.returncode not in (0, -9):
-        raise _not_up(queue, "it ended with code %d" % started.returncode)
+        raise _not_running_error(queue, "it ended with code %d" % started.returncode)
     pause = 0.001
     while protocol.mono() < until:
         try:
@@ -435,12 +442,12 @@ def spawn(queue: str, home: str, agent: Optional[str]) -> None:
             return
         except NoDispatcher:
             if not running(queue):
-                return  # it died at once; the caller counts its tries
+                return  # it died immediately; the caller counts the tries
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
 
 
-def _not_up(queue: str, why: str) -> AgentError:
+def _not_running_error(queue: str, reason: str) -> AgentError:
     try:
         with open(os.path.join(queue, LOG_FILE), "rb") as file:
             last = file.read()[-400:].decode("utf-8", "replace").strip().splitlines()[-1:]
@@ -448,6 +455,6 @@ def _not_up(queue: str, why: str) -> AgentError:
         last = []
     return AgentError(
         "StateError",
-        "The agent does not run: %s%s. See %s"
-        % (why, " (%s)" % last[0] if last else "", os.path.join(queue, LOG_FILE)),
+        "The agent is not running: %s%s. See %s"
+        % (reason, " (%s)" % last[0] if last else "", os.path.join(queue, LOG_FILE)),
     )

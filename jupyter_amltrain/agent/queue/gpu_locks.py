@@ -1,14 +1,14 @@
-"""Locks of GPUs that all users of a machine see: queues are a user's own, GPUs are not.
+"""GPU locks that are visible to all users of a machine: each user has a queue, but GPUs are shared.
 
-The lock of a GPU or MIG instance is a listening Unix socket with an abstract name, made of
-its UUID. Only one process can have the name; the kernel frees it when the last process that
-has the socket is gone, and tells whoever connects the uid of the one that listens. So nothing
-is read that another user wrote, and no file is left behind.
+The lock of a GPU or MIG instance is a listening Unix socket with an abstract name that contains
+its UUID. Only one process can bind the name; the kernel frees it when the last process with the
+socket has ended, and reports the uid of the listener to every process that connects. So no data
+of another user is read, and no file is left behind.
 
-The dispatcher takes the locks before a job starts and hands them to the guardian and the
-supervisor of the run, in which they live exactly as long as the run, whatever becomes of the
-dispatcher. The job's own processes never have them. Processes in another network
-name space (most containers) do not see the locks; there the lists of processes protect.
+The dispatcher takes the locks before a job starts and passes them to the guardian and the
+supervisor of the run, which keep them exactly until the run ends, independent of the dispatcher.
+The processes of the job itself never have them. Processes in another network namespace (most
+containers) do not see the locks; there the process lists of the GPUs protect.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ..telemetry.gpu_names import gpu_name
 
-#: Connections that nobody accepted yet; each stands for a queue that asked for our uid.
+#: Backlog of connections; each one is a queue that requests our uid.
 BACKLOG = 128
-#: Locks at most that one job can have.
+#: Max locks of one job.
 MAX_LOCKS = 250
-#: Uid of a holder that does not tell.
+#: Uid of a holder that cannot be determined.
 UNKNOWN = -1
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-#: Locks that this process has got with its job.
+#: Locks that this process received with its job.
 _held: List[int] = []
 
 
 def available() -> bool:
-    """Whether this system has locks: Linux, where the drivers are."""
+    """Whether this system supports the locks: only Linux, like the GPU drivers."""
     return sys.platform.startswith("linux")
 
 
 def _name(uuid: str) -> str:
-    # Tests, which share made-up UUIDs, are apart.
+    # Separates tests, which share invented UUIDs.
     return "\0amltrain-gpu-%s%s" % (os.environ.get("AMLTRAIN_GPU_LOCK_SCOPE", ""), uuid)
 
 
 def take(uuid: str) -> Optional[int]:
-    """Take the lock of a GPU; its descriptor, or ``None`` where somebody has it.
+    """Take the lock of a GPU; return its descriptor, or ``None`` if it is taken.
 
     Raises
     ------
     OSError
-        Locks cannot be made now (too many open files, and the like).
+        The lock cannot be created now (for example, too many open files).
     """
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -68,14 +68,14 @@ def take(uuid: str) -> Optional[int]:
 
 
 def holder(uuid: str) -> Optional[int]:
-    """Return the uid that has a lock; `UNKNOWN` where it does not tell, ``None`` where nobody has it."""
+    """Return the uid of the holder of a lock; `UNKNOWN` if it cannot be determined, ``None`` for a free lock."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(_name(uuid))
-            found = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         except OSError as error:
-            # Refused: free, or somebody has the name and does not listen. Only a try to take it tells.
+            # Refused: free, or a process has bound the name and does not listen. Try to take it to find out.
             if error.errno != errno.ECONNREFUSED:
                 return UNKNOWN
             try:
@@ -86,37 +86,34 @@ def holder(uuid: str) -> Optional[int]:
                 return UNKNOWN
             os.close(lock)
             return None
-    return int(_CREDENTIALS.unpack(found)[1])
+    return int(_CREDENTIALS.unpack(credentials)[1])
 
 
-class Taken(NamedTuple):
-    """GPUs that a job may be given, and their locks."""
+class LockedGpus(NamedTuple):
+    """GPUs for a job, and their locks."""
 
     devices: List[str]
     locks: List[int]  #: descriptors; close them with `drop`
-    forced: List[str]  #: those of `devices` that somebody else has locked
-
-
-NOTHING = Taken([], [], [])
+    forced: List[str]  #: those of `devices` that another process has locked
 
 
 class Locks:
-    """What a dispatcher knows of the locks."""
+    """GPU locks as seen by a dispatcher."""
 
     def __init__(self) -> None:
-        #: Uid by UUID, of the locks that somebody else had at the last try.
+        #: Uid by UUID of the locks that another process held at the last try.
         self.others: Dict[str, int] = {}
 
-    def take(self, free: Sequence[str], count: int, force: bool = False) -> Optional[Taken]:
-        """Take the locks of `count` of these GPUs, first ones first; ``None`` where there are not so many.
+    def take(self, free: Sequence[str], count: int, force: bool = False) -> Optional[LockedGpus]:
+        """Take the locks of the first `count` available GPUs; return ``None`` if there are fewer.
 
         Parameters
         ----------
         force
-            Take GPUs that somebody else has locked where others are not enough.
+            Also take GPUs that another process has locked if the others are not enough.
         """
         if not available():
-            return Taken(list(free[:count]), [], []) if len(free) >= count else None
+            return LockedGpus(list(free[:count]), [], []) if len(free) >= count else None
         taken: Dict[str, int] = {}
         locked: List[str] = []
         try:
@@ -126,7 +123,7 @@ class Locks:
                 lock = take(uuid)
                 if lock is None:
                     locked.append(uuid)
-                    self._look(uuid)
+                    self._update_holder(uuid)
                 else:
                     taken[uuid] = lock
                     self.others.pop(uuid, None)
@@ -138,37 +135,37 @@ class Locks:
             drop(list(taken.values()))
             return None
         devices = [uuid for uuid in free if uuid in taken or uuid in forced]
-        return Taken(devices, list(taken.values()), forced)
+        return LockedGpus(devices, list(taken.values()), forced)
 
-    def _look(self, uuid: str) -> None:
-        found = holder(uuid)
-        if found is None:  # given back a moment ago: the next try takes it
+    def _update_holder(self, uuid: str) -> None:
+        uid = holder(uuid)
+        if uid is None:  # released a moment ago: the next try takes it
             self.others.pop(uuid, None)
-        elif found != UNKNOWN or uuid not in self.others:
-            self.others[uuid] = found
+        elif uid != UNKNOWN or uuid not in self.others:
+            self.others[uuid] = uid
 
     def text(self, gpus: Sequence[Mapping[str, Any]], free: Sequence[str]) -> str:
-        """Return which of the GPUs that look free somebody else has locked, as a part of a sentence."""
+        """Return which of the apparently free GPUs another process has locked, as part of a sentence."""
         parts = []
         for gpu in gpus:
             if gpu["uuid"] in free and gpu["uuid"] in self.others:
-                idle = "" if gpu.get("processes") is None else ", with no process on it"
-                parts.append("%s is reserved by %s%s" % (gpu_name(gpu), who(self.others[gpu["uuid"]]), idle))
-        return "; ".join(parts) + " (--share-gpus starts all the same)" if parts else ""
+                suffix = "" if gpu.get("processes") is None else ", with no process on it"
+                parts.append("%s is reserved by %s%s" % (gpu_name(gpu), user_text(self.others[gpu["uuid"]]), suffix))
+        return "; ".join(parts) + " (use --share-gpus to start anyway)" if parts else ""
 
     def forced_text(self, gpus: Sequence[Mapping[str, Any]], forced: Sequence[str]) -> str:
-        """Return the sentence for the record of a run that got GPUs which others have locked."""
-        return "%s: shared, as --share-gpus asks." % "; ".join(
-            "%s is reserved by %s" % (gpu_name(gpu), who(self.others.get(gpu["uuid"], UNKNOWN)))
+        """Return the note for the record of a run that uses GPUs locked by others."""
+        return "%s: shared because of --share-gpus." % "; ".join(
+            "%s is reserved by %s" % (gpu_name(gpu), user_text(self.others.get(gpu["uuid"], UNKNOWN)))
             for gpu in gpus
             if gpu["uuid"] in forced
         )
 
 
-def who(uid: int) -> str:
-    """Return a user for people: ``ann (uid 1000)``."""
+def user_text(uid: int) -> str:
+    """Return the display name of a user: ``ann (uid 1000)``."""
     if uid == UNKNOWN:
-        return "a process that does not say whose it is"
+        return "a process of an unknown user"
     if uid == os.getuid():
         return "another queue of this user"
     try:
@@ -180,7 +177,7 @@ def who(uid: int) -> str:
 
 
 def drop(locks: Sequence[int]) -> None:
-    """Close descriptors of locks; a lock lives on in other processes that have it."""
+    """Close descriptors of locks; a lock stays taken while another process has it."""
     for lock in locks:
         try:
             os.close(lock)
@@ -188,11 +185,11 @@ def drop(locks: Sequence[int]) -> None:
             pass
 
 
-# -- handing over --------------------------------------------------------------------
+# -- transfer to other processes --------------------------------------------------------------------
 
 
 def send(handle: int, data: Any, locks: Sequence[int]) -> int:
-    """Write to a socket, with the locks beside the first bytes; the number of bytes that were written.
+    """Write to a socket, with the locks attached to the first bytes; return the number of bytes written.
 
     Raises
     ------
@@ -207,24 +204,24 @@ def send(handle: int, data: Any, locks: Sequence[int]) -> int:
 
 
 def receive(handle: int, size: int) -> bytes:
-    """Read from a socket; locks that come along are this process's until it ends."""
-    room = socket.CMSG_SPACE(MAX_LOCKS * array.array("i").itemsize)
+    """Read from a socket; attached locks are kept until this process ends."""
+    size_of_rights = socket.CMSG_SPACE(MAX_LOCKS * array.array("i").itemsize)
     with socket.socket(fileno=os.dup(handle)) as connection:
-        data, rights, _, _ = connection.recvmsg(size, room, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        data, rights, _, _ = connection.recvmsg(size, size_of_rights, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
     for level, kind, raw in rights:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found = array.array("i")
-            found.frombytes(raw[: len(raw) - len(raw) % found.itemsize])
-            _held.extend(found)
+            descriptors = array.array("i")
+            descriptors.frombytes(raw[: len(raw) - len(raw) % descriptors.itemsize])
+            _held.extend(descriptors)
     return data
 
 
 def answer() -> None:
-    """Take the connections of those who have asked for our uid: the kernel has told it, there is nothing to say."""
+    """Accept and close connections of queues that requested our uid: the kernel has already reported it."""
     for lock in _held:
         with socket.socket(fileno=os.dup(lock)) as listening:
             try:
                 for _ in range(BACKLOG):
                     listening.accept()[0].close()
-            except OSError:  # nobody is left
+            except OSError:  # the backlog is empty
                 pass

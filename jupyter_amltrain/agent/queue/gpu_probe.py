@@ -1,4 +1,4 @@
-"""The dispatcher's knowledge of the GPUs and their driver: probed in a child, never waited for."""
+"""State of the GPUs and their driver, read by a child process so that the dispatcher never blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Gpu = Dict[str, Any]
 
 
 class KnownGpus:
-    """GPUs by UUID, of this boot and this container.
+    """GPUs seen since the boot of this machine or container, by UUID.
 
     Parameters
     ----------
@@ -29,28 +29,28 @@ class KnownGpus:
 
     def __init__(self, queue: str) -> None:
         self._path = os.path.join(queue, FILE)
-        self._place = {"boot": boot_id(), "node": node()}
+        self._scope = {"boot": boot_id(), "node": node()}
         self.gpus: Dict[str, Gpu] = {}
         try:
             stored = read_json(self._path, "Queue folder") or {}
         except (AgentError, OSError):
             stored = {}
-        if all(stored.get(key) == value for key, value in self._place.items()):
-            self.gpus = {gpu["uuid"]: gpu for gpu in stored.get("gpus") or [] if _is_sound(gpu)}
+        if all(stored.get(key) == value for key, value in self._scope.items()):
+            self.gpus = {gpu["uuid"]: gpu for gpu in stored.get("gpus") or [] if _is_valid(gpu)}
 
-    def remember(self, found: List[Mapping[str, Any]]) -> None:
-        """Add the whole GPUs of a reading: ``index, name, uuid``."""
-        new = {gpu["uuid"]: dict(gpu) for gpu in found}
+    def remember(self, reading: List[Mapping[str, Any]]) -> None:
+        """Add the whole GPUs (not MIG instances) of a reading: ``index, name, uuid``."""
+        new = {gpu["uuid"]: dict(gpu) for gpu in reading}
         if all(self.gpus.get(uuid) == gpu for uuid, gpu in new.items()):
             return
         self.gpus.update(new)
         try:
-            write_json(self._path, dict(self._place, schema=SCHEMA, gpus=list(self.gpus.values())))
-        except OSError:  # a full disk: this dispatcher still knows them
+            write_json(self._path, dict(self._scope, schema=SCHEMA, gpus=list(self.gpus.values())))
+        except OSError:  # a full disk: this dispatcher keeps them in memory
             pass
 
     def lost(self, present: List[str], reported: List[Mapping[str, Any]]) -> List[Gpu]:
-        """GPUs that cannot be used now, with ``index, name, uuid, reason``, in order of their index.
+        """Return GPUs that cannot be used now, with ``index, name, uuid, reason``, sorted by index.
 
         Parameters
         ----------
@@ -59,23 +59,23 @@ class KnownGpus:
         reported
             ``lost`` of the reading.
         """
-        away = {uuid: gpu for uuid, gpu in self.gpus.items() if uuid not in present}
+        missing = {uuid: gpu for uuid, gpu in self.gpus.items() if uuid not in present}
         lost = []
         for row in reported:
-            match = away.pop(row["uuid"], None)
-            if match is None and row["uuid"] is None:  # the driver counts on: its index tells which one it is
-                match = next((gpu for gpu in away.values() if gpu["index"] == row["index"]), None)
+            match = missing.pop(row["uuid"], None)
+            if match is None and row["uuid"] is None:  # the driver keeps the numbering: match by index
+                match = next((gpu for gpu in missing.values() if gpu["index"] == row["index"]), None)
                 if match is not None:
-                    del away[match["uuid"]]
+                    del missing[match["uuid"]]
             known = match or {}
             lost.append(
                 dict(row, name=row["name"] or known.get("name") or "GPU", uuid=row["uuid"] or known.get("uuid"))
             )
-        lost += [dict(gpu, reason="the driver no longer lists it") for gpu in away.values()]
+        lost += [dict(gpu, reason="the driver no longer lists it") for gpu in missing.values()]
         return sorted(lost, key=lambda gpu: int(gpu["index"]))
 
 
-def _is_sound(gpu: Any) -> bool:
+def _is_valid(gpu: Any) -> bool:
     return (
         isinstance(gpu, dict)
         and isinstance(gpu.get("index"), int)
@@ -84,21 +84,21 @@ def _is_sound(gpu: Any) -> bool:
     )
 
 
-#: How much rarer GPUs are looked for where the last reading found a CPU machine, or nothing that can be given.
+#: Factors of the GPU probe interval if the last reading found no driver, or no usable GPU.
 ABSENT_FACTOR, BROKEN_FACTOR = 12.0, 2.5
 
 
 class GpuWatch:
-    """The last reading of the GPUs, and the probe that is under way.
+    """The last GPU reading, and the probe in progress.
 
     Parameters
     ----------
     selector
-        The dispatcher's.
+        Selector of the dispatcher.
     on_read
         Called after each reading.
     known
-        The GPUs of this boot.
+        GPUs seen since the boot.
     """
 
     def __init__(self, selector: selectors.BaseSelector, on_read: Callable[[], None], known: KnownGpus) -> None:
@@ -108,45 +108,45 @@ class GpuWatch:
         self.found: List[Dict[str, Any]] = []
         self.lost: List[Dict[str, Any]] = []  #: GPUs that cannot be used, see `KnownGpus.lost`
         self.driver = driver_state.ABSENT
-        self.code: Optional[int] = None  #: NVML's, where the driver is broken
+        self.code: Optional[int] = None  #: NVML error code if the driver is broken
         self.note = ""
         self.known = False
         self.expired = False  #: something changed since the last reading
-        self.began = 0.0  #: when the last reading began, or the one that is under way
-        self._at = 0.0
+        self.began = 0.0  #: when the last reading began, or the one in progress
+        self._finished_at = 0.0
         self._child: Optional[Tuple[int, int]] = None
         self._data = b""
-        self._cost = 0.0  # seconds that the last reading took
+        self._duration_s = 0.0  # of the last reading
 
     @property
     def probing(self) -> bool:
-        """Whether a reading is under way."""
+        """Whether a reading is in progress."""
         return self._child is not None
 
     @property
     def doubtful(self) -> bool:
-        """Whether another reading may find more than the last one did."""
+        """Whether another reading may find more GPUs than the last one."""
         return self.driver != driver_state.WORKS or bool(self.note or self.lost)
 
     @property
     def trouble(self) -> str:
-        """Why no GPU can be given although the machine has or had some; empty where it can, or never had one."""
+        """Reason why no GPU is usable on a machine that has or had GPUs; empty otherwise."""
         if self.driver == driver_state.BROKEN:
             return self.note
         return driver_state.lost_text(self.lost) if self.lost and not self.found else ""
 
     def refresh(self, older_than: float = 0.0) -> None:
-        """Start a reading unless one is under way or the last is younger than `older_than` seconds."""
-        # Where there is no GPU none will appear in seconds; where NVML is slow
-        # to start (no persistence mode) it may not be asked all the time.
+        """Start a reading unless one is in progress or the last one is less than `older_than` seconds old."""
+        # A machine without GPUs will not get one within seconds. NVML that is slow to
+        # start (no persistence mode) must not be probed all the time.
         factor = 1.0 if self.found else ABSENT_FACTOR if self.driver == driver_state.ABSENT else BROKEN_FACTOR
-        limit = max(older_than * factor, 10 * self._cost)
-        if self._child is not None or (self.known and not self.expired and protocol.mono() - self._at < limit):
+        limit = max(older_than * factor, 10 * self._duration_s)
+        if self._child is not None or (self.known and not self.expired and protocol.mono() - self._finished_at < limit):
             return
         self.probe()
 
     def probe(self) -> None:
-        """Start a reading now, unless one is under way or no process can be forked: then the last one stands."""
+        """Start a reading now unless one is in progress; if no process can be forked, the last reading is kept."""
         if self._child is not None:
             return
         try:
@@ -180,16 +180,16 @@ class GpuWatch:
         self.selector.unregister(handle)
         os.close(handle)
         self._child = None
-        self._at = protocol.mono()
-        self._cost = self._at - self.began
-        self._take(nvml.parse_probe(self._data, self._cost))
+        self._finished_at = protocol.mono()
+        self._duration_s = self._finished_at - self.began
+        self._store(nvml.parse_probe(self._data, self._duration_s))
         self.known = True
         if self.found:
             nvml.preload()
         self.on_read()
 
-    def _take(self, value: Dict[str, Any]) -> None:
-        """Make a reading the last one."""
+    def _store(self, value: Dict[str, Any]) -> None:
+        """Store a reading as the last one."""
         self.found, self.note, self.driver, self.code = value["gpus"], value["note"], value["driver"], value["code"]
         self.lost = []
         if self.driver == driver_state.WORKS:
@@ -198,11 +198,11 @@ class GpuWatch:
             if self.lost and not self.found:
                 self.note = driver_state.lost_text(self.lost)
         elif self.driver == driver_state.ABSENT and self.history.gpus:
-            # It was here since the last boot: removed, or in the middle of an upgrade.
+            # The driver worked since the last boot: it was removed or is being upgraded.
             self.driver, self.code = driver_state.BROKEN, driver_state.REMOVED
 
     def expire(self) -> None:
-        """Give up a probe that hangs in the driver; try again where none could be started yet."""
+        """Kill a probe that hangs in the driver; start one if none could be started so far."""
         if not self.known:
             self.probe()
         if self._child is not None and protocol.mono() - self.began > nvml.probe_timeout_s():

@@ -1,4 +1,4 @@
-"""Who uses a GPU: our runs, the process that submitted a job, desktops and servers that are always there, strangers."""
+"""Users of a GPU: runs of this queue, the submitter of a job, permanent desktop and server processes, and others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Set
 
 from ..processes import Process, comm_of, command_of, descendants, look, table, user_of
 
-#: Command names (15 characters, as the kernel cuts them) of processes that hold a GPU as long as it is on:
+#: Command names (15 characters, as the kernel cuts them) of processes that permanently have a GPU open:
 #: NVIDIA's MPS server and its control process, display servers and compositors. They do not compute.
 ALWAYS_THERE = frozenset(
     [
@@ -15,35 +15,35 @@ ALWAYS_THERE = frozenset(
         "Hyprland", "cosmic-comp", "gamescope", "sddm-greeter", "lightdm-gtk-gre",
     ]
 )  # fmt: skip
-#: Ancestors of a submitter that its job remembers.
+#: Max ancestors of a submitter that are stored with its job.
 MAX_ANCESTORS = 16
 
 Row = Mapping[str, Any]
 
 
-def strangers(gpu: Mapping[str, Any], ours: Set[int]) -> List[Row]:
-    """Processes that make `gpu` busy: neither of our runs, nor always there, nor of another MIG instance."""
-    return [row for row in gpu.get("processes") or () if row["pid"] not in ours and _counts(gpu, row)]
+def strangers(gpu: Mapping[str, Any], own_pids: Set[int]) -> List[Row]:
+    """Return processes that make `gpu` busy: not of our runs, not permanent, not of another MIG instance."""
+    return [row for row in gpu.get("processes") or () if row["pid"] not in own_pids and _counts(gpu, row)]
 
 
 def _counts(gpu: Mapping[str, Any], row: Row) -> bool:
-    """Whether a listed process makes a GPU busy for those who compute."""
-    own, instance = gpu.get("gpu_instance"), row.get("instance")
-    if instance is not None and own is not None and instance != own:
+    """Whether a listed process makes a GPU busy for jobs."""
+    gpu_instance, row_instance = gpu.get("gpu_instance"), row.get("instance")
+    if row_instance is not None and gpu_instance is not None and row_instance != gpu_instance:
         return False
     return comm_of(row["pid"]) not in ALWAYS_THERE
 
 
 def lineage(pid: int) -> List[Dict[str, Any]]:
-    """Identities of a process and its ancestors, nearest first; the first process of the machine is left out."""
-    found: List[Dict[str, Any]] = []
-    while pid > 1 and len(found) < MAX_ANCESTORS:
+    """Return identities of a process and its ancestors, nearest first, without pid 1."""
+    result: List[Dict[str, Any]] = []
+    while pid > 1 and len(result) < MAX_ANCESTORS:
         row = look(pid)
         if row is None:
             break
-        found.append({"pid": pid, "start": row.start})
+        result.append({"pid": pid, "start": row.start})
         pid = row.parent
-    return found
+    return result
 
 
 class Submitter:
@@ -52,35 +52,35 @@ class Submitter:
     Parameters
     ----------
     chain
-        `lineage` of the submitter when it submitted; another program's jobs have none.
+        `lineage` of the submitter at the time of the submit; jobs of other programs have none.
     """
 
     def __init__(self, chain: Any) -> None:
-        self._chain = [who for who in chain if _is_identity(who)] if isinstance(chain, list) else []
+        self._chain = [process for process in chain if _is_identity(process)] if isinstance(chain, list) else []
 
     def own(self, rows: Sequence[Row]) -> List[int]:
-        """Pids of these processes that belong to the submitter: itself, one that it descends from, or its children."""
+        """Return pids of those processes that are the submitter, its ancestors or its descendants."""
         if not self._chain:
             return []
         listed = {row["pid"] for row in rows}
-        found = {who["pid"] for who in self._chain if who["pid"] in listed and _lives(who)}
-        left = listed - found
-        if left and _lives(self._chain[0]):
-            below: Dict[int, Process] = table()
-            found |= left & descendants(self._chain[0]["pid"], below)
-        return sorted(found)
+        own = {process["pid"] for process in self._chain if process["pid"] in listed and _is_alive(process)}
+        others = listed - own
+        if others and _is_alive(self._chain[0]):
+            rows_by_pid: Dict[int, Process] = table()
+            own |= others & descendants(self._chain[0]["pid"], rows_by_pid)
+        return sorted(own)
 
     def describe(self, pid: int) -> str:
-        """``this notebook's kernel (pid 123)``, or another name of the submitter's process."""
+        """Return a description of a submitter process: ``this notebook's kernel (pid 123)``."""
         if is_kernel(pid):
             return "this notebook's kernel (pid %d)" % pid
-        if any(is_kernel(who["pid"]) for who in self._chain[:1]):
+        if any(is_kernel(process["pid"]) for process in self._chain[:1]):
             return "a process of this notebook's kernel (pid %d)" % pid
         return "the process that submitted this run (pid %d)" % pid
 
 
 def is_kernel(pid: int) -> bool:
-    """Whether a process is a Jupyter kernel of Python, by its command line."""
+    """Whether a process is a Python kernel of Jupyter, by its command line."""
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as file:
             words = file.read().split(b"\0")
@@ -89,17 +89,17 @@ def is_kernel(pid: int) -> bool:
     return any(b"ipykernel" in word for word in words[:6])
 
 
-def _lives(who: Mapping[str, Any]) -> bool:
-    row = look(who["pid"])
-    return row is not None and row.state not in "ZX" and row.start == who["start"]
+def _is_alive(process: Mapping[str, Any]) -> bool:
+    row = look(process["pid"])
+    return row is not None and row.state not in "ZX" and row.start == process["start"]
 
 
-def _is_identity(who: Any) -> bool:
-    return isinstance(who, dict) and isinstance(who.get("pid"), int) and "start" in who
+def _is_identity(process: Any) -> bool:
+    return isinstance(process, dict) and isinstance(process.get("pid"), int) and "start" in process
 
 
 def describe(row: Row) -> str:
-    """``pid 123 (ann: python train.py)``; what is not visible from here is left out."""
+    """Return ``pid 123 (ann: python train.py)``, without the parts that are not visible from here."""
     pid = row["pid"]
     user = user_of(pid)
     if not user:

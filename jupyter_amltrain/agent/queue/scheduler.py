@@ -1,4 +1,4 @@
-"""Who starts next: tickets in order for each kind of slot, each job handed to a waiting pair."""
+"""Scheduler: starts jobs in ticket order for each kind of slot, each with a preforked pair."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ..telemetry.gpu_names import gpu_name
 from . import gpu_locks, slots, submission, visible_gpus
 from .gpu_probe import GpuWatch
 from .gpu_users import Submitter, describe, is_kernel, strangers
-from .submission import gone
+from .submission import is_removed
 from .tickets import Queue
 
 Gpu = Mapping[str, Any]
 
 
-def some(names: Sequence[str]) -> str:
-    """The first three, and how many more there are."""
+def shorten(names: Sequence[str]) -> str:
+    """Return the first three names and the number of the others."""
     shown = ", ".join(names[:3])
     return shown if len(names) <= 3 else "%s and %d more" % (shown, len(names) - 3)
 
@@ -36,68 +36,72 @@ def waiting_text(
     position: int,
     gpus: Sequence[Gpu],
     records: Sequence[Mapping[str, Any]],
-    ours: Set[int],
+    own_pids: Set[int],
     share: bool,
 ) -> str:
-    """What a job that could start one day waits for.
+    """Return what a job that can start later is waiting for.
 
     Parameters
     ----------
     position
-        1 for the next of its kind.
+        1 for the next job of its kind.
     """
-    place = "next in line" if position == 1 else "number %d in line" % position
+    position_text = "next in line" if position == 1 else "number %d in line" % position
     if not ticket["gpus"]:
         busy = [r["run"] for r in records if r["cpu_slot"] is not None]
-        return "%s for a CPU slot; busy with %s" % (place, some(busy)) if busy else place
+        return "%s for a CPU slot; busy with %s" % (position_text, shorten(busy)) if busy else position_text
     parts: List[str] = []
-    own: List[int] = []
+    all_submitter_pids: List[int] = []
     submitter = Submitter(ticket.get("submitter"))
     busy = [r["run"] for r in records if r["devices"]]
     if busy:
-        parts.append("busy with %s" % some(busy))
+        parts.append("busy with %s" % shorten(busy))
     taken = {uuid for record in records for uuid in record["devices"]}
     for gpu in gpus:
-        others = [] if share or gpu["uuid"] in taken else strangers(gpu, ours)
+        others = [] if share or gpu["uuid"] in taken else strangers(gpu, own_pids)
         if not others:
             continue
-        mine = submitter.own(others)
-        own += mine
-        who = [submitter.describe(pid) for pid in mine]
-        who += [describe(row) for row in others if row["pid"] not in mine]
-        parts.append("%s used by %s" % (gpu_name(gpu), some(who)))
+        submitter_pids = submitter.own(others)
+        all_submitter_pids += submitter_pids
+        users = [submitter.describe(pid) for pid in submitter_pids]
+        users += [describe(row) for row in others if row["pid"] not in submitter_pids]
+        parts.append("%s used by %s" % (gpu_name(gpu), shorten(users)))
     count = "%d GPU%s" % (ticket["gpus"], "s" * (ticket["gpus"] > 1))
-    text = "%s for %s%s" % (place, count, "; " + "; ".join(parts) if parts else "")
-    if own:
-        end = "Restart the kernel" if any(is_kernel(pid) for pid in own) else "End that process"
-        text += ". %s to free the GPU, or submit the run with --gpus 0 or --share-gpus" % end
+    text = "%s for %s%s" % (position_text, count, "; " + "; ".join(parts) if parts else "")
+    if all_submitter_pids:
+        action = "Restart the kernel" if any(is_kernel(pid) for pid in all_submitter_pids) else "End that process"
+        text += ". %s to free the GPU, or submit the run with --gpus 0 or --share-gpus" % action
     elif len(parts) > bool(busy):
         text += ". To share GPUs with others: --share-gpus"
     return text
 
 
 def blocked_text(ticket: Mapping[str, Any], usable: int, trouble: str, note: str) -> str:
-    """Why a job cannot start as long as the machine is as it is.
+    """Return why a job cannot start in the current state of the machine.
 
     Parameters
     ----------
     usable
-        GPUs that can be given to it.
+        Number of GPUs that the job could get.
     trouble
-        Which GPUs are lost, or how the driver fails; empty when neither.
+        Lost GPUs or failure of the driver; empty if there is none.
     note
-        Why there is no GPU at all.
+        Reason why there is no GPU at all.
     """
     count = "%d GPU%s" % (ticket["gpus"], "s" * (ticket["gpus"] > 1))
-    why = trouble or note or "this machine has %d now" % usable
-    return "cannot start now: it asks for %s and %s. It starts when they are back; cancel it to submit it anew" % (
-        count,
-        why.rstrip("."),
+    reason = trouble or note or "this machine has %d now" % usable
+    return (
+        "cannot start now: it requests %s, but %s. It starts when they are available;"
+        " to change the request, cancel and resubmit it"
+        % (
+            count,
+            reason.rstrip("."),
+        )
     )
 
 
 def shared_text(used: Sequence[str]) -> str:
-    """Note of a run that may share its GPUs.
+    """Return the note of a run that may share its GPUs.
 
     Parameters
     ----------
@@ -109,42 +113,42 @@ def shared_text(used: Sequence[str]) -> str:
     return "Shared GPU: other processes may use it; none did when the run started."
 
 
-#: Seconds after a start until the next pair is forked: the job's own start goes first.
+#: Seconds after a start until the next pair is forked, so that the start of the job comes first.
 PREFORK_DELAY_S = 0.05
 
-#: Seconds after which a start that is not confirmed is looked at: a stopped process is continued.
+#: Seconds after which an unconfirmed start is checked; a stopped process is continued.
 START_CHECK_S = 1.0
 
-#: Seconds without a confirmation after which the job is given to another pair.
+#: Seconds without confirmation after which the job is passed to another pair.
 START_TIMEOUT_S = 4.0
 
-#: Seconds for the same where the pair could run and gets no processor, or waits for a disk.
+#: The same for a pair that is runnable without getting a CPU, or waits for a disk.
 SLOW_START_TIMEOUT_S = 60.0
 
-#: Tries of a start whose pair dies over it.
+#: Max starts of a job whose pairs die before they confirm.
 MAX_STARTS = 3
 
-#: Seconds of looks that find guardian and supervisor of a run stopped after which its job is ended.
+#: Seconds after which a job is ended whose guardian and supervisor are stopped repeatedly.
 STOPPED_TIMEOUT_S = 15.0
 
-#: Seconds until another try where no process could be forked.
+#: Seconds until the next try to fork a process.
 FORK_RETRY_S = 1.0
 
-#: Seconds that a reading of the GPUs may be old when a job waits for one.
+#: Max age of a GPU reading in seconds while a job waits for a GPU.
 MAX_GPU_AGE_S = 2.0
 
-#: Seconds until a ticket whose run cannot be read or written now is looked at again.
-ASIDE_RETRY_S = 5.0
+#: Seconds until a ticket is retried whose run cannot be read or written now.
+POSTPONED_RETRY_S = 5.0
 
-#: What becomes of a job whose environment only an earlier dispatcher had in memory.
+#: Detail of a job whose environment was only in the memory of an earlier dispatcher.
 ENV_LOST = (
-    "could not be started: the environment and the secrets that it was submitted with were lost with an earlier"
-    " dispatcher (they are kept in memory only). Submit it again."
+    "could not be started: its environment and secrets were lost with an earlier dispatcher"
+    " (they are kept in memory only). Submit it again."
 )
 
 
 class Start(NamedTuple):
-    """A job that was handed to a pair which has not confirmed it yet."""
+    """A start in progress: a job passed to a pair that has not confirmed it yet."""
 
     pair: PreforkedPair
     ticket: Dict[str, Any]
@@ -152,41 +156,41 @@ class Start(NamedTuple):
 
 
 class Scheduler:
-    """Starts what can start and explains the rest.
+    """Starts jobs that can start and reports why the others wait.
 
     Parameters
     ----------
     queue
         Tickets and records.
     gpus
-        What is known of the GPUs.
-    say
-        Takes a line for the log.
+        Readings of the GPUs.
+    log
+        Writes a line to the log.
     selector
-        The dispatcher's.
+        Selector of the dispatcher.
     """
 
     def __init__(
-        self, queue: Queue, gpus: GpuWatch, say: Callable[[str], None], selector: selectors.BaseSelector
+        self, queue: Queue, gpus: GpuWatch, log: Callable[[str], None], selector: selectors.BaseSelector
     ) -> None:
         self.queue = queue
         self.selector = selector
         self.gpus = gpus
-        self.say = say
+        self.log = log
         self.preforked: Optional[PreforkedPair] = None
         self.prefork_due: Optional[float] = protocol.mono()
-        self.aside: Dict[int, Tuple[float, str]] = {}  #: until when, and the detail
+        self.postponed: Dict[int, Tuple[float, str]] = {}  #: by ticket: until when, and the detail
         self.starting: Dict[int, Start] = {}
         self.failed_starts: Dict[int, int] = {}
-        self.canceled: Set[Tuple[str, str]] = set()  #: home and run: where no file could be made
-        self.stopped: Dict[int, float] = {}  #: since when guardian and supervisor of a run are stopped
-        self.no_process = ""  #: why no process can be forked now
+        self.canceled: Set[Tuple[str, str]] = set()  #: home and run without a cancel file
+        self.stopped: Dict[int, float] = {}  #: since when guardian and supervisor are stopped, by ticket
+        self.fork_error = ""  #: reason why no process can be forked now
         self.locks = gpu_locks.Locks()
 
-    # -- the waiting pair ----------------------------------------------------------
+    # -- the preforked pair ----------------------------------------------------------
 
-    def make_spare(self) -> None:
-        """Fork the next pair when its time has come."""
+    def prefork(self) -> None:
+        """Fork the next pair when it is due."""
         if self.preforked is not None or self.prefork_due is None or protocol.mono() < self.prefork_due:
             return
         self.prefork_due = None
@@ -197,133 +201,136 @@ class Scheduler:
         except OSError as error:
             self._cannot_fork(error.strerror or str(error))
 
-    def _cannot_fork(self, why: str) -> None:
-        if self.no_process != why:
-            self.say("cannot fork: %s" % why)
-        self.no_process = why
+    def _cannot_fork(self, reason: str) -> None:
+        if self.fork_error != reason:
+            self.log("cannot fork: %s" % reason)
+        self.fork_error = reason
         self.prefork_due = protocol.mono() + FORK_RETRY_S
 
-    def ended(self, pid: int) -> None:
-        """A child of ours ended."""
+    def on_child_ended(self, pid: int) -> None:
+        """Handle the end of a child process."""
         for number, start in list(self.starting.items()):
             if start.pair.pid == pid:
-                self._heard(number)
+                self._on_pair_event(number)
         if self.preforked is not None and self.preforked.pid == pid:
             pair, self.preforked = self.preforked, None
-            pair.news()
+            pair.poll()
             self.prefork_due = protocol.mono() + FORK_RETRY_S
             if pair.failure:
                 self._cannot_fork(pair.failure)
             pair.dismiss()
 
     def close(self) -> None:
-        """Let the waiting pair go."""
+        """Dismiss the preforked pair."""
         if self.preforked is not None:
             self.preforked.dismiss()
             self.preforked = None
         self.prefork_due = None
 
-    # -- starts that are under way -------------------------------------------------------
+    # -- starts in progress -------------------------------------------------------
 
-    def _await(self, start: Start) -> None:
+    def _await_confirmation(self, start: Start) -> None:
         self.starting[start.ticket["number"]] = start
-        self.selector.register(start.pair.ready, selectors.EVENT_READ, lambda: self._heard(start.ticket["number"]))
+        self.selector.register(
+            start.pair.ready, selectors.EVENT_READ, lambda: self._on_pair_event(start.ticket["number"])
+        )
 
-    def _heard(self, number: int) -> None:
-        """The pair of a start has said something, or has died."""
+    def _on_pair_event(self, number: int) -> None:
+        """Handle output or death of the pair of a start."""
         start = self.starting.get(number)
         if start is None:
             return
-        ended = start.pair.news()
+        ended = start.pair.poll()
         if start.pair.started:
-            self._confirmed(start)
+            self._on_started(start)
         elif ended:
-            self._not_started(start, start.pair.failure)
+            self._on_start_failed(start, start.pair.failure)
 
-    def _confirmed(self, start: Start) -> None:
+    def _on_started(self, start: Start) -> None:
         self._forget_start(start)
-        self.no_process = ""
-        self._drop(start.ticket)
+        self.fork_error = ""
+        self._drop_ticket(start.ticket)
 
     def _forget_start(self, start: Start) -> None:
         self.starting.pop(start.ticket["number"], None)
         self.selector.unregister(start.pair.ready)
         start.pair.dismiss()
 
-    def _not_started(self, start: Start, why: str) -> None:
-        """Nothing of the job began: it waits on for another pair."""
+    def _on_start_failed(self, start: Start, reason: str) -> None:
+        """Put a job that did not start back into the queue for another pair."""
         number = start.ticket["number"]
         self._forget_start(start)
         self.queue.drop_record(number)
-        if why:  # no process could be forked: it waits until one can
-            self._cannot_fork(why)
-            self.aside[number] = (protocol.mono() + FORK_RETRY_S, self._waits_for_process())
+        if reason:  # no process could be forked: wait until that is possible
+            self._cannot_fork(reason)
+            self.postponed[number] = (protocol.mono() + FORK_RETRY_S, self._no_process_text())
             self.schedule()
             return
         tries = self.failed_starts[number] = self.failed_starts.get(number, 0) + 1
-        self.say("run %s was not started by process %d" % (start.ticket["run"], start.pair.pid))
+        self.log("run %s was not started by process %d" % (start.ticket["run"], start.pair.pid))
         if tries >= MAX_STARTS:
-            text = "could not be started: %d supervisors ended or hung before it began" % tries
+            text = "could not be started: %d supervisors ended or hung before the job began" % tries
             self._end_waiting(start.ticket, run_state.fail_in_queue, text)
         self.schedule()
 
-    def _waits_for_process(self) -> str:
-        return "waits for a process: none can be started now (%s)" % self.no_process
+    def _no_process_text(self) -> str:
+        return "waits because no process can be started now (%s)" % self.fork_error
 
     def check_starts(self) -> None:
-        """Continue pairs that were stopped; give the jobs of those that hang to others."""
+        """Continue stopped pairs; pass the jobs of hanging pairs to others."""
         now = protocol.mono()
         for number, start in list(self.starting.items()):
             waited = now - start.since
             if waited < START_CHECK_S:
                 continue
-            self._heard(number)
+            self._on_pair_event(number)
             if number not in self.starting:
                 continue
             start.pair.resume()
             if waited < START_TIMEOUT_S or (waited < SLOW_START_TIMEOUT_S and not start.pair.hangs()):
                 continue
-            self.say("process %d does not start run %s" % (start.pair.pid, start.ticket["run"]))
+            self.log("process %d does not start run %s" % (start.pair.pid, start.ticket["run"]))
             start.pair.kill()
-            self._heard(number)
-            if number in self.starting:  # nobody is left who could say more
-                self._not_started(start, "")
+            self._on_pair_event(number)
+            if number in self.starting:  # the pair is dead and reports nothing more
+                self._on_start_failed(start, "")
 
     def continue_stopped(self) -> None:
-        """Continue guardians and supervisors that somebody stopped; end those of a run that keeps stopping both."""
+        """Continue stopped guardians and supervisors; kill both if they are stopped repeatedly."""
         for number, record in self.queue.records.items():
-            both = [record.get("guardian"), record.get("supervisor")]
-            stopped = record.get("node", node()) == node() and [resume(who) for who in both] == [True, True]
-            if not stopped:
+            processes = [record.get("guardian"), record.get("supervisor")]
+            is_local = record.get("node", node()) == node()
+            resumed = [resume(process) for process in processes] if is_local else []
+            if resumed != [True, True]:
                 self.stopped.pop(number, None)
                 continue
             since = self.stopped.setdefault(number, protocol.mono())
             if protocol.mono() - since > STOPPED_TIMEOUT_S:
-                self.say("guardian and supervisor of run %s are kept stopped: ending it" % record["run"])
-                for who in both:
-                    if who and alive(who):
-                        os.kill(who["pid"], signal.SIGKILL)
+                self.log("guardian and supervisor of run %s are kept stopped: ending it" % record["run"])
+                for process in processes:
+                    if process and alive(process):
+                        os.kill(process["pid"], signal.SIGKILL)
 
     def cancel(self, home: str, run: str) -> None:
-        """Cancel a waiting run for which no file can be made."""
+        """Cancel a waiting run whose cancel file cannot be created."""
         self.canceled.add((home, run))
         for start in self.starting.values():
-            who = start.pair.supervisor
-            if (start.ticket["home"], start.ticket["run"]) == (home, run) and who and alive(who):
-                os.kill(who["pid"], signal.SIGTERM)
+            supervisor = start.pair.supervisor
+            if (start.ticket["home"], start.ticket["run"]) == (home, run) and supervisor and alive(supervisor):
+                os.kill(supervisor["pid"], signal.SIGTERM)
 
     # -- order -----------------------------------------------------------------------
 
-    def our_pids(self) -> Set[int]:
-        """Processes of our runs, where a GPU has processes to compare them with."""
+    def own_pids(self) -> Set[int]:
+        """Return pids of all runs of this queue; empty if no GPU lists processes to compare them with."""
         if not any(gpu.get("processes") for gpu in self.gpus.found):
             return set()
-        tops = self.queue.owner_pids()
+        owners = self.queue.owner_pids()
         rows = table()
-        return tops.union(*(descendants(top, rows) for top in tops)) if tops else set()
+        return owners.union(*(descendants(owner, rows) for owner in owners)) if owners else set()
 
     def schedule(self) -> None:
-        """Start what can start, in ticket order for each kind of slot; explain the rest."""
+        """Start jobs in ticket order for each kind of slot; publish why the others wait."""
         self._drop_canceled()
         if not self.queue.tickets:
             self.queue.show({})
@@ -333,52 +340,52 @@ class Scheduler:
         kinds = {False, True}
         if any(ticket["gpus"] for ticket in self.queue.tickets.values()):
             self.gpus.refresh(MAX_GPU_AGE_S)
-            if self.gpus.probing:  # jobs for GPUs wait for the answer, others do not
+            if self.gpus.probing:  # GPU jobs wait for the reading, CPU jobs do not
                 kinds = {False}
         self._start(kinds)
 
     def _start(self, kinds: Set[bool]) -> None:
-        all_share, ours = submission.load(self.queue.folder)["share_gpus"], self.our_pids()
+        all_share, own_pids = submission.load_settings(self.queue.folder)["share_gpus"], self.own_pids()
         waiting: Dict[str, Dict[str, str]] = {}
-        blocked, forkless = {False: 0, True: 0}, False
-        claimed: List[Set[str]] = []  # GPUs that jobs which wait may be given: not for those behind them
+        blocked, cannot_fork = {False: 0, True: 0}, False
+        claimed: List[Set[str]] = []  # GPUs reserved for waiting jobs: not available to jobs behind them
         for number, ticket in sorted(self.queue.tickets.items()):
             if number in self.starting:
                 if protocol.mono() - self.starting[number].since > START_CHECK_S:
                     waiting.setdefault(ticket["home"], {})[ticket["run"]] = "starting; its supervisor is slow"
                 continue
-            if self._is_aside(ticket):
-                waiting.setdefault(ticket["home"], {})[ticket["run"]] = self.aside[number][1]
+            if self._is_postponed(ticket):
+                waiting.setdefault(ticket["home"], {})[ticket["run"]] = self.postponed[number][1]
                 continue
             kind = bool(ticket.get("gpus"))
             share = all_share or ticket.get("share_gpus") is True
             records: Sequence[Dict[str, Any]] = list(self.queue.records.values())
             usable = visible_gpus.candidates(ticket, self.gpus.found) if kind else []
-            gpus = slots.free_gpus(usable, records, ours, share) if kind else []
-            before = [uuids for uuids in claimed if any(gpu["uuid"] in uuids for gpu in usable)]
+            gpus = slots.free_gpus(usable, records, own_pids, share) if kind else []
+            ahead = [uuids for uuids in claimed if any(gpu["uuid"] in uuids for gpu in usable)]
             cpus = [] if kind else slots.free_cpu_slots(slots.cpu_slots(), records)
             chosen = None
             try:
-                if kind and ticket["gpus"] > len(usable):  # those behind it are not made to wait
+                if kind and ticket["gpus"] > len(usable):  # does not block jobs behind it
                     waiting.setdefault(ticket["home"], {})[ticket["run"]] = self._blocked_text(ticket, len(usable))
                     continue
-                behind = bool(before) if kind else bool(blocked[kind])
-                if not behind and kind in kinds and self.queue.may_start(ticket):
-                    chosen = slots.choose(ticket["gpus"], gpus, cpus)
-                    if chosen is not None and self._start_on(ticket, gpus, chosen, share, ours):
+                must_wait = bool(ahead) if kind else bool(blocked[kind])
+                if not must_wait and kind in kinds and self.queue.may_start(ticket):
+                    chosen = slots.choose_slot(ticket["gpus"], gpus, cpus)
+                    if chosen is not None and self._start_on(ticket, gpus, chosen, share, own_pids):
                         continue
-                blocked[kind] = len(before) + 1 if kind else blocked[kind] + 1
+                blocked[kind] = len(ahead) + 1 if kind else blocked[kind] + 1
                 if kind:
                     claimed.append({gpu["uuid"] for gpu in usable})
-                forkless = forkless or (chosen is not None and bool(self.no_process))
-                if forkless:
-                    detail = self._waits_for_process()
+                cannot_fork = cannot_fork or (chosen is not None and bool(self.fork_error))
+                if cannot_fork:
+                    detail = self._no_process_text()
                 else:
-                    detail = waiting_text(ticket, blocked[kind], usable if kind else [], records, ours, share)
-                    more = (visible_gpus.waiting_text(ticket, self.gpus.found), self.locks.text(usable, gpus))
-                    detail = "; ".join([detail, *(text for text in more if text and kind)])
-            except Exception as error:  # this one run is unreadable or damaged; those behind it are not
-                self._cannot_start(ticket, error)
+                    detail = waiting_text(ticket, blocked[kind], usable if kind else [], records, own_pids, share)
+                    restrictions = (visible_gpus.waiting_text(ticket, self.gpus.found), self.locks.text(usable, gpus))
+                    detail = "; ".join([detail, *(text for text in restrictions if text and kind)])
+            except Exception as error:  # only this run is unreadable or damaged; continue with the others
+                self._fail_ticket(ticket, error)
                 continue
             waiting.setdefault(ticket["home"], {})[ticket["run"]] = detail
         self.queue.show(waiting)
@@ -388,14 +395,14 @@ class Scheduler:
         trouble = gpus.trouble or driver_state.lost_text(gpus.lost) or visible_gpus.waiting_text(ticket, gpus.found)
         return blocked_text(ticket, usable, trouble, gpus.note)
 
-    def _share_note(self, share: bool, devices: Sequence[str], ours: Set[int]) -> str:
-        """What the record of a job says of its permission to share GPUs; empty without one."""
+    def _share_note(self, share: bool, devices: Sequence[str], own_pids: Set[int]) -> str:
+        """Return the note for the record of a run that may share GPUs; empty for other runs."""
         if not share or not devices:
             return ""
         used = [
-            "%s by %s" % (gpu_name(gpu), some([describe(row) for row in rows]))
+            "%s by %s" % (gpu_name(gpu), shorten([describe(row) for row in rows]))
             for gpu in self.gpus.found
-            if gpu["uuid"] in devices and (rows := strangers(gpu, ours))
+            if gpu["uuid"] in devices and (rows := strangers(gpu, own_pids))
         ]
         return shared_text(used)
 
@@ -403,48 +410,48 @@ class Scheduler:
 
     def _drop_canceled(self) -> None:
         for ticket in list(self.queue.tickets.values()):
-            if self._is_aside(ticket) or ticket["number"] in self.starting:
+            if self._is_postponed(ticket) or ticket["number"] in self.starting:
                 continue
             folder = run_folder(ticket["home"], ticket["run"])
             try:
-                ends = (ticket["home"], ticket["run"]) in self.canceled
-                ends = ends or os.path.lexists(os.path.join(folder, CANCEL)) or gone(folder)
+                must_end = (ticket["home"], ticket["run"]) in self.canceled
+                must_end = must_end or os.path.lexists(os.path.join(folder, CANCEL)) or is_removed(folder)
             except OSError as error:
-                self._set_aside(ticket, error)
+                self._postpone(ticket, error)
                 continue
-            if ends:
+            if must_end:
                 self._end_waiting(ticket, run_state.cancel_in_queue)
 
-    def _end_waiting(self, ticket: Dict[str, Any], write: Callable[..., None], *words: str) -> None:
+    def _end_waiting(self, ticket: Dict[str, Any], write: Callable[..., None], *args: str) -> None:
         folder = run_folder(ticket["home"], ticket["run"])
         try:
             state = read_json(os.path.join(folder, STATE))
-            # Once started it has a supervisor, which sees a cancel by itself.
+            # A started run has a supervisor, which handles the cancel.
             if state is not None and state["state"] == QUEUED:
-                write(folder, state, *words, self.queue.waited(ticket))
-            self._drop(ticket)
-        except Exception as error:  # a full disk or a damaged run: the ticket stays, and is tried again
-            self._set_aside(ticket, error)
+                write(folder, state, *args, self.queue.waited(ticket))
+            self._drop_ticket(ticket)
+        except Exception as error:  # a full disk or a damaged run: keep the ticket and retry
+            self._postpone(ticket, error)
 
-    def _cannot_start(self, ticket: Dict[str, Any], error: Exception) -> None:
-        why = error.message if isinstance(error, AgentError) else "%s" % (error if str(error) else repr(error))
-        self.say("cannot start %s: %r" % (ticket["run"], error))
-        self._end_waiting(ticket, run_state.fail_in_queue, "could not be started: %s" % why)
+    def _fail_ticket(self, ticket: Dict[str, Any], error: Exception) -> None:
+        reason = error.message if isinstance(error, AgentError) else "%s" % (error if str(error) else repr(error))
+        self.log("cannot start %s: %r" % (ticket["run"], error))
+        self._end_waiting(ticket, run_state.fail_in_queue, "could not be started: %s" % reason)
 
-    def _drop(self, ticket: Dict[str, Any]) -> None:
+    def _drop_ticket(self, ticket: Dict[str, Any]) -> None:
         self.queue.drop_ticket(ticket["number"])
-        self.aside.pop(ticket["number"], None)
+        self.postponed.pop(ticket["number"], None)
         self.failed_starts.pop(ticket["number"], None)
         self.canceled.discard((ticket["home"], ticket["run"]))
 
-    def _set_aside(self, ticket: Dict[str, Any], error: Exception) -> None:
-        text = "set aside: %s" % (error if str(error) else repr(error))
-        if self.aside.get(ticket["number"], (0.0, ""))[1] != text:
-            self.say("run %s is %s" % (ticket["run"], text))
-        self.aside[ticket["number"]] = (protocol.mono() + ASIDE_RETRY_S, text)
+    def _postpone(self, ticket: Dict[str, Any], error: Exception) -> None:
+        text = "postponed: %s" % (error if str(error) else repr(error))
+        if self.postponed.get(ticket["number"], (0.0, ""))[1] != text:
+            self.log("run %s is %s" % (ticket["run"], text))
+        self.postponed[ticket["number"]] = (protocol.mono() + POSTPONED_RETRY_S, text)
 
-    def _is_aside(self, ticket: Dict[str, Any]) -> bool:
-        return protocol.mono() < self.aside.get(ticket["number"], (0.0, ""))[0]
+    def _is_postponed(self, ticket: Dict[str, Any]) -> bool:
+        return protocol.mono() < self.postponed.get(ticket["number"], (0.0, ""))[0]
 
     # -- start -----------------------------------------------------------------------
 
@@ -454,25 +461,25 @@ class Scheduler:
         free: Sequence[str],
         chosen: Tuple[List[str], Optional[int]],
         share: bool,
-        ours: Set[int],
+        own_pids: Set[int],
     ) -> bool:
-        """Start a job on its CPU slot, or on those of the free GPUs that no other user of the machine has locked."""
+        """Start a job on its CPU slot, or on free GPUs that no other user of the machine has locked."""
         if not chosen[0]:
             return self._launch(ticket, *chosen)
         try:
             taken = self.locks.take(free, ticket["gpus"], share)
         except OSError as error:
-            self.say("cannot lock GPUs: %s" % error)
+            self.log("cannot lock GPUs: %s" % error)
             return False
         if taken is None:
             return False
-        notes = [self._share_note(share, taken.devices, ours)]
+        notes = [self._share_note(share, taken.devices, own_pids)]
         if taken.forced:
             notes.append(self.locks.forced_text(self.gpus.found, taken.forced))
         try:
             return self._launch(ticket, taken.devices, None, taken.locks, [note for note in notes if note])
         finally:
-            gpu_locks.drop(taken.locks)  # guardian and supervisor have them now
+            gpu_locks.drop(taken.locks)  # guardian and supervisor now have them
 
     def _launch(
         self,
@@ -482,14 +489,14 @@ class Scheduler:
         locks: Sequence[int] = (),
         notes: Sequence[str] = (),
     ) -> bool:
-        """Record a slot, then hand the job to the waiting pair; whether the ticket is done with.
+        """Record the slot and pass the job to the preforked pair; return whether the ticket is handled.
 
         Parameters
         ----------
         locks
-            Descriptors of the locks of its devices.
+            Descriptors of the locks of the devices.
         notes
-            Sentences for the run's record.
+            Notes for the record of the run.
         """
         task = self._assignment(ticket, devices, cpu_slot)
         if task is None:
@@ -499,10 +506,10 @@ class Scheduler:
         number = ticket["number"]
         if self.preforked is None:
             self.prefork_due = protocol.mono()
-            self.make_spare()
+            self.prefork()
         pair, self.preforked = self.preforked, None
         if pair is None:
-            return False  # no process can be forked now; the job waits on
+            return False  # no process can be forked now; the job keeps waiting
         pair.wait_for_supervisor()
         if pair.failure:
             self._cannot_fork(pair.failure)
@@ -519,14 +526,14 @@ class Scheduler:
             self.queue.put_record(record)
             testing.hit("after_slot_record")
             pair.assign(task, locks)
-        except (OSError, testing.FailpointError) as error:  # a full disk or a dead pair; the job waits on
-            self.say("cannot start %s: %s" % (ticket["run"], error))
+        except (OSError, testing.FailpointError) as error:  # a full disk or a dead pair; the job keeps waiting
+            self.log("cannot start %s: %s" % (ticket["run"], error))
             pair.dismiss()
             pair.kill()
             self.queue.drop_record(number)
             return False
         testing.hit("after_go")
-        self._await(Start(pair, ticket, protocol.mono()))
+        self._await_confirmation(Start(pair, ticket, protocol.mono()))
         return True
 
     def _assignment(self, ticket: Dict[str, Any], devices: List[str], cpu_slot: Optional[int]) -> Optional[Assignment]:
@@ -534,20 +541,20 @@ class Scheduler:
         folder = run_folder(home, ticket["run"])
         state = read_json(os.path.join(folder, STATE))
         if state is None or state["state"] != QUEUED:
-            # An end that was written means that the run never starts, whoever wrote it.
-            self.say("run %s waits no more: %s" % (ticket["run"], state and state["state"]))
-            self._drop(ticket)
+            # A written end means that the run never starts, independent of its writer.
+            self.log("run %s no longer waits: %s" % (ticket["run"], state and state["state"]))
+            self._drop_ticket(ticket)
             return None
         job = read_json(os.path.join(folder, JOB))
         if job is None:
             raise AgentError("StateError", "%s is damaged. Submit it again." % os.path.join(folder, JOB))
-        held = self.queue.held.get(ticket["number"])
-        if held is None:
+        pending = self.queue.pending.get(ticket["number"])
+        if pending is None:
             self._end_waiting(ticket, run_state.fail_in_queue, ENV_LOST)
             return None
         hide, waited = self.gpus.driver != driver_state.ABSENT and not devices, self.queue.waited(ticket)
         return Assignment(
-            home, folder, job, state, held.environ, held.secrets, devices, cpu_slot, hide, waited, protocol.wall(),
-            self.queue.folder, ticket["number"],
+            home, folder, job, state, pending.environ, pending.secrets, devices, cpu_slot, hide, waited,
+            protocol.wall(), self.queue.folder, ticket["number"],
             visible_gpus.variables(devices, str(job.get("gpu_ids") or ""), self.gpus.found),
         )  # fmt: skip

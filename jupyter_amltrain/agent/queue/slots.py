@@ -1,6 +1,6 @@
-"""Slots: which job may own which devices. Data and functions; no process, no file.
+"""Slots: assignment of devices to jobs. Pure functions on data, apart from the CPU count.
 
-A *record* is what the dispatcher keeps for a started job::
+A *record* is the dispatcher's data about a started job::
 
     {"schema", "number", "run", "home", "devices": [GPU uuid], "cpu_slot": int | None,
      "guardian": {"pid", "start"}, "supervisor": {"pid", "start"} | None, "boot": str}
@@ -21,7 +21,7 @@ Record = Mapping[str, Any]
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may use: affinity and cgroup quota counted."""
+    """Return the number of CPUs that this process may use, by affinity and cgroup quota."""
     try:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
@@ -39,8 +39,8 @@ def _read(path: str) -> str:
 
 
 def _cgroup_quota() -> Optional[float]:
-    """CPUs by the cgroup's quota, or ``None``."""
-    # Inside a container the own group is mounted at the root of the tree.
+    """Return the CPU quota of the cgroup, or ``None``."""
+    # Inside a container its own group is mounted at the root of the tree.
     v2 = _read("/sys/fs/cgroup/cpu.max").split()
     if len(v2) == 2 and v2[0].isdigit():
         return int(v2[0]) / float(v2[1])
@@ -52,63 +52,67 @@ def _cgroup_quota() -> Optional[float]:
 
 
 def cpu_slots() -> int:
-    """How many CPU jobs may run at once: ``$AMLTRAIN_CPU_SLOTS``, else the usable CPUs."""
+    """Return how many CPU jobs may run concurrently: ``$AMLTRAIN_CPU_SLOTS``, else the usable CPUs."""
     text = os.environ.get("AMLTRAIN_CPU_SLOTS", "")
     return int(text) if text.isdigit() and int(text) > 0 else usable_cpus()
 
 
-def wanted_gpus(asked: Optional[int], gpus: Sequence[Gpu], note: str = "") -> int:
-    """GPUs that a job gets.
+def resolve_gpu_count(requested: Optional[int], gpus: Sequence[Gpu], note: str = "") -> int:
+    """Return the number of GPUs that a job gets.
 
     Raises
     ------
     AgentError
-        ``CapacityError`` for more than the machine has.
+        ``CapacityError`` if the machine has fewer GPUs than requested.
     """
-    if asked is None:
+    if requested is None:
         return 1 if gpus else 0
-    if asked > len(gpus):
+    if requested > len(gpus):
         if gpus:
-            have = "%d GPU%s (%s)" % (len(gpus), "s" * (len(gpus) > 1), ", ".join(sorted({g["name"] for g in gpus})))
+            available = "%d GPU%s (%s)" % (
+                len(gpus),
+                "s" * (len(gpus) > 1),
+                ", ".join(sorted({g["name"] for g in gpus})),
+            )
         else:
-            have = "no GPU: %s" % (note.rstrip(".") or "none was found")
+            available = "no GPU: %s" % (note.rstrip(".") or "none was found")
         raise AgentError(
             "CapacityError",
-            "The job asks for %d GPU%s and this machine has %s. Try: --gpus %d"
-            % (asked, "s" * (asked > 1), have, len(gpus)),
+            "The job requests %d GPU%s, but this machine has %s. Try: --gpus %d"
+            % (requested, "s" * (requested > 1), available, len(gpus)),
         )
-    return asked
+    return requested
 
 
-def free_gpus(gpus: Sequence[Gpu], records: Sequence[Record], ours: Set[int], share: bool) -> List[str]:
-    """UUIDs that a job may be given now: in the order of their index, those that are shared with others last."""
+def free_gpus(gpus: Sequence[Gpu], records: Sequence[Record], own_pids: Set[int], share: bool) -> List[str]:
+    """Return UUIDs of the GPUs available to a job now, sorted by index, those shared with others last."""
     taken = {uuid for record in records for uuid in record["devices"]}
     free = [gpu for gpu in gpus if gpu["uuid"] not in taken]
-    unused = [gpu["uuid"] for gpu in free if not strangers(gpu, ours)]
+    unused = [gpu["uuid"] for gpu in free if not strangers(gpu, own_pids)]
     return unused + [gpu["uuid"] for gpu in free if gpu["uuid"] not in unused] if share else unused
 
 
 def free_cpu_slots(total: int, records: Sequence[Record]) -> List[int]:
-    """Indices of free CPU slots."""
+    """Return indices of free CPU slots."""
     taken = {record["cpu_slot"] for record in records}
     return [index for index in range(total) if index not in taken]
 
 
-def choose(
-    gpus_wanted: int, free: Sequence[str], free_cpus: Sequence[int]
+def choose_slot(
+    gpu_count: int, free: Sequence[str], free_cpus: Sequence[int]
 ) -> Optional[Tuple[List[str], Optional[int]]]:
-    """Devices and CPU slot for a job, or ``None`` when it must wait."""
-    if gpus_wanted:
-        return (list(free[:gpus_wanted]), None) if len(free) >= gpus_wanted else None
+    """Return devices and CPU slot for a job, or ``None`` when it must wait."""
+    if gpu_count:
+        return (list(free[:gpu_count]), None) if len(free) >= gpu_count else None
     return ([], free_cpus[0]) if free_cpus else None
 
 
 def totals(
-    gpus: Sequence[Gpu], records: Sequence[Record], ours: Set[int], share: bool, lost: int = 0
+    gpus: Sequence[Gpu], records: Sequence[Record], own_pids: Set[int], share: bool, lost: int = 0
 ) -> Dict[str, Dict[str, int]]:
-    """``{"cpu": {"total", "free"}, "gpu": {"total", "free"}}``; ``lost`` where some of the total are."""
+    """Return ``{"cpu": {"total", "free"}, "gpu": {"total", "free"}}``; with ``lost`` if GPUs of the total are lost."""
     total = cpu_slots()
-    gpu_slots = {"total": len(gpus) + lost, "free": len(free_gpus(gpus, records, ours, share))}
+    gpu_slots = {"total": len(gpus) + lost, "free": len(free_gpus(gpus, records, own_pids, share))}
     if lost:
         gpu_slots["lost"] = lost
     return {"cpu": {"total": total, "free": len(free_cpu_slots(total, records))}, "gpu": gpu_slots}

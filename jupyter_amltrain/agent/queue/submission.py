@@ -1,4 +1,4 @@
-"""A submitted job becomes a run folder and a ticket, or nothing at all."""
+"""Submission of a job: checks the request and creates run folder and ticket, both or neither."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from .visible_gpus import GPU_IDS
 
 FILE = "settings.json"
 
-#: Submitter's environment variable that stands for the flag of its submits.
+#: Environment variable of a submitter that is equivalent to --share-gpus.
 SHARE_VARIABLE = "AMLTRAIN_SHARE_GPUS"
 
 
-def load(queue: str) -> Dict[str, Any]:
-    """``{"share_gpus": bool}``: whether jobs may be given GPUs on which others compute."""
+def load_settings(queue: str) -> Dict[str, Any]:
+    """Return ``{"share_gpus": bool}``: whether jobs may get GPUs that other processes use."""
     try:
         stored = read_json(os.path.join(queue, FILE), "Queue folder") or {}
     except (AgentError, OSError):
@@ -49,31 +49,34 @@ def load(queue: str) -> Dict[str, Any]:
     return {"share_gpus": stored.get("share_gpus") is True}
 
 
-def change(queue: str, values: Mapping[str, Any]) -> Dict[str, Any]:
-    """Store settings; all of them as they are now.
+def change_settings(queue: str, values: Mapping[str, Any]) -> Dict[str, Any]:
+    """Store settings and return all current settings.
 
     Raises
     ------
     AgentError
-        ``CommandError`` for a setting or value that there is not.
+        ``CommandError`` for an unknown setting or an invalid value.
     """
     for name, value in values.items():
         if name != "share_gpus" or not isinstance(value, bool):
-            raise AgentError("CommandError", "The queue has no setting %s=%r. Try: --share-gpus yes" % (name, value))
-    settings = dict(load(queue), **values)
+            raise AgentError(
+                "CommandError",
+                "Cannot change the queue: there is no setting %s=%r. Try: --share-gpus yes" % (name, value),
+            )
+    settings = dict(load_settings(queue), **values)
     write_json(os.path.join(queue, FILE), dict(settings, schema=SCHEMA))
     return settings
 
 
-def asks_to_share(environ: Mapping[str, str]) -> bool:
-    """Whether a submitter's environment asks to share GPUs (``AMLTRAIN_SHARE_GPUS=1``)."""
+def sharing_requested(environ: Mapping[str, str]) -> bool:
+    """Whether the environment of a submitter allows sharing GPUs (``AMLTRAIN_SHARE_GPUS=1``)."""
     return environ.get(SHARE_VARIABLE, "") not in ("", "0")
 
 
-_HIDDEN = ".new-"
+_HIDDEN_PREFIX = ".new-"
 
-#: Seconds after which a half-made folder of somebody who never came back is removed.
-_STALE = 3600.0
+#: Seconds after which the incomplete folder of an abandoned submission is removed.
+_STALE_AFTER_S = 3600.0
 
 Strings = Dict[str, str]
 
@@ -98,15 +101,17 @@ _FIELDS: Dict[str, Any] = {
 }  # fmt: skip
 
 
-def _bad(message: str) -> AgentError:
+def _submit_error(message: str) -> AgentError:
     return AgentError("SubmitError", "Cannot submit the job: %s" % message)
 
 
 def _strings(name: str, value: Mapping[Any, Any]) -> Strings:
     for key, item in value.items():
         if not isinstance(key, str) or not isinstance(item, str) or not key or "=" in key or "\0" in key + item:
-            # The value may be a secret: only its name is told.
-            raise _bad("%s: %r is not a name with a text value that an environment can hold." % (name, key))
+            # The value may be a secret: report only its name.
+            raise _submit_error(
+                "%s: %r is not a valid name with a string value for an environment variable." % (name, key)
+            )
     return dict(value)
 
 
@@ -120,31 +125,31 @@ def checked(payload: Mapping[str, Any]) -> Submission:
     """
     for key, value in payload.items():
         if key not in _FIELDS:
-            raise _bad("unknown field %r. Do kernel and agent have the same version?" % key)
+            raise _submit_error("unknown field %r. Check that kernel and agent have the same version." % key)
         if not isinstance(value, _FIELDS[key]) or (isinstance(value, bool) and _FIELDS[key] is not bool):
-            raise _bad("field %r is a %s." % (key, type(value).__name__))
+            raise _submit_error("field %r has the wrong type %s." % (key, type(value).__name__))
     run = payload.get("run")
     if not valid_run_id(run):
-        raise _bad("%r is not a run id (letters, digits, '.', '_' and '-', at most 100)." % (run,))
+        raise _submit_error("%r is not a run id (letters, digits, '.', '_' and '-', at most 100)." % (run,))
     argv = payload.get("argv") or []
     if not argv or not all(isinstance(item, str) and "\0" not in item for item in argv):
-        raise _bad("argv is not a list of texts with a program first.")
+        raise _submit_error("argv must be a list of strings that starts with a program.")
     if "\0" in payload.get("cwd", ""):
-        raise _bad("cwd has a NUL in it.")
+        raise _submit_error("cwd must not contain a NUL character.")
     timeout, grace, gpus = payload.get("timeout"), payload.get("grace"), payload.get("gpus")
     if timeout is not None and not 0 < timeout < 1e10:
-        raise _bad("timeout %r is not a time in seconds." % timeout)
+        raise _submit_error("timeout must be a number of seconds, got %r." % timeout)
     if grace is not None and not 0 <= grace < 1e6:
-        raise _bad("grace %r is not a time in seconds." % grace)
+        raise _submit_error("grace must be a number of seconds, got %r." % grace)
     if gpus is not None and gpus < 0:
-        raise _bad("gpus %r is not a number of GPUs." % gpus)
+        raise _submit_error("gpus must be a number of GPUs, got %r." % gpus)
     require, gpu_grace = payload.get("require_gpu", ""), payload.get("gpu_grace")
     if require not in ("", "warn", "stop"):
-        raise _bad("require_gpu %r is neither warn nor stop." % require)
+        raise _submit_error("require_gpu must be warn or stop, got %r." % require)
     if payload.get("gpu_ids", "") not in GPU_IDS:
-        raise _bad("gpu_ids %r is neither uuid nor index." % payload["gpu_ids"])
+        raise _submit_error("gpu_ids must be uuid or index, got %r." % payload["gpu_ids"])
     if gpu_grace is not None and not 0 < gpu_grace < 1e10:
-        raise _bad("gpu_grace %r is not a time in seconds." % gpu_grace)
+        raise _submit_error("gpu_grace must be a number of seconds, got %r." % gpu_grace)
     secrets = _strings("secrets", payload.get("secrets", {}))
     job = {"schema": SCHEMA, "run": run, "name": payload.get("name") or run, "argv": argv}
     for key in ("cwd", "project", "notebook_dir"):
@@ -162,18 +167,18 @@ def checked(payload: Mapping[str, Any]) -> Submission:
     job["gpu_ids"] = payload.get("gpu_ids", "")
     job["gpu_grace"] = default_gpu_grace() if gpu_grace is None else gpu_grace
     environ = _strings("environ", payload.get("environ", {}))
-    job["share_gpus"] = payload.get("share_gpus", False) or asks_to_share({**environ, **env})
+    job["share_gpus"] = payload.get("share_gpus", False) or sharing_requested({**environ, **env})
     job["submitter"] = payload.get("submitter", [])[:MAX_ANCESTORS]
     return Submission(job, environ, secrets, payload.get("submission", ""))
 
 
 def default_grace() -> float:
-    """Seconds from SIGTERM to SIGKILL: ``$AMLTRAIN_GRACE``, else 10."""
+    """Return seconds from SIGTERM to SIGKILL: ``$AMLTRAIN_GRACE``, else 10."""
     return _seconds("AMLTRAIN_GRACE", DEFAULT_GRACE)
 
 
 def default_gpu_grace() -> float:
-    """Seconds until GPUs may be called unused: ``$AMLTRAIN_GPU_GRACE``, else 60."""
+    """Return seconds until GPUs may be reported as unused: ``$AMLTRAIN_GPU_GRACE``, else 60."""
     return _seconds("AMLTRAIN_GPU_GRACE", DEFAULT_GPU_GRACE)
 
 
@@ -184,8 +189,8 @@ def _seconds(name: str, default: float) -> float:
         return default
 
 
-def repeated(home: str, submitted: Submission) -> bool:
-    """Whether this very submission was accepted before (its answer got lost).
+def is_repeated(home: str, submitted: Submission) -> bool:
+    """Whether this submission was accepted before and its reply was lost.
 
     Raises
     ------
@@ -198,22 +203,20 @@ def repeated(home: str, submitted: Submission) -> bool:
     job = read_json(os.path.join(folder, JOB)) or {}
     if submitted.submission and job.get("submission") == submitted.submission:
         return True
-    raise AgentError(
-        "RunExists", "There is a run %r already in %s. Choose another name." % (submitted.job["run"], home)
-    )
+    raise AgentError("RunExists", "Run %r already exists in %s. Choose another name." % (submitted.job["run"], home))
 
 
-def make_folder(
+def create_folder(
     home: str, submitted: Submission, queue: str, number: int, put_ticket: Callable[[Dict[str, Any]], None]
 ) -> str:
-    """Make the run folder of a job and its ticket; the folder.
+    """Create the run folder and the ticket of a job; return the folder.
 
     Parameters
     ----------
     queue
         The queue folder.
     number
-        The ticket's number.
+        Number of the ticket.
     put_ticket
         Stores the ticket; called just before the folder becomes visible.
 
@@ -242,7 +245,7 @@ def make_folder(
     try:
         os.makedirs(hidden, mode=0o700, exist_ok=True)
         testing.hit("after_run_folder")
-        _take_source(home, run, os.path.join(hidden, SOURCE))
+        _move_staged_source(home, run, os.path.join(hidden, SOURCE))
         for name in RUN_FOLDERS:
             os.makedirs(os.path.join(hidden, name), mode=0o700, exist_ok=True)
         write_json(os.path.join(hidden, JOB), job)
@@ -251,7 +254,7 @@ def make_folder(
         testing.hit("after_state_write")
         put_ticket(ticket)
         testing.hit("before_claim")
-        # From here on the ticket is the next dispatcher's work if we die.
+        # From here on the next dispatcher completes the submission if this one dies.
         claim(queue, run, submitted.submission)
         testing.hit("after_claim")
         os.rename(hidden, folder)
@@ -259,18 +262,18 @@ def make_folder(
         shutil.rmtree(hidden, ignore_errors=True)
         raise
     except OSError as error:
-        # A submitter that found our claim may have made the folder visible meanwhile.
-        if not accepted(home, run, submitted.submission):
+        # A submitter that has seen the claim may have made the folder visible meanwhile.
+        if not is_accepted(home, run, submitted.submission):
             shutil.rmtree(hidden, ignore_errors=True)
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                repeated(home, submitted)
+                is_repeated(home, submitted)
             raise not_writable(os.path.join(home, RUNS), error) from error
     testing.hit("after_ticket")
     return folder
 
 
 def claim(queue: str, run: str, submission: str) -> None:
-    """Accept a submission for good.
+    """Record that a submission is accepted.
 
     Raises
     ------
@@ -278,11 +281,11 @@ def claim(queue: str, run: str, submission: str) -> None:
         ``SubmitError`` when its submitter has revoked it.
     """
     if submission and claims.decide(queue, submission, claims.ACCEPTED) == claims.REVOKED:
-        raise AgentError("SubmitError", "Run %r was revoked by its submitter, who waited too long." % run)
+        raise AgentError("SubmitError", "Run %r was revoked by its submitter after a timeout. Submit it again." % run)
 
 
-def accepted(home: str, run: str, submission: str) -> bool:
-    """Whether the run folder of this very submission is there."""
+def is_accepted(home: str, run: str, submission: str) -> bool:
+    """Whether the run folder of this submission exists."""
     try:
         job = read_json(os.path.join(run_folder(home, run), JOB)) or {}
     except (AgentError, OSError):
@@ -291,48 +294,48 @@ def accepted(home: str, run: str, submission: str) -> bool:
 
 
 def hidden_folder(home: str, run: str, submission: str) -> str:
-    """Where a run folder is filled before it is seen."""
-    return os.path.join(home, RUNS, "%s%s-%s" % (_HIDDEN, run, submission))
+    """Return the hidden folder in which a run folder is prepared."""
+    return os.path.join(home, RUNS, "%s%s-%s" % (_HIDDEN_PREFIX, run, submission))
 
 
-def uncover(ticket: Mapping[str, Any], queue: str) -> bool:
-    """Finish what a kill between ticket and rename left; whether the run folder is there.
+def recover_folder(ticket: Mapping[str, Any], queue: str) -> bool:
+    """Complete a submission that was killed between ticket and rename; return whether the run folder exists.
 
     Raises
     ------
     OSError
-        It cannot be told.
+        The state of the folder cannot be determined.
     """
     home, run, submission = ticket["home"], ticket["run"], ticket.get("submission", "")
-    if not gone(run_folder(home, run)):
+    if not is_removed(run_folder(home, run)):
         return True
     hidden = hidden_folder(home, run, submission)
-    if gone(hidden):
+    if is_removed(hidden):
         return False
     try:
         claim(queue, run, submission)
     except AgentError:
         shutil.rmtree(hidden, ignore_errors=True)
         return False
-    show(home, run, submission)
-    return not gone(run_folder(home, run))
+    publish_folder(home, run, submission)
+    return not is_removed(run_folder(home, run))
 
 
-def show(home: str, run: str, submission: str) -> None:
-    """Make the folder of an accepted run visible, if nobody has done it yet."""
+def publish_folder(home: str, run: str, submission: str) -> None:
+    """Make the folder of an accepted run visible unless it already is."""
     try:
         os.rename(hidden_folder(home, run, submission), run_folder(home, run))
     except OSError:
         pass
 
 
-def gone(folder: str) -> bool:
-    """Whether a folder was removed; not when its disk merely does not answer.
+def is_removed(folder: str) -> bool:
+    """Whether a folder was removed; an unreachable disk raises instead.
 
     Raises
     ------
     OSError
-        It cannot be told.
+        The state of the folder cannot be determined.
     """
     try:
         return not stat.S_ISDIR(os.stat(folder).st_mode)
@@ -341,31 +344,31 @@ def gone(folder: str) -> bool:
 
 
 def sweep_submissions(home: str) -> None:
-    """Remove half-made run folders that nobody came back for."""
+    """Remove incomplete run folders of abandoned submissions."""
     runs = os.path.join(home, RUNS)
     try:
-        names = [name for name in os.listdir(runs) if name.startswith(_HIDDEN)]
+        names = [name for name in os.listdir(runs) if name.startswith(_HIDDEN_PREFIX)]
     except OSError:
         return
     for name in names:
         path = os.path.join(runs, name)
         try:
-            if time.time() - os.stat(path).st_mtime > _STALE:
+            if time.time() - os.stat(path).st_mtime > _STALE_AFTER_S:
                 shutil.rmtree(path, ignore_errors=True)
         except OSError:
             pass
 
 
-def _take_source(home: str, run: str, source: str) -> None:
+def _move_staged_source(home: str, run: str, source: str) -> None:
     try:
         os.rename(os.path.join(home, STAGING, run), source)
     except FileNotFoundError:
-        # Nothing was staged, or an earlier try of this submission took it.
+        # Nothing was staged, or an earlier try of this submission has moved it.
         os.makedirs(source, mode=0o700, exist_ok=True)
 
 
 def first_state(run: str, queue: str, now: float) -> Dict[str, Any]:
-    """``state.json`` of a job that was just accepted; it names the one queue that can lose the job."""
+    """Return ``state.json`` of a newly accepted job; it names the queue that is responsible for the job."""
     return {
         "schema": SCHEMA, "run": run, "state": QUEUED, "detail": "", "reason": None, "exit_code": None,
         "signal": None, "phases": [{"name": QUEUED, "start": now, "end": None, "seconds": None}], "devices": [],

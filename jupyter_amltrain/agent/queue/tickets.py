@@ -1,4 +1,4 @@
-"""The queue in the dispatcher's memory, and its picture on disk."""
+"""Tickets and slot records of a queue: in the memory of the dispatcher and on disk."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from ..json_dir import WAITING, NumberedJsonDir
 from ..processes import alive, boot_id, node
 from ..protocol import QUEUED, RUNNING, TERMINAL, AgentError, read_state, run_folder, write_json
 from ..supervise import run_state
-from .submission import Strings, first_state, uncover
+from .submission import Strings, first_state, recover_folder
 
-#: Seconds in which a client whose dispatcher died sends its job to the next one.
+#: Seconds within which a client whose dispatcher died repeats its submit to the next one.
 REPEAT_TIMEOUT_S = 2.0
 
 
 class PendingSecrets(NamedTuple):
-    """What only memory holds of a waiting job."""
+    """Environment and secrets of a waiting job; never written to disk."""
 
     environ: Strings
     secrets: Strings
 
 
 class Queue:
-    """Tickets and slot records of a queue folder. Its owner is the dispatcher alone."""
+    """Tickets and slot records of a queue folder. Used by the dispatcher only."""
 
     def __init__(self, queue: str) -> None:
         self.folder = queue
         self.boot = boot_id()
-        self.opened = protocol.mono()
+        self.opened_at = protocol.mono()
         self._tickets = NumberedJsonDir(os.path.join(queue, "tickets"))
         self._slots = NumberedJsonDir(os.path.join(queue, "slots"))
         self.tickets: Dict[int, Dict[str, Any]] = self._tickets.load()
         self.records: Dict[int, Dict[str, Any]] = self._slots.load()
-        self.held: Dict[int, PendingSecrets] = {}
+        self.pending: Dict[int, PendingSecrets] = {}
         self._next = max(self._tickets.last(), self._slots.last()) + 1
         self._written: Any = None
 
     # -- tickets -----------------------------------------------------------------
 
     def new_number(self) -> int:
-        """The next ticket's number."""
+        """Return the number for the next ticket."""
         self._next += 1
         return self._next - 1
 
     def may_start(self, ticket: Dict[str, Any]) -> bool:
-        """Whether to wait no longer for a submitter who repeats his call.
+        """Whether a job may start without waiting for its submitter to repeat the submit.
 
-        A dispatcher that was killed between accepting a job and answering has a
-        client that sends environment and secrets again; who got his answer does not.
+        If a dispatcher is killed between accepting a job and replying, the client sends
+        environment and secrets again. A client that received its reply does not.
         """
-        if ticket["number"] in self.held or self.waited(ticket) > 10 * REPEAT_TIMEOUT_S:
+        if ticket["number"] in self.pending or self.waited(ticket) > 10 * REPEAT_TIMEOUT_S:
             return True
-        return protocol.mono() > self.opened + REPEAT_TIMEOUT_S
+        return protocol.mono() > self.opened_at + REPEAT_TIMEOUT_S
 
     def put_ticket(self, ticket: Dict[str, Any]) -> None:
         """Add a waiting job."""
@@ -61,13 +61,13 @@ class Queue:
         self.tickets[ticket["number"]] = ticket
 
     def drop_ticket(self, number: int) -> None:
-        """Remove a waiting job, and what memory held of it."""
+        """Remove a waiting job with its environment and secrets."""
         self._tickets.remove(number)
         self.tickets.pop(number, None)
-        self.held.pop(number, None)
+        self.pending.pop(number, None)
 
     def number_of(self, home: str, run: str) -> Optional[int]:
-        """Ticket number of a job that waits or runs."""
+        """Return the ticket number of a waiting or running job."""
         for folder in (self.tickets, self.records):
             for number, item in folder.items():
                 if item["run"] == run and item["home"] == home:
@@ -75,7 +75,7 @@ class Queue:
         return None
 
     def waited(self, ticket: Dict[str, Any]) -> float:
-        """Seconds since a job was submitted."""
+        """Return the seconds since a job was submitted."""
         if ticket.get("boot") == self.boot:
             return max(0.0, protocol.mono() - float(ticket["mono"]))
         return max(0.0, protocol.wall() - float(ticket["submitted"]))
@@ -83,7 +83,7 @@ class Queue:
     # -- records -------------------------------------------------------------------
 
     def put_record(self, record: Dict[str, Any]) -> None:
-        """Note who owns a slot."""
+        """Store the owner of a slot."""
         self._slots.put(record["number"], record)
         self.records[record["number"]] = record
 
@@ -93,61 +93,61 @@ class Queue:
         self.records.pop(number, None)
 
     def owned(self, record: Dict[str, Any]) -> bool:
-        """Whether guardian or supervisor of a started job live."""
+        """Whether the guardian or the supervisor of a started job is alive."""
         if record.get("boot") != self.boot:
             return False
         if record.get("node", node()) != node():  # of another PID namespace, or of this container before its restart
-            return self._slots.held(record["number"])
+            return self._slots.is_locked(record["number"])
         if alive(record.get("guardian")) or alive(record.get("supervisor")):
             return True
-        # Of a record that was written before its supervisor was known.
-        state = None if record.get("supervisor") else _state(record)
+        # The record was written before its supervisor was known.
+        state = None if record.get("supervisor") else _read_valid_state(record)
         return state is not None and alive(state.get("supervisor"))
 
     def owner_pids(self) -> Set[int]:
-        """Pids at the top of our runs."""
-        found = set()
+        """Return pids of the guardians and supervisors of this queue."""
+        pids = set()
         for record in self.records.values():
-            found.add((record.get("guardian") or {}).get("pid", 0))
-            who = record.get("supervisor") or (_state(record) or {}).get("supervisor")
-            pid = who.get("pid") if isinstance(who, dict) else 0  # a job may have written anything
-            found.add(pid if isinstance(pid, int) else 0)
-        return found - {0}
+            pids.add((record.get("guardian") or {}).get("pid", 0))
+            supervisor = record.get("supervisor") or (_read_valid_state(record) or {}).get("supervisor")
+            pid = supervisor.get("pid") if isinstance(supervisor, dict) else 0  # a job may have written anything
+            pids.add(pid if isinstance(pid, int) else 0)
+        return pids - {0}
 
-    def adopt(self, say: Callable[[str], None]) -> None:
-        """Take over what an earlier dispatcher left; `say` takes lines for the log."""
+    def adopt(self, log: Callable[[str], None]) -> None:
+        """Take over tickets and records of an earlier dispatcher; `log` receives log lines."""
         for line in [*self._tickets.unreadable, *self._slots.unreadable]:
-            say(line)
+            log(line)
         for record in list(self.records.values()):
             try:
-                say(self._adopt_record(record))
+                log(self._adopt_record(record))
             except Exception as error:  # one damaged run must not stop a queue
-                say("run %s: %r" % (record["run"], error))
+                log("run %s: %r" % (record["run"], error))
                 self.records.pop(record["number"], None)
         for ticket in list(self.tickets.values()):
             try:
-                if not uncover(ticket, self.folder):
+                if not recover_folder(ticket, self.folder):
                     self.drop_ticket(ticket["number"])
-            except OSError as error:  # its disk does not answer now; the scheduler tries again
-                say("run %s: %s" % (ticket["run"], error))
+            except OSError as error:  # its disk does not respond now; the scheduler tries again
+                log("run %s: %s" % (ticket["run"], error))
         if not self.tickets:
             self.show({})
 
     def _adopt_record(self, record: Dict[str, Any]) -> str:
-        number, state = record["number"], _state(record)
+        number, state = record["number"], _read_valid_state(record)
         if self.owned(record):
             self.drop_ticket(number)
             return "adopted run %s with %r" % (record["run"], record["devices"] or record["cpu_slot"])
         self.drop_record(number)
         if state is not None and state["state"] == QUEUED and number in self.tickets:
-            return "the guardian of run %s died before it did anything" % record["run"]
+            return "the guardian of run %s died before it started the job" % record["run"]
         self.drop_ticket(number)
         self.settle(record)
-        return "run %s had nobody left" % record["run"]
+        return "run %s had no guardian and no supervisor left" % record["run"]
 
     def settle(self, record: Dict[str, Any]) -> None:
-        """Free what a finished job left, and say lost where nobody else can."""
-        state = _state(record)
+        """Clean up after an ended job, and mark it lost if no other process can."""
+        state = _read_valid_state(record)
         if state is None:  # damaged by the job, or removed with its folder
             if not os.path.isdir(run_folder(record["home"], record["run"])):
                 return
@@ -157,10 +157,10 @@ class Queue:
         if state["state"] in TERMINAL:
             return
         if isinstance(record.get("mark"), str):
-            state["mark"] = record["mark"]  # the job may have changed the state's
+            state["mark"] = record["mark"]  # the job may have changed the mark in the state
         if state["state"] != QUEUED:
-            stray = "node" in record and record["node"] != node()
-            run_state.settle(record["home"], record["run"], state, known_dead=stray)
+            other_node = "node" in record and record["node"] != node()
+            run_state.refresh_state(record["home"], record["run"], state, known_dead=other_node)
         elif record["number"] not in self.tickets:
             folder = run_folder(record["home"], record["run"])
             run_state.mark_lost(folder, state, "the run's guardian was killed before the job started")
@@ -168,7 +168,7 @@ class Queue:
     # -- for readers -----------------------------------------------------------------
 
     def show(self, details: Dict[str, Dict[str, str]]) -> None:
-        """Write what waiting jobs wait for: ``{home: {run: detail}}``, for `poll`."""
+        """Write why jobs are waiting, ``{home: {run: detail}}``, for `poll`."""
         if details == self._written:
             return
         self._written = details
@@ -178,12 +178,12 @@ class Queue:
             self._written = None
 
 
-def _state(item: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+def _read_valid_state(item: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     try:
         state = read_state(run_folder(item["home"], item["run"]))
     except (AgentError, OSError):
         return None
-    # What a job has made of it must not stop the queue.
+    # A state that a job has damaged must not stop the queue.
     if state is None or not isinstance(state.get("state"), str) or not isinstance(state.get("version"), int):
         return None
     return state if isinstance(state.get("phases"), list) else None

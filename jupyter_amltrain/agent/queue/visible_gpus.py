@@ -1,8 +1,8 @@
-"""Which GPUs a job may be given: what ``CUDA_VISIBLE_DEVICES`` of its submitter allows, and how the job is told.
+"""GPUs available to a job by ``CUDA_VISIBLE_DEVICES`` of its submitter, and the variables that the job gets.
 
 The variable is read as CUDA reads it. Indices count in PCI order, as ``nvidia-smi`` does and as CUDA does
-with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``: CUDA's default order (fastest first) is known to CUDA alone, which
-the agent never loads, and is the same where all GPUs are alike.
+with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``: CUDA's default order (fastest first) is known only to CUDA, which
+the agent never loads; it is the same if all GPUs are of one model.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from ..telemetry.gpu_names import gpu_name
 
 VARIABLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 PCI_ORDER = "PCI_BUS_ID"
-#: In the environment of a run: the variable as its submitter had it, for jobs that the run submits.
+#: In the environment of a run: value of the variable for its submitter, for jobs that the run submits.
 OUTER = "AMLTRAIN_CUDA_VISIBLE_DEVICES"
-#: What a job may be told: ids of its GPUs (the default), or indices.
+#: Forms in which a job gets its GPUs: UUIDs (the default) or indices.
 UUID, INDEX = "uuid", "index"
 GPU_IDS = ("", UUID, INDEX)
 
 _NUMBER = re.compile(r"\s*([+-]?\d+)")
-#: How drivers before R470 name an instance: its GPU's UUID and the ids of both instances.
+#: Name of an instance in drivers before R470: UUID of its GPU and ids of both instances.
 _OLD_INSTANCE = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 Gpu = Mapping[str, Any]
 
 
 def of_submitter(environ: Mapping[str, str]) -> Optional[str]:
-    """Return the variable of a submitter; ``None`` where nothing is restricted.
+    """Return the variable of a submitter; ``None`` if nothing is restricted.
 
-    A run that submits has the variable from us: what it was given says nothing of what its jobs may have.
+    In a run that submits jobs the agent has set the variable: its value does not restrict the jobs of the run.
     """
     return environ.get(OUTER if MARK in environ else VARIABLE)
 
@@ -48,7 +48,7 @@ def hides_all(value: Optional[str]) -> bool:
 def allowed(value: Optional[str], gpus: Sequence[Gpu]) -> List[Gpu]:
     """Return the GPUs that a value of the variable names, in its order.
 
-    An entry that names no GPU hides those behind it; one that is there twice hides all, as with CUDA.
+    As in CUDA, an invalid entry hides the entries after it, and a duplicate entry hides all GPUs.
     A GPU that is split by MIG stands for its instances.
 
     Parameters
@@ -60,36 +60,36 @@ def allowed(value: Optional[str], gpus: Sequence[Gpu]) -> List[Gpu]:
     """
     if value is None:
         return list(gpus)
-    found: List[Gpu] = []
-    seen: List[str] = []
+    result: List[Gpu] = []
+    seen_ids: List[str] = []
     for entry in value.split(","):
-        named = _named(entry.strip(), gpus)
-        if not named:
+        matches = _gpus_of_entry(entry.strip(), gpus)
+        if not matches:
             break
-        ids = [gpu["uuid"] for gpu in named]
-        if any(uuid in seen for uuid in ids):
+        ids = [gpu["uuid"] for gpu in matches]
+        if any(uuid in seen_ids for uuid in ids):
             return []
-        seen += ids
-        found += named
-    return found
+        seen_ids += ids
+        result += matches
+    return result
 
 
-def _named(entry: str, gpus: Sequence[Gpu]) -> List[Gpu]:
-    """Return the GPU that one entry names, the instances where it is split; nothing for an invalid entry."""
+def _gpus_of_entry(entry: str, gpus: Sequence[Gpu]) -> List[Gpu]:
+    """Return the GPU of one entry, or its MIG instances; an empty list for an invalid entry."""
     if entry.startswith("MIG-"):
         return _instance(entry, gpus)
     if entry.startswith("GPU-"):
         whole = [gpu.get("parent_uuid", gpu["uuid"]) for gpu in gpus]
-        found = sorted({uuid for uuid in whole if uuid.startswith(entry)})
-        return [gpu for gpu, uuid in zip(gpus, whole) if uuid == found[0]] if len(found) == 1 else []
+        matches = sorted({uuid for uuid in whole if uuid.startswith(entry)})
+        return [gpu for gpu, uuid in zip(gpus, whole) if uuid == matches[0]] if len(matches) == 1 else []
     number = _NUMBER.match(entry)
     return [gpu for gpu in gpus if number and gpu.get("parent", gpu["index"]) == int(number.group(1))]
 
 
 def _instance(entry: str, gpus: Sequence[Gpu]) -> List[Gpu]:
-    old = _OLD_INSTANCE.fullmatch(entry)
-    if old:
-        uuid, ids = old.group(1), (int(old.group(2)), int(old.group(3)))
+    old_format = _OLD_INSTANCE.fullmatch(entry)
+    if old_format:
+        uuid, ids = old_format.group(1), (int(old_format.group(2)), int(old_format.group(3)))
         by_ids = [
             gpu
             for gpu in gpus
@@ -97,81 +97,84 @@ def _instance(entry: str, gpus: Sequence[Gpu]) -> List[Gpu]:
         ]
         if by_ids:
             return by_ids
-    found = [gpu for gpu in gpus if gpu.get("mig") and gpu["uuid"].startswith(entry)]
-    return found if len(found) == 1 else []
+    matches = [gpu for gpu in gpus if gpu.get("mig") and gpu["uuid"].startswith(entry)]
+    return matches if len(matches) == 1 else []
 
 
 def candidates(ticket: Mapping[str, Any], gpus: Sequence[Gpu]) -> List[Gpu]:
-    """Return the GPUs that a waiting job may be given, in the order in which they are given.
+    """Return the GPUs available to a waiting job, in the order of assignment.
 
-    CUDA takes one MIG instance in a process, and instances have no index: a job for several GPUs, or for
-    indices, gets whole ones.
+    CUDA supports one MIG instance in a process, and instances have no index: a job that requests several
+    GPUs or indices gets whole GPUs.
     """
-    found = allowed(ticket.get("visible_gpus"), gpus)
+    result = allowed(ticket.get("visible_gpus"), gpus)
     if (ticket.get("gpus") or 0) > 1 or ticket.get("gpu_ids") == INDEX:
-        found = [gpu for gpu in found if not gpu.get("mig")]
-    return found
+        result = [gpu for gpu in result if not gpu.get("mig")]
+    return result
 
 
-def settle(job: Dict[str, Any], environ: Mapping[str, str], gpus: Sequence[Gpu]) -> List[Gpu]:
-    """Note in a job what its submitter's environment allows; the GPUs that it may ask for.
+def apply_visible_gpus(job: Dict[str, Any], environ: Mapping[str, str], gpus: Sequence[Gpu]) -> List[Gpu]:
+    """Store in a job what the environment of its submitter allows; return the GPUs that it can request.
 
     Parameters
     ----------
     job
-        As `submission.checked` gives it: gets ``visible_gpus``.
+        Result of `submission.checked`; ``visible_gpus`` is added.
     gpus
-        Of the machine.
+        GPUs of the machine.
 
     Raises
     ------
     AgentError
-        ``CapacityError``: the machine has enough, and this job may not have them.
+        ``CapacityError``: the machine has enough GPUs, but this job is not allowed to use them.
     """
     value = job["visible_gpus"] = of_submitter(environ)
-    asked = job["gpus"]
-    seen = allowed(value, gpus)
+    requested = job["gpus"]
+    visible = allowed(value, gpus)
     usable = candidates(job, gpus)
-    if asked == 0 or not gpus:
+    if requested == 0 or not gpus:
         return usable
-    if asked and len(seen) < asked <= len(gpus):
-        names = ", ".join(gpu_name(gpu) for gpu in seen) or "no GPU"
+    if requested and len(visible) < requested <= len(gpus):
+        names = ", ".join(gpu_name(gpu) for gpu in visible) or "no GPU"
         raise AgentError(
             "CapacityError",
-            "The job asks for %d GPU%s and %s=%s of its submitter allows %s. Change or remove the variable where you"
-            " submit (in a notebook: %%env), or use --gpus %d."
-            % (asked, "s" * (asked > 1), VARIABLE, _shown(value), names, len(seen)),
+            "The job requests %d GPU%s, but %s=%s of its submitter allows %s. Change or remove the variable"
+            " where you submit (in a notebook: %%env), or use --gpus %d."
+            % (requested, "s" * (requested > 1), VARIABLE, _shorten(value), names, len(visible)),
         )
-    if asked and len(usable) < asked <= len(seen):
-        raise AgentError("CapacityError", _why_no_instance(job, asked, len(usable)))
-    if asked is None and seen and not usable:  # the default of one GPU
-        raise AgentError("CapacityError", _why_no_instance(job, 1, 0))
-    if asked is None and not seen:
-        text = "%s=%s of the submitter allows no GPU of this machine: the run has none." % (VARIABLE, _shown(value))
-        job["notes"] = [*job.get("notes", ()), text]
+    if requested and len(usable) < requested <= len(visible):
+        raise AgentError("CapacityError", _no_instance_text(job, requested, len(usable)))
+    if requested is None and visible and not usable:  # the default of one GPU
+        raise AgentError("CapacityError", _no_instance_text(job, 1, 0))
+    if requested is None and not visible:
+        note = "This run has no GPU: %s=%s of the submitter allows no GPU of this machine." % (
+            VARIABLE,
+            _shorten(value),
+        )
+        job["notes"] = [*job.get("notes", ()), note]
     return usable
 
 
-def _why_no_instance(job: Mapping[str, Any], asked: int, whole: int) -> str:
+def _no_instance_text(job: Mapping[str, Any], requested: int, whole: int) -> str:
     if job.get("gpu_ids") == INDEX:
         return (
-            "--gpu-ids index is not possible here: MIG instances have no index, and %s. Use --gpu-ids uuid."
-            % _whole_text(whole)
+            "--gpu-ids index is not supported here: MIG instances have no index, and %s. Use --gpu-ids uuid."
+            % _whole_gpus_text(whole)
         )
     return (
-        "The job asks for %d GPUs and CUDA takes only one MIG instance in a process; %s. Use --gpus 1, and submit"
-        " once for each instance." % (asked, _whole_text(whole))
+        "The job requests %d GPUs, but CUDA supports only one MIG instance in a process, and %s."
+        " Use --gpus 1 and submit once for each instance." % (requested, _whole_gpus_text(whole))
     )
 
 
-def _whole_text(whole: int) -> str:
+def _whole_gpus_text(whole: int) -> str:
     if not whole:
         return "there is no whole GPU"
     return "there is only one whole GPU" if whole == 1 else "there are only %d whole GPUs" % whole
 
 
 def check_variables(job: Mapping[str, Any]) -> None:
-    """Refuse variables of a job that its GPUs would overwrite.
+    """Raise an error for variables of a job that the GPU assignment would overwrite.
 
     Raises
     ------
@@ -180,49 +183,48 @@ def check_variables(job: Mapping[str, Any]) -> None:
     """
     if not job["gpus"]:
         return
-    for where, names in (("--env-var", job["env"]), ("--secret", job["secrets"])):
+    for flag, names in (("--env-var", job["env"]), ("--secret", job["secrets"])):
         if VARIABLE in names:
             raise AgentError(
                 "SpecError",
-                "%s %s cannot be kept: the queue chooses the GPU%s of this job. Add --gpus 0 to choose by hand, or"
-                " set the variable where you submit to say which GPUs may be chosen."
-                % (where, VARIABLE, "s" * (job["gpus"] > 1)),
+                "%s %s is not supported: the queue chooses the GPU%s of this job. Add --gpus 0 to choose manually, or"
+                " set the variable where you submit to limit the choice." % (flag, VARIABLE, "s" * (job["gpus"] > 1)),
             )
     if job.get("gpu_ids") == INDEX and job["env"].get(ORDER, PCI_ORDER) != PCI_ORDER:
         raise AgentError(
             "SpecError",
-            "--env-var %s=%s cannot be kept: with --gpu-ids index it is %s, or the indices would be those of other"
-            " GPUs. Leave it out." % (ORDER, job["env"][ORDER], PCI_ORDER),
+            "--env-var %s=%s is not supported: --gpu-ids index requires %s, otherwise the indices would mean other"
+            " GPUs. Remove the variable." % (ORDER, job["env"][ORDER], PCI_ORDER),
         )
 
 
 def variables(devices: Sequence[str], gpu_ids: str, gpus: Sequence[Gpu]) -> Dict[str, str]:
-    """Return the environment by which a job finds the GPUs that it was given.
+    """Return the environment variables by which a job finds its GPUs.
 
     Raises
     ------
     AgentError
-        ``CapacityError``: a GPU that has to be told by its index is not there any more.
+        ``CapacityError``: a GPU that must be named by its index has been removed.
     """
     if not devices:
         return {}
     if gpu_ids != INDEX:
         return {VARIABLE: ",".join(devices)}
     indices = {gpu["uuid"]: gpu["index"] for gpu in gpus if not gpu.get("mig")}
-    gone = [uuid for uuid in devices if uuid not in indices]
-    if gone:
-        raise AgentError("CapacityError", "%s has no index. Use --gpu-ids uuid." % gone[0])
+    missing = [uuid for uuid in devices if uuid not in indices]
+    if missing:
+        raise AgentError("CapacityError", "%s has no index. Use --gpu-ids uuid." % missing[0])
     return {VARIABLE: ",".join(str(indices[uuid]) for uuid in devices), ORDER: PCI_ORDER}
 
 
 def waiting_text(ticket: Mapping[str, Any], gpus: Sequence[Gpu]) -> str:
-    """Return what restricts a waiting job, as a part of a sentence; empty where nothing does."""
+    """Return what restricts a waiting job, as part of a sentence; empty if nothing does."""
     if ticket.get("visible_gpus") is None:
         return ""
-    names = ", ".join(gpu_name(gpu) for gpu in candidates(ticket, gpus)) or "no GPU that is here now"
-    return "%s=%s allows %s" % (VARIABLE, _shown(ticket["visible_gpus"]), names)
+    names = ", ".join(gpu_name(gpu) for gpu in candidates(ticket, gpus)) or "no GPU present now"
+    return "%s=%s allows %s" % (VARIABLE, _shorten(ticket["visible_gpus"]), names)
 
 
-def _shown(value: Optional[str]) -> str:
+def _shorten(value: Optional[str]) -> str:
     text = " ".join((value or "").split())
     return (text if len(text) <= 80 else text[:79] + "…") or "''"

@@ -1,1 +1,1 @@
-"""One run: its supervisor, its processes, its end."""
+"""Supervision of one run: supervisor, guardian, processes and outcome."""

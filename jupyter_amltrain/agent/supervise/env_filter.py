@@ -1,4 +1,4 @@
-"""What an environment passes on: of a submitter to the dispatcher, of a kernel to a job."""
+"""Filters for environments passed from a submitter to the dispatcher and from a kernel to a job."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Dict, Mapping
 
 from ..protocol import MARK
 
-#: What the dispatcher itself, the driver library and systemd's tools read.
-_NAMES = frozenset(
+#: Variables that the dispatcher, the driver library and the systemd tools read.
+_DISPATCHER_NAMES = frozenset(
     [
         "PATH",
         "HOME",
@@ -29,11 +29,11 @@ _NAMES = frozenset(
         "container",
     ]
 )
-_PREFIXES = ("LC_", "XDG_", "AMLTRAIN_", "CUDA_", "NVIDIA_", "SLURM_", "JUPYTERHUB_")
-_SECRET = re.compile("TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|JWT", re.IGNORECASE)
+_DISPATCHER_PREFIXES = ("LC_", "XDG_", "AMLTRAIN_", "CUDA_", "NVIDIA_", "SLURM_", "JUPYTERHUB_")
+_SECRET_NAME = re.compile("TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|JWT", re.IGNORECASE)
 
-#: What ipykernel sets for its own process, as the notebook's way to show text.
-_KERNELS = {
+#: Variables that ipykernel sets for its own process, to format text for the notebook.
+_KERNEL_VALUES = {
     "FORCE_COLOR": "1",
     "CLICOLOR": "1",
     "CLICOLOR_FORCE": "1",
@@ -41,32 +41,36 @@ _KERNELS = {
     "GIT_PAGER": "cat",
     "TERM": "xterm-color",
 }
-#: How a kernel talks to its server; the last is a secret.
-_SERVERS = ("JPY_PARENT_PID", "JPY_SESSION_NAME", "JPY_API_TOKEN")
-_BACKENDS = ("module://matplotlib_inline", "module://ipykernel")
+#: Variables for the connection between a kernel and its server; the last one is a secret.
+_SERVER_NAMES = ("JPY_PARENT_PID", "JPY_SESSION_NAME", "JPY_API_TOKEN")
+_KERNEL_BACKENDS = ("module://matplotlib_inline", "module://ipykernel")
 
 
 def for_dispatcher(environ: Mapping[str, str]) -> Dict[str, str]:
-    """What a dispatcher may keep of the environment of whoever happens to start it.
+    """Return the part of the environment of its starter that a dispatcher keeps.
 
-    It lives for days, everybody with the user's rights reads its environment in
-    ``/proc``, and each guardian inherits it: nothing of the submitter's that it does
-    not need, and nothing whose name looks like a secret.
+    The dispatcher runs for days, every process of the user can read its environment in
+    ``/proc``, and each guardian inherits it. So it keeps only variables that it needs,
+    and none whose name looks like a secret.
     """
-    kept = {
+    filtered = {
         name: value
         for name, value in environ.items()
-        if (name in _NAMES or name.startswith(_PREFIXES)) and not _SECRET.search(name)
+        if (name in _DISPATCHER_NAMES or name.startswith(_DISPATCHER_PREFIXES)) and not _SECRET_NAME.search(name)
     }
-    # Who started it may be a job, and its GPUs are not those of later submitters.
+    # The starter may be a job, whose GPUs must not restrict later submitters.
     for name in (MARK, "CUDA_VISIBLE_DEVICES"):
-        kept.pop(name, None)
-    return kept
+        filtered.pop(name, None)
+    return filtered
 
 
 def without_kernel(environ: Mapping[str, str]) -> Dict[str, str]:
-    """A submitter's environment without what a kernel has set for itself."""
-    kept = {name: value for name, value in environ.items() if name not in _SERVERS and _KERNELS.get(name) != value}
-    if kept.get("MPLBACKEND", "").startswith(_BACKENDS):
-        del kept["MPLBACKEND"]
-    return kept
+    """Return the environment of a submitter without variables that a kernel has set for itself."""
+    filtered = {
+        name: value
+        for name, value in environ.items()
+        if name not in _SERVER_NAMES and _KERNEL_VALUES.get(name) != value
+    }
+    if filtered.get("MPLBACKEND", "").startswith(_KERNEL_BACKENDS):
+        del filtered["MPLBACKEND"]
+    return filtered

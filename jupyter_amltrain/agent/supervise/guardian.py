@@ -1,4 +1,4 @@
-"""The guardian: outlives a killed supervisor just long enough to clean up and report it."""
+"""Guardian: cleans up and reports the end of a run when its supervisor was killed or stalls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from .. import protocol, testing
 from ..json_dir import NumberedJsonDir
-from ..process_setup import close_others, drain, fresh_signals, log_line, stdio_to, wake_on
+from ..process_setup import close_others, drain, log_line, reset_signals, stdio_to, wake_on
 from ..processes import alive, become_subreaper, identity, look, members, resume, send
 from ..protocol import AGENT_LOG, CANCELED, LOST, TERMINAL
 from ..queue import gpu_locks
@@ -28,19 +28,19 @@ from .process import Assignment
 from .run_state import StateFile
 from .supervisor import QueueHost, Supervisor
 
-#: Seconds in which a new supervisor has to say who it is.
+#: Seconds for a new supervisor to send its identity.
 INTRODUCTION_TIMEOUT_S = 1.0
 
-#: Seconds in which a waiting pair has to read its job.
+#: Seconds for a preforked pair to read its job.
 ASSIGN_TIMEOUT_S = 2.0
 
-#: Seconds between looks at a supervisor that is silent.
-LOOK_INTERVAL_S = 1.0
+#: Seconds between checks of a silent supervisor.
+POLL_INTERVAL_S = 1.0
 
-#: Seconds that killed processes get to go.
+#: Seconds for killed processes to end.
 KILL_TIMEOUT_S = 2.0
 
-#: What a supervisor says on the pipe to its dispatcher when it has its job and its guardian.
+#: Message of a supervisor to the dispatcher when it has its job and its guardian.
 STARTED = b"started\n"
 
 
@@ -50,9 +50,9 @@ class PreforkedPair:
     Attributes
     ----------
     identity
-        Of the guardian.
+        Identity of the guardian.
     ready
-        Descriptor that becomes readable when there is news of the start; read it with `news`.
+        Descriptor that becomes readable when the start makes progress; read it with `poll`.
 
     Raises
     ------
@@ -82,16 +82,16 @@ class PreforkedPair:
         for handle in (self._guardian, self._supervisor, self.ready):
             os.set_blocking(handle, False)
         self.identity = identity(self.pid)
-        self._said = b""
+        self._output = b""
 
-    def news(self) -> bool:
-        """Read what the pair has said; whether it will say no more."""
+    def poll(self) -> bool:
+        """Read the messages of the pair; return whether no more can follow."""
         try:
             while True:
                 piece = os.read(self.ready, 4096)
                 if not piece:
                     return True
-                self._said += piece
+                self._output += piece
         except BlockingIOError:
             return False
         except OSError:
@@ -99,72 +99,72 @@ class PreforkedPair:
 
     @property
     def started(self) -> bool:
-        """Whether the supervisor has its job and its guardian: from here on the run is theirs."""
-        return self._said.endswith(STARTED)
+        """Whether the supervisor has its job and its guardian; from then on the pair owns the run."""
+        return self._output.endswith(STARTED)
 
     @property
     def supervisor(self) -> Optional[Dict[str, Any]]:
-        """Identity of the supervisor, once it has said it."""
-        found = self._words("supervisor")
-        return found if isinstance(found, dict) else None
+        """Identity of the supervisor, once it was received."""
+        value = self._field("supervisor")
+        return value if isinstance(value, dict) else None
 
     @property
     def failure(self) -> str:
-        """Why there is no supervisor; empty when nothing was said."""
-        return str(self._words("failed") or "")
+        """Reason why there is no supervisor; empty without an error."""
+        return str(self._field("failed") or "")
 
-    def _words(self, key: str) -> Any:
-        for line in self._said.splitlines():
+    def _field(self, key: str) -> Any:
+        for line in self._output.splitlines():
             if line.startswith(b"{"):
                 try:
                     return json.loads(line.decode()).get(key)
-                except ValueError:  # half a line
+                except ValueError:  # an incomplete line
                     pass
         return None
 
     def wait_for_supervisor(self) -> None:
-        """Wait until the supervisor has said who it is, or until it is known that there is none."""
+        """Wait until the identity of the supervisor or a failure was received."""
         until = protocol.mono() + INTRODUCTION_TIMEOUT_S
-        while not self.news() and not self.supervisor and not self.failure and protocol.mono() < until:
+        while not self.poll() and not self.supervisor and not self.failure and protocol.mono() < until:
             select.select([self.ready], [], [], 0.1)
 
     def resume(self) -> None:
-        """Continue the two if somebody stopped them."""
+        """Continue guardian and supervisor if they are stopped."""
         resume(self.identity)
         resume(self.supervisor)
 
     def hangs(self) -> bool:
-        """Whether neither of the two could run or waits for a disk."""
-        rows = [look(who["pid"]) for who in (self.identity, self.supervisor) if who]
+        """Whether neither process is runnable or waits for a disk."""
+        rows = [look(process["pid"]) for process in (self.identity, self.supervisor) if process]
         return not any(row is not None and row.state in "RD" for row in rows)
 
     def kill(self) -> None:
-        """End both at once. A supervisor without a guardian starts no job."""
-        both = [who for who in (self.identity, self.supervisor) if who]
-        for who in both:
-            if alive(who):
+        """Kill both processes. A supervisor without a guardian starts no job."""
+        processes = [process for process in (self.identity, self.supervisor) if process]
+        for process in processes:
+            if alive(process):
                 try:
-                    os.kill(who["pid"], signal.SIGKILL)
+                    os.kill(process["pid"], signal.SIGKILL)
                 except OSError:
                     pass
         until = protocol.mono() + KILL_TIMEOUT_S
-        while any(alive(who) for who in both) and protocol.mono() < until:
+        while any(alive(process) for process in processes) and protocol.mono() < until:
             time.sleep(0.002)
 
     def assign(self, task: Assignment, locks: Sequence[int] = ()) -> None:
-        """Hand over a job. Nothing was started when this raises.
+        """Pass a job to the pair. If this raises, nothing was started.
 
         Parameters
         ----------
         locks
-            Of its GPUs, which both keep as long as they live.
+            Locks of its GPUs, which both processes keep until they end.
 
         Raises
         ------
         OSError
-            The pair is dead, or does not read.
+            The pair is dead or does not read.
         """
-        # The supervisor first: it waits for the guardian's word, so that a job has both or neither.
+        # The supervisor first: it waits for the guardian, so that a job has both or neither.
         until = protocol.mono() + ASSIGN_TIMEOUT_S
         try:
             self._send(self._supervisor, task, until, locks)
@@ -186,7 +186,7 @@ class PreforkedPair:
                     self.resume()
 
     def dismiss(self) -> None:
-        """Let the pair go; without a job it ends."""
+        """Close the connection to the pair; without a job it ends."""
         self._close_inputs()
         if self.ready >= 0:
             os.close(self.ready)
@@ -200,7 +200,7 @@ class PreforkedPair:
 
 
 def receive(handle: int) -> Optional[Assignment]:
-    """The job that comes through a socket; ``None`` when its sender died over it."""
+    """Receive a job from a socket; return ``None`` if the sender died while sending."""
     data = b""
     while True:
         piece = gpu_locks.receive(handle, 1 << 20)
@@ -213,36 +213,36 @@ def receive(handle: int) -> Optional[Assignment]:
     return Assignment(*pickle.loads(data[8:]))
 
 
-def _guard(own: int, supervisors: int, ready: int) -> None:
+def _guard(guardian_reads: int, supervisor_reads: int, ready: int) -> None:
     """Body of a forked guardian; never returns."""
     try:
-        fresh_signals()
-        close_others([own, supervisors, ready])
+        reset_signals()
+        close_others([guardian_reads, supervisor_reads, ready])
         os.setsid()
         become_subreaper()
         wakeup, _ = wake_on(signal.SIGCHLD)
-        # An orderly shutdown is the supervisor's to answer; we stay to the end.
+        # The supervisor handles an orderly shutdown; the guardian stays until the end.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        me = identity(os.getpid())
+        own_identity = identity(os.getpid())
         life, life_end = os.pipe()
         guarded, guarded_end = os.pipe()
         try:
             testing.hit("before_supervisor_fork")
             child = os.fork()
-        except (OSError, testing.FailpointError) as error:  # no processes left: the dispatcher tries again
+        except (OSError, testing.FailpointError) as error:  # process limit reached: the dispatcher retries
             os.write(ready, json.dumps({"failed": getattr(error, "strerror", None) or str(error)}).encode() + b"\n")
             os._exit(0)
         if child == 0:
-            for handle in (own, life, guarded_end):
+            for handle in (guardian_reads, life, guarded_end):
                 os.close(handle)
-            main(me, supervisors, life_end, guarded, ready)
-        for handle in (supervisors, life_end, guarded, ready):
+            main(own_identity, supervisor_reads, life_end, guarded, ready)
+        for handle in (supervisor_reads, life_end, guarded, ready):
             os.close(handle)
-        task = receive(own)
+        task = receive(guardian_reads)
         if task is None:
             os._exit(0)
         stdio_to(os.path.join(task.folder, AGENT_LOG))
-        NumberedJsonDir(os.path.join(task.queue, "slots")).hold(task.number)
+        NumberedJsonDir(os.path.join(task.queue, "slots")).lock(task.number)
         testing.hit("after_guardian_fork")
         os.write(guarded_end, b"g")
         _watch(task, child, wakeup, life)
@@ -254,109 +254,114 @@ def _guard(own: int, supervisors: int, ready: int) -> None:
 
 
 def _watch(task: Assignment, child: int, wakeup: int, life: int) -> None:
-    """Reap orphans until the supervisor says farewell, is gone without, or has to be replaced."""
-    heard = Listener(life, task.state)
-    poll = select.poll()
-    poll.register(life, select.POLLIN)
-    poll.register(wakeup, select.POLLIN)
+    """Reap orphans until the supervisor says farewell, dies without it, or has to be replaced."""
+    listener = Listener(life, task.state)
+    poller = select.poll()
+    poller.register(life, select.POLLIN)
+    poller.register(wakeup, select.POLLIN)
     supervisor = identity(child)
     while True:
-        silent = protocol.mono() - heard.last
-        poll.poll(1000 * max(LOOK_INTERVAL_S, BEAT_CHECK_S - silent))
+        silent = protocol.mono() - listener.last_beat
+        poller.poll(1000 * max(POLL_INTERVAL_S, BEAT_CHECK_S - silent))
         drain(wakeup)
         run_state.reap()
         gpu_locks.answer()
-        if heard.hear():
-            if heard.began and not heard.ended:
-                _lost(task, heard.state)
+        if listener.receive():
+            if listener.has_begun and not listener.has_ended:
+                _clean_up(task, listener.state)
             return
-        silent = protocol.mono() - heard.last
-        if silent < BEAT_CHECK_S or heard.ended:
+        silent = protocol.mono() - listener.last_beat
+        if silent < BEAT_CHECK_S or listener.has_ended:
             continue
         resume(supervisor)
         row = look(child)
-        if silent < STALL_TIMEOUT_S or not heard.began or row is None or row.state in "RDZ":
+        if silent < STALL_TIMEOUT_S or not listener.has_begun or row is None or row.state in "RDZ":
             continue
-        stopped = _overdue(task, heard)
+        stopped = _overdue(task, listener)
         if stopped is not None:
-            _take_over(task, child, heard.state, stopped)
+            _take_over(task, child, listener.state, stopped)
             return
 
 
-def _overdue(task: Assignment, heard: Listener) -> Optional[str]:
-    """What a stalled supervisor fails to do: ``canceled``, ``timeout``, ``""`` for the end; ``None`` for nothing."""
+def _overdue(task: Assignment, listener: Listener) -> Optional[str]:
+    """Return the overdue action of a stalled supervisor: ``canceled``, ``timeout``, ``""`` (job ended) or ``None``."""
     file = StateFile(task.folder, str(task.job.get("submission") or ""))
-    rank, limit, since = heard.state.get("rank"), task.job["timeout"], heard.running_since
+    rank, limit, running_since = listener.state.get("rank"), task.job["timeout"], listener.running_since
     if rank and not alive(rank):
         return ""
     if file.cancel_requested():
         return CANCELED
-    return "timeout" if limit is not None and since is not None and protocol.mono() >= since + limit else None
+    return (
+        "timeout"
+        if limit is not None and running_since is not None and protocol.mono() >= running_since + limit
+        else None
+    )
 
 
 def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str) -> None:
-    """End a run in the place of a supervisor that does nothing, and say how it ended."""
+    """End a run instead of its stalled supervisor, and write its outcome."""
     log_line(
-        task.folder, "guardian: the supervisor stalls; ending it and the run (%s)" % (stopped or "the job has ended")
+        task.folder,
+        "guardian: the supervisor has stalled; killing it and ending the run (%s)" % (stopped or "the job has ended"),
     )
     file = StateFile(task.folder, str(task.job.get("submission") or ""))
     apart = protected_pids(task.queue, task.home, task.job["run"])
-    rank, us = (state.get("rank") or {}).get("pid", 0), os.getpid()
+    rank, own_pid = (state.get("rank") or {}).get("pid", 0), os.getpid()
     status: Optional[int] = state.pop("rank_status", None)
     try:
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)  # from here on the job's processes are our children
+        os.waitpid(child, 0)  # from here on the processes of the job are our children
     except OSError:
         pass
 
-    def collect() -> bool:
+    def reap_children() -> bool:
         nonlocal status
         try:
             while True:
-                pid, how = os.waitpid(-1, os.WNOHANG)
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     return False
                 if pid == rank:
-                    status = how
+                    status = wait_status
         except ChildProcessError:
             return True
 
     until = protocol.mono() + (task.job["grace"] if stopped else 0.0)
-    rows = members(task.mark, us, apart=apart)
+    rows = members(task.mark, own_pid, apart=apart)
     if stopped:
         send(rows, signal.SIGTERM)
         send(rows, signal.SIGCONT)
-    while not collect() and status is None and protocol.mono() < until:
+    while not reap_children() and status is None and protocol.mono() < until:
         time.sleep(0.02)
     if status is None and rank:
-        send([row for row in members(task.mark, us, apart=apart) if row.pid == rank], signal.SIGKILL)
+        send([row for row in members(task.mark, own_pid, apart=apart) if row.pid == rank], signal.SIGKILL)
         until = protocol.mono() + KILL_TIMEOUT_S
-        while not collect() and status is None and protocol.mono() < until:
+        while not reap_children() and status is None and protocol.mono() < until:
             time.sleep(0.02)
-    stuck = run_state.kill_all(task.mark, us, apart=apart)
-    said = "its supervisor stalled and was ended"
+    stuck = run_state.kill_all(task.mark, own_pid, apart=apart)
+    note = "its supervisor stalled and was killed"
     if status is None:
         run_state.enter(state, CANCELED if stopped == CANCELED else LOST)
-        state["reason"], state["detail"] = state["state"], said
+        state["reason"], state["detail"] = state["state"], note
     else:
         outcome = classify(status, stopped or None, task.job["timeout"], False)
         run_state.enter(state, outcome.state)
         state["reason"], state["exit_code"], state["signal"] = outcome.reason, outcome.exit_code, outcome.signal
-        state["detail"] = "; ".join(text for text in (outcome.detail, said) if text)
+        state["detail"] = "; ".join(text for text in (outcome.detail, note) if text)
     if stuck:
         state["detail"] += "; left-over processes " + stuck
-    file.save_patiently(state, lambda: None)
+    file.save_with_retry(state, lambda: None)
 
 
-def _lost(task: Assignment, state: Dict[str, Any]) -> None:
-    """The supervisor was killed: remove every process of the run, then say lost.
+def _clean_up(task: Assignment, state: Dict[str, Any]) -> None:
+    """Remove every process of a run whose supervisor was killed, then mark the run lost.
 
     Parameters
     ----------
     state
-        What the supervisor wrote last, or was about to write. An end among it stands.
+        State that the supervisor wrote last, or was about to write. A final state is kept.
     """
-    log_line(task.folder, "guardian: the supervisor is gone; removing the run's processes")
+    log_line(task.folder, "guardian: the supervisor has died; removing the processes of the run")
     apart = protected_pids(task.queue, task.home, task.job["run"])
     stuck = run_state.kill_all(task.mark, os.getpid(), apart=apart)
     state.pop("rank_status", None)
@@ -365,46 +370,46 @@ def _lost(task: Assignment, state: Dict[str, Any]) -> None:
         state["reason"] = LOST
         state["detail"] = "the run's supervisor was killed; its processes were removed"
         state["detail"] += " (%s)" % stuck if stuck else ""
-    StateFile(task.folder, str(task.job.get("submission") or "")).save_patiently(state, lambda: None)
+    StateFile(task.folder, str(task.job.get("submission") or "")).save_with_retry(state, lambda: None)
 
 
-def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: int, ready: int) -> None:
+def main(guardian: Optional[Dict[str, Any]], job_socket: int, life: int, guarded: int, ready: int) -> None:
     """Body of a forked supervisor; never returns.
 
     Parameters
     ----------
     guardian
-        Identity of our guardian.
-    assigned
-        Socket that brings the job.
+        Identity of the guardian.
+    job_socket
+        Socket on which the job arrives.
     life
-        Write end of the pipe by which the guardian notices our death.
+        Write end of the pipe by which the guardian detects the death of the supervisor.
     guarded
-        Read end of the pipe that brings the guardian's go, and its death.
+        Read end of the pipe that reports that the guardian is ready, and its death.
     ready
-        Write end of the pipe by which the dispatcher hears who we are, and that we have begun.
+        Write end of the pipe for the identity of the supervisor and the start confirmation.
     """
     try:
         become_subreaper()
         wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
-        me = identity(os.getpid())
-        os.write(ready, json.dumps({"supervisor": me}).encode() + b"\n")
-        task = receive(assigned)
+        own_identity = identity(os.getpid())
+        os.write(ready, json.dumps({"supervisor": own_identity}).encode() + b"\n")
+        task = receive(job_socket)
         if task is None or os.read(guarded, 1) != b"g":
             os._exit(0)
         testing.hit("before_started")
         try:
             os.write(ready, STARTED)
-        except BrokenPipeError:  # the dispatcher is gone: the next one adopts us
+        except BrokenPipeError:  # the dispatcher has ended: the next one adopts the run
             pass
         os.close(ready)
         heart = Heartbeat(life)
         heart.beat()
         stdio_to(os.path.join(task.folder, AGENT_LOG))
-        NumberedJsonDir(os.path.join(task.queue, "slots")).hold(task.number)
-        task.state["guardian"], task.state["supervisor"] = guardian, me
+        NumberedJsonDir(os.path.join(task.queue, "slots")).lock(task.number)
+        task.state["guardian"], task.state["supervisor"] = guardian, own_identity
         Supervisor(task, QueueHost(task), wakeup, guarded, heart).run()
-        heart.end()
+        heart.farewell()
     except BaseException:  # a forked child must never return into its parent's code
         traceback.print_exc()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The supervisor's helpers, sampler and sink: started again when they die, stopped at the end."""
+"""Helpers of the supervisor (sampler and MLflow sink): restarted when they die, stopped at the end."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from typing import Any, Callable, FrozenSet, Iterable, List, Mapping, Optional
 
 from .. import protocol, testing
 from ..json_dir import LOCK, NumberedJsonDir
-from ..process_setup import close_others, fresh_signals, log_line
+from ..process_setup import close_others, log_line, reset_signals
 from ..processes import alive, end_with_parent
 from ..protocol import AgentError, read_json, read_state, run_folder
 
 
 def protected_pids(queue: str, home: str, run: str) -> FrozenSet[int]:
-    """Pids of a queue's dispatcher and of the guardians and supervisors of its other runs.
+    """Return pids of the dispatcher of a queue and of the guardians and supervisors of its other runs.
 
     Parameters
     ----------
     queue
-        The queue of the run; the dispatcher of another one is the job's own affair.
+        The queue of the run; dispatchers of other queues are not protected.
     home, run
         The run whose processes are about to be removed.
     """
-    found: List[Optional[Mapping[str, Any]]] = []
+    processes: List[Optional[Mapping[str, Any]]] = []
     try:
-        found.append(read_json(os.path.join(queue, LOCK), "Queue folder"))
+        processes.append(read_json(os.path.join(queue, LOCK), "Queue folder"))
     except (OSError, AgentError):
         pass
     for record in NumberedJsonDir(os.path.join(queue, "slots")).load().values():
         if (record["home"], record["run"]) == (home, run):
             continue
-        found += [record.get("guardian"), record.get("supervisor") or _stated_supervisor(record)]
-    return frozenset(who["pid"] for who in found if who and alive(who))
+        processes += [record.get("guardian"), record.get("supervisor") or _stated_supervisor(record)]
+    return frozenset(process["pid"] for process in processes if process and alive(process))
 
 
 def _stated_supervisor(record: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
-    """The supervisor by a run's ``state.json``, for a record that was written before it was known."""
+    """Return the supervisor in ``state.json`` of a run, for a record written before the supervisor was known."""
     try:
-        who = (read_state(run_folder(record["home"], record["run"])) or {}).get("supervisor")
+        supervisor = (read_state(run_folder(record["home"], record["run"])) or {}).get("supervisor")
     except (OSError, AgentError):
         return None
-    return who if isinstance(who, dict) else None  # a job may have written anything
+    return supervisor if isinstance(supervisor, dict) else None  # a job may have written anything
 
 
-_FIRST_BACKOFF, _LAST_BACKOFF = 0.05, 5.0
+_MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 5.0
 
-#: Seconds that a helper gets to go after SIGKILL.
+#: Seconds for a helper to end after SIGKILL.
 KILL_TIMEOUT_S = 3.0
 
 
 class Helper:
-    """A forked process of ours that is forked again when it dies."""
+    """A forked helper process that is restarted when it dies."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -63,12 +63,12 @@ class Helper:
         self.due: Optional[float] = None  #: when to fork it, monotonic
 
     def fork(self, folder: str, body: Callable[[], int], keep: Iterable[int] = ()) -> None:
-        """Fork it; the child runs `body` with the descriptors `keep` and ends with its code."""
+        """Fork the helper; the child runs `body` with the descriptors `keep` and exits with its result."""
         self.due = None
-        us = os.getpid()
+        parent = os.getpid()
         try:
             self.pid = os.fork()
-        except OSError as error:  # no processes left: later
+        except OSError as error:  # process limit reached: retry later
             log_line(folder, "supervisor: cannot fork the %s: %s" % (self.name, error))
             self.died()
             return
@@ -76,9 +76,9 @@ class Helper:
             return
         code = 70
         try:
-            fresh_signals()
+            reset_signals()
             testing.hit("after_helper_fork")
-            end_with_parent(us)
+            end_with_parent(parent)
             close_others(keep)
             code = body()
         except BaseException:  # a forked child must never return into its parent's code
@@ -88,18 +88,18 @@ class Helper:
             os._exit(code)
 
     def died(self) -> None:
-        """Plan the next start: at once at first, then ever later."""
+        """Schedule the next start: at first without a delay, then with exponential backoff."""
         self.pid = 0
-        wait = 0.0 if not self.deaths else min(_LAST_BACKOFF, _FIRST_BACKOFF * 2**self.deaths)
+        wait = 0.0 if not self.deaths else min(_MAX_BACKOFF_S, _MIN_BACKOFF_S * 2**self.deaths)
         self.deaths += 1
         self.due = protocol.mono() + wait
 
 
-def dismiss(pid: int, patience: float = 3.0) -> None:
-    """End a helper: ask, wait, insist; who hangs in a driver is left to its parent's end."""
+def dismiss(pid: int, timeout_s: float = 3.0) -> None:
+    """End a helper: SIGTERM, wait, SIGKILL. One that hangs in a driver is left behind."""
     if not pid:
         return
-    until = protocol.mono() + patience
+    until = protocol.mono() + timeout_s
     number = signal.SIGTERM
     while True:
         try:

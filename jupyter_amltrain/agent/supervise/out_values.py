@@ -1,13 +1,13 @@
-"""What the script of a cell does with the values of ``--out`` after its last line.
+"""Code that the script of a cell runs after its last line to write the values of ``--out``.
 
-:func:`_amltrain_out` is not called from here: its text stands at the end of the script. So it uses nothing of this
-module, reads builtins from `b` (a script may have used the names ``open``, ``type``, ``len``), and imports no library
+:func:`_amltrain_out` is not called here: its source is appended to the script. So it uses nothing of this
+module, reads builtins from `b` (a script may have redefined ``open``, ``type``, ``len``), and imports no library
 that the script has not imported.
 """
 
 from typing import Any, Callable, Iterator, List, Tuple
 
-_ = (Any, Callable, Iterator, List, Tuple)  # the annotations are texts: in a script these names may be missing
+_ = (Any, Callable, Iterator, List, Tuple)  # annotations are strings: in a script these names may be missing
 
 
 def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
@@ -27,8 +27,8 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
         raise b.TypeError(b.type(value).__name__)
 
     def is_a(value: "Any", module: "str", *kinds: "str") -> "Any":
-        found = [b.getattr(sys.modules.get(module), kind, None) for kind in kinds]
-        return b.any(b.isinstance(kind, b.type) and b.isinstance(value, kind) for kind in found)
+        variables = [b.getattr(sys.modules.get(module), kind, None) for kind in kinds]
+        return b.any(b.isinstance(kind, b.type) and b.isinstance(value, kind) for kind in variables)
 
     def frames(name: "str", value: "Any") -> "Iterator[Tuple[str, Callable[[str], Any]]]":
         if is_a(value, "pandas", "Series"):
@@ -43,7 +43,7 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
             yield ".csv", value.write_csv
 
     def ways(name: "str", value: "Any", text: "str") -> "Iterator[Tuple[str, Callable[[str], Any]]]":
-        """Endings of files, and what writes each; the first that can is taken."""
+        """Yield file suffixes with their writers; the first writer that succeeds is used."""
         if text:
             yield ".value.json", form(text.encode())
         yield from frames(name, value)
@@ -70,9 +70,9 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
             numpy.save(file, numpy.asarray(value), allow_pickle=False)
 
     def put(file: "str", make: "Callable[[str], Any]") -> None:
-        """Write a file whole or not at all."""
+        """Write a file atomically."""
         path = os.path.join(folder, file)
-        part = "%s.%d.part" % (path, os.getpid())  # other processes of the job may write theirs
+        part = "%s.%d.part" % (path, os.getpid())  # other processes of the job may write the same value
         try:
             os.makedirs(folder, exist_ok=True)
             make(part)
@@ -83,14 +83,14 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
             raise
 
     def saved(name: "str", value: "Any", text: "str") -> "Any":
-        """Name of the file that has `value`; the error that kept it from being written."""
+        """Write `value`; return the file name, or the error if no form could be written."""
         failed: Any = None
         try:
             for ending, make in ways(name, value, text):
                 try:
                     put(name + ending, make)
                     return name + ending
-                except b.OSError as error:  # no place left: a smaller form may still fit
+                except b.OSError as error:  # no space left: a smaller form may still fit
                     failed = error
                 except b.Exception as error:
                     failed = failed or error
@@ -101,32 +101,32 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
     def article(word: "str") -> "str":
         return ("an " if word[:1].lower() in ("a", "e", "i", "o", "u") or word[:2] == "nd" else "a ") + word
 
-    found = b.globals()
+    variables = b.globals()
     for name in names:
         record: Any = {"amltrain": 1, "name": name}
-        text, why = "", ""
-        if name not in found:
+        text, problem = "", ""
+        if name not in variables:
             record["error"] = "never set"
         else:
-            value = found[name]
+            value = variables[name]
             try:
                 text = json.dumps(value, default=plain)
                 if b.len(text) > limit:
-                    why = "%d bytes, over the limit of %d" % (b.len(text), limit)
+                    problem = "%d bytes, over the limit of %d" % (b.len(text), limit)
                 else:
                     record["value"] = json.loads(text)
             except b.Exception as error:
-                why = article(b.type(value).__name__) + ", which is not JSON"
+                problem = article(b.type(value).__name__) + ", which is not JSON"
                 if b.type(error) is b.TypeError and b.isinstance(value, (b.dict, b.list, b.tuple)):
-                    why += " (%s)" % error
-            if why:
+                    problem += " (%s)" % error
+            if problem:
                 file = saved(name, value, text)
                 if b.isinstance(file, b.str):
                     if file.endswith(".txt"):
-                        why += " and cannot be pickled: its text"
-                    record["error"], record["file"] = why, file
+                        problem += " and cannot be pickled: its text"
+                    record["error"], record["file"] = problem, file
                 else:
-                    record["error"] = "%s; it could not be saved: %s: %s" % (why, b.type(file).__name__, file)
+                    record["error"] = "%s; it could not be saved: %s: %s" % (problem, b.type(file).__name__, file)
         try:
             put(name + ".json", form(json.dumps(record).encode()))
         except b.Exception as error:

@@ -1,4 +1,4 @@
-"""How a job ended: from wait status, counters and log to state, reason and one sentence."""
+"""Outcome of a job: derives state, reason and detail from wait status, OOM counters, GPU incidents and log."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from ..telemetry.gpu_incidents import (
 )
 from ..telemetry.gpu_names import gpu_name
 
-#: Bytes of a log's end in which the error is looked for.
+#: Bytes at the end of a log that are searched for the error.
 TAIL_BYTES = 64 << 10
 
-#: Characters of a message: some consoles break it into several lines.
+#: Max characters of a message, which some consoles break into several lines.
 _MESSAGE_CHARS = 1600
 
 _SIZE = r"([\d.]+)\s*(bytes|KiB|MiB|GiB|TiB)"
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
-#: How lines begin that a launcher writes for one of its processes.
+#: Prefix that a launcher writes before the lines of its processes.
 _PREFIX = r"(?:\[?(?:default|rank)?\d*\]?:\s?|\[\w+\]:\s?|\d{4}-\d\d-\d\d[ T][\d:.,]+ (?:\[?rank\d+\]?: )?)*"
 
 _ERROR = re.compile(
@@ -73,18 +73,18 @@ _BYTES = re.compile(r"(?:trying\s+to\s+allocate|failed\s+to\s+allocate)\s+(\d+)\
 
 
 class CudaOom(NamedTuple):
-    """One error; sizes in bytes, ``None`` where the message does not tell.
+    """An out-of-memory error; sizes in bytes, ``None`` where the message does not contain them.
 
     Attributes
     ----------
     gpu
-        As the process counts them.
+        Index of the GPU as seen by the process.
     own
-        What the process itself held; only what PyTorch had reserved where not `own_is_whole`.
+        Memory of the process itself; without `own_is_whole` only the memory reserved by PyTorch.
     others
-        Bytes by pid, of other processes as far as the message names them.
+        Memory of other processes named in the message, by pid.
     allocated, unallocated
-        What PyTorch's tensors held, and what PyTorch had reserved beside.
+        Memory of PyTorch tensors, and memory that PyTorch had reserved in addition.
     """
 
     tried: Optional[int] = None
@@ -101,18 +101,18 @@ class CudaOom(NamedTuple):
 def last_oom(log: str) -> Optional[CudaOom]:
     """Return the out-of-memory error with which the program that wrote `log` ended.
 
-    ``None`` when it ended otherwise: a program may catch one and go on, and fail of something else.
+    ``None`` if it ended for another reason: a program may catch such an error and fail later.
     """
     log = _COLOR.sub("", log.replace("\r\n", "\n"))
     last: Optional[Tuple[int, str]] = None
-    for found in _ERROR.finditer(log):
-        if found["kind"].rpartition(".")[2] in _LAUNCHERS:
+    for match in _ERROR.finditer(log):
+        if match["kind"].rpartition(".")[2] in _LAUNCHERS:
             continue
-        line = log[found.start() : log.find("\n", found.start()) + 1 or len(log)]
-        # The processes of a launcher report one after the other: the first that ran out of memory counts.
+        line = log[match.start() : log.find("\n", match.start()) + 1 or len(log)]
+        # The processes of a launcher report one after another: the first out-of-memory error counts.
         if last is not None and _is_oom(last[1]) and _of_other_rank(last[1], line):
             continue
-        last = (found.start(), line)
+        last = (match.start(), line)
     if last is None:
         return None
     text = _message(log, last[0])
@@ -120,45 +120,45 @@ def last_oom(log: str) -> Optional[CudaOom]:
 
 
 def parse(message: str) -> CudaOom:
-    """Read the figures of one message; a message of any other form has none."""
-    total = _bytes(_TOTAL.search(message))
-    others = {int(found[1]): _size(found[2], found[3]) for found in _PROCESS.finditer(message)}
-    own, allocated = _bytes(_OWN.search(message)), _bytes(_ALLOCATED.search(message))
-    unallocated, reserved = _bytes(_UNALLOCATED.search(message)), _bytes(_RESERVED.search(message))
+    """Parse the sizes in a message; a message of an unknown form yields none."""
+    total = _match_bytes(_TOTAL.search(message))
+    others = {int(match[1]): _to_bytes(match[2], match[3]) for match in _PROCESS.finditer(message)}
+    own, allocated = _match_bytes(_OWN.search(message)), _match_bytes(_ALLOCATED.search(message))
+    unallocated, reserved = _match_bytes(_UNALLOCATED.search(message)), _match_bytes(_RESERVED.search(message))
     if unallocated is None and reserved is not None and allocated is not None:
         unallocated = max(0, reserved - allocated)
-    if total is not None:  # under WSL2 the driver gives sizes that no board has
+    if total is not None:  # under WSL2 the driver reports impossible sizes
         others = {pid: size for pid, size in others.items() if size <= total}
         own = own if own is None or own <= total else None
-    whole = True
+    own_is_whole = True
     if own is None and allocated is not None:
-        # In a container PyTorch does not find itself by its pid, and names itself like any other.
-        least = allocated + (unallocated or 0)
-        large = [pid for pid, size in others.items() if size >= least]
+        # In a container PyTorch does not recognize its own pid and lists itself as another process.
+        reserved_bytes = allocated + (unallocated or 0)
+        large = [pid for pid, size in others.items() if size >= reserved_bytes]
         if len(large) == 1:
             own = others.pop(large[0])
         elif not others:
-            own, whole = least, False
-    tried = _bytes(_TRIED.search(message))
+            own, own_is_whole = reserved_bytes, False
+    tried = _match_bytes(_TRIED.search(message))
     if tried is None:
-        plain = _BYTES.search(message)
-        tried = int(plain[1]) if plain else None
+        bytes_match = _BYTES.search(message)
+        tried = int(bytes_match[1]) if bytes_match else None
     gpu = _GPU.search(message)
     return CudaOom(
         tried,
         int(gpu[1]) if gpu else None,
         total,
-        _bytes(_FREE.search(message)),
+        _match_bytes(_FREE.search(message)),
         own,
         others,
         allocated,
         unallocated,
-        whole,
+        own_is_whole,
     )
 
 
 def in_size(size: int) -> str:
-    """``3.2 GiB``."""
+    """Format a size: ``3.2 GiB``."""
     value = float(size)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -172,33 +172,33 @@ def _is_oom(text: str) -> bool:
 
 
 def _of_other_rank(first: str, line: str) -> bool:
-    """Whether both lines name a rank, and not the same."""
+    """Whether the lines name two different ranks."""
     ranks: List[str] = re.findall(r"rank(\d+)", first[:80])[:1] + re.findall(r"rank(\d+)", line[:80])[:1]
     return len(ranks) == 2 and ranks[0] != ranks[1]
 
 
 def _message(log: str, start: int) -> str:
-    """The message that begins at `start`, to the next empty line."""
+    """Return the message from `start` to the next empty line."""
     text = log[start : start + _MESSAGE_CHARS]
     end = text.find("\n\n")
     return text if end < 0 else text[:end]
 
 
-def _bytes(found: Optional[Match[str]]) -> Optional[int]:
-    if found is None:
+def _match_bytes(match: Optional[Match[str]]) -> Optional[int]:
+    if match is None:
         return None
-    number, unit = [group for group in found.groups() if group is not None][:2]
-    return _size(number, unit)
+    number, unit = [group for group in match.groups() if group is not None][:2]
+    return _to_bytes(number, unit)
 
 
-def _size(number: str, unit: str) -> int:
+def _to_bytes(number: str, unit: str) -> int:
     try:
         return int(float(number) * _UNITS[unit])
     except ValueError:  # "1.2.3"
         return 0
 
 
-#: Reason of a run that was stopped because it did not use its GPUs.
+#: Reason of a run that was stopped because its GPUs were not used.
 GPU_UNUSED = "gpu-unused"
 
 
@@ -225,15 +225,15 @@ def _counter(path: str, key: str) -> Optional[int]:
 
 
 def oom_counters(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> Dict[str, int]:
-    """Kills by the OOM killer so far: ``{"group": n}`` of our cgroup, ``{"machine": n}``.
+    """Return the number of OOM kills so far: ``{"group": n}`` for our cgroup, ``{"machine": n}``.
 
     ``memory.events`` (cgroup v2) and ``memory.oom_control`` (v1) count kills of the
     group's own processes by any OOM killer; ``oom_kill`` of ``/proc/vmstat`` counts all.
     """
-    found = {}
+    counts = {}
     machine = _counter(os.environ.get("AMLTRAIN_TEST_VMSTAT") or "/proc/vmstat", "oom_kill")
     if machine is not None:
-        found["machine"] = machine
+        counts["machine"] = machine
     try:
         with open(cgroups) as file:
             lines = file.read().splitlines()
@@ -249,20 +249,20 @@ def oom_counters(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup
         else:
             continue
         for top in tops:
-            # Inside a container the path may be the host's; its group is then the root.
+            # Inside a container the path may be that of the host; its group is then the root.
             for folder in (top + path, top):
                 value = _counter(os.path.join(folder, name), "oom_kill")
                 if value is not None:
-                    found["group"] = max(value, found.get("group", 0))
+                    counts["group"] = max(value, counts.get("group", 0))
                     break
-    return found
+    return counts
 
 
 def oom_happened(before: Dict[str, int], after: Dict[str, int]) -> bool:
-    """Whether the OOM killer took a process between two readings.
+    """Whether the OOM killer killed a process between two readings.
 
-    The group's counter decides where there is one; but a job may run in a group
-    below ours, so the machine's counter is believed as well.
+    A job may run in a cgroup below ours, so the counter of the machine is
+    used in addition to the counter of the group.
     """
     return any(after.get(key, 0) > count for key, count in before.items())
 
@@ -270,20 +270,20 @@ def oom_happened(before: Dict[str, int], after: Dict[str, int]) -> bool:
 def classify(
     status: int, stopped: Optional[str], limit: Optional[float], oom: bool, truth: Optional[Mapping[str, str]] = None
 ) -> Outcome:
-    """The end of a rank.
+    """Derive the outcome of a rank.
 
     Parameters
     ----------
     status
-        As `os.waitpid` gives it.
+        Wait status from `os.waitpid`.
     stopped
-        ``"canceled"``, ``"timeout"`` or ``"gpu-unused"`` when we ended it, else ``None``.
+        ``"canceled"``, ``"timeout"`` or ``"gpu-unused"`` if the supervisor stopped it, else ``None``.
     limit
-        The time limit in seconds, for the sentence.
+        The time limit in seconds, for the message.
     oom
-        Whether the OOM killer was at work while the rank ran.
+        Whether the OOM killer was active while the rank ran.
     truth
-        The verdict on its GPUs for which it was stopped: ``detail`` and ``cause``.
+        The GPU verdict for which it was stopped: ``detail`` and ``cause``.
     """
     code: Optional[int] = None
     number: Optional[int] = None
@@ -292,19 +292,19 @@ def classify(
     else:
         code = os.WEXITSTATUS(status)
     if stopped == CANCELED:
-        return Outcome(CANCELED, CANCELED, "canceled while it ran", code, number)
+        return Outcome(CANCELED, CANCELED, "canceled while running", code, number)
     if stopped == "timeout":
-        return Outcome(FAILED, "timeout", "ran into its time limit of %g s" % (limit or 0), code, number)
+        return Outcome(FAILED, "timeout", "time limit of %g s reached" % (limit or 0), code, number)
     if stopped == GPU_UNUSED:
-        said = truth or {}
+        verdict = truth or {}
         detail = "stopped because its GPUs were not used: %s; likely cause: %s" % (
-            said.get("detail") or "no use was seen", said.get("cause") or "not known",
+            verdict.get("detail") or "no activity", verdict.get("cause") or "unknown",
         )  # fmt: skip
         return Outcome(FAILED, GPU_UNUSED, detail, code, number)
     if number is not None:
         core = " (core dumped)" if os.WCOREDUMP(status) else ""
         if number == signal.SIGKILL and oom:
-            detail = "killed by the kernel's OOM killer: the machine or its memory limit ran out of memory"
+            detail = "killed by the kernel's OOM killer: out of memory on the machine or within its memory limit"
             return Outcome(FAILED, "oom", detail, None, number)
         return Outcome(FAILED, "signal", "killed by %s%s" % (signal_name(number), core), None, number)
     if code == 0:
@@ -313,38 +313,38 @@ def classify(
     if oom and code == 128 + signal.SIGKILL:
         return Outcome(FAILED, "oom", detail + ": its process was killed by the kernel's OOM killer", code, None)
     if oom:
-        detail += "; the kernel's OOM killer ended a process of this machine meanwhile"
+        detail += "; the kernel's OOM killer killed a process of this machine meanwhile"
     return Outcome(FAILED, "exit", detail, code, None)
 
 
 #: Kinds of a cause.
 OOM, MEMORY = "cuda-oom", "gpu-memory"
 
-#: An error of the program ends it at once: one that is older (seconds) was another's, or survived.
+#: Max seconds between an application error and the end of the run: older errors did not end it.
 APPLICATION_ERROR_S = 60.0
 
-#: What is found while the sampler ends (seconds) happened before.
+#: Seconds after the end of the run in which the sampler may still record errors of the run.
 CLOSING_S = 10.0
 
-#: Part of a GPU's memory that others must hold to be named as those who filled it.
+#: Fraction of the GPU memory above which other processes are named as the cause.
 OTHERS_SHARE = 0.05
 
-#: Part of a GPU's memory that must be missing to say that processes hold it whom nobody lists.
+#: Fraction of the GPU memory that must be unaccounted for to report hidden processes.
 HIDDEN_SHARE = 0.1
 
-#: Memory that CUDA itself takes in a process that PyTorch does not count, at most.
+#: Max memory of the CUDA context of a process, which PyTorch does not count.
 CONTEXT_BYTES = 3 << 29
 
-#: Bytes at the beginning of a telemetry file in which its header ends.
+#: Max bytes of the header of a telemetry file.
 _HEADER_BYTES = 1 << 20
 
-_LOST_ACTION = "Look at the kernel's messages (sudo dmesg | grep -i xid); a reboot may bring it back"
+_LOST_ACTION = "Check the kernel messages (sudo dmesg | grep -i xid); a reboot may restore the GPU"
 
 _UNREADABLE_ACTION = "Reset the GPU (sudo nvidia-smi -r) or reboot before the next run"
 
 
 class Life(NamedTuple):
-    """When a run's process began and ended (monotonic), and how it was stopped by us."""
+    """Start and end of the process of a run (monotonic), and why the supervisor stopped it, if it did."""
 
     began: float
     ended: float
@@ -354,45 +354,45 @@ class Life(NamedTuple):
 def find_cause(
     folder: str, outcome: Outcome, life: Life, devices: Sequence[str], number: int = 0
 ) -> Optional[Dict[str, str]]:
-    """Return ``{"kind", "text", "action"}`` of a failed run; ``None`` where its GPUs say nothing.
+    """Return ``{"kind", "text", "action"}`` of a failed run; ``None`` if its GPUs were not the cause.
 
     Parameters
     ----------
     folder
         The run folder.
     devices
-        UUIDs of the GPUs that the run was given, in the order in which it sees them.
+        UUIDs of the GPUs of the run, in the order in which it sees them.
     number
-        Of the machine within the run.
+        Number of the machine within the run.
     """
     if outcome.state != FAILED or outcome.reason in ("launch", "gpu-unused"):
         return None
-    found = read_incidents(os.path.join(folder, GPU_INCIDENTS % number))
+    incidents = read_incidents(os.path.join(folder, GPU_INCIDENTS % number))
     try:
-        errors = [one for one in found.get("errors") or () if _counts(one, life)]
+        errors = [one for one in incidents.get("errors") or () if _is_of_run(one, life)]
         gpus = _gpus(folder, number)
-        hardware = _of_errors([one for one in errors if _is_hardware(one)], errors, gpus, life)
+        hardware = _error_cause([one for one in errors if _is_hardware(one)], errors, gpus, life)
         if hardware is not None:
             return hardware
         if outcome.exit_code and life.stopped is None:
             oom = last_oom(_tail(os.path.join(folder, LOG)))
             if oom is not None:
-                return _of_oom(oom, found.get("processes") or (), gpus, devices)
+                return _oom_cause(oom, incidents.get("processes") or (), gpus, devices)
         if life.stopped is not None:
             return None
-        return _of_errors([one for one in errors if one["kind"] == XID], errors, gpus, life)
+        return _error_cause([one for one in errors if one["kind"] == XID], errors, gpus, life)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):  # a job can write into its folder
         return None
 
 
 def cause_in_log(log: str) -> Optional[Dict[str, str]]:
-    """Return the cause that the end of a log tells by itself, like :func:`find_cause`; ``None`` for none."""
+    """Return the cause found in the end of a log alone, like :func:`find_cause`; ``None`` if there is none."""
     oom = last_oom(log[-TAIL_BYTES:])
-    return None if oom is None else _of_oom(oom, (), (), ())
+    return None if oom is None else _oom_cause(oom, (), (), ())
 
 
-def _counts(error: Mapping[str, Any], life: Life) -> bool:
-    """Whether an error is of this run's time."""
+def _is_of_run(error: Mapping[str, Any], life: Life) -> bool:
+    """Whether an error occurred during the run."""
     return life.began <= _moment(error, life) <= life.ended + CLOSING_S
 
 
@@ -407,10 +407,10 @@ def _is_hardware(error: Mapping[str, Any]) -> bool:
     return error["kind"] in (LOST, "ecc_uncorrectable", "remap_failures")
 
 
-def _of_errors(
+def _error_cause(
     candidates: List[Dict[str, Any]], errors: List[Dict[str, Any]], gpus: Sequence[Mapping[str, Any]], life: Life
 ) -> Optional[Dict[str, str]]:
-    """The sentence on the first of `candidates` that can have ended the run."""
+    """Return the cause for the first of `candidates` that can have ended the run."""
     numbers = [one for one in candidates if one["kind"] == XID and xid(one["number"]).fault not in (CLEANUP, RECORD)]
     numbers = [
         one
@@ -424,10 +424,10 @@ def _of_errors(
         others = [str(one["number"]) for one in errors if one["kind"] == XID and one["number"] != first["number"]]
         text = "%s reported %s%s %s" % (
             _name(first, gpus), in_words(first["number"]),
-            " and Xid %s" % ", ".join(others) if others else "", _before(_moment(first, life), life),
+            " and Xid %s" % ", ".join(others) if others else "", _time_before_text(_moment(first, life), life),
         )  # fmt: skip
         if known.fault == APPLICATION and first.get("shared"):
-            text += "; it may be of another process on that GPU"
+            text += "; another process on that GPU may have caused it"
         return {"kind": XID, "text": text, "action": known.action}
     for kind, words, action in (
         (LOST, "was lost", _LOST_ACTION),
@@ -437,13 +437,13 @@ def _of_errors(
         for one in candidates:
             if one["kind"] == kind:
                 text = "%s %s" % (_name(one, gpus), words)
-                # Counters are asked seldom: of their errors only the run is known.
-                when = _before(_moment(one, life), life) if kind == LOST else "during the run"
+                # Counters are read rarely: the exact time of their errors is unknown.
+                when = _time_before_text(_moment(one, life), life) if kind == LOST else "during the run"
                 return {"kind": LOST if kind == LOST else MEMORY, "text": "%s %s" % (text, when), "action": action}
     return None
 
 
-def _before(moment: float, life: Life) -> str:
+def _time_before_text(moment: float, life: Life) -> str:
     seconds = life.ended - moment
     if seconds < 1:
         return "just before"
@@ -460,17 +460,17 @@ def _name(error: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
 # -- out of memory ---------------------------------------------------------------------------
 
 
-def _of_oom(
+def _oom_cause(
     oom: CudaOom, processes: Sequence[Mapping[str, Any]], gpus: Sequence[Mapping[str, Any]], devices: Sequence[str]
 ) -> Dict[str, str]:
-    """What was tried, what was free, and who held the rest."""
+    """Return the cause for an out-of-memory error: requested, free and used memory."""
     gpu = _gpu_of(oom, gpus, devices)
     listed = [one for one in processes if gpu is None or one["gpu"] == gpu["index"]]
     text = "CUDA out of memory"
     text += " on %s" % gpu_name(gpu) if gpu is not None else ""
     facts = []
     if oom.tried is not None:
-        facts.append("%s more was asked for" % in_size(oom.tried))
+        facts.append("%s more was requested" % in_size(oom.tried))
     if oom.free is not None:
         of = " of %s" % in_size(oom.total) if oom.total else ""
         facts.append("%s%s was free" % (in_size(oom.free), of))
@@ -483,12 +483,12 @@ def _of_oom(
 
 
 def _others(oom: CudaOom, listed: Sequence[Mapping[str, Any]]) -> Tuple[List[str], int]:
-    """Words for whoever held memory beside the process, and the bytes that were of other people's processes."""
+    """Return descriptions of other processes with GPU memory, and the bytes of processes outside of the run."""
     words: List[str] = []
     strangers, named = 0, 0
     known = {int(one["pid"]): one for one in listed}
     sizes = {pid: int(one["memory"]) << 20 for pid, one in known.items() if one["owner"] != "mine" and one["memory"]}
-    # The message is of the moment; the driver's list tells who they are, and those that it does not name.
+    # The message has the sizes at the time of the error; the driver's list adds users and further processes.
     sizes = {**sizes, **oom.others}
     for pid, size in sorted(sizes.items(), key=lambda row: -row[1]):
         one = known.get(pid)
@@ -496,7 +496,7 @@ def _others(oom: CudaOom, listed: Sequence[Mapping[str, Any]]) -> Tuple[List[str
         if one is not None and one["owner"] != "mine":
             strangers += size
         if len(words) < 3:
-            words.append("%s held %s" % (_who(pid, one), in_size(size)))
+            words.append("%s held %s" % (_process_text(pid, one), in_size(size)))
     if len(sizes) > 3:
         words.append("%d more process%s" % (len(sizes) - 3, "es" if len(sizes) > 4 else ""))
     if oom.total and oom.free is not None and oom.own is not None:
@@ -508,41 +508,41 @@ def _others(oom: CudaOom, listed: Sequence[Mapping[str, Any]]) -> Tuple[List[str
     return words, strangers
 
 
-def _who(pid: int, one: Optional[Mapping[str, Any]]) -> str:
+def _process_text(pid: int, one: Optional[Mapping[str, Any]]) -> str:
     if one is None or one["owner"] == "mine":
         return "pid %d%s" % (pid, "" if one is None else " (of this run)")
-    who = ": ".join(str(one[key]) for key in ("user", "program") if one.get(key))
-    return "pid %d%s" % (pid, " (%s)" % who if who else "")
+    owner = ": ".join(str(one[key]) for key in ("user", "program") if one.get(key))
+    return "pid %d%s" % (pid, " (%s)" % owner if owner else "")
 
 
 def _oom_action(oom: CudaOom, strangers: int) -> str:
     if strangers and strangers >= (OTHERS_SHARE * oom.total if oom.total else 0):
-        return "Take a GPU that nobody else uses, or wait until they have ended"
+        return "Use a GPU without other processes, or wait until they have ended"
     if oom.tried and oom.unallocated and oom.unallocated >= oom.tried:
         return (
-            "PyTorch had enough memory in pieces that are too small: "
+            "PyTorch had enough memory, but in fragments that are too small: "
             "try --env-var PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         )
     return "Make the batch smaller, accumulate gradients, or use bfloat16 or gradient checkpointing"
 
 
 def _gpu_of(oom: CudaOom, gpus: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> Optional[Mapping[str, Any]]:
-    """The GPU of the telemetry header behind the number that the process has for it."""
-    at = 0 if oom.gpu is None and len(devices) == 1 else oom.gpu
-    if at is None or not devices and len(gpus) <= at:
+    """Return the GPU of the telemetry header for the index that the process uses."""
+    index = 0 if oom.gpu is None and len(devices) == 1 else oom.gpu
+    if index is None or not devices and len(gpus) <= index:
         return None
     if not devices:
-        return gpus[at]
-    if at >= len(devices):
+        return gpus[index]
+    if index >= len(devices):
         return None
-    return next((gpu for gpu in gpus if gpu.get("uuid") == devices[at]), None)
+    return next((gpu for gpu in gpus if gpu.get("uuid") == devices[index]), None)
 
 
 # -- files -------------------------------------------------------------------------------------
 
 
 def _gpus(folder: str, number: int) -> List[Dict[str, Any]]:
-    """The GPUs of the telemetry header."""
+    """Return the GPUs of the telemetry header."""
     try:
         handle = open_regular(os.path.join(folder, TELEMETRY % number))
         with os.fdopen(handle, "rb") as file:
@@ -553,7 +553,7 @@ def _gpus(folder: str, number: int) -> List[Dict[str, Any]]:
 
 
 def _tail(path: str) -> str:
-    """The end of a log."""
+    """Return the end of a log."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""The job's own process: its environment and its start."""
+"""Process of a job: its environment and its start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .env_filter import without_kernel
 
 
 class Assignment(NamedTuple):
-    """A job with the devices that it was given. In memory only."""
+    """A job with its assigned devices. In memory only."""
 
     home: str
     folder: str
@@ -27,9 +27,9 @@ class Assignment(NamedTuple):
     secrets: Dict[str, str]
     devices: List[str]
     cpu_slot: Optional[int]
-    hide_gpus: bool  #: the machine has GPUs and the job was given none
+    hide_gpus: bool  #: the machine has GPUs and the job gets none
     queued_for: float  #: seconds from submit to this assignment
-    assigned: float  #: unix seconds: jobs of one queue start in the order of these
+    assigned: float  #: unix seconds; jobs of one queue start in this order
     queue: str  #: the queue folder
     number: int  #: of the slot record
     gpu_variables: Dict[str, str] = {}  #: environment by which the job finds its GPUs
@@ -40,20 +40,20 @@ class Assignment(NamedTuple):
         return "%s:%s" % (self.job["run"], self.state["mark"])
 
 
-#: What jobs start with; the dispatcher sets it to what it was started with.
+#: Umask of jobs; the dispatcher sets it to the umask of its starter.
 USER_UMASK = 0o077
 
 
 class LaunchFailed(Exception):
-    """The job's process could not be started; the message is for people."""
+    """The process of the job could not be started; the message is shown to the user."""
 
 
 class NoProcess(Exception):
-    """The job's process could not be forked: there are too many. It can be tried again."""
+    """The process of the job could not be forked because of a process limit. Can be retried."""
 
 
 class SinkPlace:
-    """Where the MLflow sink of a run listens, and its token.
+    """Socket and token of the MLflow sink of a run.
 
     Raises
     ------
@@ -62,7 +62,6 @@ class SinkPlace:
     """
 
     def __init__(self) -> None:
-
         self.token = os.urandom(16).hex()
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.socket.bind(("127.0.0.1", 0))
@@ -75,7 +74,7 @@ class SinkPlace:
 
 
 def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
-    """The environment of the rank: submitter's, then the job's, then ours, then secrets."""
+    """Return the environment of the rank, merged from submitter, job, agent and secrets, in this order."""
     env = without_kernel(task.environ)
     env.pop(TORCH_FOLDER, None)  # of a job that submits jobs
     env.update(task.job["env"])
@@ -104,97 +103,99 @@ def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
 
 
 def start(task: Assignment, sink: Optional[SinkPlace]) -> subprocess.Popen[bytes]:
-    """Start the job's process, its output appended to ``log/rank-0.txt``.
+    """Start the process of the job; its output is appended to ``log/rank-0.txt``.
 
     Raises
     ------
     LaunchFailed
-        Its program or folder is not there, or the like.
+        For example, its program or working folder does not exist.
     """
     env = environment(task, sink)
     if task.devices:
         add_hook(env, task.folder)
-    _make_outputs(task, env)
+    _create_outputs(task, env)
     try:
         log = os.open(os.path.join(task.folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
         raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
-    ours = os.umask(USER_UMASK)
+    umask = os.umask(USER_UMASK)
     try:
         return spawn(task.job["argv"], task.job["cwd"], env, stdout=log, stderr=log, close_fds=True)
     finally:
-        os.umask(ours)
+        os.umask(umask)
         os.close(log)
 
 
-def spawn(argv: List[str], cwd: str, env: Dict[str, str], **how: Any) -> subprocess.Popen[bytes]:
-    """Start a job's process in a session of its own, without input.
+def spawn(argv: List[str], cwd: str, env: Dict[str, str], **popen_args: Any) -> subprocess.Popen[bytes]:
+    """Start the process of a job in a session of its own, without input.
 
     Parameters
     ----------
-    how
-        Further arguments of `subprocess.Popen`; without ``stdout`` and ``stderr`` it has ours.
+    popen_args
+        Further arguments of `subprocess.Popen`; ``stdout`` and ``stderr`` are inherited by default.
 
     Raises
     ------
     LaunchFailed
-        Its program or folder is not there, or the like.
+        For example, its program or working folder does not exist.
     NoProcess
         No process can be forked now.
     """
     try:
         testing.hit("before_rank_fork")
-        return subprocess.Popen(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, start_new_session=True, **how)
+        return subprocess.Popen(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, start_new_session=True, **popen_args)
     except testing.FailpointError as error:
         raise NoProcess(os.strerror(errno.EAGAIN)) from error
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         if getattr(error, "errno", None) == errno.EAGAIN:
             raise NoProcess(os.strerror(errno.EAGAIN)) from error
-        raise LaunchFailed(_sentence(error, argv[0], cwd)) from error
+        raise LaunchFailed(_launch_error_text(error, argv[0], cwd)) from error
 
 
-def _make_outputs(task: Assignment, env: Dict[str, str]) -> None:
-    """Folders of the run's outputs that the job names, ``AML_OUTPUT_<NAME>`` below ``AML_OUTPUT_DIR``."""
-    ours = env["AML_OUTPUT_DIR"]
+def _create_outputs(task: Assignment, env: Dict[str, str]) -> None:
+    """Create the output folders that the job names, ``AML_OUTPUT_<NAME>`` below ``AML_OUTPUT_DIR``."""
+    output_dir = env["AML_OUTPUT_DIR"]
     for name, path in task.job["env"].items():
-        if name.startswith("AML_OUTPUT_") and os.path.dirname(path) == ours:
+        if name.startswith("AML_OUTPUT_") and os.path.dirname(path) == output_dir:
             try:
                 os.makedirs(path, mode=0o700, exist_ok=True)
             except OSError as error:
-                raise LaunchFailed("the folder %s cannot be made: %s" % (path, error.strerror or error)) from error
+                raise LaunchFailed(
+                    "the output folder %s cannot be created: %s" % (path, error.strerror or error)
+                ) from error
 
 
-def _sentence(error: Exception, program: str, cwd: str) -> str:
+def _launch_error_text(error: Exception, program: str, cwd: str) -> str:
     number = getattr(error, "errno", None)
     if not os.path.isdir(cwd):
-        return "the working folder %s is not there" % cwd
+        return "the working folder %s does not exist" % cwd
     if number == errno.ENOENT:
         return "the program %s was not found" % program
     if number == errno.EACCES:
-        return "the program %s may not be executed (or the folder %s not entered)" % (program, cwd)
+        return "no permission to execute the program %s (or to enter the folder %s)" % (program, cwd)
     if number == errno.E2BIG:
-        return "environment and arguments are longer than the system takes"
+        return "environment and arguments exceed the limit of the system"
     return "%s could not be started: %s" % (program, getattr(error, "strerror", None) or error)
 
 
-def serve_sink(task: Assignment, place: SinkPlace, journal: str = METRICS, artifacts: str = ARTIFACTS) -> int:
-    """Body of the forked sink process; its exit code.
+def serve_sink(task: Assignment, endpoint: SinkPlace, journal: str = METRICS, artifacts: str = ARTIFACTS) -> int:
+    """Run the MLflow sink in a forked process; return its exit code.
 
     Parameters
     ----------
     journal, artifacts
-        Below the run folder, or absolute.
+        Paths relative to the run folder, or absolute.
     """
     from ..mlflow import server
 
     job = task.job
     return server.serve(
-        place.socket,
+        endpoint.socket,
         journal=os.path.join(task.folder, journal),
         artifacts=os.path.join(task.folder, artifacts),
         run_id=job["tracking"]["run_id"],
         run_name=job["name"],
         experiment_name=job["experiment"],
-        token=place.token,
+        token=endpoint.token,
         log_path=os.path.join(task.folder, "log", "agent.txt"),
     )

@@ -1,4 +1,4 @@
-"""State of a run: its file, its phases and ends, and who supervises it."""
+"""State of a run: its file, its phases and outcome, and the processes that supervise it."""
 
 from __future__ import annotations
 
@@ -31,50 +31,54 @@ from ..protocol import (
 
 Json = Dict[str, Any]
 
-#: Seconds that a supervisor which has written the end of its run gets to leave.
+#: Seconds for a supervisor to end after it has written the end of its run.
 LEAVE_TIMEOUT_S = 2.0
 
 
 def records(queue: str) -> Dict[Tuple[str, str], Json]:
-    """Slot records of a queue by state root and run."""
-    found = NumberedJsonDir(os.path.join(queue, "slots")).load()
-    return {(record["home"], record["run"]): record for record in found.values()}
+    """Return slot records of a queue by state root and run."""
+    stored = NumberedJsonDir(os.path.join(queue, "slots")).load()
+    return {(record["home"], record["run"]): record for record in stored.values()}
 
 
 def supervisors(record: Optional[Mapping[str, Any]], state: Mapping[str, Any]) -> List[Mapping[str, Any]]:
-    """Live supervisor and guardian of a run of this machine, the supervisor first.
+    """Return live supervisor and guardian of a run of this machine, the supervisor first.
 
     Parameters
     ----------
     record
-        Its slot record, where there is one: a job cannot change it by its run folder.
+        Its slot record, if any: a job cannot change it through its run folder.
     state
-        Its ``state.json``, believed where there is no record.
+        Its ``state.json``, used if there is no record.
     """
     source = state
     if record is not None and record.get("boot") == boot_id() and record.get("node", node()) == node():
         source = record if record.get("supervisor") else dict(record, supervisor=state.get("supervisor"))
     elif state.get("node") != node():
         return []
-    return [who for who in (source.get("supervisor"), source.get("guardian")) if isinstance(who, dict) and alive(who)]
+    return [
+        process
+        for process in (source.get("supervisor"), source.get("guardian"))
+        if isinstance(process, dict) and alive(process)
+    ]
 
 
 def check_ends(queue: str, home: str, runs: Mapping[str, Json]) -> Dict[str, Json]:
-    """Runs whose files say that they have ended while their supervisors still look after them.
+    """Return runs with a final state in their files although their supervisors are still running.
 
-    A supervisor leaves at once when it has written an end, so an end that is there while
-    it stays was written by the job.
+    A supervisor ends immediately after it has written a final state, so a final state beside
+    a running supervisor was written by the job.
 
     Returns
     -------
     dict
-        Run to the state to show in place of the false one.
+        Maps each such run to the state to show instead of the false one.
     """
     ended = {run: state for run, state in runs.items() if state["state"] in TERMINAL}
     if not ended:
         return {}
-    known = records(queue)
-    suspects = {run: known[home, run] for run in ended if (home, run) in known}
+    by_run = records(queue)
+    suspects = {run: by_run[home, run] for run in ended if (home, run) in by_run}
     until = protocol.mono() + LEAVE_TIMEOUT_S
     pause = 0.001
     while suspects:
@@ -87,41 +91,41 @@ def check_ends(queue: str, home: str, runs: Mapping[str, Json]) -> Dict[str, Jso
 
 
 def _running(state: Mapping[str, Any]) -> Json:
-    """A false end as the running state that it hides."""
+    """Convert a false final state back to the running state that it replaced."""
     phases = state.get("phases")
     named = [dict(phase) for phase in phases or () if isinstance(phase, dict)] if isinstance(phases, list) else []
     if named:
         named[-1].update(end=None, seconds=None)
     name = FINALIZING if named and named[-1].get("name") == FINALIZING else RUNNING
-    detail = "its state file was changed by somebody else: it has not ended"
+    detail = "its state file was changed by another process; the run has not ended"
     return dict(state, state=name, phases=named, detail=detail, reason=None, exit_code=None, signal=None)
 
 
 State = Dict[str, Any]
 
-#: Seconds given to processes that were sent SIGKILL before we report them as unkillable.
+#: Seconds after SIGKILL before processes are reported as unkillable.
 KILL_TIMEOUT_S = 20.0
 
-#: Looks at the process table that must find nobody, where nothing else proves that a run has no process left:
-#: one look misses a process whose parent forks it and leaves while the table is read.
+#: Scans of the process table that must find no process before a run counts as ended, without other proof:
+#: a single scan misses a process whose parent forks it and ends while the table is read.
 EMPTY_SCANS = 5
 
-#: The same for a list of children that may not be empty, because others live on.
-CHILD_LOOKS = 5
+#: The same for the list of children, which is not empty if other children keep running.
+CHILD_SCANS = 5
 
-#: Kills of new children in one go: a chain of forks is faster than the process table is read.
+#: Max kills of new children in a row: a chain of forks is faster than a scan of the process table.
 MAX_CHAIN_KILLS = 1000
 
 
 def enter(state: State, name: str, seconds: Optional[float] = None, now: Optional[float] = None) -> None:
-    """Go on to the state `name`: close the running phase, open the next unless it is an end.
+    """Change to the state `name`: close the current phase, open the next one unless the state is final.
 
     Parameters
     ----------
     seconds
-        Length of the phase that ends, by the monotonic clock.
+        Length of the closed phase by the monotonic clock.
     now
-        Unix seconds of the change, where it was another process that decided it.
+        Unix seconds of the change, if another process decided it.
     """
     now = protocol.wall() if now is None else now
     phases = state["phases"]
@@ -134,12 +138,12 @@ def enter(state: State, name: str, seconds: Optional[float] = None, now: Optiona
 
 
 def write_state(folder: str, state: State, durable: bool = False) -> None:
-    """Write `state` with a new version number; what a job has put in the file's place is moved aside.
+    """Write `state` with a new version number; an obstacle that a job has created is moved aside.
 
     Raises
     ------
     OSError
-        It cannot be written now.
+        The state cannot be written now.
     """
     state["version"] += 1
     state["changed"] = protocol.wall()
@@ -149,24 +153,24 @@ def write_state(folder: str, state: State, durable: bool = False) -> None:
     try:
         write_json(path, state, durable)
     except OSError:
-        if not _clear(folder):
+        if not _make_writable(folder):
             raise
         write_json(path, state, durable)
 
 
-def _clear(folder: str) -> bool:
-    """Make way for a state file: a folder in its place is moved aside, a closed run folder is opened."""
-    path, done = os.path.join(folder, STATE), False
+def _make_writable(folder: str) -> bool:
+    """Make a state file writable again: move a folder of that name aside, restore permissions of the run folder."""
+    path, changed = os.path.join(folder, STATE), False
     try:
         if os.stat(folder).st_mode & 0o700 != 0o700:
             os.chmod(folder, 0o700)
-            done = True
+            changed = True
         if os.path.isdir(path) and not os.path.islink(path):
             os.rename(path, os.path.join(folder, ".%s.%s" % (STATE, os.urandom(6).hex())))
-            done = True
+            changed = True
     except OSError:
         pass
-    return done
+    return changed
 
 
 def end_in_queue(folder: str, state: State, name: str, reason: str, detail: str, seconds: float) -> None:
@@ -191,29 +195,29 @@ def kill_all(
     root: Optional[int],
     leader: Optional[Mapping[str, Any]] = None,
     spare: FrozenSet[int] = frozenset(),
-    gentle: float = 0.0,
+    grace_s: float = 0.0,
     apart: FrozenSet[int] = frozenset(),
     scans: int = EMPTY_SCANS,
     tick: Callable[[], None] = lambda: None,
 ) -> str:
-    """SIGKILL every process of a run until none is left.
+    """Send SIGKILL to every process of a run until none is left.
 
     Parameters
     ----------
     mark, root, leader, spare, apart
         As in `processes.members`.
     gentle
-        Seconds in which they may still end by themselves.
+        Seconds for the processes to end without SIGKILL.
     scans
-        Looks in a row that must find nobody, unless we are `root` and have no child at all. As `root` we also look
-        for children, who may be of a chain of forks that no look at the process table meets.
+        Scans in a row that must find no process, unless this process is `root` and has no child. As `root` it also
+        checks its children, because a chain of forks can escape every scan of the process table.
     tick
-        Called between looks.
+        Called between scans.
 
     Returns
     -------
     str
-        What could not be killed; empty when nothing is left.
+        Processes that could not be killed; empty when none is left.
     """
     began, pause, empty = protocol.mono(), 0.001, 0
     known: FrozenSet[int] = frozenset()
@@ -225,10 +229,10 @@ def kill_all(
         if not rows and (childless or (empty >= scans and not (root is not None and _has_child(spare | apart)))):
             return ""
         spent = protocol.mono() - began
-        if spent > gentle + KILL_TIMEOUT_S:
+        if spent > grace_s + KILL_TIMEOUT_S:
             pids = [row.pid for row in rows] or [pid for pid in children(os.getpid()) if pid not in spare | apart]
             return "could not be killed: pid %s" % ", ".join(map(str, pids))
-        if spent >= gentle:
+        if spent >= grace_s:
             send(rows, signal.SIGKILL)
             if root is not None:
                 _kill_orphans(spare | apart)
@@ -241,13 +245,13 @@ def kill_all(
 
 
 def _has_child(spare: FrozenSet[int]) -> bool:
-    """Whether we have another child than these, live or not collected yet."""
-    me = os.getpid()
-    return any(pid not in spare for _ in range(CHILD_LOOKS) for pid in children(me))
+    """Whether this process has a child outside of `spare`, live or not reaped yet."""
+    own_pid = os.getpid()
+    return any(pid not in spare for _ in range(CHILD_SCANS) for pid in children(own_pid))
 
 
 def _kill_orphans(spare: FrozenSet[int]) -> None:
-    """SIGKILL our children, among them every orphan of the run, until no new one comes."""
+    """Kill all children, including every orphan of the run, until no new one appears."""
     killed = set()
     for _ in range(MAX_CHAIN_KILLS):
         new = [pid for pid in children(os.getpid()) if pid not in spare and pid not in killed]
@@ -262,7 +266,7 @@ def _kill_orphans(spare: FrozenSet[int]) -> None:
 
 
 def reap() -> bool:
-    """Collect all ended children; whether no child is left, not even a live one."""
+    """Reap all ended children; return whether no child is left, ended or live."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -271,26 +275,26 @@ def reap() -> bool:
     return False
 
 
-def mark_lost(folder: str, state: State, why: str) -> State:
-    """Write ``lost`` over a state that nobody will end any more."""
+def mark_lost(folder: str, state: State, reason: str) -> State:
+    """Write ``lost`` to a run that has no supervisor and no guardian any more."""
     enter(state, LOST)
-    state["reason"], state["detail"] = LOST, why
+    state["reason"], state["detail"] = LOST, reason
     write_state(folder, state, durable=True)
     return state
 
 
-def settle(home: str, run: str, state: State, known_dead: bool = False, queue: Optional[str] = None) -> State:
-    """`state`, or the ``lost`` that it has become.
+def refresh_state(home: str, run: str, state: State, known_dead: bool = False, queue: Optional[str] = None) -> State:
+    """Return `state`, or mark the run lost if it has no supervisor and no guardian any more.
 
-    Only this machine may say so: a state root on a shared disk also holds runs
-    of others, whose processes cannot be seen from here.
+    Only for runs of this machine: a state root on a shared disk also contains runs
+    of other machines, whose processes are not visible from here.
 
     Parameters
     ----------
     known_dead
-        Supervisor and guardian are known to be gone, though their pids mean nothing here.
+        Supervisor and guardian are known to have ended, although their pids are not valid here.
     queue
-        The queue folder, whose record of the run tells who looks after it when the state was changed by the job.
+        The queue folder. Its record names the supervisor even if the job has changed the state.
     """
     if state["state"] in TERMINAL or state["state"] == QUEUED or (state.get("node") != node() and not known_dead):
         return state
@@ -301,11 +305,11 @@ def settle(home: str, run: str, state: State, known_dead: bool = False, queue: O
     if record is not None and supervisors(record, {}):
         return state
     folder = run_folder(home, run)
-    # The supervisor's last act is to write the end: it may have come between.
+    # The supervisor may have written the final state meanwhile.
     mark = state.get("mark", "")
     try:
         newer = read_state(folder)
-    except OSError:  # a job put something else in the file's place
+    except OSError:  # a job has replaced the file
         newer = None
     if newer is not None and isinstance(newer.get("version"), int) and isinstance(newer.get("phases"), list):
         state = newer
@@ -313,46 +317,46 @@ def settle(home: str, run: str, state: State, known_dead: bool = False, queue: O
         return state
     if rebooted:
         return mark_lost(folder, state, "the machine was restarted while the job ran")
-    if known_dead:  # and no pid of its state may be touched
+    if known_dead:  # no pid of its state may be signaled
         return mark_lost(folder, state, "supervisor and guardian of the run ended with the container that they ran in")
     stuck = kill_all("%s:%s" % (run, mark), None, state.get("rank"))
-    why = "supervisor and guardian of the run were killed; its processes were removed"
-    return mark_lost(folder, state, why + (" (%s)" % stuck if stuck else ""))
+    detail = "supervisor and guardian of the run were killed; its processes were removed"
+    return mark_lost(folder, state, detail + (" (%s)" % stuck if stuck else ""))
 
 
-def write_state_with_retry(gone: Callable[[], bool], write: Callable[[], Any]) -> None:
-    """Try `write` once a second until the disk takes it; give up when `gone` says that the folder is."""
+def write_state_with_retry(is_removed: Callable[[], bool], write: Callable[[], Any]) -> None:
+    """Call `write` once a second until it succeeds or `is_removed` returns true."""
     while True:
         try:
             write()
             return
         except OSError:
-            if gone():
+            if is_removed():
                 return
             time.sleep(1.0)
 
 
 def seconds_since(moment: float) -> float:
-    """Seconds from the unix time `moment`; a clock set back gives a long time, not a negative one."""
+    """Return the seconds since the Unix time `moment`; infinite if the clock was set back."""
     passed = protocol.wall() - moment
     return passed if passed >= 0 else float("inf")
 
 
-#: Seconds that a run folder may be away at the end of its run before its record is given up.
+#: Seconds that a run folder may be missing at the end of its run before the state is given up.
 FOLDER_RETURN_TIMEOUT_S = float(os.environ.get("AMLTRAIN_FOLDER_RETURN_TIMEOUT") or 20.0)
 
 
 class StateFile:
-    """``state.json`` of one run, whose only writer we are.
+    """``state.json`` of one run; this process is its only writer.
 
-    The folder is held open, so that it is found again after a job has renamed it.
+    The folder is kept open so that it is found even after a job has renamed it.
 
     Parameters
     ----------
     folder
         The run folder.
     submission
-        What ``job.json`` of the folder names, by which a copy of the folder is known.
+        Submission in ``job.json``, which identifies a copy of the folder.
     """
 
     def __init__(self, folder: str, submission: str = "") -> None:
@@ -360,84 +364,84 @@ class StateFile:
         self._submission = submission
         self._handle = -1
         self._written: Optional[Tuple[int, int, int]] = None
-        if LINUX:  # elsewhere a descriptor is no path
+        if LINUX:  # only Linux can use a descriptor as a path
             try:
                 self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError:
                 pass
 
     @property
-    def place(self) -> str:
-        """Path of the folder, wherever it is now."""
+    def path(self) -> str:
+        """Current path of the folder."""
         if self._handle >= 0 and not self._is_ours(self.folder):
-            held = "/proc/self/fd/%d" % self._handle
-            if self._is_ours(held):
-                return held
+            descriptor_path = "/proc/self/fd/%d" % self._handle
+            if self._is_ours(descriptor_path):
+                return descriptor_path
         return self.folder
 
     def exists(self) -> bool:
-        """Whether the folder is somewhere, for as far as we can tell."""
-        return self._is_ours(self.place)
+        """Whether the folder exists, under any name."""
+        return self._is_ours(self.path)
 
     def cancel_requested(self) -> bool:
-        """Whether the file that asks for the run's end is there."""
-        return os.path.lexists(os.path.join(self.place, CANCEL))
+        """Whether the cancel file exists."""
+        return os.path.lexists(os.path.join(self.path, CANCEL))
 
     def save(self, state: Dict[str, Any], durable: bool = False) -> None:
-        """Write a state; see `lifecycle.save`.
+        """Write a state; see `write_state`.
 
         Raises
         ------
         OSError
-            It cannot be written now, or the folder was removed: whoever did that wants no run there.
+            The state cannot be written now, or the folder was removed (and is not created again).
         """
         if self._handle >= 0 and not self.exists():
             raise FileNotFoundError(errno.ENOENT, "the run folder was removed", self.folder)
-        write_state(self.place, state, durable)
+        write_state(self.path, state, durable)
         self._written = self._signature()
 
     def changed(self) -> bool:
-        """Whether somebody else wrote, replaced or removed the file since `save`."""
+        """Whether another process wrote, replaced or removed the file since `save`."""
         return self._written is not None and self._signature() != self._written and self.exists()
 
-    def save_patiently(self, state: Dict[str, Any], tick: Callable[[], None]) -> None:
-        """Write the last state, once a second until the disk takes it; give up when the folder stays away.
+    def save_with_retry(self, state: Dict[str, Any], tick: Callable[[], None]) -> None:
+        """Write the final state, with a retry every second; give up when the folder stays missing.
 
         Parameters
         ----------
         tick
             Called before each try.
         """
-        seen = protocol.mono()
+        last_seen = protocol.mono()
 
         def write() -> None:
             tick()
             self.save(state, durable=True)
 
-        def gone() -> bool:
-            nonlocal seen
+        def is_removed() -> bool:
+            nonlocal last_seen
             if self.exists():
-                seen = protocol.mono()
-            return protocol.mono() - seen > FOLDER_RETURN_TIMEOUT_S
+                last_seen = protocol.mono()
+            return protocol.mono() - last_seen > FOLDER_RETURN_TIMEOUT_S
 
-        write_state_with_retry(gone, write)
+        write_state_with_retry(is_removed, write)
 
     def _signature(self) -> Optional[Tuple[int, int, int]]:
         try:
-            found = os.lstat(os.path.join(self.place, STATE))
+            status = os.lstat(os.path.join(self.path, STATE))
         except OSError:
             return None
-        return found.st_ino, found.st_ctime_ns, found.st_size
+        return status.st_ino, status.st_ctime_ns, status.st_size
 
     def _is_ours(self, folder: str) -> bool:
         try:
-            here = os.stat(folder)
+            status = os.stat(folder)
         except OSError:
             return False
         if self._handle >= 0:
-            held = os.fstat(self._handle)
-            if (here.st_dev, here.st_ino) == (held.st_dev, held.st_ino):
-                return held.st_nlink > 0 and os.path.isdir(folder)
+            held_status = os.fstat(self._handle)
+            if (status.st_dev, status.st_ino) == (held_status.st_dev, held_status.st_ino):
+                return held_status.st_nlink > 0 and os.path.isdir(folder)
         if not self._submission:
             return self._handle < 0
         try:

@@ -1,7 +1,7 @@
-"""The supervisor: starts one job, waits for its end, and writes down what became of it.
+"""Supervisor: starts one job, waits for its end and writes its outcome.
 
-Single-threaded; it sleeps in ``poll`` and is woken by signals (a child ended,
-somebody cancels), by the guardian's death and by deadlines of the monotonic clock.
+Single-threaded; it sleeps in ``poll`` and is woken by signals (end of a child,
+cancel), by the death of the guardian and by deadlines of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .outcome import GPU_UNUSED, Outcome, classify, oom_counters, oom_happened
 from .process import Assignment, LaunchFailed, NoProcess, SinkPlace, serve_sink, start
 from .run_state import StateFile
 
-#: Seconds that children get after their rank has ended in a cancel.
+#: Seconds for children to end after their rank has ended because of a cancel.
 LEFTOVER_GRACE_S = 1.0
 
-#: The sampler and the sink are forked this long after the job (seconds).
+#: Seconds between the start of the job and the fork of sampler and sink.
 HELPERS_DELAY_S = 0.15
 
 #: Seconds between tries to start a job while no process can be forked.
@@ -37,34 +37,34 @@ FORK_RETRY_S = 1.0
 
 
 class Helpers(Protocol):
-    """The helper processes of a run: which there are, and how each is forked."""
+    """The helper processes of a run."""
 
     sampler: Helper
     sink: Helper
-    #: All of them.
+    #: All helpers.
     every: List[Helper]
-    #: Where the MLflow sink listens; ``None`` without a sink.
+    #: Socket of the MLflow sink; ``None`` without a sink.
     place: Optional[SinkPlace]
 
     def open_sink(self) -> None:
-        """Let the sink listen, if the job has one."""
+        """Open the socket of the sink, if the job has one."""
 
     def first(self, poll: select.poll) -> List[Helper]:
-        """Return those that a job starts with."""
+        """Return the helpers that are started with the job."""
 
     def fork(self, helper: Helper, ready: Optional[int] = None) -> None:
-        """Fork one; the sampler writes a byte to `ready` when it has read the GPUs once."""
+        """Fork a helper; the sampler writes a byte to `ready` after its first GPU reading."""
 
 
 class JobHost(Protocol):
-    """Who started the supervisor of a job: the agent's queue, or a service that has a place for the job.
+    """Environment of a supervisor: the queue of the agent, or a service that runs the job.
 
     Attributes
     ----------
     node
         Number of this machine within the run.
     told_detail
-        Said of a run that was ended by a signal to its supervisor.
+        Detail of a run that was ended by a signal to its supervisor.
     keeps_state
         Whether this process writes the run's state.
     """
@@ -78,31 +78,31 @@ class JobHost(Protocol):
         """Whether GPUs may have to be read before the job starts."""
 
     def is_sampled(self) -> Optional[bool]:
-        """Whether another process's sampler has read the GPUs; ``None``: our own reads them."""
+        """Whether the sampler of another process has read the GPUs; ``None`` if our own sampler reads them."""
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start the job's process."""
+        """Start the process of the job."""
 
     def ask(self, run: Supervisor) -> None:
-        """Ask the job's processes to end."""
+        """Request the processes of the job to end."""
 
     def cancel_requested(self, run: Supervisor) -> bool:
-        """Whether somebody asked for a cancel, by other means than a signal to us."""
+        """Whether a cancel was requested by other means than a signal to the supervisor."""
 
     def apart(self) -> FrozenSet[int]:
-        """Pids that a look at the process table must not take for the run's."""
+        """Return pids that do not belong to the run, with their descendants."""
 
     def signaled(self, run: Supervisor, number: int) -> None:
-        """A signal came to us."""
+        """Handle a signal to the supervisor."""
 
     def heard(self, handles: List[int]) -> None:
-        """Descriptors that have news."""
+        """Handle readable descriptors."""
 
     def tick(self, run: Supervisor) -> None:
-        """Called at each turn of the loop."""
+        """Called in each iteration of the loop."""
 
     def cannot_save(self, error: OSError) -> None:
-        """The state could not be written; it is tried again."""
+        """Handle a failed write of the state, which is retried."""
 
     def save_last(self, run: Supervisor) -> None:
         """Write the final state."""
@@ -118,30 +118,30 @@ class QueueHelpers:
         self.place: Optional[SinkPlace] = None
 
     def open_sink(self) -> None:
-        """Let the sink listen, if the job has one."""
+        """Open the socket of the sink, if the job has one."""
         tracking = self.task.job["tracking"]
         if tracking.get("mode") == "sink" and tracking.get("run_id"):
             self.place = open_sink_place(self.task.folder)
 
     def first(self, poll: select.poll) -> List[Helper]:
-        """Return those that a job starts with."""
+        """Return the helpers that are started with the job."""
         return [self.sampler] if self.place is None else [self.sampler, self.sink]
 
     def fork(self, helper: Helper, ready: Optional[int] = None) -> None:
-        """Fork one."""
-        task, place = self.task, self.place
-        if helper is self.sink and place is not None:
-            helper.fork(task.folder, lambda: serve_sink(task, place), [place.socket.fileno()])
+        """Fork a helper."""
+        task, sink = self.task, self.place
+        if helper is self.sink and sink is not None:
+            helper.fork(task.folder, lambda: serve_sink(task, sink), [sink.socket.fileno()])
         else:
             keep = [] if ready is None else [ready]
             helper.fork(task.folder, lambda: sampler.run(task.folder, os.getppid(), task.devices, ready), keep)
 
 
 class QueueHost:
-    """A job of the queue: its guardian and files of the run folder reach it."""
+    """Host of a job of the queue, controlled by its guardian and by files of the run folder."""
 
     node = 0
-    told_detail = "its supervisor was told to end by SIGTERM, as at a shutdown"
+    told_detail = "its supervisor received SIGTERM, as at a shutdown"
     keeps_state = True
 
     def __init__(self, task: Assignment) -> None:
@@ -153,50 +153,50 @@ class QueueHost:
         return bool(self.task.devices)
 
     def is_sampled(self) -> Optional[bool]:
-        """Our own sampler reads the GPUs."""
+        """Return ``None``: our own sampler reads the GPUs."""
         return None
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start the job's process."""
+        """Start the process of the job."""
         return start(self.task, self.helpers.place)
 
     def ask(self, run: Supervisor) -> None:
         """Send SIGTERM to every process of the run."""
         rows = run.members()
         send(rows, signal.SIGTERM)
-        send(rows, signal.SIGCONT)  # a stopped process would not hear it
+        send(rows, signal.SIGCONT)  # a stopped process would not handle SIGTERM
 
     def cancel_requested(self, run: Supervisor) -> bool:
-        """Whether the run folder has a request for a cancel."""
+        """Whether the run folder contains the cancel file."""
         return run.file.cancel_requested()
 
     def apart(self) -> FrozenSet[int]:
-        """Processes of other runs and of the agent."""
+        """Return processes of other runs and of the agent."""
         return protected_pids(self.task.queue, self.task.home, self.task.job["run"])
 
     def signaled(self, run: Supervisor, number: int) -> None:
-        """SIGTERM ends the run."""
+        """End the run on SIGTERM."""
         run.told_to_end = run.told_to_end or number == signal.SIGTERM
 
     def heard(self, handles: List[int]) -> None:
-        """Nothing else is listened to."""
+        """Do nothing: there are no further descriptors."""
 
     def tick(self, run: Supervisor) -> None:
-        """Nothing else is to be done."""
+        """Do nothing: the queue needs no further work."""
 
     def cannot_save(self, error: OSError) -> None:
-        """Log it."""
+        """Log the error."""
         log_line(self.task.folder, "supervisor: cannot write the state: %s" % error)
 
     def save_last(self, run: Supervisor) -> None:
-        """Write the final state, whatever time the disk takes; the guardian hears it first."""
-        run.heart.tell(run.state)
-        run.file.save_patiently(run.state, run.heart.beat)
+        """Send the final state to the guardian, then write it, with retries on a full disk."""
+        run.heart.send_state(run.state)
+        run.file.save_with_retry(run.state, run.heart.beat)
         resume(run.state["guardian"])
 
 
 def open_sink_place(folder: str) -> Optional[SinkPlace]:
-    """Return where a sink listens; ``None``, and a line in the log, where it cannot."""
+    """Open the socket of a sink; log an error and return ``None`` if that fails."""
     try:
         return SinkPlace()
     except OSError as error:
@@ -205,16 +205,16 @@ def open_sink_place(folder: str) -> Optional[SinkPlace]:
 
 
 class Supervisor:
-    """One run. See the module's docstring.
+    """Supervises one run from its start to its final state.
 
     Parameters
     ----------
     host
-        Who started us.
+        Environment of the supervisor.
     wakeup
-        Descriptor that becomes readable when a signal comes.
+        Descriptor that becomes readable when a signal arrives.
     guarded
-        Descriptor that tells the guardian's death; ``None`` without a guardian.
+        Descriptor that reports the death of the guardian; ``None`` without a guardian.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Supervisor:
         self.state = task.state
         self.heart = heart or Heartbeat(None)
         self.file = StateFile(task.folder, str(task.job.get("submission") or ""))
-        self.guarded = guarded
+        self.guardian_pipe = guarded
         self.wakeup = wakeup
         self.poll = select.poll()
         if guarded is not None:
@@ -243,14 +243,14 @@ class Supervisor:
         self.stopped: Optional[str] = None
         self.unused: Optional[Dict[str, str]] = None
         self.kill_at: Optional[float] = None
-        self.unsaved: Optional[float] = None
+        self.retry_save_at: Optional[float] = None
         self.told_to_end = False
         self.outcome: Optional[Outcome] = None
 
     # -- life ------------------------------------------------------------------
 
     def run(self) -> None:
-        """From the start of the job to its final state."""
+        """Run the job from its start to its final state."""
         self.began = protocol.mono()
         state = self.state
         state["devices"], state["cpu_slot"] = self.task.devices, self.task.cpu_slot
@@ -259,17 +259,17 @@ class Supervisor:
         run_state.enter(state, RUNNING, self.task.queued_for, self.task.assigned)
         self.save()
         testing.hit("before_start")
-        if self._cancel_asked():
+        if self._cancel_requested():
             self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
             return
         self.helpers.open_sink()
         if self.host.has_gpus():
-            self._look_before()
-            if self._cancel_asked() or self.told_to_end:
+            self._read_gpus_before_start()
+            if self._cancel_requested() or self.told_to_end:
                 self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
                 return
         try:
-            self.rank = self._start_patiently()
+            self.rank = self._start_with_retry()
         except LaunchFailed as error:
             self._end(Outcome(FAILED, "launch", "could not be started: %s" % error, None, None))
             return
@@ -283,42 +283,42 @@ class Supervisor:
         self.began = protocol.mono()
         state["rank"] = identity(self.rank.pid) or {"pid": self.rank.pid, "start": None}
         self.save()
-        # The job's first moments are its own: on two cores these forks would double the
-        # time to its first line. The sink's socket listens already; who connects waits.
+        # Delay the helpers: on two cores these forks would double the time to the first line
+        # of the job. The socket of the sink listens already, so clients only wait.
         for helper in self.helpers.first(self.poll):
             if not helper.pid:
                 helper.due = self.began + HELPERS_DELAY_S
         while self.status is None:
             self._wait()
-            self._act()
+            self._step()
         oom = oom_happened(before, oom_counters())
         self._end(classify(self.status, self.stopped, self.task.job["timeout"], oom, self.unused))
 
-    def _start_patiently(self) -> Optional[subprocess.Popen[bytes]]:
-        """Start the job; while no process can be forked it waits and says so. ``None`` when it was canceled."""
+    def _start_with_retry(self) -> Optional[subprocess.Popen[bytes]]:
+        """Start the job, with retries while no process can be forked; return ``None`` if it was canceled."""
         while True:
             try:
                 process = self.host.start()
                 break
             except NoProcess as error:
-                why = "waits for a process: none can be started now (%s)" % error
-            if self.state["detail"] != why:
-                log_line(self.task.folder, "supervisor: the job %s" % why)
-                self.state["detail"] = why
+                detail = "waits because no process can be started now (%s)" % error
+            if self.state["detail"] != detail:
+                log_line(self.task.folder, "supervisor: the job %s" % detail)
+                self.state["detail"] = detail
                 run_state.enter(self.state, QUEUED, protocol.mono() - self.began)
                 self.save()
             until = protocol.mono() + FORK_RETRY_S
             while protocol.mono() < until:
                 self.listen(until - protocol.mono())
-                if self._cancel_asked() or self.told_to_end:
+                if self._cancel_requested() or self.told_to_end:
                     return None
         if self.state["state"] == QUEUED:
             self.state["detail"] = ""
             run_state.enter(self.state, RUNNING)
         return process
 
-    def _look_before(self) -> None:
-        """Let a sampler read what is on our GPUs before us; a slow driver does not hold up a cancel."""
+    def _read_gpus_before_start(self) -> None:
+        """Let a sampler read the GPUs before the job starts; a slow driver does not block a cancel."""
         if self.host.is_sampled() is not None:
             until = protocol.mono() + READY_TIMEOUT_S
             while not self.host.is_sampled() and protocol.mono() < until and not self.told_to_end:
@@ -328,42 +328,42 @@ class Supervisor:
         self.helpers.fork(self.helpers.sampler, ready.writer)
         os.close(ready.writer)
         self.poll.register(ready.reader, select.POLLIN)
-        asked = came = False
-        while not asked:
+        is_done = is_ready = False
+        while not is_done:
             pause = ready.until - protocol.mono()
-            if pause <= 0 or self._cancel_asked() or self.told_to_end:
+            if pause <= 0 or self._cancel_requested() or self.told_to_end:
                 break
             if ready.reader in self.listen(min(pause, 0.5)):
-                asked, came = True, ready.came()
+                is_done, is_ready = True, ready.came()
         self.poll.unregister(ready.reader)
         ready.close()
-        if not came:
-            log_line(self.task.folder, "supervisor: what was on the GPUs before the run was not read in time")
+        if not is_ready:
+            log_line(self.task.folder, "supervisor: the GPUs were not read in time before the start of the run")
 
     def _wait(self) -> None:
         deadlines = [protocol.mono() + self.gpu_guard.period]
         limit = self.task.job["timeout"]
         if limit is not None and self.stopped is None:
             deadlines.append(self.began + limit)
-        for moment in (self.kill_at, self.unsaved, *(helper.due for helper in self.helpers.every)):
+        for moment in (self.kill_at, self.retry_save_at, *(helper.due for helper in self.helpers.every)):
             if moment is not None:
                 deadlines.append(moment)
         self.listen(max(0.0, min(deadlines) - protocol.mono()))
 
     def listen(self, pause: float) -> List[int]:
-        """Sleep until something happens, `pause` seconds at most; descriptors with news."""
+        """Sleep until an event, at most `pause` seconds; return the readable descriptors."""
         self.heart.beat()
-        news = [handle for handle, _ in self.poll.poll(pause * 1000 + 1)]
-        if self.wakeup in news:
+        readable = [handle for handle, _ in self.poll.poll(pause * 1000 + 1)]
+        if self.wakeup in readable:
             for number in drain(self.wakeup):
                 self.host.signaled(self, number)
-        self.host.heard(news)
-        if self.guarded is not None and self.guarded in news:
-            self.poll.unregister(self.guarded)
-            log_line(self.task.folder, "supervisor: the guardian was killed; going on without it")
-        return news
+        self.host.heard(readable)
+        if self.guardian_pipe is not None and self.guardian_pipe in readable:
+            self.poll.unregister(self.guardian_pipe)
+            log_line(self.task.folder, "supervisor: the guardian was killed; continuing without it")
+        return readable
 
-    def _act(self) -> None:
+    def _step(self) -> None:
         self.host.tick(self)
         self.reap()
         now = protocol.mono()
@@ -372,12 +372,12 @@ class Supervisor:
         resume(self.state["guardian"])
         changed = self.file.changed()
         if changed:
-            log_line(self.task.folder, "supervisor: state.json was changed by somebody else; writing it again")
+            log_line(self.task.folder, "supervisor: state.json was changed by another process; writing it again")
         if self.gpu_guard.look(self.state) or changed:
             self.save()
         limit = self.task.job["timeout"]
         if self.stopped is None:
-            if self._cancel_asked() or self.told_to_end:
+            if self._cancel_requested() or self.told_to_end:
                 self._stop(CANCELED)
             elif limit is not None and now >= self.began + limit:
                 self._stop("timeout")
@@ -392,25 +392,25 @@ class Supervisor:
                 continue
             if self.file.exists():
                 self.helpers.fork(helper)
-            else:  # it would make the run folder anew
+            else:  # a helper would create the removed run folder again
                 helper.died()
-        if self.unsaved is not None and now >= self.unsaved:
+        if self.retry_save_at is not None and now >= self.retry_save_at:
             self.save()
 
-    def _stop(self, why: str) -> None:
-        """Ask every process of the run to end; remember when to stop asking."""
+    def _stop(self, reason: str) -> None:
+        """Request every process of the run to end; set the deadline for SIGKILL."""
         grace = self.task.job["grace"]
-        self.stopped = why
+        self.stopped = reason
         self.kill_at = protocol.mono() + grace
         self.host.ask(self)
-        what = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used"}.get(why, "time limit reached")
-        self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (what, grace)
+        cause = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used"}.get(reason, "time limit reached")
+        self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (cause, grace)
         self.save()
 
     # -- processes ---------------------------------------------------------------
 
-    def _tell_status(self) -> None:
-        """Tell the guardian how the rank ended before it is reaped: if we are stopped then, nobody else knows it."""
+    def _report_status(self) -> None:
+        """Send the wait status of the rank to the guardian before reaping, in case this process is stopped."""
         if self.rank is None or self.status is not None or not hasattr(os, "waitid"):
             return
         try:
@@ -421,11 +421,11 @@ class Supervisor:
             status = ended.si_status
             status = status << 8 if ended.si_code == os.CLD_EXITED else status
             status |= 0x80 if ended.si_code == os.CLD_DUMPED else 0
-            self.heart.tell(dict(self.state, rank_status=status))
+            self.heart.send_state(dict(self.state, rank_status=status))
 
     def reap(self) -> None:
-        """Take in which of our children have ended."""
-        self._tell_status()
+        """Reap ended children: the rank and helpers."""
+        self._report_status()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -435,7 +435,7 @@ class Supervisor:
                 return
             if self.rank is not None and pid == self.rank.pid:
                 self.status = status
-                self.rank.returncode = 0  # reaped: Popen must not look for it again
+                self.rank.returncode = 0  # reaped: Popen must not wait for it again
             for helper in self.helpers.every:
                 if pid == helper.pid:
                     text = "supervisor: the %s ended (status %d); starting it again" % (helper.name, status)
@@ -443,11 +443,11 @@ class Supervisor:
                     helper.died()
 
     def members(self) -> List[Any]:
-        """Rows of the process table that are the run's."""
-        return members(self.task.mark, os.getpid(), self._ours(), None, self.host.apart())
+        """Return the processes of the run."""
+        return members(self.task.mark, os.getpid(), self._excluded_pids(), None, self.host.apart())
 
-    def _ours(self) -> FrozenSet[int]:
-        """Pids of ours that a run's end leaves alone."""
+    def _excluded_pids(self) -> FrozenSet[int]:
+        """Return pids of guardian and helpers, which the end of the run does not kill."""
         guardian = (self.state["guardian"] or {}).get("pid", 0)
         return frozenset({guardian, *(helper.pid for helper in self.helpers.every)}) - {0}
 
@@ -460,17 +460,19 @@ class Supervisor:
             run_state.enter(state, FINALIZING, protocol.mono() - self.began)
             self.save()
         finalizing = protocol.mono()
-        gentle = 0.0
+        grace_s = 0.0
         if self.kill_at is not None:
-            gentle = max(0.0, min(LEFTOVER_GRACE_S, self.kill_at - protocol.mono()))
+            grace_s = max(0.0, min(LEFTOVER_GRACE_S, self.kill_at - protocol.mono()))
         tick = self.heart.beat
-        # One look here: what it misses is our child, and no child may be left when the helpers are gone.
-        stuck = run_state.kill_all(self.task.mark, os.getpid(), None, self._ours(), gentle, apart(), 1, tick)
+        # One scan suffices here: missed processes are our children, and the second call checks for children.
+        stuck = run_state.kill_all(self.task.mark, os.getpid(), None, self._excluded_pids(), grace_s, apart(), 1, tick)
         for helper in (self.helpers.sampler, self.helpers.sink):
             dismiss(helper.pid)
             tick()
         if not stuck and not run_state.reap():
-            stuck = run_state.kill_all(self.task.mark, os.getpid(), None, self._ours(), 0.0, apart(), tick=tick)
+            stuck = run_state.kill_all(
+                self.task.mark, os.getpid(), None, self._excluded_pids(), 0.0, apart(), tick=tick
+            )
         self.gpu_guard.close(state)
         details = [outcome.detail]
         life = failure_cause.Life(self.began, finalizing, self.stopped)
@@ -480,7 +482,7 @@ class Supervisor:
             details.append(cause["text"])
         if stuck:
             details.append("left-over processes " + stuck)
-        if outcome.reason == CANCELED and self.told_to_end and not self._cancel_asked():
+        if outcome.reason == CANCELED and self.told_to_end and not self._cancel_requested():
             details.append(self.host.told_detail)
         state["detail"] = "; ".join(text for text in details if text)
         state["reason"], state["exit_code"], state["signal"] = outcome.reason, outcome.exit_code, outcome.signal
@@ -490,18 +492,18 @@ class Supervisor:
         self.host.save_last(self)
         testing.hit("after_final_state")
 
-    def _cancel_asked(self) -> bool:
+    def _cancel_requested(self) -> bool:
         return self.host.cancel_requested(self)
 
     def save(self) -> None:
-        """Write the state; with a full disk try again later, the job goes on."""
+        """Write the state; on a full disk retry later while the job continues."""
         if not self.host.keeps_state:
             return
-        self.heart.tell(self.state)
+        self.heart.send_state(self.state)
         try:
             self.file.save(self.state)
-            self.unsaved = None
+            self.retry_save_at = None
         except OSError as error:
-            if self.unsaved is None:
+            if self.retry_save_at is None:
                 self.host.cannot_save(error)
-            self.unsaved = protocol.mono() + 1.0
+            self.retry_save_at = protocol.mono() + 1.0
