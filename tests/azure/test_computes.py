@@ -412,4 +412,4 @@ def test_a_silent_azure_is_waited_for(azure_env: Azure, make: Make, run: Callabl
     life = make(AmlComputeTarget(name="slow", size=CPU))
     run(life.create(hear))
     assert run(life.state()).state == "ready"
-    assert any("no answer at the moment" in text for text in told), told
+    assert any("Azure does not answer" in text for text in told), told

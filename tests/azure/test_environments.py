@@ -103,7 +103,7 @@ def test_of_an_image_nothing_is_said_and_nothing_derived(api: Any, azure: Azure)
     ).cancel()
     name, sent = made(azure)
     assert not sent.get("condaFile")
-    with pytest.raises(EnvironmentFailed, match="which packages are in it is not told"):
+    with pytest.raises(EnvironmentFailed, match="packages are unknown"):
         submit(f"--target cpu --env {name} --derive-env", "print(1)").accepted(DEADLINE)
 
 
@@ -114,7 +114,7 @@ def test_of_an_image_nothing_is_said_and_nothing_derived(api: Any, azure: Azure)
 def test_a_name_that_is_none_says_what_to_type(api: Any, name: str, hint: str) -> None:
     with pytest.raises(EnvironmentFailed) as caught:
         submit(f"--target cpu --env {name}", "print(1)").accepted(DEADLINE)
-    assert f"There is no environment '{name}' in lab. " in str(caught.value) and hint in str(caught.value)
+    assert f"there is no environment '{name}' in lab. " in str(caught.value) and hint in str(caught.value)
 
 
 @pytest.mark.parametrize("listed", ["no", "null", "yes"])

@@ -29,7 +29,7 @@ def test_a_torn_frame_is_the_end() -> None:
 
 
 def test_what_is_no_frame_is_refused_before_it_is_read() -> None:
-    with pytest.raises(ValueError, match="a frame of 1751477356 bytes"):
+    with pytest.raises(ValueError, match="1751477356"):
         framing.read(pieces(b"hello", 100))
 
 

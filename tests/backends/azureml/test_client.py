@@ -189,7 +189,7 @@ def test_a_change_of_the_environment_reaches_a_process_that_runs(ask, loop, root
 
     async def of_process():
         link = client_of(loop, root)
-        return link._rpc._sent["AZURE_CLIENT_ID"]
+        return link._rpc._sent_environ["AZURE_CLIENT_ID"]
 
     assert loop.call(of_process(), 10).endswith("0001")
     monkeypatch.delenv("AZURE_CLIENT_ID")

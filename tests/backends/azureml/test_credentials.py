@@ -70,7 +70,7 @@ def test_a_managed_identity_is_looked_for_briefly(metadata, monkeypatch, answer,
 def test_nobody_is_found_out_soon_and_said_plainly(metadata, monkeypatch):
     monkeypatch.setenv("AMLTRAIN_AZURE_IMDS", "0.3")
     metadata(None)
-    with pytest.raises(AuthenticationError, match=r"^Nobody is signed in to Azure here .*--sign-in device$"):
+    with pytest.raises(AuthenticationError, match=r"^Not signed in .*--sign-in device$"):
         next(auth.candidates())
 
 

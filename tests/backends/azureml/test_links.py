@@ -24,7 +24,7 @@ from jupyter_amltrain.backends.azureml.service import links
     ],
 )
 def test_addresses_are_plain(told: str | None, shown: str) -> None:
-    assert links.plain(told) == shown
+    assert links.safe_url(told) == shown
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_kinds_in_every_spelling(spelled: str | None, kind: str) -> None:
 def test_service_that_failed_says_the_message_of_its_error(error: Any, hint: str) -> None:
     place: Any = SimpleNamespace(resource_group="g", workspace="w")
     told = {"type": "JupyterLab", "error": error, "endpoint": None}
-    assert links._door(place, "job", "lab", told, "")["hint"] == hint
+    assert links._link(place, "job", "lab", told, "")["hint"] == hint
