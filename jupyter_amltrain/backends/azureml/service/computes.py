@@ -35,7 +35,7 @@ def list_all(call: ServiceCall, *, workspace: str) -> list[Row]:
 
 
 def get(call: ServiceCall, *, workspace: str, name: str) -> Row | None:
-    """Return one compute; ``None`` if there is none of that name."""
+    """Return one compute; ``None`` if no compute has that name."""
     return find(call.cloud.workspace(workspace), name)
 
 
@@ -412,7 +412,7 @@ def create(call: ServiceCall, *, workspace: str, kind: str, name: str, settings:
 
 
 def adopt_existing(call: ServiceCall, ws: Workspace, kind: str, name: str, settings: Mapping[str, Any]) -> Row | None:
-    """Return an existing compute with the same settings when it is ready; ``None`` if there is none of that name.
+    """Return an existing compute with the same settings when it is ready; ``None`` if no compute has that name.
 
     Raises
     ------

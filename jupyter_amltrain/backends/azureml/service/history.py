@@ -94,7 +94,7 @@ def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
 
 
 def record(workspace: Workspace, name: str) -> dict[str, Any] | None:
-    """Return the record of a run, which lists no log files; ``None`` if there is none of that name."""
+    """Return the record of a run, which lists no log files; ``None`` if no run has that name."""
     answer = workspace.data.get(
         f"{workspace.history}/runs/{quote(name, safe='')}", api=http.HISTORY, ok=(200, 404), act=f"look at job {name}"
     )
