@@ -79,7 +79,7 @@ def test_models_of_a_job(api: Any, workspace: str, tmp_path: Path) -> None:
     assert (tmp_path / "one" / "weights.bin").read_bytes() == b"12345"
     for text, said in {
         f"register a --run {run.handle} --path outputs/other": "outputs/other",
-        f"register a --run {run.handle} --path outputs/net/sub --type mlflow_model": "no MLmodel file",
+        f"register a --run {run.handle} --path outputs/net/sub --type mlflow_model": "file MLmodel is missing",
         f"download digits --to {tmp_path / 'one'} --workspace {workspace}": "nothing is overwritten",
     }.items():
         with pytest.raises(CommandError, match=said):
