@@ -1,4 +1,4 @@
-"""Takes every request: logs it, lets faults hit it, checks its token and workspace, gives it to its handler."""
+"""Request dispatcher: logs each request, applies faults, checks token and workspace, and calls the handler."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from azureml_emulator.faults import Fault
 from azureml_emulator.routing import Call, Refused, Route, kind_of
 from azureml_emulator.world import World
 
-#: Modules with a ``routes`` table, in order; the first row that matches answers. One that is not there is left out.
-ROOMS = (
+#: Modules with a ``routes`` table, in order; the first matching route is used. Missing modules are skipped.
+MODULES = (
     "entra",
     "arm",
     "workspaces",
@@ -41,9 +41,9 @@ ROOMS = (
 
 
 def rows() -> list[Route]:
-    """All routes of all rooms."""
-    found: list[Route] = []
-    for name in ROOMS:
+    """Return the routes of all modules."""
+    all_routes: list[Route] = []
+    for name in MODULES:
         full = f"azureml_emulator.{name}"
         try:
             module = importlib.import_module(full)
@@ -51,45 +51,45 @@ def rows() -> list[Route]:
             if error.name != full:
                 raise
             continue
-        found += module.routes.rows if hasattr(module, "routes") else []
-    return found
+        all_routes += module.routes.rows if hasattr(module, "routes") else []
+    return all_routes
 
 
 class App:
-    """The TLS side of the emulator, for all host names at once."""
+    """The emulator's application for all emulated host names."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self._rows = rows()
-        self._asked = 0
+        self._request_count = 0
 
     def application(self) -> web.Application:
-        """The aiohttp application; bodies may be 4 GiB."""
-        made = web.Application(client_max_size=4 << 30)
-        made.router.add_route("*", "/{tail:.*}", self.take)
-        return made
+        """Return the aiohttp application; request bodies may be up to 4 GiB."""
+        application = web.Application(client_max_size=4 << 30)
+        application.router.add_route("*", "/{tail:.*}", self.take)
+        return application
 
     def control(self) -> web.Application:
-        """The tests' own door: handlers of kind ``control``, without log, faults and tokens.
+        """Return the control API for tests: handlers of kind ``control``, without log, faults and tokens.
 
-        Its paths begin with the secret of this start; nothing of other requests is read.
+        Its paths start with the secret of this process; other requests are rejected unread.
         """
 
         async def take(request: web.Request) -> web.StreamResponse:
             secret, slash, path = request.rel_url.path.removeprefix("/").partition("/")
-            known = hmac.compare_digest(secret.encode("utf-8", "replace"), self.world.control_secret.encode())
-            if not known or peers.is_foreign(request.transport):
+            is_authorized = hmac.compare_digest(secret.encode("utf-8", "replace"), self.world.control_secret.encode())
+            if not is_authorized or peers.is_foreign(request.transport):
                 return web.Response(status=403)
             body = await request.read()
             return await self._answer(request, "control", slash + path, body, {})
 
-        made = web.Application()
-        made.router.add_route("*", "/{tail:.*}", take)
-        return made
+        application = web.Application()
+        application.router.add_route("*", "/{tail:.*}", take)
+        return application
 
     async def take(self, request: web.Request) -> web.StreamResponse:
-        """One request from first to last."""
-        began = time.monotonic()
+        """Handle one request."""
+        started_at = time.monotonic()
         host = request.host.partition(":")[0].lower()
         path = request.rel_url.path
         body = await request.read()
@@ -107,24 +107,27 @@ class App:
             entry["status"] = 429
             return throttled
         if fault is not None and fault.status is not None:
-            made: web.StreamResponse = _faulty(fault)
+            response: web.StreamResponse = _faulty(fault)
         else:
-            made = await self._answer(request, host, path, body, entry)
-        entry["status"] = made.status
-        entry["ms"] = round((time.monotonic() - began) * 1000, 1)
+            response = await self._answer(request, host, path, body, entry)
+        entry["status"] = response.status
+        entry["ms"] = round((time.monotonic() - started_at) * 1000, 1)
         if fault is not None and (fault.cut or fault.rate):
-            return await self._send_part(request, made, fault, entry)
-        return made
+            return await self._send_part(request, response, fault, entry)
+        return response
 
     def _throttled(self, host: str) -> web.Response | None:
-        """Every ninth request to ARM or the data plane by the switch ``throttle`` (assumed: the gateway's envelope)."""
-        how = self.world.switches["throttle"]
-        if not how or kind_of(host) not in ("arm", "data"):
+        """Reject every ninth request to ARM or the data plane if the switch ``throttle`` is set.
+
+        Assumed: the gateway's error envelope.
+        """
+        mode = self.world.switches["throttle"]
+        if not mode or kind_of(host) not in ("arm", "data"):
             return None
-        self._asked += 1
-        if self._asked % 9:
+        self._request_count += 1
+        if self._request_count % 9:
             return None
-        wait = {"Retry-After": "1"} if how == "header" else {}
+        wait = {"Retry-After": "1"} if mode == "header" else {}
         return arm.gateway_error(429, "TooManyRequests", "The request is being throttled.", wait)
 
     async def _answer(
@@ -144,7 +147,7 @@ class App:
                 from azureml_emulator import workspaces
 
                 workspaces.check(call)
-            made = await row.handler(call)
+            result = await row.handler(call)
         except Refused as refused:
             return refused.answer
         except asyncio.CancelledError:
@@ -152,7 +155,7 @@ class App:
         except Exception as error:
             self.world.problems.append(f"{request.method} {host}{path}: {traceback.format_exc()}")
             return arm.gateway_error(500, "InternalServerError", f"emulator: {type(error).__name__}: {error}")
-        return made if isinstance(made, web.StreamResponse) else arm.answer(made)
+        return result if isinstance(result, web.StreamResponse) else arm.answer(result)
 
     def _find(self, kind: str | None, method: str, path: str) -> tuple[Route | None, dict[str, str]]:
         for row in self._rows:
@@ -169,23 +172,23 @@ class App:
         return web.Response(status=500)
 
     async def _send_part(
-        self, request: web.Request, made: web.StreamResponse, fault: Fault, entry: dict[str, Any]
+        self, request: web.Request, response: web.StreamResponse, fault: Fault, entry: dict[str, Any]
     ) -> web.StreamResponse:
-        """Promise the whole length; send it slowly, or only the first bytes and break the connection."""
-        whole = bytes(getattr(made, "body", b"") or b"")
-        headers = {name: value for name, value in made.headers.items() if name.lower() != "content-length"}
-        half = web.StreamResponse(status=made.status, headers={**headers, "Content-Length": str(len(whole))})
-        await half.prepare(request)
-        upto = len(whole) if fault.cut is None else fault.cut
-        step = max(1, int(fault.rate / 10)) if fault.rate else max(1, upto)
-        for at in range(0, upto, step):
-            await half.write(whole[at : min(at + step, upto)])
+        """Announce the full length, then send slowly, or send only the first bytes and break the connection."""
+        body = bytes(getattr(response, "body", b"") or b"")
+        headers = {name: value for name, value in response.headers.items() if name.lower() != "content-length"}
+        stream = web.StreamResponse(status=response.status, headers={**headers, "Content-Length": str(len(body))})
+        await stream.prepare(request)
+        end = len(body) if fault.cut is None else fault.cut
+        step = max(1, int(fault.rate / 10)) if fault.rate else max(1, end)
+        for start in range(0, end, step):
+            await stream.write(body[start : min(start + step, end)])
             if fault.rate:
                 await asyncio.sleep(0.1)
         if fault.cut is not None:
             return self._cut(request, entry)
-        await half.write_eof()
-        return half
+        await stream.write_eof()
+        return stream
 
 
 def _faulty(fault: Fault) -> web.Response:

@@ -1,4 +1,4 @@
-"""Shapes of ARM: answers, lists, the three error envelopes, long operations.
+"""Shapes of ARM: responses, lists, the three error envelopes, long-running operations.
 
 Source: the recordings (azureml_emulator/data/recordings, INDEX.md "Across files"). Where no recording shows a shape the
 docstring says "assumed".
@@ -24,43 +24,43 @@ HOST = "https://management.azure.com"
 
 
 def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """`data` as compact JSON; a ``Content-Type`` of `headers` counts."""
-    given = {name: value for name, value in (headers or {}).items() if name.lower() != "content-type"}
-    made = web.Response(
+    """Return `data` as compact JSON; a ``Content-Type`` in `headers` takes precedence."""
+    other_headers = {name: value for name, value in (headers or {}).items() if name.lower() != "content-type"}
+    response = web.Response(
         body=json.dumps(data).encode(),
         status=status,
         content_type="application/json",
         charset="utf-8",
-        headers=given,
+        headers=other_headers,
     )
     for name, value in (headers or {}).items():
         if name.lower() == "content-type":
-            made.headers["Content-Type"] = value
-    return made
+            response.headers["Content-Type"] = value
+    return response
 
 
 def empty(status: int, headers: Mapping[str, str] | None = None) -> web.Response:
-    """No body and no Content-Type, as 202 and the 404 of a missing compute are (recording 11b)."""
-    made = web.Response(status=status, headers=dict(headers or {}))
-    made.headers.popall("Content-Type", None)
-    return made
+    """Return a response without body and Content-Type, such as 202 and the 404 of a missing compute (recording 11b)."""
+    response = web.Response(status=status, headers=dict(headers or {}))
+    response.headers.popall("Content-Type", None)
+    return response
 
 
 def created(call: Call, data: dict[str, Any]) -> web.Response:
-    """201 of an asset or job: ``Location`` is its own url with api-version."""
+    """Return the 201 of an asset or job; ``Location`` is its own URL with api-version."""
     return answer(data, 201, {"Location": f"{HOST}{data['id']}?api-version={call.api_version}"})
 
 
 def page(call: Call, items: Iterable[Any], size: int | None = None) -> dict[str, Any]:
-    """One page of `items`; ``nextLink`` (absolute, ``$skipToken``) is absent on the last."""
-    found = list(items)
+    """Return one page of `items`; the last page has no ``nextLink`` (absolute, ``$skipToken``)."""
+    all_items = list(items)
     size = size or int(call.world.switches["page_size"])
-    at = int(call.query.get("$skipToken") or call.query.get("$skip") or 0)
-    made: dict[str, Any] = {"value": found[at : at + size]}
-    if at + size < len(found):
+    start = int(call.query.get("$skipToken") or call.query.get("$skip") or 0)
+    body: dict[str, Any] = {"value": all_items[start : start + size]}
+    if start + size < len(all_items):
         rest = [(name, value) for name, value in call.request.query.items() if name not in ("$skipToken", "$skip")]
-        made["nextLink"] = f"{HOST}{call.path}?{urlencode([*rest, ('$skipToken', str(at + size))])}"
-    return made
+        body["nextLink"] = f"{HOST}{call.path}?{urlencode([*rest, ('$skipToken', str(start + size))])}"
+    return body
 
 
 # ------------------------------------------------------------------------------------------- the three error envelopes
@@ -73,9 +73,9 @@ def ml_error(
     inner: Iterable[str] = (),
     component: str = "managementfrontend",
 ) -> web.Response:
-    """Envelope 1, the ML front end's (recording 11a): the precise code stands only in additionalInfo's InnerError.
+    """Envelope 1, the ML front end's (recording 11a): the precise code is only in additionalInfo's InnerError.
 
-    `inner` are the codes from outside in: ``("BadArgument", "UnknownTargetType")``.
+    `inner` has the codes from outermost to innermost: ``("BadArgument", "UnknownTargetType")``.
     """
     info: list[dict[str, Any]] = [
         {"type": "ComponentName", "info": {"value": component}},
@@ -93,10 +93,10 @@ def ml_error(
 
 def nest(codes: Iterable[str]) -> dict[str, Any] | None:
     """``("A", "B")`` -> ``{"code": "A", "innerError": {"code": "B", "innerError": None}}``."""
-    made: dict[str, Any] | None = None
+    nested: dict[str, Any] | None = None
     for code in reversed(list(codes)):
-        made = {"code": code, "innerError": made}
-    return made
+        nested = {"code": code, "innerError": nested}
+    return nested
 
 
 def compute_error(
@@ -137,7 +137,7 @@ def gateway_error(status: int, code: str, message: str, headers: Mapping[str, st
 
 
 def not_found(kind: str, name: str, group: str) -> web.Response:
-    """404 of the gateway for a resource that is not there."""
+    """Return the gateway's 404 for a missing resource."""
     return gateway_error(
         404,
         "ResourceNotFound",
@@ -147,7 +147,7 @@ def not_found(kind: str, name: str, group: str) -> web.Response:
 
 
 def no_such_region(call: Call, what: str) -> web.Response:
-    """404 of the gateway for a list of a region that the provider is not in."""
+    """Return the gateway's 404 for a region that the provider does not support."""
     return gateway_error(
         404,
         "NoRegisteredProviderFound",
@@ -158,10 +158,10 @@ def no_such_region(call: Call, what: str) -> web.Response:
 
 # ---------------------------------------------------------------------------------------------------- long operations
 def retry_after(world: World) -> dict[str, str]:
-    """The header by its switch; none as recorded.
+    """Return the Retry-After header according to its switch; by default none, as recorded.
 
-    azure-core takes 0 for "not said" and waits 30 s; azure-ai-ml reads the header as an integer, so that less than a
-    second goes out as ``x-ms-retry-after-ms``, which azure-core heeds too.
+    azure-core treats 0 as missing and waits 30 s; azure-ai-ml reads the header as an integer, so less than a second is
+    sent as ``x-ms-retry-after-ms``, which azure-core also supports.
     """
     seconds = float(world.switches["retry_after_header"])
     if not seconds:
@@ -170,7 +170,7 @@ def retry_after(world: World) -> dict[str, str]:
 
 
 class OperationFailed(Exception):
-    """Raised by the work of an operation: the poll answers Failed with this code and message."""
+    """Raised by an operation; polling it then returns Failed with this code and message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -178,18 +178,18 @@ class OperationFailed(Exception):
 
 
 class Operations:
-    """Long operations of the compute service: only ``Azure-AsyncOperation``, polled to ``{"status": ...}``."""
+    """Long-running operations of the compute service: only ``Azure-AsyncOperation``, polled to ``{"status": ...}``."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._all: dict[str, dict[str, Any]] = {}
 
     def begin(self, call: Call, work: Callable[[], Awaitable[None]]) -> dict[str, str]:
-        """Start `work` and give the headers of the 201 or 202 that accepts it."""
+        """Start `work`, and return the headers of the 201 or 202 response."""
         name = str(uuid.uuid4())
         query = f"api-version={call.api_version}"
         if self._world.switches["long_poll_urls"]:
-            # Since 2024: a time, a certificate, a signature, a hash; over 3,000 characters that must come back whole.
+            # Since 2024: a time, a certificate, a signature, a hash; over 3,000 characters that clients send back.
             certificate = (uuid.uuid4().hex * 90)[:2700]
             signature = (uuid.uuid4().hex * 12)[:342]
             ticks = int(self._world.clock.seconds() * 1e7)
@@ -209,13 +209,13 @@ class Operations:
         except OperationFailed as failed:
             # Assumed: no failed operation was recorded. ARM's guide: status, and error with code and message.
             error = {"code": failed.code, "message": failed.message}
-            told = {"error": error} if self._world.switches["failed_operation"] else {}
-            self._all[name]["body"] = {"status": "Failed", **told, "percentComplete": 100.0}
+            error_field = {"error": error} if self._world.switches["failed_operation"] else {}
+            self._all[name]["body"] = {"status": "Failed", **error_field, "percentComplete": 100.0}
         else:
             self._all[name]["body"] = {"status": "Succeeded", "percentComplete": 100.0}
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """Query and body of an operation."""
+        """Return query and body of an operation."""
         return self._all.get(name)
 
 
@@ -225,11 +225,11 @@ class Operations:
     "/locations/{location}/computeOperationsStatus/{operation}",
 )
 async def poll(call: Call) -> web.Response:
-    """State of a long operation."""
-    found = call.world.operations.get(call.params["operation"])
-    if found is None:
+    """Return the state of a long-running operation."""
+    operation = call.world.operations.get(call.params["operation"])
+    if operation is None:
         return empty(404)
-    if call.world.switches["long_poll_urls"] and call.request.rel_url.raw_query_string != found["query"]:
-        # Assumed: the signature covers the whole url, so a shortened one is refused.
+    if call.world.switches["long_poll_urls"] and call.request.rel_url.raw_query_string != operation["query"]:
+        # Assumed: the signature covers the whole URL, so a shortened one is rejected.
         raise Refused(gateway_error(403, "AuthorizationFailed", "The signature of the operation's url does not match."))
-    return answer(found["body"], headers=retry_after(call.world))
+    return answer(operation["body"], headers=retry_after(call.world))

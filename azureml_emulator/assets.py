@@ -26,17 +26,17 @@ _ANONYMOUS = ("cliv2anonymousenvironment", "azureml_anonymous")
 
 
 class Assets:
-    """What is known of assets beside their resources; part of the world."""
+    """State of assets besides their resources; part of the world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.made = 0
 
     async def close(self) -> None:
-        """Nothing to end."""
+        """Nothing to close."""
 
     def seed(self, workspace_id: str) -> None:
-        """The curated environments, once for each workspace."""
+        """Create the curated environments, once for each workspace."""
         for name, versions in images.CURATED.items():
             if self._world.resources.get(f"{workspace_id}/environments/{name}") is not None:
                 return
@@ -49,7 +49,7 @@ class Assets:
 
 
 def kind_of(call: Call) -> str:
-    """The collection in the path, in small letters."""
+    """Return the collection in the path, in lower case."""
     return re.split(r"/workspaces/[^/]+/", call.path, flags=re.IGNORECASE)[1].partition("/")[0].lower()
 
 
@@ -67,7 +67,7 @@ def _each(method: str, tail: str) -> Callable[[Handler], Handler]:
 def keep(
     world: World, workspace_id: str, kind: str, name: str, version: str, properties: dict[str, Any]
 ) -> dict[str, Any]:
-    """Put a version, and its container with the latest and the next version."""
+    """Store a version, and its container with the latest and the next version."""
     data = {
         "createdAt": world.clock.stamp(),
         "createdBy": world.user,
@@ -107,10 +107,13 @@ def keep(
     return made
 
 
-def environment(world: World, workspace_id: str, said: str) -> dict[str, Any] | None:
-    """The environment that a job's ``environmentId`` names: an ARM id, ``azureml:name:3``, ``azureml:name@latest``."""
+def environment(world: World, workspace_id: str, reference: str) -> dict[str, Any] | None:
+    """Return the environment of a job's ``environmentId``.
+
+    The reference is an ARM id, ``azureml:name:3`` or ``azureml:name@latest``.
+    """
     world.part(Assets).seed(workspace_id)
-    if (curated := _REGISTRY.match(said)) is not None:
+    if (curated := _REGISTRY.match(reference)) is not None:
         if curated["registry"].lower() not in REGISTRIES:
             return None
         own = environment(world, workspace_id, f"environments/AzureML-{curated['rest']}")
@@ -118,10 +121,10 @@ def environment(world: World, workspace_id: str, said: str) -> dict[str, Any] | 
             return None
         name = own["id"].split("/")[-3].removeprefix("AzureML-")
         return {**own, "id": f"azureml://registries/{curated['registry']}/environments/{name}/versions/{own['name']}"}
-    said = said.removeprefix("azureml:")
-    if (named := re.search(r"environments/([^/]+)/(versions|labels)/([^/]+)$", said, re.I)) is not None:
+    reference = reference.removeprefix("azureml:")
+    if (named := re.search(r"environments/([^/]+)/(versions|labels)/([^/]+)$", reference, re.I)) is not None:
         name, how, version = named.groups()
-    elif (named := re.fullmatch(r"(?:.*/)?([^/:@]+)([:@])(.+)", said)) is not None:
+    elif (named := re.fullmatch(r"(?:.*/)?([^/:@]+)([:@])(.+)", reference)) is not None:
         name, how, version = named[1], "labels" if named[2] == "@" else "versions", named[3]
     else:
         return None
@@ -135,7 +138,7 @@ def environment(world: World, workspace_id: str, said: str) -> dict[str, Any] | 
 # ------------------------------------------------------------------------------------------------------------ answers
 @routes.arm("GET", "{ws}/codes/{name}/versions")
 async def find_code(call: Call) -> Any:
-    """Code versions; with ``hash`` whichever asset of the workspace has that content, whatever its name (recorded)."""
+    """Return code versions; with ``hash`` any asset of the workspace with that content, under any name (recorded)."""
     wanted = call.query.get("hash")
     if wanted is None:
         return arm.page(call, call.world.resources.below(f"{call.workspace_id}/codes/{call.params['name']}/versions"))
@@ -150,7 +153,7 @@ async def find_code(call: Call) -> Any:
 
 @_each("POST", "/{name}/versions/{version}/startPendingUpload")
 async def start_pending_upload(call: Call) -> Any:
-    """A fresh container and a SAS that writes to it and expires.
+    """Return a new container and an expiring SAS with write permission.
 
     Raises
     ------
@@ -165,7 +168,7 @@ async def start_pending_upload(call: Call) -> Any:
     container = f"{uuid.uuid4().hex[:8]}-{uuid.uuid4()}"
     await blob.make(container)
     seconds = float(call.world.switches["upload_sas_seconds"])
-    # Recorded in the codeUri that the SDK makes of it.
+    # Recorded in the codeUri that the SDK derives from it.
     port = ":443" if call.world.switches["blob_port"] else ""
     uri = f"{blob.base}{port}/{container}"
     parts = call.workspace_id.split("/")
@@ -214,7 +217,7 @@ async def put_container(call: Call) -> Any:
 
 @_each("GET", "/{name}/versions")
 async def list_versions(call: Call) -> Any:
-    """Versions of a name, newest first; ``$top`` is honoured."""
+    """Versions of a name, newest first; supports ``$top``."""
     _known(call)
     base = f"{call.workspace_id}/{kind_of(call)}/{call.params['name']}"
     found = call.world.resources.below(f"{base}/versions")[::-1]
@@ -237,7 +240,7 @@ async def get_version(call: Call) -> Any:
 
 @_each("DELETE", "/{name}/versions/{version}")
 async def delete_version(call: Call) -> Any:
-    """Gone, and its container with the last one; 204 where there is none (ARM's rule for DELETE)."""
+    """Delete a version, and the container with its last one; 204 if there is none (ARM's rule for DELETE)."""
     base = f"{call.workspace_id}/{kind_of(call)}/{call.params['name']}"
     there = call.world.resources.drop(f"{base}/versions/{call.params['version']}")
     if there and not call.world.resources.below(f"{base}/versions"):
@@ -247,7 +250,7 @@ async def delete_version(call: Call) -> Any:
 
 @routes.arm("GET", "{ws}/environments/{name}/labels/{label}")
 async def get_label(call: Call) -> Any:
-    """The version that a label names."""
+    """Return the version of a label."""
     found = environment(call.world, call.workspace_id, f"{call.params['name']}@{call.params['label']}")
     if found is None:
         raise missing(call, "Environment", f"{call.params['name']}@{call.params['label']}")
@@ -256,7 +259,7 @@ async def get_label(call: Call) -> Any:
 
 @_each("PUT", "/{name}/versions/{version}")
 async def put_version(call: Call) -> Any:
-    """A new version, or the same once more."""
+    """Create a version, or accept an identical one."""
     _known(call)
     kind, name, version = kind_of(call), call.params["name"], call.params["version"]
     body = call.json()
@@ -275,7 +278,7 @@ async def put_version(call: Call) -> Any:
     before = call.world.resources.get(f"{call.workspace_id}/{kind}/{name}/versions/{version}")
     fixed = {"codes": "codeUri", "data": "dataUri", "models": "modelUri", "environments": "image"}.get(kind, "")
     if before is not None and fixed and before["properties"].get(fixed) != properties.get(fixed):
-        # Assumed: versions cannot be changed; the words are those that the SDK looks for.
+        # Assumed: versions are immutable; the SDK looks for this wording.
         message = f"{_NAMES[kind]} version {version} of {name} already exists: {fixed} cannot be changed."
         raise Refused(arm.ml_error(call.world, 409, message, inner=("Conflict", "ImmutableProperty")))
     if kind == "environments":
@@ -363,7 +366,7 @@ def _model(sent: dict[str, Any], anonymous: bool) -> dict[str, Any]:
 
 
 def _stored(call: Call, uri: str) -> str:
-    """A job's artifact as the datastore's path: what the SDK's download can read (its words of it are assumed)."""
+    """Return a job's artifact as a datastore path that the SDK's download can read (wording assumed)."""
     found = re.search(r"jobs/([^/]+)/outputs/(?:artifacts|default)/paths/(.*)$", uri)
     if found is None:
         return uri
@@ -388,10 +391,10 @@ def _component(sent: dict[str, Any], anonymous: bool) -> dict[str, Any]:
     return {**_common(sent, anonymous), "componentSpec": spec, "provisioningState": "Succeeded", "stage": None}
 
 
-def _as_text(said: Any) -> Any:
-    """Numbers and booleans of a component come back as text: "2", "True" (recorded)."""
-    if isinstance(said, dict):
-        return {key: _as_text(value) for key, value in said.items()}
-    if isinstance(said, list):
-        return [_as_text(value) for value in said]
-    return str(said) if isinstance(said, bool | int | float) else said
+def _as_text(value: Any) -> Any:
+    """Convert numbers and booleans of a component to text: "2", "True" (recorded)."""
+    if isinstance(value, dict):
+        return {key: _as_text(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_text(item) for item in value]
+    return str(value) if isinstance(value, bool | int | float) else value

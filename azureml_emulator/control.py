@@ -1,6 +1,8 @@
-"""The tests' own door: plain HTTP on loopback, beside Azure's host names. GET and POST are one; bodies are JSON.
+"""Control API for tests: plain HTTP on loopback, separate from Azure's host names.
 
-Rooms add to it by ``routes.on("control", "*", "/name", anonymous=True)``.
+GET and POST are equivalent, and bodies are JSON.
+
+Other modules add calls with ``routes.on("control", "*", "/name", anonymous=True)``.
 """
 
 from __future__ import annotations

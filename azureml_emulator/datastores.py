@@ -163,9 +163,9 @@ async def list_secrets(call: Call) -> Any:
         raise Refused(arm.ml_error(call.world, 400, "No secrets for credentials of type None."))
     blob = storage(call.world)
     await blob.make(datastore["properties"]["containerName"])
-    asked = call.json() or {}
-    seconds = 3600 * float(asked.get("expireAfterHours") or 1)
-    if asked.get("expirableSecret") and call.world.switches["datastore_secret"] == "sas":
+    body = call.json() or {}
+    seconds = 3600 * float(body.get("expireAfterHours") or 1)
+    if body.get("expirableSecret") and call.world.switches["datastore_secret"] == "sas":
         return {"secretsType": "Sas", "sasToken": "?" + blob.account_sas(seconds=seconds)}
     return {"secretsType": "AccountKey", "key": blob.key}
 

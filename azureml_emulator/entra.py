@@ -29,7 +29,7 @@ _CLI = "04b07795-8ddb-461a-bbee-02f9e1bf7b46"  # the public client that azure-id
 
 
 class SignIns:
-    """Device codes that wait, refresh tokens that were given, codes of the browser flow."""
+    """Pending device codes, issued refresh tokens, and codes of the browser flow."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -104,7 +104,7 @@ async def device_code(call: Call) -> Any:
 
 @routes.on("entra", "GET", "/{tenant}/oauth2/v2.0/authorize", anonymous=True)
 async def authorize(call: Call) -> web.Response:
-    """The browser flow: the person is signed in already and is sent straight back."""
+    """Browser flow: the user is already signed in and is redirected back."""
     _check_tenant(call)
     code = secrets.token_urlsafe(24)
     call.world.part(SignIns).given.append(code)

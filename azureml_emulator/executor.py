@@ -1,4 +1,4 @@
-"""Runs a job's processes on this machine as the service runs them on its nodes.
+"""Runs a job's processes on this machine in the way the service runs them on its nodes.
 
 Each node is a folder: a copy of the code that its processes share, a home, a temporary folder. A process is a shell
 with the job's command, in a session of its own, whose output goes to one file. Nothing of the emulator's environment
@@ -23,7 +23,7 @@ from azureml_emulator.ranks import Rank
 
 @dataclass(frozen=True)
 class Exit:
-    """How the first process that did not succeed ended; code 0 when all did."""
+    """Exit of the first process that failed; code 0 if all succeeded."""
 
     code: int
     rank: int
@@ -121,9 +121,9 @@ class Execution:
     command
         What each runs, bindings put in.
     env
-        What all of them are told.
+        Environment of all processes.
     node_env
-        What the processes of a node are told, by its number.
+        Environment of the processes of a node, by node number.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Answers that are not the service's own: statuses, cut and slow connections, so many times and no more."""
+"""Fault injection: error statuses, broken and slow connections, for a limited number of requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Fault:
-    """One fault: what it hits and what it does.
+    """One fault: the requests that it matches and its effect.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Fault:
 
 
 class Faults:
-    """The faults that still wait, oldest first; a request takes the first that matches it."""
+    """Armed faults, oldest first; a request uses the first match."""
 
     def __init__(self) -> None:
         self._waiting: list[Fault] = []
@@ -60,7 +60,7 @@ class Faults:
         return fault
 
     def take(self, line: str) -> Fault | None:
-        """The fault for this request, counted down."""
+        """Return the fault for this request, and decrement its count."""
         for fault in self._waiting:
             if not fault.match.search(line):
                 continue

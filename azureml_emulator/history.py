@@ -1,4 +1,4 @@
-"""Run history, the data plane's view of runs: records, details with log files, edits, data of outputs."""
+"""Run history of the data plane: records, details with log files, edits, data of outputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def each(method: str, tail: str, table: Routes = routes) -> Callable[[Handler], 
 
 
 def find(call: Call, name: str | None = None) -> Run:
-    """The run that a path names.
+    """Return the run of a path.
 
     Raises
     ------
@@ -129,7 +129,7 @@ async def query(call: Call) -> Any:
 
 @routes.data("POST", "/data/v1.0{ws}/dataversion/batchGetResolvedUris")
 async def resolve_data(call: Call) -> Any:
-    """Where data assets lie, as long uris."""
+    """Return long URIs of data assets."""
     found = {}
     for asset in (call.json() or {}).get("values") or []:
         tail = re.search(r"/data/([^/]+)/versions/([^/]+)$", asset)

@@ -1,4 +1,4 @@
-"""The images that the emulator knows: what a job finds in its container.
+"""Container images of the emulator: the environment that a job finds.
 
 There is no Docker here. An image is a set of facts about the place in which the job's processes run: whether Python is
 on the PATH, who they are, and where they may write. Every name that the table does not have is an ordinary image.
@@ -124,14 +124,14 @@ dependencies:
 
 
 def find(name: str) -> Image:
-    """Facts of an image by its name."""
+    """Return an image by its name."""
     return next((image for pattern, image in IMAGES.items() if fnmatch.fnmatch(name.lower(), pattern)), Image())
 
 
 def packages_refused(conda: str) -> str:
     """The last line of a build's log when a conda file names what no index has, else empty.
 
-    A package whose name begins with ``no-such-`` is such a one: a build that fails is asked for by its own cause.
+    Packages whose name starts with ``no-such-`` do not exist, so tests can provoke a failing build.
     """
     found = re.search(r"no-such-[\w.-]+", conda)
     if found is None:

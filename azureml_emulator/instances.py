@@ -213,7 +213,7 @@ def _watch_idle(world: World, resource: dict[str, Any]) -> None:
 class StartupScripts:
     """Startup scripts of instances: run at each start, in the shell, each instance with its own ``TMPDIR``.
 
-    That a start fails with its script, and how it is told, is assumed; ``make azure-live`` looks at it.
+    Assumed: a start fails when its script fails, and the form of the error; ``make azure-live`` checks both.
     """
 
     def __init__(self, world: World) -> None:

@@ -37,7 +37,7 @@ class Attempt:
         self.stopping = asyncio.Event()
 
     async def carry_out(self) -> str:
-        """The state in which it ended.
+        """Run the attempt; returns the final state.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class Attempt:
         try:
             end = await self._until_end(lease, run.execution)
         finally:
-            # Not cancelled: bytes on their way would be sent a second time by the last copy.
+            # Not canceled, because the last copy would send bytes in transit a second time.
             self.stopping.set()
             await asyncio.gather(copying, return_exceptions=True)
         return await self._finish(end, layout, here)
@@ -146,23 +146,23 @@ class Attempt:
             code = end.code if end.code > 0 else 128 - end.code
             log = f"user_logs/{layout[end.rank].log}"
             last = _tail(here.log(layout[end.rank]))
-            told = self.world.switches["exit_told"]
+            reports_exit = self.world.switches["exit_told"]
             raise JobFailed(
                 "UserError",
-                (f"Execution failed. User process '/bin/bash' exited with status code {code}. " if told else "")
+                (f"Execution failed. User process '/bin/bash' exited with status code {code}. " if reports_exit else "")
                 + f"Please check log file '{log}' for error. Error: {last}",
             )
         return "Completed"
 
     async def _code(self, here: executor.Place) -> None:
         """The job's code on every node."""
-        said = str(self.run.properties.get("codeId") or "")
-        if not said:
+        code_id = str(self.run.properties.get("codeId") or "")
+        if not code_id:
             await asyncio.to_thread(here.prepare, None)
             return
-        code = self.world.resources.get(said.removeprefix("azureml:"))
+        code = self.world.resources.get(code_id.removeprefix("azureml:"))
         if code is None:
-            raise JobFailed("UserError", f"Code asset {said} was not found.")
+            raise JobFailed("UserError", f"Code asset {code_id} was not found.")
         container, prefix = await place(self.world, self.run.workspace_id, code["properties"]["codeUri"])
         prefix = prefix.rstrip("/") + "/" if prefix.strip("/") else ""
         folder = here.root / "code"
@@ -219,7 +219,7 @@ class Attempt:
     async def _keep_outputs(self) -> None:
         """Named outputs become data assets that run history knows."""
         run = self.run
-        for name, said in run.properties["outputs"].items():
+        for name, output in run.properties["outputs"].items():
             if name in bindings.OWN:
                 continue
             asset = f"azureml_{run.name}_output_data_{name}"
@@ -230,13 +230,13 @@ class Attempt:
                 "isArchived": False,
                 "isAnonymous": False,
             }
-            shape.update(dataUri=run.output_uris[name], dataType=said["jobOutputType"])
+            shape.update(dataUri=run.output_uris[name], dataType=output["jobOutputType"])
             assets.keep(self.world, run.workspace_id, "data", asset, "1", shape)
             workspace = self.world.resources.get(run.workspace_id) or {}
             guid = workspace.get("properties", {}).get("workspaceId", "0")
             run.output_assets[name] = {
                 "assetId": f"azureml://locations/{self.world.location}/workspaces/{guid}/data/{asset}/versions/1",
-                "type": "UriFile" if said["jobOutputType"] == "uri_file" else "UriFolder",
+                "type": "UriFile" if output["jobOutputType"] == "uri_file" else "UriFolder",
             }
 
     async def _pause(self, switch: str) -> None:

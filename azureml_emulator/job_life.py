@@ -1,4 +1,4 @@
-"""The life of a job: from the PUT that is accepted to its end."""
+"""Lifecycle of a job, from the accepted PUT to its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from azureml_emulator.pool import Lease, NodesRefused
 
 
 class Life:
-    """Takes one job through its states."""
+    """Moves one job through its states."""
 
     def __init__(self, jobs: Jobs, run: Run) -> None:
         self.jobs, self.run, self.world = jobs, run, run.world

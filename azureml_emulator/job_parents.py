@@ -87,8 +87,8 @@ class Parent:
         }
         resource = job_shapes.job(self.world, run.workspace_id, name, body, cluster)
         inner = (computed or {}).get("properties", {}).get("properties") or {}
-        asked = (body.get("resources") or {}).get("instanceType")
-        size = str(inner.get("vmSize") or "") if computed else asked or run.size or _DEFAULT_SIZE
+        requested_size = (body.get("resources") or {}).get("instanceType")
+        size = str(inner.get("vmSize") or "") if computed else requested_size or run.size or _DEFAULT_SIZE
         low = inner.get("vmPriority") == "LowPriority"
         number = run.number + len(self.jobs.runs)
         child = Run(self.world, run.workspace_id, name, resource, number, cluster, size, low, parent=run.name)

@@ -1,6 +1,6 @@
-"""Steps of a pipeline: bodies of jobs made of what the SDK sends, run as soon as their inputs are there.
+"""Steps of a pipeline: converts the SDK's step bodies to job bodies, and runs them as soon as their inputs exist.
 
-A step's body is the SDK's own (no contract has it): snake case and camel case beside each other, inputs with
+A step's body is the SDK's own (no contract has it): snake case and camel case are mixed, inputs with
 ``job_input_type``, bindings such as ``${{parent.jobs.prep.outputs.data}}``. Each becomes the body of a job of its own:
 Command, Sweep, AutoML, Spark, a parallel step as a command that runs its entry script over the files of its input, a
 pipeline component as a pipeline.
@@ -29,7 +29,7 @@ _MODES = {
 }  # fmt: skip
 _DISTRIBUTIONS = {"pytorch": "PyTorch", "mpi": "Mpi", "tensorflow": "TensorFlow", "ray": "Ray"}
 _TYPES = {"automl": "AutoML", "spark": "Spark", "sweep": "Sweep", "pipeline": "Pipeline"}
-#: The service's own driver of a parallel step, cut to its contract: init(), run(mini_batch), rows appended to a file.
+#: The service's driver of a parallel step, reduced to its contract: init(), run(mini_batch), rows appended to a file.
 _DRIVER = """
 import importlib.util, os, pathlib, sys
 entry, data, rows, size = sys.argv[1:5]
@@ -65,13 +65,13 @@ def camel(name: str) -> str:
     return first + "".join(part[:1].upper() + part[1:] for part in rest)
 
 
-def camels(said: Any) -> Any:
-    """An object with its keys in camel case, whatever they were."""
-    return {camel(key): value for key, value in said.items()} if isinstance(said, Mapping) else said
+def camels(value: Any) -> Any:
+    """Return an object with its keys in camel case."""
+    return {camel(key): item for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 async def carry_out(parent: Parent) -> str:
-    """Run every step once what it waits for is there; independent ones go on when another fails.
+    """Run each step when its dependencies have finished; independent steps continue when another fails.
 
     Raises
     ------
@@ -124,28 +124,28 @@ class _Pipeline:
         child = self.parent.begin(str(uuid.uuid4()), name, sent, compute or self.body.get("computeId"))
         status = await self.parent.ended(child)
         self.done[name] = child
-        for output, said in (step.get("outputs") or {}).items():
-            found = _BOUND.fullmatch(str(said.get("value", "")))
-            if found is not None and found[1] == "outputs" and output in child.output_uris:
-                self.run.output_uris[found[2]] = child.output_uris[output]
+        for output, output_body in (step.get("outputs") or {}).items():
+            match = _BOUND.fullmatch(str(output_body.get("value", "")))
+            if match is not None and match[1] == "outputs" and output in child.output_uris:
+                self.run.output_uris[match[2]] = child.output_uris[output]
         return status
 
     def job(self, name: str, step: Mapping[str, Any]) -> dict[str, Any]:
-        """The body of a step's own job.
+        """Return the job body of a step.
 
         Raises
         ------
         JobFailed
-            A component, an input or an output that is not there.
+            A component, an input or an output does not exist.
         """
         kind = str(step.get("type") or "command")
-        known = step.get("trial") if kind == "sweep" else step
-        spec = {} if kind in ("automl", "spark") and not step.get("componentId") else self._spec(known)
+        source = step.get("trial") if kind == "sweep" else step
+        spec = {} if kind in ("automl", "spark") and not step.get("componentId") else self._spec(source)
         kind = str(spec.get("type") or kind) if kind != "sweep" else kind
         inputs = self._inputs(step, spec)
         outputs = {
-            key: self._output(key, (step.get("outputs") or {}).get(key), said or {})
-            for key, said in {**(step.get("outputs") or {}), **(spec.get("outputs") or {})}.items()
+            key: self._output(key, (step.get("outputs") or {}).get(key), declared or {})
+            for key, declared in {**(step.get("outputs") or {}), **(spec.get("outputs") or {})}.items()
         }
         common = {
             "jobType": _TYPES.get(kind, "Command"),
@@ -197,7 +197,7 @@ class _Pipeline:
             resources["instanceCount"] = int(resources["instanceCount"])  # the service keeps it as text
         variables = {**(spec.get("environment_variables") or {}), **(step.get("environment_variables") or {})}
         text = self._parallel(step, spec, task) if task else str(spec.get("command") or "")
-        # $[[ ... ]] goes with its optional input.
+        # $[[ ... ]] is removed together with its optional input.
         text = _OPTIONAL.sub(lambda found: found[1] if set(_INPUT.findall(found[1])) <= inputs.keys() else "", text)
         environment = step.get("environmentId") or step.get("environment") or task.get("environment")
         return {
@@ -211,97 +211,99 @@ class _Pipeline:
         }
 
     def _parallel(self, step: Mapping[str, Any], spec: Mapping[str, Any], task: Mapping[str, Any]) -> str:
-        def said(name: str, default: str = "") -> str:
+        def setting(name: str, default: str = "") -> str:
             return str(step.get(name) or spec.get(name) or default)
 
         entry = task.get("entry_script") or task.get("entryScript")
         rows = task.get("append_row_to") or task.get("appendRowTo") or ""
         arguments = task.get("program_arguments") or task.get("programArguments") or ""
-        words = f"{shlex.quote(str(entry))} {said('input_data')} '{rows}' {said('mini_batch_size', '1')} {arguments}"
-        return f"python -c {shlex.quote(_DRIVER)} {words}"
+        command_line = (
+            f"{shlex.quote(str(entry))} {setting('input_data')} '{rows}' {setting('mini_batch_size', '1')} {arguments}"
+        )
+        return f"python -c {shlex.quote(_DRIVER)} {command_line}"
 
     def _spec(self, step: Any) -> dict[str, Any]:
         if isinstance(step, Mapping) and isinstance(step.get("properties"), Mapping):  # a component in place
             return dict(step["properties"]["componentSpec"])
         name = str((step or {}).get("componentId") or (step or {}).get("component_id") or "")
-        found = self.parent.world.resources.get(name.removeprefix("azureml:"))
-        if found is None:
+        component = self.parent.world.resources.get(name.removeprefix("azureml:"))
+        if component is None:
             raise JobFailed("UserError", f"Component {name} was not found.")
-        return dict(found["properties"]["componentSpec"])
+        return dict(component["properties"]["componentSpec"])
 
     # ---- inputs and outputs
     def _inputs(self, step: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-        found = {}
+        inputs = {}
         for key, declared in (spec.get("inputs") or {}).items():
             if isinstance(declared, Mapping) and declared.get("default") is not None:
-                found[key] = {"jobInputType": "literal", "value": str(declared["default"]), "description": None}
-        for key, said in (step.get("inputs") or {}).items():
-            bound = self._bound(camels(said) if isinstance(said, Mapping) else {"value": said})
+                inputs[key] = {"jobInputType": "literal", "value": str(declared["default"]), "description": None}
+        for key, binding in (step.get("inputs") or {}).items():
+            bound = self._bound(camels(binding) if isinstance(binding, Mapping) else {"value": binding})
             if bound is not None:
-                found[key] = bound
-        return found
+                inputs[key] = bound
+        return inputs
 
-    def _bound(self, said: dict[str, Any]) -> dict[str, Any] | None:
-        text = str(said.get("value", said.get("uri", "")))
-        whole = _BOUND.fullmatch(text.strip())
-        mode = _mode(said.get("mode"))
-        if whole is not None:
-            found = self._named(whole[1], whole[2])
-            return found if found is None or mode is None else {**found, "mode": mode}
+    def _bound(self, binding: dict[str, Any]) -> dict[str, Any] | None:
+        text = str(binding.get("value", binding.get("uri", "")))
+        match = _BOUND.fullmatch(text.strip())
+        mode = _mode(binding.get("mode"))
+        if match is not None:
+            value = self._named(match[1], match[2])
+            return value if value is None or mode is None else {**value, "mode": mode}
         text = _BOUND.sub(lambda one: str((self._named(one[1], one[2]) or {}).get("value", "")), text)
-        if said.get("uri"):
-            return {"description": None, **said, "uri": text, "mode": mode or "ReadOnlyMount"}
+        if binding.get("uri"):
+            return {"description": None, **binding, "uri": text, "mode": mode or "ReadOnlyMount"}
         return {"description": None, "jobInputType": "literal", "value": text}
 
     def _named(self, what: str, name: str) -> dict[str, Any] | None:
         if what == "inputs":
-            found = (self.body.get("inputs") or {}).get(name)
-            return dict(found) if found is not None else None
+            value = (self.body.get("inputs") or {}).get(name)
+            return dict(value) if value is not None else None
         step, _, output = name.partition(".outputs.")
         child = self.done.get(step)
-        kept = ((child.properties.get("outputs") or {}) if child else {}).get(output)
-        if child is None or kept is None:
+        stored_output = ((child.properties.get("outputs") or {}) if child else {}).get(output)
+        if child is None or stored_output is None:
             raise JobFailed("UserError", f"There is no output {name} for the binding ${{{{parent.{what}.{name}}}}}.")
-        uri = child.output_uris.get(output) or kept.get("uri")
+        uri = child.output_uris.get(output) or stored_output.get("uri")
         return {
             "description": None,
-            "jobInputType": kept.get("jobOutputType") or "uri_folder",
+            "jobInputType": stored_output.get("jobOutputType") or "uri_folder",
             "uri": uri,
             "mode": "ReadOnlyMount",
         }
 
-    def _output(self, name: str, said: Mapping[str, Any] | None, declared: Mapping[str, Any]) -> dict[str, Any]:
-        said = camels(said or {})
-        bound = _BOUND.fullmatch(str(said.get("value", "")))
-        if bound is not None and bound[1] == "outputs":
-            said = {**camels((self.body.get("outputs") or {}).get(bound[2]) or {}), **said}
-        kind = said.get("jobOutputType") or declared.get("type") or "uri_folder"
+    def _output(self, name: str, output: Mapping[str, Any] | None, declared: Mapping[str, Any]) -> dict[str, Any]:
+        output = camels(output or {})
+        match = _BOUND.fullmatch(str(output.get("value", "")))
+        if match is not None and match[1] == "outputs":
+            output = {**camels((self.body.get("outputs") or {}).get(match[2]) or {}), **output}
+        kind = output.get("jobOutputType") or declared.get("type") or "uri_folder"
         return {
             "description": None,
-            "uri": said.get("uri"),
-            "mode": _mode(said.get("mode")) or "ReadWriteMount",
+            "uri": output.get("uri"),
+            "mode": _mode(output.get("mode")) or "ReadWriteMount",
             "jobOutputType": kind if kind != "literal" else "uri_folder",
         }
 
 
-def _mode(said: Any) -> str | None:
-    return _MODES.get(str(said).lower(), str(said)) if said else None
+def _mode(mode: Any) -> str | None:
+    return _MODES.get(str(mode).lower(), str(mode)) if mode else None
 
 
-def _distribution(said: Any) -> dict[str, Any] | None:
-    """A distribution as ARM has it, of the SDK's or a component's words for it."""
-    if not isinstance(said, Mapping) or not said:
+def _distribution(value: Any) -> dict[str, Any] | None:
+    """Convert the SDK's or a component's distribution to ARM's form."""
+    if not isinstance(value, Mapping) or not value:
         return None
-    found = camels(said)
-    kind = str(found.pop("distributionType", None) or found.pop("type", ""))
-    numbers = {key: int(value) if str(value).isdigit() else value for key, value in found.items()}
+    fields = camels(value)
+    kind = str(fields.pop("distributionType", None) or fields.pop("type", ""))
+    numbers = {key: int(value) if str(value).isdigit() else value for key, value in fields.items()}
     return {**numbers, "distributionType": _DISTRIBUTIONS.get(kind.lower(), kind)}
 
 
 def _needs(step: Mapping[str, Any]) -> set[str]:
-    """Steps whose outputs a step reads."""
-    found = set()
-    for said in (step.get("inputs") or {}).values():
-        text = str(said.get("value", said.get("uri", ""))) if isinstance(said, Mapping) else str(said)
-        found |= {name.partition(".")[0] for what, name in _BOUND.findall(text) if what == "jobs"}
-    return found
+    """Return the steps whose outputs a step reads."""
+    needed = set()
+    for binding in (step.get("inputs") or {}).values():
+        text = str(binding.get("value", binding.get("uri", ""))) if isinstance(binding, Mapping) else str(binding)
+        needed |= {name.partition(".")[0] for what, name in _BOUND.findall(text) if what == "jobs"}
+    return needed

@@ -148,7 +148,9 @@ def _default(name: str) -> dict[str, Any]:
 def pipeline_properties(body: dict[str, Any]) -> dict[str, str]:
     """Properties that a pipeline has as soon as it runs (recording 02)."""
     settings = body.get("settings") or {}
-    inputs = {key: said.get("value") for key, said in (body.get("inputs") or {}).items() if "value" in said}
+    inputs = {
+        key: input_body.get("value") for key, input_body in (body.get("inputs") or {}).items() if "value" in input_body
+    }
     compute = str(settings.get("default_compute") or body.get("computeId") or "")
     return {
         "azureml.DevPlatv2": "true",

@@ -1,7 +1,7 @@
-"""Trials of a sweep: values of its search space, each a command job that runs for real.
+"""Trials of a sweep: each trial runs as a command job with values of the search space.
 
-The service's words for a sweep in its tags and properties (``_aml_system_*``, ``best_child_run_id``) are those of
-printed sweeps. Early termination is accepted and never happens.
+Tags and properties of a sweep (``_aml_system_*``, ``best_child_run_id``) are those of published sweeps. Early
+termination is accepted but not implemented.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from azureml_emulator.job_parents import Parent
 
 _SPACE = re.compile(r"\$\{\{\s*(search_space|inputs)\.([\w-]+)\s*\}\}")
-#: Yaml's names of a distribution's numbers, in the order in which REST has them.
+#: YAML names of a distribution's parameters, in REST order.
 _NUMBERS = ("upper", "min_value", "max_value", "mu", "sigma", "q")
-#: A sweep without a limit of trials; the service's own is 1,000.
+#: Number of trials of a sweep without a limit; the service's is 1,000.
 _DEFAULT_TRIALS = 2
 
 
 def tags(body: Mapping[str, Any]) -> dict[str, str]:
-    """Tags that the service gives a sweep with its first answer."""
+    """Return the tags of a new sweep."""
     limits, policy = body.get("limits") or {}, body.get("earlyTermination") or {}
     objective, sampling = body.get("objective") or {}, body.get("samplingAlgorithm") or {}
     name = str(sampling.get("samplingAlgorithmType") or "Random").upper()
@@ -45,39 +45,39 @@ def tags(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def values_of(space: Mapping[str, Any], sampling: str, seed: str) -> Iterator[dict[str, Any]]:
-    """Values of one trial after the other: every combination of a grid, else drawn without an end."""
+    """Yield the values of each trial: all combinations of a grid, otherwise an endless random sample."""
     if sampling.lower() == "grid":
         names, choices = list(space), [_distribution(one)[1][0] for one in space.values()]
-        for drawn in itertools.product(*choices):
-            yield dict(zip(names, drawn, strict=True))
+        for combination in itertools.product(*choices):
+            yield dict(zip(names, combination, strict=True))
         return
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     while True:
-        yield {name: _drawn(one, chance) for name, one in space.items()}
+        yield {name: _sample(one, rng) for name, one in space.items()}
 
 
-def _distribution(said: Any) -> tuple[str, list[Any]]:
+def _distribution(spec: Any) -> tuple[str, list[Any]]:
     """``["uniform", [0, 1]]`` of REST, or yaml's ``{"type": "uniform", "min_value": 0, ...}`` within a pipeline."""
-    if isinstance(said, Mapping):
-        kind = str(said["type"])
-        return kind, [said["values"]] if kind == "choice" else [float(said[key]) for key in _NUMBERS if key in said]
-    return str(said[0]), list(said[1])
+    if isinstance(spec, Mapping):
+        kind = str(spec["type"])
+        return kind, [spec["values"]] if kind == "choice" else [float(spec[key]) for key in _NUMBERS if key in spec]
+    return str(spec[0]), list(spec[1])
 
 
-def _drawn(said: Any, chance: random.Random) -> Any:
-    kind, numbers = _distribution(said)
+def _sample(spec: Any, rng: random.Random) -> Any:
+    kind, numbers = _distribution(spec)
     if kind == "choice":
-        return chance.choice(numbers[0])
+        return rng.choice(numbers[0])
     if kind == "randint":
-        return chance.randrange(int(numbers[0]))
+        return rng.randrange(int(numbers[0]))
     plain = kind.removeprefix("q")
-    value = chance.gauss(*numbers[:2]) if plain.endswith("normal") else chance.uniform(*numbers[:2])
+    value = rng.gauss(*numbers[:2]) if plain.endswith("normal") else rng.uniform(*numbers[:2])
     value = math.exp(value) if plain.startswith("log") else value
     return round(value / numbers[2]) * numbers[2] if kind.startswith("q") else value
 
 
 async def carry_out(parent: Parent) -> str:
-    """Run the trials, some at the same time; the sweep fails when each of them has.
+    """Run the trials, with limited concurrency; the sweep fails if all trials fail.
 
     Raises
     ------
@@ -86,16 +86,16 @@ async def carry_out(parent: Parent) -> str:
     run, body = parent.run, parent.body
     limits, trial = body.get("limits") or {}, body["trial"]
     total = int(limits.get("maxTotalTrials") or _DEFAULT_TRIALS)
-    gate = asyncio.Semaphore(int(limits.get("maxConcurrentTrials") or 1))
+    semaphore = asyncio.Semaphore(int(limits.get("maxConcurrentTrials") or 1))
     sampling = str((body.get("samplingAlgorithm") or {}).get("samplingAlgorithmType") or "Random")
     resources = body.get("resources") or trial.get("resources")
 
-    async def one(number: int, values: dict[str, Any]) -> Run:
-        async with gate:
+    async def run_trial(number: int, values: dict[str, Any]) -> Run:
+        async with semaphore:
 
-            def put(found: re.Match[str]) -> str:
-                named = found[2] in values and (found[1] == "search_space" or found[2] not in inputs)
-                return str(values[found[2]]) if named else found[0]
+            def put(match: re.Match[str]) -> str:
+                named = match[2] in values and (match[1] == "search_space" or match[2] not in inputs)
+                return str(values[match[2]]) if named else match[0]
 
             inputs = dict(body.get("inputs") or {})
             name = f"{run.name}_{number}"
@@ -103,7 +103,11 @@ async def carry_out(parent: Parent) -> str:
                 **trial,
                 "command": _SPACE.sub(put, trial["command"]),
                 "inputs": inputs,
-                "outputs": {key: dict(said) for key, said in (body.get("outputs") or {}).items() if key != "default"},
+                "outputs": {
+                    key: dict(output_body)
+                    for key, output_body in (body.get("outputs") or {}).items()
+                    if key != "default"
+                },
                 "resources": resources,
                 "tags": {"hyperparameters": json.dumps(values)},
             }
@@ -113,7 +117,7 @@ async def carry_out(parent: Parent) -> str:
             return child
 
     space = itertools.islice(values_of(body["searchSpace"], sampling, run.name), total)
-    trials = await asyncio.gather(*(one(number, values) for number, values in enumerate(space)))
+    trials = await asyncio.gather(*(run_trial(number, values) for number, values in enumerate(space)))
     if all(child.status == "Failed" for child in trials):
         raise JobFailed("UserError", "All trials of the sweep failed.")
     best = await _best(trials, body.get("objective") or {})
@@ -128,16 +132,16 @@ async def carry_out(parent: Parent) -> str:
 
 
 async def _best(trials: list[Run], objective: Mapping[str, Any]) -> tuple[float, Run] | None:
-    """The trial with the best last value of the primary metric, and that value."""
+    """Return the trial with the best last value of the primary metric, and that value."""
     from azureml_emulator.mlflow_door import SERVER
 
     if not SERVER.started:
         return None
-    found = []
+    scored = []
     for child in trials:
         status, answer = await SERVER.ask("GET", "/api/2.0/mlflow/runs/get", f"run_id={child.name}")
         metrics = json.loads(answer)["run"]["data"].get("metrics", []) if status == 200 else []
         scores = [float(one["value"]) for one in metrics if one["key"] == objective.get("primaryMetric")]
-        found += [(score, child) for score in scores]
+        scored += [(score, child) for score in scores]
     best = min if str(objective.get("goal")).lower() == "minimize" else max
-    return best(found, key=lambda one: one[0]) if found else None
+    return best(scored, key=lambda one: one[0]) if scored else None

@@ -46,7 +46,7 @@ async def submit(call: Call) -> Any:
 
 @routes.arm("GET", "{ws}/jobs")
 async def list_jobs(call: Call) -> Any:
-    """Newest first; ``listViewType``, ``jobType``, ``tag`` and ``properties`` are honoured."""
+    """Newest first; ``listViewType``, ``jobType``, ``tag`` and ``properties`` are supported."""
     found = call.world.resources.below(f"{call.workspace_id}/jobs")[::-1]
     view = call.query.get("listViewType") or "ActiveOnly"
     if view != "All":
@@ -133,15 +133,15 @@ def _compute(call: Call, sent: dict[str, Any]) -> tuple[str | None, str, bool]:
     Refused
         400 ``UnknownTargetType`` as recorded (11a), or a kind of compute that trains nothing.
     """
-    said = sent.get("computeId") or ""
+    compute_id = sent.get("computeId") or ""
     tier = (sent.get("queueSettings") or {}).get("jobTier")
     resources = sent.get("resources") or {}
-    if not said or said.rsplit("/", 1)[-1].lower() == "serverless":
+    if not compute_id or compute_id.rsplit("/", 1)[-1].lower() == "serverless":
         size = resources.get("instanceType") or "Standard_DS3_v2"
         if sizes.find(size) is None and sent["jobType"] != "Spark":  # memory-optimized sizes, not recorded
             raise _bad(call, f"The specified instance type '{size}' is not supported.", "InvalidInstanceType")
         return None, size, tier == "Spot"
-    name = said.rsplit("/", 1)[-1].rpartition(":")[2]
+    name = compute_id.rsplit("/", 1)[-1].rpartition(":")[2]
     found = call.world.resources.get(f"{call.workspace_id}/computes/{name}")
     if found is None and sent["jobType"] == "Sweep":  # recorded: no code beside UserError
         raise Refused(arm.ml_error(call.world, 400, f"Compute Not Found for run ID {call.params['name']}"))

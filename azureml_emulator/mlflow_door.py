@@ -177,7 +177,7 @@ class Door:
         )
 
 
-def _asked(call: Call) -> set[str]:
+def _named_runs(call: Call) -> set[str]:
     """Run ids that a request names."""
     found = {value for key, value in call.query.items() if key in ("run_id", "run_uuid")}
     if call.body:
@@ -195,7 +195,7 @@ async def forward(call: Call) -> Any:
     if what.startswith("runs/log-") or what == "runs/set-tag":
         _check(call, what)
     door, jobs = call.world.part(Door), call.world.part(Jobs)
-    named = _asked(call)
+    named = _named_runs(call)
     wanted = (
         list(jobs.runs.values())
         if what.endswith("/search")

@@ -36,11 +36,11 @@ async def metrics(call: Call) -> Any:
     begin, end = _span(call.query.get("timespan", ""))
     wanted = dict(re.findall(r"(\w+)\s+eq\s+'([^']*)'", call.query.get("$filter", "")))
     aggregations = [one.strip().lower() for one in call.query.get("aggregation", "Average").split(",")]
-    asked = [one for one in call.query.get("metricnames", "").split(",") if one]
+    metric_names = [one for one in call.query.get("metricnames", "").split(",") if one]
     runs = [run for run in call.world.part(Jobs).runs.values() if run.workspace_id == call.workspace_id]
     end = min(end, time.time() - float(call.world.switches["monitor_delay"]))
     value = []
-    for name in asked:
+    for name in metric_names:
         known = next((one for one in _METRICS if one.lower() == name.lower()), None)
         series = [] if known is None else _series(known, runs, wanted, begin, end, aggregations)
         value.append(
@@ -81,7 +81,10 @@ def _series(
                 "ClusterName": run.cluster or "serverless",
             }
             by_name = {key.lower(): (key, value) for key, value in dimensions.items()}
-            if any(said != "*" and by_name.get(key.lower(), ("", said))[1] != said for key, said in wanted.items()):
+            if any(
+                requested != "*" and by_name.get(key.lower(), ("", requested))[1] != requested
+                for key, requested in wanted.items()
+            ):
                 continue
             data = []
             minute = int(max(begin, run.began) // 60) * 60
@@ -93,7 +96,8 @@ def _series(
                 minute += 60
             shown = [by_name[key.lower()] for key in wanted if key.lower() in by_name]
             metadata = [
-                {"name": {"value": key.lower(), "localizedValue": key.lower()}, "value": said} for key, said in shown
+                {"name": {"value": key.lower(), "localizedValue": key.lower()}, "value": requested}
+                for key, requested in shown
             ]
             found.append({"metadatavalues": metadata, "data": data})
     return found

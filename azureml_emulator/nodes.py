@@ -1,4 +1,4 @@
-"""Nodes of clusters (and of instances, serverless jobs and attached computes): scale up, lease, idle, pre-empt.
+"""Nodes of clusters (and of instances, serverless jobs and attached computes): scaling, leases, idle time, preemption.
 
 For rooms that run jobs::
 

@@ -1,4 +1,4 @@
-"""What the caller may do on a workspace, as ``Microsoft.Authorization`` tells (Permissions - List For Resource)."""
+"""Permissions of the caller on a workspace, from ``Microsoft.Authorization`` (Permissions - List For Resource)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nodes of one cluster: made, lent, idle, sent home, pre-empted."""
+"""Nodes of one cluster: allocation, leases, idle time, release and preemption."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Node:
 
 @dataclass(eq=False)
 class Lease:
-    """Nodes that one job owns until it gives them back or they are taken."""
+    """Nodes that one job owns until it releases them or they are preempted."""
 
     job: str
     compute: str
@@ -111,7 +111,7 @@ class Pool:
         self.plan()
 
     def plan(self) -> None:
-        """Serve who waits, order what is missing, send home what nobody needs."""
+        """Serve waiting leases, allocate missing nodes, and release idle ones."""
         if self.closed:
             return
         self._serve()
@@ -230,7 +230,7 @@ class Pool:
             raise
 
     def give_back(self, lease: Lease) -> None:
-        """The nodes of a lease are idle again."""
+        """Return the nodes of a lease to the pool."""
         for node in lease.nodes:
             if node in self.nodes and node.state == "running":
                 self._rest(node)
@@ -246,7 +246,7 @@ class Pool:
         self.plan()
 
     def close(self, why: str = "") -> None:
-        """All nodes are gone: leases end as if pre-empted, who waits is refused."""
+        """Remove all nodes: leases end as if preempted, waiting requests are rejected."""
         self.closed = True
         self.nodes.clear()
         for waiter in self.waiting:

@@ -1,4 +1,4 @@
-"""CONNECT proxy: Azure's host names lead to the emulator, every other host is refused.
+"""CONNECT proxy: forwards Azure's host names to the emulator and rejects all others.
 
 It wants a password, and the emulator listens on a private socket behind it: some of its answers, like a sign-in by
 browser, are given to whoever asks.
@@ -36,7 +36,7 @@ class Proxy:
     Attributes
     ----------
     refused : list of str
-        Hosts that somebody asked for and did not get.
+        Requested hosts that were rejected.
     """
 
     def __init__(self, place_of: Callable[[str], int | str], password: str) -> None:
@@ -84,8 +84,8 @@ class Proxy:
         head = await reader.readuntil(b"\r\n\r\n")
         given = _CREDENTIALS.search(head)
         if given is None or not hmac.compare_digest(given[1], self._credentials):
-            asked = b'Proxy-Authenticate: Basic realm="sandbox"\r\n'
-            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n" + asked)
+            challenge = b'Proxy-Authenticate: Basic realm="sandbox"\r\n'
+            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n" + challenge)
             writer.write(b"Content-Length: 0\r\nConnection: close\r\n\r\n")
             await writer.drain()
             return

@@ -39,7 +39,7 @@ class Public:
 
 
 def is_public(world: World, uri: str) -> bool:
-    """Whether a uri is none of the workspace's own storage account."""
+    """Return whether a URI is outside the workspace's own storage account."""
     assert world.blob is not None
     return uri.startswith(("https://", "http://", "wasb", "abfs")) and _tail(uri).partition("/")[0] != world.blob.host
 

@@ -1,4 +1,4 @@
-"""Which processes a command job has, and what the service tells each of them (pure)."""
+"""Processes of a command job, and the environment variables that the service sets for each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ranks(
     Parameters
     ----------
     distribution
-        ``distribution`` of the job's body, or None: one process on each node, told nothing of the others (assumed).
+        ``distribution`` of the job's body, or None: one process per node, without information about others (assumed).
     address, ports
         Where rank 0 listens: the host, and as many free ports as there can be processes.
     names

@@ -1,4 +1,4 @@
-"""Which handler answers which path. Paths are matched without regard to case and to api-version, as ARM does."""
+"""Routing table: paths to handlers. As in ARM, matching ignores case and api-version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiohttp import web
 if TYPE_CHECKING:
     from azureml_emulator.world import World
 
-#: Kind of host -> its names. The proxy refuses every host that is none of these.
+#: Kind of host -> its names. The proxy rejects all other hosts.
 HOSTS: dict[str, re.Pattern[str]] = {
     "arm": re.compile(r"management\.azure\.com"),
     "entra": re.compile(r"login\.microsoftonline\.com|login\.microsoft\.com|login\.windows\.net"),
@@ -28,7 +28,7 @@ _WORKSPACE = (
 
 
 def kind_of(host: str) -> str | None:
-    """Which kind of host this is, or None: one that nobody here answers for."""
+    """Return the kind of a host; None for a host that is not emulated."""
     return next((kind for kind, pattern in HOSTS.items() if pattern.fullmatch(host.lower())), None)
 
 

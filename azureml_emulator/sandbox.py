@@ -1,8 +1,8 @@
 """The whole emulated Azure in one process tree: ``python -m azureml_emulator.sandbox [--port 0] [--print-env]``.
 
 Prints one JSON line when ready, ``{"environ", "control", "subscription", "resource_group", "workspace", "tenant"}``
-(with ``--print-env`` shell lines instead, with ``--explain`` words for a person), and ends with its stdin, SIGTERM or
-Ctrl-C, taking its children with it.
+(with ``--print-env`` shell lines, with ``--explain`` instructions), and ends when stdin is closed, on SIGTERM
+or on Ctrl-C, together with its child processes.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from azureml_emulator.world import World
 from tools.azurite import Azurite
 
 ACCOUNT = "amltrainstore"
-#: Time constants that are shorter than a real service wants.
-SHORT = {"AMLTRAIN_AZURE_POLL": "0.1", "AMLTRAIN_FORWARD_PERIOD": "0.5"}
+#: Poll intervals that are shorter than appropriate for the real service.
+_SHORT_INTERVALS = {"AMLTRAIN_AZURE_POLL": "0.1", "AMLTRAIN_FORWARD_PERIOD": "0.5"}
 
 
 def environ_of(world: World, certificates: tls.Certificates, proxy: int) -> dict[str, str]:
-    """What leads a client here, sign-in included."""
-    through = f"http://{USER}:{world.proxy_secret}@127.0.0.1:{proxy}"
-    aside = "127.0.0.1,localhost"
+    """Return the environment variables that direct a client to the emulator, including its sign-in."""
+    proxy_url = f"http://{USER}:{world.proxy_secret}@127.0.0.1:{proxy}"
+    no_proxy_hosts = "127.0.0.1,localhost"
     return {
-        "HTTPS_PROXY": through,
-        "https_proxy": through,
-        "NO_PROXY": aside,
-        "no_proxy": aside,
+        "HTTPS_PROXY": proxy_url,
+        "https_proxy": proxy_url,
+        "NO_PROXY": no_proxy_hosts,
+        "no_proxy": no_proxy_hosts,
         "REQUESTS_CA_BUNDLE": str(certificates.bundle),
         "SSL_CERT_FILE": str(certificates.bundle),
         "AZURE_TENANT_ID": world.tenant,
         "AZURE_CLIENT_ID": world.client,
         "AZURE_CLIENT_SECRET": world.client_secret,
-        **SHORT,
+        **_SHORT_INTERVALS,
     }
 
 
 @contextlib.asynccontextmanager
 async def running(folder: Path, control_port: int = 0) -> AsyncIterator[tuple[World, dict[str, Any]]]:
-    """Everything, started, with files in `folder`, which is private; the second value is what `main` prints."""
+    """Run the whole emulator, with files in the private `folder`; the second value is the output of `main`."""
     world = World()
     key = base64.b64encode(secrets.token_bytes(64)).decode()
     certificates = await asyncio.to_thread(tls.make, folder)
@@ -76,10 +76,10 @@ async def running(folder: Path, control_port: int = 0) -> AsyncIterator[tuple[Wo
         blob = Blob(world, ACCOUNT, key, await asyncio.to_thread(azurite.port))
         world.blob = blob
 
-        def place_of(kind: str) -> int | str:
+        def port_or_socket(kind: str) -> int | str:
             return blob.port if kind == "blob" and not world.switches["blobs_recorded"] else emulator
 
-        proxy = Proxy(place_of, world.proxy_secret)
+        proxy = Proxy(port_or_socket, world.proxy_secret)
         await proxy.start()
         world.proxy = proxy
         world.environ = environ_of(world, certificates, proxy.port)
@@ -133,12 +133,12 @@ def _shell(facts: Mapping[str, Any]) -> str:
 
 
 def _explained(facts: Mapping[str, Any], folder: Path) -> str:
-    """Fill `folder` with all that a person needs, and say how to go there.
+    """Prepare `folder` for interactive use, and return instructions.
 
-    Runs and targets of practice stay below `folder`; the notebooks are copies, with a ``config.json`` beside them.
+    Runs and targets of the sandbox stay below `folder`; the notebooks are copies, with a ``config.json`` beside them.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.chmod(0o700)  # one of an earlier version
+    folder.chmod(0o700)  # it may be left from an earlier version
     notebooks = folder / "notebooks"
     notebooks.mkdir(exist_ok=True)
     for notebook in (Path(__file__).resolve().parents[1] / "notebooks").glob("*.ipynb"):
@@ -151,11 +151,11 @@ def _explained(facts: Mapping[str, Any], folder: Path) -> str:
     _write_private(folder / "environ.sh", "\n".join(lines) + "\n")
     shown = os.path.relpath(folder)
     return f"""
-An Azure ML for practice runs on this machine until Ctrl-C. It asks for no account and costs nothing.
+A simulated Azure ML workspace is running here. Press Ctrl-C to stop it. It needs no account and costs nothing.
 
 1. In another terminal:    source {shown}/environ.sh && make lab
-                           (again after each start: its passwords are new)
-2. There, in a notebook:   %load_ext jupyter_amltrain
+                           (repeat after each start: the passwords change)
+2. In a notebook there:    %load_ext jupyter_amltrain
                            %aml_compute connect
    or open 03_azure_cluster.ipynb and run it from the top.
 
@@ -163,50 +163,56 @@ Fault injection: {facts["control"]} (azureml_emulator/control.py)."""
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Replace the file, so that nobody who has the old one open reads the new one."""
+    """Replace the file, so that processes that have the old one open cannot read the new one."""
     handle, name = tempfile.mkstemp(dir=path.parent)  # 0600
     with os.fdopen(handle, "w") as file:
         file.write(text)
     os.replace(name, path)
 
 
-async def _serve(port: int, shown: Callable[[Mapping[str, Any]], str], stay: bool) -> None:
-    over = asyncio.Event()
+async def _serve(port: int, describe: Callable[[Mapping[str, Any]], str], stay: bool) -> None:
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, over.set)
+        loop.add_signal_handler(number, stopped.set)
     if not stay:
-        # A thread, because stdin may be a file or a terminal, which event loops cannot watch everywhere.
-        threading.Thread(target=_await_end, args=(loop, over), daemon=True).start()
+        # A thread, because event loops cannot watch files and terminals on all platforms.
+        threading.Thread(target=_await_end, args=(loop, stopped), daemon=True).start()
     with tempfile.TemporaryDirectory(prefix="amltrain-azure-") as folder:
         async with running(Path(folder), port) as (_, facts):
-            print(shown(facts), flush=True)
-            await over.wait()
+            print(describe(facts), flush=True)
+            await stopped.wait()
 
 
-def _await_end(loop: asyncio.AbstractEventLoop, over: asyncio.Event) -> None:
+def _await_end(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
     with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(over.set)
+        loop.call_soon_threadsafe(stopped.set)
 
 
 def main(arguments: list[str]) -> int:
-    """Run until told to stop."""
+    """Run the sandbox until it is stopped."""
     parser = argparse.ArgumentParser(prog="python -m azureml_emulator.sandbox", description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="port of the control door (default: a free one)")
+    parser.add_argument("--port", type=int, default=0, help="port of the control API (default: a free one)")
     parser.add_argument("--print-env", action="store_true", help="print shell lines to source instead of JSON")
-    parser.add_argument("--explain", nargs="?", const="build/azure-sandbox", metavar="FOLDER", help="say how to use it")
-    parser.add_argument("--stay", action="store_true", help="do not end with stdin")
-    chosen = parser.parse_args(arguments)
+    parser.add_argument(
+        "--explain",
+        nargs="?",
+        const="build/azure-sandbox",
+        metavar="FOLDER",
+        help="print instructions for interactive use",
+    )
+    parser.add_argument("--stay", action="store_true", help="keep running after stdin is closed")
+    args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
-    # Clients that break off in the middle of TLS are what faults are for.
+    # Connections that break during TLS are expected with fault injection.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    shown: Callable[[Mapping[str, Any]], str] = _shell if chosen.print_env else json.dumps
-    if chosen.explain:
-        shown = functools.partial(_explained, folder=Path(chosen.explain).absolute())
-    asyncio.run(_serve(chosen.port, shown, chosen.stay))
+    describe: Callable[[Mapping[str, Any]], str] = _shell if args.print_env else json.dumps
+    if args.explain:
+        describe = functools.partial(_explained, folder=Path(args.explain).absolute())
+    asyncio.run(_serve(args.port, describe, args.stay))
     return 0
 
 

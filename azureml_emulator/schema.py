@@ -121,18 +121,18 @@ class _Judge:
         else:
             choices = self.contract["enums"].get(kind, [value])
             if value.lower() not in map(str.lower, choices):  # azure-ai-ml sends "minimize"
-                yield f"{where}: {value!r} is none of {', '.join(choices)}"
+                yield f"{where}: {value!r} is not one of {', '.join(choices)}"
 
     def _class(self, name: str, value: Any, where: str) -> Iterator[str]:
         if not isinstance(value, dict):
             yield f"{where}: an object is wanted, not {value!r}"
             return
         while (choice := self.contract["classes"][name].get("subtypes")) is not None:
-            said = value.get(choice["key"])
-            found = {key.lower(): other for key, other in choice["classes"].items()}.get(str(said).lower())
+            discriminator = value.get(choice["key"])
+            found = {key.lower(): other for key, other in choice["classes"].items()}.get(str(discriminator).lower())
             if found is None:
-                if said not in BESIDE_VALUES.get(name, {}):
-                    yield f"{where}.{choice['key']}: {said!r} is none of {', '.join(choice['classes'])}"
+                if discriminator not in BESIDE_VALUES.get(name, {}):
+                    yield f"{where}.{choice['key']}: {discriminator!r} is not one of {', '.join(choice['classes'])}"
                 return
             name = found
         one = self.contract["classes"][name]

@@ -17,14 +17,14 @@ _PORTS = {"jupyter_lab": 8888, "vs_code": 9966, "tensor_board": 6006, "ssh": 22}
 def instances(run: Run, nodes: int) -> dict[int, dict[str, Any]]:
     """For each node the services asked for, with their endpoints, while the job runs."""
     found: dict[int, dict[str, Any]] = {node: {} for node in range(nodes)}
-    for name, said in (run.properties["services"] or {}).items():
-        kind = str(said.get("jobServiceType") or "")
+    for name, service_body in (run.properties["services"] or {}).items():
+        kind = str(service_body.get("jobServiceType") or "")
         if kind in ("Tracking", "Studio"):
             continue
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower().replace("vscode", "vs_code")
-        every = (said.get("nodes") or {}).get("nodesValueType") == "All"
+        every = (service_body.get("nodes") or {}).get("nodesValueType") == "All"
         for node in range(nodes if every else 1):
-            port = said.get("port") or _PORTS.get(snake, 8080)
+            port = service_body.get("port") or _PORTS.get(snake, 8080)
             host = f"{snake.replace('_', '')}-{run.name}-{node}.{run.world.location}.nodes.azureml.ms".lower()
             made: dict[str, Any] = {
                 "type": kind,
@@ -32,7 +32,7 @@ def instances(run: Run, nodes: int) -> dict[int, dict[str, Any]]:
                 "status": "Running",
                 "error": None,
                 "endpoint": f"wss://{host}" if kind.lower() == "ssh" else f"https://{host}",
-                "properties": dict(said.get("properties") or {}),
+                "properties": dict(service_body.get("properties") or {}),
             }
             if kind.lower() == "ssh":
                 made["properties"]["ProxyEndpoint"] = f"wss://ssh-{run.name}.{run.world.location}.nodes.azureml.ms"

@@ -92,7 +92,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "run_token_seconds": (1_209_600, "Seconds of the wall that a job's own token holds."),
     "datastore_secret": (
         "sas",
-        "`sas`: listSecrets gives a SAS when asked to (recorded); `key`: always the key; `none`: 400, who comes must"
+        "`sas`: listSecrets returns a SAS on request (recorded); `key`: always the key; `none`: 400, callers must"
         " have a role at the storage.",
     ),
     "logs_appended": (True, "Files that grow are append blobs; false: block blobs, written whole each time."),

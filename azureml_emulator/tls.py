@@ -27,13 +27,13 @@ class Certificates:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """For a server."""
+        """Return the TLS context of a server."""
         made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         made.load_cert_chain(self.cert, self.key)
         return made
 
     def client(self) -> ssl.SSLContext:
-        """For a client of ours."""
+        """Return the TLS context of the emulator's own clients."""
         return ssl.create_default_context(cafile=str(self.bundle))
 
 

@@ -1,4 +1,4 @@
-"""Brings what a job's nodes write to its artifact store, while it runs and at its end."""
+"""Uploads files of a job's nodes to its artifact store, while it runs and at its end."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Uploads:
                     try:
                         await self._one(path, container, prefix + path.relative_to(folder).as_posix(), last)
                     except (OSError, aiohttp.ClientError):
-                        # It was replaced or taken away while it was read; the next round sees it anew.
+                        # It was replaced or removed while it was read; the next round reads it again.
                         if last:
                             raise
 

@@ -1,4 +1,4 @@
-"""Every request that came, for tests to read: what was asked, never what authorized it."""
+"""Log of all requests, for tests; contains no credentials."""
 
 from __future__ import annotations
 

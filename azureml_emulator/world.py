@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Part(Protocol):
-    """State of one room of the emulator (jobs, assets, ...): made on first use, closed and forgotten at reset."""
+    """State of one emulated service (jobs, assets, ...): created on first use, closed and discarded at reset."""
 
     def __init__(self, world: World) -> None: ...
 

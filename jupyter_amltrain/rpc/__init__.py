@@ -1,6 +1,7 @@
-"""The kernel and its helper processes: requests, answers, events and errors over a pipe.
+"""Requests, replies, events and errors between the kernel and its helper processes, over a pipe.
 
-The kernel has a :class:`~jupyter_amltrain.rpc.client.RpcClient`, the process a
-:class:`~jupyter_amltrain.rpc.server.RpcServer` with a table of operations. There are two such processes: MLflow's
-(:mod:`jupyter_amltrain.tracking.worker`) and Azure's (:mod:`jupyter_amltrain.backends.azureml.service.operations`).
+The kernel uses an :class:`~jupyter_amltrain.rpc.client.RpcClient`; the helper process runs an
+:class:`~jupyter_amltrain.rpc.server.RpcServer` with a table of operations. There are two helpers: the MLflow worker
+(:mod:`jupyter_amltrain.tracking.worker`) and the Azure service process
+(:mod:`jupyter_amltrain.backends.azureml.service.operations`).
 """

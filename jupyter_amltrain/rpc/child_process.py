@@ -1,6 +1,6 @@
-"""Starting a helper process, and its input.
+"""Starting a helper process and writing to its input.
 
-The messages: :mod:`jupyter_amltrain.rpc.framing`.
+The message format is in :mod:`jupyter_amltrain.rpc.framing`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from jupyter_amltrain.rpc import framing
 
 #: Runs a module as ``-m`` does, but without the working folder on the module path. The ``-P`` switch needs Python 3.11.
-#: Our package's folder goes last: in front it would hide the standard library behind whatever site-packages holds.
+#: The folder of this package goes last: in front, other packages in site-packages could shadow the standard library.
 _BOOTSTRAP = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; root = sys.argv.pop(1); "
     "root in sys.path or sys.path.append(root); del sys.argv[0]; "
@@ -24,8 +24,8 @@ _BOOTSTRAP = (
 )
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 
-#: Variables that hold a path. A helper has another working folder than the kernel, so a relative path is made absolute.
-_PATHS = (
+#: Variables that hold a path. A helper has another working folder than the kernel, so relative paths are made absolute.
+_PATH_VARIABLES = (
     "AMLTRAIN_HOME",
     "AMLTRAIN_QUEUE",
     "AZURE_CLIENT_CERTIFICATE_PATH",
@@ -40,23 +40,23 @@ _PATHS = (
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a module of ours without the working folder on its module path.
+    """Return the command line that runs one of this package's modules without the working folder on its module path.
 
     Parameters
     ----------
     module
         Module or package, run as ``__main__``.
     arguments
-        What it finds in ``sys.argv[1:]``.
+        The values of ``sys.argv[1:]`` in the process.
     """
     return [sys.executable, "-c", _BOOTSTRAP, _PACKAGES, module, *arguments]
 
 
 def start(module: str, *arguments: str, log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a module of ours in a session of its own; its standard error goes to the end of `log`.
+    """Start one of this package's modules in its own session; its standard error is appended to `log`.
 
-    It works in the folder of `log`, never in the notebook's: a file ``random.py`` beside the
-    notebook must not be what the helper, or a Python that a library starts from it, imports.
+    The working folder is that of `log`, never the notebook's: neither the helper nor a Python process that a
+    library starts from it may import a ``random.py`` beside the notebook.
     """
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -76,32 +76,32 @@ def start(module: str, *arguments: str, log: Path, env: Mapping[str, str]) -> su
 
 
 def environment() -> dict[str, str]:
-    """Return our environment, fit for a helper: paths are absolute, and no module path leads to the notebook.
+    """Return this process' environment, adapted for a helper: absolute paths, and no module path to the notebook.
 
-    Absolute entries of ``PYTHONPATH`` stay (they may hold the packages themselves), but for the
-    working folder. Empty and relative entries mean the working folder, so they go.
+    Absolute entries of ``PYTHONPATH`` are kept (they may hold the packages themselves), except the working
+    folder. Empty and relative entries mean the working folder, so they are removed.
     """
     env = dict(os.environ) | absolute_paths(os.environ)
-    here = _working_folder()
-    kept = [
+    cwd = _working_folder()
+    entries = [
         entry
         for entry in env.pop("PYTHONPATH", "").split(os.pathsep)
-        if os.path.isabs(entry) and os.path.realpath(entry) != here
+        if os.path.isabs(entry) and os.path.realpath(entry) != cwd
     ]
-    if kept:
-        env["PYTHONPATH"] = os.pathsep.join(kept)
+    if entries:
+        env["PYTHONPATH"] = os.pathsep.join(entries)
     return env
 
 
 def absolute_paths(env: Mapping[str, str]) -> dict[str, str]:
-    """Return those variables of `env` that hold a relative path, made absolute."""
-    here = _working_folder()
-    relative = [name for name in _PATHS if env.get(name) and not os.path.isabs(env[name])] if here else []
-    return {name: os.path.join(here, env[name]) for name in relative}
+    """Return the variables of `env` that hold a relative path, as absolute paths."""
+    cwd = _working_folder()
+    relative = [name for name in _PATH_VARIABLES if env.get(name) and not os.path.isabs(env[name])] if cwd else []
+    return {name: os.path.join(cwd, env[name]) for name in relative}
 
 
 def _working_folder() -> str:
-    """Return our working folder, or nothing when it has been deleted."""
+    """Return the current working folder, or an empty string when it has been deleted."""
     try:
         return os.path.realpath(os.getcwd())
     except OSError:
@@ -109,39 +109,39 @@ def _working_folder() -> str:
 
 
 def ending(code: int) -> str:
-    """Return how a process ended, in words, from its exit code."""
+    """Describe how a process ended, from its exit code."""
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 class FrameWriter:
     """Writes whole frames to the input of a process, from any thread.
 
-    A frame of more than some kilobytes goes in pieces, and an abandoned request is still written to its end:
-    a lock keeps the frames of other threads out of it.
+    A frame larger than the pipe's buffer is written in pieces, and an abandoned request is still written to its end.
+    A lock keeps frames of different threads apart.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         self._stream = process.stdin
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def write(self, frame: bytes) -> None:
-        """Write frames. Raises ``OSError`` or ``ValueError`` when nobody reads any more."""
-        with self._turn:
-            # asked for each time: the number of a closed pipe is soon another file's
+        """Write frames. Raises ``OSError`` or ``ValueError`` when the reading end is closed."""
+        with self._lock:
+            # read the descriptor each time: the number of a closed pipe is soon reused for another file
             framing.write(lambda view: os.write(self._stream.fileno(), view), frame)
 
     def write_quietly(self, frame: bytes) -> None:
-        """Write frames; ignore that nobody reads any more."""
+        """Write frames; ignore a closed reading end."""
         with contextlib.suppress(OSError, ValueError):
             self.write(frame)
 
     def close(self) -> None:
-        """Tell the process to end; a frame that is on its way is finished first."""
-        own = self._turn.acquire(timeout=1.0)
+        """Close the input, so that the process ends; a frame that is being written is finished first."""
+        acquired = self._lock.acquire(timeout=1.0)
         try:
             with contextlib.suppress(OSError):
                 self._stream.close()
         finally:
-            if own:
-                self._turn.release()
+            if acquired:
+                self._lock.release()

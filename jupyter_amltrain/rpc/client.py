@@ -1,4 +1,4 @@
-"""The kernel's side of a helper process: starts it, sends requests, starts it again after its death.
+"""Client side of the RPC: starts a helper process, sends requests, and restarts the process after it has ended.
 
 The process' side is :mod:`jupyter_amltrain.rpc.server`.
 """
@@ -20,14 +20,14 @@ from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.rpc import child_process, framing
 from jupyter_amltrain.rpc.child_process import FrameWriter
 
-#: A log that is longer is put aside when the process starts, bytes.
+#: A larger log (bytes) is rotated when the process starts.
 MAX_LOG_BYTES = 1 << 20
-#: An idle process ends within milliseconds of its input; one that works is left to itself, or killed, after that.
+#: An idle process ends within milliseconds of its input. After this timeout a busy one is left running or killed.
 EXIT_TIMEOUT_S = 0.3
 
 
 class RpcError(Exception):
-    """A request had no answer of its operation. Whoever uses a client says it in words of its own."""
+    """A request got no reply from its operation. Callers translate it into a message for the user."""
 
 
 class RpcClosed(RpcError):
@@ -35,7 +35,7 @@ class RpcClosed(RpcError):
 
 
 class RpcTimeout(RpcError):
-    """The process sent neither an answer nor an event for too long."""
+    """The process sent neither a reply nor an event within the timeout."""
 
 
 class RpcEnded(RpcError):
@@ -44,7 +44,7 @@ class RpcEnded(RpcError):
     Attributes
     ----------
     ending
-        How, in words; empty when that is not known.
+        Description of how it ended; empty when unknown.
     """
 
     def __init__(self, code: int | None) -> None:
@@ -57,7 +57,7 @@ class RpcCancelled(RpcError):
 
 
 class RpcFault(RpcError):
-    """The operation raised an exception that is none of ours: a bug, whose traceback is in the log.
+    """The operation raised an unexpected exception: a bug, whose traceback is in the log.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class RpcFault(RpcError):
 
 
 class _Pending:
-    """A request without an answer yet."""
+    """A request that waits for its reply."""
 
     def __init__(self, future: asyncio.Future[Any], event: Callable[[dict[str, Any]], None]) -> None:
         self.future = future
@@ -79,22 +79,22 @@ class _Pending:
 
 
 class RpcClient:
-    """Requests to one helper process. Use it from one event loop.
+    """Client of one helper process. Use it from one event loop.
 
     Parameters
     ----------
     module, arguments
-        The process: a module that is run, and its arguments.
+        Module that the process runs, and its arguments.
     log
-        File that takes its standard error.
+        File for the standard error of the process.
     environment
-        Returns the environment that the process is started with.
+        Returns the environment to start the process with.
     watched
-        Returns the part of our environment whose changes the running process hears of, before each request.
+        Returns the environment variables whose changes are sent to the running process before each request.
     serial
-        Whether requests wait for each other, in their order. Then one that its caller abandons is done all the same
-        (a record half written helps nobody), and one that runs into its timeout ends the process. Else requests
-        are under way together, and abandoning one cancels its operation.
+        Whether requests run one after the other. Then a request that its caller abandons is still completed (a
+        record must not stay half written), and a timeout kills the process. Otherwise requests run concurrently,
+        and abandoning one cancels its operation.
     """
 
     def __init__(
@@ -112,18 +112,18 @@ class RpcClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: FrameWriter | None = None
         self._owner = -1
-        self._sent: dict[str, str] = {}
+        self._sent_environ: dict[str, str] = {}
         self._pending: dict[int, _Pending] = {}
-        self._sending: asyncio.Lock | None = None
-        self._turn: asyncio.Lock | None = None
+        self._send_lock: asyncio.Lock | None = None
+        self._serial_lock: asyncio.Lock | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._next = 0
+        self._last_id = 0
         self._closed = False
         _clients.add(self)
 
     @property
     def pid(self) -> int | None:
-        """Process id while it runs."""
+        """Process id while the process runs."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -140,18 +140,18 @@ class RpcClient:
         Parameters
         ----------
         op, payload
-            Its name, and its keywords as plain data.
+            Name of the operation, and its keywords as plain data.
         event
-            Takes what the operation reports meanwhile, on the loop.
+            Receives the events of the operation, on the loop.
         timeout
-            Seconds without an answer and without an event.
+            Maximum seconds without a reply or an event.
 
         Raises
         ------
         AmlTrainError
-            As the operation raised it: class, message, hint, code, field and details.
+            The operation failed; class, message, hint, code, field and details are preserved.
         RpcError
-            There was no such answer.
+            The operation sent no reply.
         """
         if not self._serial:
             return await self._exchange(op, payload, event, timeout)
@@ -163,12 +163,12 @@ class RpcClient:
     def _forget_task(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller may have gone
+            task.exception()  # retrieved, because the caller may have been canceled
 
     async def _in_turn(self, op: str, payload: Mapping[str, Any], event: Any, timeout: float) -> Any:
-        if self._turn is None:
-            self._turn = asyncio.Lock()
-        async with self._turn:
+        if self._serial_lock is None:
+            self._serial_lock = asyncio.Lock()
+        async with self._serial_lock:
             try:
                 return await self._exchange(op, payload, event, timeout)
             except RpcTimeout:
@@ -178,11 +178,11 @@ class RpcClient:
     async def _exchange(self, op: str, payload: Mapping[str, Any], event: Any, timeout: float) -> Any:
         if self._closed:
             raise RpcClosed
-        self._next += 1
-        number, news = self._next, asyncio.Event()
+        self._last_id += 1
+        number, event_seen = self._last_id, asyncio.Event()
 
         def take_event(fields: dict[str, Any]) -> None:
-            news.set()
+            event_seen.set()
             event(fields)
 
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -190,11 +190,11 @@ class RpcClient:
         try:
             await self._send({"id": number, "op": op, "payload": dict(payload)})
             while True:
-                news.clear()
+                event_seen.clear()
                 done, _ = await asyncio.wait({future}, timeout=timeout)
                 if done:
                     break
-                if not news.is_set():
+                if not event_seen.is_set():
                     raise RpcTimeout
             return _result_of(future.result())
         finally:
@@ -206,29 +206,29 @@ class RpcClient:
 
     async def _send(self, message: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
-        if self._sending is None:
-            self._sending = asyncio.Lock()
-        async with self._sending:
+        if self._send_lock is None:
+            self._send_lock = asyncio.Lock()
+        async with self._send_lock:
             if self._closed:
                 raise RpcClosed
             if self.pid is None or self._owner != os.getpid():
                 self._start(loop)
             data = b""
-            now = self._watched()
-            if now != self._sent:
-                data, self._sent = framing.pack({"environ": _changes(self._sent, now)}), now
+            watched = self._watched()
+            if watched != self._sent_environ:
+                data, self._sent_environ = framing.pack({"environ": _changes(self._sent_environ, watched)}), watched
             data += framing.pack(message)
             assert self._writer is not None
             try:
-                # A request may be megabytes, and the process may still be starting: not on the loop.
+                # A request may be megabytes, and the process may still be starting, so do not write on the loop.
                 await loop.run_in_executor(None, self._writer.write, data)
             except (OSError, ValueError):
-                pass  # the reader sees that the process has ended, and fails every request
+                pass  # the reader thread notices that the process has ended, and fails every request
 
     def _cancel(self, number: int) -> None:
         writer = self._writer
         if self.pid is not None and writer is not None:
-            # waits while a large request fills the pipe: not on the loop
+            # blocks while a large request fills the pipe, so do not write on the loop
             frame = framing.pack({"cancel": number})
             threading.Thread(target=writer.write_quietly, args=(frame,), daemon=True).start()
 
@@ -239,13 +239,13 @@ class RpcClient:
         with contextlib.suppress(OSError):
             if self.log.stat().st_size > MAX_LOG_BYTES:
                 os.replace(self.log, self.log.with_suffix(".1.txt"))
-        self._sent = self._watched()
+        self._sent_environ = self._watched()
         process = child_process.start(*self._command, log=self.log, env=self._environment())
         self._process, self._writer, self._owner = process, FrameWriter(process), os.getpid()
         threading.Thread(target=self._listen, args=(process, loop), name="amltrain-rpc", daemon=True).start()
 
     def _listen(self, process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> None:
-        """Read answers, in a thread of its own: pipes on the loop need another kind of pipe on Windows."""
+        """Read replies in a separate thread: asyncio needs another kind of pipe on Windows."""
         assert process.stdout is not None
         read = process.stdout.read
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -295,21 +295,21 @@ class RpcClient:
                 process.stdout.close()
 
     def forget(self) -> None:
-        """In a forked child: close our copy of the input, which would keep the parent's process alive."""
+        """Close this process' copy of the input in a forked child; it would keep the helper of the parent alive."""
         process, _ = self._release()
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
 
     async def close(self, last: Sequence[tuple[str, dict[str, Any]]] = (), *, kill_after: float | None = None) -> None:
-        """Let go of the process: it finishes what it is doing, then `last`, and ends.
+        """Release the process: it finishes its operations, runs `last`, and ends.
 
         Parameters
         ----------
         last
-            Operations and payloads whose answers nobody waits for.
+            Operations and payloads to run without waiting for a reply.
         kill_after
-            Seconds after which it is killed; ``None`` lets it finish.
+            Seconds after which the process is killed; ``None`` lets it finish.
         """
         loop = asyncio.get_running_loop()
         if last and self.pid is None and not self._closed:
@@ -328,7 +328,7 @@ class RpcClient:
             writer.close()
 
         await loop.run_in_executor(None, finish)
-        if kill_after is None and (last or busy):  # it has seconds of work left: an import of MLflow takes that long
+        if kill_after is None and (last or busy):  # importing MLflow alone takes seconds
             return
         try:
             await loop.run_in_executor(None, process.wait, EXIT_TIMEOUT_S if kill_after is None else kill_after)
@@ -343,10 +343,10 @@ def _result_of(reply: dict[str, Any]) -> Any:
         return reply["result"]
     fields = reply["error"]
     kind, message = str(fields.get("type", "")), str(fields.get("message", ""))
-    known = errors.of_name(kind)
-    if known is None:
+    error_class = errors.of_name(kind)
+    if error_class is None:
         raise RpcCancelled(message) if kind == "Cancelled" else RpcFault(kind, message)
-    error: AmlTrainError = known(message, hint=str(fields.get("hint", "")))
+    error: AmlTrainError = error_class(message, hint=str(fields.get("hint", "")))
     error.about(str(fields.get("subject", "")))
     error.code, error.field = str(fields.get("code", "")), str(fields.get("field", ""))
     error.details = dict(fields.get("details") or {})
@@ -354,7 +354,7 @@ def _result_of(reply: dict[str, Any]) -> Any:
 
 
 def _changes(before: dict[str, str], now: dict[str, str]) -> dict[str, str | None]:
-    """What a process that knows `before` must be told; ``None`` removes a name."""
+    """Return the changes that turn `before` into `now`; ``None`` removes a variable."""
     changed: dict[str, str | None] = {name: value for name, value in now.items() if before.get(name) != value}
     return changed | dict.fromkeys(before.keys() - now.keys())
 

@@ -1,6 +1,6 @@
 """Framing of messages on the pipe between the kernel and a helper process.
 
-A frame is four bytes big-endian length and msgpack.
+A frame is a length (four bytes, big-endian) followed by a msgpack body.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 
 import msgspec
 
-#: Longest frame, bytes; a longer length is a broken stream.
+#: Maximum size of a frame in bytes; a larger length means that the stream is corrupt.
 MAX_FRAME = 64 << 20
 
 _LENGTH = struct.Struct(">I")
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """One frame."""
+    """Return a message as one frame."""
     body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 def unpack_length(head: bytes) -> int:
-    """Length of the body from the four bytes before it.
+    """Return the length of the body from the four bytes before it.
 
     Raises
     ------
@@ -34,17 +34,17 @@ def unpack_length(head: bytes) -> int:
     """
     length = int(_LENGTH.unpack(head)[0])
     if length > MAX_FRAME:
-        raise ValueError(f"a frame of {length} bytes")
+        raise ValueError(f"frame too large: {length} bytes, at most {MAX_FRAME}")
     return length
 
 
 def read(take: Callable[[int], bytes]) -> dict[str, Any]:
-    """The next message.
+    """Read the next message.
 
     Parameters
     ----------
     take
-        Waits for some bytes, at most the number given; empty at the end of the stream.
+        Reads at most the given number of bytes, blocking; returns an empty result at the end of the stream.
 
     Raises
     ------
@@ -69,17 +69,17 @@ def _exactly(take: Callable[[int], bytes], size: int) -> bytes:
 
 
 def write(put: Callable[[memoryview], int], frame: bytes) -> None:
-    """Write a whole frame by `put`, which returns how many bytes it took."""
+    """Write a whole frame with `put`, which returns the number of bytes that it accepted."""
     view = memoryview(frame)
     while view:
         view = view[put(view) :]
 
 
 def own_standard_pipes() -> tuple[int, int]:
-    """Return descriptors of standard input and output that nothing else in this process reads or writes."""
+    """Return private descriptors of standard input and output, which nothing else in this process uses."""
     source, sink = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.close(devnull)
     os.dup2(2, 1)
     return source, sink

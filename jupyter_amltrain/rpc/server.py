@@ -1,9 +1,9 @@
-"""The helper process' side: reads requests, runs operations, answers.
+"""Server side of the RPC: reads requests, runs operations and sends replies.
 
-Request ``{"id", "op", "payload"}``; answer ``{"id", "result"}`` or ``{"id", "error": {"type", "subject", "message",
+Request ``{"id", "op", "payload"}``; reply ``{"id", "result"}`` or ``{"id", "error": {"type", "subject", "message",
 "hint", "code", "field", "details"}}``; before it any number of ``{"id", "event": {"kind", ...}}``. ``{"cancel": id}``
-asks an operation to stop, ``{"environ": {name: text or None}}`` changes the process' environment. What libraries print
-goes to standard error. The kernel's side is :mod:`jupyter_amltrain.rpc.client`.
+requests that an operation stop, ``{"environ": {name: text or None}}`` changes the process' environment. Output that
+libraries print goes to standard error. The kernel's side is :mod:`jupyter_amltrain.rpc.client`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _thread = threading.local()
 
 
 class Cancelled(BaseException):
-    """The caller gave the operation up. Not an ``Exception``: library code must not swallow it."""
+    """The caller canceled the operation. Not an ``Exception``, so that library code does not swallow it."""
 
 
 class Call:
-    """One operation under way, as the operation sees it: progress and cancellation.
+    """A running operation: reports progress and checks for cancellation.
 
     Parameters
     ----------
@@ -50,49 +50,49 @@ class Call:
         self._last = ""
 
     def progress(self, text: str) -> None:
-        """Report progress, one sentence; the same one twice is sent once."""
+        """Report progress in one sentence; repeated sentences are sent once."""
         if text != self._last:
             self._last = text
             self.event("progress", text=text)
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Send any event; never a secret."""
+        """Send an event, which must not contain secrets."""
         self._send({"id": self._number, "event": {"kind": kind, **fields}})
 
     def cancelled(self) -> bool:
-        """Return whether the caller gave it up."""
+        """Return whether the caller canceled the operation."""
         return self._cancel.is_set()
 
     def check(self) -> None:
-        """Raise :class:`Cancelled` if the caller gave it up."""
+        """Raise :class:`Cancelled` if the caller canceled the operation."""
         if self._cancel.is_set():
             raise Cancelled
 
     def wait(self, seconds: float) -> None:
-        """Sleep; raise :class:`Cancelled` as soon as the caller gives it up."""
+        """Sleep; raise :class:`Cancelled` as soon as the caller cancels the operation."""
         if self._cancel.wait(seconds):
             raise Cancelled
 
     def cancel(self) -> None:
-        """Ask it to stop."""
+        """Request that the operation stop."""
         self._cancel.set()
 
 
 def current_call() -> Call | None:
-    """Return the operation that this thread works for."""
+    """Return the operation that this thread is running."""
     call: Call | None = getattr(_thread, "call", None)
     return call
 
 
 @contextlib.contextmanager
 def working_for(call: Call | None) -> Iterator[None]:
-    """Let this thread work for `call`: its waits between retries end with it."""
-    before = current_call()
+    """Run this thread on behalf of `call`, so that canceling it interrupts waits between retries."""
+    previous = current_call()
     _thread.call = call
     try:
         yield
     finally:
-        _thread.call = before
+        _thread.call = previous
 
 
 def resolve_operation(operations: Mapping[str, str], op: str) -> Callable[..., Any]:
@@ -111,7 +111,7 @@ def resolve_operation(operations: Mapping[str, str], op: str) -> Callable[..., A
 
 
 class RpcServer:
-    """Answers the requests of one kernel.
+    """Serves the requests of one kernel.
 
     Parameters
     ----------
@@ -120,11 +120,11 @@ class RpcServer:
     run
         Runs one operation: takes its call, name and payload, returns plain data.
     threads
-        Operations at the same time; with 1 they run in the order of the requests.
+        Number of concurrent operations; with 1 they run in the order of the requests.
     make_call
-        Makes the call of a request; default :class:`Call`.
+        Creates the call object of a request; default :class:`Call`.
     explain
-        Makes an error of ours from a library's exception; ``None`` for a bug.
+        Translates a library's exception to an ``AmlTrainError``; returns ``None`` for a bug.
     redact
         Removes secrets from a text.
     """
@@ -143,12 +143,12 @@ class RpcServer:
         self._source, self._sink = source, sink
         self._run, self._make_call = run, make_call
         self._explain, self._redact = explain, redact
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
         self._calls: dict[int, Call] = {}
         self._pool = ThreadPoolExecutor(threads, "amltrain-rpc")
 
     def serve(self) -> None:
-        """Answer until the input ends; operations that are under way or wait for their turn go on."""
+        """Serve until the input ends; running and queued operations continue."""
         while True:
             try:
                 frame = framing.read(partial(os.read, self._source))
@@ -165,37 +165,37 @@ class RpcServer:
                 self._pool.submit(self._answer, call, number, frame["op"], frame.get("payload") or {})
 
     def finish(self) -> None:
-        """Wait for every operation."""
+        """Wait until every operation has finished."""
         self._pool.shutdown()
 
     def _answer(self, call: Call, number: int, op: str, payload: dict[str, Any]) -> None:
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             with working_for(call):
                 call.check()
                 frame = framing.pack({"id": number, "result": self._run(call, op, payload)})
             framing.unpack_length(frame[:4])
         except Cancelled:
-            frame = framing.pack({"id": number, "error": {"type": "Cancelled", "message": f"{op} was cancelled."}})
+            frame = framing.pack({"id": number, "error": {"type": "Cancelled", "message": f"{op} was canceled."}})
         except (Exception, SystemExit) as error:
             frame = framing.pack({"id": number, "error": self._failure(op, error)})
         finally:
             self._calls.pop(number, None)
-        log.debug("%s took %.2f s", op, time.monotonic() - began)
+        log.debug("%s took %.2f s", op, time.monotonic() - started_at)
         self._write(frame)
 
     def _failure(self, op: str, error: BaseException) -> dict[str, Any]:
-        known = error if isinstance(error, AmlTrainError) else self._explain(error)
-        if known is not None:
-            log.info("%s: %s: %s", op, type(known).__name__, known)
+        translated = error if isinstance(error, AmlTrainError) else self._explain(error)
+        if translated is not None:
+            log.info("%s: %s: %s", op, type(translated).__name__, translated)
             return {
-                "type": type(known).__name__,
-                "subject": known.subject,
-                "message": self._redact(known.reason),
-                "hint": self._redact(known.hint),
-                "code": known.code,
-                "field": known.field,
-                "details": self._redacted(known.details),
+                "type": type(translated).__name__,
+                "subject": translated.subject,
+                "message": self._redact(translated.reason),
+                "hint": self._redact(translated.hint),
+                "code": translated.code,
+                "field": translated.field,
+                "details": self._redacted(translated.details),
             }
         log.error("%s failed", op, exc_info=error)  # a bug: the traceback is in the log
         lines = self._redact(str(error)).strip().splitlines()
@@ -214,11 +214,11 @@ class RpcServer:
         self._write(framing.pack(message))
 
     def _write(self, frame: bytes) -> None:
-        with self._writing:
+        with self._write_lock:
             try:
                 framing.write(partial(os.write, self._sink), frame)
             except OSError:
-                pass  # the kernel has ended; what it requested is done all the same
+                pass  # the kernel has ended; its requests are still completed
 
 
 def _update_environment(changes: Mapping[str, str | None]) -> None:
@@ -230,9 +230,9 @@ def _update_environment(changes: Mapping[str, str | None]) -> None:
 
 
 def own_process() -> tuple[int, int]:
-    """Make this process a server: ignore Ctrl-C, and return its private input and output.
+    """Prepare this process as a server: ignore Ctrl-C, and return its private input and output.
 
-    Ctrl-C in a terminal reaches the whole process group; the kernel cancels what it wants to.
+    Ctrl-C in a terminal reaches the whole process group; the kernel cancels operations itself.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return framing.own_standard_pipes()

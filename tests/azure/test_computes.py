@@ -412,4 +412,4 @@ def test_create_waits_for_slow_azure(azure_env: Azure, make: Make, run: Callable
     life = make(AmlComputeTarget(name="slow", size=CPU))
     run(life.create(hear))
     assert run(life.state()).state == "ready"
-    assert any("no answer at the moment" in text for text in told), told
+    assert any("Azure does not answer" in text for text in told), told

@@ -201,7 +201,7 @@ def test_several_workspaces_are_connected(api, az, place):
     [
         ({"workspace": "ml-dve"}, r"no workspace 'ml-dve' in the resource group 'ml'\. Did you mean ml-dev\?"),
         ({"resource_group": "mll"}, "no resource group 'mll'"),
-        ({"subscription": "50b00000-0000-4000-8000-00000000dead"}, "knows no subscription '50b0"),
+        ({"subscription": "50b00000-0000-4000-8000-00000000dead"}, "no subscription '50b0"),
         (
             {"subscription": "Emulatd"},
             "Subscription 'Emulatd' does not exist, or you have no access to it. Did you mean 'Emulated'",
@@ -251,7 +251,7 @@ def test_connect_as_reader_names_missing_rights(api, az, place):
     az.control("/switch", authorization="reader")
     made = api.connect(place)
     assert made.said().endswith(
-        "You may not submit jobs or create compute or delete compute there: ask for a role that allows it."
+        "You do not have permission to submit jobs or create compute or delete compute. Request a role that allows it."
     )
 
 

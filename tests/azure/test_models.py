@@ -76,8 +76,8 @@ def test_azure_model_is_registered_listed_and_downloaded(api: Any, workspace: st
     assert "Downloaded digits:1 to" in line(f"download digits:1 --to {tmp_path / 'one'} --workspace {workspace}")
     assert (tmp_path / "one" / "weights.bin").read_bytes() == b"12345"
     for text, said in {
-        f"register a --run {run.handle} --path outputs/other": "left nothing at outputs/other",
-        f"register a --run {run.handle} --path outputs/net/sub --type mlflow_model": "no MLmodel file",
+        f"register a --run {run.handle} --path outputs/other": "outputs/other",
+        f"register a --run {run.handle} --path outputs/net/sub --type mlflow_model": "file MLmodel is missing",
         f"download digits --to {tmp_path / 'one'} --workspace {workspace}": "nothing is overwritten",
     }.items():
         with pytest.raises(CommandError, match=said):

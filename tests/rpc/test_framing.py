@@ -28,8 +28,8 @@ def test_torn_frame_raises_eof() -> None:
         framing.read(pieces(framing.pack({"id": 1})[:-1], 100))
 
 
-def test_invalid_frame_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="a frame of 1751477356 bytes"):
+def test_what_is_no_frame_is_refused_before_it_is_read() -> None:
+    with pytest.raises(ValueError, match="1751477356"):
         framing.read(pieces(b"hello", 100))
 
 

@@ -82,7 +82,7 @@ def test_worker_crash_in_request_raises(client, ask, loop):
     pid = ask("ping")["pid"]
     os.kill(pid, signal.SIGSTOP)  # so that the request is surely under way
     future = loop.post(client.request("ping", {}, DEADLINE))
-    until(lambda: client._rpc._next == 2, "the second request")
+    until(lambda: client._rpc._last_id == 2, "the second request")
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match=r"ended during 'ping' \(killed by signal 9\)"):
         future.result(DEADLINE)

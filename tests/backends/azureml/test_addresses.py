@@ -68,8 +68,8 @@ def test_concurrent_log_address_requests_are_coalesced(tmp_path: Path, monkeypat
 
 def test_ended_run_without_files_is_not_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run history may say for a moment that it knows no such job; for a minute it is asked again."""
-    monkeypatch.setattr(history, "recent", lambda place, name, age: None)
-    with pytest.raises(TargetUnreachable, match="does not find the files of job now"):
+    monkeypatch.setattr(history, "recent_details", lambda place, name, age: None)
+    with pytest.raises(TargetUnreachable, match="files of job"):
         sync(tmp_path, ended=True).run()
     later = sync(tmp_path, ended=True)
     assert not later.mirror.facts.get("complete")
@@ -113,7 +113,7 @@ class Storage:
 
     def read(self) -> bytes:
         container = artifacts._Container(self.call, self, "store")  # type: ignore[arg-type]
-        return artifacts.Stored("f.txt", 3, container, "f.txt").read()
+        return artifacts.StoredFile("f.txt", 3, container, "f.txt").read()
 
 
 def over(url: str) -> http.Answer:

@@ -73,7 +73,7 @@ def looked(
     (folder / "job.json").write_text(json.dumps({"spec": {"job_type": job_type}}))
     mirror = MirrorFiles(folder)
     place: Any = service
-    children.take(mirror, place, "s", parent=parent, now=1e9, period=0.0, ended=ended)
+    children.update_children(mirror, place, "s", parent=parent, now=1e9, period=0.0, ended=ended)
     mirror.save()
     return mirror_store.children(folder).runs
 
@@ -153,7 +153,7 @@ def test_unchanged_children_are_not_written(tmp_path: Path) -> None:
     service: Any = Service([trial(0)], {}, sweep())
     looked(tmp_path, service)
     mirror = MirrorFiles(tmp_path)
-    children.take(mirror, service, "s", parent={}, now=2e9, period=0.0, ended=False)
+    children.update_children(mirror, service, "s", parent={}, now=2e9, period=0.0, ended=False)
     assert "children" not in mirror.grown
 
 

@@ -189,7 +189,7 @@ def test_environment_change_reaches_running_process(ask, loop, root, monkeypatch
 
     async def of_process():
         link = client_of(loop, root)
-        return link._rpc._sent["AZURE_CLIENT_ID"]
+        return link._rpc._sent_environ["AZURE_CLIENT_ID"]
 
     assert loop.call(of_process(), 10).endswith("0001")
     monkeypatch.delenv("AZURE_CLIENT_ID")

@@ -176,7 +176,7 @@ def test_rest_retry_wait_ends_on_cancel(edge):
     threading.Timer(0.3, call.cancel).start()
     with pytest.raises(server.Cancelled), server.working_for(call):
         client(edge).get("x")
-    assert said == [{"id": 1, "event": {"kind": "progress", "text": "Azure asks us to wait 50 s"}}]
+    assert said == [{"id": 1, "event": {"kind": "progress", "text": "Azure is busy; retrying in 50 s"}}]
     with pytest.raises(server.Cancelled), server.working_for(call):
         client(edge).get("x")  # nothing is sent any more
     assert len(edge.seen) == 1
@@ -276,5 +276,5 @@ def test_retry_policy_of_rest_sdk_and_sign_in_is_one(monkeypatch):
     auth.credential_of("device", "", None)
     assert wanted.items() <= seen.items()
     policies = http.pipeline("https://x", None, "")._pipeline._impl_policies
-    (ours,) = [policy for policy in policies if isinstance(policy, http._CoreRetries)]
+    (ours,) = [policy for policy in policies if isinstance(policy, http._CoreRetryPolicy)]
     assert (ours.total_retries, ours.status_retries, ours.backoff_factor) == (5, 4, 0.123)

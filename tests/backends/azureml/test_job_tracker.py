@@ -206,7 +206,7 @@ class History:
 def history(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> History:
     from jupyter_amltrain.backends.azureml.service import links
 
-    monkeypatch.setattr(links, "of_row", lambda place, row: [])
+    monkeypatch.setattr(links, "links_of", lambda place, row: [])
     return History(request.node.name)
 
 

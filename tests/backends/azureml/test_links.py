@@ -23,8 +23,8 @@ from jupyter_amltrain.backends.azureml.service import links
         (None, ""),
     ],
 )
-def test_link_address_is_normalized(told: str | None, shown: str) -> None:
-    assert links.plain(told) == shown
+def test_addresses_are_plain(told: str | None, shown: str) -> None:
+    assert links.safe_url(told) == shown
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_link_kind_spelling_is_normalized(spelled: str | None, kind: str) -> Non
 def test_failed_link_hint_has_service_message(error: Any, hint: str) -> None:
     place: Any = SimpleNamespace(resource_group="g", workspace="w")
     told = {"type": "JupyterLab", "error": error, "endpoint": None}
-    assert links._door(place, "job", "lab", told, "")["hint"] == hint
+    assert links._link(place, "job", "lab", told, "")["hint"] == hint

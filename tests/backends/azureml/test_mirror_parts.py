@@ -24,7 +24,7 @@ def take(folder: Path, attempt: int = 1, ended: bool = False, **came: Any) -> No
     """One sync; each call has its own object, as each call of the process has."""
     mirror = MirrorFiles(folder)
     news = {name: data if isinstance(data, FileDelta) else FileDelta(data) for name, data in came.items()}
-    logs.take(mirror, news, attempt=attempt, ended=ended)
+    logs.append_logs(mirror, news, attempt=attempt, ended=ended)
     mirror.save()
 
 
@@ -53,7 +53,7 @@ def test_image_build_log_comes_first(tmp_path: Path) -> None:
     take(tmp_path, **{BUILD: b" 2", STD: b"hello\n"})
     take(tmp_path, **{BUILD: b"late\n", STD: b"bye\n"})
     assert text(tmp_path).splitlines() == [
-        "amltrain: --- the environment's image is built ---",
+        "amltrain: --- building the environment's image ---",
         "Step 1",
         "Step 2",
         "amltrain: --- the job starts ---",
@@ -72,14 +72,14 @@ def test_restarted_job_is_marked_once_in_log(tmp_path: Path) -> None:
 
 def test_retry_logs_of_attempt_are_used(tmp_path: Path) -> None:
     names = ["retry_001/user_logs/std_log.txt", STD]
-    assert logs.retried(names) == {1: {STD: names[0]}} and logs.wanted(names) == [STD]
+    assert logs.attempt_logs(names) == {1: {STD: names[0]}} and logs.log_files(names) == [STD]
     take(tmp_path, **{STD: b"live\n"})
     mirror = MirrorFiles(tmp_path)
-    logs.take(mirror, {STD: FileDelta(b"the rest\n")}, attempt=1, ended=True)
-    logs.over(mirror, 1)
-    logs.over(mirror, 1)
+    logs.append_logs(mirror, {STD: FileDelta(b"the rest\n")}, attempt=1, ended=True)
+    logs.end_attempt(mirror, 1)
+    logs.end_attempt(mirror, 1)
     assert mirror.of(STD)["offset"] == 0
-    logs.take(mirror, {STD: FileDelta(b"again\n")}, attempt=2, ended=False)
+    logs.append_logs(mirror, {STD: FileDelta(b"again\n")}, attempt=2, ended=False)
     mirror.save()
     lines = text(tmp_path).splitlines()
     assert lines[:2] == ["live", "the rest"] and "attempt 2" in lines[2] and lines[3:] == ["again"]
@@ -101,7 +101,7 @@ def test_log_label_names_rank(name: str, label: str) -> None:
 def test_unsaved_log_append_is_repeated(tmp_path: Path) -> None:
     take(tmp_path, **{STD: b"saved\n"})
     mirror = MirrorFiles(tmp_path)
-    logs.take(mirror, {STD: FileDelta(b"lost with the process\n")}, attempt=1, ended=False)
+    logs.append_logs(mirror, {STD: FileDelta(b"lost with the process\n")}, attempt=1, ended=False)
     take(tmp_path, **{STD: b"lost with the process\n"})
     assert text(tmp_path) == "saved\nlost with the process\n"
 
@@ -197,9 +197,9 @@ def test_metric_points_from_mlflow_are_not_doubled(tmp_path: Path) -> None:
 
 def test_late_mlflow_answer_adds_no_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = [{"key": "loss", "value": 1.0, "timestamp": 1000 + i, "step": i} for i in range(2)]
-    asked: Future[metrics.Fetched] = Future()
-    asked.set_result(metrics.Fetched({"loss": points}, [{"key": "lr", "value": "1"}], True))
-    monkeypatch.setitem(metrics._asked, str(tmp_path), asked)  # the question of a sync before this one
+    asked: Future[metrics.FetchedPoints] = Future()
+    asked.set_result(metrics.FetchedPoints({"loss": points}, [{"key": "lr", "value": "1"}], True))
+    monkeypatch.setitem(metrics._requests, str(tmp_path), asked)  # the question of a sync before this one
     mirror = MirrorFiles(tmp_path)
     came = lines(record(1, "loss", 0), record(2, "loss", 1))
     metrics.take_journal(mirror, came, False)

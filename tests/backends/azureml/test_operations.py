@@ -60,7 +60,7 @@ def test_service_canceled_operation_ends(pipe):
     pipe.send(cancel=1)
     assert pipe.read() == {
         "id": 1,
-        "error": {"type": "Cancelled", "message": "process.ping was cancelled."},
+        "error": {"type": "Cancelled", "message": "process.ping was canceled."},
     }
     pipe.send(cancel=99)  # of one that is over
     pipe.send(id=2, op="process.ping", payload={})

@@ -1,4 +1,4 @@
-"""The one process that imports Azure's packages, so that the kernel need not.
+"""The Azure service process, the only process that imports Azure's packages.
 
 ``python -m jupyter_amltrain.backends.azureml.service STATE_ROOT``; see :mod:`.operations`.
 """

@@ -1,4 +1,4 @@
-"""Entry of the process."""
+"""Entry point of the service process."""
 
 from jupyter_amltrain.backends.azureml.service.operations import main
 

@@ -1,4 +1,4 @@
-"""Files that a job left behind, from the workspace's artifact store: by a signature that is renewed, or by identity."""
+"""Output files of a job in the workspace's artifact store, read with a renewable signature (SAS) or by identity."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.operations import ServiceCall
 
 STORE = "workspaceartifactstore"
-#: Bytes of one request.
+#: Bytes per request.
 _PART_BYTES = 16 << 20
-#: Whom a token is for that the storage service takes.
+#: Token scope of the storage service.
 _SCOPE = "https://storage.azure.com/.default"
-#: Answers by which the service says that a datastore has no secret for us: its kind has none, or we may not see it.
-_NO_SECRET = (400, 403, 409)
-#: The storage service's codes where signatures by the account's key are switched off.
-_NOT_BY_KEY = ("KeyBasedAuthenticationNotPermitted",)
+#: Statuses that mean that no secret is available: the kind of datastore has none, or this user may not read it.
+_NO_SECRET_STATUSES = (400, 403, 409)
+#: Codes of the storage service when signatures with the account key are disabled.
+_KEY_AUTH_DISABLED = ("KeyBasedAuthenticationNotPermitted",)
 
 
-class Stored(NamedTuple):
+class StoredFile(NamedTuple):
     """A file of a datastore.
 
     Attributes
     ----------
     path
-        Below what was listed.
+        Path relative to the listed folder.
     size
         Bytes.
     """
@@ -48,34 +48,34 @@ class Stored(NamedTuple):
     name: str
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
-        """Its bytes from `start` up to, not including, `end`."""
+        """Return the bytes from `start` up to, not including, `end`."""
         return self.container.get(quote(self.name), start, end)
 
 
 class _Container:
-    """Where a datastore's files lie.
+    """The blob container of a datastore.
 
-    It is opened by a signature, which a download may outlive, and where there is none by who we are.
+    Requests use a signature, which may expire during a download, or this user's identity where there is none.
     """
 
     def __init__(self, call: ServiceCall, workspace: Workspace, store: str) -> None:
         self._call, self._workspace, self._store = call, workspace, f"datastores/{store}"
-        asked = workspace.arm.get(self._store, api=http.ARM, act="look at the workspace's storage")
-        self._facts: dict[str, Any] = (asked.json or {})["properties"]
+        answer = workspace.arm.get(self._store, api=http.ARM, act="look at the workspace's storage")
+        self._facts: dict[str, Any] = (answer.json or {})["properties"]
         suffix = self._facts.get("endpoint") or "core.windows.net"
         self.url = f"https://{self._facts['accountName']}.blob.{suffix}/{self._facts['containerName']}"
-        self._guard = threading.Lock()
-        self._refused: AmlTrainError | None = None
-        self._signature = self._signed()
+        self._lock = threading.Lock()
+        self._secret_error: AmlTrainError | None = None
+        self._signature = self._new_signature()
 
     @cached_property
-    def _own(self) -> http.Rest:
-        """The storage service, by who we are."""
-        place = self._workspace
-        return http.Rest("", "", place.credential, _SCOPE, where=place.name, user=place.user)
+    def _identity_client(self) -> http.Rest:
+        """Client of the storage service that authenticates with this user's identity."""
+        workspace = self._workspace
+        return http.Rest("", "", workspace.credential, _SCOPE, where=workspace.name, user=workspace.user)
 
-    def _signed(self) -> str:
-        """A signature for an hour; empty where the datastore has no secret, or none for us."""
+    def _new_signature(self) -> str:
+        """Return a signature for an hour; empty where the datastore has no secret that this user may read."""
         if str((self._facts.get("credentials") or {}).get("credentialsType") or "").lower() == "none":
             return ""
         try:
@@ -86,50 +86,52 @@ class _Container:
                 act="ask for a signature of the workspace's storage",
             ).json
         except AmlTrainError as error:
-            if errors.details_of(error).status not in _NO_SECRET:
+            if errors.details_of(error).status not in _NO_SECRET_STATUSES:
                 raise
-            self._refused = error
+            self._secret_error = error
             return ""
-        return str((secret or {}).get("sasToken") or "").lstrip("?") or _signature(self._facts, secret or {})
+        return str((secret or {}).get("sasToken") or "").lstrip("?") or _signature_from_key(self._facts, secret or {})
 
-    def send(self, query: str, **how: Any) -> http.Answer:
-        """GET of the container."""
-        return self._opened(lambda signature: self._blob("", query, signature).send("GET", **how))
+    def send(self, query: str, **options: Any) -> http.Answer:
+        """Send a GET request to the container."""
+        return self._with_signature(lambda signature: self._blob("", query, signature).send("GET", **options))
 
     def get(self, path: str, start: int, end: int | None) -> bytes:
-        """Bytes of a file, by its quoted name."""
-        return self._opened(lambda signature: self._blob(f"/{path}", "", signature).get(start, end)).bytes
+        """Return bytes of a file, by its quoted name."""
+        return self._with_signature(lambda signature: self._blob(f"/{path}", "", signature).get(start, end)).bytes
 
     def _blob(self, path: str, query: str, signature: str) -> http.Blob:
         url = f"{self.url}{path}?{query}{'&' if query and signature else ''}{signature}".rstrip("?")
-        return self._call.cloud.blob(url) if signature else http.Blob(self._own, url)
+        return self._call.cloud.blob(url) if signature else http.Blob(self._identity_client, url)
 
-    def _opened(self, ask: Callable[[str], http.Answer]) -> http.Answer:
-        """What is asked with the signature; where its time is over, once more with a new one."""
+    def _with_signature(self, request: Callable[[str], http.Answer]) -> http.Answer:
+        """Run `request` with the signature; when it has expired, run it again with a new one."""
         signature = self._signature
         try:
-            return ask(signature)
+            return request(signature)
         except AmlTrainError as error:
-            said = errors.details_of(error)
-            if said.status != 403:
+            details = errors.details_of(error)
+            if details.status != 403:
                 raise
             if not signature:
-                raise (self._refused or error) from None
-        with self._guard:
-            if self._signature == signature:  # else another thread has a new one already
-                self._signature = "" if said.code in _NOT_BY_KEY else self._signed()
+                raise (self._secret_error or error) from None
+        with self._lock:
+            if self._signature == signature:  # otherwise another thread has already renewed it
+                self._signature = "" if details.code in _KEY_AUTH_DISABLED else self._new_signature()
             signature = self._signature
-        return ask(signature)
+        return request(signature)
 
 
-def listing(call: ServiceCall, workspace: Workspace, name: str, paths: Sequence[str]) -> Iterator[Stored]:
-    """Each file of a job below `paths`."""
+def list_job_files(call: ServiceCall, workspace: Workspace, name: str, paths: Sequence[str]) -> Iterator[StoredFile]:
+    """Yield each file of a job below `paths`."""
     # Recorded: outputs.default is azureml://datastores/workspaceartifactstore/ExperimentRun/dcid.NAME
-    return stored(call, workspace, STORE, f"ExperimentRun/dcid.{name}/", paths)
+    return list_files(call, workspace, STORE, f"ExperimentRun/dcid.{name}/", paths)
 
 
-def stored(call: ServiceCall, workspace: Workspace, store: str, root: str, paths: Sequence[str]) -> Iterator[Stored]:
-    """Each file of a datastore whose path below `root` begins with one of `paths`."""
+def list_files(
+    call: ServiceCall, workspace: Workspace, store: str, root: str, paths: Sequence[str]
+) -> Iterator[StoredFile]:
+    """Yield each file of a datastore whose path below `root` starts with one of `paths`."""
     container = _Container(call, workspace, store)
     for path in paths:
         marker = ""
@@ -142,14 +144,14 @@ def stored(call: ServiceCall, workspace: Workspace, store: str, root: str, paths
             for blob in tree.iter("Blob"):
                 full = blob.findtext("Name") or ""
                 size = int(blob.findtext("Properties/Content-Length") or 0)
-                yield Stored(full[len(root) :], size, container, full)
+                yield StoredFile(full[len(root) :], size, container, full)
             marker = tree.findtext("NextMarker") or ""
             if not marker:
                 break
 
 
-def _signature(facts: Mapping[str, Any], secret: Mapping[str, Any]) -> str:
-    """A signature for an hour, where the service gives the account's key in spite of what is asked; else empty."""
+def _signature_from_key(facts: Mapping[str, Any], secret: Mapping[str, Any]) -> str:
+    """Return a signature for an hour if the service returned the account key, not a SAS; otherwise empty."""
     key = str(secret.get("key") or "")
     if not key:
         return ""
@@ -169,19 +171,19 @@ def _signature(facts: Mapping[str, Any], secret: Mapping[str, Any]) -> str:
 
 
 def download(call: ServiceCall, workspace: Workspace, name: str, folder: str, paths: Sequence[str]) -> dict[str, Any]:
-    """Fetch files below `paths` that `folder` does not have in that size."""
-    return fetched(call, list(listing(call, workspace, name, paths)), folder)
+    """Download files below `paths`; files that `folder` already has in the same size are skipped."""
+    return download_files(call, list(list_job_files(call, workspace, name, paths)), folder)
 
 
-def fetched(call: ServiceCall, there: Sequence[Stored], folder: str) -> dict[str, Any]:
-    """Fetch listed files into `folder`, where it does not have them in that size."""
-    total = sum(file.size for file in there)
-    done = [0]
+def download_files(call: ServiceCall, files: Sequence[StoredFile], folder: str) -> dict[str, Any]:
+    """Download listed files into `folder`; existing files of the same size are skipped."""
+    total = sum(file.size for file in files)
+    done_bytes = [0]
 
-    def fetch(item: Stored) -> None:
+    def fetch(item: StoredFile) -> None:
         parts = PurePosixPath(item.path).parts
         if not parts or any(part in ("..", "/", "\\") or os.sep in part for part in parts):
-            return  # a name that would lead out of the folder
+            return  # a path that would leave the folder
         target = Path(folder, *parts)
         if not (target.is_file() and target.stat().st_size == item.size):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -196,8 +198,8 @@ def fetched(call: ServiceCall, there: Sequence[Stored], folder: str) -> dict[str
                     file.write(data)
                     start += len(data)
             os.replace(part, target)
-        done[0] += item.size
-        call.progress(f"Downloaded {done[0] / 1e6:.1f} of {total / 1e6:.1f} MB.")
+        done_bytes[0] += item.size
+        call.progress(f"Downloaded {done_bytes[0] / 1e6:.1f} of {total / 1e6:.1f} MB.")
 
-    history.all_of(fetch, there)
-    return {"files": [file.path for file in there], "bytes": total}
+    history.all_of(fetch, files)
+    return {"files": [file.path for file in files], "bytes": total}

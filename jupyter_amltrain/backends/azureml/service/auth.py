@@ -1,7 +1,7 @@
-"""Authentication: accounts of azure-identity in a tenant, sign-in by a person, and credentials found here.
+"""Authentication: interactive sign-in, and credentials that this machine already has.
 
-An :class:`Account` stands between a credential and its users: one request for a token at a time (16 threads
-must not open 16 sign-ins), always in the workspace's tenant, and fresh past the caches when the service says so.
+An :class:`Account` wraps a credential: it requests one token at a time (16 threads must not open 16 sign-ins),
+always in the workspace's tenant, and bypasses caches when the service rejects a token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("amltrain.azure")
 
 
 def browser_here() -> bool:
-    """Whether a browser that is opened by this process is in front of the person."""
+    """Return whether a browser opened by this process appears on the user's screen."""
     remote = ("SSH_CONNECTION", "SSH_TTY", "JUPYTERHUB_USER", "KUBERNETES_SERVICE_HOST", "CODESPACES", "COLAB_GPU")
     if any(os.environ.get(name) for name in remote):
         return False
@@ -35,27 +35,27 @@ def browser_here() -> bool:
     import webbrowser
 
     try:
-        found = webbrowser.get()
+        browser = webbrowser.get()
     except webbrowser.Error:
         return False
-    # one that runs in a terminal has none here
-    return type(found) is not webbrowser.GenericBrowser
+    # a browser that runs in a terminal does not count
+    return type(browser) is not webbrowser.GenericBrowser
 
 
 def interactive(method: str, tenant: str, event: Callable[..., None]) -> Account:
-    """Let a person sign in.
+    """Let the user sign in.
 
     Parameters
     ----------
     method
-        ``browser``, ``device``, or ``auto`` for the one that works here.
+        ``browser``, ``device``, or ``auto`` to choose the one that works on this machine.
     event
-        Takes ``("sign-in", text=, url=, code=, expires=)``.
+        Receives ``("sign-in", text=, url=, code=, expires=)``.
 
     Raises
     ------
     AuthenticationError
-        Nobody did so in time, or Entra refused.
+        Nobody signed in before the timeout, or Entra rejected the sign-in.
     """
     if method == "auto":
         method = "browser" if browser_here() else "device"
@@ -67,7 +67,7 @@ def interactive(method: str, tenant: str, event: Callable[..., None]) -> Account
         account.record = credential.authenticate(scopes=[ARM_SCOPE]).serialize()
     except Exception as error:
         event("sign-in", text="", url="", code="", expires=0)
-        # a browser that cannot be opened, say on a machine with a display but without a desktop
+        # the browser cannot be opened, for example on a machine with a display but without a desktop
         if method == "browser" and type(error).__name__ == "CredentialUnavailableError":
             return interactive("device", tenant, event)
         plain = errors.of_exception(error)
@@ -79,24 +79,24 @@ def interactive(method: str, tenant: str, event: Callable[..., None]) -> Account
 
 
 def credential_of(method: str, tenant: str, event: Callable[..., None] | None, record: str = "") -> Any:
-    """A credential by which a person signs in, or (with the `record` of one who did) need not again."""
+    """Return a credential for interactive sign-in; with the `record` of an earlier sign-in it does not prompt again."""
     from azure.identity import AuthenticationRecord, DeviceCodeCredential, InteractiveBrowserCredential
 
     from jupyter_amltrain.backends.azureml.service import http
 
-    rest: dict[str, Any] = {
+    options: dict[str, Any] = {
         "disable_automatic_authentication": True,
         "transport": http.transport(),
         **http.retry_policy().keywords(),
     }
     if tenant:
-        rest |= {"tenant_id": tenant, "additionally_allowed_tenants": ["*"]}
+        options |= {"tenant_id": tenant, "additionally_allowed_tenants": ["*"]}
     if record:
-        rest["authentication_record"] = AuthenticationRecord.deserialize(record)
-    if (cache := _kept()) is not None:
-        rest["cache_persistence_options"] = cache
+        options["authentication_record"] = AuthenticationRecord.deserialize(record)
+    if (cache := _token_cache_options()) is not None:
+        options["cache_persistence_options"] = cache
     if method == "browser":
-        return InteractiveBrowserCredential(timeout=int(setting("SIGN_IN", 300)), **rest)
+        return InteractiveBrowserCredential(timeout=int(setting("SIGN_IN", 300)), **options)
 
     def prompt(url: str, code: str, expires: Any) -> None:
         left = max(0, round(expires.timestamp() - time.time()))
@@ -104,11 +104,11 @@ def credential_of(method: str, tenant: str, event: Callable[..., None] | None, r
         if event is not None:
             event("sign-in", text=text, url=url, code=code, expires=left)
 
-    return DeviceCodeCredential(prompt_callback=prompt, **rest)
+    return DeviceCodeCredential(prompt_callback=prompt, **options)
 
 
-def _kept() -> Any:
-    """Where a person's sign-in outlives this process: only where the system can encrypt it."""
+def _token_cache_options() -> Any:
+    """Return the options of a persistent token cache; ``None`` where the system cannot encrypt one."""
     if sys.platform not in ("win32", "darwin") and not os.environ.get("DBUS_SESSION_BUS_ADDRESS"):
         return None
     try:
@@ -121,15 +121,15 @@ def _kept() -> Any:
         with tempfile.TemporaryDirectory() as folder:
             build_encrypted_persistence(str(Path(folder) / "probe"))
         return TokenCachePersistenceOptions(name="amltrain")
-    except Exception as error:  # keyrings raise what they like
-        log.info("a sign-in is kept in memory only: %s", type(error).__name__)
+    except Exception as error:  # keyrings raise arbitrary exceptions
+        log.info("no encrypted token cache; the sign-in is kept in memory only: %s", type(error).__name__)
         return None
 
 
-#: Code of the error that says that a person must sign in.
+#: Code of the error that requires an interactive sign-in.
 NOT_SIGNED_IN = "azure.not_signed_in"
 
-#: What a person calls the credentials of azure-identity's default chain.
+#: Display names of the credentials in azure-identity's default chain.
 _NAMES = {
     "EnvironmentCredential": "the environment variables AZURE_*",
     "WorkloadIdentityCredential": "workload identity",
@@ -142,46 +142,46 @@ _NAMES = {
 }
 
 
-def candidates(tenant: str = "", say: Callable[[str], None] | None = None) -> Iterator[Account]:
-    """The accounts that this machine can use without a person, in azure-identity's order.
+def candidates(tenant: str = "", notify: Callable[[str], None] | None = None) -> Iterator[Account]:
+    """Yield the accounts that this machine can use without interaction, in azure-identity's order.
 
     Raises
     ------
     AuthenticationError
-        The environment names an identity that Entra refuses, or there is none at all; tells what was tried.
+        Entra rejects the identity in the environment variables, or there is no account; the message lists attempts.
     """
     from azure.core.exceptions import ClientAuthenticationError
     from azure.identity import CredentialUnavailableError
 
     refusals: list[str] = []
-    found = False
+    any_account = False
     for credential in _chain():
         name = type(credential).__name__
-        words = _NAMES.get(name, name)
-        account = Account(credential, tenant, how=words)
-        if say is not None and name.endswith(("CliCredential", "PowerShellCredential")):
-            say(f"Asking {words}")
+        label = _NAMES.get(name, name)
+        account = Account(credential, tenant, how=label)
+        if notify is not None and name.endswith(("CliCredential", "PowerShellCredential")):
+            notify(f"Trying {label}")
         try:
             account.get_token(ARM_SCOPE)
         except CredentialUnavailableError:
             continue
         except ClientAuthenticationError as error:
             log.info("%s: %s", name, errors.redacted(str(error.message)))
-            plain = errors.signin_failed(str(error.message), how=words)
-            if name == "EnvironmentCredential":  # somebody wrote it there and means it
+            plain = errors.signin_failed(str(error.message), how=label)
+            if name == "EnvironmentCredential":  # set explicitly, so do not fall back to another credential
                 raise plain from error
             refusals.append(plain.message)
             continue
         except Exception as error:
-            if (lost := errors.of_exception(error)) is not None:
-                raise lost from error
+            if (translated := errors.of_exception(error)) is not None:
+                raise translated from error
             raise
-        found = True
+        any_account = True
         yield account
-    if not found:
-        why = f" {refusals[0]}" if refusals else ""
+    if not any_account:
+        reason = f" {refusals[0]}" if refusals else ""
         raise AuthenticationError(
-            f"Nobody is signed in to Azure here (no AZURE_* variables, no managed identity, no az login).{why}",
+            f"Not signed in to Azure: no AZURE_* variables, no managed identity, no az login.{reason}",
             hint="Sign in: %aml_compute connect --sign-in device",
             code=NOT_SIGNED_IN,
         )
@@ -192,41 +192,41 @@ def _chain() -> tuple[Any, ...]:
 
     from jupyter_amltrain.backends.azureml.service import http
 
-    leave_out: dict[str, Any] = {
+    options: dict[str, Any] = {
         "exclude_interactive_browser_credential": True,
-        "exclude_broker_credential": True,  # a window of the system, and needs a package of its own
+        "exclude_broker_credential": True,  # opens a system dialog, and needs an extra package
     }
     if not _managed_identity():
-        leave_out["exclude_managed_identity_credential"] = True
-    made = DefaultAzureCredential(
-        additionally_allowed_tenants=["*"], process_timeout=10, **leave_out, **http.retry_policy().keywords()
+        options["exclude_managed_identity_credential"] = True
+    default = DefaultAzureCredential(
+        additionally_allowed_tenants=["*"], process_timeout=10, **options, **http.retry_policy().keywords()
     )
-    return tuple(made.credentials)
+    return tuple(default.credentials)
 
 
 def _managed_identity() -> bool:
-    """Whether asking for a managed identity can succeed; azure-identity's own probe costs seconds elsewhere."""
+    """Return whether a managed identity can be available; azure-identity's own probe takes seconds where it is not."""
     named = ("IDENTITY_ENDPOINT", "MSI_ENDPOINT", "AZURE_FEDERATED_TOKEN_FILE")
     if any(os.environ.get(name) for name in named):
         return True
     if "managed" in os.environ.get("AZURE_TOKEN_CREDENTIALS", "").lower():
         return True
-    place = urlsplit(os.environ.get("AZURE_POD_IDENTITY_AUTHORITY_HOST") or "http://169.254.169.254")
-    host = place.hostname or ""
-    patience = float(os.environ.get("AMLTRAIN_AZURE_IMDS") or 0.5)
+    endpoint = urlsplit(os.environ.get("AZURE_POD_IDENTITY_AUTHORITY_HOST") or "http://169.254.169.254")
+    host = endpoint.hostname or ""
+    timeout_s = float(os.environ.get("AMLTRAIN_AZURE_IMDS") or 0.5)
     try:
-        # Without "Metadata: true" the service answers 400 at once; what only accepts connections says nothing.
-        with socket.create_connection((host, place.port or 80), patience) as connection:
-            connection.settimeout(patience)
+        # Without "Metadata: true" the service returns 400 immediately; hosts that only accept connections send nothing.
+        with socket.create_connection((host, endpoint.port or 80), timeout_s) as connection:
+            connection.settimeout(timeout_s)
             connection.sendall(f"GET /metadata/identity HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-            # gateways that catch every address answer 403 or 50x, and cost azure-identity half a minute
+            # gateways that accept every address return 403 or 50x, and would delay azure-identity by half a minute
             return connection.recv(12)[9:] in (b"200", b"400", b"401", b"404", b"405")
     except OSError:
         return False
 
 
 class Reopened(Account):
-    """The account of a workspace that was connected by an earlier process; found when first needed."""
+    """Account of a workspace that an earlier process connected; its credential is created at first use."""
 
     def __init__(self, tenant: str, method: str, record: str, name: str) -> None:
         super().__init__(None, tenant, method=method)
@@ -235,7 +235,7 @@ class Reopened(Account):
 
     def get_token(self, *scopes: str, claims: str | None = None, **rest: Any) -> Any:
         """See :class:`Account`."""
-        with self._one:
+        with self._lock:
             if self.credential is None:
                 try:
                     self._open()
@@ -254,5 +254,5 @@ class Reopened(Account):
         try:
             credential.get_token(ARM_SCOPE)
         except AuthenticationRequiredError as error:
-            raise AuthenticationError(f"The sign-in to Azure for {self._name} is over.") from error
+            raise AuthenticationError(f"The Azure sign-in for {self._name} has expired.") from error
         self.credential, self.tenant = credential, ""

@@ -1,4 +1,4 @@
-"""Sizes, prices and quotas of a region, kept on disk (sizes a day, quotas a minute); and what costs money now."""
+"""VM sizes, prices and quotas of a region, cached on disk (sizes for a day, quotas for a minute), and current costs."""
 
 from __future__ import annotations
 
@@ -26,116 +26,119 @@ Row = dict[str, Any]
 
 
 def list_sizes(call: ServiceCall, *, workspace: str, location: str = "", fresh: bool = False) -> list[Row]:
-    """Every size of a region, for any kind of compute; default the workspace's region."""
-    # One page as recorded; a size that is not read is left out rather than all of them.
+    """List all VM sizes of a region, for any kind of compute; default the workspace's region."""
+    # Recorded responses have a single page.
     age = 0.0 if fresh else setting("SIZES_AGE", 86400)
-    return _listed(call, workspace, location, "sizes", "vmSizes", size_row, age)
+    return _region_rows(call, workspace, location, "sizes", "vmSizes", size_row, age)
 
 
 def quota(call: ServiceCall, *, workspace: str, location: str = "", fresh: bool = False) -> list[Row]:
-    """Quotas of a region; default the workspace's."""
+    """List the quotas of a region; default the workspace's region."""
     age = 0.0 if fresh else setting("QUOTA_AGE", 60)
-    return _listed(call, workspace, location, "quota", "usages", quota_row, age)
+    return _region_rows(call, workspace, location, "quota", "usages", quota_row, age)
 
 
-def _listed(
-    call: ServiceCall, workspace: str, location: str, what: str, theirs: str, row: Callable[[Any], Row], age: float
+def _region_rows(
+    call: ServiceCall, workspace: str, location: str, what: str, resource: str, row: Callable[[Any], Row], age: float
 ) -> list[Row]:
-    """Rows of what a region has; `theirs` is the service's word for it."""
+    """Return the cached or newly requested rows of a region; `resource` is the service's name of the list."""
     ws = call.cloud.workspace(workspace)
     region = location or ws.location
 
-    def ask() -> list[Row]:
+    def request() -> list[Row]:
         act = f"list the {'quotas' if what == 'quota' else what} of {region}"
         try:
-            return [row(item) for item in ws.arm.pages(_path(ws, region, theirs), api=API, act=act)]
+            return [row(item) for item in ws.arm.pages(_path(ws, region, resource), api=API, act=act)]
         except TargetError as error:
             raise (_no_region(region, ws.location, errors.details_of(error)) or error) from error
 
-    return _cached(catalog.region_file(call.root, what, ws.subscription, region), age, ask)
+    return _cached(catalog.region_file(call.root, what, ws.subscription, region), age, request)
 
 
 #: ``No registered resource provider found for location 'mars' and API version ... The supported locations are 'a, b'``
 #: (recorded), ``LocationNotAvailableForResourceType`` (ARM's error reference).
-_NO_REGION = ("NoRegisteredProviderFound", "LocationNotAvailableForResourceType", "InvalidLocation")
+_NO_REGION_CODES = ("NoRegisteredProviderFound", "LocationNotAvailableForResourceType", "InvalidLocation")
 _REGIONS = re.compile(r"(?:supported|available) (?:locations|regions)[^']*'([^']+)'", re.IGNORECASE)
 
 
-def _no_region(region: str, own: str, told: errors.ErrorDetails) -> CommandError | None:
-    """The error for a region that Azure ML does not have; ``None`` for any other."""
-    if not set(_NO_REGION) & set(told.codes) and "No registered resource provider found" not in told.message:
+def _no_region(region: str, own: str, details: errors.ErrorDetails) -> CommandError | None:
+    """Return the error for a region that Azure ML does not have; ``None`` for any other error."""
+    if (
+        not set(_NO_REGION_CODES) & set(details.codes)
+        and "No registered resource provider found" not in details.message
+    ):
         return None
-    found = _REGIONS.search(told.message)
-    names = [name.strip() for name in found[1].split(",")] if found else [own]
-    near = difflib.get_close_matches(region.lower(), names, 2, 0.5)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"The workspace is in {own}: leave out --region."
-    return CommandError(f"Azure ML has no region {region[:60]!r}.", hint=hint)
+    match = _REGIONS.search(details.message)
+    names = [name.strip() for name in match[1].split(",")] if match else [own]
+    matches = difflib.get_close_matches(region.lower(), names, 2, 0.5)
+    hint = f"Did you mean {' or '.join(matches)}?" if matches else f"The workspace is in {own}: leave out --region."
+    return CommandError(f"--region: Azure ML has no region {region[:60]!r}.", hint=hint)
 
 
 def _path(ws: Workspace, region: str, what: str) -> str:
     return f"/subscriptions/{ws.subscription}/providers/Microsoft.MachineLearningServices/locations/{region}/{what}"
 
 
-def _cached(path: Path, age: float, ask: Callable[[], list[Row]]) -> list[Row]:
-    found = catalog.read_region_rows(path)
-    if found is not None and 0 <= time.time() - found[1] < age:
-        return found[0]
-    rows = ask()
+def _cached(path: Path, age: float, request: Callable[[], list[Row]]) -> list[Row]:
+    cached = catalog.read_region_rows(path)
+    if cached is not None and 0 <= time.time() - cached[1] < age:
+        return cached[0]
+    rows = request()
     with contextlib.suppress(OSError):  # a full disk loses speed only
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(path, {"schema": 1, "at": time.time(), "rows": rows})
     return rows
 
 
-#: Jobs that are looked at, newest first: one that still runs is seldom older.
+#: Maximum number of jobs to read, newest first; older ones are rarely still running.
 _MAX_JOBS = 300
-_RUNS = ("Running", "Finalizing", "Preparing", "Provisioning", "Starting")
-#: States of a compute instance in which its machine is not given back yet.
-_ON = ("ready", "starting", "stopping", "creating")
+_RUNNING_STATUSES = ("Running", "Finalizing", "Preparing", "Provisioning", "Starting")
+#: States of a compute instance in which its machine is still billed.
+_BILLED_STATES = ("ready", "starting", "stopping", "creating")
 
 
 def list_all(call: ServiceCall, *, workspace: str) -> list[dict[str, Any]]:
-    """Rows ``name, kind, nodes, keeps, size, low_priority, price, currency``; price of all its nodes per hour.
+    """List what costs money now: ``name, kind, nodes, keeps, size, low_priority, price, currency``.
 
-    `keeps` is the number of machines that a cluster never lets go.
+    `price` is per hour for all nodes; `keeps` is the number of nodes that a cluster keeps when idle.
     """
     prices = {str(size["name"]).lower(): size for size in list_sizes(call, workspace=workspace)}
-    found = []
+    rows = []
     for row in computes.list_all(call, workspace=workspace):
         cluster, instance = row["kind"] == "amlcompute", row["kind"] == "instance"
-        nodes = max(row["nodes"], row["wanted"] or 0) if cluster else int(instance and row["state"] in _ON)
+        nodes = max(row["nodes"], row["wanted"] or 0) if cluster else int(instance and row["state"] in _BILLED_STATES)
         if nodes or (cluster and row["min_nodes"]):
-            found.append(_row(row["name"], row["kind"], row, nodes, row["min_nodes"] or 0, prices))
-    place = call.cloud.workspace(workspace)
-    pages = place.arm.pages("jobs", api=http.ARM, params={"listViewType": "ActiveOnly"}, act="list the jobs")
+            rows.append(_row(row["name"], row["kind"], row, nodes, row["min_nodes"] or 0, prices))
+    ws = call.cloud.workspace(workspace)
+    pages = ws.arm.pages("jobs", api=http.ARM, params={"listViewType": "ActiveOnly"}, act="list the jobs")
     for number, job in enumerate(pages):
         call.check()
         if number == _MAX_JOBS:
             break
         body = job.get("properties") or {}
         resources = body.get("resources") or {}
-        if body.get("computeId") or body.get("jobType") != "Command" or body.get("status") not in _RUNS:
+        if body.get("computeId") or body.get("jobType") != "Command" or body.get("status") not in _RUNNING_STATUSES:
             continue
         low = (body.get("queueSettings") or {}).get("jobTier") == "Spot"
         facts = {"size": str(resources.get("instanceType") or ""), "low_priority": low}
-        found.append(
+        rows.append(
             _row(str(job.get("name")), "serverless", facts, int(resources.get("instanceCount") or 1), 0, prices)
         )
-    return found
+    return rows
 
 
 def _row(
     name: str, kind: str, facts: Mapping[str, Any], nodes: int, keeps: int, prices: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     size = prices.get(facts["size"].lower(), {})
-    each = size.get("price_low" if facts.get("low_priority") else "price")
+    node_price = size.get("price_low" if facts.get("low_priority") else "price")
     return {
         "name": name,
         "kind": kind,
         "nodes": nodes,
         "keeps": keeps,
-        "size": str(size.get("name") or facts["size"]),  # Azure answers some in capitals
+        "size": str(size.get("name") or facts["size"]),  # Azure returns some names in capitals
         "low_priority": bool(facts.get("low_priority")),
-        "price": None if each is None else round(each * max(nodes, keeps), 4),
+        "price": None if node_price is None else round(node_price * max(nodes, keeps), 4),
         "currency": str(size.get("currency") or ""),
     }

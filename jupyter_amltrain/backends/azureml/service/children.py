@@ -1,7 +1,8 @@
-"""Steps of a pipeline and trials of a sweep or AutoML job: rows of their parent, and lines of state in its log.
+"""Child runs: steps of a pipeline, and trials of a sweep or AutoML job.
 
-``GET {api}/history/v1.0{WS}/runs/{name}/children`` (recorded: ARM does not list them). A child's name at the service
-is a GUID; people know its ``displayName``. Their metrics are in the service's MLflow, one request a child.
+They are rows of their parent, and their state changes are lines of its log. Source:
+``GET {api}/history/v1.0{WS}/runs/{name}/children`` (recorded: ARM does not list child runs). A child's name at the
+service is a GUID; its ``displayName`` is shown. Metrics come from the service's MLflow, one request per child.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("amltrain.azure")
 
 FILE = mirror_store.CHILDREN
-#: Of so many the states are told; an AutoML job may have a thousand.
+#: Max children whose state is reported; an AutoML job may have a thousand.
 MAX_LISTED = 500
-#: Children whose metrics one look asks for while the parent lives.
-_MAX_ASKED = 8
-#: Characters of a name, of a sentence, and of the name of a metric.
-_NAME, _SENTENCE, _METRIC = 100, 200, 60
-#: Where a parent names its best trial: a property of sweeps (the SDK reads it), a tag of AutoML jobs (recorded).
-_BEST = ("best_child_run_id", "automl_best_child_run_id")
+#: Maximum number of children whose metrics are read per poll while the parent is running.
+_MAX_METRIC_READS = 8
+#: Maximum characters of a name, a sentence, and the name of a metric.
+_MAX_NAME_CHARS, _MAX_SENTENCE_CHARS, _MAX_METRIC_CHARS = 100, 200, 60
+#: Key of the best trial in the parent: a property of sweeps (read by the SDK), a tag of AutoML jobs (recorded).
+_BEST_TRIAL_KEYS = ("best_child_run_id", "automl_best_child_run_id")
 
 
 def job_type(mirror: MirrorFiles) -> str:
-    """Type of the job of a mirror; ``command`` for one of ours."""
+    """Return the type of a mirror's job; default ``command``."""
     spec = mirror.json("job.json").get("spec") or {}
     return str(spec.get("job_type") or "command")
 
 
-def take(
+def update_children(
     mirror: MirrorFiles,
-    place: Workspace,
+    workspace: Workspace,
     name: str,
     *,
     parent: Mapping[str, Any],
@@ -54,47 +55,49 @@ def take(
     period: float,
     ended: bool,
 ) -> None:
-    """Bring the rows up to date, and append what has changed to the log.
+    """Update the rows, and append state changes to the log.
 
     Parameters
     ----------
     parent
-        What run history says of the parent itself.
+        The parent's details from run history.
     period
-        Seconds between two looks, while it lives.
+        Poll interval in seconds, while the parent is running.
     ended
-        The parent has: the last look.
+        The parent has ended; this is the last poll.
     """
     facts = mirror.facts
     if not ended and now < float(facts.get("children_due") or 0):
         return
     facts["children_due"] = round(now + period, 1)
     try:
-        found = sorted(_listed(place, name), key=lambda one: str(one.get("createdUtc") or ""))
+        children = sorted(_list_children(workspace, name), key=lambda one: str(one.get("createdUtc") or ""))
     except AmlTrainError as error:
         log.info("children of %s: %s", name, error)
         return
-    _tell_changes(mirror, found)
-    rows = msgspec.json.encode(_rows(mirror, place, name, parent, found, ended))
+    _log_changes(mirror, children)
+    rows = msgspec.json.encode(_rows(mirror, workspace, name, parent, children, ended))
     try:
-        same = (mirror.folder / FILE).read_bytes() == rows
+        unchanged = (mirror.folder / FILE).read_bytes() == rows
     except OSError:
-        same = False
-    if not same:
+        unchanged = False
+    if not unchanged:
         mirror.replace(FILE, rows, "children")
 
 
-def _listed(place: Workspace, name: str) -> list[dict[str, Any]]:
-    pages = place.data.pages(
-        f"{place.history}/runs/{quote(name, safe='')}/children", api=http.HISTORY, act=f"look at the parts of {name}"
+def _list_children(workspace: Workspace, name: str) -> list[dict[str, Any]]:
+    pages = workspace.data.pages(
+        f"{workspace.history}/runs/{quote(name, safe='')}/children",
+        api=http.HISTORY,
+        act=f"look at the parts of {name}",
     )
-    found: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     for child in pages:
         if child.get("runId") and child.get("status"):
-            found.append(child)
-        if len(found) >= MAX_LISTED:
+            listed.append(child)
+        if len(listed) >= MAX_LISTED:
             break
-    return found
+    return listed
 
 
 # ---- rows
@@ -102,30 +105,30 @@ def _listed(place: Workspace, name: str) -> list[dict[str, Any]]:
 
 def _rows(
     mirror: MirrorFiles,
-    place: Workspace,
+    workspace: Workspace,
     name: str,
     parent: Mapping[str, Any],
-    found: Sequence[Mapping[str, Any]],
+    children: Sequence[Mapping[str, Any]],
     ended: bool,
 ) -> ChildRuns:
     kind = "step" if job_type(mirror) == "pipeline" else "trial"
-    metric, goal = ("", "") if kind == "step" else _objective(mirror, place, name)
-    best = _best_of(parent) or (_best_at_arm(place, name) if ended and kind == "trial" else "")
-    runs = tuple(_row(place, child, kind, best) for child in found)
-    _ask_metrics(mirror, place, most_telling(runs, MAX_CHILDREN), metric, ended)
+    metric, goal = ("", "") if kind == "step" else _objective(mirror, workspace, name)
+    best = _best_of(parent) or (_best_at_arm(workspace, name) if ended and kind == "trial" else "")
+    runs = tuple(_row(workspace, child, kind, best) for child in children)
+    _read_metrics(mirror, workspace, most_telling(runs, MAX_CHILDREN), metric, ended)
     values: dict[str, list[Any]] = mirror.facts.get("child_values") or {}
     runs = tuple(
-        msgspec.structs.replace(run, metric=known[0], value=known[1]) if (known := values.get(run.id)) else run
+        msgspec.structs.replace(run, metric=value[0], value=value[1]) if (value := values.get(run.id)) else run
         for run in runs
     )
     if not best and goal:
-        best = _leader(runs, goal)
+        best = _best_completed(runs, goal)
         runs = tuple(msgspec.structs.replace(run, best=run.id == best) for run in runs)
     shown = most_telling(runs, MAX_CHILDREN)
     return ChildRuns(runs=shown, hidden=len(runs) - len(shown))
 
 
-def _row(place: Workspace, child: Mapping[str, Any], kind: str, best: str) -> ChildRun:
+def _row(workspace: Workspace, child: Mapping[str, Any], kind: str, best: str) -> ChildRun:
     run_id = str(child["runId"])
     row = history.row(run_id, child)
     status = azure_status.status_of(row)
@@ -134,7 +137,7 @@ def _row(place: Workspace, child: Mapping[str, Any], kind: str, best: str) -> Ch
         detail = f"exit code {status.exit_code}"
     return ChildRun(
         id=run_id,
-        name=_shown(child) or run_id,
+        name=_display_name(child) or run_id,
         kind=kind,
         state=str(child["status"]).lower() if status is None else status.state.value,
         detail=_sentence(detail),
@@ -142,44 +145,44 @@ def _row(place: Workspace, child: Mapping[str, Any], kind: str, best: str) -> Ch
         created=row["created"],
         started=row["started"],
         ended=row["ended"],
-        url=links.studio_url(place, quote(run_id, safe="")),
+        url=links.studio_url(workspace, quote(run_id, safe="")),
     )
 
 
-def _objective(mirror: MirrorFiles, place: Workspace, name: str) -> tuple[str, str]:
-    """Primary metric of a sweep or AutoML job, and ``minimize`` or ``maximize`` where the job says it."""
-    known = mirror.facts.get("objective")
-    if known is None:
+def _objective(mirror: MirrorFiles, workspace: Workspace, name: str) -> tuple[str, str]:
+    """Return the primary metric of a sweep or AutoML job, and ``minimize`` or ``maximize`` if the job has a goal."""
+    cached = mirror.facts.get("objective")
+    if cached is None:
         try:
-            body = (jobs.job_of(place, name) or {}).get("properties") or {}
+            body = (jobs.job_of(workspace, name) or {}).get("properties") or {}
         except AmlTrainError as error:
             log.info("objective of %s: %s", name, error)
             return "", ""
         objective = body.get("objective") or {}
         metric = objective.get("primaryMetric") or (body.get("taskDetails") or {}).get("primaryMetric") or ""
-        known = mirror.facts["objective"] = [str(metric), str(objective.get("goal") or "").lower()]
-    return str(known[0]), str(known[1])
+        cached = mirror.facts["objective"] = [str(metric), str(objective.get("goal") or "").lower()]
+    return str(cached[0]), str(cached[1])
 
 
 def _best_of(job: Mapping[str, Any]) -> str:
-    """Id of the best trial, where the job names it."""
+    """Return the id of the best trial; empty if the job has none."""
     for part in ("properties", "tags"):
-        for key in _BEST:
-            if found := (job.get(part) or {}).get(key):
-                return str(found)
+        for key in _BEST_TRIAL_KEYS:
+            if best := (job.get(part) or {}).get(key):
+                return str(best)
     return ""
 
 
-def _best_at_arm(place: Workspace, name: str) -> str:
+def _best_at_arm(workspace: Workspace, name: str) -> str:
     try:
-        return _best_of((jobs.job_of(place, name) or {}).get("properties") or {})
+        return _best_of((jobs.job_of(workspace, name) or {}).get("properties") or {})
     except AmlTrainError as error:
         log.info("best trial of %s: %s", name, error)
         return ""
 
 
-def _leader(runs: Sequence[ChildRun], goal: str) -> str:
-    """Id of the completed trial with the best value so far; the first of equal ones."""
+def _best_completed(runs: Sequence[ChildRun], goal: str) -> str:
+    """Return the id of the completed trial with the best value so far; the first of equal ones."""
     valued = [run for run in runs if run.value is not None and run.state == "completed"]
     if goal not in ("minimize", "maximize") or not valued:
         return ""
@@ -190,33 +193,37 @@ def _leader(runs: Sequence[ChildRun], goal: str) -> str:
 # ---- metrics
 
 
-def _ask_metrics(mirror: MirrorFiles, place: Workspace, runs: Sequence[ChildRun], primary: str, ended: bool) -> None:
-    """Ask for the metrics of children that run, once more of each that has ended, and of silent ones at the end.
+def _read_metrics(
+    mirror: MirrorFiles, workspace: Workspace, runs: Sequence[ChildRun], primary: str, ended: bool
+) -> None:
+    """Read the metrics of running children, once more after each has ended, and of those without metrics at the end.
 
-    A service may write the metrics of a child after the child's end.
+    The service may write the metrics of a child after the child has ended.
     """
     values: dict[str, list[Any]] = mirror.facts.setdefault("child_values", {})
 
-    def open_question(run: ChildRun) -> bool:
+    def needs_metrics(run: ChildRun) -> bool:
         metric, _, final = values.get(run.id) or ("", None, False)
         return run.started is not None and (not final or (ended and not metric))
 
-    wanted = [run for run in runs if open_question(run)]
-    wanted.sort(key=lambda run: run.ended is None)  # of those that have ended it is the last question
-    wanted = wanted if ended else wanted[:_MAX_ASKED]
-    for run, found in zip(wanted, history.all_of(lambda run: _metrics(place, run.id), wanted), strict=True):
-        if found is not None:
-            metric, value = _told(found, primary)
+    pending = [run for run in runs if needs_metrics(run)]
+    pending.sort(key=lambda run: run.ended is None)  # ended children first, because theirs is the last read
+    pending = pending if ended else pending[:_MAX_METRIC_READS]
+    for run, child_metrics in zip(
+        pending, history.all_of(lambda run: _metrics(workspace, run.id), pending), strict=True
+    ):
+        if child_metrics is not None:
+            metric, value = _select_metric(child_metrics, primary)
             values[run.id] = [metric, value, run.ended is not None]
 
 
-def _metrics(place: Workspace, run_id: str) -> list[Mapping[str, Any]] | None:
-    """The last value of each metric of a child; ``None`` where nobody can say it now."""
+def _metrics(workspace: Workspace, run_id: str) -> list[Mapping[str, Any]] | None:
+    """Return the last value of each metric of a child; ``None`` if they cannot be read now."""
     try:
-        answer = place.data.get(
-            f"{place.mlflow}/api/2.0/mlflow/runs/get",
+        answer = workspace.data.get(
+            f"{workspace.mlflow}/api/2.0/mlflow/runs/get",
             params={"run_id": run_id},
-            ok=(200, 400, 404),  # a job that logs nothing may have no run there
+            ok=(200, 400, 404),  # a job without logged metrics may have no MLflow run
             act=f"read the metrics of {run_id}",
         )
     except AmlTrainError as error:
@@ -226,19 +233,19 @@ def _metrics(place: Workspace, run_id: str) -> list[Mapping[str, Any]] | None:
     return list(data.get("metrics") or ())
 
 
-def _told(metrics: Sequence[Mapping[str, Any]], primary: str) -> tuple[str, float | None]:
-    """The metric that a row shows: the primary one, else the one that was logged last."""
+def _select_metric(metrics: Sequence[Mapping[str, Any]], primary: str) -> tuple[str, float | None]:
+    """Select the metric that a row shows: the primary one, otherwise the one that was logged last."""
     if primary:
-        # AutoML's enumeration says AUCWeighted, its runs log AUC_weighted.
-        own = [one for one in metrics if _letters(one.get("key")) == _letters(primary)]
+        # AutoML's enumeration has AUCWeighted, its runs log AUC_weighted.
+        candidates = [one for one in metrics if _letters(one.get("key")) == _letters(primary)]
     else:
-        own = [one for one in metrics if not str(one.get("key") or "").startswith("system/")]
-    if not own:
+        candidates = [one for one in metrics if not str(one.get("key") or "").startswith("system/")]
+    if not candidates:
         return "", None
-    newest = max(own, key=lambda one: int(one.get("timestamp") or 0))
+    newest = max(candidates, key=lambda one: int(one.get("timestamp") or 0))
     value = newest.get("value")
-    known = isinstance(value, (int, float)) and math.isfinite(value)
-    return str(newest.get("key"))[:_METRIC], float(value) if known else None  # type: ignore[arg-type]
+    is_finite = isinstance(value, (int, float)) and math.isfinite(value)
+    return str(newest.get("key"))[:_MAX_METRIC_CHARS], float(value) if is_finite else None  # type: ignore[arg-type]
 
 
 def _letters(name: Any) -> str:
@@ -248,28 +255,28 @@ def _letters(name: Any) -> str:
 # ---- lines of state
 
 
-def _tell_changes(mirror: MirrorFiles, found: Sequence[Mapping[str, Any]]) -> None:
+def _log_changes(mirror: MirrorFiles, children: Sequence[Mapping[str, Any]]) -> None:
     known: dict[str, str] = mirror.facts.setdefault("children", {})
-    for child in found:
+    for child in children:
         run_id, status = str(child["runId"]), str(child["status"])
-        before = known.get(run_id)
-        if status != before:
+        previous = known.get(run_id)
+        if status != previous:
             known[run_id] = status
-            logs.note(mirror, _words(child, before, status))
+            logs.append_note(mirror, _change_line(child, previous, status))
 
 
-def _words(child: Mapping[str, Any], before: str | None, status: str) -> str:
-    run_id, shown = str(child["runId"]), _shown(child)
-    who = f"{shown} ({run_id})" if shown and shown != run_id else run_id
+def _change_line(child: Mapping[str, Any], previous: str | None, status: str) -> str:
+    run_id, title = str(child["runId"]), _display_name(child)
+    label = f"{title} ({run_id})" if title and title != run_id else run_id
     error = ((child.get("error") or {}).get("error") or {}).get("message")
-    because = _sentence(error) if error and status == "Failed" else ""
-    change = f"{before} -> {status}" if before else status
-    return f"{who}: {change}{f', {because}' if because else ''}"
+    reason = _sentence(error) if error and status == "Failed" else ""
+    change = f"{previous} -> {status}" if previous else status
+    return f"{label}: {change}{f', {reason}' if reason else ''}"
 
 
-def _shown(child: Mapping[str, Any]) -> str:
-    return "".join(c for c in str(child.get("displayName") or "") if c.isprintable())[:_NAME]
+def _display_name(child: Mapping[str, Any]) -> str:
+    return "".join(c for c in str(child.get("displayName") or "") if c.isprintable())[:_MAX_NAME_CHARS]
 
 
 def _sentence(text: Any) -> str:
-    return " ".join(errors.redacted(str(text or "")).split())[:_SENTENCE]
+    return " ".join(errors.redacted(str(text or "")).split())[:_MAX_SENTENCE_CHARS]

@@ -1,4 +1,4 @@
-"""The workspaces that this process knows, with their HTTP clients."""
+"""Connected workspaces of the service process, with their HTTP clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARM_HOST = "https://management.azure.com"
 
 
 def arm_id(subscription: str, resource_group: str, workspace: str) -> str:
-    """The resource id of a workspace."""
+    """Return the resource id of a workspace."""
     return (
         f"/subscriptions/{subscription}/resourceGroups/{resource_group}"
         f"/providers/Microsoft.MachineLearningServices/workspaces/{workspace}"
@@ -36,7 +36,7 @@ class Workspace:
     arm, data
         Clients; a path below the workspace's id, or below `api`.
     history, mlflow
-        What stands before paths of run history and MLflow on the data plane.
+        Path prefixes of run history and MLflow on the data plane.
     """
 
     def __init__(self, facts: Mapping[str, Any], credential: Account) -> None:
@@ -57,12 +57,12 @@ class Workspace:
 
     @cached_property
     def arm(self) -> Rest:
-        """ARM, below the workspace."""
+        """Client of ARM, below the workspace."""
         return Rest(ARM_HOST, self.arm_id, self.credential, ARM_SCOPE, where=self.name, user=self.user)
 
     @cached_property
     def data(self) -> Rest:
-        """The data plane."""
+        """Client of the data plane."""
         return Rest(self.api, "", self.credential, DATA_SCOPE, where=self.name, user=self.user)
 
 
@@ -77,41 +77,41 @@ class Cloud:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._guard = threading.Lock()
-        self._known: dict[str, Workspace] = {}
+        self._lock = threading.Lock()
+        self._workspaces: dict[str, Workspace] = {}
 
     def workspace(self, name: str) -> Workspace:
-        """Return a connected workspace; opened at first use, without network.
+        """Return a connected workspace; created at first use, without network requests.
 
         Raises
         ------
         CommandError
-            There is none of that name.
+            No workspace of that name is connected.
         """
-        with self._guard:
-            if name not in self._known:
+        with self._lock:
+            if name not in self._workspaces:
                 facts = self._stored().get(name)
                 if facts is None:
                     raise CommandError(f"No workspace {name!r} is connected.", hint="%aml_compute connect")
-                self._known[name] = Workspace(facts, _reopened(facts))
-            return self._known[name]
+                self._workspaces[name] = Workspace(facts, _reopened(facts))
+            return self._workspaces[name]
 
     def add(self, facts: Mapping[str, Any], credential: Account | None = None) -> Workspace:
-        """Know a workspace from now on; a credential that it had is replaced by one that is given."""
-        with self._guard:
-            before = self._known.get(str(facts["name"]))
+        """Add a workspace, or replace it; without `credential` the existing one is kept."""
+        with self._lock:
+            existing = self._workspaces.get(str(facts["name"]))
             if credential is None:
-                credential = before.credential if before else _reopened(facts)
-            made = self._known[str(facts["name"])] = Workspace(facts, credential)
-            return made
+                credential = existing.credential if existing else _reopened(facts)
+            created = self._workspaces[str(facts["name"])] = Workspace(facts, credential)
+            return created
 
     def person(self, name: str) -> Account | None:
-        """The account of a person who is signed in to a known workspace, if that still holds."""
-        with self._guard:
-            known = self._known.get(name)
-            facts = None if known is not None else self._stored().get(name)
-        if known is not None:
-            account = known.credential
+        """Return the account of an interactive sign-in to a workspace, if it is still valid."""
+        with self._lock:
+            workspace = self._workspaces.get(name)
+            facts = None if workspace is not None else self._stored().get(name)
+        if workspace is not None:
+            account = workspace.credential
         elif facts is not None and facts.get("method", "auto") != "auto":
             account = _reopened(facts)
         else:
@@ -120,14 +120,14 @@ class Cloud:
             return None
         try:
             account.get_token(ARM_SCOPE)
-        except Exception:  # then that person is asked again
+        except Exception:  # then the user signs in again
             return None
         return account
 
     def forget(self, name: str) -> None:
         """Forget a workspace."""
-        with self._guard:
-            self._known.pop(name, None)
+        with self._lock:
+            self._workspaces.pop(name, None)
 
     def _stored(self) -> dict[str, Any]:
         path = self.root / "workspaces.json"
@@ -138,7 +138,7 @@ class Cloud:
         return Rest("", "", None)
 
     def blob(self, url: str) -> Blob:
-        """One signed address of a file. Sends no Authorization."""
+        """Return a client of one signed file URL, which sends no Authorization header."""
         return Blob(self._files, url)
 
 

@@ -1,4 +1,4 @@
-"""Upload of a job's code to the workspace's storage, of which only changed files are sent."""
+"""Upload of a job's code to the workspace's storage; only changed files are sent."""
 
 from __future__ import annotations
 
@@ -31,35 +31,40 @@ if TYPE_CHECKING:
 
 
 class Signatures:
-    """Signatures of addresses, by the beginning of the address. Secrets: in memory only, for less than their hour."""
+    """Cache of signatures (SAS) by URL prefix. Secrets: kept in memory only, for less than their hour."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._known: dict[str, tuple[float, str]] = {}
+        self._lock = threading.Lock()
+        self._entries: dict[str, tuple[float, str]] = {}
 
     def put(self, begin: str, signature: str) -> None:
-        """Keep one for all addresses that begin so."""
-        with self._guard:
-            self._known[begin] = time.time() + 3000, signature
+        """Store the signature for all URLs that start with `begin`."""
+        with self._lock:
+            self._entries[begin] = time.time() + 3000, signature
 
     def get(self, url: str) -> str:
-        """One that opens an address; empty for none."""
-        with self._guard:
+        """Return a signature for a URL; empty if there is none."""
+        with self._lock:
             now = time.time()
-            self._known = {begin: pair for begin, pair in self._known.items() if pair[0] > now}
-            found = (text for begin, (_, text) in self._known.items() if url == begin or url.startswith(begin + "/"))
-            return next(found, "")
+            self._entries = {begin: pair for begin, pair in self._entries.items() if pair[0] > now}
+            matches = (
+                text for begin, (_, text) in self._entries.items() if url == begin or url.startswith(begin + "/")
+            )
+            return next(matches, "")
 
 
-#: Those of this process.
+#: The signatures of this process.
 KNOWN = Signatures()
 
 
-def of_account(workspace: Workspace, host: str) -> str:
-    """Of the storage account of the workspace (recorded: ``secretsType`` ``Sas``, a token with a leading ``?``)."""
+def account_signature(workspace: Workspace, host: str) -> str:
+    """Return a signature of the workspace's storage account.
+
+    Recorded: ``secretsType`` ``Sas``, a token with a leading ``?``.
+    """
     key = f"account:{workspace.name}"
-    if found := KNOWN.get(key):
-        return found
+    if cached := KNOWN.get(key):
+        return cached
     store = "datastores/workspaceblobstore"
     facts = (workspace.arm.get(store, api=http.ARM, act="look at the workspace's storage").json or {})["properties"]
     if not host.startswith(f"{facts.get('accountName')}."):
@@ -76,29 +81,29 @@ def of_account(workspace: Workspace, host: str) -> str:
     return token
 
 
-#: More files than this go as a pack: one request instead of one a file.
+#: More files than this are sent as a pack: one request instead of one per file.
 PLAIN_FILES = 20
 OURS = ".amltrain"
 AGENT, JOB, MANIFEST = f"{OURS}/agent.pyz", f"{OURS}/job.json", f"{OURS}/manifest.json"
-#: An edit that holds more of the tree than this is a new base.
+#: An edit that holds a larger share of the tree than this is replaced by a new base.
 _EDIT_SHARE = 0.25
 
 
 class Content(NamedTuple):
     """One file of a tree."""
 
-    source: str | bytes  #: path here, or the bytes
+    source: str | bytes  #: local path, or the bytes
     size: int
     sha256: str
     executable: bool = False
 
     def read(self) -> bytes:
-        """Its bytes.
+        """Return the bytes.
 
         Raises
         ------
         SubmitError
-            They are others than those that :attr:`sha256` is of.
+            The file has changed and no longer matches :attr:`sha256`.
         """
         if isinstance(self.source, bytes):
             return self.source
@@ -107,7 +112,7 @@ class Content(NamedTuple):
         except OSError as error:
             raise _unreadable(self.source, error) from error
         if hashlib.sha256(data).hexdigest() != self.sha256:
-            raise SubmitError(f"{self.source} was changed while it was being sent.", hint="Submit again.")
+            raise SubmitError(f"{self.source} changed during the upload.", hint="Submit again.")
         return data
 
 
@@ -115,21 +120,21 @@ Tree = Mapping[str, Content]
 
 
 def tree_of(files: Mapping[str, str | bytes]) -> dict[str, Content]:
-    """The files with their digests.
+    """Return the files with their digests.
 
     Raises
     ------
     SubmitError
-        One cannot be read any more.
+        A file can no longer be read.
     """
-    found = {}
+    tree = {}
     for name in sorted(files):
         content = files[name]
         try:
-            found[name] = _content(content)
+            tree[name] = _content(content)
         except OSError as error:
             raise _unreadable(content, error) from error
-    return found
+    return tree
 
 
 def _unreadable(path: str | bytes, error: OSError) -> SubmitError:
@@ -137,47 +142,47 @@ def _unreadable(path: str | bytes, error: OSError) -> SubmitError:
 
 
 def snapshot_of(tree: Tree) -> str:
-    """The digest that a snapshot (:func:`jupyter_amltrain.jobs.snapshot.take`) of these files has."""
-    whole = hashlib.sha256()
+    """Return the digest of a snapshot (:func:`jupyter_amltrain.jobs.snapshot.take`) of these files."""
+    digest = hashlib.sha256()
     for name in sorted(tree):
         label = name.encode()
-        whole.update(b"%d %s %d " % (len(label), label, tree[name].executable) + bytes.fromhex(tree[name].sha256))
-    return whole.hexdigest()
+        digest.update(b"%d %s %d " % (len(label), label, tree[name].executable) + bytes.fromhex(tree[name].sha256))
+    return digest.hexdigest()
 
 
 def of_bytes(data: bytes) -> Content:
-    """Content that is not a file here."""
+    """Return content that is not a local file."""
     return Content(data, len(data), hashlib.sha256(data).hexdigest())
 
 
 def of_json(value: Any) -> Content:
-    """Content that is JSON; equal values are equal bytes."""
+    """Return JSON content; equal values give equal bytes."""
     return of_bytes(json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n")
 
 
-def digest_of(snapshot: str, ours: Iterable[Content]) -> str:
-    """What a code asset is found by: of the user's files and of ours, whatever packs they travel in."""
-    whole = hashlib.sha256(b"amltrain code 1\n" + snapshot.encode())
-    for content in ours:
-        whole.update(b"\n" + content.sha256.encode())
-    return whole.hexdigest()
+def digest_of(snapshot: str, contents: Iterable[Content]) -> str:
+    """Return the hash that identifies a code asset: of the user's files and amltrain's, independent of packs."""
+    digest = hashlib.sha256(b"amltrain code 1\n" + snapshot.encode())
+    for content in contents:
+        digest.update(b"\n" + content.sha256.encode())
+    return digest.hexdigest()
 
 
 class Packed(NamedTuple):
-    """A tree ready to be sent: blobs by name, and what later edits want to know."""
+    """A tree ready to be sent: blobs by name, and the data that later edits need."""
 
     blobs: dict[str, Content]
     base: str  #: name of the base pack; empty for a tree without packs
-    table: dict[str, str]  #: file in the base -> sha256, ``+`` at its end for executables
+    table: dict[str, str]  #: file in the base -> sha256, with a trailing ``+`` for executables
 
 
 def plain(tree: Tree) -> Packed:
-    """Every file as it is."""
+    """Return a tree without packs: each file is a blob."""
     return Packed(dict(tree), "", {})
 
 
 def based(tree: Tree, script: str) -> Packed:
-    """All but the script as one pack."""
+    """Return a tree with one pack of all files except the script."""
     rest = {name: content for name, content in tree.items() if name != script}
     pack = of_bytes(packed(rest))
     name = f"{OURS}/base-{pack.sha256[:16]}.tar.gz"
@@ -187,12 +192,12 @@ def based(tree: Tree, script: str) -> Packed:
 
 
 def edited(tree: Tree, script: str, base: str, table: Mapping[str, str], pack: Content) -> Packed | None:
-    """What differs from a base that the service has, as a second pack; ``None`` where that is too much.
+    """Return the difference from a base that the service has, as a second pack; ``None`` if it is too large.
 
     Parameters
     ----------
     base, table, pack
-        Name, files and content (whose bytes need not be here) of the base.
+        Name, files and content (whose bytes need not be local) of the base.
     """
     rest = {name: content for name, content in tree.items() if name != script}
     new = {name: content for name, content in rest.items() if table.get(name) != marked(content)}
@@ -211,18 +216,18 @@ def edited(tree: Tree, script: str, base: str, table: Mapping[str, str], pack: C
 
 
 def _manifest(packs: list[str], removed: list[str]) -> Content:
-    # The names of the packs are their digests.
+    # The names of the packs contain their digests.
     digest = hashlib.sha256("\n".join([*packs, "", *removed]).encode()).hexdigest()[:16]
     return of_json({"schema": 1, "digest": digest, "packs": packs, "removed": removed})
 
 
 def marked(content: Content) -> str:
-    """Digest and mode of a file."""
+    """Return digest and mode of a file."""
     return content.sha256 + ("+" if content.executable else "")
 
 
 def packed(tree: Tree) -> bytes:
-    """A tar.gz; equal trees give equal bytes."""
+    """Return a tar.gz; equal trees give equal bytes."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=6, mtime=0) as stream,
@@ -251,14 +256,14 @@ def _content(content: str | bytes) -> Content:
 
 log = logging.getLogger("amltrain.azure")
 
-#: Of earlier assets so many are remembered.
+#: Maximum number of earlier assets to remember.
 _MAX_RECENT = 12
-#: Copying on the service's side, in one answer, is for files up to 256 MiB (``Copy Blob From URL``).
+#: Synchronous server-side copies are limited to files of 256 MiB (``Copy Blob From URL``).
 _MAX_COPY_BYTES = 256 << 20
 
 
-class Sent:
-    """What was sent to a workspace, in a small file of the state root: no signature is in it."""
+class UploadHistory:
+    """Record of earlier uploads to a workspace, in a small file of the state root; contains no signatures."""
 
     def __init__(self, root: Path, workspace: str) -> None:
         self._folder = root / "azure" / workspace
@@ -271,7 +276,7 @@ class Sent:
             log.info("%s", error)
 
     def where(self, blob: str, content: Content) -> str:
-        """Address of the same content under the same name in an earlier asset; empty for none."""
+        """Return the URL of the same content under the same name in an earlier asset; empty if there is none."""
         if content.size > _MAX_COPY_BYTES:
             return ""
         for asset in self.assets:
@@ -280,7 +285,7 @@ class Sent:
         return ""
 
     def table(self, base: str) -> dict[str, str]:
-        """Files of a base pack; empty when that is not known, and then nothing is an edit of it."""
+        """Return the files of a base pack; empty if unknown, in which case no edit can use it."""
         path = self._folder / f"{base.rpartition('/')[2]}.json"
         try:
             return dict(read_json(path).get("files") or {}) if path.exists() else {}
@@ -288,34 +293,34 @@ class Sent:
             return {}
 
     def remember(self, uri: str, asset: str, packed: Packed) -> None:
-        """Note an asset; a state root that cannot be written costs only the next upload."""
+        """Record an asset; if the state root cannot be written, the next upload is larger."""
         blobs = {name: [content.size, content.sha256] for name, content in packed.blobs.items()}
         row = {"id": asset, "uri": uri, "time": time.time(), "base": packed.base, "blobs": blobs}
 
         def change() -> None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self._folder / "sent.lock", 10.0):
-                kept = Sent(self._folder.parent.parent, self._folder.name).assets
+                assets = UploadHistory(self._folder.parent.parent, self._folder.name).assets
                 if packed.base:
                     name = packed.base.rpartition("/")[2]
                     write_json(self._folder / f"{name}.json", {"schema": 1, "files": packed.table})
-                write_json(self._file, {"schema": 1, "assets": [row, *kept][:_MAX_RECENT]})
+                write_json(self._file, {"schema": 1, "assets": [row, *assets][:_MAX_RECENT]})
 
-        _quietly(change)
+        _log_errors(change)
 
 
-def _quietly(act: Callable[[], None]) -> None:
+def _log_errors(function: Callable[[], None]) -> None:
     try:
-        act()
+        function()
     except (OSError, AmlTrainError) as error:
         log.warning("%s", error)
 
 
-#: The SDK's word for how the hash was made; ours is only compared with ours.
+#: The SDK's version of the hash algorithm; our hashes are compared only with each other.
 HASH_VERSION = "202208"
-#: A code asset is a folder of its container: so in every recording, in the API's example and in what the SDK sends.
+#: Folder of a code asset in its container, as in every recording, the API's example and the SDK's requests.
 CODE_FOLDER = "code"
-#: Larger files go in blocks of this (bytes).
+#: Block size of larger files, bytes.
 _BLOCK_BYTES = 16 << 20
 
 
@@ -328,35 +333,35 @@ def send(
     digest: str,
     job_file: Mapping[str, Any],
 ) -> str:
-    """The id of a code asset with these files; a folder here where only the SDK can send them.
+    """Return the id of a code asset with these files; a local folder if only the SDK can upload them.
 
     Parameters
     ----------
     script
-        Name of the script, which stays readable.
+        Name of the script, which is never packed.
     digest
-        Of the snapshot.
+        Digest of the snapshot.
     job_file
-        ``.amltrain/job.json``.
+        Content of ``.amltrain/job.json``.
     """
     from jupyter_amltrain.backends.agent_zipapp import build
 
     agent = of_bytes(build(call.root).read_bytes())
     job = of_json(job_file)
     whole = digest_of(digest, (agent, job))
-    known = Sent(call.root, workspace.name)
-    if found := _there(workspace, whole):
-        log.info("code %s is there: %s", whole[:12], found.rpartition("/codes/")[2])
-        return found
+    uploads = UploadHistory(call.root, workspace.name)
+    if existing := _find_asset(workspace, whole):
+        log.info("code %s exists already: %s", whole[:12], existing.rpartition("/codes/")[2])
+        return existing
     tree = tree_of(files)
-    if (now := snapshot_of(tree)) != digest:
-        # Somebody has saved a file since: under the snapshot's name it would be found for what it is not.
-        whole = digest_of(now, (agent, job))
-        if found := _there(workspace, whole):
-            return found
+    if (current := snapshot_of(tree)) != digest:
+        # A file was saved since the snapshot: under the snapshot's digest the asset would have the wrong content.
+        whole = digest_of(current, (agent, job))
+        if existing := _find_asset(workspace, whole):
+            return existing
     ours = {AGENT: agent, JOB: job}
-    packed = _packed(tree, script, known)
-    upload = _Upload(call, workspace, known)
+    packed = _packed(tree, script, uploads)
+    upload = _Upload(call, workspace, uploads)
     try:
         try:
             return upload.asset(_with(packed, ours), whole)
@@ -364,41 +369,41 @@ def send(
             log.info("%s", error)
             packed = based(tree, script)
             return upload.asset(_with(packed, ours), whole)
-    except (TargetUnreachable, SubmitError):  # the SDK would try for minutes what we have just tried
+    except (TargetUnreachable, SubmitError):  # the SDK would retry the same for minutes
         raise
     except AmlTrainError as error:
-        log.warning("the code is sent by the SDK, because: %s", error)
-        call.progress("The code is sent by the SDK in its own way.")
-        # Packs or not: the SDK sends every file again whenever one has changed.
-        again = based(tree, script) if packed.base else packed
-        return _staged({**again.blobs, **ours})
+        log.warning("using the SDK to upload the code, because: %s", error)
+        call.progress("Uploading the code with the Azure SDK instead.")
+        # With or without packs, the SDK sends every file again whenever one has changed.
+        repacked = based(tree, script) if packed.base else packed
+        return _stage({**repacked.blobs, **ours})
 
 
 def _with(packed: Packed, ours: Mapping[str, Content]) -> Packed:
     return Packed({**packed.blobs, **ours}, packed.base, packed.table)
 
 
-def _packed(tree: Tree, script: str, known: Sent) -> Packed:
+def _packed(tree: Tree, script: str, uploads: UploadHistory) -> Packed:
     if len(tree) <= PLAIN_FILES:
         return plain(tree)
     best: Packed | None = None
-    for asset in known.assets:
+    for asset in uploads.assets:
         base = asset.get("base")
         if not base:
             continue
         size, sha256 = asset["blobs"][base]
-        found = edited(tree, script, base, known.table(base), Content(b"", size, sha256))
-        if found is not None and (best is None or _new(found) < _new(best)):
-            best = found
+        candidate = edited(tree, script, base, uploads.table(base), Content(b"", size, sha256))
+        if candidate is not None and (best is None or _bytes_to_send(candidate) < _bytes_to_send(best)):
+            best = candidate
     return best or based(tree, script)
 
 
-def _new(packed: Packed) -> int:
+def _bytes_to_send(packed: Packed) -> int:
     return sum(content.size for name, content in packed.blobs.items() if name != packed.base)
 
 
-def _there(workspace: Workspace, digest: str) -> str:
-    """Id of an asset with that content, or empty. The name that is asked for does not matter."""
+def _find_asset(workspace: Workspace, digest: str) -> str:
+    """Return the id of an existing asset with that hash, or an empty string. The name in the path does not matter."""
     answer = workspace.arm.get(
         f"codes/{uuid.uuid4()}/versions",
         api=http.ARM,
@@ -407,22 +412,22 @@ def _there(workspace: Workspace, digest: str) -> str:
         act="look for the code",
     )
     for asset in (answer.json or {}).get("value") or ():
-        kept = (asset.get("properties") or {}).get("properties") or {}
-        # A service that does not know the question answers with any asset.
-        if kept.get("hash_sha256", digest) == digest and asset.get("id"):
+        properties = (asset.get("properties") or {}).get("properties") or {}
+        # A service that does not support the query returns any asset.
+        if properties.get("hash_sha256", digest) == digest and asset.get("id"):
             return str(asset["id"])
     return ""
 
 
 class _NotCopied(AmlTrainError):
-    """What an earlier asset has cannot be had from there, and is not here."""
+    """Content of an earlier asset can neither be copied nor read locally."""
 
 
 class _Upload:
-    """One new asset."""
+    """Upload of one new code asset."""
 
-    def __init__(self, call: ServiceCall, workspace: Workspace, known: Sent) -> None:
-        self._call, self._workspace, self._known = call, workspace, known
+    def __init__(self, call: ServiceCall, workspace: Workspace, uploads: UploadHistory) -> None:
+        self._call, self._workspace, self._uploads = call, workspace, uploads
         self.sent = 0
 
     def asset(self, packed: Packed, digest: str) -> str:
@@ -434,19 +439,19 @@ class _Upload:
             json={"pendingUploadType": "TemporaryBlobReference"},
             act="ask where to put the code",
         )
-        place = (answer.json or {}).get("blobReferenceForConsumption") or {}
-        container = str(place.get("blobUri") or "").rstrip("/")
-        signed = str((place.get("credential") or {}).get("sasUri") or "")
+        reference = (answer.json or {}).get("blobReferenceForConsumption") or {}
+        container = str(reference.get("blobUri") or "").rstrip("/")
+        signed = str((reference.get("credential") or {}).get("sasUri") or "")
         if not container or "?" not in signed:
-            raise AmlTrainError("Azure gives no signed address for the code.")
+            raise AmlTrainError("Cannot upload the code: Azure returned no signed URL.")
         below, _, signature = signed.partition("?")
         KNOWN.put(container, signature)
         uri = f"{container}/{CODE_FOLDER}"
         self._call.progress(f"Sending the code: {len(packed.blobs)} files.")
-        copies = {blob: self._known.where(blob, content) for blob, content in packed.blobs.items()}
+        copies = {blob: self._uploads.where(blob, content) for blob, content in packed.blobs.items()}
         base = packed.blobs.get(packed.base)
         if base is not None and base.source == b"" and not copies[packed.base]:
-            raise _NotCopied("The earlier pack is not known any more.")
+            raise _NotCopied("The earlier pack is no longer known.")
 
         def put(blob: str) -> None:
             self._put(f"{below.rstrip('/')}/{CODE_FOLDER}/{blob}", signature, packed.blobs[blob], copies[blob])
@@ -459,16 +464,16 @@ class _Upload:
                 "properties": {"hash_sha256": digest, "hash_version": HASH_VERSION, "amltrain.code": "1"},
             }
         }
-        made = self._workspace.arm.put(path, api=http.ARM, json=body, act="register the code").json or {}
-        asset = str(made.get("id") or f"{self._workspace.arm_id}/{path}")
-        self._known.remember(uri, asset, packed)
+        response = self._workspace.arm.put(path, api=http.ARM, json=body, act="register the code").json or {}
+        asset = str(response.get("id") or f"{self._workspace.arm_id}/{path}")
+        self._uploads.remember(uri, asset, packed)
         log.info("code %s: %d bytes sent of %d", digest[:12], self.sent, sum(c.size for c in packed.blobs.values()))
         return asset
 
     def _put(self, url: str, signature: str, content: Content, source: str) -> None:
         self._call.check()
         target = self._call.cloud.blob(f"{url}?{signature}")
-        if source and self._copied(target, source):
+        if source and self._copy(target, source):
             return
         data = content.read()
         if len(data) != content.size or (not data and content.size):
@@ -488,9 +493,9 @@ class _Upload:
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{listed}</BlockList>'
         target.put(body.encode(), suffix="&comp=blocklist")
 
-    def _copied(self, target: http.Blob, source: str) -> bool:
-        """Whether the service has copied it from an earlier asset."""
-        for signature in self._reading(source):
+    def _copy(self, target: http.Blob, source: str) -> bool:
+        """Copy a blob from an earlier asset on the service's side; returns whether that succeeded."""
+        for signature in self._read_signatures(source):
             try:
                 target.send(
                     "PUT",
@@ -507,21 +512,21 @@ class _Upload:
                 log.info("not copied: %s", error)
         return False
 
-    def _reading(self, source: str) -> list[str]:
-        """Signatures that may read an earlier asset: of its upload, else of the workspace's storage account."""
-        own = KNOWN.get(source)
-        if own:
-            return [own]
+    def _read_signatures(self, source: str) -> list[str]:
+        """Return signatures for an earlier asset: that of its upload, otherwise of the storage account."""
+        signature = KNOWN.get(source)
+        if signature:
+            return [signature]
         try:
-            account = of_account(self._workspace, urlsplit(source).hostname or "")
+            account = account_signature(self._workspace, urlsplit(source).hostname or "")
         except AmlTrainError as error:
-            log.info("no signature to copy by: %s", error)
+            log.info("no signature to copy with: %s", error)
             return []
         return [account] if account else []
 
 
-def _staged(blobs: Mapping[str, Content]) -> str:
-    """A folder for the SDK to send; removed by who submits."""
+def _stage(blobs: Mapping[str, Content]) -> str:
+    """Write the blobs to a temporary folder for the SDK; the submitting function removes it."""
     folder = Path(tempfile.mkdtemp(prefix="amltrain-code-"))
     for name, content in blobs.items():
         path = folder / name

@@ -1,7 +1,7 @@
-"""Computes of a workspace: read, created, attached, watched, changed and removed.
+"""Computes of a workspace: list, create, attach, watch, scale and delete.
 
-The SDK's poller waits 30 s between polls (recorded answers have no Retry-After), so it is dropped and
-the compute itself is read, which also tells its progress.
+The SDK's poller waits 30 s between polls (recorded responses have no Retry-After), so the compute itself is
+polled instead, which also shows its progress.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace
     from jupyter_amltrain.backends.azureml.service.operations import ServiceCall
 
-#: Of computes, sizes and quotas: the newest version that was recorded; it has idleTimeBeforeShutdown, which GA has not.
+#: API version of computes, sizes and quotas: the newest recorded one; it has idleTimeBeforeShutdown, unlike GA.
 API = "2023-08-01-preview"
 
 Row = dict[str, Any]
 
 
 def list_all(call: ServiceCall, *, workspace: str) -> list[Row]:
-    """Every compute of the workspace, also kinds that are no targets here (their kind is empty)."""
+    """List all computes of the workspace, including kinds that cannot be targets (their kind is empty)."""
     return [row(item) for item in call.cloud.workspace(workspace).arm.pages("computes", api=API, act="list computes")]
 
 
 def get(call: ServiceCall, *, workspace: str, name: str) -> Row | None:
-    """One compute; ``None`` when there is none of that name."""
+    """Return one compute; ``None`` if no compute has that name."""
     return find(call.cloud.workspace(workspace), name)
 
 
 def find(ws: Workspace, name: str) -> Row | None:
-    """One compute; the service answers 404 with an empty body for one that is not there."""
+    """Return one compute; the service returns 404 with an empty body if it does not exist."""
     answer = ws.arm.get(f"computes/{name}", api=API, ok=(200, 404), act=f"look at {name}")
     return row(answer.json) if answer.status == 200 and answer.json else None
 
 
-def plainly(error: BaseException, ws: Workspace, name: str, settings: Mapping[str, Any]) -> BaseException:
-    """A refusal in plain words where there are some."""
-    told = error if isinstance(error, AmlTrainError) else errors.of_exception(error, ws.name, f"make {name}")
-    if told is None:
+def translate_error(error: BaseException, ws: Workspace, name: str, settings: Mapping[str, Any]) -> BaseException:
+    """Translate an error of the service to a provisioning error; returns other errors unchanged."""
+    translated = error if isinstance(error, AmlTrainError) else errors.of_exception(error, ws.name, f"make {name}")
+    if translated is None:
         return error
-    said = errors.details_of(told)
-    texts = [f"{code}: {said.message}" for code in reversed(said.codes)] or [said.message]
-    if said.status in (401, 403, 404, 408, 429, 500, 502, 503, 504) or not any(
+    details = errors.details_of(translated)
+    texts = [f"{code}: {details.message}" for code in reversed(details.codes)] or [details.message]
+    if details.status in (401, 403, 404, 408, 429, 500, 502, 503, 504) or not any(
         map(provisioning_errors.understood, texts)
     ):
-        return told
+        return translated
     return provisioning_errors.plain(texts, name, size=str(settings.get("size") or ""), region=region(ws, settings))
 
 
 def region(ws: Workspace, settings: Mapping[str, Any]) -> str:
-    """Where a compute of these settings is."""
+    """Return the region of a compute with these settings."""
     return str(settings.get("region") or ws.location)
 
 
@@ -73,99 +73,99 @@ def watch(
     *,
     patient: bool = False,
 ) -> Row | None:
-    """Look at a compute until it is `settled`, telling how far it is.
+    """Poll a compute until it is `settled`, reporting progress.
 
     Parameters
     ----------
     patient
-        It may take a moment until the service knows it.
+        Tolerate that the service does not know the compute yet.
 
     Raises
     ------
     TargetUnreachable
-        There was no answer for a quarter of an hour (``AMLTRAIN_AZURE_UNREACHABLE``, seconds).
+        Azure did not answer for a quarter of an hour (``AMLTRAIN_AZURE_UNREACHABLE``, seconds).
     TargetError
-        It is gone, or nothing came of it within an hour (``AMLTRAIN_AZURE_PROVISIONING``, seconds).
+        The compute was deleted, or took more than an hour (``AMLTRAIN_AZURE_PROVISIONING``, seconds).
     """
-    began, period = time.monotonic(), setting("POLL", 2.0)
-    longest, limit, heard = period * 5, setting("PROVISIONING", 3600.0), 0.0
+    started_at, period = time.monotonic(), setting("POLL", 2.0)
+    max_period, limit, last_answer = period * 5, setting("PROVISIONING", 3600.0), 0.0
     while True:
         catalog.drop_quotas(call.root, ws.subscription)
-        passed = time.monotonic() - began
+        elapsed = time.monotonic() - started_at
         try:
-            found, heard = find(ws, name), passed
-        except TargetUnreachable as error:  # Azure goes on with it all the same
-            if passed - heard > setting("UNREACHABLE", 900.0):
+            compute, last_answer = find(ws, name), elapsed
+        except TargetUnreachable as error:  # Azure continues the operation
+            if elapsed - last_answer > setting("UNREACHABLE", 900.0):
                 raise
-            call.progress(f"{doing}: {passed:.0f} s, but no answer at the moment: {error.message}"[:200])
+            call.progress(f"{doing}: {elapsed:.0f} s, Azure does not answer: {error.message}"[:200])
             call.wait(period)
             continue
-        if settled(found):
-            return found
-        if found is None and not (patient and passed < max(30.0, 3 * longest)):
-            raise TargetError(f"{name!r} is gone from {ws.name}.", hint="%aml_compute list shows what is there.")
-        if passed > limit:
+        if settled(compute):
+            return compute
+        if compute is None and not (patient and elapsed < max(30.0, 3 * max_period)):
+            raise TargetError(f"{name!r} no longer exists in {ws.name}.", hint="See %aml_compute list.")
+        if elapsed > limit:
             raise TargetError(
-                f"{name!r}: still not done after {passed / 60:.0f} minutes; Azure goes on with it.",
-                hint="%aml_compute list shows how it stands.",
+                f"{doing} {name!r} is not finished after {elapsed / 60:.0f} minutes. Azure continues.",
+                hint="Check its state with %aml_compute list.",
             )
-        call.progress(f"{doing}: {passed:.0f} s{_nodes(found)}{_reason(found)}"[:300])
+        call.progress(f"{doing}: {elapsed:.0f} s{_nodes(compute)}{_reason(compute)}"[:300])
         call.wait(period)
-        period = min(longest, period * 1.3)
+        period = min(max_period, period * 1.3)
 
 
-def _nodes(found: Row | None) -> str:
-    """What is told beside the seconds."""
-    if found is None or found["nodes"] is None:
+def _nodes(compute: Row | None) -> str:
+    """Return the node counts for a progress message."""
+    if compute is None or compute["nodes"] is None:
         return ""
-    if not found["steady"] and found["wanted"] is not None:
-        return f", {found['nodes']} of {found['wanted']} machines"
+    if not compute["steady"] and compute["wanted"] is not None:
+        return f", {compute['nodes']} of {compute['wanted']} machines"
     return ""
 
 
-def _reason(found: Row | None) -> str:
-    """Return the first error that the service reports meanwhile."""
-    return f" ({found['errors'][0]})" if found is not None and found["errors"] else ""
+def _reason(compute: Row | None) -> str:
+    """Return the first error that the service currently reports."""
+    return f" ({compute['errors'][0]})" if compute is not None and compute["errors"] else ""
 
 
 def update(call: ServiceCall, *, workspace: str, name: str, settings: Mapping[str, Any]) -> Row:
-    """Change the scale of a cluster; waits until the machines that it keeps are there.
+    """Scale a cluster, and wait until its minimum number of nodes is running.
 
-    When they cannot be had, the old settings are put back.
+    If the nodes cannot be allocated, the old settings are restored.
 
     Parameters
     ----------
     settings
-        Of ``min_nodes``, ``max_nodes``, ``idle_minutes``, those that change.
+        The changed ones of ``min_nodes``, ``max_nodes`` and ``idle_minutes``.
     """
     ws = call.cloud.workspace(workspace)
     old = find(ws, name)
     if old is None or old["kind"] != "amlcompute":
-        raise TargetError(f"There is no cluster {name!r} in {ws.name}.", hint="%aml_compute list shows what is there.")
+        raise TargetError(f"There is no cluster {name!r} in {ws.name}.", hint="See %aml_compute list.")
     _rescale(ws, name, {**_scale(old), **settings})
-    least = int(settings.get("min_nodes", old["min_nodes"]))
+    min_nodes = int(settings.get("min_nodes", old["min_nodes"]))
 
-    def settled(found: Row | None) -> bool:
-        if found is None or found["provisioning"] == "Updating":
+    def settled(compute: Row | None) -> bool:
+        if compute is None or compute["provisioning"] == "Updating":
             return False
-        return found["provisioning"] != "Succeeded" or found["nodes"] >= least or bool(found["errors"])
+        return compute["provisioning"] != "Succeeded" or compute["nodes"] >= min_nodes or bool(compute["errors"])
 
-    found = watch(call, ws, name, f"Scaling to {least}", settled)
-    assert found is not None
-    if found["provisioning"] == "Succeeded" and found["nodes"] >= least:
-        return found
-    if not found["errors"] and found["provisioning"] == "Succeeded":
-        return found
+    compute = watch(call, ws, name, f"Scaling to {min_nodes}", settled)
+    assert compute is not None
+    if compute["provisioning"] == "Succeeded" and compute["nodes"] >= min_nodes:
+        return compute
+    if not compute["errors"] and compute["provisioning"] == "Succeeded":
+        return compute
     with contextlib.suppress(AmlTrainError):
         _rescale(ws, name, _scale(old))
     raise provisioning_errors.plain(
-        found["errors"] or [found["detail"]], name, size=found["size"], region=found["location"]
+        compute["errors"] or [compute["detail"]], name, size=compute["size"], region=compute["location"]
     )
 
 
-def _scale(found: Row) -> dict[str, Any]:
-    idle = found["idle_seconds"]
-    scale = {"min_nodes": found["min_nodes"], "max_nodes": found["max_nodes"]}
+def _scale(compute: Row) -> dict[str, Any]:
+    idle = compute["idle_seconds"]
+    scale = {"min_nodes": compute["min_nodes"], "max_nodes": compute["max_nodes"]}
     return scale if idle is None else {**scale, "idle_minutes": idle / 60}
 
 
@@ -177,108 +177,113 @@ def _rescale(ws: Workspace, name: str, settings: Mapping[str, Any]) -> None:
     try:
         ws.arm.patch(f"computes/{name}", api=API, json=body, act=f"scale {name}")
     except AmlTrainError as error:
-        raise plainly(error, ws, name, {}) from error
+        raise translate_error(error, ws, name, {}) from error
 
 
 def start(call: ServiceCall, *, workspace: str, name: str) -> Row:
-    """Start an instance; nothing happens when it runs."""
+    """Start an instance; no effect if it is running."""
     return _power(call, workspace, name, "start", "Starting", "ready")
 
 
 def stop(call: ServiceCall, *, workspace: str, name: str) -> Row:
-    """Stop an instance; nothing happens when it is stopped."""
+    """Stop an instance; no effect if it is stopped."""
     return _power(call, workspace, name, "stop", "Stopping", "stopped")
 
 
 def restart(call: ServiceCall, *, workspace: str, name: str) -> Row:
-    """Restart an instance that runs."""
+    """Restart a running instance."""
     return _power(call, workspace, name, "restart", "Restarting", "ready")
 
 
-def _power(call: ServiceCall, workspace: str, name: str, verb: str, doing: str, wanted: str) -> Row:
+def _power(call: ServiceCall, workspace: str, name: str, verb: str, doing: str, target_state: str) -> Row:
     ws = call.cloud.workspace(workspace)
-    found = find(ws, name)
-    if found is None or found["kind"] != "instance":
-        raise TargetError(f"There is no instance {name!r} in {ws.name}.", hint="%aml_compute list shows what is there.")
-    if found["state"] == wanted and verb != "restart":
-        return found
-    busy = {"ready": "starting", "stopped": "stopping"}[wanted]
-    if found["state"] != busy or compute_state.operation_failed(found["operation"]):
+    compute = find(ws, name)
+    if compute is None or compute["kind"] != "instance":
+        raise TargetError(f"There is no instance {name!r} in {ws.name}.", hint="See %aml_compute list.")
+    if compute["state"] == target_state and verb != "restart":
+        return compute
+    busy = {"ready": "starting", "stopped": "stopping"}[target_state]
+    if compute["state"] != busy or compute_state.operation_failed(compute["operation"]):
         try:
             ws.arm.post(f"computes/{name}/{verb}", api=API, act=f"{verb} {name}")
         except AmlTrainError as error:
-            raise plainly(error, ws, name, {"size": found["size"]}) from error
-    watched = _PowerWatch(found, wanted, busy)
-    now = watch(call, ws, name, doing, watched.settled)
-    assert now is not None
-    if now["state"] == wanted and not watched.failed(now):
-        return now
-    operation = now["operation"].get("status") if watched.failed(now) else ""
-    texts = now["errors"] or [operation or now["detail"] or f"it is {now['state']} after the {verb}"]
-    raise provisioning_errors.plain(texts, name, size=now["size"], region=now["location"])
+            raise translate_error(error, ws, name, {"size": compute["size"]}) from error
+    power_watch = _PowerWatch(compute, target_state, busy)
+    current = watch(call, ws, name, doing, power_watch.settled)
+    assert current is not None
+    if current["state"] == target_state and not power_watch.failed(current):
+        return current
+    operation = current["operation"].get("status") if power_watch.failed(current) else ""
+    texts = current["errors"] or [operation or current["detail"] or f"it is {current['state']} after the {verb}"]
+    raise provisioning_errors.plain(texts, name, size=current["size"], region=current["location"])
 
 
 class _PowerWatch:
-    """Tell when a start, stop or restart of an instance is over.
+    """Detects when a start, stop or restart of an instance has finished.
 
     Parameters
     ----------
     before
         The instance before the request.
     wanted, busy
-        Its state at the end, and on the way there.
+        Its final state, and its state during the operation.
     """
 
-    def __init__(self, before: Row, wanted: str, busy: str) -> None:
-        self._before, self._wanted, self._busy = before, wanted, busy
-        self._began, self._moved, self._passing = time.monotonic(), False, before["state"] == busy
+    def __init__(self, before: Row, target_state: str, busy: str) -> None:
+        self._before, self._target_state, self._busy = before, target_state, busy
+        self._started_at, self._changed, self._was_busy = time.monotonic(), False, before["state"] == busy
 
-    def failed(self, now: Row) -> bool:
-        """Return whether the service says that the operation failed; an older failure does not count."""
-        return compute_state.operation_failed(now["operation"]) and now["operation"] != self._before["operation"]
+    def failed(self, current: Row) -> bool:
+        """Return whether the service reports that the operation failed; older failures are ignored."""
+        return (
+            compute_state.operation_failed(current["operation"]) and current["operation"] != self._before["operation"]
+        )
 
-    def settled(self, now: Row | None) -> bool:
-        if now is None:
+    def settled(self, current: Row | None) -> bool:
+        if current is None:
             return False
-        if self.failed(now):
+        if self.failed(current):
             return True
-        state = now["state"]
-        self._passing = self._passing or state == self._busy
-        self._moved = self._moved or state != self._before["state"]
-        if self._passing and state in ("ready", "stopped"):  # also back where it was: nothing came of it
+        state = current["state"]
+        self._was_busy = self._was_busy or state == self._busy
+        self._changed = self._changed or state != self._before["state"]
+        if self._was_busy and state in (
+            "ready",
+            "stopped",
+        ):  # or back in the original state: the operation had no effect
             return True
-        # A quick restart may be over before the first look: then nothing more is to be seen of it.
-        seen = self._moved or time.monotonic() - self._began > 3 * setting("POLL", 2.0)
-        return state in (self._wanted, "failed") and seen
+        # A quick restart may finish before the first poll, and then leaves no trace.
+        observed = self._changed or time.monotonic() - self._started_at > 3 * setting("POLL", 2.0)
+        return state in (self._target_state, "failed") and observed
 
 
 def delete(call: ServiceCall, *, workspace: str, name: str) -> None:
-    """Delete a compute with its machines; no error when it is gone already."""
+    """Delete a compute and its machines; no error if it does not exist."""
     _remove(call, workspace, name, "Delete", "Deleting")
 
 
 def detach(call: ServiceCall, *, workspace: str, name: str) -> None:
-    """Forget an attached compute; the machine is left alone."""
+    """Detach a compute; the machine itself is not changed."""
     _remove(call, workspace, name, "Detach", "Detaching")
 
 
 def _remove(call: ServiceCall, workspace: str, name: str, action: str, doing: str) -> None:
     ws = call.cloud.workspace(workspace)
-    if not ask_delete(ws, name, action):
+    if not request_removal(ws, name, action):
         return
-    seen = [False]
+    deleting = [False]
 
-    def settled(found: Row | None) -> bool:
-        seen[0] = seen[0] or (found is not None and found["state"] == "deleting")
-        return found is None or (seen[0] and found["state"] == "failed")
+    def settled(compute: Row | None) -> bool:
+        deleting[0] = deleting[0] or (compute is not None and compute["state"] == "deleting")
+        return compute is None or (deleting[0] and compute["state"] == "failed")
 
-    found = watch(call, ws, name, doing, settled)
-    if found is not None:
-        raise provisioning_errors.plain(found["errors"] or ["it could not be deleted"], name, size=found["size"])
+    compute = watch(call, ws, name, doing, settled)
+    if compute is not None:
+        raise provisioning_errors.plain(compute["errors"] or ["it could not be deleted"], name, size=compute["size"])
 
 
-def ask_delete(ws: Workspace, name: str, action: str) -> bool:
-    """Whether there is anything to wait for."""
+def request_removal(ws: Workspace, name: str, action: str) -> bool:
+    """Request the removal of a compute; returns whether to wait for it."""
     params = {"underlyingResourceAction": action}
     answer = ws.arm.delete(
         f"computes/{name}", api=API, params=params, ok=(200, 202, 204, 404), act=f"{action.lower()} {name}"
@@ -286,8 +291,8 @@ def ask_delete(ws: Workspace, name: str, action: str) -> bool:
     return answer.status not in (204, 404)
 
 
-def cluster(name: str, settings: Mapping[str, Any]) -> Any:
-    """A cluster of a target's settings."""
+def cluster_entity(name: str, settings: Mapping[str, Any]) -> Any:
+    """Return the SDK's entity of a cluster."""
     from azure.ai.ml.entities import AmlCompute, AmlComputeSshSettings
 
     ssh_key = str(settings.get("ssh_key") or "")
@@ -312,8 +317,8 @@ def cluster(name: str, settings: Mapping[str, Any]) -> Any:
     )
 
 
-def instance(name: str, settings: Mapping[str, Any]) -> Any:
-    """A compute instance of a target's settings."""
+def instance_entity(name: str, settings: Mapping[str, Any]) -> Any:
+    """Return the SDK's entity of a compute instance."""
     from azure.ai.ml.entities import ComputeInstance, ComputeInstanceSshSettings
 
     ssh_key = str(settings.get("ssh_key") or "")
@@ -333,14 +338,14 @@ def instance(name: str, settings: Mapping[str, Any]) -> Any:
 def _schedules(settings: Mapping[str, Any]) -> Any:
     from azure.ai.ml.entities import ComputePowerAction, ComputeSchedules, ComputeStartStopSchedule, CronTrigger
 
-    found = [
+    schedules = [
         ComputeStartStopSchedule(
             action=action, trigger=CronTrigger(expression=compute_state.cron(str(settings[key])), time_zone="UTC")
         )
         for key, action in (("schedule_start", ComputePowerAction.START), ("schedule_stop", ComputePowerAction.STOP))
         if settings.get(key)
     ]
-    return ComputeSchedules(compute_start_stop=found) if found else None
+    return ComputeSchedules(compute_start_stop=schedules) if schedules else None
 
 
 def _network(settings: Mapping[str, Any]) -> Any:
@@ -352,21 +357,21 @@ def _network(settings: Mapping[str, Any]) -> Any:
 
 
 def identity(settings: Mapping[str, Any]) -> Any:
-    """The managed identity that is wanted; ``None`` for none."""
-    wanted = str(settings.get("identity") or "")
-    if not wanted:
+    """Return the SDK's managed identity of the settings; ``None`` without one."""
+    requested = str(settings.get("identity") or "")
+    if not requested:
         return None
     from azure.ai.ml.entities import IdentityConfiguration, ManagedIdentityConfiguration
 
-    if wanted == "system":
+    if requested == "system":
         return IdentityConfiguration(type="system_assigned")
     return IdentityConfiguration(
-        type="user_assigned", user_assigned_identities=[ManagedIdentityConfiguration(resource_id=wanted)]
+        type="user_assigned", user_assigned_identities=[ManagedIdentityConfiguration(resource_id=requested)]
     )
 
 
-def attached(kind: str, name: str, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Any:
-    """A virtual machine, Kubernetes cluster or Spark pool of a target's settings."""
+def attached_entity(kind: str, name: str, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Any:
+    """Return the SDK's entity of a virtual machine, Kubernetes cluster or Spark pool."""
     from azure.ai.ml import entities
 
     resource_id = settings["resource_id"]
@@ -378,19 +383,19 @@ def attached(kind: str, name: str, settings: Mapping[str, Any], secrets: Mapping
             ssh_private_key_file=settings.get("ssh_key_file") or None,
         )
         return entities.VirtualMachineCompute(name=name, resource_id=resource_id, ssh_settings=ssh)
-    found = identity(settings)
+    managed_identity = identity(settings)
     if kind == "kubernetes":
         return entities.KubernetesCompute(
             name=name,
             resource_id=resource_id,
             namespace=str(settings.get("namespace") or "default"),
-            identity=found,
+            identity=managed_identity,
         )
-    return entities.SynapseSparkCompute(name=name, resource_id=resource_id, identity=found)
+    return entities.SynapseSparkCompute(name=name, resource_id=resource_id, identity=managed_identity)
 
 
 def create(call: ServiceCall, *, workspace: str, kind: str, name: str, settings: Mapping[str, Any]) -> Row:
-    """Make a cluster or an instance, or take over one with the same settings; waits until it is ready.
+    """Create a cluster or an instance, or adopt one with the same settings; waits until it is ready.
 
     Parameters
     ----------
@@ -398,49 +403,51 @@ def create(call: ServiceCall, *, workspace: str, kind: str, name: str, settings:
         Fields of the target's Struct, and ``ssh_key``: the text of the public key.
     """
     ws = call.cloud.workspace(workspace)
-    there = taken_over(call, ws, kind, name, settings)
-    if there is not None:
-        return there
-    entity = cluster if kind == "amlcompute" else instance
-    begin(call, ws, lambda: entity(name, settings), name, settings)
-    return made(call, ws, name, settings, "Creating")
+    existing = adopt_existing(call, ws, kind, name, settings)
+    if existing is not None:
+        return existing
+    entity = cluster_entity if kind == "amlcompute" else instance_entity
+    request_create(call, ws, lambda: entity(name, settings), name, settings)
+    return wait_created(call, ws, name, settings, "Creating")
 
 
-def taken_over(call: ServiceCall, ws: Workspace, kind: str, name: str, settings: Mapping[str, Any]) -> Row | None:
-    """A compute that is there with the same settings, when it is ready; ``None`` when there is none of that name.
+def adopt_existing(call: ServiceCall, ws: Workspace, kind: str, name: str, settings: Mapping[str, Any]) -> Row | None:
+    """Return an existing compute with the same settings when it is ready; ``None`` if no compute has that name.
 
     Raises
     ------
     CommandError
-        It has other settings, which are named.
+        The existing compute has different settings, which are listed.
     """
-    there = find(ws, name)
-    if there is not None and there["state"] == "deleting":
-        watch(call, ws, name, "Waiting until the old one is deleted", lambda found: found is None)
-        there = None
-    if there is None:
+    existing = find(ws, name)
+    if existing is not None and existing["state"] == "deleting":
+        watch(call, ws, name, "Waiting until the old compute is deleted", lambda compute: compute is None)
+        existing = None
+    if existing is None:
         return None
     group = ws.arm_id.partition("/providers/")[0]
-    other = compute_state.differences(settings, there, kind=kind, group=group)
-    if other:
+    differences = compute_state.differences(settings, existing, kind=kind, group=group)
+    if differences:
         raise CommandError(
-            f"There is a compute {name!r} in {ws.name} already: {'; '.join(other)}.",
-            hint="Choose another name, or take its settings.",
+            f"Compute {name!r} already exists in {ws.name} with other settings: {'; '.join(differences)}.",
+            hint="Choose another name, or use its settings.",
         )
-    if there["state"] == "failed":
-        why = f" {there['errors'][0]}" if there["errors"] else ""
+    if existing["state"] == "failed":
+        reason = f" {existing['errors'][0]}" if existing["errors"] else ""
         raise TargetError(
-            f"There is a compute {name!r} in {ws.name} already, and it could not be made.{why}",
+            f"Compute {name!r} already exists in {ws.name}, and its creation failed.{reason}",
             hint="Delete it in the studio, or choose another name.",
         )
-    call.progress("It is there already, with the same settings")
-    if there["state"] in ("creating", "unknown") and not _settled(there):
-        return made(call, ws, name, settings, "Creating", ours=False)
-    return there
+    call.progress("Using the existing compute, which has the same settings")
+    if existing["state"] in ("creating", "unknown") and not _is_settled(existing):
+        return wait_created(call, ws, name, settings, "Creating", requested=False)
+    return existing
 
 
-def begin(call: ServiceCall, ws: Workspace, entity: Callable[[], Any], name: str, settings: Mapping[str, Any]) -> None:
-    """Have the SDK ask for it, without its poller."""
+def request_create(
+    call: ServiceCall, ws: Workspace, entity: Callable[[], Any], name: str, settings: Mapping[str, Any]
+) -> None:
+    """Send the create request through the SDK, without its poller."""
     call.progress(ASKING)
     try:
         client = sdk.client(call.cloud, ws)
@@ -448,18 +455,18 @@ def begin(call: ServiceCall, ws: Workspace, entity: Callable[[], Any], name: str
     except AmlTrainError:
         raise
     except Exception as error:
-        plain = plainly(error, ws, name, settings)
-        if not isinstance(plain, AmlTrainError) or not _begun(ws, name, plain):
+        plain = translate_error(error, ws, name, settings)
+        if not isinstance(plain, AmlTrainError) or not _exists(ws, name, plain):
             raise plain from error
 
 
-def _begun(ws: Workspace, name: str, error: AmlTrainError) -> bool:
-    """Whether it is being made although no good answer came.
+def _exists(ws: Workspace, name: str, error: AmlTrainError) -> bool:
+    """Return whether the compute exists although the create request got no valid response.
 
     Raises
     ------
     CreateUnsure
-        Nobody can tell.
+        This cannot be determined.
     """
     if not errors.is_unconfirmed(error):
         return False
@@ -468,57 +475,56 @@ def _begun(ws: Workspace, name: str, error: AmlTrainError) -> bool:
     except AmlTrainError:
         raise CreateUnsure(
             f"{error.message} {name!r} may still have been created.",
-            hint="%aml_compute list shows it when Azure answers.",
+            hint="Check with %aml_compute list when Azure answers again.",
         ) from error
 
 
-def made(
-    call: ServiceCall, ws: Workspace, name: str, settings: Mapping[str, Any], doing: str, *, ours: bool = True
+def wait_created(
+    call: ServiceCall, ws: Workspace, name: str, settings: Mapping[str, Any], doing: str, *, requested: bool = True
 ) -> Row:
-    """Wait until a compute is ready; one that failed is taken away again, so that nothing is left.
+    """Wait until a compute is ready; a failed one is deleted, so that nothing is left behind.
 
     Parameters
     ----------
     ours
-        We have just asked for it.
+        This call has requested it.
 
     Raises
     ------
     CreateUnsure
-        It was asked for, and cannot be watched to the end: it is made all the same, and bills then.
+        The compute was requested but cannot be watched any longer; it may still be created, and cost money.
     """
     try:
-        found = watch(call, ws, name, doing, lambda found: found is not None and _settled(found), patient=True)
+        compute = watch(
+            call, ws, name, doing, lambda compute: compute is not None and _is_settled(compute), patient=True
+        )
     except TargetError as error:
-        if _gone(ws, name):
+        if _is_missing(ws, name):
             raise
-        raise CreateUnsure(error.message, hint="%aml_compute list shows how it stands.") from error
-    assert found is not None
-    if found["state"] != "failed":
-        return found
-    if ours:
+        raise CreateUnsure(error.message, hint="Check its state with %aml_compute list.") from error
+    assert compute is not None
+    if compute["state"] != "failed":
+        return compute
+    if requested:
         with contextlib.suppress(AmlTrainError):
-            ask_delete(ws, name, "Delete")
-    texts = found["errors"] or [found["detail"]]
+            request_removal(ws, name, "Delete")
+    texts = compute["errors"] or [compute["detail"]]
     raise provisioning_errors.plain(texts, name, size=str(settings.get("size") or ""), region=region(ws, settings))
 
 
-def _gone(ws: Workspace, name: str) -> bool:
-    """Whether it is known not to be there."""
+def _is_missing(ws: Workspace, name: str) -> bool:
+    """Return whether the compute is known not to exist."""
     try:
         return find(ws, name) is None
     except AmlTrainError:
         return False
 
 
-def _settled(found: Row) -> bool:
-    """Whether it is made, or cannot be."""
-    if found["kind"] == "instance":
-        return found["state"] in ("ready", "stopped", "failed")
-    return found["provisioning"] in ("Succeeded", "Failed", "Canceled")
-
-
-__all__ = ["attach", "body", "detach"]
+def _is_settled(compute: Row) -> bool:
+    """Return whether creation has finished or failed."""
+    if compute["kind"] == "instance":
+        return compute["state"] in ("ready", "stopped", "failed")
+    return compute["provisioning"] in ("Succeeded", "Failed", "Canceled")
 
 
 def attach(
@@ -530,33 +536,33 @@ def attach(
     settings: Mapping[str, Any],
     secrets: Mapping[str, str] | None = None,
 ) -> Row:
-    """Make something known to the workspace, or take over what is known already; waits until it is.
+    """Attach an existing resource to the workspace, or adopt an attached one; waits until it is attached.
 
     Parameters
     ----------
     settings
         Fields of the target's Struct.
     secrets
-        ``password`` or ``token``; they go into this one request.
+        ``password`` or ``token``; used only in this request.
     """
     ws = call.cloud.workspace(workspace)
-    there = taken_over(call, ws, kind, name, settings)
-    if there is not None:
-        return there
-    given = dict(secrets or {})
+    existing = adopt_existing(call, ws, kind, name, settings)
+    if existing is not None:
+        return existing
+    credentials = dict(secrets or {})
     if kind in ("vm", "kubernetes", "synapse-spark"):
-        begin(call, ws, lambda: attached(kind, name, settings, given), name, settings)
+        request_create(call, ws, lambda: attached_entity(kind, name, settings, credentials), name, settings)
     else:
         call.progress(ASKING)
         try:
-            ws.arm.put(f"computes/{name}", api=API, json=body(kind, ws, settings, given), act=f"attach {name}")
+            ws.arm.put(f"computes/{name}", api=API, json=body(kind, ws, settings, credentials), act=f"attach {name}")
         except AmlTrainError as error:
-            raise plainly(error, ws, name, settings) from error
-    return made(call, ws, name, settings, "Attaching")
+            raise translate_error(error, ws, name, settings) from error
+    return wait_created(call, ws, name, settings, "Attaching")
 
 
 def body(kind: str, ws: Workspace, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:
-    """The ARM resource of a kind that the SDK does not have."""
+    """Return the ARM resource of a kind that the SDK does not support."""
     inner: dict[str, Any]
     if kind == "hdinsight":
         account = {"username": settings.get("ssh_user")}

@@ -1,8 +1,8 @@
-"""Run history: what became of a job, as rows (see :mod:`..status`), and where its files lie.
+"""Run history: rows of jobs (see :mod:`..status`), and signed URLs of their files.
 
-``GET {api}/history/v1.0{WS}/runs/{name}/details`` (the SDK's ``RunOperations.get_details``) says most of it at
-once: status, times, error, tags, and a signed address for each log file. Why a run waits or was canceled
-(``queueingInfo``, ``cancelationReason``) is in its record alone: ``GET .../runs/{name}``.
+``GET {api}/history/v1.0{WS}/runs/{name}/details`` (the SDK's ``RunOperations.get_details``) returns most fields in
+one request: status, times, error, tags, and a signed URL for each log file. The reason why a run waits or was
+canceled (``queueingInfo``, ``cancelationReason``) is only in its record: ``GET .../runs/{name}``.
 """
 
 from __future__ import annotations
@@ -27,56 +27,56 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Statuses of a run that waits, and of one that did not complete.
+#: Statuses of a waiting run, and of one that did not complete.
 QUEUED = ("NotStarted", "Unapproved", "Starting", "Queued", "Scheduled", "Paused")
 ENDED_BADLY = ("Failed", "Canceled")
-#: Requests at the same time for one operation.
-AT_ONCE = 8
-#: A signed address is not used in the last seconds of its life.
+#: Maximum concurrent requests of one operation.
+_MAX_CONCURRENT_REQUESTS = 8
+#: A signed URL is not used in the last seconds before it expires.
 _SIGNATURE_MARGIN_S = 60.0
-#: What the service keeps about the machines of a job that waits.
-_MACHINES = "_aml_system_ComputeTargetStatus"
+#: Tag with the state of the machines of a waiting job.
+_MACHINES_TAG = "_aml_system_ComputeTargetStatus"
 
-_pool = ThreadPoolExecutor(2 * AT_ONCE, "amltrain-azure-history")
+_pool = ThreadPoolExecutor(2 * _MAX_CONCURRENT_REQUESTS, "amltrain-azure-history")
 
 
-def all_of(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """`work` of each, some at the same time, for the operation of this thread.
+def all_of(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Call `function` for each item, some concurrently, on behalf of this thread's operation.
 
-    This thread works too, and takes no more help than there is: a download of ten thousand files keeps
-    nobody else waiting behind it.
+    The calling thread works too and uses only idle pool threads, so a download of ten thousand files does not
+    block other operations.
     """
     if len(items) < 2:
-        return [work(item) for item in items]
-    call, found = server.current_call(), [None] * len(items)
-    left = iter(range(len(items)))
-    failed = threading.Event()
+        return [function(item) for item in items]
+    call, results = server.current_call(), [None] * len(items)
+    indices = iter(range(len(items)))
+    stop = threading.Event()
 
-    def some() -> None:
+    def run_some() -> None:
         with server.working_for(call):
-            # `next` of one iterator is whole in every thread
-            while not failed.is_set() and (at := next(left, None)) is not None:
+            # `next` of a range iterator is atomic
+            while not stop.is_set() and (index := next(indices, None)) is not None:
                 try:
-                    found[at] = work(items[at])  # type: ignore[call-overload]
+                    results[index] = function(items[index])  # type: ignore[call-overload]
                 except BaseException:
-                    failed.set()  # the others need not begin any more
+                    stop.set()  # remaining items need not be started
                     raise
 
-    helpers = [_pool.submit(some) for _ in range(min(AT_ONCE, len(items)) - 1)]
+    helpers = [_pool.submit(run_some) for _ in range(min(_MAX_CONCURRENT_REQUESTS, len(items)) - 1)]
     try:
-        some()
+        run_some()
     finally:
         busy = [helper for helper in helpers if not helper.cancel()]
         wait(busy)
     for helper in busy:
         helper.result()
-    return found  # type: ignore[return-value]
+    return results  # type: ignore[return-value]
 
 
 def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
-    """What run history says of a job; ``None`` when it has none of that name.
+    """Return the details of a job; ``None`` if run history has none of that name.
 
-    The answer is also kept here for :func:`recent`.
+    The response is cached for :func:`recent_details`.
     """
     try:
         answer = workspace.data.get(
@@ -88,59 +88,59 @@ def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
         if errors.details_of(error).status == 404:
             return None
         raise
-    found: dict[str, Any] = answer.json or {}
-    _looks.put((workspace.name, name), found)
-    return found
+    body: dict[str, Any] = answer.json or {}
+    _details_cache.put((workspace.name, name), body)
+    return body
 
 
 def record(workspace: Workspace, name: str) -> dict[str, Any] | None:
-    """Return the record of a run, which has no log files; ``None`` when there is none of that name."""
+    """Return the record of a run, which lists no log files; ``None`` if no run has that name."""
     answer = workspace.data.get(
         f"{workspace.history}/runs/{quote(name, safe='')}", api=http.HISTORY, ok=(200, 404), act=f"look at job {name}"
     )
-    found: dict[str, Any] = answer.json or {}
-    return found if answer.status == 200 else None
+    body: dict[str, Any] = answer.json or {}
+    return body if answer.status == 200 else None
 
 
-def look(workspace: Workspace, name: str) -> dict[str, Any] | None:
-    """Return the row of a job with the reason why it waits or ended; ``None`` when run history does not know it.
+def poll_run(workspace: Workspace, name: str) -> dict[str, Any] | None:
+    """Return the row of a job with the reason why it waits or ended; ``None`` if run history does not have it.
 
-    A run that waits has no files yet: while it does, its record alone is asked for.
+    A waiting run has no files yet, so only its record is requested.
     """
     key = (workspace.name, name)
-    if key in _waiting:
-        found = record(workspace, name)
-        if found is not None and found.get("status") in QUEUED:
-            return row(name, found)
-        _waiting.discard(key)
-    found = details(workspace, name)
-    if found is None:
+    if key in _waiting_runs:
+        run_record = record(workspace, name)
+        if run_record is not None and run_record.get("status") in QUEUED:
+            return row(name, run_record)
+        _waiting_runs.discard(key)
+    run_record = details(workspace, name)
+    if run_record is None:
         return None
-    now = row(name, found)
-    if now["status"] not in (*QUEUED, *ENDED_BADLY):
-        return now
-    if now["status"] in QUEUED:
-        _waiting.add(key)
-    return with_reason(now, record(workspace, name))
+    current = row(name, run_record)
+    if current["status"] not in (*QUEUED, *ENDED_BADLY):
+        return current
+    if current["status"] in QUEUED:
+        _waiting_runs.add(key)
+    return with_reason(current, record(workspace, name))
 
 
 def with_reason(row_: Mapping[str, Any], record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a row with what only the record of its run says."""
-    told = row(str(row_["name"]), record or {})
-    return {**row_, "why": told["why"] or row_["why"], "error": row_["error"] or told["error"]}
+    """Return a row with the fields that only the run's record has."""
+    extra = row(str(row_["name"]), record or {})
+    return {**row_, "why": extra["why"] or row_["why"], "error": row_["error"] or extra["error"]}
 
 
-def recent(workspace: Workspace, name: str, age: float) -> dict[str, Any] | None:
-    """As :func:`details`; what was told at most `age` seconds ago is not asked for again."""
-    return _looks.get((workspace.name, name), age) or details(workspace, name)
+def recent_details(workspace: Workspace, name: str, age: float) -> dict[str, Any] | None:
+    """Return :func:`details`, from the cache if at most `age` seconds old."""
+    return _details_cache.get((workspace.name, name), age) or details(workspace, name)
 
 
-def contents(workspace: Workspace, name: str, experiment: str, prefix: str) -> dict[str, str]:
-    """Signed addresses of a job's files below `prefix`, whatever :func:`details` lists.
+def signed_urls(workspace: Workspace, name: str, experiment: str, prefix: str) -> dict[str, str]:
+    """Return signed URLs of a job's files below `prefix`, including those that :func:`details` does not list.
 
     Path and shape: the SDK's ``RunArtifactsOperations``.
     """
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     token = ""
     while True:
         answer = workspace.data.get(
@@ -152,44 +152,44 @@ def contents(workspace: Workspace, name: str, experiment: str, prefix: str) -> d
             act=f"look for files of job {name}",
         )
         page = answer.json if answer.status == 200 else {}
-        for one in (page or {}).get("value") or ():
-            if one.get("path") and one.get("contentUri"):
-                found[str(one["path"])] = str(one["contentUri"])
+        for entry in (page or {}).get("value") or ():
+            if entry.get("path") and entry.get("contentUri"):
+                urls[str(entry["path"])] = str(entry["contentUri"])
         token = str((page or {}).get("continuationToken") or "")
         if not token:
-            return found
+            return urls
 
 
-def row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a job from run history."""
-    error = (found.get("error") or {}).get("error") or {}
-    tags = found.get("tags") or {}
-    properties = found.get("properties") or {}
-    request = found.get("computeRequest") or {}
-    warnings = [str(w.get("message") or "") for w in found.get("warnings") or () if isinstance(w, dict)]
+def row(name: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a job from its run history."""
+    error = (run.get("error") or {}).get("error") or {}
+    tags = run.get("tags") or {}
+    properties = run.get("properties") or {}
+    request = run.get("computeRequest") or {}
+    warnings = [str(w.get("message") or "") for w in run.get("warnings") or () if isinstance(w, dict)]
     return {
         "name": name,
-        "status": found.get("status"),
-        "created": unix(found.get("createdTimeUtc") or found.get("createdUtc")),
-        "started": unix(found.get("startTimeUtc")),
-        "ended": unix(found.get("endTimeUtc")),
+        "status": run.get("status"),
+        "created": unix(run.get("createdTimeUtc") or run.get("createdUtc")),
+        "started": unix(run.get("startTimeUtc")),
+        "ended": unix(run.get("endTimeUtc")),
         "error": _innermost(error),
         "code": error.get("code") or "",
-        "why": found.get("cancelationReason") or _queueing(found) or "; ".join(warnings)[:400],
+        "why": run.get("cancelationReason") or _queue_reason(run) or "; ".join(warnings)[:400],
         "nodes": _machines(tags),
-        "attempt": found.get("currentAttemptId") or 1,
-        "revision": found.get("statusRevision") or found.get("revision") or 0,
-        "compute": found.get("target") or properties.get("_azureml.ClusterName") or "",
-        "count": request.get("nodeCount") or (found.get("compute") or {}).get("instanceCount"),
+        "attempt": run.get("currentAttemptId") or 1,
+        "revision": run.get("statusRevision") or run.get("revision") or 0,
+        "compute": run.get("target") or properties.get("_azureml.ClusterName") or "",
+        "count": request.get("nodeCount") or (run.get("compute") or {}).get("instanceCount"),
         "archived": False,
     }
 
 
 def row_of_job(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a job from ARM, which says less: no error, and times only as properties."""
+    """Return the row of a job from ARM, which has fewer fields: no error, and times only as properties."""
     body = job.get("properties") or {}
     properties = body.get("properties") or {}
-    # Of our own YAML jobs a property says it: ARM tells the compute of command jobs alone.
+    # ARM returns the compute of command jobs only; amltrain's YAML jobs have it in a property.
     compute = str(properties.get("amltrain.compute", body.get("computeId")) or "")
     return {
         "name": job.get("name") or "",
@@ -211,16 +211,16 @@ def row_of_job(job: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def completed(row: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
-    """ARM's row with what run history knows better."""
+def merge_rows(row: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return ARM's row, updated with the fields that run history has."""
     if more is None:
         return dict(row)
-    better = {key: value for key, value in more.items() if value not in (None, "", 0, {})}
-    return {**row, **better, "compute": row.get("compute") or better.get("compute", ""), "archived": row["archived"]}
+    updates = {key: value for key, value in more.items() if value not in (None, "", 0, {})}
+    return {**row, **updates, "compute": row.get("compute") or updates.get("compute", ""), "archived": row["archived"]}
 
 
 def unix(text: Any) -> float | None:
-    """Unix seconds of a time of Azure: up to 7 decimals, ``Z``, ``+00:00`` or nothing; year 1 is no time."""
+    """Parse Azure's time to Unix seconds: up to 7 decimals, optional ``Z`` or ``+00:00``; year 1 means no time."""
     if not isinstance(text, str) or text.startswith("0001"):
         return None
     head, dot, tail = text.strip().replace(" ", "T").rstrip("Z").partition(".")
@@ -237,45 +237,45 @@ def _innermost(error: Mapping[str, Any]) -> str:
     return str(error.get("message") or "").strip()
 
 
-def _queueing(found: Mapping[str, Any]) -> str:
-    info = found.get("queueingInfo") or {}
+def _queue_reason(run: Mapping[str, Any]) -> str:
+    info = run.get("queueingInfo") or {}
     return str(info.get("message") or info.get("code") or "") if isinstance(info, dict) else ""
 
 
 def _machines(tags: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        value = json.loads(tags.get(_MACHINES) or "{}")
+        value = json.loads(tags.get(_MACHINES_TAG) or "{}")
     except (TypeError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
-class _Looks:
-    """The last answers, which hold signed addresses: secrets live here only."""
+class _DetailsCache:
+    """Cache of details responses. They contain signed URLs, which are secrets and are kept in memory only."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._known: dict[tuple[str, str], tuple[float, float, dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+        self._entries: dict[tuple[str, str], tuple[float, float, dict[str, Any]]] = {}
 
-    def put(self, key: tuple[str, str], found: dict[str, Any]) -> None:
-        with self._guard:
-            if len(self._known) > 200:
-                del self._known[next(iter(self._known))]
-            self._known[key] = time.time(), _ends((found.get("logFiles") or {}).values()), found
+    def put(self, key: tuple[str, str], response: dict[str, Any]) -> None:
+        with self._lock:
+            if len(self._entries) > 200:
+                del self._entries[next(iter(self._entries))]
+            self._entries[key] = time.time(), _expiry((response.get("logFiles") or {}).values()), response
 
     def get(self, key: tuple[str, str], age: float) -> dict[str, Any] | None:
-        with self._guard:
-            at, until, found = self._known.get(key, (0.0, 0.0, {}))
+        with self._lock:
+            fetched_at, expires, response = self._entries.get(key, (0.0, 0.0, {}))
         now = time.time()
-        return found if found and now - at <= age and until > now else None
+        return response if response and now - fetched_at <= age and expires > now else None
 
 
-def _ends(urls: Iterable[str]) -> float:
-    """When the first of some signed addresses ends (their ``se``), less some seconds."""
+def _expiry(urls: Iterable[str]) -> float:
+    """Return when the first of some signed URLs expires (their ``se``), less a margin."""
     ends = [unix((parse_qs(urlsplit(url).query).get("se") or [""])[0]) for url in urls]
     return min((end - _SIGNATURE_MARGIN_S for end in ends if end is not None), default=time.time() + 600)
 
 
-_looks = _Looks()
-#: Workspace and name of runs that waited at the last look.
-_waiting: set[tuple[str, str]] = set()
+_details_cache = _DetailsCache()
+#: Workspace and name of runs that were waiting at the last poll.
+_waiting_runs: set[tuple[str, str]] = set()

@@ -1,4 +1,4 @@
-"""HTTP clients over azure-core: addresses, tokens, retries, paging, errors; waits end with their operation."""
+"""HTTP clients based on azure-core: tokens, retries, paging and errors; canceling an operation interrupts its waits."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Retry policy of everything that talks to Azure: our requests, the SDK's, and sign-in.
+    """Retry policy for Azure REST calls, the SDK and sign-in.
 
     Attributes
     ----------
     total, status, connect, read
-        Retries of a request: of every kind, after a bad status, without a connection, without an answer.
+        Retries of a request: in total, after an error status, after a failed connection, after a failed read.
     backoff_s, max_backoff_s
-        The first pause, which doubles, and the longest.
+        First pause, which doubles with each retry, and maximum pause.
     max_wait_s
-        A longer pause that the service wants (``Retry-After``) is an error instead: a person sits before the cell.
+        A longer ``Retry-After`` is an error, because the user is waiting for the cell.
     """
 
     total: int = 5
@@ -45,7 +45,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_wait_s: float = 60.0
 
     def keywords(self) -> dict[str, Any]:
-        """Return it as azure-core, azure-identity and the SDK take it."""
+        """Return the policy as keywords of azure-core, azure-identity and the SDK."""
         return {
             "retry_total": self.total,
             "retry_status": self.status,
@@ -62,21 +62,21 @@ def retry_policy() -> RetryPolicy:
 
 
 class _Transport(RequestsTransport):  # type: ignore[misc]
-    """Waits between retries end with the operation that waits."""
+    """Transport whose waits between retries are interrupted when the operation is canceled."""
 
     def send(self, request: Any, **rest: Any) -> Any:
-        """Send a request, unless its operation is canceled; this also ends a sign-in."""
+        """Send a request, unless its operation is canceled; also ends a sign-in."""
         if (call := server.current_call()) is not None:
             call.check()
         return super().send(request, **rest)
 
     def sleep(self, duration: float) -> None:
-        """Between two tries.
+        """Wait between two attempts.
 
         Raises
         ------
         TargetUnreachable
-            It is longer than our retry policy allows; the SDK's own policy has no such limit.
+            The wait is longer than the retry policy allows; the SDK's own policy has no such limit.
         """
         if duration > retry_policy().max_wait_s:
             raise errors.too_long(duration)
@@ -85,11 +85,11 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
             time.sleep(duration)
             return
         if duration >= 2:
-            call.progress(f"Azure asks us to wait {duration:.0f} s")
+            call.progress(f"Azure is busy; retrying in {duration:.0f} s")
         call.wait(duration)
 
 
-class _CoreRetries(policies.RetryPolicy):  # type: ignore[type-arg]
+class _CoreRetryPolicy(policies.RetryPolicy):  # type: ignore[type-arg]
     """Also retries POST after 429; never waits longer than :class:`RetryPolicy` allows."""
 
     def is_retry(self, settings: dict[str, Any], response: Any) -> bool:
@@ -101,10 +101,10 @@ class _CoreRetries(policies.RetryPolicy):  # type: ignore[type-arg]
         return bool(super().is_retry(settings, response))
 
 
-class _Tokens(policies.BearerTokenCredentialPolicy):  # type: ignore[type-arg]
-    """A 401 gets a fresh token once, past every cache of MSAL.
+class _TokenPolicy(policies.BearerTokenCredentialPolicy):  # type: ignore[type-arg]
+    """Retries a 401 once with a new token that bypasses MSAL's caches.
 
-    Which audience the data plane wants no recording shows: one that does not take its own gets ARM's, and keeps it.
+    No recording shows the data plane's audience: if it rejects its own scope, ARM's scope is used from then on.
     """
 
     def send(self, request: Any) -> Any:
@@ -112,7 +112,7 @@ class _Tokens(policies.BearerTokenCredentialPolicy):  # type: ignore[type-arg]
         if response.http_response.status_code != 401 or request.context.get("fresh"):
             return response
         request.context["fresh"] = True
-        if "audience" in _refusal(response).lower() and ARM_SCOPE not in self._scopes:
+        if "audience" in _rejection_text(response).lower() and ARM_SCOPE not in self._scopes:
             self._scopes = (ARM_SCOPE,)
         account: Any = self._credential
         self._token = token = account.fresh(*self._scopes)
@@ -120,54 +120,54 @@ class _Tokens(policies.BearerTokenCredentialPolicy):  # type: ignore[type-arg]
         return self.next.send(request)
 
 
-def _refusal(response: Any) -> str:
-    """What a refusal says, header and body; nothing where it cannot be read."""
+def _rejection_text(response: Any) -> str:
+    """Return header and body of a rejected request; empty if they cannot be read."""
     try:
         response.http_response.read()
-        told = str(response.http_response.headers.get("WWW-Authenticate", ""))
-        return told + bytes(response.http_response.content).decode("utf-8", "replace")
-    except AzureError:  # it is a refusal all the same
+        header = str(response.http_response.headers.get("WWW-Authenticate", ""))
+        return header + bytes(response.http_response.content).decode("utf-8", "replace")
+    except AzureError:  # the status alone is enough
         return ""
 
 
 def transport() -> RequestsTransport:
-    """Proxies and certificates are those of the environment."""
+    """Return a transport that uses the proxies and certificates of the environment."""
     return _Transport(connection_timeout=setting("CONNECT_TIMEOUT", 10), read_timeout=setting("READ_TIMEOUT", 60))
 
 
 def pipeline(base: str, credential: Account | None, scope: str) -> PipelineClient:  # type: ignore[type-arg]
-    """A pipeline; without a credential it sends no Authorization."""
+    """Return a pipeline; without a credential it sends no Authorization header."""
     chain: list[Any] = [
         policies.HeadersPolicy(),
         policies.UserAgentPolicy(base_user_agent=f"jupyter-amltrain/{__version__}"),
-        _CoreRetries(**retry_policy().keywords()),
+        _CoreRetryPolicy(**retry_policy().keywords()),
     ]
     if credential is not None:
-        chain.append(_Tokens(credential, scope))
+        chain.append(_TokenPolicy(credential, scope))
     return PipelineClient(base, policies=chain, transport=transport())
 
 
-#: Versions of ARM's contract. The GA ones know all that we send; previews only where a field needs one.
+#: Versions of ARM's API. The GA version supports nearly all fields; the preview is used only where a field needs it.
 ARM = "2024-10-01"
 ARM_PREVIEW = "2024-10-01-preview"
-#: Of run history and the other services of the data plane.
+#: API version of run history and the other services of the data plane.
 HISTORY = "v1.0"
-#: Of subscriptions and resource groups.
+#: API version of subscriptions and resource groups.
 RESOURCES = "2022-12-01"
 
-#: Version of the storage service's contract, ``x-ms-version``.
+#: Version of the storage service's API, ``x-ms-version``.
 BLOB = "2021-08-06"
 
 OK = (200, 201, 202, 204)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One answer.
+    """An HTTP response.
 
     Attributes
     ----------
     json
-        The body when it is JSON, else ``None``.
+        The body if it is JSON, otherwise ``None``.
     headers
         Names in lower case.
     """
@@ -179,14 +179,14 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Rest:
-    """One service below one address.
+    """Client of one service.
 
     Parameters
     ----------
     host
         ``https://management.azure.com``.
     below
-        What stands before every path that does not begin with ``/``.
+        Prefix of every path that does not start with ``/``.
     where
         Name of the workspace, for errors.
     """
@@ -203,32 +203,32 @@ class Rest:
     ) -> None:
         self._host, self._below, self._where = host, below, where
         self.user = user
-        #: Until when the service wants to hear nothing of us (monotonic), by whether it was to read.
-        self._quiet: dict[bool, float] = {}
+        #: End of the pause that a 429 requested (monotonic), for reads (True) and writes (False).
+        self._paused_until: dict[bool, float] = {}
         self._client = pipeline("", credential, scope)
 
     def get(self, path: str, **rest: Any) -> Answer:
-        """GET."""
+        """Send a GET request."""
         return self.send("GET", path, **rest)
 
     def put(self, path: str, **rest: Any) -> Answer:
-        """PUT."""
+        """Send a PUT request."""
         return self.send("PUT", path, **rest)
 
     def post(self, path: str, **rest: Any) -> Answer:
-        """POST."""
+        """Send a POST request."""
         return self.send("POST", path, **rest)
 
     def patch(self, path: str, **rest: Any) -> Answer:
-        """PATCH."""
+        """Send a PATCH request."""
         return self.send("PATCH", path, **rest)
 
     def delete(self, path: str, **rest: Any) -> Answer:
-        """DELETE."""
+        """Send a DELETE request."""
         return self.send("DELETE", path, **rest)
 
     def url(self, path: str) -> str:
-        """The whole address: a whole one is left as it is."""
+        """Return the absolute URL of a path; absolute URLs are returned unchanged."""
         if path.startswith(("https://", "http://")):
             return path
         host = self._host if isinstance(self._host, str) else self._host()
@@ -249,34 +249,34 @@ class Rest:
         ok: Collection[int] = OK,
         act: str = "",
     ) -> Answer:
-        """One request.
+        """Send a request.
 
         Parameters
         ----------
         path
-            From ``/`` on whole; else below the workspace. A whole address (a ``nextLink``, one to poll) is
-            sent back as it came.
+            With a leading ``/`` from the host, otherwise below the workspace. An absolute URL (a ``nextLink``, a
+            poll URL) is used unchanged.
         api
             The ``api-version``.
         ok
-            Statuses that are no error.
+            Statuses that are not errors.
         act
-            What is asked, in words, for errors.
+            Description of the request, for error messages.
 
         Raises
         ------
         AmlTrainError
-            Of :mod:`..errors`.
+            The request failed; see :mod:`..errors`.
         """
         query: dict[str, Any] = {**({"api-version": api} if api else {}), **(params or {})}
         request = HttpRequest(
             method, self.url(path), params=query or None, json=json, content=content, headers=dict(headers or {})
         )
-        reading, name = method == "GET", act or f"{method} {path.partition('?')[0][-80:]}"
-        left = self._quiet.get(reading, 0.0) - time.monotonic()
-        if left > 0:
-            # Azure counts readings and writings apart, and what it refuses counts too: asking makes it longer.
-            wait = {"retry-after": f"{max(1.0, left):.0f}"}
+        is_read, name = method == "GET", act or f"{method} {path.partition('?')[0][-80:]}"
+        remaining = self._paused_until.get(is_read, 0.0) - time.monotonic()
+        if remaining > 0:
+            # Azure limits reads and writes separately. Rejected requests count too: sending more extends the pause.
+            wait = {"retry-after": f"{max(1.0, remaining):.0f}"}
             raise errors.error_of_answer(429, wait, b"", act=name, where=self._where, user=self.user)
         try:
             response = self._client.send_request(request)
@@ -285,19 +285,19 @@ class Rest:
             plain = errors.of_exception(error, self._where)
             assert plain is not None
             raise plain from error
-        found = {key.lower(): value for key, value in response.headers.items()}
+        response_headers = {key.lower(): value for key, value in response.headers.items()}
         body: bytes = response.content
         if response.status_code not in ok or errors.no_workspace(response.status_code, body):
-            refusal = errors.error_of_answer(
-                response.status_code, found, body, act=name, where=self._where, user=self.user
+            rejection = errors.error_of_answer(
+                response.status_code, response_headers, body, act=name, where=self._where, user=self.user
             )
-            if response.status_code == 429 and self._where and (wanted := errors.details_of(refusal).wait):
-                self._quiet[reading] = time.monotonic() + min(wanted, 600.0)
-            raise refusal
-        return Answer(response.status_code, found, _json(body), body)
+            if response.status_code == 429 and self._where and (pause_s := errors.details_of(rejection).wait):
+                self._paused_until[is_read] = time.monotonic() + min(pause_s, 600.0)
+            raise rejection
+        return Answer(response.status_code, response_headers, _json(body), body)
 
     def pages(self, path: str, *, key: str = "value", **rest: Any) -> Iterator[Any]:
-        """The items of a list, page after page; an absent ``nextLink`` is the end."""
+        """Yield the items of a list, page by page, until there is no ``nextLink``."""
         answer = self.get(path, **rest)
         while True:
             yield from (answer.json or {}).get(key) or []
@@ -308,15 +308,15 @@ class Rest:
 
 
 class Blob:
-    """One signed address of a file at the storage service; sends no Authorization."""
+    """Client of one signed file URL of the storage service; sends no Authorization header."""
 
     def __init__(self, rest: Rest, url: str) -> None:
         self._rest, self._url = rest, url
 
     def get(self, start: int = 0, end: int | None = None, *, ok: Collection[int] = (200, 206, 416)) -> Answer:
-        """The bytes from `start` up to, not including, `end`; empty when the file ends before `start`.
+        """Return the bytes from `start` up to, not including, `end`; empty if the file ends before `start`.
 
-        The storage service answers 416 there; a file of no bytes answers 416 to any range.
+        The storage service then returns 416; for an empty file it returns 416 for any range.
         """
         headers = {"x-ms-version": BLOB}
         if start or end is not None:
@@ -327,7 +327,7 @@ class Blob:
         return answer
 
     def put(self, content: bytes, headers: Mapping[str, str] | None = None, *, suffix: str = "") -> Answer:
-        """Write the whole file (or, with a `suffix` like ``&comp=block&blockid=..``, a part of it)."""
+        """Write the whole file (with a `suffix` such as ``&comp=block&blockid=..``, a part of it)."""
         kind = {} if suffix else {"x-ms-blob-type": "BlockBlob"}
         return self._rest.put(
             self._url + suffix,
@@ -337,7 +337,7 @@ class Blob:
         )
 
     def send(self, method: str, *, suffix: str = "", **rest: Any) -> Answer:
-        """Any request to it."""
+        """Send any request to the URL."""
         return self._rest.send(method, self._url + suffix, **rest)
 
 

@@ -1,4 +1,4 @@
-"""A job's environment as the SDK takes it, and the packages that the service says are in it."""
+"""Environments of jobs: references and entities for the SDK, and their conda files at the service."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ log = logging.getLogger("amltrain.azure")
 
 _LABEL = re.compile(r"(?P<name>[^@/:]+)@(?P<label>[^@/:]+)")
 _VERSION = re.compile(r"(?P<name>[^@/:]+):(?P<version>[^@/:]+)")
-#: Versions of environments as they were told.
+#: Maximum number of environment versions in the cache.
 _MAX_CACHED = 200
-_known: dict[tuple[str, str, str], dict[str, Any]] = {}
-_guard = threading.Lock()
+_properties_cache: dict[tuple[str, str, str], dict[str, Any]] = {}
+_cache_lock = threading.Lock()
 
 
-def resolved(workspace: Workspace, environment: Mapping[str, str]) -> Any:
-    """An id (text) of an environment that is there, or the SDK's ``Environment``, not made yet.
+def resolve(workspace: Workspace, environment: Mapping[str, str]) -> Any:
+    """Return the id (text) of an existing environment, or a new ``Environment`` entity of the SDK.
 
     Parameters
     ----------
@@ -41,77 +41,77 @@ def resolved(workspace: Workspace, environment: Mapping[str, str]) -> Any:
     Raises
     ------
     EnvironmentFailed
-        There is none of that name, or a file of it cannot be read.
+        There is no environment of that name, or one of its files cannot be read.
     """
     name = environment.get("name", "")
     if name:
-        found = _latest(workspace, name)
-        return _derived(workspace, found) if environment.get("derive") else found
-    return _anonymous(environment)
+        version_id = _resolve_label(workspace, name)
+        return _derive(workspace, version_id) if environment.get("derive") else version_id
+    return _new_environment(environment)
 
 
 def conda(call: ServiceCall, *, workspace: str, environment: Mapping[str, str]) -> str:
-    """The conda file (as JSON or YAML) of a named environment; empty where it has none, or it cannot be read."""
-    place = call.cloud.workspace(workspace)
+    """Return the conda file (JSON or YAML) of a named environment; empty if there is none or it cannot be read."""
+    ws = call.cloud.workspace(workspace)
     name = environment.get("name", "")
-    return conda_of(place, _latest(place, name)) if name else ""
+    return conda_of(ws, _resolve_label(ws, name)) if name else ""
 
 
-def conda_of(workspace: Workspace, resolved: Any) -> str:
-    """The same of what :func:`resolved` gave; a version never changes, so it is asked for once. Never fails."""
-    found = _VERSION.fullmatch(resolved.removeprefix("azureml:")) if isinstance(resolved, str) else None
-    if found is None:
+def conda_of(workspace: Workspace, environment: Any) -> str:
+    """Return the conda file of a result of :func:`resolve`. Versions are immutable, so it is cached. Never raises."""
+    match = _VERSION.fullmatch(environment.removeprefix("azureml:")) if isinstance(environment, str) else None
+    if match is None:
         return ""
     try:
-        return str(_properties(workspace, found["name"], found["version"]).get("condaFile") or "")
+        return str(_properties(workspace, match["name"], match["version"]).get("condaFile") or "")
     except (AmlTrainError, KeyError) as error:
-        log.info("environment %s: %s", resolved, error)
+        log.info("environment %s: %s", environment, error)
         return ""
 
 
 def _properties(workspace: Workspace, name: str, version: str) -> dict[str, Any]:
     key = (workspace.name, name, version)
-    with _guard:
-        if key in _known:
-            return _known[key]
+    with _cache_lock:
+        if key in _properties_cache:
+            return _properties_cache[key]
     path = f"environments/{name}/versions/{version}"
     answer = workspace.arm.get(path, api=http.ARM, act=f"look at environment {name}:{version}")
-    found: dict[str, Any] = (answer.json or {})["properties"]
-    with _guard:
-        if len(_known) >= _MAX_CACHED:
-            del _known[next(iter(_known))]
-        _known[key] = found
-    return found
+    properties: dict[str, Any] = (answer.json or {})["properties"]
+    with _cache_lock:
+        if len(_properties_cache) >= _MAX_CACHED:
+            del _properties_cache[next(iter(_properties_cache))]
+        _properties_cache[key] = properties
+    return properties
 
 
-def _latest(workspace: Workspace, name: str) -> str:
-    """Return the version of a label: one request, and our words when there is none of that name.
+def _resolve_label(workspace: Workspace, name: str) -> str:
+    """Resolve a label to a version, with one request and a clear error if the environment does not exist.
 
-    Of a curated environment the label is enough: the service resolves it, as it does for the SDK, which never asks.
+    For a curated environment the label is enough: the service resolves it, as it does for the SDK.
     """
-    labelled = _LABEL.fullmatch(name)
-    if labelled is None:
+    labeled = _LABEL.fullmatch(name)
+    if labeled is None:
         return name if name.startswith(("azureml:", "/")) else f"azureml:{name}"
-    if labelled["label"] != "latest":
+    if labeled["label"] != "latest":
         return f"azureml:{name}"
     try:
-        answer = workspace.arm.get(f"environments/{labelled['name']}", api=http.ARM, act=f"look for environment {name}")
+        answer = workspace.arm.get(f"environments/{labeled['name']}", api=http.ARM, act=f"look for environment {name}")
     except AmlTrainError as error:
         if errors.details_of(error).status != 404 or isinstance(error, WorkspaceGone):
             raise
         if environments.is_curated(name):
-            log.info("environment %s is not listed: its label is sent", name)
+            log.info("environment %s is not listed; sending its label", name)
             return f"azureml:{name}"
         raise EnvironmentFailed(
-            f"There is no environment {labelled['name']!r} in {workspace.name}.",
-            hint=_try_instead(labelled["name"]),
+            f"--env: there is no environment {labeled['name']!r} in {workspace.name}.",
+            hint=_missing_hint(labeled["name"]),
         ) from error
     version = ((answer.json or {}).get("properties") or {}).get("latestVersion")
-    return f"azureml:{labelled['name']}:{version}" if version else f"azureml:{name}"
+    return f"azureml:{labeled['name']}:{version}" if version else f"azureml:{name}"
 
 
-def _newest(workspace: Workspace, name: str) -> str:
-    """Return the newest version of an environment whose latest one is not told; empty where none is listed."""
+def _newest_version(workspace: Workspace, name: str) -> str:
+    """Return the newest listed version of an environment; empty if none is listed."""
     answer = workspace.arm.get(
         f"environments/{name}/versions",
         api=http.ARM,
@@ -119,54 +119,56 @@ def _newest(workspace: Workspace, name: str) -> str:
         ok=(200, 404),
         act=f"look for versions of {name}",
     )
-    found = ((answer.json or {}).get("value") or []) if answer.status == 200 else []
-    return str(found[0].get("name") or "") if found else ""
+    versions = ((answer.json or {}).get("value") or []) if answer.status == 200 else []
+    return str(versions[0].get("name") or "") if versions else ""
 
 
-def _try_instead(name: str) -> str:
+def _missing_hint(name: str) -> str:
     if difflib.get_close_matches(name.lower(), ["kernel"], 1):
-        return "Did you mean --env kernel? Else the studio lists them under Environments."
-    return "The studio lists them under Environments. Try: --env kernel, or --env conda.yml"
+        return "Did you mean --env kernel? The studio lists all environments under Environments."
+    return "The studio lists all environments under Environments. Or use --env kernel or --env conda.yml."
 
 
-def _anonymous(environment: Mapping[str, str]) -> Any:
+def _new_environment(environment: Mapping[str, str]) -> Any:
     from azure.ai.ml.entities import BuildContext, Environment
 
     if folder := environment.get("build"):
         if not Path(folder, "Dockerfile").is_file():
-            raise EnvironmentFailed(f"--env {folder}: there is no Dockerfile in it.", hint="Is the path right?")
+            raise EnvironmentFailed(f"--env {folder}: the folder has no Dockerfile.", hint="Check the path.")
         return Environment(build=BuildContext(path=folder))
     packages: Any = json.loads(environment["packages"]) if "packages" in environment else None
     if path := environment.get("conda"):
         try:
             packages = _conda(Path(path).read_text(encoding="utf-8"), path)
         except (OSError, ValueError) as error:
-            raise EnvironmentFailed(f"The conda file {path} cannot be read.", hint="Is the path right?") from error
+            raise EnvironmentFailed(f"--env: cannot read the conda file {path}.", hint="Check the path.") from error
     return Environment(image=environment["image"], conda_file=packages)
 
 
-def _derived(workspace: Workspace, name: str) -> Any:
-    """An environment made of a named one, with packages that can log."""
+def _derive(workspace: Workspace, name: str) -> Any:
+    """Return an environment derived from a named one, with MLflow packages added."""
     from azure.ai.ml.entities import Environment
 
-    labelled = _LABEL.fullmatch(name.removeprefix("azureml:"))
-    if labelled is not None and (version := _newest(workspace, labelled["name"])):
-        name = f"azureml:{labelled['name']}:{version}"
-    found = _VERSION.fullmatch(name.removeprefix("azureml:"))
-    if found is None:
-        raise EnvironmentFailed(f"--derive-env: {name} is not NAME:VERSION of this workspace.", hint="Leave it out.")
-    properties = _properties(workspace, found["name"], found["version"])
+    labeled = _LABEL.fullmatch(name.removeprefix("azureml:"))
+    if labeled is not None and (version := _newest_version(workspace, labeled["name"])):
+        name = f"azureml:{labeled['name']}:{version}"
+    match = _VERSION.fullmatch(name.removeprefix("azureml:"))
+    if match is None:
+        raise EnvironmentFailed(
+            f"--derive-env: {name} is not NAME:VERSION of this workspace.", hint="Omit --derive-env."
+        )
+    properties = _properties(workspace, match["name"], match["version"])
     if not properties.get("image"):
         raise EnvironmentFailed(
-            f"--derive-env: {name} is built of a Dockerfile, nothing can be added to it.",
-            hint="Make your own: --env conda.yml",
+            f"--derive-env: {name} is built from a Dockerfile, so packages cannot be added.",
+            hint="Use your own conda file: --env conda.yml",
         )
-    known = environments.find(name)
-    text = str(properties.get("condaFile") or "") or (environments.conda_of(known) if known else "")
-    if not text:  # a new one on the same image would have nothing of what is in the image's own
+    curated = environments.find(name)
+    text = str(properties.get("condaFile") or "") or (environments.conda_of(curated) if curated else "")
+    if not text:  # a new environment on the same image would not have the packages of the image's own environment
         raise EnvironmentFailed(
-            f"--derive-env: {name} is an image, and which packages are in it is not told.",
-            hint="Try: --env kernel, or make your own: --env conda.yml",
+            f"--derive-env: {name} is an image, and its packages are unknown.",
+            hint="Use --env kernel, or your own conda file: --env conda.yml",
         )
     return Environment(image=properties["image"], conda_file=_conda(mlflow_pins.derived(text), name))
 
@@ -176,11 +178,13 @@ def _conda(text: str, where: str) -> dict[str, Any]:
 
     try:
         if reason := exceeded_limit(text, yaml):
-            raise EnvironmentFailed(f"The conda file {where} cannot be read: {reason}.", hint="Shorten it.")
-        found = yaml.safe_load(text)
+            raise EnvironmentFailed(f"Cannot read the conda file {where}: {reason}.", hint="Shorten it.")
+        content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise EnvironmentFailed(f"The conda file {where} cannot be read: {line}.", hint="It is YAML.") from error
-    if not isinstance(found, dict) or "dependencies" not in found:
-        raise EnvironmentFailed(f"{where} is not a conda file: it has no dependencies.", hint="Try: conda env export")
-    return found
+        raise EnvironmentFailed(f"Cannot read the conda file {where}: {line}.", hint="Write valid YAML.") from error
+    if not isinstance(content, dict) or "dependencies" not in content:
+        raise EnvironmentFailed(
+            f"{where} is not a conda file: the key dependencies is missing.", hint="Try: conda env export"
+        )
+    return content

@@ -1,7 +1,7 @@
-"""Ways to look at a job and into it: its page in the studio, and while it runs its interactive services.
+"""Links of a job: its page in the studio, and its interactive services while it runs.
 
-Addresses of services: ``GET {api}/history/v1.0{WS}/runs/{name}/serviceinstances/{node}`` (the SDK's
-``jobs.show_services``). What is told has no query and no user: an address that carried a key would be a secret.
+Service URLs: ``GET {api}/history/v1.0{WS}/runs/{name}/serviceinstances/{node}`` (the SDK's ``jobs.show_services``).
+Links are stripped of query and user, because a URL that contains a key would be a secret.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ if TYPE_CHECKING:
 log = logging.getLogger("amltrain.azure")
 
 _TITLES = {"jupyterlab": "JupyterLab", "vscode": "VS Code", "tensorboard": "TensorBoard", "ssh": "SSH"}
-#: Services that every job has; they are no doors.
-_EVERY = ("tracking", "studio")
-#: Seconds between two looks at the services of a job: while some are not open yet, and afterwards.
+#: Services that every job has; they are not links.
+_COMMON_SERVICES = ("tracking", "studio")
+#: Poll interval of a job's services in seconds: while some are not open yet, and afterwards.
 _INTERVAL_S, _COMPLETE_INTERVAL_S = 5.0, 60.0
 _MAX_CACHED = 500
 
 
-def of_row(place: Workspace, row: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The doors of a job whose row is known; never fails for them."""
+def links_of(ws: Workspace, row: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the links of a job with a known row. Errors of the services are logged, not raised."""
     name = str(row["name"])
-    found = [page(place, name)]
+    links = [studio_link(ws, name)]
     if row.get("status") != "Running":
-        return found
+        return links
     try:
-        return found + _services(place, name)
+        return links + _services(ws, name)
     except AmlTrainError as error:
         log.info("services of %s: %s", name, error)
-        return found
+        return links
 
 
-def page(place: Workspace, name: str) -> dict[str, str]:
-    """The door that every job has, now and when it has ended."""
-    return {"kind": "studio", "title": "Azure ML studio", "url": studio_url(place, name)}
+def studio_link(ws: Workspace, name: str) -> dict[str, str]:
+    """Return the link to the job's studio page, which is valid during and after the job."""
+    return {"kind": "studio", "title": "Azure ML studio", "url": studio_url(ws, name)}
 
 
-def studio_url(place: Workspace, name: str) -> str:
-    """The job's page."""
-    below = f"/subscriptions/{place.subscription}/resourcegroups/{place.resource_group}/workspaces/{place.workspace}"
-    tenant = f"&tid={place.tenant}" if place.tenant else ""
+def studio_url(ws: Workspace, name: str) -> str:
+    """Return the URL of a job's page in the studio."""
+    below = f"/subscriptions/{ws.subscription}/resourcegroups/{ws.resource_group}/workspaces/{ws.workspace}"
+    tenant = f"&tid={ws.tenant}" if ws.tenant else ""
     return f"https://ml.azure.com/runs/{name}?wsid={below}{tenant}"
 
 
-def expected(place: Workspace, name: str, services: Mapping[str, Any]) -> None:
-    """What was asked for with a job: it need not be asked whether it has any."""
-    kinds = {key: kind for key, one in services.items() if (kind := _kind((one or {}).get("jobServiceType")))}
-    with _guard:
-        for known in (_asked, _told):
-            while len(known) >= _MAX_CACHED:
-                del known[next(iter(known))]
-        _asked[place.name, name] = kinds
+def record_services(ws: Workspace, name: str, services: Mapping[str, Any]) -> None:
+    """Record the services that a job was submitted with, so that they need not be requested."""
+    kinds = {key: kind for key, service in services.items() if (kind := _kind((service or {}).get("jobServiceType")))}
+    with _lock:
+        for cache in (_requested_services, _services_cache):
+            while len(cache) >= _MAX_CACHED:
+                del cache[next(iter(cache))]
+        _requested_services[ws.name, name] = kinds
 
 
-def plain(url: Any) -> str:
-    """An address that a browser can open, without what could be a secret; empty for any other."""
+def safe_url(url: Any) -> str:
+    """Return an https URL without the parts that could contain a secret; empty for any other URL."""
     try:
         parts = urlsplit(str(url or ""))
         if parts.scheme != "https" or not parts.hostname:
@@ -77,53 +77,57 @@ def plain(url: Any) -> str:
         return ""
 
 
-def _services(place: Workspace, name: str) -> list[dict[str, str]]:
-    key = (place.name, name)
-    with _guard:
-        asked, (at, told) = _asked.get(key), _told.get(key, (-1e9, []))
-    if asked is None:
-        asked = _ask(place, name)
-    if not asked:
+def _services(ws: Workspace, name: str) -> list[dict[str, str]]:
+    key = (ws.name, name)
+    with _lock:
+        requested, (fetched_at, links) = _requested_services.get(key), _services_cache.get(key, (-1e9, []))
+    if requested is None:
+        requested = _read_requested(ws, name)
+    if not requested:
         return []
-    whole = len(told) >= len(asked) and all(door.get("url") or door["kind"] == "ssh" for door in told)
-    if time.monotonic() - at < (_COMPLETE_INTERVAL_S if whole else setting("DOORS", _INTERVAL_S)):
-        return told
-    answer = place.data.get(
-        f"{place.history}/runs/{quote(name, safe='')}/serviceinstances/0",
+    all_open = len(links) >= len(requested) and all(link.get("url") or link["kind"] == "ssh" for link in links)
+    if time.monotonic() - fetched_at < (_COMPLETE_INTERVAL_S if all_open else setting("DOORS", _INTERVAL_S)):
+        return links
+    answer = ws.data.get(
+        f"{ws.history}/runs/{quote(name, safe='')}/serviceinstances/0",
         api=http.HISTORY,
         ok=(200, 404),
         act=f"look for the services of job {name}",
     )
-    there = ((answer.json or {}).get("instances") or {}) if answer.status == 200 else {}
-    told = [_door(place, name, key, one, asked.get(key, "")) for key, one in there.items() if isinstance(one, dict)]
-    with _guard:
-        _told[place.name, name] = time.monotonic(), told
-    return told
+    instances = ((answer.json or {}).get("instances") or {}) if answer.status == 200 else {}
+    links = [
+        _link(ws, name, key, instance, requested.get(key, ""))
+        for key, instance in instances.items()
+        if isinstance(instance, dict)
+    ]
+    with _lock:
+        _services_cache[ws.name, name] = time.monotonic(), links
+    return links
 
 
-def _ask(place: Workspace, name: str) -> dict[str, str]:
-    """The services of a job that somebody else, or an earlier process, has sent."""
-    answer = place.arm.get(f"jobs/{quote(name, safe='')}", api=http.ARM, ok=(200, 404), act=f"look at job {name}")
+def _read_requested(ws: Workspace, name: str) -> dict[str, str]:
+    """Read the services of a job that another user or an earlier process submitted."""
+    answer = ws.arm.get(f"jobs/{quote(name, safe='')}", api=http.ARM, ok=(200, 404), act=f"look at job {name}")
     body = (answer.json or {}).get("properties") or {} if answer.status == 200 else {}
-    expected(place, name, body.get("services") or {})
-    with _guard:
-        return _asked[place.name, name]
+    record_services(ws, name, body.get("services") or {})
+    with _lock:
+        return _requested_services[ws.name, name]
 
 
-def _door(place: Workspace, job: str, name: str, told: Mapping[str, Any], asked: str) -> dict[str, str]:
-    kind = _kind(told.get("type")) or asked or "other"
-    door = {"kind": kind, "title": _TITLES.get(kind, name)}
-    if error := _message(told.get("error")):
-        return {**door, "hint": f"not open: {error[:200]}"}
+def _link(ws: Workspace, job: str, name: str, instance: Mapping[str, Any], requested: str) -> dict[str, str]:
+    kind = _kind(instance.get("type")) or requested or "other"
+    link = {"kind": kind, "title": _TITLES.get(kind, name)}
+    if error := _message(instance.get("error")):
+        return {**link, "hint": f"not open: {error[:200]}"}
     if kind == "ssh":
-        where = f"--resource-group {place.resource_group} --workspace-name {place.workspace}"
-        return {**door, "hint": f"az ml job connect-ssh --name {job} {where} --private-key-file-path KEY"}
-    url = plain(told.get("endpoint"))
-    return {**door, "url": url} if url else {**door, "hint": "opens soon"}
+        workspace = f"--resource-group {ws.resource_group} --workspace-name {ws.workspace}"
+        return {**link, "hint": f"az ml job connect-ssh --name {job} {workspace} --private-key-file-path KEY"}
+    url = safe_url(instance.get("endpoint"))
+    return {**link, "url": url} if url else {**link, "hint": "opens soon"}
 
 
 def _message(error: Any) -> str:
-    """Return the sentence of an error: a text, or an object of the API (``ErrorResponse``), which has one in it."""
+    """Return the message of an error, which is a text or an object of the API (``ErrorResponse``)."""
     if not isinstance(error, dict):
         return " ".join(str(error or "").split())
     nested = error.get("error")
@@ -132,11 +136,11 @@ def _message(error: Any) -> str:
 
 
 def _kind(text: Any) -> str:
-    """The kind in any spelling of the service (``JupyterLab``, ``jupyter_lab``); empty for those of every job."""
+    """Normalize the service's spelling of a kind (``JupyterLab``, ``jupyter_lab``); empty for services of every job."""
     word = re.sub(r"[^a-z]", "", str(text or "").lower())
-    return "" if word in _EVERY else word if word in _TITLES else "other" if word else ""
+    return "" if word in _COMMON_SERVICES else word if word in _TITLES else "other" if word else ""
 
 
-_guard = threading.Lock()
-_asked: dict[tuple[str, str], dict[str, str]] = {}
-_told: dict[tuple[str, str], tuple[float, list[dict[str, str]]]] = {}
+_lock = threading.Lock()
+_requested_services: dict[tuple[str, str], dict[str, str]] = {}
+_services_cache: dict[tuple[str, str], tuple[float, list[dict[str, str]]]] = {}

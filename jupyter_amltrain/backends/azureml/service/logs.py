@@ -1,4 +1,4 @@
-"""New bytes of a job's files, by HTTP ranges of their signed addresses."""
+"""Incremental reads of a job's files by HTTP range requests, and the merged log."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from jupyter_amltrain.errors import AmlTrainError
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.operations import ServiceCall
 
-#: Bytes of one request.
-PART = 4 << 20
+#: Bytes per request.
+_PART_BYTES = 4 << 20
 
 
 class FileDelta(NamedTuple):
-    """What came of one file.
+    """New content of one file.
 
     Attributes
     ----------
     data
         New bytes.
     restarted
-        It is another file than the one that was read so far: `data` is from its beginning.
+        The file was replaced since the last read: `data` starts at its beginning.
     more
-        There is more of it.
+        The file has more data.
     made
-        When the storage service made the file.
+        Creation time of the file at the storage service.
     """
 
     data: bytes = b""
@@ -44,40 +44,42 @@ class Reader:
     Parameters
     ----------
     address
-        Gives the signed address of a file; with an address, another one than that, whose time is over. Empty
-        for a file that is not there.
+        Returns the signed URL of a file. Takes the name and the expired URL to replace, if any. Returns an empty
+        string for a file that does not exist.
     """
 
     def __init__(self, call: ServiceCall, address: Callable[[str, str], str]) -> None:
         self._call, self._address = call, address
 
-    def new(self, name: str, known: dict[str, Any], again: bool = False) -> FileDelta:
-        """What is behind `known` (see :attr:`MirrorFiles.remote`), which this does not change.
+    def new(self, name: str, known: dict[str, Any], restarted_job: bool = False) -> FileDelta:
+        """Read the content after `known` (see :attr:`MirrorFiles.remote`), which is not modified.
 
         Parameters
         ----------
         again
-            The service has started the job again: a file that was made anew is another one, even where it
-            begins like the one before. (Without that it may be one that is written whole each time.)
+            The service has restarted the job: a file with a new creation time is a different file, even if it
+            starts with the same bytes. (Otherwise it may be a file that is rewritten on every change.)
         """
         offset, tail = int(known.get("offset") or 0), bytes.fromhex(known.get("tail") or "")
-        answer = self._get(name, offset - len(tail), offset + PART)
+        answer = self._get(name, offset - len(tail), offset + _PART_BYTES)
         if answer is None:
             return FileDelta()
         data, total, made = answer
-        other = bool(again and offset and made and made != known.get("made", made) and not known.get("rewritten"))
-        if other or not data.startswith(tail) or total < offset:
-            answer = self._get(name, 0, PART)
+        replaced = bool(
+            restarted_job and offset and made and made != known.get("made", made) and not known.get("rewritten")
+        )
+        if replaced or not data.startswith(tail) or total < offset:
+            answer = self._get(name, 0, _PART_BYTES)
             if answer is None or not answer[0]:
-                return FileDelta()  # it is being written anew
+                return FileDelta()  # it is being rewritten
             return FileDelta(answer[0], True, answer[1] > len(answer[0]), answer[2])
         new = data[len(tail) :]
         return FileDelta(new, False, total > offset + len(new), made)
 
     def whole(self, name: str, known: dict[str, Any]) -> bytes | None:
-        """A small file that is replaced as a whole; ``None`` when it is as it was. Notes its mark in `known`."""
+        """Read a small file that is replaced as a whole; ``None`` if unchanged. Stores its ETag in `known`."""
         url = ""
-        for fresh in (False, True):
+        for is_retry in (False, True):
             url = self._address(name, url)
             if not url:
                 return None
@@ -87,7 +89,7 @@ class Reader:
             try:
                 answer = self._call.cloud.blob(url).send("GET", headers=headers, ok=(200, 304), act="read a file")
             except AmlTrainError as error:
-                if errors.details_of(error).status == 403 and not fresh:
+                if errors.details_of(error).status == 403 and not is_retry:
                     continue
                 if errors.details_of(error).status == 404:
                     return None
@@ -99,9 +101,9 @@ class Reader:
         return None
 
     def _get(self, name: str, start: int, end: int) -> tuple[bytes, int, str] | None:
-        """Bytes, the size of the whole, and when it was made; nothing for a file that is not there."""
+        """Return bytes, total size and creation time; ``None`` for a file that does not exist."""
         url = ""
-        for fresh in (False, True):
+        for is_retry in (False, True):
             url = self._address(name, url)
             if not url:
                 return None
@@ -109,29 +111,29 @@ class Reader:
                 answer = self._call.cloud.blob(url).get(start, end)
             except AmlTrainError as error:
                 status = errors.details_of(error).status
-                if status == 403 and not fresh:
-                    continue  # its hour is over
+                if status == 403 and not is_retry:
+                    continue  # the signature has expired
                 if status == 404:
                     return None
                 raise
-            told, made = answer.headers.get("content-range", ""), answer.headers.get("x-ms-creation-time", "")
+            content_range, made = answer.headers.get("content-range", ""), answer.headers.get("x-ms-creation-time", "")
             if answer.status == 416:
-                return b"", _total(told, 0), made
-            if answer.status == 200:  # somebody between us and the storage does not know ranges
+                return b"", _total(content_range, 0), made
+            if answer.status == 200:  # a proxy ignored the range
                 return answer.bytes[start:end], len(answer.bytes), made
-            return answer.bytes, _total(told, start + len(answer.bytes)), made
+            return answer.bytes, _total(content_range, start + len(answer.bytes)), made
         return None
 
 
 def advance(known: dict[str, Any], data: bytes, restarted: bool, made: str = "") -> None:
-    """Note that `data` was taken."""
+    """Advance the read position in `known` past `data`."""
     if made and not restarted and known.get("made", made) != made:
         known["rewritten"] = True
     if made:
         known["made"] = made
-    before = b"" if restarted else bytes.fromhex(known.get("tail") or "")
+    previous = b"" if restarted else bytes.fromhex(known.get("tail") or "")
     known["offset"] = (0 if restarted else int(known.get("offset") or 0)) + len(data)
-    known["tail"] = (before + data)[-OVERLAP:].hex()
+    known["tail"] = (previous + data)[-OVERLAP:].hex()
 
 
 def _total(text: str, default: int) -> int:
@@ -145,52 +147,52 @@ _RANK = re.compile(r"user_logs/std_log_process_0*(\d+)(_\w+)?\.txt")
 #: Recorded: ``azureml-logs/20_image_build_log.txt``.
 _RETRIED = re.compile(r"retry_0*(\d+)/(user_logs/.+)")
 _BUILD = re.compile(r"azureml-logs/\d+_image_build_log\.txt")
-#: What a parent of other jobs, or a Spark driver, says itself: the SDK's ``PIPELINE_JOB_LOG_PATTERN`` and
+#: Logs of a parent job or a Spark driver itself: the SDK's ``PIPELINE_JOB_LOG_PATTERN`` and
 #: ``SWEEP_JOB_LOG_PATTERN``, and recorded: ``logs/azureml/stdoutlogs.txt``, ``stderrlogs.txt``.
-_OWN = re.compile(r"logs/azureml/.+|azureml-logs/hyperdrive\.txt")
-#: A line that has no end is shown after so many bytes.
+_PARENT_LOGS = re.compile(r"logs/azureml/.+|azureml-logs/hyperdrive\.txt")
+#: An unfinished line is shown after this many bytes.
 _MAX_LINE_BYTES = 64 * 1024
 _MARK = "amltrain: --- {} ---\n"
 
 
-def wanted(names: Iterable[str], job_type: str = "command") -> list[str]:
-    """The files that make up the log, in the order in which they are shown at first.
+def log_files(names: Iterable[str], job_type: str = "command") -> list[str]:
+    """Return the files that make up the log, in display order.
 
     Parameters
     ----------
     job_type
-        Of the job; what is not a command has logs of its own.
+        Type of the job; jobs other than commands have additional logs.
     """
-    own = job_type != "command"
-    found = [
+    include_own = job_type != "command"
+    selected = [
         name
         for name in names
-        if _BUILD.fullmatch(name) or name.startswith("user_logs/") or (own and _OWN.fullmatch(name))
+        if _BUILD.fullmatch(name) or name.startswith("user_logs/") or (include_own and _PARENT_LOGS.fullmatch(name))
     ]
-    return sorted(found, key=_order)
+    return sorted(selected, key=_order)
 
 
-def retried(names: Iterable[str]) -> dict[int, dict[str, str]]:
-    """Logs of attempts that are over, where the service keeps them: attempt -> name as it was -> name now."""
-    found: dict[int, dict[str, str]] = {}
+def attempt_logs(names: Iterable[str]) -> dict[int, dict[str, str]]:
+    """Return the logs of ended attempts, if the service keeps them: attempt -> original name -> current name."""
+    attempts: dict[int, dict[str, str]] = {}
     for name in sorted(names):
         if match := _RETRIED.fullmatch(name):
-            found.setdefault(int(match[1]), {})[match[2]] = name
-    return found
+            attempts.setdefault(int(match[1]), {})[match[2]] = name
+    return attempts
 
 
-def over(mirror: MirrorFiles, attempt: int) -> None:
-    """What was read of the user's logs is of an attempt that is over: the next one begins them anew."""
+def end_attempt(mirror: MirrorFiles, attempt: int) -> None:
+    """Mark an attempt as ended: the next attempt starts the user logs from the beginning."""
     if int(mirror.facts.get("attempt") or 1) > attempt:
         return
-    _again(mirror, attempt + 1)
-    for name, known in mirror.remote.items():
+    _note_restart(mirror, attempt + 1)
+    for name, position in mirror.remote.items():
         if name.startswith("user_logs/"):
-            known.update(offset=0, tail="", held="")
+            position.update(offset=0, tail="", held="")
 
 
 def is_build(name: str) -> bool:
-    """Whether it is the log of the environment's image."""
+    """Return whether a file is the build log of the environment's image."""
     return _BUILD.fullmatch(name) is not None
 
 
@@ -202,7 +204,7 @@ def _order(name: str) -> tuple[int, int, str]:
 
 
 def label(name: str) -> str:
-    """What stands before each line of a file; nothing for the log of a job of one process."""
+    """Return the prefix for each line of a file; empty for the log of a single-process job."""
     if name in ("user_logs/std_log.txt", "logs/azureml/executionlogs.txt", "azureml-logs/hyperdrive.txt"):
         return ""
     rank = _RANK.fullmatch(name)
@@ -211,80 +213,80 @@ def label(name: str) -> str:
     return f"[{name.removeprefix('user_logs/').removeprefix('logs/azureml/')}] "
 
 
-def take(
-    mirror: MirrorFiles, news: Mapping[str, FileDelta], *, attempt: int, ended: bool, running: bool = True
+def append_logs(
+    mirror: MirrorFiles, deltas: Mapping[str, FileDelta], *, attempt: int, ended: bool, running: bool = True
 ) -> None:
-    """Append what came.
+    """Append new content to the merged log.
 
     Parameters
     ----------
     news
-        By name, in the order of :func:`wanted`.
+        New content by file name, in the order of :func:`log_files`.
     attempt
-        Which try of the service this is, from 1.
+        Number of the service's current attempt, from 1.
     ended
-        Nothing will follow: lines without an end are shown too.
+        Nothing will follow: unfinished lines are shown too.
     running
-        That try has begun to run; before, what comes is the rest of the one before.
+        The attempt is running; before that, new content belongs to the previous attempt.
     """
-    said = int(mirror.facts.get("attempt") or 1)
-    user = [name for name in news if not is_build(name)]
-    begun = bool(mirror.facts.get("begun"))
-    if any(news[name].restarted for name in user):
-        if attempt > said or attempt == 1:  # a service that does not count says 1
-            _again(mirror, max(attempt, said + 1))
-    elif attempt > said and not begun:
+    current = int(mirror.facts.get("attempt") or 1)
+    user_logs = [name for name in deltas if not is_build(name)]
+    started = bool(mirror.facts.get("begun"))
+    if any(deltas[name].restarted for name in user_logs):
+        if attempt > current or attempt == 1:  # a service that does not count attempts returns 1
+            _note_restart(mirror, max(attempt, current + 1))
+    elif attempt > current and not started:
         mirror.facts["attempt"] = attempt
-    elif attempt > said and running and any(news[name].data for name in user):
-        _again(mirror, attempt)
-    for name, came in news.items():
-        known = mirror.of(name)
+    elif attempt > current and running and any(deltas[name].data for name in user_logs):
+        _note_restart(mirror, attempt)
+    for name, delta in deltas.items():
+        position = mirror.of(name)
         if is_build(name):
-            if came.data and not begun:
-                if not known["offset"]:
-                    note(mirror, "the environment's image is built")
-                mirror.append(MERGED, came.data, "log")
-                mirror.facts["building"] = not came.data.endswith(b"\n")
-            advance(known, came.data, came.restarted, came.made)
+            if delta.data and not started:
+                if not position["offset"]:
+                    append_note(mirror, "building the environment's image")
+                mirror.append(MERGED, delta.data, "log")
+                mirror.facts["building"] = not delta.data.endswith(b"\n")
+            advance(position, delta.data, delta.restarted, delta.made)
             continue
-        if came.data and not begun:
-            begun = mirror.facts["begun"] = True
+        if delta.data and not started:
+            started = mirror.facts["begun"] = True
             if "building" in mirror.facts:
                 mirror.append(MERGED, b"\n" if mirror.facts.pop("building") else b"", "log")
-                note(mirror, "the job starts")
+                append_note(mirror, "the job starts")
         if label(name):
-            _merge(mirror, name, came, ended)
+            _merge(mirror, name, delta, ended)
         else:
-            mirror.append(MERGED, came.data, "log")
-            if came.data:
-                mirror.facts["open"] = not came.data.endswith(b"\n")
-        advance(known, came.data, came.restarted, came.made)
+            mirror.append(MERGED, delta.data, "log")
+            if delta.data:
+                mirror.facts["open"] = not delta.data.endswith(b"\n")
+        advance(position, delta.data, delta.restarted, delta.made)
 
 
-def _merge(mirror: MirrorFiles, name: str, came: FileDelta, ended: bool) -> None:
-    """Whole lines, each with its rank; the raw file lies beside."""
+def _merge(mirror: MirrorFiles, name: str, delta: FileDelta, ended: bool) -> None:
+    """Append complete lines, each with its rank, to the merged log, and all bytes to a raw file."""
     rank = _RANK.fullmatch(name)
     raw = f"log/process-{rank[1]}.txt" if rank and not rank[2] else f"log/{name.rpartition('/')[2]}"
-    mirror.append(raw, came.data)
-    known = mirror.of(name)
-    held = b"" if came.restarted else bytes.fromhex(known.get("held") or "")
-    data = held + came.data
+    mirror.append(raw, delta.data)
+    position = mirror.of(name)
+    pending = b"" if delta.restarted else bytes.fromhex(position.get("held") or "")
+    data = pending + delta.data
     end = data.rfind(b"\n") + 1
-    if (ended and not came.more) or len(data) - end > _MAX_LINE_BYTES:
+    if (ended and not delta.more) or len(data) - end > _MAX_LINE_BYTES:
         data += b"" if not data or data.endswith(b"\n") else b"\n"
         end = len(data)
-    known["held"] = data[end:].hex()
-    head = label(name).encode()
+    position["held"] = data[end:].hex()
+    prefix = label(name).encode()
     lines = data[:end].split(b"\n")[:-1]
-    mirror.append(MERGED, b"".join(head + line + b"\n" for line in lines), "log")
+    mirror.append(MERGED, b"".join(prefix + line + b"\n" for line in lines), "log")
 
 
-def _again(mirror: MirrorFiles, attempt: int) -> None:
-    note(mirror, f"attempt {attempt}: the service starts the job again, its machine was taken away")
+def _note_restart(mirror: MirrorFiles, attempt: int) -> None:
+    append_note(mirror, f"attempt {attempt}: the machine was preempted, the service restarts the job")
     mirror.facts["attempt"] = attempt
 
 
-def note(mirror: MirrorFiles, text: str) -> None:
-    """A line of ours."""
-    begin = b"\n" if mirror.facts.pop("open", False) else b""
-    mirror.append(MERGED, begin + _MARK.format(text).encode(), "log")
+def append_note(mirror: MirrorFiles, text: str) -> None:
+    """Append a line of amltrain to the merged log."""
+    newline = b"\n" if mirror.facts.pop("open", False) else b""
+    mirror.append(MERGED, newline + _MARK.format(text).encode(), "log")

@@ -1,7 +1,7 @@
-"""The files of a mirror folder: appended only, and after a crash as if the last sync had not been.
+"""Files of a mirror folder: append-only, and transactional per sync.
 
-``mirror.json`` beside them says how far each is known to go; what is behind that is cut off before the next
-append. It also says how far every file of the job was read.
+``mirror.json`` has the committed size of each file; bytes after it, left by a crash, are truncated before the next
+append. It also has the read position in every file of the job.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from jupyter_amltrain.errors import StateError
 from jupyter_amltrain.state_dir import read_json, write_json
 
 STATE = "mirror.json"
-#: Bytes before the end of what was read that are read again: whether it is still the same file.
+#: Bytes before the read position that are read again, to detect a replaced file.
 OVERLAP = 32
 
 
 class MirrorFiles:
-    """One folder, held by one lock.
+    """The files of one mirror folder; the caller holds its lock.
 
     Attributes
     ----------
     sizes
         Bytes of each local file.
     remote
-        Of each file of the job ``offset``, ``tail`` (its last bytes, hex) or ``etag``, and ``due``.
+        For each file of the job ``offset``, ``tail`` (its last bytes, hex) or ``etag``, and ``due``.
     facts
-        What else is remembered.
+        Other state, by name.
     grown
-        Streams that have news since this object was made.
+        Streams with new data since this object was created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,25 +39,25 @@ class MirrorFiles:
         self.grown: set[str] = set()
         try:
             state = read_json(folder / STATE) if (folder / STATE).exists() else {}
-        except StateError:  # then all is read again
+        except StateError:  # then everything is read again
             state = {}
         self.sizes: dict[str, int] = dict(state.get("sizes") or {})
         self.remote: dict[str, dict[str, Any]] = dict(state.get("remote") or {})
         self.facts: dict[str, Any] = dict(state.get("facts") or {})
-        self._before = self._text()
+        self._committed = self._text()
         for name, size in list(self.sizes.items()):
             self._cut(name, size)
 
     def _cut(self, name: str, size: int) -> None:
         path = self.folder / name
         try:
-            there = path.stat().st_size
+            actual = path.stat().st_size
         except OSError:
-            there = 0
-        if there > size:
+            actual = 0
+        if actual > size:
             os.truncate(path, size)
-        elif there < size:  # somebody has removed it: what came once is not fetched again by itself
-            self.sizes[name] = there
+        elif actual < size:  # removed by the user; data that was read once is not fetched again
+            self.sizes[name] = actual
 
     def append(self, name: str, data: bytes, stream: str = "") -> None:
         """Add to a local file."""
@@ -65,9 +65,9 @@ class MirrorFiles:
             return
         path = self.folder / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # One that does not count yet was begun by a process that died before it said so.
-        anew = 0 if name in self.sizes else os.O_TRUNC
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | anew, 0o600)
+        # A file without a committed size was started by a process that died before committing.
+        truncate = 0 if name in self.sizes else os.O_TRUNC
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | truncate, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         self.sizes[name] = self.sizes.get(name, 0) + len(data)
@@ -75,7 +75,7 @@ class MirrorFiles:
             self.grown.add(stream)
 
     def replace(self, name: str, data: bytes, stream: str = "") -> None:
-        """Write a local file anew, at once; other processes never see half of it."""
+        """Replace a local file atomically; other processes never see a partial file."""
         path = self.folder / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -87,7 +87,7 @@ class MirrorFiles:
             self.grown.add(stream)
 
     def json(self, name: str) -> dict[str, Any]:
-        """A local JSON object; empty without one."""
+        """Return a local JSON object; empty if the file is missing or invalid."""
         try:
             value = json.loads((self.folder / name).read_bytes())
         except (OSError, ValueError):
@@ -95,16 +95,16 @@ class MirrorFiles:
         return value if isinstance(value, dict) else {}
 
     def of(self, remote: str) -> dict[str, Any]:
-        """How far a file of the job was read."""
+        """Return the read position of a file of the job."""
         return self.remote.setdefault(remote, {"offset": 0, "tail": ""})
 
     def _text(self) -> str:
         return json.dumps([self.sizes, self.remote, self.facts], sort_keys=True)
 
     def save(self) -> None:
-        """Make what was appended count."""
-        if self._text() != self._before:
+        """Commit what was appended."""
+        if self._text() != self._committed:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             state = {"schema": 1, "sizes": self.sizes, "remote": self.remote, "facts": self.facts}
             write_json(self.folder / STATE, state)
-            self._before = self._text()
+            self._committed = self._text()

@@ -1,4 +1,4 @@
-"""Models of a workspace: register what a job left, list them, fetch one."""
+"""Models of a workspace: register the output of a job, list and download models."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace
     from jupyter_amltrain.backends.azureml.service.operations import ServiceCall
 
-#: Where a job's output is, and where a datastore's file is, with or without the workspace before it.
+#: URI of a job's output.
 _OF_JOB = re.compile(r"azureml://jobs/(?P<job>[^/]+)/outputs/(?P<output>[^/]+)(?:/paths/(?P<path>.*))?")
-#: What the agent writes of the MLflow calls of the job's first process, and where it keeps the models that they log.
+#: The agent's journal of the MLflow calls of the job's first process, and the folder of the models that they log.
 _JOURNAL, _MODELS = "logs/amltrain/metrics/rank-0.jsonl", "outputs/models"
 _OF_STORE = re.compile(r"azureml://(?:subscriptions/.+/)?datastores/(?P<store>[^/]+)/paths/(?P<path>.+)")
 
@@ -37,66 +37,66 @@ def register(
     description: str = "",
     tags: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Make a version of a model of what a job left: ``{"name", "version", "type", "path"}``.
+    """Register a model version from a job's output: ``{"name", "version", "type", "path"}``.
 
     Parameters
     ----------
     path
-        ``outputs/model``: a named output of the job, or files that it wrote there. Empty takes the only model.
+        ``outputs/model``: a named output of the job, or files that it wrote there. Empty selects the only model.
     kind
-        ``mlflow_model`` or ``custom_model``; empty: an MLflow model where there is an ``MLmodel`` file.
+        ``mlflow_model`` or ``custom_model``; empty: an MLflow model if there is an ``MLmodel`` file.
 
     Raises
     ------
     CommandError
-        The job left nothing there.
+        The job wrote nothing to that path.
     """
     place = call.cloud.workspace(workspace)
-    found = _Left(call, place, job)
-    call.progress(f"Looking at what {job} left")
-    uri, mlflow = found.at(path) if path else found.only()
+    job_outputs = _JobOutputs(call, place, job)
+    call.progress(f"Looking for models of {job}")
+    uri, mlflow = job_outputs.at(path) if path else job_outputs.only()
     kind = kind or ("mlflow_model" if mlflow else "custom_model")
     if kind == "mlflow_model" and mlflow is False:
         raise CommandError(
-            f"{path or uri.rpartition('/paths/')[2]} of {job} has no MLmodel file, so it is no MLflow model.",
-            hint="Try: --type custom_model",
+            f"{path or uri.rpartition('/paths/')[2]} of {job} is not an MLflow model: the file MLmodel is missing.",
+            hint="Use --type custom_model",
         )
     call.progress(f"Registering {name}")
     try:
         client = sdk.client(call.cloud, place)
         from azure.ai.ml.entities import Model
 
-        wish = Model(name=name, path=uri, type=kind, description=description or None, tags=dict(tags or {}))
-        made = client.models.create_or_update(wish)
+        model = Model(name=name, path=uri, type=kind, description=description or None, tags=dict(tags or {}))
+        registered = client.models.create_or_update(model)
     except Exception as error:
-        raise _plain(error, place) from error
-    version = str(sdk.field(made, "version"))
-    return {"name": name, "version": version, "type": kind, "path": str(sdk.field(made, "path") or uri)}
+        raise _translated(error, place) from error
+    version = str(sdk.field(registered, "version"))
+    return {"name": name, "version": version, "type": kind, "path": str(sdk.field(registered, "path") or uri)}
 
 
 def list_all(call: ServiceCall, *, workspace: str) -> list[dict[str, Any]]:
-    """Every version of every model, by name, newest version first."""
+    """List all versions of all models, by name, newest version first."""
     place = call.cloud.workspace(workspace)
     names = [
         str(item["name"])
         for item in place.arm.pages("models", api=http.ARM, act="list the models")
         if not (item.get("properties") or {}).get("isArchived")
     ]
-    found = history.all_of(lambda name: _versions(place, name), names)
+    versions = history.all_of(lambda name: _versions(place, name), names)
     return [
-        row for rows in sorted(found, key=lambda rows: str(rows[0]["name"]).lower() if rows else "") for row in rows
+        row for rows in sorted(versions, key=lambda rows: str(rows[0]["name"]).lower() if rows else "") for row in rows
     ]
 
 
 def download(call: ServiceCall, *, workspace: str, name: str, version: str = "", folder: str) -> dict[str, Any]:
-    """Fetch the files of a model into a folder that is not there yet, or empty.
+    """Download the files of a model into a new or empty folder.
 
     Raises
     ------
     UnknownModel
-        There is none of that name and version; near matches are named.
+        There is no such model or version; similar names are suggested.
     CommandError
-        There is something in the folder.
+        The folder is not empty.
     """
     place = call.cloud.workspace(workspace)
     row = chosen(_versions(place, name) or list_all(call, workspace=workspace), name, version, place.name)
@@ -105,34 +105,36 @@ def download(call: ServiceCall, *, workspace: str, name: str, version: str = "",
     call.progress(f"Downloading {name}:{row['version']}")
     try:
         new.mkdir(parents=True)
-        settle(_fetched(call, place, row, new), to)
+        settle(_download_version(call, place, row, new), to)
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return {"name": name, "version": row["version"], "folder": str(to), **counted(to)}
 
 
-class _Left:
-    """What a job left: named outputs, and files below ``outputs/`` of its own artifacts."""
+class _JobOutputs:
+    """Outputs of a job: named outputs, and files below ``outputs/`` of its own artifacts."""
 
-    def __init__(self, call: ServiceCall, place: Workspace, job: str) -> None:
-        self.call, self.place, self.job = call, place, job
-        answer = place.arm.get(f"jobs/{job}", api=http.ARM, ok=(200, 404), act=f"look at job {job}")
+    def __init__(self, call: ServiceCall, ws: Workspace, job: str) -> None:
+        self.call, self.place, self.job = call, ws, job
+        answer = ws.arm.get(f"jobs/{job}", api=http.ARM, ok=(200, 404), act=f"look at job {job}")
         if answer.status == 404:
-            raise UnknownRun(f"There is no job {job!r} in {place.name}.", hint="%aml_runs lists the runs.")
+            raise UnknownRun(f"There is no job {job!r} in {ws.name}.", hint="See %aml_runs.")
         outputs = ((answer.json or {}).get("properties") or {}).get("outputs") or {}
-        self.outputs = {name: str((of or {}).get("jobOutputType")) for name, of in outputs.items() if name != "default"}
+        self.outputs = {
+            name: str((output or {}).get("jobOutputType")) for name, output in outputs.items() if name != "default"
+        }
 
     def files(self, below: str) -> list[str] | None:
-        """Paths of the job's own artifacts below a path; ``None`` where the storage does not let us look."""
+        """Return paths of the job's own artifacts below a path; ``None`` if access to the storage is denied."""
         try:
-            return [file.path for file in artifacts.listing(self.call, self.place, self.job, [below])]
+            return [file.path for file in artifacts.list_job_files(self.call, self.place, self.job, [below])]
         except AmlTrainError as error:
             if errors.details_of(error).status != 403:
                 raise
-            return None  # the service itself may, and registers what it finds
+            return None  # the service itself has access, and registers what it finds
 
     def at(self, path: str) -> tuple[str, bool | None]:
-        """Address of a path, and whether there is an MLflow model; ``None`` where that is not known."""
+        """Return the URI of a path, and whether it is an MLflow model; ``None`` if unknown."""
         below = path_in_run(path)
         first, _, rest_of = below.partition("/")
         if first in self.outputs:
@@ -141,62 +143,62 @@ class _Left:
         whole = f"outputs/{below}"
         files = self.files("outputs/")
         if files is None:
-            return self._own(whole), None
+            return self._artifact_uri(whole), None
         named = self.named(files)
         first, slash, rest_of = below.partition("/")
-        if not _there(files, whole):
-            whole = f"{named[first]}{slash}{rest_of}" if first in named else _logged(files, below) or whole
-        if not _there(files, whole):
-            there = ", ".join(f"outputs/{name}" for name in (*self.outputs, *named))
+        if not _has_path(files, whole):
+            whole = f"{named[first]}{slash}{rest_of}" if first in named else _mlflow_artifact(files, below) or whole
+        if not _has_path(files, whole):
+            available = ", ".join(f"outputs/{name}" for name in (*self.outputs, *named))
             raise CommandError(
-                f"{self.job} left nothing at {path}.",
-                hint=f"There are: {there}." if there else f"%aml_runs show {self.job} tells where its files are.",
+                f"--path: {self.job} wrote nothing to {path}.",
+                hint=f"Available: {available}." if available else f"List its files with %aml_runs show {self.job}.",
             )
-        return self._own(whole), f"{whole}/MLmodel" in files
+        return self._artifact_uri(whole), f"{whole}/MLmodel" in files
 
     def only(self) -> tuple[str, bool | None]:
-        """The same of the only model that there is."""
+        """Return the URI of the only model, and whether it is an MLflow model."""
         if self.outputs:
             return self.at(f"outputs/{only([*self.outputs], self.job).removeprefix('outputs/')}")
         files = self.files("outputs/") or []
         paths = {str(PurePosixPath(file).parent) for file in files if file.endswith("/MLmodel")}
-        if not paths and _there(files, "outputs/model"):
+        if not paths and _has_path(files, "outputs/model"):
             paths = {"outputs/model"}
         names = {path: f"outputs/{name}" for name, path in self.named(files).items()}
         models = {names.get(path, path): path for path in paths}
         path = models[only(models, self.job)]
-        return self._own(path), f"{path}/MLmodel" in files
+        return self._artifact_uri(path), f"{path}/MLmodel" in files
 
     def named(self, files: Sequence[str]) -> dict[str, str]:
-        """Paths of models by the name that the script gave them, as the agent's journal has it.
+        """Return paths of models by the name that the script gave them, from the agent's journal.
 
-        MLflow 3 keeps a logged model under an id of its own; the last of a name counts.
+        MLflow 3 stores a logged model under its own id; the last model of a name is used.
         """
         if not any(file.startswith(f"{_MODELS}/") for file in files):
             return {}
-        found: dict[str, str] = {}
-        for file in artifacts.listing(self.call, self.place, self.job, [_JOURNAL]):
+        paths: dict[str, str] = {}
+        for file in artifacts.list_job_files(self.call, self.place, self.job, [_JOURNAL]):
             for line in file.read().splitlines():
                 if b'"op":"logged-models"' in line:
-                    made = json.loads(line)["a"]
-                    found[str(made["name"])] = f"{_MODELS}/{made['id']}/artifacts"
-        return {name: path for name, path in found.items() if _there(files, path)}
+                    model = json.loads(line)["a"]
+                    paths[str(model["name"])] = f"{_MODELS}/{model['id']}/artifacts"
+        return {name: path for name, path in paths.items() if _has_path(files, path)}
 
-    def _own(self, path: str) -> str:
+    def _artifact_uri(self, path: str) -> str:
         return f"azureml://jobs/{self.job}/outputs/artifacts/paths/{path}"
 
 
-def _there(files: Sequence[str], path: str) -> bool:
-    """Whether there is such a file, or such a folder."""
+def _has_path(files: Sequence[str], path: str) -> bool:
+    """Return whether there is such a file or folder."""
     return any(file == path or file.startswith(f"{path}/") for file in files)
 
 
-def _logged(files: Sequence[str], below: str) -> str:
-    """Where MLflow's artifact `below` of the job's run is: the agent keeps it as ``runs/ID/artifacts/...``."""
+def _mlflow_artifact(files: Sequence[str], below: str) -> str:
+    """Return the path of the run's MLflow artifact `below`; the agent stores it as ``runs/ID/artifacts/...``."""
     for file in files:
-        found = re.match(rf"(outputs/(?:.*/)?runs/[^/]+/artifacts/{re.escape(below)})(?:/|$)", file)
-        if found is not None:
-            return found[1]
+        match = re.match(rf"(outputs/(?:.*/)?runs/[^/]+/artifacts/{re.escape(below)})(?:/|$)", file)
+        if match is not None:
+            return match[1]
     return ""
 
 
@@ -209,11 +211,11 @@ def _versions(place: Workspace, name: str) -> list[dict[str, Any]]:
     if following := (answer.json or {}).get("nextLink"):
         items += place.arm.pages(following)
     rows = [_row(name, item) for item in items if not (item.get("properties") or {}).get("isArchived")]
-    return sorted(rows, key=_newest)
+    return sorted(rows, key=_version_order)
 
 
-def _newest(row: Mapping[str, Any]) -> tuple[int, int, float]:
-    """Numbers first, the highest first; versions with words by time."""
+def _version_order(row: Mapping[str, Any]) -> tuple[int, int, float]:
+    """Sort key: numeric versions first, highest first; other versions by time."""
     version = str(row["version"])
     return (0, -int(version), 0.0) if version.isdigit() else (1, 0, -float(row["created"]))
 
@@ -232,60 +234,63 @@ def _row(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fetched(call: ServiceCall, place: Workspace, row: Mapping[str, Any], new: Path) -> Path:
-    """Fetch a model's files below `new`; returns the folder that holds them.
+def _download_version(call: ServiceCall, place: Workspace, row: Mapping[str, Any], new: Path) -> Path:
+    """Download a model's files below `new`; returns the folder that contains them.
 
-    By ourselves where its address says where it is: the SDK takes every file whose path only begins like the
-    model's, and of a model whose address names a job it finds none. Else by the SDK.
+    Reads the datastore directly if the model's URI names it: the SDK downloads every file whose path merely starts
+    like the model's, and finds nothing for a URI that names a job. Otherwise uses the SDK.
     """
-    if (address := _stored(place, str(row["path"]))) is not None:
+    if (address := _datastore_path(place, str(row["path"]))) is not None:
         store, path = address
         root = path.rpartition("/")[0]
-        found = list(artifacts.stored(call, place, store, f"{path}/", [""]))
-        found = found or [
+        files = list(artifacts.list_files(call, place, store, f"{path}/", [""]))
+        files = files or [
             item
-            for item in artifacts.stored(call, place, store, f"{root}/" if root else "", [path[len(root) :].strip("/")])
+            for item in artifacts.list_files(
+                call, place, store, f"{root}/" if root else "", [path[len(root) :].strip("/")]
+            )
             if item.path == path.rpartition("/")[2]
         ]
-        if not found:
+        if not files:
             raise CommandError(
-                f"The files of {row['name']}:{row['version']} are gone: {row['path']}.", hint="Register it again."
+                f"The files of {row['name']}:{row['version']} no longer exist: {row['path']}.",
+                hint="Register it again.",
             )
-        artifacts.fetched(call, found, str(new))
+        artifacts.download_files(call, files, str(new))
         return new
     try:
         sdk.client(call.cloud, place).models.download(str(row["name"]), str(row["version"]), download_path=new)
     except Exception as error:
-        raise _plain(error, place) from error
+        raise _translated(error, place) from error
     return _innermost(new, str(row["name"]), str(row["path"]))
 
 
-def _stored(place: Workspace, uri: str) -> tuple[str, str] | None:
-    """Datastore and path of a model's address; ``None`` for one that only the SDK may know."""
-    if (found := _OF_JOB.fullmatch(uri)) is not None:
-        if found["output"] in ("artifacts", "default"):
-            return artifacts.STORE, f"ExperimentRun/dcid.{found['job']}/{found['path'] or ''}".rstrip("/")
-        job = place.arm.get(f"jobs/{found['job']}", api=http.ARM, act=f"look at job {found['job']}").json or {}
-        output = (job["properties"].get("outputs") or {}).get(found["output"]) or {}
-        kept = str(output.get("uri") or "") or _asset(place, found["job"], found["output"])
-        uri = f"{kept.rstrip('/')}/{found['path'] or ''}"
-    found = _OF_STORE.fullmatch(uri)
-    return None if found is None else (found["store"], found["path"].rstrip("/"))
+def _datastore_path(place: Workspace, uri: str) -> tuple[str, str] | None:
+    """Return datastore and path of a model's URI; ``None`` for one that only the SDK may resolve."""
+    if (match := _OF_JOB.fullmatch(uri)) is not None:
+        if match["output"] in ("artifacts", "default"):
+            return artifacts.STORE, f"ExperimentRun/dcid.{match['job']}/{match['path'] or ''}".rstrip("/")
+        job = place.arm.get(f"jobs/{match['job']}", api=http.ARM, act=f"look at job {match['job']}").json or {}
+        output = (job["properties"].get("outputs") or {}).get(match["output"]) or {}
+        base_uri = str(output.get("uri") or "") or _output_asset_uri(place, match["job"], match["output"])
+        uri = f"{base_uri.rstrip('/')}/{match['path'] or ''}"
+    match = _OF_STORE.fullmatch(uri)
+    return None if match is None else (match["store"], match["path"].rstrip("/"))
 
 
-def _asset(place: Workspace, job: str, output: str) -> str:
-    """Where a job's named output lies by the data asset that the service makes of it; empty where there is none."""
+def _output_asset_uri(place: Workspace, job: str, output: str) -> str:
+    """Return the URI of a job's named output from its data asset; empty if there is none."""
     path = f"data/azureml_{job}_output_data_{output}/versions/1"
     answer = place.arm.get(path, api=http.ARM, ok=(200, 404), act=f"look for the output {output} of {job}")
     return str(((answer.json or {}).get("properties") or {}).get("dataUri") or "") if answer.status == 200 else ""
 
 
 def _innermost(new: Path, name: str, uri: str) -> Path:
-    """The folder with the model's files: the SDK makes ``<name>/<last part of the address>/`` of it."""
-    place = new / name if (new / name).is_dir() else new
-    inner = place / uri.rstrip("/").rpartition("/")[2]
-    return inner if inner.is_dir() and len(list(place.iterdir())) == 1 else place
+    """Return the folder with the model's files; the SDK creates ``<name>/<last part of the URI>/``."""
+    folder = new / name if (new / name).is_dir() else new
+    inner = folder / uri.rstrip("/").rpartition("/")[2]
+    return inner if inner.is_dir() and len(list(folder.iterdir())) == 1 else folder
 
 
-def _plain(error: Exception, place: Workspace) -> Exception:
+def _translated(error: Exception, place: Workspace) -> Exception:
     return errors.of_exception(error, place.name) or error

@@ -1,9 +1,8 @@
-"""The operations of the Azure service process, and its entry.
+"""Operations and entry point of the Azure service process.
 
-The one process that imports Azure's packages, so that the kernel need not: ``python -m
-jupyter_amltrain.backends.azureml.service STATE_ROOT``. Many operations run at once, each may be canceled
-(:mod:`jupyter_amltrain.rpc.server`). The process ends with its input, at once: whatever the service was asked to do
-goes on there.
+Only this process imports Azure's packages: ``python -m jupyter_amltrain.backends.azureml.service STATE_ROOT``.
+Operations run concurrently, and each can be canceled (:mod:`jupyter_amltrain.rpc.server`). The process exits as soon
+as its input is closed; requests that the service has accepted continue there.
 """
 
 from __future__ import annotations
@@ -27,51 +26,51 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("amltrain.azure")
 
-#: Operations at the same time; most of their time they wait for the service.
+#: Maximum concurrent operations; they mostly wait for the service.
 MAX_OPERATIONS = 16
 
-_HERE = "jupyter_amltrain.backends.azureml.service"
+_PACKAGE = "jupyter_amltrain.backends.azureml.service"
 
 #: Operation -> "module:function", imported at first use; each is ``def op(call: ServiceCall, **payload)``.
 OPERATIONS = {
-    "workspace.connect": f"{_HERE}.workspaces:connect",
-    "workspace.add": f"{_HERE}.workspaces:add",
-    "workspace.whoami": f"{_HERE}.workspaces:whoami",
-    "workspace.forget": f"{_HERE}.workspaces:forget",
-    "computes.list": f"{_HERE}.computes:list_all",
-    "computes.get": f"{_HERE}.computes:get",
-    "computes.create": f"{_HERE}.computes:create",
-    "computes.attach": f"{_HERE}.computes:attach",
-    "computes.update": f"{_HERE}.computes:update",
-    "computes.start": f"{_HERE}.computes:start",
-    "computes.stop": f"{_HERE}.computes:stop",
-    "computes.restart": f"{_HERE}.computes:restart",
-    "computes.delete": f"{_HERE}.computes:delete",
-    "computes.detach": f"{_HERE}.computes:detach",
-    "sizes.list": f"{_HERE}.billing:list_sizes",
-    "quota.list": f"{_HERE}.billing:quota",
-    "billing.list": f"{_HERE}.billing:list_all",
-    "environments.conda": f"{_HERE}.images:conda",
-    "jobs.submit": f"{_HERE}.jobs:submit",
-    "jobs.yaml": f"{_HERE}.jobs:submit_yaml",
-    "jobs.yaml_check": f"{_HERE}.jobs:check_yaml",
-    "jobs.poll": f"{_HERE}.jobs:poll",
-    "jobs.get": f"{_HERE}.jobs:get",
-    "jobs.list": f"{_HERE}.jobs:list_all",
-    "jobs.cancel": f"{_HERE}.jobs:cancel",
-    "jobs.archive": f"{_HERE}.jobs:archive",
-    "jobs.outputs": f"{_HERE}.jobs:outputs",
-    "mirror.sync": f"{_HERE}.mirror:sync",
-    "monitor.metrics": f"{_HERE}.metrics:monitor",
-    "models.register": f"{_HERE}.models:register",
-    "models.list": f"{_HERE}.models:list_all",
-    "models.download": f"{_HERE}.models:download",
-    "process.ping": f"{_HERE}.operations:ping",
+    "workspace.connect": f"{_PACKAGE}.workspaces:connect",
+    "workspace.add": f"{_PACKAGE}.workspaces:add",
+    "workspace.whoami": f"{_PACKAGE}.workspaces:whoami",
+    "workspace.forget": f"{_PACKAGE}.workspaces:forget",
+    "computes.list": f"{_PACKAGE}.computes:list_all",
+    "computes.get": f"{_PACKAGE}.computes:get",
+    "computes.create": f"{_PACKAGE}.computes:create",
+    "computes.attach": f"{_PACKAGE}.computes:attach",
+    "computes.update": f"{_PACKAGE}.computes:update",
+    "computes.start": f"{_PACKAGE}.computes:start",
+    "computes.stop": f"{_PACKAGE}.computes:stop",
+    "computes.restart": f"{_PACKAGE}.computes:restart",
+    "computes.delete": f"{_PACKAGE}.computes:delete",
+    "computes.detach": f"{_PACKAGE}.computes:detach",
+    "sizes.list": f"{_PACKAGE}.billing:list_sizes",
+    "quota.list": f"{_PACKAGE}.billing:quota",
+    "billing.list": f"{_PACKAGE}.billing:list_all",
+    "environments.conda": f"{_PACKAGE}.images:conda",
+    "jobs.submit": f"{_PACKAGE}.jobs:submit",
+    "jobs.yaml": f"{_PACKAGE}.jobs:submit_yaml",
+    "jobs.yaml_check": f"{_PACKAGE}.jobs:check_yaml",
+    "jobs.poll": f"{_PACKAGE}.jobs:poll",
+    "jobs.get": f"{_PACKAGE}.jobs:get",
+    "jobs.list": f"{_PACKAGE}.jobs:list_all",
+    "jobs.cancel": f"{_PACKAGE}.jobs:cancel",
+    "jobs.archive": f"{_PACKAGE}.jobs:archive",
+    "jobs.outputs": f"{_PACKAGE}.jobs:outputs",
+    "mirror.sync": f"{_PACKAGE}.mirror:sync",
+    "monitor.metrics": f"{_PACKAGE}.metrics:monitor",
+    "models.register": f"{_PACKAGE}.models:register",
+    "models.list": f"{_PACKAGE}.models:list_all",
+    "models.download": f"{_PACKAGE}.models:download",
+    "process.ping": f"{_PACKAGE}.operations:ping",
 }
 
 
 class ServiceCall(Call):
-    """A call with what every operation needs.
+    """A call with the state that every operation needs.
 
     Attributes
     ----------
@@ -86,12 +85,12 @@ class ServiceCall(Call):
 
     @property
     def cloud(self) -> Cloud:
-        """The workspaces and their clients; made at first use, for its packages take a second to import."""
+        """Workspaces and their clients; created at first use, because the packages take a second to import."""
         return self._cloud()
 
 
 class CloudOnce:
-    """Makes the process' one :class:`Cloud` at first use."""
+    """Creates the only :class:`Cloud` of the process at first use."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -99,7 +98,7 @@ class CloudOnce:
         self._cloud: Cloud | None = None
 
     def __call__(self) -> Cloud:
-        """Return it."""
+        """Return the :class:`Cloud`."""
         with self._lock:
             if self._cloud is None:
                 from jupyter_amltrain.backends.azureml.service.cloud import Cloud
@@ -132,7 +131,7 @@ def make_server(source: int, sink: int, root: Path) -> server.RpcServer:
 
 
 def ping(call: ServiceCall, *, wait: float = 0.0, fail: str = "", say: str = "") -> dict[str, Any]:
-    """Return facts of the process; reports `say`, waits `wait` seconds, and fails with the sentence `fail` before."""
+    """Return facts of the process, after reporting `say`, waiting `wait` seconds and raising `fail`, if given."""
     if say:
         call.progress(say)
     if wait:
@@ -143,7 +142,7 @@ def ping(call: ServiceCall, *, wait: float = 0.0, fail: str = "", say: str = "")
 
 
 class _RedactingFormatter(logging.Formatter):
-    """Keeps tokens and signed addresses out of the log, whoever writes it."""
+    """Removes tokens and signed URLs from all log messages."""
 
     def format(self, record: logging.LogRecord) -> str:
         return errors.redacted(super().format(record))
@@ -164,10 +163,10 @@ def log_to(stream: Any) -> None:
 
 
 def main() -> None:
-    """Entry of the process."""
+    """Run the service process."""
     source, sink = server.own_process()
     log_to(sys.stderr)
     make_server(source, sink, Path(sys.argv[1])).serve()
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
-    os._exit(0)  # threads that wait for the service must not hold us
+    os._exit(0)  # do not wait for threads that are blocked on the service

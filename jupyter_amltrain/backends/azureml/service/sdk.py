@@ -1,6 +1,6 @@
-"""Azure's own SDK, imported in the background: its client, and its job objects.
+"""Azure's SDK, imported in the background: clients and job entities.
 
-Its import takes 4-7 s and its first request another 5 s where ``azureml-mlflow`` is installed.
+The import takes 4-7 s, and the first request another 5 s if ``azureml-mlflow`` is installed.
 """
 
 from __future__ import annotations
@@ -21,66 +21,66 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("amltrain.azure")
 
-_guard = threading.Lock()
-_clients: dict[str, tuple[Any, Any]] = {}  # by workspace: its account, the client
-_warm: threading.Thread | None = None
+_lock = threading.Lock()
+_clients: dict[str, tuple[Any, Any]] = {}  # account and client by workspace
+_import_thread: threading.Thread | None = None
 
 
 def warm() -> None:
-    """Import it soon, in the background; twice is harmless. ``AMLTRAIN_AZURE_WARM``: seconds until then, < 0 never."""
-    global _warm
-    after = float(os.environ.get("AMLTRAIN_AZURE_WARM") or 2)
-    with _guard:
-        if _warm is None and after >= 0:
-            _warm = threading.Thread(target=_import, args=(after,), name="amltrain-azure-sdk", daemon=True)
-            _warm.start()
+    """Import the SDK in the background, once. ``AMLTRAIN_AZURE_WARM``: delay in seconds, < 0 for never."""
+    global _import_thread
+    delay_s = float(os.environ.get("AMLTRAIN_AZURE_WARM") or 2)
+    with _lock:
+        if _import_thread is None and delay_s >= 0:
+            _import_thread = threading.Thread(target=_import, args=(delay_s,), name="amltrain-azure-sdk", daemon=True)
+            _import_thread.start()
 
 
-def _import(after: float) -> None:
-    time.sleep(after)  # what the user waits for now comes first
-    began = time.monotonic()
+def _import(delay_s: float) -> None:
+    time.sleep(delay_s)  # operations that the user is waiting for run first
+    started_at = time.monotonic()
     try:
         import azure.ai.ml  # noqa: F401
-    except Exception as error:  # whoever needs it is told then
+    except Exception as error:  # operations that need the SDK report the error
         log.info("azure-ai-ml cannot be imported: %s", error)
         return
-    log.info("azure-ai-ml imported in %.1f s", time.monotonic() - began)
+    log.info("azure-ai-ml imported in %.1f s", time.monotonic() - started_at)
 
 
 def client(cloud: Cloud, workspace: Workspace | str) -> Any:
-    """The MLClient of a workspace; waits until the SDK is imported.
+    """Return the MLClient of a workspace; waits until the SDK is imported.
 
     Raises
     ------
     ModuleNotFoundError
         ``azure-ai-ml`` is not installed; see :mod:`..errors`.
     """
-    place = cloud.workspace(workspace) if isinstance(workspace, str) else workspace
-    with _guard:
-        known = _clients.get(place.name)
-    if known is not None and known[0] is place.credential:
-        return known[1]
+    ws = cloud.workspace(workspace) if isinstance(workspace, str) else workspace
+    with _lock:
+        cached = _clients.get(ws.name)
+    if cached is not None and cached[0] is ws.credential:
+        return cached[1]
     os.environ.setdefault("AZURE_ML_CLI_PRIVATE_FEATURES_ENABLED", "false")
     with quiet():
         from azure.ai.ml import MLClient
 
-        made = MLClient(
-            place.credential,
-            place.subscription,
-            place.resource_group,
-            place.workspace,
+        created = MLClient(
+            ws.credential,
+            ws.subscription,
+            ws.resource_group,
+            ws.workspace,
             enable_telemetry=False,  # in a notebook it would phone home
             **_retries(),
         )
-    with _guard:
-        _clients[place.name] = (place.credential, made)
-    return made
+    with _lock:
+        _clients[ws.name] = (ws.credential, created)
+    return created
 
 
 def _retries() -> dict[str, Any]:
-    """Return the keywords by which its retries are ours, and each ends with its operation.
+    """Return keywords that give the SDK our transport and retry policy, so that waits end with their operation.
 
-    Policies have one successor each and cannot be shared by the SDK's many clients; their settings can.
+    Policy objects have one successor each and cannot be shared by the SDK's many clients; their settings can.
     """
     from jupyter_amltrain.backends.azureml.service import http
 
@@ -88,14 +88,14 @@ def _retries() -> dict[str, Any]:
 
 
 def forget(name: str) -> None:
-    """Let go of the client of a workspace."""
-    with _guard:
+    """Discard the client of a workspace."""
+    with _lock:
         _clients.pop(name, None)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Its notes on experimental classes are for developers."""
+    """Suppress the SDK's warnings about experimental classes."""
     import warnings
 
     with warnings.catch_warnings():
@@ -104,29 +104,29 @@ def quiet() -> Iterator[None]:
 
 
 def field(thing: Any, name: str, default: Any = None) -> Any:
-    """A field of an object of the SDK, whichever way its version spells it.
+    """Return a field of an SDK object, in any spelling.
 
-    From 1.35.0 on objects that were made of REST answers have ``currentValue`` where older ones have
-    ``current_value``; and names with letters like ``vCPUs`` were ``v_cp_us``.
+    Since 1.35.0 objects made from REST responses have ``currentValue`` instead of ``current_value``; names such as
+    ``vCPUs`` were ``v_cp_us``.
     """
-    wanted = name.replace("_", "").lower()
-    found = getattr(thing, name, None)
-    if found is not None:
-        return found
+    normalized = name.replace("_", "").lower()
+    result = getattr(thing, name, None)
+    if result is not None:
+        return result
     fields = thing if isinstance(thing, dict) else getattr(thing, "__dict__", {})
     for key, value in fields.items():
-        if key.replace("_", "").lower() == wanted and value is not None:
+        if key.replace("_", "").lower() == normalized and value is not None:
             return value
     return default
 
 
 def command_of(name: str, body: Mapping[str, Any], code: str, environment: Any) -> Any:
-    """``azure.ai.ml.command`` of ``properties`` as ARM takes them.
+    """Return ``azure.ai.ml.command`` from ARM's ``properties``.
 
     Parameters
     ----------
     code
-        Id of a code asset, or a folder here.
+        Id of a code asset, or a local folder.
     environment
         An id, or the SDK's ``Environment``.
     """
@@ -156,7 +156,7 @@ def command_of(name: str, body: Mapping[str, Any], code: str, environment: Any) 
         "identity": _identity(body.get("identity")),
         "services": {key: _service(value) for key, value in (body.get("services") or {}).items()} or None,
         "job_tier": queue.get("jobTier"),
-        "priority": _ours(azure_terms.PRIORITIES, str(queue.get("priority", ""))),
+        "priority": _sdk_name(azure_terms.PRIORITIES, str(queue.get("priority", ""))),
     }
     return command(**{key: value for key, value in keywords.items() if value is not None})
 
@@ -166,31 +166,33 @@ def _input(value: Mapping[str, Any]) -> Any:
 
     if value["jobInputType"] == "literal":
         return value["value"]
-    return Input(type=value["jobInputType"], path=value["uri"], mode=_ours(azure_terms.MODES, value.get("mode", "")))
+    return Input(
+        type=value["jobInputType"], path=value["uri"], mode=_sdk_name(azure_terms.MODES, value.get("mode", ""))
+    )
 
 
 def _output(value: Mapping[str, Any]) -> Any:
     from azure.ai.ml import Output
 
-    mode = _ours(azure_terms.MODES, value.get("mode", ""))
-    more = {"mode": mode, "path": value.get("uri")}
-    return Output(type=value["jobOutputType"], **{key: part for key, part in more.items() if part})
+    mode = _sdk_name(azure_terms.MODES, value.get("mode", ""))
+    options = {"mode": mode, "path": value.get("uri")}
+    return Output(type=value["jobOutputType"], **{key: part for key, part in options.items() if part})
 
 
-def _ours(terms: Terms, arm: str) -> str | None:
-    """Return the SDK's own name of a setting, which is also ours, from ARM's."""
+def _sdk_name(terms: Terms, arm: str) -> str | None:
+    """Return the SDK's name of a setting, which amltrain uses too, from ARM's name."""
     row = terms.of_arm(arm)
     return row.ours if row else None
 
 
-def _made(terms: Terms, arm: str, **keywords: Any) -> Any:
-    """Return the SDK's object of a setting, from ARM's name of it."""
+def _sdk_object(terms: Terms, arm: str, **keywords: Any) -> Any:
+    """Return the SDK's object of a setting, from ARM's name."""
     import azure.ai.ml
 
     row = terms.of_arm(arm)
     assert row is not None, arm
-    home = azure.ai.ml if hasattr(azure.ai.ml, row.sdk) else azure.ai.ml.entities
-    return getattr(home, row.sdk)(**keywords)
+    module = azure.ai.ml if hasattr(azure.ai.ml, row.sdk) else azure.ai.ml.entities
+    return getattr(module, row.sdk)(**keywords)
 
 
 def _distribution(value: Mapping[str, Any] | None) -> Any:
@@ -199,27 +201,27 @@ def _distribution(value: Mapping[str, Any] | None) -> Any:
     kind, terms = value["distributionType"], azure_terms.DISTRIBUTIONS
     if "workerCount" in value:
         servers = value.get("parameterServerCount", 0)
-        return _made(terms, kind, worker_count=value["workerCount"], parameter_server_count=servers)
-    return _made(terms, kind, process_count_per_instance=value["processCountPerInstance"])
+        return _sdk_object(terms, kind, worker_count=value["workerCount"], parameter_server_count=servers)
+    return _sdk_object(terms, kind, process_count_per_instance=value["processCountPerInstance"])
 
 
 def _identity(value: Mapping[str, Any] | None) -> Any:
     if not value:
         return None
     client = {"client_id": value["clientId"]} if value.get("clientId") else {}
-    return _made(azure_terms.IDENTITIES, value["identityType"], **client)
+    return _sdk_object(azure_terms.IDENTITIES, value["identityType"], **client)
 
 
 def _service(value: Mapping[str, Any]) -> Any:
     properties = value.get("properties") or {}
     names = {"logDir": "log_dir", "sshPublicKeys": "ssh_public_keys"}
-    return _made(
+    return _sdk_object(
         azure_terms.SERVICES, value["jobServiceType"], **{names[key]: text for key, text in properties.items()}
     )
 
 
 def _seconds(text: str | None) -> int | None:
-    """Seconds of ``P1DT2H3M4S``, of which we only write whole ones."""
+    """Return the seconds of an ISO duration such as ``P1DT2H3M4S``; only whole numbers occur."""
     if not text:
         return None
     total, number, units = 0, "", {"D": 86400, "H": 3600, "M": 60, "S": 1}

@@ -1,4 +1,4 @@
-"""Connecting to a workspace: who is signed in, where it is, and what is missing."""
+"""Connecting to a workspace: sign-in, lookup, and checks of permissions and packages."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _GUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _TENANT = re.compile(r'authorization_uri="https?://[^/"]+/([^/"]+)', re.IGNORECASE)
-#: What one wants to do, by the permission that it needs (Azure's built-in roles for Azure ML).
-_WISHES = {
+#: Actions of a user and the permissions that they need (Azure's built-in roles for Azure ML).
+_PERMISSIONS = {
     "submit jobs": "Microsoft.MachineLearningServices/workspaces/jobs/write",
     "create compute": "Microsoft.MachineLearningServices/workspaces/computes/write",
     "delete compute": "Microsoft.MachineLearningServices/workspaces/computes/delete",
@@ -44,56 +44,56 @@ def connect(
     Returns
     -------
     dict
-        The fields of :class:`jupyter_amltrain.backends.azureml.workspace_file.WorkspaceFacts`, ``how`` (what
-        signed us in) and ``missing``: a sentence for each thing that will not work.
+        The fields of :class:`jupyter_amltrain.backends.azureml.workspace_file.WorkspaceFacts`, ``how`` (the
+        credential) and ``missing``: a sentence for each feature that will not work.
 
     Raises
     ------
     CommandError
-        There is no such workspace, group or subscription; near ones are named.
+        There is no such workspace, group or subscription; similar names are suggested.
     AuthenticationError
-        Nobody is signed in, or not allowed to read it.
+        Nobody is signed in, or the user may not read the workspace.
     """
-    given = tenant
+    requested_tenant = tenant
     if not tenant and _GUID.fullmatch(subscription):
-        call.progress("Asking which directory the subscription belongs to")
+        call.progress("Looking up the directory of the subscription")
         tenant = tenant_of(subscription)
     accounts = _accounts(call, tenant, method, name)
-    account, answer, subscription = _signed_in(accounts, subscription, resource_group, workspace, tenant)
+    account, answer, subscription = _first_with_access(accounts, subscription, resource_group, workspace, tenant)
     who = account.who()
     call.progress(f"Signed in as {who['user']}, reading the workspace")
-    found = _facts(answer, subscription, resource_group, workspace)
-    found |= {
-        "name": name or str(found["workspace"]),
+    facts = _facts(answer, subscription, resource_group, workspace)
+    facts |= {
+        "name": name or str(facts["workspace"]),
         "user": who["user"],
-        "tenant": who["tenant"] or tenant or given,
+        "tenant": who["tenant"] or tenant or requested_tenant,
         "method": account.method,
         "account": account.record,
         "how": account.how,
     }
-    found["studio_url"] = f"https://ml.azure.com/?wsid={found.pop('arm_id')}&tid={found['tenant']}"
+    facts["studio_url"] = f"https://ml.azure.com/?wsid={facts.pop('arm_id')}&tid={facts['tenant']}"
     missing: list[str] = []
-    discovery = str(found.pop("discovery"))
+    discovery = str(facts.pop("discovery"))
     try:
-        found["api"] = _api(discovery)
+        facts["api"] = _api(discovery)
     except AmlTrainError as error:
-        found["api"] = f"https://{found['location']}.api.azureml.ms"
-        missing.append(f"The workspace's own services do not answer, so logs and metrics may be absent: {error}")
-    if found.pop("state") not in ("Succeeded", ""):
-        missing.append("The workspace is not ready yet: see the studio.")
-    made = call.cloud.add(found, account)
-    missing += _forbidden(made.arm)
+        facts["api"] = f"https://{facts['location']}.api.azureml.ms"
+        missing.append(f"The workspace's services do not answer, so logs and metrics may be missing: {error}")
+    if facts.pop("state") not in ("Succeeded", ""):
+        missing.append("The workspace is not ready yet. Check it in the studio.")
+    added = call.cloud.add(facts, account)
+    missing += _missing_permissions(added.arm)
     if importlib.util.find_spec("azure.ai") is None or importlib.util.find_spec("azure.ai.ml") is None:
         missing.append("The package azure-ai-ml is missing: pip install azure-ai-ml")
     else:
         sdk.warm()
-    return {**found, "missing": missing}
+    return {**facts, "missing": missing}
 
 
 def add(call: ServiceCall, *, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Add a workspace that was connected before. No network."""
-    made = call.cloud.add(facts)
-    return {"name": made.name}
+    """Add a workspace that was connected before. No network requests."""
+    added = call.cloud.add(facts)
+    return {"name": added.name}
 
 
 def forget(call: ServiceCall, *, workspace: str) -> None:
@@ -103,82 +103,82 @@ def forget(call: ServiceCall, *, workspace: str) -> None:
 
 
 def whoami(call: ServiceCall, *, workspace: str) -> dict[str, str]:
-    """``user``, ``tenant`` and ``how`` of who is signed in now."""
+    """Return ``user``, ``tenant`` and ``how`` of the current sign-in."""
     account = call.cloud.workspace(workspace).credential
     return {**account.who(), "how": account.how}
 
 
 def tenant_of(subscription: str) -> str:
-    """The directory of a subscription, from ARM's challenge to a request without a token; empty when it is not told.
+    """Return the directory of a subscription, from ARM's challenge to a request without a token; empty if unknown.
 
     ``401 WWW-Authenticate: Bearer authorization_uri="https://login.windows.net/<tenant>"``.
 
     Raises
     ------
     CommandError
-        ARM knows no such subscription.
+        There is no such subscription.
     """
     answer = Rest(ARM_HOST, "", None).get(f"/subscriptions/{subscription}", api=RESOURCES, ok=range(200, 600))
     if answer.status == 404:
         raise _no_subscription(subscription)
-    found = _TENANT.search(answer.headers.get("www-authenticate", ""))
-    return found[1] if found else ""
+    match = _TENANT.search(answer.headers.get("www-authenticate", ""))
+    return match[1] if match else ""
 
 
 def _no_subscription(subscription: str) -> CommandError:
     return CommandError(
-        f"Azure knows no subscription {subscription!r}.",
-        hint="Check --subscription (the portal's overview page of the workspace shows it).",
+        f"--subscription: Azure has no subscription {subscription!r}.",
+        hint="Check the id: the portal shows it on the overview page of the workspace.",
     )
 
 
-def _signed_in(
+def _first_with_access(
     accounts: Iterator[Account], subscription: str, group: str, workspace: str, tenant: str
 ) -> tuple[Account, dict[str, Any], str]:
-    """The account that may read the workspace, the workspace, and its subscription's id."""
-    refusal: AmlTrainError | None = None
+    """Return the first account that may read the workspace, the workspace, and its subscription's id."""
+    first_error: AmlTrainError | None = None
     for account in accounts:
         arm = Rest(ARM_HOST, "", account, ARM_SCOPE, where=workspace, user=account.who()["user"])
         if not account.tenant:
             account.tenant = tenant
         try:
-            known = subscription if _GUID.fullmatch(subscription) else _by_name(arm, subscription)
-            return account, _read(arm, known, group, workspace), known
+            subscription_id = subscription if _GUID.fullmatch(subscription) else _by_name(arm, subscription)
+            return account, _read(arm, subscription_id, group, workspace), subscription_id
         except AuthenticationError as error:
-            refusal = refusal or error  # perhaps somebody else is signed in, too
-            refusal.hint = "Sign in as somebody who may: %aml_compute connect --sign-in device"
-    assert refusal is not None
-    raise refusal
+            first_error = first_error or error  # another account may have access
+            first_error.hint = "Sign in with an account that has access: %aml_compute connect --sign-in device"
+    assert first_error is not None
+    raise first_error
 
 
 def _accounts(call: ServiceCall, tenant: str, method: str, name: str) -> Iterator[Account]:
     if not method and (person := call.cloud.person(name)) is not None:
         yield person
     if method in ("", "auto"):
-        found = False
+        any_account = False
         try:
             for account in auth.candidates(tenant, call.progress):
-                found = True
+                any_account = True
                 yield account
         except AuthenticationError as error:
             if error.code != auth.NOT_SIGNED_IN:
                 raise
-            call.progress(f"{error.message} Asking you.")
-        if found:
+            call.progress(f"{error.message} Starting an interactive sign-in.")
+        if any_account:
             return
     yield auth.interactive(method or "auto", tenant, call.event)
 
 
 def _by_name(arm: Rest, name: str) -> str:
-    there = {
+    subscriptions = {
         str(one.get("displayName")): str(one.get("subscriptionId"))
         for one in arm.pages("/subscriptions", api=RESOURCES)
     }
-    for known, guid in there.items():
-        if known.lower() == name.lower():
+    for display_name, guid in subscriptions.items():
+        if display_name.lower() == name.lower():
             return guid
-    near = difflib.get_close_matches(name, there, 3, 0.4) or list(there)[:5]
-    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "You have access to none."
+    matches = difflib.get_close_matches(name, subscriptions, 3, 0.4) or list(subscriptions)[:5]
+    hint = f"Did you mean {' or '.join(map(repr, matches))}?" if matches else "You have no access to any subscription."
     raise CommandError(f"Subscription {name!r} does not exist, or you have no access to it.", hint=hint)
 
 
@@ -186,41 +186,41 @@ def _read(arm: Rest, subscription: str, group: str, workspace: str) -> dict[str,
     try:
         answer = arm.get(arm_id(subscription, group, workspace), api=ARM, act="read the workspace")
     except AmlTrainError as error:
-        said = errors.details_of(error)
-        if said.status == 404 or "SubscriptionNotFound" in said.codes:
-            raise _not_found(arm, said.codes, subscription, group, workspace) from error
+        details = errors.details_of(error)
+        if details.status == 404 or "SubscriptionNotFound" in details.codes:
+            raise _not_found(arm, details.codes, subscription, group, workspace) from error
         raise
     return dict(answer.json or {})
 
 
 def _not_found(arm: Rest, codes: tuple[str, ...], subscription: str, group: str, workspace: str) -> CommandError:
-    """What is not there, and what is like it."""
+    """Return the error that names the missing resource and similar ones."""
     if "SubscriptionNotFound" in codes or "InvalidSubscriptionId" in codes:
         return _no_subscription(subscription)
     base = f"/subscriptions/{subscription}"
     if "ResourceGroupNotFound" in codes:
         names = _names(arm, f"{base}/resourcegroups", RESOURCES)
-        return CommandError(f"There is no resource group {group!r} in the subscription.", hint=_near(group, names))
+        return CommandError(
+            f"There is no resource group {group!r} in the subscription.", hint=_suggestion(group, names)
+        )
     names = _names(arm, f"{base}/resourceGroups/{group}/providers/Microsoft.MachineLearningServices/workspaces", ARM)
     text = f"There is no workspace {workspace!r} in the resource group {group!r}."
     if names:
-        return CommandError(text, hint=_near(workspace, names))
-    everywhere = {
+        return CommandError(text, hint=_suggestion(workspace, names))
+    groups = {
         str(one.get("name")): str(one.get("id", "")).split("/")[4]
         for one in _list(arm, f"{base}/providers/Microsoft.MachineLearningServices/workspaces", ARM)
         if str(one.get("id", "")).count("/") > 4
     }
-    if workspace in everywhere:
-        return CommandError(
-            text, hint=f"There is one in {everywhere[workspace]!r}: --resource-group {everywhere[workspace]}"
-        )
-    return CommandError(text, hint=_near(workspace, list(everywhere)))
+    if workspace in groups:
+        return CommandError(text, hint=f"There is one in {groups[workspace]!r}: --resource-group {groups[workspace]}")
+    return CommandError(text, hint=_suggestion(workspace, list(groups)))
 
 
 def _list(arm: Rest, path: str, api: str) -> list[dict[str, Any]]:
     try:
         return list(arm.pages(path, api=api))
-    except AmlTrainError:  # who may not list them is told less
+    except AmlTrainError:  # without permission to list, the error has no suggestions
         return []
 
 
@@ -228,16 +228,16 @@ def _names(arm: Rest, path: str, api: str) -> list[str]:
     return [str(one.get("name")) for one in _list(arm, path, api)]
 
 
-def _near(word: str, words: list[str]) -> str:
-    near = difflib.get_close_matches(word, words, 3, 0.5)
-    if near:
-        return f"Did you mean {' or '.join(near)}?"
-    return f"There is: {', '.join(words[:8])}." if words else "You have access to none there."
+def _suggestion(word: str, names: list[str]) -> str:
+    matches = difflib.get_close_matches(word, names, 3, 0.5)
+    if matches:
+        return f"Did you mean {' or '.join(matches)}?"
+    return f"Available: {', '.join(names[:8])}." if names else "You have no access to any there."
 
 
 def _facts(answer: Mapping[str, Any], subscription: str, group: str, workspace: str) -> dict[str, Any]:
     properties = answer.get("properties") or {}
-    name = str(answer.get("name") or workspace)  # as it is written there
+    name = str(answer.get("name") or workspace)  # in the service's spelling
     return {
         "arm_id": arm_id(subscription, group, name),
         "subscription": subscription,
@@ -252,21 +252,21 @@ def _facts(answer: Mapping[str, Any], subscription: str, group: str, workspace: 
 
 
 def _api(discovery: str) -> str:
-    """Address of the data plane; asked without a token, as the SDK does."""
+    """Return the URL of the data plane; requested without a token, as the SDK does."""
     answer = Rest("", "", None).get(discovery, act="find the workspace's services")
     return str((answer.json or {}).get("api") or "").rstrip("/")
 
 
-def _forbidden(arm: Rest) -> list[str]:
-    """What the account may not do, one sentence; nothing when Azure does not tell."""
+def _missing_permissions(arm: Rest) -> list[str]:
+    """Return a sentence about actions that the account may not perform; empty if permissions are unknown."""
     try:
         granted = list(arm.pages("providers/Microsoft.Authorization/permissions", api="2022-04-01"))
     except AmlTrainError:
         return []
     if not granted:
         return []
-    lacking = [wish for wish, action in _WISHES.items() if not _allowed(action, granted)]
-    return [f"You may not {' or '.join(lacking)} there: ask for a role that allows it."] if lacking else []
+    denied = [action_name for action_name, action in _PERMISSIONS.items() if not _allowed(action, granted)]
+    return [f"You do not have permission to {' or '.join(denied)}. Request a role that allows it."] if denied else []
 
 
 def _allowed(action: str, granted: list[dict[str, Any]]) -> bool:
