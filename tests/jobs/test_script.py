@@ -112,7 +112,7 @@ def test_any_json_value_comes_through_line_one(value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["learning-rate", "class", "1st", ""])
 def test_a_parameter_has_a_variable_name(name: str) -> None:
-    with pytest.raises(CommandError, match=r"is not a variable name\. Try: --param \w+=") as caught:
+    with pytest.raises(CommandError, match=r" is not a variable name\. Try: --param \w+=") as caught:
         script.from_cell("x = 1", params={name: 1})
     hinted = caught.value.hint.split()[-1].partition("=")[0]
     script.from_cell("x = 1", params={hinted: 1})

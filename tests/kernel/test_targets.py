@@ -192,15 +192,15 @@ def test_what_cannot_be_done(kernel: Kernel, verb: str, name: str, rest: dict[st
     [
         ("x", "fake", {}, "name", "'x' is not a valid name"),
         ("a b", "fake", {}, "name", "is not a valid name"),
-        ("local", "fake", {}, "name", "'local' is this machine"),
+        ("local", "fake", {}, "name", "'local' is reserved"),
         ("", "fake", {}, "name", "A name is missing"),
         ("one", "fake", {"size": "cpu-4"}, "name", "There is a target 'one' already, with other settings (size)"),
-        ("new", "fak", {}, "kind", "There is no kind of target 'fak' here. Did you mean fake?"),
-        ("new", "", {}, "kind", "A kind of target is missing. There are: fake, amlcompute"),
-        ("new", "local", {}, "kind", "There is no kind of target 'local' here."),
+        ("new", "fak", {}, "kind", "Unknown kind of target 'fak'. Did you mean fake?"),
+        ("new", "", {}, "kind", "A kind of target is missing. Available: fake, amlcompute"),
+        ("new", "local", {}, "kind", "Unknown kind of target 'local'."),
         ("new", "fake", {"size": "gpu-v10"}, "size", "Did you mean gpu-v100"),
         ("new", "fake", {"max_nodes": -1}, "max_nodes", "-1 is not a whole number from 1 to 20."),
-        ("new", "fake", {"colour": "red"}, "colour", "There is no field 'colour' here."),
+        ("new", "fake", {"colour": "red"}, "colour", "Unknown field 'colour'."),
     ],
 )
 def test_wrong_values(kernel: Kernel, name: str, kind: str, values: dict[str, Any], field: str, sentence: str) -> None:
@@ -216,7 +216,7 @@ def test_nodes_that_a_cluster_cannot_have(kernel: Kernel, nodes: Any) -> None:
     done = kernel.act("scale", "big", values={"nodes": nodes}, confirmed=True)
     assert list(done.errors) == ["nodes" if nodes is not None else ""] and not done.accepted
     wrong = kernel.act("scale", "big", values={"nodes": 1, "node": 1}, confirmed=True).errors
-    assert wrong == {"node": "There is no field 'node' here. Did you mean min_nodes or max_nodes?"}
+    assert wrong == {"node": "Unknown field 'node'. Did you mean min_nodes or max_nodes?"}
 
 
 def test_the_same_again_is_taken_as_it_is(kernel: Kernel) -> None:

@@ -136,9 +136,9 @@ def test_a_size_that_cannot_be_had_is_refused_with_near_ones(sizes: tuple[Size, 
     check("standard_nc6s_v3", low=True)
     with pytest.raises(CommandError, match="has no size 'NC6s_v3'. Did you mean Standard_NC6s_v3"):
         check("NC6s_v3")
-    with pytest.raises(CapacityError, match="not for clusters and serverless runs .*MIR only"):
+    with pytest.raises(CapacityError, match="not available for clusters and serverless runs .*MIR only"):
         check("Standard_NV36ads_A10_v5")
-    with pytest.raises(CapacityError, match="cannot be had with low priority"):
+    with pytest.raises(CapacityError, match="not available with low priority"):
         check("Standard_ND96asr_v4", low=True)
     check_size("gpu", "anything", None, (), "AmlCompute", False, "")  # nothing is known: nothing is refused
 

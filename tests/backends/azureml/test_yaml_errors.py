@@ -42,7 +42,7 @@ def told(error: Exception, text: str) -> str:
 
 def test_what_is_wrapped_in_a_page_of_advice() -> None:
     said = told(Exception(WRAPPED), "command: a\nfoo: 1\n")
-    assert said == "job.yml line 2, foo: the schema of type: command has no such key."
+    assert said == "job.yml line 2, foo: unknown key in the schema of type: command."
 
 
 def test_a_slip_of_the_pen_is_named_before_what_is_missing_by_it() -> None:
@@ -55,7 +55,7 @@ def test_of_alternatives_the_one_that_was_meant() -> None:
     sets = [{"type": [f"Value 'foo' passed is not in set ['{kind}']"]} for kind in ("pytorch", "mpi")]
     text = "command: a\ndistribution:\n  type: foo\n"
     said = told(ValidationError({"distribution": sets}), text)
-    assert said == "job.yml line 3, distribution.type: 'foo' is not among pytorch, mpi."
+    assert said == "job.yml line 3, distribution.type: 'foo' is not one of pytorch, mpi."
     steps: list[Any] = [
         {"component": MISSING},
         {"command": MISSING, "comand": UNKNOWN},
@@ -76,7 +76,7 @@ def test_an_error_of_one_field_or_of_a_sentence() -> None:
         ["Value passed is not a data binding string: x", "Value 'x' passed is not in set ['a', 'b']"], "instance_type"
     )
     text = "type: spark\nresources: {instance_type: x}\n"
-    assert told(error, text) == "job.yml line 2, resources.instance_type: 'x' is not among a, b."
+    assert told(error, text) == "job.yml line 2, resources.instance_type: 'x' is not one of a, b."
     binding = Exception("Failed to find top level definition for input binding ${{parent.inputs.no}}.")
     text = "type: pipeline\njobs:\n  a:\n    inputs:\n      x: ${{parent.inputs.no}}\n"
     assert told(binding, text).startswith("job.yml line 5, jobs.a.inputs.x: Failed to find")
