@@ -76,8 +76,9 @@ def test_a_workspace_that_is_gone(azure: Azure, tmp_path: Path) -> None:
             assert re.search(r"ml-dev|lab", said) and re.search(r"no |not found|gone", said, re.I), said
         until(lambda: run.run.status.state.value == "lost", "that the run is lost", 30)
         assert re.fullmatch(
-            rf"{run.handle} is lost: the workspace ml-dev was deleted at Azure\. The part of the log that was read is kept:"
-            rf" %aml_runs logs {run.handle}\. Connect another workspace: %aml_compute connect\. Submit it again\.",
+            rf"{run.handle} is lost: the workspace ml-dev was deleted at Azure\. The part of the log that was read"
+            rf" is kept: %aml_runs logs {run.handle}\."
+            r" Connect another workspace: %aml_compute connect\. Submit it again\.",
             run.run.error,
         ), run.run.error
         assert "line 1\n" in desk.good(f"%aml_runs logs {run.handle}").text  # what came home stays
