@@ -1,1 +1,1 @@
-"""Live objects that can run jobs on a target."""
+"""Backends: objects that run jobs on a target."""

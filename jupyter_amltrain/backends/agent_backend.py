@@ -1,4 +1,4 @@
-"""The agent over any transport, which knows the machine: its files, its interpreter, whether it has our disk."""
+"""Backend that runs jobs with the agent, over a transport to the target's machine."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from jupyter_amltrain.schema.run import Run, RunStatus, make_handle
 from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
 
-#: Runs that are read from their folders in one call of the agent: their jobs are all in memory meanwhile.
-_IN_ONE_CALL = 500
-#: Runs of a list that are made of their files without a pause.
-_AT_ONCE = 50
+#: Maximum number of runs per agent call that reads run directories: all their jobs are in memory meanwhile.
+_MAX_RUNS_PER_CALL = 500
+#: Runs of a list that are decoded before the loop gets a turn.
+_RUNS_PER_TURN = 50
 
 
 class AgentBackend(Backend):
-    """Runs jobs as processes under our agent, on the machine that `transport` reaches.
+    """Runs jobs as processes of the agent, on the machine that `transport` reaches.
 
     Parameters
     ----------
     python
-        Interpreter of jobs that name none, as the target has it; empty takes that of the machine.
+        Interpreter of jobs that name none, from the target; empty for the machine's default.
     """
 
     Target: ClassVar[type[ComputeTarget]]
@@ -58,9 +58,9 @@ class AgentBackend(Backend):
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`."""
-        found = await self._transport.call("info", {})
+        answer = await self._transport.call("info", {})
         known = {field.name for field in msgspec.structs.fields(TargetInfo)}
-        facts = {name: value for name, value in found.items() if name in known}
+        facts = {name: value for name, value in answer.items() if name in known}
         kind = str(type(self.target).__struct_config__.tag)
         return msgspec.convert(
             {**facts, "target": self.target.name, "kind": kind, "home": self._transport.home},
@@ -116,8 +116,8 @@ class AgentBackend(Backend):
         testing.hit("kernel_before_submit")
         answer = await self._transport.call(
             "submit",
-            # The submission's name makes a repeated call harmless: an answer that was
-            # lost on the way does not start the job twice.
+            # The submission's id makes the call idempotent: after a lost reply a repeated
+            # call does not start the job twice.
             {
                 **plan.request,
                 "snapshot": {**plan.request["snapshot"], "digest": digest},
@@ -131,7 +131,7 @@ class AgentBackend(Backend):
         return self._run(plan.run_id, {**plan.request, "submitted": time.time()}, state)
 
     async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
-        """Digest of the files that were sent."""
+        """Return the digest of the files that were sent."""
         return snapshot.digest
 
     def _run(self, run_id: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> Run:
@@ -142,7 +142,7 @@ class AgentBackend(Backend):
         return damaged_run(handle, self._folder(run_id), str(error["message"]), float(error.get("changed") or 0.0))
 
     async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
-        """See :meth:`Backend.poll`; a run that cannot be read is unknown, and :meth:`lost` says why."""
+        """See :meth:`Backend.poll`; a run that cannot be read is unknown, and :meth:`lost` returns the reason."""
         answer = await self._transport.call("poll", {"run_ids": list(run_ids)})
         for run_id in run_ids:
             self._damage.pop(run_id, None)
@@ -161,7 +161,7 @@ class AgentBackend(Backend):
         return next(iter(self._rows(answer)), None)
 
     def _rows(self, answer: Mapping[str, Any]) -> Iterator[Run]:
-        """Runs of an answer to ``list``, damaged ones among them."""
+        """Yield the runs in a reply to ``list``, including damaged ones."""
         for row in answer["runs"]:
             yield self._run(row["run"], row["job"], row["status"])
         for run_id, error in answer["errors"].items():
@@ -173,16 +173,16 @@ class AgentBackend(Backend):
         return [run if isinstance(run, Run) else run.read() for run in (await self.roster(()))[1]]
 
     async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
-        """See :meth:`Backend.roster`; folders of known runs are not read."""
+        """See :meth:`Backend.roster`; directories of known runs are not read."""
         answer = await self._transport.call("list", {"full": True, "but": sorted(known)})
-        # An agent that is older than `but` leaves nothing out and has no list of ids.
+        # An older agent does not support `but`: it returns all runs and no list of ids.
         ids = answer.get("ids", [row["run"] for row in answer["runs"]])
-        left, runs = frozenset(known), []
+        known_ids, runs = frozenset(known), []
         for run in self._rows(answer):
-            if run.run_id not in left:
+            if run.run_id not in known_ids:
                 runs.append(run)
-                if not len(runs) % _AT_ONCE:
-                    await asyncio.sleep(0)  # charts do not wait for a long list
+                if not len(runs) % _RUNS_PER_TURN:
+                    await asyncio.sleep(0)  # let charts update during a long list
         return frozenset([*ids, *answer["errors"]]), runs
 
     async def cancel(self, run_id: str) -> None:
@@ -236,30 +236,30 @@ class AgentBackend(Backend):
 
     async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
         """See :meth:`Backend.outputs`."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in names:
             folder = f"{self._folder(run_id)}/outputs"
             handle = make_handle(self.target.name, run_id)
             try:
                 data = await self._transport.read_from(f"{folder}/{name}.json", 0, OUTPUT_LIMIT + 1)
             except OSError as error:
-                why = f"{name}.json cannot be read ({error.strerror or error})"
-                found[name] = ResultMissing(f"--out {name}: {why} in {handle}.", name=name, why=why)
+                reason = f"{name}.json cannot be read ({error.strerror or error})"
+                values[name] = ResultMissing(f"--out {name}: {reason} in {handle}.", name=name, why=reason)
                 continue
-            found[name] = output_of(name, data, handle, folder)
-        return found
+            values[name] = output_of(name, data, handle, folder)
+        return values
 
     def changes(self) -> RunEvents:
         """See :meth:`Backend.changes`."""
-        return _FolderNews(self._transport.changes(), self._folder)
+        return _FolderRunEvents(self._transport.changes(), self._folder)
 
     async def close(self) -> None:
         """See :meth:`Backend.close`."""
         await self._transport.close()
 
 
-class _FolderNews(RunEvents):
-    """News of runs are news of their folders."""
+class _FolderRunEvents(RunEvents):
+    """Events of runs, from changes of their folders."""
 
     def __init__(self, changes: FileEvents, folder: Callable[[str], str]) -> None:
         self._changes, self._folder = changes, folder
@@ -272,18 +272,18 @@ class _FolderNews(RunEvents):
             for stream in STREAMS:
                 path = os.path.dirname(f"{self._folder(run_id)}/{file_of(stream)}")
                 owner.setdefault(path, (run_id, set()))[1].add(stream)
-        news: dict[str, set[str]] = {}
+        events: dict[str, set[str]] = {}
         for path in await self._changes.wait(list(owner), timeout):
-            run_id, what = owner[path]
-            news.setdefault(run_id, set()).update(what)
-        return news
+            run_id, streams = owner[path]
+            events.setdefault(run_id, set()).update(streams)
+        return events
 
     def close(self) -> None:
         self._changes.close()
 
 
 class LocalBackend(AgentBackend):
-    """This machine: the embedded default. Its list of ended runs comes from an index."""
+    """Backend of this machine, the built-in default target. Its list of ended runs comes from an index."""
 
     Target = LocalTarget
 
@@ -294,24 +294,24 @@ class LocalBackend(AgentBackend):
         self._loop, self._index = loop, PastRunIndex(root.path)
 
     async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
-        """Digest of the copy: a file may have changed between its reading for the plan and its copying."""
+        """Return the digest of the copy: a file may have changed between the plan and the copy."""
         if all(isinstance(content, bytes) for content in snapshot.files.values()):
             return snapshot.digest
         return await self._loop.offload(digest_of, staging, list(snapshot.files))
 
     async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
-        """See :meth:`Backend.roster`; ended runs have only what lists show of their jobs."""
+        """See :meth:`Backend.roster`; ended runs have only the listed fields of their jobs."""
         scan = await self._loop.offload(self._index.scan, frozenset(known), self.target.name)
         runs: list[Run | PastRun] = [*scan.runs]
         others = list(scan.others)
-        for start in range(0, len(others), _IN_ONE_CALL):
-            some = others[start : start + _IN_ONE_CALL]
+        for start in range(0, len(others), _MAX_RUNS_PER_CALL):
+            some = others[start : start + _MAX_RUNS_PER_CALL]
             answer = await self._transport.call("list", {"full": True, "run_ids": some})
             runs += await self._loop.offload(self._listed, answer, scan.others)
         return frozenset(scan.ids), sorted(runs, key=lambda run: run.created)
 
     def _listed(self, answer: Mapping[str, Any], keys: Mapping[str, Key]) -> Sequence[Run]:
-        """Runs of an answer to ``list`` as lists show them; ended ones go into the index. Blocks on the disk."""
+        """Return the runs in a reply to ``list`` with listed fields; index ended ones. Blocks on the disk."""
         found = []
         for run in self._rows(answer):
             if run.status.state.terminal and not run.damaged:

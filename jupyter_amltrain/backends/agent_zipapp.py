@@ -1,7 +1,7 @@
-"""The agent as one file: a zipapp named by its content.
+"""The agent as one file: a zipapp whose name is a hash of its content.
 
-Sources travel with the byte code of the building interpreter: the same Python
-starts without compiling, any other one falls back to the sources.
+It contains the sources and the byte code of the interpreter that builds it: the same Python
+version starts without compiling, any other one uses the sources.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jupyter_amltrain.agent as agent
 
 _PACKAGE = "amltrain_agent"
 _MAIN = f"import sys\nfrom {_PACKAGE}.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
-# The oldest date that a zip can hold: equal sources give equal bytes.
+# The earliest date in a zip file; a constant, so that equal sources give equal bytes.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 _built: dict[Path, Path] = {}
@@ -28,10 +28,10 @@ _guard = threading.Lock()
 
 
 def build(home: str | os.PathLike[str]) -> Path:
-    """Path of the agent's zipapp in the state root `home`, built there when it is absent.
+    """Return the path of the agent's zipapp in the state root `home`; build the file if it is absent.
 
-    The file is ``<home>/agent/<first 16 hex digits of its content's sha256>.pyz``, 0600,
-    and appears whole or not at all.
+    The file is ``<home>/agent/<first 16 hex digits of its content's sha256>.pyz``, mode 0600,
+    and is created atomically.
 
     Raises
     ------
@@ -56,14 +56,16 @@ def build(home: str | os.PathLike[str]) -> Path:
 
 
 def _sources() -> dict[str, bytes]:
-    """Name in the archive to content."""
-    here = Path(agent.__file__).parent
-    found = {f"{_PACKAGE}/{path.relative_to(here).as_posix()}": path.read_bytes() for path in here.rglob("*.py")}
-    found["__main__.py"] = _MAIN.encode()
+    """Return the content by name in the archive."""
+    package = Path(agent.__file__).parent
+    sources = {
+        f"{_PACKAGE}/{path.relative_to(package).as_posix()}": path.read_bytes() for path in package.rglob("*.py")
+    }
+    sources["__main__.py"] = _MAIN.encode()
     spec = importlib.util.find_spec("pynvml")
     if spec is not None and spec.origin is not None:
-        found["pynvml.py"] = Path(spec.origin).read_bytes()
-    return found
+        sources["pynvml.py"] = Path(spec.origin).read_bytes()
+    return sources
 
 
 def _packed(sources: dict[str, bytes]) -> bytes:
@@ -73,7 +75,7 @@ def _packed(sources: dict[str, bytes]) -> bytes:
             entries = {name: data}
             if name != "__main__.py":  # it is run, not imported
                 code = compile(data, name, "exec", dont_inherit=True, optimize=0)
-                # PEP 552: flags 1 is a hash-based pyc that nobody checks against the source.
+                # PEP 552: flags 1 is a hash-based pyc that is not checked against the source.
                 head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(data)
                 entries[name + "c"] = head + marshal.dumps(code)
             for entry, content in entries.items():
@@ -91,8 +93,8 @@ def _write(path: Path, data: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         try:
-            # Never in place of one that is there: equal sources may compile to other bytes, and an agent
-            # that runs reads its modules from the file by and by.
+            # Never replace an existing file: equal sources may compile to other bytes, and a running agent
+            # reads further modules from the file later.
             os.link(temporary, path)
         except FileExistsError:
             pass

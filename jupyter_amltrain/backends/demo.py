@@ -39,7 +39,7 @@ from jupyter_amltrain.state_dir import StateRoot
 
 
 class FakeSize(msgspec.Struct, frozen=True):
-    """A kind of machine; memory in bytes (of one GPU: MiB), price per hour."""
+    """A simulated VM size; memory in bytes (of one GPU: MiB), price per hour."""
 
     cpus: int
     memory: int
@@ -50,7 +50,7 @@ class FakeSize(msgspec.Struct, frozen=True):
 
     @property
     def model(self) -> tuple[str, int]:
-        """What a GPU is called, and MiB on it."""
+        """Name of a GPU, and its memory in MiB."""
         return (self.gpu_name, self.gpu_memory) if self.gpus else (NAME, SIZE)
 
 
@@ -69,24 +69,24 @@ SIZES = MappingProxyType(
 
 CURRENCY = "USD"
 
-#: A low-priority machine costs this part of the price.
+#: Price of a low-priority machine as a fraction of the normal price.
 LOW_PRIORITY_PRICE_FACTOR = 0.2
 
 _UNSIZED = FakeSize(CPUS, MEMORY, 0, NAME, SIZE, 0.0)
 
 
 def size_of(target: FakeTarget) -> FakeSize:
-    """The machine of a target; one without a size is the machine that all fakes once were."""
+    """Return the machine of a target; a target without a size has a machine that is free of charge."""
     return SIZES[target.size] if target.size else msgspec.structs.replace(_UNSIZED, gpus=target.gpus)
 
 
 def with_size(target: FakeTarget) -> FakeTarget:
-    """`target` with as many GPUs as its size has."""
+    """Return `target` with the number of GPUs of its size."""
     return msgspec.structs.replace(target, gpus=size_of(target).gpus)
 
 
 def target_info_of(target: FakeTarget, running: int = 0, queued: int = 0) -> TargetInfo:
-    """What a check of a target finds."""
+    """Return the result of a target's check."""
     size = size_of(target)
     return TargetInfo(
         target=target.name,
@@ -113,27 +113,27 @@ def target_info_of(target: FakeTarget, running: int = 0, queued: int = 0) -> Tar
     )
 
 
-#: Interval in which an operation reports how far it is.
+#: Seconds between two progress events of an operation.
 PROGRESS_INTERVAL_S = 1.0
 
 
 class FakeMachines:
     """The machines behind a :class:`~jupyter_amltrain.backends.demo.FakeBackend`.
 
-    Which of them are on is kept in memory: another kernel finds a single machine running, and a cluster
-    with its minimum of nodes.
+    Their state is in memory only: in another kernel a single machine is running, and a cluster has its minimum
+    of nodes.
 
     Parameters
     ----------
     busy
-        Tells how many machines are used by runs now.
+        Returns the number of machines that runs use now.
     cancel_runs
         Ends every run.
 
     Attributes
     ----------
     script
-        The target with the behavior that it has now.
+        The target with its current simulated behavior.
     """
 
     def __init__(self, target: FakeTarget, busy: Callable[[], int], cancel_runs: Callable[[], None]) -> None:
@@ -148,20 +148,20 @@ class FakeMachines:
         return bool(self.script.size) and self.script.max_nodes > 1
 
     def _nodes(self, busy: int) -> int:
-        """Number of machines of a cluster that are on; `busy` of them are used by runs."""
+        """Return the number of running machines of a cluster, `busy` of which are used by runs."""
         now = time.monotonic()
-        if busy:  # it brings machines on, and they stay until they have been idle for long enough
+        if busy:  # runs start machines, which stay on until the idle time has passed
             self._used_at, self._nodes_on = now, max(self._nodes_on, busy)
-        kept = self._nodes_on
+        nodes = self._nodes_on
         if now - self._used_at > self.script.idle_minutes * 60:
-            kept = self._nodes_on = self.script.min_nodes
-        return min(self.script.max_nodes, kept)
+            nodes = self._nodes_on = self.script.min_nodes
+        return min(self.script.max_nodes, nodes)
 
     def require_reachable(self) -> None:
-        """Raise ``TargetUnreachable`` if the target is scripted not to answer."""
+        """Raise ``TargetUnreachable`` if the target is simulated as unreachable."""
         if self.script.unreachable:
             raise TargetUnreachable(
-                f"Cannot reach {self.script.name!r}: it is scripted not to answer.",
+                f"Cannot reach {self.script.name!r}: the target simulates an unreachable machine.",
                 hint=f"%aml_compute test {self.script.name}",
             )
 
@@ -199,30 +199,32 @@ class FakeMachines:
             detail="" if on or not self._cluster else "No machine is on; a run starts one.",
         )
 
-    async def _work(self, verb: str, progress: Progress, what: str) -> None:
-        """Take the scripted time, and fail after half of it if scripted."""
+    async def _simulate(self, verb: str, progress: Progress, description: str) -> None:
+        """Wait for the configured time; fail after half of it if the target is configured to fail."""
         seconds, fails = self.script.provisioning, self.script.fails == verb
-        begin = time.monotonic()
-        end = begin + (seconds / 2 if fails else seconds)
+        started = time.monotonic()
+        end = started + (seconds / 2 if fails else seconds)
         while (now := time.monotonic()) < end:
-            progress(f"{what}: {100 * (now - begin) / seconds:.0f} %, some {begin + seconds - now:.0f} s left.")
+            progress(
+                f"{description}: {100 * (now - started) / seconds:.0f} %, some {started + seconds - now:.0f} s left."
+            )
             await asyncio.sleep(min(PROGRESS_INTERVAL_S, end - now))
         if fails:
             raise self.failure(verb)
 
     def failure(self, verb: str) -> TargetError:
-        """The error of an operation that is scripted to fail."""
+        """Return the error of an operation that is configured to fail."""
         name, size = self.script.name, self.script.size or "this size"
         if verb in ("create", "scale"):
             return QuotaExceeded(
-                f"{name!r}: the quota for {size} is used up.", hint="Choose another size, or ask for more quota."
+                f"{name!r}: the quota for {size} is used up.", hint="Choose another size, or request more quota."
             )
         if verb in ("start", "test"):
             return CapacityError(
                 f"{name!r}: there is no free {size} machine at the moment.", hint="Try again later, or another size."
             )
         return TargetError(
-            f"{name!r}: the service refused to {verb} it.", hint=f"Try again: %aml_compute {verb} {name}"
+            f"{name!r}: the service failed to {verb} the target.", hint=f"Try again: %aml_compute {verb} {name}"
         )
 
     def _within_quota(self, nodes: int) -> None:
@@ -232,7 +234,7 @@ class FakeMachines:
                 f"{self.script.name!r}: {_machines(nodes)} of {self.script.size or 'this size'}"
                 f" {'has' if nodes == 1 else 'have'} {cores} cores,"
                 f" the quota is {self.script.quota}.",
-                hint="Take fewer or smaller machines, or ask for more quota.",
+                hint="Use fewer or smaller machines, or request more quota.",
             )
 
     async def create(self, progress: Progress) -> None:
@@ -242,20 +244,20 @@ class FakeMachines:
             return
         self._within_quota(self.script.max_nodes)
         what = f"a cluster of {_machines(self.script.max_nodes)} at most" if self._cluster else "the machine"
-        await self._work("create", progress, f"Making {what}")
+        await self._simulate("create", progress, f"Making {what}")
 
     async def start(self, progress: Progress) -> None:
         """See :meth:`Provisioned.start`."""
         self.require_reachable()
         if not self._on:
-            await self._work("start", progress, "Starting the machine")
+            await self._simulate("start", progress, "Starting the machine")
             self._on = True
 
     async def stop(self, progress: Progress) -> None:
         """See :meth:`Provisioned.stop`."""
         self.require_reachable()
         if self._on:
-            await self._work("stop", progress, "Stopping the machine")
+            await self._simulate("stop", progress, "Stopping the machine")
             self._cancel_runs()
             self._on = False
 
@@ -264,14 +266,14 @@ class FakeMachines:
         self.require_reachable()
         nodes = int(settings.get("min_nodes", self.script.min_nodes))
         self._within_quota(max(nodes, int(settings.get("max_nodes", 0))))
-        await self._work("scale", progress, f"Going from {self._nodes(self._busy())} to {_machines(nodes)}")
+        await self._simulate("scale", progress, f"Going from {self._nodes(self._busy())} to {_machines(nodes)}")
         self._nodes_on, self._used_at = nodes, time.monotonic()
         self.script = msgspec.structs.replace(self.script, **settings)
 
     async def remove(self, progress: Progress) -> None:
         """See :meth:`Provisioned.remove`."""
         if self.script.size or self.script.fails == "delete":
-            await self._work("delete", progress, "Letting the machines go")
+            await self._simulate("delete", progress, "Releasing the machines")
         self._cancel_runs()
         self._on = False
 
@@ -279,31 +281,35 @@ class FakeMachines:
         """See :meth:`Provisioned.asks`."""
         name, price, script = self.script.name, self._price(), self.script
         if verb == "delete":
-            its = stopped_runs_text(running, queued)
-            return f"Deletes {name!r}: {its and its + ', and '}the logs of its runs are lost."
+            stopped = stopped_runs_text(running, queued)
+            return f"Deletes {name!r}: {stopped and stopped + ', and '}the logs of its runs are lost."
         if verb == "stop":
-            its = stopped_runs_text(running, queued)
-            return f"Stops {name!r}: {its} too." if its else ""
+            stopped = stopped_runs_text(running, queued)
+            return f"Stops {name!r}: {stopped} too." if stopped else ""
         if not price or verb not in ("create", "start", "scale"):
             return ""
         if not self._cluster:
             return f"Costs {_money(price)} per hour until it is stopped."
         if verb == "create":
-            kept = (
+            idle_text = (
                 f"{script.min_nodes} of them stay on ({_money(script.min_nodes * price)} per hour), the others go"
                 if script.min_nodes
                 else "goes to 0 nodes"
             )
             return (
                 f"Costs up to {script.max_nodes} x {price:.2f} = {_money(script.max_nodes * price)} per hour while"
-                f" nodes run; {kept} after {script.idle_minutes:g} min idle."
+                f" nodes run; {idle_text} after {script.idle_minutes:g} min idle."
             )
-        nodes, most = int(values.get("min_nodes") or 0), int(values.get("max_nodes") or 0)
+        min_nodes, max_nodes = int(values.get("min_nodes") or 0), int(values.get("max_nodes") or 0)
         costs = []
-        if nodes > script.min_nodes:
-            costs.append(f"Costs {nodes} x {price:.2f} = {_money(nodes * price)} per hour until it is scaled down.")
-        if most > script.max_nodes:
-            costs.append(f"Costs up to {most} x {price:.2f} = {_money(most * price)} per hour while nodes run.")
+        if min_nodes > script.min_nodes:
+            costs.append(
+                f"Costs {min_nodes} x {price:.2f} = {_money(min_nodes * price)} per hour until it is scaled down."
+            )
+        if max_nodes > script.max_nodes:
+            costs.append(
+                f"Costs up to {max_nodes} x {price:.2f} = {_money(max_nodes * price)} per hour while nodes run."
+            )
         return " ".join(costs)
 
     def acts(self, state: ProvisionState) -> tuple[TargetAction, ...]:
@@ -337,7 +343,7 @@ GPU_GRACE_S = 60.0
 
 
 class _Life:
-    """When a run was accepted and cancelled (monotonic seconds)."""
+    """A simulated run, with the times of its submit and its cancel (monotonic seconds)."""
 
     def __init__(self, run: Run, secrets: Collection[str]) -> None:
         self.run = run
@@ -348,15 +354,15 @@ class _Life:
 
 
 class _Monitor:
-    """A monitor with one node; `asked` is when it was called last (monotonic seconds)."""
+    """A monitor with one node; `requested_at` is the time of the last call (monotonic seconds)."""
 
     def __init__(self, gpus: Sequence[int], period: float, model: tuple[str, int]) -> None:
-        self.start = self.asked = time.monotonic()
+        self.start = self.requested_at = time.monotonic()
         self.node = FakeNode(0, gpus, time.time(), period, model=model)
 
 
 class _Clock(RunEvents):
-    """There may always be news: lives go by the clock."""
+    """Events of simulated runs, which change with the clock: reports all runs at each interval."""
 
     async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
         await asyncio.sleep(min(timeout, 0.02))
@@ -367,7 +373,7 @@ class _Clock(RunEvents):
 
 
 class FakeBackend(Backend, Provisioner):
-    """Runs nothing; simulates the life of runs and machines that its target scripts."""
+    """Runs nothing; simulates runs and machines with the behavior that its target configures."""
 
     Target: ClassVar[type[ComputeTarget]] = FakeTarget
 
@@ -382,7 +388,7 @@ class FakeBackend(Backend, Provisioner):
         return self._machines.script
 
     def rescript(self, **changes: Any) -> None:
-        """Change what the target does from now on, e.g. ``unreachable=True``.
+        """Change the simulated behavior from now on, e.g. ``unreachable=True``.
 
         Parameters
         ----------
@@ -422,7 +428,7 @@ class FakeBackend(Backend, Provisioner):
         self._machines.require_reachable()
         self._machines.require_on()
         if plan.run_id in self._lives:
-            raise CommandError(f"{self.target.name} has a run {plan.run_id} already.", hint="Submit it again.")
+            raise CommandError(f"{self.target.name} already has a run {plan.run_id}.", hint="Submit it again.")
         run = Run(
             handle=make_handle(self.target.name, plan.run_id),
             spec=plan.spec,
@@ -434,7 +440,7 @@ class FakeBackend(Backend, Provisioner):
         return run
 
     def _ran(self, life: _Life) -> float:
-        """Seconds that a run has run, or ran; below 0 before its start."""
+        """Return the run time in seconds; below 0 before the start."""
         now = time.monotonic() if life.canceled is None else life.canceled
         return min(now - life.start - self._script.queued, self._script.running)
 
@@ -449,7 +455,7 @@ class FakeBackend(Backend, Provisioner):
         if ran < grace:
             return {}
         detail = f"GPU 0 stayed at 0 % utilization and within 1 MiB of its memory before the run, for {grace:g} s"
-        return {"verdict": "not used", "detail": detail, "cause": "it is scripted to leave its GPUs alone"}
+        return {"verdict": "not used", "detail": detail, "cause": "the target simulates idle GPUs"}
 
     def _status(self, life: _Life) -> RunStatus:
         devices = tuple(uuid_of(node, i) for node in range(self._script.nodes) for i in range(self._script.gpus))
@@ -517,10 +523,10 @@ class FakeBackend(Backend, Provisioner):
         self._lives.pop(run_id, None)
 
     def _node(self, run_id: str, number: int) -> FakeNode | None:
-        """A node of a run or a monitor, brought up to date."""
+        """Return a node of a run or a monitor with its telemetry up to now."""
         if (name := monitor_of(run_id)) is not None:
             watched = self._monitors.get(name)
-            if watched is None or time.monotonic() - watched.asked > MONITOR_LIFETIME_S:
+            if watched is None or time.monotonic() - watched.requested_at > MONITOR_LIFETIME_S:
                 self._monitors.pop(name, None)
                 return None
             return watched.node.upto(time.monotonic() - watched.start) if number == 0 else None
@@ -567,16 +573,16 @@ class FakeBackend(Backend, Provisioner):
         self._machines.require_reachable()
         self._machines.require_on()
         monitor_of(f"{MONITORS}{monitor_id}")
-        there = range(self._script.gpus)
+        indices = range(self._script.gpus)
         for index in gpus or ():
-            if index not in there:
-                listed = f"There are: {', '.join(map(str, there))}." if there else "There is none."
+            if index not in indices:
+                listed = f"Available: {', '.join(map(str, indices))}." if indices else "It has no GPU."
                 raise CommandError(f"There is no GPU {index} on this machine. {listed}")
         watched = self._monitors.get(monitor_id)
-        if watched is None or time.monotonic() - watched.asked > MONITOR_LIFETIME_S:
+        if watched is None or time.monotonic() - watched.requested_at > MONITOR_LIFETIME_S:
             model = size_of(self._script).model
-            watched = self._monitors[monitor_id] = _Monitor(there if gpus is None else gpus, period, model)
-        watched.asked = time.monotonic()
+            watched = self._monitors[monitor_id] = _Monitor(indices if gpus is None else gpus, period, model)
+        watched.requested_at = time.monotonic()
         return f"fake:{MONITORS}{monitor_id}"
 
     async def stop_monitor(self, monitor_id: str) -> None:

@@ -1,6 +1,6 @@
-"""Telemetry of machines that are not there, in the format of ``agent/telemetry/sampler.py``.
+"""Simulated telemetry in the format of ``agent/telemetry/sampler.py``.
 
-Every value follows from node, GPU and tick number: two readers see the same.
+Every value is computed from node, GPU and tick number, so that all readers get the same values.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from jupyter_amltrain.agent.telemetry.gpu_columns import TICKS
 from jupyter_amltrain.agent.telemetry.host import COLUMNS as HOST_COLUMNS
 from jupyter_amltrain.agent.telemetry.reduce import Reducer, reduce
 
-#: What each fake GPU is.
+#: Name, memory in MiB, power limit in W and base memory use in MiB of each fake GPU.
 NAME, SIZE, LIMIT, BASELINE = "Fake H100 80GB", 81_920, 700, 512
 CPUS, MEMORY = 8, 32 << 30
 _PID = 4711
 
 
 def uuid_of(node: int, index: int) -> str:
-    """UUID of a fake GPU."""
+    """Return the UUID of a fake GPU."""
     return f"GPU-fa4e{node:04x}-0000-0000-0000-{index:012x}"
 
 
 def gpu_values(node: int, index: int, seconds: float, idle: bool = False, size: int = SIZE) -> dict[str, float]:
-    """Values of tick columns `seconds` after the first tick.
+    """Return the values of tick columns `seconds` after the first tick.
 
     A GPU in use loads for two seconds, then works in a slow wave, each in its own phase; `size` is its memory in MiB.
     """
@@ -49,7 +49,7 @@ def _reading(
 
 
 def host_values(node: int, seconds: float, gpus: int) -> list[float]:
-    """Values of :data:`HOST_COLUMNS` `seconds` after the first tick."""
+    """Return the values of :data:`HOST_COLUMNS` `seconds` after the first tick."""
     cpu = round(180 + 20 * math.sin(seconds / 25 + node), 1)
     memory = (2 << 30) + int(seconds) % 60 * (1 << 20)
     moved = int(seconds * 1_000_000)
@@ -68,9 +68,9 @@ class FakeNode:
     period
         Seconds between ticks.
     idle
-        The GPUs are not used.
+        Whether the GPUs are unused.
     model
-        What a GPU is called, and MiB on it.
+        Name of a GPU, and its memory in MiB.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class FakeNode:
         names = [name for name, _ in HOST_COLUMNS]
         names += [f"gpu{index}.{column.name}" for index in self.gpus for column in TICKS]
         self.minutes = bytearray(_line({"schema": 1, "columns": names, "period": 60}))
-        self._open: list[list[Any]] = []  # ticks of the minute that is not over
+        self._open: list[list[Any]] = []  # ticks of the current minute
         self._after = 0
         self._cpu, self._memory = Reducer(), Reducer()
         self._gpu_sums = [{column.name: Reducer() for column in TICKS} for _ in gpus]
@@ -97,7 +97,7 @@ class FakeNode:
         self._first: list[float | None] = [None] * len(self.gpus)
 
     def upto(self, seconds: float) -> FakeNode:
-        """Let it tick until `seconds` after its start."""
+        """Write the ticks until `seconds` after the start; return the node."""
         while self.ticks * self.period <= seconds:
             self._tick()
         return self
@@ -147,7 +147,7 @@ class FakeNode:
                 self._first[at] = seconds
 
     def summary(self) -> bytes:
-        """``summary-N.json`` of what there is."""
+        """Return the content of ``summary-N.json`` for the ticks so far."""
         n = self.ticks
         if not n:
             return b""
@@ -212,11 +212,11 @@ class FakeNode:
 
 
 def _percentile(counts: Sequence[int], share: float) -> int:
-    """The least value that at least `share` of the ticks do not exceed."""
-    wanted, seen = math.ceil(sum(counts) * share), 0
+    """Return the lowest value that at least `share` of the ticks do not exceed."""
+    rank, seen = math.ceil(sum(counts) * share), 0
     for value, count in enumerate(counts):
         seen += count
-        if seen >= wanted:
+        if seen >= rank:
             return value
     return 0
 

@@ -1,4 +1,4 @@
-"""Which kind of target runs which kind of job: one table for this machine and for Azure's computes. No I/O.
+"""Support table: which kind of target runs which kind of job, on this machine and on Azure's computes. No I/O.
 
 The rows and their sources are in ``job_support.json``.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-#: What can be asked for -> the column that decides it today, and the word for it.
+#: Requested feature -> its column in the table, and its name in a message.
 WHAT = {
     "command": ("command", "a script or command"),
     "gpu": ("gpu", "a script that wants GPUs"),
@@ -21,7 +21,7 @@ WHAT = {
     "pipeline": ("pipeline_now", "a pipeline"),
     "spark": ("spark", "a Spark job"),
 }
-#: What to use instead, where it is not the cluster.
+#: Alternatives by feature or target, if not a cluster.
 _INSTEAD = {
     "spark": "Attach a Synapse Spark pool (%aml_compute attach NAME --kind synapse-spark --resource-id ID)"
     " or use serverless.",
@@ -37,20 +37,20 @@ _CLUSTER = "Use a cluster: %aml_compute create NAME --kind amlcompute --size SIZ
 
 @functools.lru_cache(maxsize=1)
 def table() -> Mapping[str, Any]:
-    """``source``, ``date``, ``note``, and ``kinds`` by tag of the target."""
+    """Return the table: ``source``, ``date``, ``note``, and ``kinds`` by tag of the target."""
     text = resources.files("jupyter_amltrain.backends").joinpath("job_support.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 def row(kind: str) -> Mapping[str, str]:
-    """Return the row of a kind of target; empty for one that is not in the table."""
-    found: Mapping[str, str] = table()["kinds"].get(kind, {})
-    return found
+    """Return the row of a kind of target; empty if the table has none."""
+    columns: Mapping[str, str] = table()["kinds"].get(kind, {})
+    return columns
 
 
 def unsupported_reason(kind: str, what: str) -> str | None:
-    """Return why a kind of target cannot run a job, and what to use instead; ``None`` when it can.
+    """Return why a kind of target cannot run a job, with an alternative; ``None`` if it can.
 
     Parameters
     ----------
@@ -59,35 +59,35 @@ def unsupported_reason(kind: str, what: str) -> str | None:
     what
         A key of :data:`WHAT`.
     """
-    found = row(kind)
+    columns = row(kind)
     column, words = WHAT[what]
-    if not found:
+    if not columns:
         return None
-    if found["command"] == "no" and found["spark"] == "no":  # whatever it is
-        return f"Azure ML v2 runs no job on {_a(found)}. {found.get('remark', '')} {_INSTEAD.get(kind, _CLUSTER)}"
+    if columns["command"] == "no" and columns["spark"] == "no":  # whatever it is
+        return f"Azure ML v2 runs no job on {_a(columns)}. {columns.get('remark', '')} {_INSTEAD.get(kind, _CLUSTER)}"
     if what == "nodes" and kind == "instance":
-        return f"{_begin(_a(found))} is one machine: it runs no job of several nodes. {_CLUSTER}"
-    if found[column] == "no":
+        return f"{_begin(_a(columns))} is one machine: it runs no job of several nodes. {_CLUSTER}"
+    if columns[column] == "no":
         instead = _INSTEAD.get(what) or _INSTEAD.get(kind) or _CLUSTER
-        return f"{_begin(_a(found))} cannot run {words}. {instead}"
+        return f"{_begin(_a(columns))} cannot run {words}. {instead}"
     return None
 
 
 def unsupported_type_reason(kind: str, job_type: str) -> str | None:
-    """As :func:`unsupported_reason`, of the ``type`` of an ``az ml`` file (:mod:`jupyter_amltrain.schema.az_yaml`).
+    """As :func:`unsupported_reason`, for the ``type`` of an ``az ml`` file (:mod:`jupyter_amltrain.schema.az_yaml`).
 
-    A machine under our agent runs ``command`` alone, whatever Azure's documentation says of a local computer.
+    A machine with our agent runs ``command`` only, whatever Azure's documentation says about a local computer.
     """
     what = job_type if job_type in WHAT else "pipeline"  # import: a step that the service carries out
     if "command" in (job_type,) or kind not in ("local", "fake"):
         return None if kind == "fake" else unsupported_reason(kind, what)
-    found, words = row("local"), WHAT[what][1] if job_type in WHAT else f"a job of type: {job_type}"
+    columns, words = row("local"), WHAT[what][1] if job_type in WHAT else f"a job of type: {job_type}"
     instead = _INSTEAD.get(what) or _CLUSTER
-    return f"{_begin(_a(found))} cannot run {words} of a YAML file. {instead}"
+    return f"{_begin(_a(columns))} cannot run {words} of a YAML file. {instead}"
 
 
-def _a(found: Mapping[str, str]) -> str:
-    title = found["title"]
+def _a(columns: Mapping[str, str]) -> str:
+    title = columns["title"]
     title = title if title.startswith(("Azure", "Synapse", "Kubernetes")) else title.lower()
     return f"{'an' if title[0] in 'AEIOaeio' else 'a'} {title}"
 

@@ -1,4 +1,4 @@
-"""What a job may request that a single machine under our agent does not support, as sentences."""
+"""Check of a job for settings that a single machine with our agent does not support."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import is_address
 from jupyter_amltrain.schema.job import JobSpec
 
-#: Where the things work that a machine without a service does not have.
+#: Target that supports the settings which need a service.
 _AZURE = "an Azure target (%aml_compute connect)"
 
 
 def unsupported(spec: JobSpec, target: str, has_our_disk: bool = True) -> str:
-    """Why the machine `target` cannot run `spec`; empty when it can. Blocks on the disk where inputs are.
+    """Return why the machine `target` cannot run `spec`; empty if it can. Blocks on the disk with the inputs.
 
     Parameters
     ----------
     has_our_disk
-        Whether paths of this machine mean the same there: else nobody here knows whether an input exists.
+        Whether the machine has the same paths as this one: otherwise the existence of inputs is not checked.
     """
     if spec.job_type not in ("", "command"):
         return unsupported_type_reason("local", spec.job_type) or ""
     return next(_reasons(spec, target, has_our_disk), "")
 
 
-class _Words:
-    """Names what a job asks for as its author wrote it: flags of a line, or keys of a file of ``az ml``."""
+class _Messages:
+    """Builds messages that name a setting as its author wrote it: a flag, or a key of a file of ``az ml``."""
 
     def __init__(self, spec: JobSpec) -> None:
         self._job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir) if spec.job_type else None
 
-    def __call__(self, flag: str, keys: Sequence[str], why: str, cure: str) -> str:
-        """One sentence or two.
+    def __call__(self, flag: str, keys: Sequence[str], reason: str, hint: str) -> str:
+        """Return one sentence or two.
 
         Parameters
         ----------
         flag, keys
-            How it is asked for in a line and in a file.
+            The setting's flag in a line, and its keys in a file.
         """
         if self._job is None:
-            return f"{flag}: {why} {cure}"
-        return str(self._job.fault(tuple(keys), why, cure))
+            return f"{flag}: {reason} {hint}"
+        return str(self._job.fault(tuple(keys), reason, hint))
 
     @property
     def of_file(self) -> bool:
@@ -52,29 +52,29 @@ class _Words:
 
 
 def _reasons(spec: JobSpec, target: str, has_our_disk: bool) -> Iterator[str]:
-    given, words = spec.resources, _Words(spec)
-    for_azure = f"That is for {_AZURE}."
-    if given.nodes > 1:
-        why = f"{target!r} is one machine."
-        cure = f"For several nodes use {_cluster()}."
-        yield words(f"--nodes {given.nodes}", ("resources", "instance_count"), why, cure)
+    resources, messages = spec.resources, _Messages(spec)
+    for_azure = f"Supported by: {_AZURE}."
+    if resources.nodes > 1:
+        reason = f"{target!r} is one machine."
+        hint = f"For several nodes use {_cluster()}."
+        yield messages(f"--nodes {resources.nodes}", ("resources", "instance_count"), reason, hint)
     distribution = spec.distribution
-    # One process is what runs here anyway; a file that says no number means one, a line one for each GPU.
-    one = (distribution.processes or (1 if words.of_file else 0)) == 1 and not distribution.parameter_servers
-    if distribution.kind and not one:
+    # A single process is supported; a file without a number means one, a line without a number one per GPU.
+    single = (distribution.processes or (1 if messages.of_file else 0)) == 1 and not distribution.parameter_servers
+    if distribution.kind and not single:
         flag = f"--processes {distribution.processes}" if distribution.processes else "--distribution"
-        why = f"a run on {target!r} is one process."
-        yield words(flag, ("distribution",), why, f"For several processes use {_AZURE}.")
-    if given.instance_type:
-        yield words(
-            f"--instance-type {given.instance_type}",
+        reason = f"a run on {target!r} is one process."
+        yield messages(flag, ("distribution",), reason, f"For several processes use {_AZURE}.")
+    if resources.instance_type:
+        yield messages(
+            f"--instance-type {resources.instance_type}",
             ("resources", "instance_type"),
-            f"{target!r} is a machine already.",
-            "A size is chosen on a serverless or Kubernetes target of Azure (%aml_compute create).",
+            f"{target!r} is a single machine of fixed size.",
+            "To choose a size, use a serverless or Kubernetes target of Azure (%aml_compute create).",
         )
-    asked: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
-        ("--shm-size", ("resources", "shm_size"), given.shm_size, "runs jobs without a container"),
-        ("--docker-args", ("resources", "docker_args"), given.docker_args, "runs jobs without a container"),
+    settings: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
+        ("--shm-size", ("resources", "shm_size"), resources.shm_size, "runs jobs without a container"),
+        ("--docker-args", ("resources", "docker_args"), resources.docker_args, "runs jobs without a container"),
         ("--identity", ("identity",), spec.identity, "reads data as you"),
         (
             "--service",
@@ -85,54 +85,56 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool) -> Iterator[str]:
         ("--priority", ("queue_settings", "priority"), spec.priority, "starts runs in the order of their submission"),
         ("--tier", ("queue_settings", "job_tier"), spec.tier, "has one kind of machine"),
     )
-    for flag, keys, value, what in asked:
+    for flag, keys, value, behavior in settings:
         if value:
-            yield words(f"{flag} {value}", keys, f"{target!r} {what}.", for_azure)
+            yield messages(f"{flag} {value}", keys, f"{target!r} {behavior}.", for_azure)
     if spec.job_type:
-        yield from _beyond(spec, target)
+        yield from _unsupported_keys(spec, target)
     elif spec.environment and not spec.environment.chosen and spec.environment != Environment(kernel=True):
-        # Of a file it is taken as what is here, and what nobody asked for is left out.
+        # The environment of a file, and one that was not requested, is ignored.
         yield (
             f"--env {spec.environment.shown or '(derived)'}: {target!r} runs jobs with the kernel's own Python and"
-            f" makes no environment. Install what is missing here (%pip install), or use {_AZURE}."
+            f" creates no environment. Install missing packages here (%pip install), or use {_AZURE}."
         )
-    yield from _about_data(spec, target, words, has_our_disk)
+    yield from _data_reasons(spec, target, messages, has_our_disk)
 
 
-def _beyond(spec: JobSpec, target: str) -> Iterator[str]:
-    """What a file asks for that a job of ours has no words for."""
+def _unsupported_keys(spec: JobSpec, target: str) -> Iterator[str]:
+    """Yield settings of a file that a :class:`JobSpec` cannot represent."""
     job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
     for key, has in (("code", spec.source), ("distribution", spec.distribution.kind), ("services", spec.services)):
         if job.doc.get(key) and not has:
-            yield str(job.fault((key,), f"{target!r} cannot do it.", f"That is for {_AZURE}."))
+            yield str(job.fault((key,), f"{target!r} does not support it.", f"Supported by: {_AZURE}."))
 
 
-def _about_data(spec: JobSpec, target: str, words: _Words, has_our_disk: bool) -> Iterator[str]:
-    for name, given in spec.inputs.items():
-        if given.type == "literal":
+def _data_reasons(spec: JobSpec, target: str, messages: _Messages, has_our_disk: bool) -> Iterator[str]:
+    for name, data in spec.inputs.items():
+        if data.type == "literal":
             continue
-        flag, keys = f"--input {name}={given.path}", ("inputs", name, "path")
-        there = f" Set it by --param {name}=PATH" if words.of_file else " Give a path"
-        typed = "Write type: {}" if words.of_file else "Say so, by ',{}'"
-        otherwise = "." if words.of_file else ", or leave the type out."
-        if is_address(given.path):
-            shown = f", not {given.path}" if words.of_file else ""
-            why = f"{target!r} reads files and folders of this machine only{shown}."
-            yield words(flag, keys, why, f"{there.strip()}, or use {_AZURE}.")
+        flag, keys = f"--input {name}={data.path}", ("inputs", name, "path")
+        correction = f" Set it by --param {name}=PATH" if messages.of_file else " Give a path"
+        typed = "Write type: {}" if messages.of_file else "Add the type ',{}'"
+        otherwise = "." if messages.of_file else ", or leave the type out."
+        if is_address(data.path):
+            shown = f", not {data.path}" if messages.of_file else ""
+            reason = f"{target!r} reads files and folders of this machine only{shown}."
+            yield messages(flag, keys, reason, f"{correction.strip()}, or use {_AZURE}.")
         elif not has_our_disk:
             continue
-        elif not os.path.exists(given.path):
-            why = f"there is no such file or folder{f': {given.path}' if words.of_file else ''}."
-            yield words(flag, keys, why, f"{there.strip()}.")
-        elif given.type == "uri_folder" and not os.path.isdir(given.path):
-            yield words(flag, keys, "that is a file.", typed.format("uri_file") + otherwise)
-        elif given.type == "uri_file" and os.path.isdir(given.path):
-            yield words(flag, keys, "that is a folder.", typed.format("uri_folder") + otherwise)
-    for name, wanted in spec.outputs.items():
-        if wanted.path:
-            why = f"on {target!r} an output is a folder of the run."
-            cure = "Leave the path out" if words.of_file else f"Write --output {name}"
-            yield words(f"--output {name}={wanted.path}", ("outputs", name, "path"), why, f"{cure}, or use {_AZURE}.")
+        elif not os.path.exists(data.path):
+            reason = f"there is no such file or folder{f': {data.path}' if messages.of_file else ''}."
+            yield messages(flag, keys, reason, f"{correction.strip()}.")
+        elif data.type == "uri_folder" and not os.path.isdir(data.path):
+            yield messages(flag, keys, "that is a file.", typed.format("uri_file") + otherwise)
+        elif data.type == "uri_file" and os.path.isdir(data.path):
+            yield messages(flag, keys, "that is a folder.", typed.format("uri_folder") + otherwise)
+    for name, output in spec.outputs.items():
+        if output.path:
+            reason = f"on {target!r} an output is a folder of the run."
+            hint = "Leave the path out" if messages.of_file else f"Write --output {name}"
+            yield messages(
+                f"--output {name}={output.path}", ("outputs", name, "path"), reason, f"{hint}, or use {_AZURE}."
+            )
 
 
 def _cluster() -> str:

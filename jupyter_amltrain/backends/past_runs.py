@@ -1,9 +1,9 @@
-"""Index of the ended runs of a state root: what lists show of each, in one file that is read at once.
+"""Index of the ended runs of a state root: the listed fields of each run, in one file.
 
-The run folders are the truth. A row counts only while the files that it was made of are the
-same by inode, size and time; any other run is read from its folder. The file may be deleted or
-damaged at any time, and any number of kernels may append to it at once: lines with a wrong
-checksum are left out, and what they said is read from the folders again.
+The run directories are the source of truth. A row is valid only while the files that it was made from are
+unchanged by inode, size and time; any other run is read from its directory. The file may be deleted or
+damaged at any time, and any number of kernels may append to it concurrently: lines with a wrong
+checksum are ignored, and their runs are read from the directories again.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from jupyter_amltrain.schema.run import DAMAGED, Run, RunHandle, RunState, RunSt
 
 log = logging.getLogger(__name__)
 
-#: The file's name has the schema of its rows: a newer version leaves ours alone.
+#: The file's name contains the version of its schema: a newer version does not change this file.
 FILE = "run-index-1.jsonl"
-#: A run whose row would be longer is read from its folder each time (bytes).
+#: Maximum length of a row in bytes; a run with a longer row is read from its directory each time.
 MAX_ROW_BYTES = 4096
-#: A longer file is not an index of ours.
+#: Maximum size in bytes; a larger file is ignored.
 MAX_FILE_BYTES = 256 << 20
-#: The file is written anew when so many of its lines are of no use, and they are more than those that are.
+#: The file is rewritten when it has more stale lines than this, and more stale lines than valid ones.
 MAX_STALE_LINES = 1000
 
 TRACKING_FILE = "tracking.json"
-#: What lists show of a job, and what a row needs of it.
+#: Fields of a job in lists, and further fields that a row needs.
 _LISTED = (
     "name",
     "experiment",
@@ -54,7 +54,7 @@ _LISTED = (
     "parent",
 )
 
-#: Inode, change in ns and size of each file that a row is made of; zeros of one that is absent.
+#: Inode, modification time in ns and size of each file that a row is made from; zeros for an absent file.
 Key = tuple[int, ...]
 
 
@@ -72,7 +72,7 @@ class _Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Head(msgspec.Struct, frozen=True, gc=False):
-    """What a list of ten thousand runs needs of each row."""
+    """Fields of a row that a list of ten thousand runs needs."""
 
     run: str
     key: Key
@@ -89,7 +89,7 @@ _row = msgspec.json.Decoder(_Row).decode
 
 
 class PastRun:
-    """An ended run of the index. A list of thousands shows a few: a row is decoded when somebody looks at it.
+    """An ended run of the index. A list of thousands displays a few: a row is decoded on demand.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class PastRun:
         self._data, self._folder, self._refuse = line.data, folder, refuse
 
     def read(self) -> Run:
-        """The run with what lists show of its job; damaged where this version cannot read the row."""
+        """Return the run with the listed fields of its job; damaged if this version cannot read the row."""
         try:
             row = _row(self._data)
         except (ValueError, RecursionError) as error:
@@ -128,16 +128,16 @@ class PastRun:
 
 
 class Scan(NamedTuple):
-    """What is in the folder of runs now.
+    """Content of the folder of runs.
 
     Attributes
     ----------
     ids
-        Of all run folders.
+        Ids of all run directories.
     runs
-        Ended ones that were asked for, from the index.
+        Requested ended runs, from the index.
     others
-        Those that were asked for and have to be read from their folders, with their keys.
+        Requested runs that have to be read from their directories, with their keys.
     """
 
     ids: list[str]
@@ -160,7 +160,7 @@ class PastRunIndex:
         self._refused: set[str] = set()  #: runs whose rows this version cannot read
 
     def scan(self, known: Collection[str], target: str) -> Scan:
-        """List the run folders, and take from the index those that are not `known`.
+        """List the run directories, and read those that are not `known` from the index.
 
         Parameters
         ----------
@@ -173,32 +173,32 @@ class PastRunIndex:
             except FileNotFoundError:
                 names = []
             ids = [name for name in names if valid_run_id(name)]
-            wanted = [name for name in ids if name not in known]
-            if not wanted:
+            requested = [name for name in ids if name not in known]
+            if not requested:
                 return Scan(ids, [], {})
             rows, stale = self._load()
-            keys = _keys(self._runs, wanted)
+            keys = _keys(self._runs, requested)
             runs: list[PastRun] = []
             others: dict[str, Key] = {}
-            good: list[bytes] = []
-            for name in wanted:
+            valid: list[bytes] = []
+            for name in requested:
                 key, line = keys.get(name, ()), rows.get(name)
                 if line is not None and line.head.key == key and name not in self._refused:
-                    good.append(line.data)
+                    valid.append(line.data)
                     runs.append(PastRun(line, target, f"{self._runs}/{name}", self._refused.add))
                 else:
                     others[name] = key
-            if stale + len(rows) - len(good) > max(MAX_STALE_LINES, len(good)) and not known:
-                self._rewrite(good)
+            if stale + len(rows) - len(valid) > max(MAX_STALE_LINES, len(valid)) and not known:
+                self._rewrite(valid)
             return Scan(ids, runs, others)
 
     def add(self, runs: Iterable[Run], keys: Mapping[str, Key]) -> None:
-        """Append rows of ended runs that were read from their folders; a disk that refuses is no error.
+        """Append rows of ended runs that were read from their directories; write errors are logged.
 
         Parameters
         ----------
         keys
-            Of :meth:`scan`, from before their files were read.
+            Keys from :meth:`scan`, taken before the files were read.
         """
         lines = []
         for run in runs:
@@ -209,7 +209,7 @@ class PastRunIndex:
                 self._append(b"".join(lines))
 
     def _load(self) -> tuple[dict[str, _Line], int]:
-        """Lines by run id, and how many of them are of no use."""
+        """Return the lines by run id, and the number of stale ones."""
         try:
             data = read_regular(str(self._file), MAX_FILE_BYTES)
         except FileNotFoundError:
@@ -228,7 +228,7 @@ class PastRunIndex:
                 if int(line[:8], 16) == zlib.crc32(row):
                     head = _head(row)
                     rows[head.run] = _Line(head, row)
-            except (ValueError, RecursionError):  # torn, or of a disk that lost something
+            except (ValueError, RecursionError):  # a torn or damaged line
                 continue
         return rows, count - len(rows)
 
@@ -237,7 +237,7 @@ class PastRunIndex:
         try:
             handle = os.open(self._file, flags, 0o600)
             try:
-                # After a line that was torn ours would be lost with it: an empty line costs nothing.
+                # Start a new line in case the last one is torn; empty lines are ignored.
                 os.write(handle, b"\n" + data)
             finally:
                 os.close(handle)
@@ -245,7 +245,7 @@ class PastRunIndex:
             log.info("the index of runs cannot be written: %s", error)
 
     def _rewrite(self, rows: Iterable[bytes]) -> None:
-        """Replace the file by `rows`; what another kernel appends meanwhile it will find missing and append again."""
+        """Replace the file by `rows`; rows that another kernel appends meanwhile are lost, and appended again later."""
         temporary = ""
         try:
             fd, temporary = tempfile.mkstemp(prefix=FILE, suffix=".tmp", dir=self._file.parent)
@@ -264,7 +264,7 @@ class PastRunIndex:
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause Python's garbage collector: thousands of rows are made, and it would walk them all ten times."""
+    """Pause Python's garbage collector, which would traverse thousands of new rows about ten times."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -275,7 +275,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 def listed(run: Run) -> Run:
-    """An ended run with only what lists show of its job; the run as it is where that is long or no JSON."""
+    """Return an ended run with only the listed fields of its job; unchanged if they are too long or not JSON."""
     fields = {name: getattr(run.spec, name) for name in _LISTED}
     partial = msgspec.structs.replace(run, spec=JobSpec(**fields), partial=True)
     if _has_no_json(run.spec.params):
@@ -284,7 +284,7 @@ def listed(run: Run) -> Run:
 
 
 def _has_no_json(value: Any) -> bool:
-    """Whether a value holds ``nan`` or an infinity, which a row would give back as ``null``."""
+    """Return whether a value contains ``nan`` or an infinity, which a row would return as ``null``."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):
@@ -293,7 +293,7 @@ def _has_no_json(value: Any) -> bool:
 
 
 def tracking_of(folder: str) -> str:
-    """What the MLflow importer left in a run folder of this machine; see :func:`tracking_state`. Blocks."""
+    """Return the MLflow importer's result in a local run directory; see :func:`tracking_state`. Blocks."""
     try:
         return tracking_state(read_regular(f"{folder}/{TRACKING_FILE}"))
     except (OSError, ValueError):
@@ -301,7 +301,7 @@ def tracking_of(folder: str) -> str:
 
 
 def tracking_state(data: bytes) -> str:
-    """What the importer's file says: ``imported``, ``direct`` or ``failed: <why>``; else empty."""
+    """Return the state in the importer's file: ``imported``, ``direct`` or ``failed: <reason>``; else empty."""
     try:
         result = json.loads(data)
         state, error = result.get("state", "imported"), result.get("error")
@@ -313,12 +313,12 @@ def tracking_state(data: bytes) -> str:
 
 
 def _keys(runs: Path, names: Iterable[str]) -> dict[str, Key]:
-    """Keys of run folders; none of a folder without its two files."""
-    found: dict[str, Key] = {}
+    """Return the keys of run directories that have both required files."""
+    keys: dict[str, Key] = {}
     try:
         folder = os.open(runs, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     except OSError:
-        return found
+        return keys
     stat = os.stat
     try:
         for name in names:
@@ -332,10 +332,10 @@ def _keys(runs: Path, names: Iterable[str]) -> dict[str, Key]:
                 last = (c.st_ino, c.st_mtime_ns, c.st_size)
             except OSError:
                 last = (0, 0, 0)
-            found[name] = (a.st_ino, a.st_mtime_ns, a.st_size, b.st_ino, b.st_mtime_ns, b.st_size, *last)
+            keys[name] = (a.st_ino, a.st_mtime_ns, a.st_size, b.st_ino, b.st_mtime_ns, b.st_size, *last)
     finally:
         os.close(folder)
-    return found
+    return keys
 
 
 def _line(run: Run, key: Key) -> bytes:
@@ -348,7 +348,7 @@ _PLAIN_STATUS = msgspec.to_builtins(RunStatus(state=RunState.COMPLETED))
 
 
 def _encoded(row: _Row) -> bytes:
-    """The row as JSON without what is as it would be anyway."""
+    """Return the row as JSON without fields that have their default value."""
     try:
         value: dict[str, Any] = msgspec.to_builtins(row)
         value["spec"] = {k: v for k, v in value["spec"].items() if k == "name" or v != _PLAIN_SPEC.get(k)}

@@ -1,6 +1,6 @@
-"""Provisioner: what a backend may do beside running jobs, to create, start, stop, scale and delete its target.
+"""Provisioner: interface of backends that create, start, stop, scale and delete their target.
 
-A backend that can do so also implements :class:`Provisioned`, which callers check by ``isinstance``.
+Such a backend also implements :class:`Provisioner`, which callers check by ``isinstance``.
 ``tests/contracts/lifecycle.py`` is the contract test.
 """
 
@@ -16,29 +16,29 @@ from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.schema.fields import Field, TargetAction
 from jupyter_amltrain.schema.target import ComputeTarget
 
-#: Takes one sentence that says how far an operation is.
+#: Callback that takes one sentence about the progress of an operation.
 Progress = Callable[[str], None]
 
 
 class ProvisionState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the service says of a target's machines.
+    """State of a target's machines, as reported by the service.
 
     Attributes
     ----------
     state
-        As in :class:`~jupyter_amltrain.schema.rows.TargetRow`; a work that goes on here is not meant.
+        As in :class:`~jupyter_amltrain.schema.rows.TargetRow`, without operations of this kernel.
     nodes, max_nodes
-        Machines now and at most; ``None`` for a single machine, which is started and stopped instead.
+        Current and maximum number of machines; ``None`` for a single machine, which is started and stopped instead.
     size
-        What the service calls the machine.
+        The service's name of the VM size.
     cpus, memory, gpus, gpu_name
         Of one machine; memory in bytes.
     price_node, price
-        Per hour: of one machine, and of all that run now; ``None`` where nobody charges.
+        Per hour: of one machine, and of all running ones; ``None`` if nothing is charged.
     quota
         One phrase, ``12 of 24 cores``.
     detail
-        One sentence about the state; empty when it says it all.
+        One sentence about the state; empty if the state is sufficient.
     """
 
     state: str = "unknown"
@@ -60,57 +60,57 @@ class Provisioner(abc.ABC):
     """A target whose machines a service creates, and perhaps starts, stops and scales.
 
     Constructing the backend does no I/O: it is also constructed for a form that is being filled in.
-    All operations are canceled with the kernel; what the service does goes on. Each raises
+    All operations are canceled with the kernel, but continue at the service. Each raises
     ``QuotaExceeded``, ``CapacityError``, ``AuthenticationError`` or another
-    ``AmlTrainError`` that says what to do. An operation may change :attr:`target` (the number of nodes
-    that are kept, say); that is then stored.
+    ``AmlTrainError`` that says what to do. An operation may change :attr:`target` (e.g. the minimum number of
+    nodes), which is then stored.
     """
 
     target: ComputeTarget
-    #: Its service keeps its runs when it is deleted.
+    #: Whether the service keeps the runs of a deleted target.
     outlived: ClassVar[bool] = False
 
     def inherits(self, past: ComputeTarget) -> bool:
-        """Whether the runs of a target that is gone are its own when it has its name."""
+        """Return whether this target takes over the runs of a removed target with the same name."""
         return False
 
     @abc.abstractmethod
     async def state(self) -> ProvisionState:
-        """Ask the service. Raises ``TargetUnreachable``, ``AuthenticationError``."""
+        """Fetch the state from the service. Raises ``TargetUnreachable``, ``AuthenticationError``."""
 
     async def is_gone(self) -> bool:
-        """Whether the service answers that there is no such machine: somebody else deleted it."""
+        """Return whether the service no longer has the machine: it was deleted elsewhere."""
         return False
 
     @abc.abstractmethod
     async def create(self, progress: Progress) -> None:
-        """Make it, or take over what is there under that name with the same settings.
+        """Create the target, or adopt an existing one with the same name and settings.
 
-        When it raises, nothing is left at the service that costs.
+        After an error nothing that is billed is left at the service.
         """
 
     @abc.abstractmethod
     async def remove(self, progress: Progress) -> None:
-        """Delete it at the service; no error when it is gone already."""
+        """Delete the target at the service; no error if it does not exist."""
 
     async def start(self, progress: Progress) -> None:
-        """Start a single machine; no error when it runs."""
+        """Start a single machine; no error if it is running."""
         raise self._cannot("started")
 
     async def stop(self, progress: Progress) -> None:
-        """Stop a single machine; no error when it is stopped."""
+        """Stop a single machine; no error if it is stopped."""
         raise self._cannot("stopped")
 
     async def restart(self, progress: Progress) -> None:
-        """Stop and start a single machine that runs."""
+        """Stop and start a running single machine."""
         raise self._cannot("restarted")
 
     async def prepare(self) -> None:
-        """Hear of prices and quotas, so that :meth:`asks` can tell them; waited for briefly before a create."""
+        """Fetch prices and quotas for :meth:`asks`; callers wait briefly for this before a create."""
         return None
 
     def wrong(self) -> dict[str, str]:
-        """A sentence for each field that the service is known not to have, before a create. No I/O."""
+        """Return an error sentence for each field that the service does not support, before a create. No I/O."""
         return {}
 
     async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
@@ -119,43 +119,45 @@ class Provisioner(abc.ABC):
         Parameters
         ----------
         settings
-            Those that change of ``min_nodes`` (0 releases all nodes when nothing runs), ``max_nodes``,
-            ``idle_minutes``.
+            Changed settings among ``min_nodes`` (0 releases all idle nodes), ``max_nodes`` and ``idle_minutes``.
         """
         raise self._cannot("scaled")
 
     def _cannot(self, done: str) -> CommandError:
-        """Of an act that :meth:`acts` does not offer."""
-        return CommandError(f"{self.target.name!r} cannot be {done}.", hint=f"%aml_compute show {self.target.name}")
+        """Return the error for an action that :meth:`acts` does not offer."""
+        return CommandError(
+            f"{self.target.name!r} cannot be {done}.",
+            hint=f"See the supported actions: %aml_compute show {self.target.name}",
+        )
 
     @abc.abstractmethod
     def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
-        """What a work costs or loses, one or two sentences for a person to agree to; empty for nothing.
+        """Return the confirmation text of an operation, with costs and losses; empty if none is needed.
 
         No I/O.
 
         Parameters
         ----------
         values
-            What was given, checked: ``{"min_nodes": 4}`` for ``scale``.
+            Checked values of the fields: ``{"min_nodes": 4}`` for ``scale``.
         running, queued
-            Runs that this kernel knows to be under way there, and to wait there.
+            Number of running and queued runs that this kernel knows on the target.
         """
 
     @abc.abstractmethod
     def acts(self, state: ProvisionState) -> tuple[TargetAction, ...]:
-        """Which of start, stop, restart, scale and delete there are, in that order, with `why_not`; without `ask`."""
+        """Return the supported ones of start, stop, restart, scale and delete, with `why_not` and without `ask`."""
 
     def renew(self, target: ComputeTarget) -> None:
-        """Another kernel has changed how the target is stored."""
+        """Replace the target after another kernel has changed the stored one."""
         self.target = target
 
 
 def stopped_runs_text(running: int, queued: int = 0) -> str:
-    """Whose runs an act ends: ``its 2 running and 1 queued runs are stopped``, empty for none."""
-    parts = [f"{n} {what}" for n, what in ((running, "running"), (queued, "queued")) if n]
-    one = running + queued == 1
-    return f"its {' and '.join(parts)} run{' is' if one else 's are'} stopped" if parts else ""
+    """Return the runs that an action ends: ``its 2 running and 1 queued runs are stopped``; empty for none."""
+    parts = [f"{n} {state}" for n, state in ((running, "running"), (queued, "queued")) if n]
+    single = running + queued == 1
+    return f"its {' and '.join(parts)} run{' is' if single else 's are'} stopped" if parts else ""
 
 
 #: The settings of a cluster that can be changed while it exists.
@@ -169,16 +171,17 @@ SCALE_FIELDS = (
 
 
 def scale_action(min_nodes: int | None, max_nodes: int | None, idle_minutes: float | None) -> TargetAction:
-    """The act of changing the scale of a cluster, with its settings now."""
-    now = {"min_nodes": min_nodes, "max_nodes": max_nodes, "idle_minutes": idle_minutes}
+    """Return the action to change the scale of a cluster, with its current settings."""
+    current = {"min_nodes": min_nodes, "max_nodes": max_nodes, "idle_minutes": idle_minutes}
     return TargetAction(
-        verb="scale", fields=tuple(msgspec.structs.replace(field, default=now[field.name]) for field in SCALE_FIELDS)
+        verb="scale",
+        fields=tuple(msgspec.structs.replace(field, default=current[field.name]) for field in SCALE_FIELDS),
     )
 
 
 def start_stop_actions(stopped: bool) -> tuple[TargetAction, TargetAction]:
-    """The acts of starting and stopping a single machine."""
+    """Return the actions to start and stop a single machine."""
     return (
-        TargetAction(verb="start", why_not="" if stopped else "It runs already."),
-        TargetAction(verb="stop", why_not="It is stopped already." if stopped else ""),
+        TargetAction(verb="start", why_not="" if stopped else "The machine is already running."),
+        TargetAction(verb="stop", why_not="The machine is already stopped." if stopped else ""),
     )

@@ -1,4 +1,4 @@
-"""Registry of the backends: one lazy row per backend, and entry points."""
+"""Registry of the backends: one row per backend, imported lazily, and entry points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP = "jupyter_amltrain.backends"
 
 
 class _Row(NamedTuple):
-    """A backend and the targets that it serves.
+    """A backend and its target types.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class _Row(NamedTuple):
     backend
         ``module:class``; imported when a target is first used.
     hint
-        What to type when that import fails.
+        Command to type if the import fails.
     """
 
     targets: str
@@ -47,7 +47,7 @@ _ROWS = (
 
 
 def backend_class(kind: str) -> type[Backend]:
-    """The backend that serves targets of `kind`; imported now.
+    """Import and return the backend for targets of `kind`.
 
     Raises
     ------
@@ -58,39 +58,39 @@ def backend_class(kind: str) -> type[Backend]:
     backend, hint = ("", "") if row is None else (row.backend, row.hint)
     if row is None:
         for point in importlib.metadata.entry_points(group=GROUP, name=kind):
-            backend, hint = point.value, f"Install what {point.value} needs."
+            backend, hint = point.value, f"Install the dependencies of {point.value}."
     if not backend:
         raise MissingDependency(f"No backend for targets of kind {kind!r}.", hint="Upgrade jupyter_amltrain.")
     try:
-        found: type[Backend] = _imported(backend)
+        imported: type[Backend] = _imported(backend)
     except ImportError as error:
         raise MissingDependency(f"Targets of kind {kind!r} need {error.name}.", hint=hint) from error
-    return found
+    return imported
 
 
 def kind_of(target: ComputeTarget) -> str:
-    """The registry's key for a target."""
+    """Return the registry's key for a target."""
     return _tag(type(target))
 
 
 def target_kinds() -> tuple[type[ComputeTarget], ...]:
-    """The target types that ``targets.json`` may hold, without importing any SDK."""
+    """Return the target types of ``targets.json``, without importing an SDK."""
     return tuple(target for row in _ROWS for target in _targets(row))
 
 
 def forms() -> tuple[TargetKind, ...]:
-    """The kinds of targets that a person can create or attach, without importing any SDK."""
+    """Return the kinds of targets that a user can create or attach, without importing an SDK."""
     return tuple(kind_of_type(kind) for kind in target_kinds() if kind.verb)
 
 
 @functools.cache
 def _targets(row: _Row) -> tuple[type[ComputeTarget], ...]:
-    found = _imported(row.targets)
-    return found if isinstance(found, tuple) else (found,)
+    targets = _imported(row.targets)
+    return targets if isinstance(targets, tuple) else (targets,)
 
 
 def _imported(reference: str) -> Any:
-    """The object that ``module:name`` refers to."""
+    """Import and return the object that ``module:name`` refers to."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
 

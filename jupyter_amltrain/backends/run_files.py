@@ -1,4 +1,4 @@
-"""Files of a run folder as a backend reads them: streams, states, outputs."""
+"""Readers of a run directory's files: streams, states, outputs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _FILES = {
     "summary": "telemetry/summary-{}.json",
 }
 
-#: Bytes of a value, and levels of lists and mappings in it.
+#: Maximum size of an output value in bytes, and levels of lists and mappings in it.
 OUTPUT_LIMIT, MAX_DEPTH = 1 << 20, 100
 
-#: Key of a record that the end of a cell writes; all other JSON is a value.
+#: Key that marks a record of the agent; any other JSON is a value.
 MARK = "amltrain"
 
-#: How long a small file of a run is waited for.
+#: Seconds to wait for a small file of a run.
 READ_TIMEOUT_S = 60.0
 
 _READERS = {
@@ -46,19 +46,19 @@ _READERS = {
 
 
 class RunFiles:
-    """Files of one run, for code beside the loop. Every method blocks; a run without files has none of them.
+    """Files of one run, for threads other than the loop. Every method blocks; a run may have no files.
 
     Parameters
     ----------
     run_id
-        Empty for a run that its target has not accepted.
+        Id of the run; empty if the target has not accepted the run.
     """
 
     def __init__(self, loop: LoopThread, backend: Backend, run_id: str) -> None:
         self._loop, self._backend, self._run_id = loop, backend, run_id
 
     def read(self, path: str) -> bytes:
-        """A file, by its path in the run's folder; empty where there is none or the target does not answer."""
+        """Return a file by its path in the run's folder; empty if it is absent or the target does not answer."""
         if not self._run_id:
             return b""
         try:
@@ -67,58 +67,58 @@ class RunFiles:
             return b""
 
     def local_copy(self, path: str = "") -> str | None:
-        """Path on this machine of a file or folder of the run; ``None`` where there is none."""
+        """Return a local path of a file or folder of the run; ``None`` if it is absent."""
         return self._loop.call(self._backend.local_copy(self._run_id, path), None) if self._run_id else None
 
 
 def file_of(stream: str) -> str:
-    """Path of a stream in a run folder."""
+    """Return the path of a stream in a run directory."""
     name, number = stream_of(stream)
     return _FILES[name].format(number)
 
 
 def output_of(name: str, data: bytes, handle: str, folder: str = "") -> Any:
-    """The value in ``outputs/NAME.json``, or the :class:`ResultMissing` that says why there is none.
+    """Return the value in ``outputs/NAME.json``, or a :class:`ResultMissing` with the reason why there is none.
 
-    A cell's file is a record that we wrote there. What a ``.py`` file wrote itself is the value, whatever it is.
+    For a cell the file is a record of the agent. A file that a ``.py`` script wrote itself is the value.
 
     Parameters
     ----------
     folder
-        Where the run's ``outputs/`` is, for people; empty where it is not on this machine.
+        The run's ``outputs/`` for messages; empty if it is not on this machine.
     """
 
-    def missing(why: str, hint: str = "") -> ResultMissing:
-        return ResultMissing(f"--out {name}: {why} ({handle}).", hint=hint, name=name, why=why)
+    def missing(reason: str, hint: str = "") -> ResultMissing:
+        return ResultMissing(f"--out {name}: {reason} ({handle}).", hint=hint, name=name, why=reason)
 
-    where = f"It is in {f'{tilde(folder)}/' if folder else 'the outputs of the run: '}{name}.json"
+    location = f"It is in {f'{tilde(folder)}/' if folder else 'the outputs of the run: '}{name}.json"
     if not data:
         return missing(
             "the script left no value; they are taken after its last line",
             f"Does it end before, by sys.exit()? See: %aml_runs logs {handle}",
         )
     if len(data) > OUTPUT_LIMIT:
-        return missing(f"the value is over {OUTPUT_LIMIT >> 20} MiB", where)
+        return missing(f"the value is over {OUTPUT_LIMIT >> 20} MiB", location)
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
         return missing(f"{name}.json is not JSON", f"Write it by: json.dump(value, open({name + '.json'!r}, 'w'))")
     if _depth(value) > MAX_DEPTH:
-        return missing(f"the value nests over {MAX_DEPTH} levels deep", where)
+        return missing(f"the value nests over {MAX_DEPTH} levels deep", location)
     record = _record(name, value)
     if record is None:
         return value
     if "value" in record and "error" not in record:
         return record["value"]
-    why, file = str(record.get("error") or "no value"), record.get("file")
+    reason, file = str(record.get("error") or "no value"), record.get("file")
     if not isinstance(file, str) or "/" in file or "\\" in file:
-        return missing(why, f"Set {name} to a number, text, list or dict at the top level of the cell.")
-    place = f"{tilde(folder)}/{file}" if folder else f"{file} in the outputs of the run"
-    return missing(f"{why}, saved as {place}", _reader(place if folder else file))
+        return missing(reason, f"Set {name} to a number, text, list or dict at the top level of the cell.")
+    saved_path = f"{tilde(folder)}/{file}" if folder else f"{file} in the outputs of the run"
+    return missing(f"{reason}, saved as {saved_path}", _reader(saved_path if folder else file))
 
 
 def _record(name: str, value: Any) -> dict[str, Any] | None:
-    """`value` where it is a record of our own; those of older versions have no mark."""
+    """Return `value` if it is a record of the agent; records of older versions have no mark."""
     if not isinstance(value, dict):
         return None
     old = value.get("name") == name and value.keys() in ({"name", "value"}, {"name", "error"})
@@ -126,7 +126,7 @@ def _record(name: str, value: Any) -> dict[str, Any] | None:
 
 
 def _depth(value: Any) -> int:
-    """Levels of lists and mappings in a JSON value."""
+    """Return the levels of lists and mappings in a JSON value."""
     depth, level = 0, [value]
     while level := [
         inner
@@ -139,7 +139,7 @@ def _depth(value: Any) -> int:
 
 
 def _reader(file: str) -> str:
-    """What to type to have the value of a file again."""
+    """Return a hint with the Python expression that reads a file."""
     call = _READERS.get(file.rpartition(".")[2])
     return f"Read it: {call.format(repr(file))}" if call else ""
 
@@ -155,7 +155,7 @@ _MAX_RANKS = 4096
 
 
 def run_of(handle: RunHandle, folder: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> Run:
-    """Decode a run; a damaged one is returned as such, never raised."""
+    """Decode a run; a damaged run is returned as such and raises no error."""
     created = job.get("submitted") or 0.0
     try:
         # A job that was handed to the agent by another program has no spec.
@@ -171,16 +171,16 @@ def run_of(handle: RunHandle, folder: str, job: Mapping[str, Any], state: Mappin
             tracking_id=str((job.get("tracking") or {}).get("run_id") or ""),
         )
     except _UNDECODABLE as error:  # msgspec.ValidationError is a ValueError
-        why = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         text = (
-            f"Run {handle!r} is damaged: job.json cannot be understood ({why}). "
+            f"Run {handle!r} is damaged: job.json cannot be read ({reason}). "
             f"Remove it with: %aml_runs delete --force {handle}"
         )
         return damaged_run(handle, folder, text, created if isinstance(created, (int, float)) else 0.0)
 
 
 def damaged_run(handle: RunHandle, folder: str, why: str, created: float) -> Run:
-    """A run whose folder cannot be understood.
+    """Return a run whose directory cannot be read.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def damaged_run(handle: RunHandle, folder: str, why: str, created: float) -> Run
 
 
 def status_of(state: Mapping[str, Any]) -> RunStatus:
-    """``state.json`` -> status; unknown fields of newer agents are ignored."""
+    """Convert ``state.json`` to a status; unknown fields of newer agents are ignored."""
     reason = state.get("reason")
     return RunStatus(
         state=RunState(state["state"]),
@@ -222,22 +222,22 @@ def status_of(state: Mapping[str, Any]) -> RunStatus:
 
 
 def _text(value: Any) -> str:
-    """`value` as text that every terminal and wire takes: JSON may hold half a surrogate pair."""
+    """Return `value` as valid UTF-8 text: JSON may contain lone surrogates."""
     return str(value).encode("utf-8", "replace").decode()
 
 
 def _path(value: Any) -> str:
-    """`value` as a path; bytes that are not UTF-8 stand in it as Python writes them (PEP 383)."""
+    """Return `value` as a path; bytes that are not UTF-8 are surrogate escapes (PEP 383)."""
     return str(value).encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def _printable(spec: JobSpec) -> JobSpec:
-    """The job with lone surrogates in what lists show replaced.
+    """Return the job with lone surrogates in listed fields replaced.
 
     Raises
     ------
     ValueError
-        A path or the script holds some that stand for no byte of a file name, or a time is none.
+        A path or the script contains invalid surrogates, or a time is invalid.
     """
     for seconds in (spec.timeout, spec.gpu_grace):
         if seconds is not None and not 0 < seconds < 1e9:

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class FileEvents(abc.ABC):
-    """News of folders for one consumer; what came between two calls is not lost."""
+    """Change events of folders for one consumer; events between two calls are not lost."""
 
     @abc.abstractmethod
     async def wait(self, paths: Sequence[str], timeout: float) -> Collection[str]:
-        """Wait until something in the folders `paths` may have changed, or `timeout` s.
+        """Wait until a file in the folders `paths` may have changed, or `timeout` s.
 
-        Returns the folders with news; all of them where the machine cannot tell. A
-        folder's first mention is news.
+        Returns the changed folders; all of them if the machine has no change detection. A
+        folder counts as changed in its first call.
         """
 
     @abc.abstractmethod
@@ -41,84 +41,84 @@ class FileEvents(abc.ABC):
 
 
 class Transport(abc.ABC):
-    """Reaches one machine. Every method runs on the loop and blocks nothing.
+    """Transport to one machine. Loop thread only; no method blocks.
 
-    Paths are paths of that machine. A machine that does not answer raises
-    :class:`~jupyter_amltrain.errors.TargetUnreachable`; nothing else does.
+    Paths are paths on that machine. Only a machine that does not answer raises
+    :class:`~jupyter_amltrain.errors.TargetUnreachable`.
     """
 
     #: State root of the agent on that machine.
     home: str
-    #: What the plans of jobs must know about that machine.
+    #: Facts about that machine for the plans of jobs.
     machine: TargetMachine
 
     @abc.abstractmethod
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """One call of the agent (see ``agent/calls.py``), started there if need be.
+        """Call the agent (see ``agent/calls.py``), which is started if necessary.
 
         Raises
         ------
         TargetUnreachable
             The machine does not answer.
         AmlTrainError
-            What the agent refused, as its own error type where it has one.
+            The agent's error, with its own type if there is one.
         """
 
     @abc.abstractmethod
     async def put(self, files: Mapping[str, bytes | str], folder: str) -> None:
-        """Write `files` under `folder` (0700/0600): bytes as they are, a path is copied."""
+        """Write `files` under `folder` (0700/0600): bytes are written, a path is copied."""
 
     @abc.abstractmethod
     async def read_from(self, path: str, offset: int, limit: int) -> bytes:
-        """Up to `limit` bytes of `path` from byte `offset`; empty at the end or when absent."""
+        """Return up to `limit` bytes of `path` from byte `offset`; empty at the end or if absent."""
 
     @abc.abstractmethod
     async def size(self, path: str) -> int:
-        """Bytes in `path`; 0 when absent."""
+        """Return the size of `path` in bytes; 0 if absent."""
 
     @abc.abstractmethod
     async def list(self, folder: str) -> Sequence[str]:
-        """Paths of all files below `folder`, relative to it, sorted; none where it does not exist."""
+        """Return the paths of all files below `folder`, relative to it, sorted; none if it does not exist."""
 
     @abc.abstractmethod
     async def fetch(self, path: str) -> str | None:
-        """Path on this machine of a file or folder, which another machine's is copied to; ``None`` when absent."""
+        """Return a local path of a file or folder, copied from another machine if needed; ``None`` if absent."""
 
     @abc.abstractmethod
     def changes(self) -> FileEvents:
-        """A new consumer of news of folders."""
+        """Return a new consumer of change events of folders."""
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """Let go of what was opened; runs go on."""
+        """Close files and connections; runs continue."""
 
 
-#: Open files, at most.
+#: Maximum number of open files.
 MAX_OPEN_FILES = 64
 
-#: Bytes that are read at once; more than that is work for a thread.
+#: Maximum number of bytes read on the loop; larger reads are done in a thread.
 READ_BYTES = 1 << 16
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", None)
 
 
 class Tails:
-    """Descriptors of files of which somebody has read the beginning. For one thread."""
+    """Cache of descriptors of growing files whose beginning has been read. For one thread."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._able = _NOWAIT is not None
 
     def read(self, path: str, offset: int, limit: int) -> bytes | None:
-        """What :func:`read` would give, or ``None`` when only a thread may find out."""
+        """Return the same as :func:`read` without blocking, or ``None`` if the read has to be done in a thread."""
         fd = self._open.get(path)
-        # From its beginning one also reads what is replaced, not appended to.
+        # Files that are replaced, not appended to, are read from offset 0.
         if fd is None or _NOWAIT is None or offset == 0:
             return None
         piece = bytearray(min(limit, READ_BYTES))
         try:
             count = os.preadv(fd, [piece], offset, _NOWAIT)
-            # At its end: another file may have its name now. Who reads some bytes again never gets none.
+            # At the end of a deleted file: another file may have its name now.
             if count < READ_BYTES and os.fstat(fd).st_nlink == 0:
                 self._forget(path)
         except OSError as error:
@@ -129,7 +129,7 @@ class Tails:
         return None if count == READ_BYTES else bytes(piece[:count])
 
     def wants(self, path: str, offset: int) -> bool:
-        """Whether a descriptor of `path` would be kept after reading from `offset`."""
+        """Return whether to keep a descriptor of `path` after reading from `offset`."""
         return self._able and offset > 0 and path not in self._open
 
     def keep(self, path: str, fd: int) -> None:
@@ -143,7 +143,7 @@ class Tails:
             self._forget(next(iter(self._open)))
 
     def sweep(self) -> None:
-        """Let go of files that were deleted: as long as they are open, they keep their disk."""
+        """Close deleted files: open ones still occupy their disk space."""
         for path, fd in list(self._open.items()):
             if os.fstat(fd).st_nlink == 0:
                 self._forget(path)
@@ -158,12 +158,12 @@ class Tails:
 
 
 def read(path: str, offset: int, limit: int, keep: bool) -> tuple[bytes, int]:
-    """Up to `limit` bytes from `offset`, and the open descriptor if it shall be kept, else -1.
+    """Return up to `limit` bytes from `offset`, and the open descriptor if `keep`, else -1.
 
     Raises
     ------
     OSError
-        The file is not there or no regular one, or cannot be read.
+        The file does not exist, is not a regular file, or cannot be read.
     """
     fd = open_regular(path)
     try:
@@ -181,36 +181,36 @@ def read(path: str, offset: int, limit: int, keep: bool) -> tuple[bytes, int]:
     return b"".join(parts), fd
 
 
-#: Where the system cannot tell us of changes, look this often (seconds).
+#: Seconds between two polls if the system has no change notification.
 POLL_INTERVAL_S = 0.1
 
 
 class FolderEvents(FileEvents):
-    """See :class:`Changes`. Files that appear, grow or are replaced in a folder are its news."""
+    """Change events by inotify: files that appear, grow or are replaced in a folder."""
 
     def __init__(self) -> None:
         self._inotify: INotify | None = None
         self._watched: dict[str, int] = {}
         self._paths: dict[int, str] = {}
-        self._news: set[str] = set()
+        self._changed: set[str] = set()
         self._wake = asyncio.Event()
 
     async def wait(self, paths: Sequence[str], timeout: float) -> Collection[str]:
-        """See :meth:`Changes.wait`."""
-        wanted = set(paths)
-        if not self._watch(wanted):
+        """See :meth:`FileEvents.wait`."""
+        requested = set(paths)
+        if not self._watch(requested):
             await asyncio.sleep(min(POLL_INTERVAL_S, timeout))
-            return list(wanted)
-        if not self._news & wanted:
+            return list(requested)
+        if not self._changed & requested:
             self._wake.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout)
-        news = self._news & wanted
-        self._news -= news
-        return news
+        changed = self._changed & requested
+        self._changed -= changed
+        return changed
 
-    def _watch(self, wanted: set[str]) -> bool:
-        """Watch exactly `wanted`; False when the system cannot."""
+    def _watch(self, requested: set[str]) -> bool:
+        """Watch exactly the requested folders; return False if the system does not support it."""
         if sys.platform != "linux":
             return False
         from inotify_simple import INotify, flags
@@ -222,19 +222,19 @@ class FolderEvents(FileEvents):
                 return False
             asyncio.get_running_loop().add_reader(self._inotify.fileno(), self._drain)
         mask = flags.MODIFY | flags.MOVED_TO | flags.CREATE | flags.ONLYDIR
-        for path in wanted - self._watched.keys():
+        for path in requested - self._watched.keys():
             try:
                 wd = self._inotify.add_watch(path, mask)
             except (FileNotFoundError, NotADirectoryError):
-                continue  # not there yet: the folder above tells when it comes
+                continue  # absent: the parent folder reports its creation
             except OSError:  # too many watches of this user
                 return False
             self._watched[path], self._paths[wd] = wd, path
-            self._news.add(path)  # what came before the watch is news too
-        for path in self._watched.keys() - wanted:
+            self._changed.add(path)  # for changes before the watch
+        for path in self._watched.keys() - requested:
             wd = self._watched.pop(path)
             self._paths.pop(wd, None)
-            self._news.discard(path)
+            self._changed.discard(path)
             with contextlib.suppress(OSError):
                 self._inotify.rm_watch(wd)
         return True
@@ -245,22 +245,22 @@ class FolderEvents(FileEvents):
         assert self._inotify is not None
         for event in self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
-                self._news |= self._watched.keys()
+                self._changed |= self._watched.keys()
                 continue
             path = self._paths.get(event.wd)
             if path is None:
                 continue
-            if event.mask & flags.IGNORED:  # the folder is gone
+            if event.mask & flags.IGNORED:  # the folder was deleted
                 self._paths.pop(event.wd, None)
                 self._watched.pop(path, None)
-            self._news.add(path)
-        if self._news:
+            self._changed.add(path)
+        if self._changed:
             self._wake.set()
 
     def close(self) -> None:
-        """See :meth:`Changes.close`."""
+        """See :meth:`FileEvents.close`."""
         if self._inotify is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
+            with contextlib.suppress(RuntimeError):  # the loop is already closed
                 asyncio.get_running_loop().remove_reader(self._inotify.fileno())
             self._inotify.close()
             self._inotify = None
@@ -268,12 +268,12 @@ class FolderEvents(FileEvents):
             self._paths.clear()
 
 
-# A path through a file, a name that no file can have or a link to itself is as absent as one that never was.
+# A path through a file, an invalid name and a circular link count as absent.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class LocalTransport(Transport):
-    """Reaches the machine that the kernel runs on.
+    """Transport to the machine that the kernel runs on.
 
     Parameters
     ----------
@@ -290,9 +290,9 @@ class LocalTransport(Transport):
         self._tails = Tails()
 
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """See :meth:`Transport.call`; no interpreter is started for it."""
+        """See :meth:`Transport.call`; starts no interpreter."""
         answer = await self._loop.offload(_call, op, dict(payload), self.home)
-        self._tails.sweep()  # it may have deleted something
+        self._tails.sweep()  # the call may have deleted files
         if error := answer.get("error"):
             raise agent_error(error)
         return answer
@@ -342,7 +342,7 @@ class LocalTransport(Transport):
 
 
 def agent_error(error: Mapping[str, Any]) -> errors.AmlTrainError:
-    """What the agent refused, as our error type of that name where there is one."""
+    """Convert the agent's error to the error class of the same name, if there is one."""
     kind = errors.of_name(str(error.get("type"))) or errors.SubmitError
     return kind(str(error.get("message")))
 
@@ -359,7 +359,7 @@ def _call(op: str, payload: dict[str, Any], home: str) -> dict[str, Any]:
 
 
 def _unusable(home: str, error: OSError) -> errors.StateError:
-    """What cannot be written below `home`, in one sentence."""
+    """Return the error for a file below `home` that cannot be written."""
     return errors.StateError(
         f"Cannot write {error.filename or home}: {error.strerror or error}.",
         hint=f"Make {home} writable, or set AMLTRAIN_HOME to a folder that is, then restart the kernel.",
@@ -378,7 +378,7 @@ def _put(files: dict[str, bytes | str], folder: Path) -> None:
                 file.write(content)
         else:
             shutil.copyfile(content, path)
-            # As the snapshot's digest has it. What we may execute also depends on mount options, and on being root.
+            # As in the snapshot's digest. os.access would also depend on mount options, and on being root.
             os.chmod(path, 0o700 if os.stat(content).st_mode & stat.S_IXUSR else 0o600)
 
 

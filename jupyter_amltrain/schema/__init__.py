@@ -1,1 +1,1 @@
-"""What goes down (jobs, targets) and what comes up (runs): frozen data, no behaviour."""
+"""Frozen data without behavior: jobs and targets, which go to a backend, and runs, which come from it."""

@@ -1,10 +1,10 @@
-"""A job as a file of the ``az ml`` v2 schema: read within limits, checked for its form, placed on a compute.
+"""Job files of the ``az ml`` v2 schema: parsing within limits, checks of their form, and the target's compute.
 
-The SDK loads the file in the service process, and so decides what it means; here are its text, the lines of its keys
-and the files that it refers to. :mod:`.az_yaml_job` reads it as a :class:`JobSpec`, and writes such files.
+The SDK loads the file in the service process and decides its meaning; this module handles its text, the lines of its
+keys and the files that it refers to. :mod:`.az_yaml_job` converts it to a :class:`JobSpec`, and writes such files.
 
-Limits are checked on YAML's events, before anything is made of them: an alias may stand for all that its anchor holds,
-so a text of a kilobyte can expand to gigabytes, and a nesting of thousands ends in the interpreter's recursion limit.
+Limits are checked on YAML's events, before objects are built: an alias stands for everything below its anchor, so
+a kilobyte of text can expand to gigabytes, and thousands of levels exceed the interpreter's recursion limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_NODES, MAX_DEPTH, MAX_CHARS = 10_000, 60, 1 << 20
 
 
 def exceeded_limit(text: str, yaml: Any) -> str:
-    """Which limit `text` exceeds, as a clause; empty when none.
+    """Return which limit `text` exceeds, as a clause; empty if none.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def exceeded_limit(text: str, yaml: Any) -> str:
     Raises
     ------
     yaml.YAMLError
-        It is no YAML.
+        The text is not YAML.
     """
     if len(text) > MAX_CHARS:
         return f"it has over {MAX_CHARS >> 20} MiB"
@@ -65,11 +65,11 @@ def exceeded_limit(text: str, yaml: Any) -> str:
     return ""
 
 
-#: What the service's SDK loads as a job of its own (``Job._resolve_cls_and_type``); ``parallel`` is a step.
+#: Types that the SDK loads as a job (``Job._resolve_cls_and_type``); ``parallel`` is a step.
 TYPES = ("command", "spark", "automl", "sweep", "pipeline", "import")
 SUFFIXES = (".yml", ".yaml")
-#: Beyond it a file is no job that a person wrote.
-_LARGEST = 1 << 20
+#: Maximum size of a job's file in bytes.
+_MAX_FILE_BYTES = 1 << 20
 #: Keys and numbers from the top of a file.
 Keys = tuple[str | int, ...]
 
@@ -80,13 +80,13 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     text
-        As it was written.
+        Text of the file.
     name
-        Of the file, for messages.
+        Name of the file, for messages.
     folder
-        Absolute folder that its relative paths begin at.
+        Absolute folder that relative paths refer to.
     doc
-        What it says.
+        Parsed content.
     lines
         1-based line of each key.
     """
@@ -104,15 +104,15 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compute(self) -> str:
-        """Name of the compute that it asks for; empty for none."""
+        """Name of the requested compute; empty for none."""
         settings = self.doc.get("settings")
-        said = self.doc.get("compute")
-        if said is None and self.type == "pipeline" and isinstance(settings, dict):
-            said = settings.get("default_compute")
-        return str(said or "").rpartition("/")[2].removeprefix("azureml:")
+        compute = self.doc.get("compute")
+        if compute is None and self.type == "pipeline" and isinstance(settings, dict):
+            compute = settings.get("default_compute")
+        return str(compute or "").rpartition("/")[2].removeprefix("azureml:")
 
     def fault(self, path: Sequence[str | int], what: str, hint: str = "") -> SpecError:
-        """An error of a key, with its line: that of the nearest key above it where it is not there."""
+        """Return the error of a key, with its line, or the line of the nearest parent if the key is absent."""
         keys = tuple(path)
         line = next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), 0)
         where = f" line {line}" if line else ""
@@ -121,7 +121,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_file(text: str) -> bool:
-    """Whether a word of a submit line is a job's file."""
+    """Return whether a word of a submit line is the name of a job's file."""
     return text.lower().endswith(SUFFIXES)
 
 
@@ -131,97 +131,97 @@ def load(path: str | os.PathLike[str]) -> JobFile:
     Raises
     ------
     SpecError
-        It cannot be read, is no YAML, or no job; names line and key.
+        The file cannot be read, or is not YAML or not a job; the message names line and key.
     """
-    place = Path(path).expanduser().absolute()
+    file_path = Path(path).expanduser().absolute()
     try:
-        with open(place, encoding="utf-8-sig") as file:
-            text = file.read(_LARGEST + 1)
+        with open(file_path, encoding="utf-8-sig") as file:
+            text = file.read(_MAX_FILE_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise SpecError(
-            f"Cannot read the job {str(path)!r}: {why}.", hint=f"The working folder is {working_folder()}."
+            f"Cannot read the job {str(path)!r}: {reason}.", hint=f"The working folder is {working_folder()}."
         ) from None
-    if len(text) > _LARGEST:
-        raise SpecError(f"{place.name} is over 1 MiB: no job of Azure ML.")
-    return parse(text, place.name, str(place.parent))
+    if len(text) > _MAX_FILE_BYTES:
+        raise SpecError(f"{file_path.name} is larger than 1 MiB, the limit for a job of Azure ML.")
+    return parse(text, file_path.name, str(file_path.parent))
 
 
 def load_doc(path: str) -> dict[str, Any]:
-    """The keys of a component's file.
+    """Return the content of a component's file.
 
     Raises
     ------
     SpecError
-        It cannot be read, or holds no keys.
+        The file cannot be read, or has no keys.
     """
     yaml = _yaml()
     try:
         with open(path, encoding="utf-8-sig") as file:
-            text = file.read(_LARGEST + 1)
-        if len(text) > _LARGEST or (reason := exceeded_limit(text, yaml)):
-            raise SpecError("it is too large." if len(text) > _LARGEST else f"it cannot be read: {reason}.")
+            text = file.read(_MAX_FILE_BYTES + 1)
+        if len(text) > _MAX_FILE_BYTES or (reason := exceeded_limit(text, yaml)):
+            raise SpecError("it is too large." if len(text) > _MAX_FILE_BYTES else f"it cannot be read: {reason}.")
         doc = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SpecError(f"it cannot be read: {' '.join(str(error).split())}.") from None
     if not isinstance(doc, dict):
-        raise SpecError("it holds no keys.")
+        raise SpecError("it has no keys.")
     return doc
 
 
 def parse(text: str, name: str = "job.yml", folder: str = "") -> JobFile:
-    """As :func:`load`, of the text."""
+    """Parse the text of a file, as :func:`load` does."""
     yaml = _yaml()
     try:
         if reason := exceeded_limit(text, yaml):
-            raise SpecError(f"{name} is no job that can be read: {reason}.", hint="Write it without so many aliases.")
+            raise SpecError(f"Cannot read the job {name}: {reason}.", hint="Use fewer aliases and levels.")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         doc = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        why = " ".join(str(getattr(error, "problem", None) or error).split())
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
         raise SpecError(
-            f"{name}{f' line {mark.line + 1}' if mark else ''}: {why}.",
-            hint="Mind the indentation, and quote what holds ': ' or begins with a sign.",
+            f"{name}{f' line {mark.line + 1}' if mark else ''}: {problem}.",
+            hint="Check the indentation, and quote values that contain ': ' or start with a special character.",
         ) from None
     if not isinstance(doc, dict):
-        raise SpecError(f"{name} is no job: it holds no keys.", hint="It begins, say, with 'command: python train.py'.")
-    found = JobFile(text=text, name=name, folder=folder, doc=doc, lines={})
-    _mark(found, node, ())
-    kind = found.type
+        raise SpecError(f"{name} is not a job: it has no keys.", hint="Example: command: python train.py")
+    job = JobFile(text=text, name=name, folder=folder, doc=doc, lines={})
+    _mark(job, node, ())
+    kind = job.type
     if kind == "parallel":
-        raise found.fault(
-            ("type",), "parallel is a step of a pipeline.", "Put it below jobs: in a file of type: pipeline."
+        raise job.fault(
+            ("type",), "parallel is a step of a pipeline.", "Put the step below jobs: in a file of type: pipeline."
         )
     if kind not in TYPES:
-        raise found.fault(("type",), f"{kind[:80]!r} is no type of job.", f"There are: {', '.join(TYPES)}.")
-    return found
+        raise job.fault(("type",), f"{kind[:80]!r} is not a type of job.", f"Supported: {', '.join(TYPES)}.")
+    return job
 
 
-def _mark(found: JobFile, node: Any, path: Keys) -> None:
-    """Remember the lines of keys; a key that stands twice would be one of the two, in silence."""
+def _mark(job: JobFile, node: Any, path: Keys) -> None:
+    """Record the lines of keys; reject duplicate keys, of which YAML silently drops one."""
     if hasattr(node, "value") and isinstance(node.value, list) and len(path) < 20:
         for number, part in enumerate(node.value):
             if isinstance(part, tuple):
                 key, value = part
-                here = (*path, str(key.value))
-                twice = here in found.lines
-                found.lines[here] = key.start_mark.line + 1
-                if twice:
-                    raise found.fault(here, "the key stands twice.", "Remove one.")
+                key_path = (*path, str(key.value))
+                duplicate = key_path in job.lines
+                job.lines[key_path] = key.start_mark.line + 1
+                if duplicate:
+                    raise job.fault(key_path, "duplicate key.", "Remove one of the two.")
             else:
-                value, here = part, (*path, number)
-                found.lines[here] = part.start_mark.line + 1
-            _mark(found, value, here)
+                value, key_path = part, (*path, number)
+                job.lines[key_path] = part.start_mark.line + 1
+            _mark(job, value, key_path)
 
 
 def with_params(job: JobFile, params: Mapping[str, Any]) -> JobFile:
-    """The job with values of ``--param`` as its inputs; lines stay those of the file.
+    """Return the job with values of ``--param`` as its inputs; lines still refer to the file.
 
     Raises
     ------
     SpecError
-        It has no such input.
+        The job has no such input.
     """
     if not params:
         return job
@@ -229,28 +229,28 @@ def with_params(job: JobFile, params: Mapping[str, Any]) -> JobFile:
     inputs = doc.get("inputs")
     for name, value in params.items():
         if not isinstance(inputs, dict) or name not in inputs:
-            there = ", ".join(map(str, inputs)) if isinstance(inputs, dict) and inputs else "none"
-            raise job.fault(("inputs",), f"--param {name}: the job has no such input.", f"It has: {there}.")
-        before = inputs[name]
-        if isinstance(before, dict) and "path" in before:
+            existing = ", ".join(map(str, inputs)) if isinstance(inputs, dict) and inputs else "none"
+            raise job.fault(("inputs",), f"--param {name}: the job has no such input.", f"Its inputs: {existing}.")
+        default = inputs[name]
+        if isinstance(default, dict) and "path" in default:
             value = str(value) if is_address(str(value)) else os.path.abspath(os.path.expanduser(str(value)))
-            inputs[name] = {**before, "path": value}
+            inputs[name] = {**default, "path": value}
         elif isinstance(value, list | dict) or value is None:
-            raise job.fault(("inputs", name), f"--param {name}: an input is a number, a text or true/false.")
+            raise job.fault(("inputs", name), f"--param {name}: an input must be a number, a string or true/false.")
         else:
             inputs[name] = value
     return msgspec.structs.replace(job, doc=doc)
 
 
 def placed(job: JobFile, compute: str, size: str = "") -> dict[str, Any]:
-    """What is sent: the file with a target's compute.
+    """Return the content to submit: the file with a target's compute.
 
     Parameters
     ----------
     compute
         Name at the service; empty for the service's own machines (serverless).
     size
-        Of such a machine, where the file names none.
+        VM size for serverless, if the file names none.
     """
     doc = copy.deepcopy(job.doc)
     if job.type == "pipeline":
@@ -269,7 +269,7 @@ def placed(job: JobFile, compute: str, size: str = "") -> dict[str, Any]:
 
 
 def dumped(doc: Mapping[str, Any]) -> str:
-    """The text of a file."""
+    """Return the YAML text of a file."""
     text: str = _yaml().dump(
         dict(doc), Dumper=_dumper(), sort_keys=False, default_flow_style=False, allow_unicode=True, width=110
     )
@@ -287,7 +287,7 @@ def _yaml() -> Any:
 
 
 def _dumper() -> Any:
-    """Texts of several lines as blocks, as people write them."""
+    """Return a YAML dumper that writes text with several lines as blocks."""
     safe: Any = _yaml().SafeDumper
     plain = {"ignore_aliases": lambda self, data: True}
     Dumper: Any = type("Dumper", (safe,), plain)
@@ -302,32 +302,32 @@ def _dumper() -> Any:
 
 #: Keys whose text is the name of a component's file, or an asset.
 _COMPONENT = ("component", "trial")
-#: Components may refer to components.
-_DEEPEST = 8
+#: Maximum depth of components that refer to components.
+_MAX_LEVELS = 8
 
 
 def check_files(job: JobFile) -> None:
-    """Raise :class:`SpecError` for the first file that is missing; names line and key of the job's file."""
+    """Raise :class:`SpecError` for the first missing file, with line and key of the job's file."""
     for path, reason in _missing(job.doc, job.folder, (), frozenset()):
-        raise job.fault(path, reason, "Paths begin at the folder of the file that has them.")
+        raise job.fault(path, reason, "Paths are relative to the folder of the file that contains them.")
 
 
 def _missing(doc: Any, folder: str, path: Keys, seen: frozenset[str]) -> Iterator[tuple[Keys, str]]:
-    if not isinstance(doc, Mapping) or len(path) > _DEEPEST:
+    if not isinstance(doc, Mapping) or len(path) > _MAX_LEVELS:
         return
     for key, value in doc.items():
-        here = (*path, str(key))
+        key_path = (*path, str(key))
         if key in _COMPONENT and isinstance(value, str) and (file := _file(value, folder)):
             if not os.path.isfile(file):
-                yield here, f"there is no component file {file}."
+                yield key_path, f"there is no component file {file}."
             elif file not in seen:
-                yield from ((here, f"{os.path.basename(file)}: {why}") for why in _of_component(file, seen))
+                yield from ((key_path, f"{os.path.basename(file)}: {reason}") for reason in _of_component(file, seen))
         elif key == "environment":
-            yield from ((here, why) for why in _of_environment(value, folder))
+            yield from ((key_path, reason) for reason in _of_environment(value, folder))
         elif key in (*_COMPONENT, "jobs") and isinstance(value, Mapping):
             steps = value.items() if key == "jobs" else [("", value)]
             for name, step in steps:
-                yield from _missing(step, folder, (*here, str(name)) if name else here, seen)
+                yield from _missing(step, folder, (*key_path, str(name)) if name else key_path, seen)
 
 
 def _of_component(file: str, seen: frozenset[str]) -> Iterator[str]:
@@ -337,10 +337,10 @@ def _of_component(file: str, seen: frozenset[str]) -> Iterator[str]:
         yield error.message
         return
     code = doc.get("code")
-    if isinstance(code, str) and not _foreign(code) and not os.path.exists(place := _absolute(code, folder)):
-        yield f"code: there is no folder {place}."
-    for path, why in _missing(doc, folder, (), seen | {file}):
-        yield f"{'.'.join(map(str, path))}: {why}"
+    if isinstance(code, str) and not _is_remote(code) and not os.path.exists(code_path := _absolute(code, folder)):
+        yield f"code: there is no folder {code_path}."
+    for path, reason in _missing(doc, folder, (), seen | {file}):
+        yield f"{'.'.join(map(str, path))}: {reason}"
 
 
 def _of_environment(value: Any, folder: str) -> Iterator[str]:
@@ -351,14 +351,14 @@ def _of_environment(value: Any, folder: str) -> Iterator[str]:
 
 
 def _file(text: str, folder: str) -> str:
-    """The file that a text names; empty for an asset (``azureml:NAME:1``) or an address."""
+    """Return the file that a text names; empty for an asset (``azureml:NAME:1``) or an address."""
     named = text.removeprefix("file:")
-    if _foreign(named) or not (text.startswith("file:") or named.lower().endswith((".yml", ".yaml"))):
+    if _is_remote(named) or not (text.startswith("file:") or named.lower().endswith((".yml", ".yaml"))):
         return ""
     return _absolute(named, folder)
 
 
-def _foreign(text: str) -> bool:
+def _is_remote(text: str) -> bool:
     return is_address(text) or text.startswith(("git+", "/subscriptions/")) or "${{" in text
 
 

@@ -1,9 +1,9 @@
-"""A job's ``az ml`` file as a :class:`JobSpec`, and the reverse. No I/O but of the files that it names.
+"""Conversion of an ``az ml`` job file to a :class:`JobSpec` and back. No I/O except for the files that it names.
 
-Of ``type: command`` the fields that both have (:data:`FIELDS`), of other types name, experiment, tags and the text. A
-file that we write is the plain job: the script, its environment, data and machines; what our agent adds (telemetry,
-the watch over GPUs, ``--out``) is not in it. Names of the schema: ``commandJob.schema.json`` of the ``az ml``
-extension, and the SDK's ``CommandJobSchema``.
+For ``type: command`` the shared fields (:data:`FIELDS`) are converted, for other types name, experiment, tags and the
+text. A written file is the plain job: script, environment, data and machines, without the agent's features
+(telemetry, GPU checks, ``--out``). Names of the schema: ``commandJob.schema.json`` of the ``az ml`` extension, and the
+SDK's ``CommandJobSchema``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _text(value: Any, folder: str) -> str:
 def _number(value: Any, folder: str) -> int:
     del folder
     if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
-        raise SpecError(f"{str(value)[:80]!r} is no number.")
+        raise SpecError(f"{str(value)[:80]!r} is not a whole number.")
     return int(value)
 
 
@@ -54,7 +54,7 @@ def _docker(value: Any, folder: str) -> str:
 
 
 def _folder(value: Any, folder: str) -> str | None:
-    """The code folder; an address or a git reference is the service's alone."""
+    """Return the code folder; ``None`` for an address or a git reference, which only the service can use."""
     text = str(value)
     if is_address(text) or text.startswith("git+"):
         return None
@@ -65,7 +65,7 @@ def _folder(value: Any, folder: str) -> str | None:
 
 
 def absolute(text: str, folder: str) -> str:
-    """A path of the file, from the file's folder."""
+    """Return a path of the file as an absolute path; it is relative to the file's folder."""
     return os.path.normpath(os.path.join(folder or working_folder(), os.path.expanduser(text)))
 
 
@@ -95,49 +95,49 @@ def _environment_out(value: Environment) -> Any:
         return value.name if plain else f"azureml:{value.name}"
     if value.build:
         return {"build": {"path": value.build}}
-    found = {"image": value.image, "conda_file": value.conda_file if value.kernel else value.conda}
-    return {key: part for key, part in found.items() if part}
+    fields = {"image": value.image, "conda_file": value.conda_file if value.kernel else value.conda}
+    return {key: part for key, part in fields.items() if part}
 
 
 def _inputs(value: Mapping[str, Any], folder: str) -> dict[str, JobInput]:
-    return {str(name): _input(given, folder) for name, given in value.items()}
+    return {str(name): _input(data, folder) for name, data in value.items()}
 
 
-def _input(given: Any, folder: str) -> JobInput:
-    if not isinstance(given, Mapping):
-        return JobInput(type="literal", value=given)
-    path, kind = given.get("path"), str(given.get("type") or "uri_folder")
+def _input(data: Any, folder: str) -> JobInput:
+    if not isinstance(data, Mapping):
+        return JobInput(type="literal", value=data)
+    path, kind = data.get("path"), str(data.get("type") or "uri_folder")
     if path is None:
-        return JobInput(type="literal", value=given.get("value", given.get("default")))
+        return JobInput(type="literal", value=data.get("value", data.get("default")))
     if kind not in INPUT_TYPES:
-        raise SpecError(f"{kind[:80]!r} is no type of an input.")
+        raise SpecError(f"{kind[:80]!r} is not a type of an input.")
     text = str(path)
-    # A place that binds to something else is known to the service only.
-    there = text if is_address(text) or "${{" in text else absolute(text, folder)
-    return JobInput(type=kind, path=there, mode=str(given.get("mode") or ""))
+    # Only the service can resolve a path with a binding.
+    location = text if is_address(text) or "${{" in text else absolute(text, folder)
+    return JobInput(type=kind, path=location, mode=str(data.get("mode") or ""))
 
 
-def _input_out(given: JobInput) -> Any:
-    if given.type == "literal":
-        return given.value
-    return {"type": given.type, "path": given.path} | ({"mode": given.mode} if given.mode else {})
+def _input_out(data: JobInput) -> Any:
+    if data.type == "literal":
+        return data.value
+    return {"type": data.type, "path": data.path} | ({"mode": data.mode} if data.mode else {})
 
 
 def _outputs(value: Mapping[str, Any], folder: str) -> dict[str, JobOutput]:
     del folder
     return {
         str(name): JobOutput(
-            type=str((given or {}).get("type") or "uri_folder"),
-            path=str((given or {}).get("path") or ""),
-            mode=str((given or {}).get("mode") or ""),
+            type=str((data or {}).get("type") or "uri_folder"),
+            path=str((data or {}).get("path") or ""),
+            mode=str((data or {}).get("mode") or ""),
         )
-        for name, given in value.items()
+        for name, data in value.items()
     }
 
 
-def _output_out(wanted: JobOutput) -> Any:
-    found = {"type": wanted.type, "path": wanted.path, "mode": wanted.mode}
-    return {key: part for key, part in found.items() if part}
+def _output_out(output: JobOutput) -> Any:
+    fields = {"type": output.type, "path": output.path, "mode": output.mode}
+    return {key: part for key, part in fields.items() if part}
 
 
 def _distribution(value: Mapping[str, Any], folder: str) -> Distribution | None:
@@ -152,19 +152,19 @@ def _distribution(value: Mapping[str, Any], folder: str) -> Distribution | None:
             processes=None if workers is None else _number(workers, folder),
             parameter_servers=_number(value.get("parameter_server_count") or 0, folder),
         )
-    each = value.get("process_count_per_instance")
-    return Distribution(kind=kind, processes=None if each is None else _number(each, folder))
+    processes = value.get("process_count_per_instance")
+    return Distribution(kind=kind, processes=None if processes is None else _number(processes, folder))
 
 
 def _distribution_out(value: Distribution) -> Any:
     if value.kind not in DISTRIBUTIONS:
         return None
     if value.kind == "tensorflow":
-        found: dict[str, Any] = {"type": azure_terms.DISTRIBUTIONS.yaml(value.kind), "worker_count": value.processes}
-        found |= {"parameter_server_count": value.parameter_servers} if value.parameter_servers else {}
+        fields: dict[str, Any] = {"type": azure_terms.DISTRIBUTIONS.yaml(value.kind), "worker_count": value.processes}
+        fields |= {"parameter_server_count": value.parameter_servers} if value.parameter_servers else {}
     else:
-        found = {"type": azure_terms.DISTRIBUTIONS.yaml(value.kind), "process_count_per_instance": value.processes}
-    return {key: part for key, part in found.items() if part is not None}
+        fields = {"type": azure_terms.DISTRIBUTIONS.yaml(value.kind), "process_count_per_instance": value.processes}
+    return {key: part for key, part in fields.items() if part is not None}
 
 
 def _identity(value: Mapping[str, Any], folder: str) -> str | None:
@@ -177,32 +177,32 @@ def _identity(value: Mapping[str, Any], folder: str) -> str | None:
 
 def _identity_out(word: str) -> Any:
     kind, _, client = word.partition(":")
-    found = {"type": azure_terms.IDENTITIES.yaml(kind)}
-    return found | ({"client_id": client} if client else {})
+    fields = {"type": azure_terms.IDENTITIES.yaml(kind)}
+    return fields | ({"client_id": client} if client else {})
 
 
 def _services(value: Mapping[str, Any], folder: str) -> tuple[str, ...] | None:
     del folder
-    found = []
-    for given in value.values():
-        row = azure_terms.SERVICES.of_yaml(str((given or {}).get("type") or ""))
+    services = []
+    for service in value.values():
+        row = azure_terms.SERVICES.of_yaml(str((service or {}).get("type") or ""))
         if row is None:
             return None
         kind = row.ours
-        rest = {"tensorboard": given.get("log_dir"), "ssh": given.get("ssh_public_keys")}.get(kind)
-        found.append(f"{kind}:{rest}" if rest else kind)
-    return tuple(found) if len({one.partition(":")[0] for one in found}) == len(found) else None
+        rest = {"tensorboard": service.get("log_dir"), "ssh": service.get("ssh_public_keys")}.get(kind)
+        services.append(f"{kind}:{rest}" if rest else kind)
+    return tuple(services) if len({one.partition(":")[0] for one in services}) == len(services) else None
 
 
 def _services_out(value: tuple[str, ...]) -> Any:
-    found = {}
-    for one in value:
-        kind, _, rest = one.partition(":")
-        said = {"type": azure_terms.SERVICES.yaml(kind)}
+    services = {}
+    for service in value:
+        kind, _, rest = service.partition(":")
+        fields = {"type": azure_terms.SERVICES.yaml(kind)}
         if rest:
-            said["log_dir" if kind == "tensorboard" else "ssh_public_keys"] = rest
-        found[kind] = said
-    return found
+            fields["log_dir" if kind == "tensorboard" else "ssh_public_keys"] = rest
+        services[kind] = fields
+    return services
 
 
 def _lower(value: Any, folder: str) -> str:
@@ -214,8 +214,8 @@ def _each(write: Write) -> Write:
     return lambda value: {name: write(part) for name, part in value.items()}
 
 
-#: Keys of a file -> field of a job, how it is read (value, folder of the file; ``None``: only the service knows it),
-#: how it is written.
+#: Keys of a file -> field of a job, function to read it (value, folder of the file; ``None``: only the service
+#: supports it), function to write it.
 FIELDS: dict[tuple[str, ...], tuple[str, Read, Write]] = {
     ("code",): ("source", _folder, _same),
     ("environment",): ("environment", _environment, _environment_out),
@@ -239,15 +239,15 @@ _BINDING = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
 
 
 def spec_of(job: JobFile) -> JobSpec:
-    """The job as one of ours.
+    """Convert a job file to a :class:`JobSpec`.
 
-    Of ``type: command`` it has the fields that both have; a field that only the service knows (``type: ray`` of a
-    distribution, say) is left to it. Of other types it has name, experiment, tags and the text.
+    For ``type: command`` the shared fields are set; a value that only the service supports (e.g. ``type: ray`` of a
+    distribution) is left out. For other types name, experiment, tags and the text are set.
 
     Raises
     ------
     SpecError
-        A value cannot be what it says; names line and key.
+        A value is invalid; the message names line and key.
     """
     doc = job.doc
     fields: dict[str, Any] = {
@@ -263,45 +263,47 @@ def spec_of(job: JobFile) -> JobSpec:
     az_yaml.check_files(job)
     if job.type == "command":
         if not isinstance(doc.get("command"), str) or not doc["command"].strip():
-            raise job.fault(("command",), "what is to run?", "Write, say: command: python train.py")
+            raise job.fault(("command",), "the command is missing.", "Example: command: python train.py")
         fields["command"] = doc["command"]
         _check_bindings(job)
         for key, (field, read, _) in FIELDS.items():
-            given = _at(doc, key)
-            if given is None:
+            value = _at(doc, key)
+            if value is None:
                 continue
-            each = field in ("inputs", "outputs") and isinstance(given, dict)
-            for part, value in {name: {name: one} for name, one in given.items()}.items() if each else [("", given)]:
-                _take(job, fields, (*key, str(part)) if each else key, field, read, value)
+            is_mapping = field in ("inputs", "outputs") and isinstance(value, dict)
+            for item_name, item in (
+                {name: {name: one} for name, one in value.items()}.items() if is_mapping else [("", value)]
+            ):
+                _take(job, fields, (*key, str(item_name)) if is_mapping else key, field, read, item)
     return _make_spec(fields)
 
 
 def _check_codes(job: JobFile) -> None:
-    """The code folders of steps and trials are there; the SDK would say that a step has no component."""
+    """Raise an error for a missing code folder of a step or trial; the SDK would report a missing component."""
     steps = job.doc.get("jobs")
-    places: list[Keys] = [("trial",), *((("jobs", name)) for name in steps or () if isinstance(steps, dict))]
-    for place in places:
+    paths: list[Keys] = [("trial",), *((("jobs", name)) for name in steps or () if isinstance(steps, dict))]
+    for path in paths:
         _, read, _ = FIELDS[("code",)]
-        code = _at(job.doc, [*map(str, place), "code"])
+        code = _at(job.doc, [*map(str, path), "code"])
         if isinstance(code, str):
             try:
                 read(code, job.folder)
             except SpecError as error:
-                raise job.fault((*place, "code"), error.message) from None
+                raise job.fault((*path, "code"), error.message) from None
 
 
 def _take(job: JobFile, fields: dict[str, Any], key: Keys, field: str, read: Any, value: Any) -> None:
-    """Read one key; what only the service knows is left to it."""
+    """Read one key; skip a value that only the service supports."""
     try:
-        understood = read(value, job.folder)
-        if understood is not None:
-            before = fields.get(field)
-            _put(fields, field, {**before, **understood} if isinstance(before, dict) else understood)
+        converted = read(value, job.folder)
+        if converted is not None:
+            existing = fields.get(field)
+            _put(fields, field, {**existing, **converted} if isinstance(existing, dict) else converted)
             validated(_make_spec({**_PLAIN, **_only(fields, field)}))
     except SpecError as error:
         raise job.fault(key, _without_flag(error.message)) from None
     except (TypeError, ValueError, AttributeError):
-        raise job.fault(key, "not what can stand here.", "See the schema: aka.ms/ml-cli-v2") from None
+        raise job.fault(key, "invalid value.", "See the schema: aka.ms/ml-cli-v2") from None
 
 
 _PLAIN = {"name": "job", "job_type": "command"}
@@ -332,21 +334,21 @@ def _at(doc: Any, path: Sequence[str]) -> Any:
 
 
 def _check_bindings(job: JobFile) -> None:
-    for found in _BINDING.finditer(job.doc["command"]):
-        kind, name = found[1], found[2].partition(".")[0]
-        there = job.doc.get(kind)
-        if not (isinstance(there, dict) and name in there) and not (kind == "outputs" and name == "default"):
-            known = ", ".join(map(str, there)) if isinstance(there, dict) and there else "none"
-            raise job.fault(("command",), f"it names {kind}.{name}, which is not there.", f"{kind} are: {known}.")
+    for match in _BINDING.finditer(job.doc["command"]):
+        kind, name = match[1], match[2].partition(".")[0]
+        section = job.doc.get(kind)
+        if not (isinstance(section, dict) and name in section) and not (kind == "outputs" and name == "default"):
+            existing = ", ".join(map(str, section)) if isinstance(section, dict) and section else "none"
+            raise job.fault(("command",), f"{kind}.{name} is not defined.", f"The job's {kind}: {existing}.")
 
 
 def fill_bindings(command: str, places: Mapping[str, str]) -> str:
-    """A command line with its bindings put in, as the service does it: as text.
+    """Return a command line with its bindings replaced textually, as the service does.
 
     Parameters
     ----------
     places
-        By ``inputs.NAME`` and ``outputs.NAME``.
+        Paths by ``inputs.NAME`` and ``outputs.NAME``.
     """
     return _BINDING.sub(lambda found: places.get(f"{found[1]}.{found[2]}", found[0]), command)
 
@@ -357,35 +359,35 @@ def _name(text: str) -> str:
 
 
 def _without_flag(text: str) -> str:
-    """An error about a flag, said of a key."""
+    """Return the message of a flag's error without the flag, for the error of a key."""
     return re.sub(r"^--[\w-]+ ?(?:'[^']*'|[^:\s]*)?: ", "", text, count=1)
 
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
-#: Where values of ``--out`` are written: below it the service keeps what a job leaves.
+#: Folder for values of ``--out``: the service stores the files in ``outputs``.
 OUT_FOLDER = "outputs/amltrain"
 _END = "AMLTRAIN_SCRIPT"
-#: What the service would take for a binding, or a YAML block cannot hold.
+#: Text that the service would interpret as a binding, or that a YAML block cannot contain.
 _NOT_PLAIN = re.compile(r"\$\{\{|[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]")
 
 
 def doc_of(
     spec: JobSpec, *, argv: Sequence[str], script: str = "", code: str = "", compute: str = ""
 ) -> dict[str, Any]:
-    """What the file says.
+    """Return the content of a file for a job.
 
     Parameters
     ----------
     spec
-        The job; its environment, distribution and size of machine are those that its target gives it.
+        The job, with environment, distribution and VM size of its target.
     argv
         Program and arguments, in the code folder.
     script
-        Text that the command writes to the script's place first; empty where the code folder has it.
+        Text that the command first writes to the script's path; empty if the code folder contains the script.
     code
-        The folder.
+        The code folder.
     compute
-        Name at the service; empty for its own machines (serverless).
+        Name of the compute at the service; empty for serverless.
     """
     doc: dict[str, Any] = {
         "$schema": SCHEMA,
@@ -404,13 +406,13 @@ def doc_of(
             value = getattr(value, part)
         if not value or (field == "resources.nodes" and value == 1):
             continue
-        said = write(value)
-        if said is None:
+        written = write(value)
+        if written is None:
             continue
-        here = doc
+        section = doc
         for key in keys[:-1]:
-            here = here.setdefault(key, {})
-        here[keys[-1]] = said
+            section = section.setdefault(key, {})
+        section[keys[-1]] = written
     if spec.out:
         doc.setdefault("environment_variables", {}).setdefault("AML_OUTPUT_DIR", OUT_FOLDER)
     if compute:
@@ -421,7 +423,7 @@ def doc_of(
 
 
 def command_of(spec: JobSpec, argv: Sequence[str], script: str) -> str:
-    """The command line (POSIX sh)."""
+    """Return the command line (POSIX sh)."""
     lines = [
         f'export {variable}="${{{{{kind}.{name}}}}}"'
         for kind, names, variable_of in (
@@ -431,21 +433,21 @@ def command_of(spec: JobSpec, argv: Sequence[str], script: str) -> str:
         for name, variable in ((name, variable_of(name)) for name in names)
     ]
     if script:
-        place = shlex.quote(spec.script_name)
+        path = shlex.quote(spec.script_name)
         if "/" in spec.script_name:
             lines.append(f"mkdir -p {shlex.quote(spec.script_name.rpartition('/')[0])}")
-        lines += _written(place, script)
+        lines += _write_script_lines(path, script)
     return "\n".join([*lines, shlex.join(argv)])
 
 
-def _written(place: str, script: str) -> list[str]:
-    """Lines that write it at once: the other processes of the node do the same."""
-    new = f"{place}.$$"
+def _write_script_lines(path: str, script: str) -> list[str]:
+    """Return lines that write the script atomically: other processes of the node write the same file."""
+    new = f"{path}.$$"
     if _NOT_PLAIN.search(script) or f"\n{_END}" in f"\n{script}" or not script.endswith("\n"):
-        return [f"echo {base64.b64encode(script.encode()).decode()} | base64 -d > {new} && mv {new} {place}"]
-    return [f"cat > {new} <<'{_END}' && mv {new} {place}", script[:-1], _END]
+        return [f"echo {base64.b64encode(script.encode()).decode()} | base64 -d > {new} && mv {new} {path}"]
+    return [f"cat > {new} <<'{_END}' && mv {new} {path}", script[:-1], _END]
 
 
 def text_of(doc: dict[str, Any], remarks: Sequence[str] = ()) -> str:
-    """The file's text, remarks before it."""
+    """Return the file's text, with remarks as comments before it."""
     return "".join(f"# {line}\n" for line in remarks) + dumped(doc)

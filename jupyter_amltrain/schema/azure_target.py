@@ -9,9 +9,9 @@ import msgspec
 
 from jupyter_amltrain.schema.target import ComputeTarget, limits
 
-RULE = "3 to 24 letters, digits and hyphens; a letter first, no hyphen last"
+RULE = "3 to 24 letters, digits and hyphens, starting with a letter and not ending with a hyphen"
 
-_INSTANCE = "; not a hyphen and then only digits at the end"
+_INSTANCE = " or with a hyphen and digits"
 
 _VALID = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{1,22}[a-zA-Z0-9]")
 
@@ -19,15 +19,15 @@ _NUMBERED = re.compile(r"-(\d+)$")
 
 
 def compute_name_error(name: str, *, instance: bool = False) -> str:
-    """Why no compute can have that name, with a name that one can have; empty when it can."""
+    """Return why a compute cannot have that name, with a valid one; empty if it can."""
     if _VALID.fullmatch(name) and not (instance and _NUMBERED.search(name)):
         return ""
     rule = f"{RULE}{_INSTANCE if instance else ''}"
-    return f"{name[:80]!r} cannot be the name of a compute at Azure ML: {rule}. For example {suggested(name)}."
+    return f"{name[:80]!r} is not a valid name of a compute at Azure ML: {rule}. Example: {suggested(name)}."
 
 
 def suggested(name: str) -> str:
-    """A name near `name` that a compute of any kind can have."""
+    """Return a name similar to `name` that is valid for a compute of any kind."""
     text = re.sub(r"[^a-zA-Z0-9]+", "-", name).strip("-")
     if not text[:1].isalpha():
         text = f"c-{text}" if text else "cluster"
@@ -45,7 +45,7 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 
 
 def named(metavar: str, *, advanced: bool = False) -> msgspec.Meta:
-    """How a form shows a text's field."""
+    """Return metadata for the display of a text field in a form."""
     return msgspec.Meta(extra={"metavar": metavar, "advanced": advanced})
 
 
@@ -57,14 +57,14 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
     workspace
         Name of a connected workspace; empty takes the current one.
     compute
-        What it is called in the workspace, where that is not the target's name.
+        Name of the compute in the workspace, if it differs from the target's name.
     """
 
-    #: The service's word for it (`computeType` of the ARM schema); empty where nothing is created there.
+    #: `computeType` of the ARM schema; empty if nothing is created at the service.
     compute_type: ClassVar[str] = ""
-    #: Whether removing it only detaches it.
+    #: Whether removing the target only detaches the resource.
     attached: ClassVar[bool] = False
-    #: What it is called within a sentence; empty for its title.
+    #: Noun for messages; empty for the title.
     noun: ClassVar[str] = ""
     #: ARM provider and type that `resource_id` must name; empty for any.
     resource_type: ClassVar[str] = ""
@@ -74,7 +74,7 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
 
     @property
     def compute_name(self) -> str:
-        """What it is called in the workspace."""
+        """Name of the compute in the workspace."""
         return self.compute or self.name
 
     def wrong(self) -> dict[str, str]:
@@ -85,9 +85,9 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
         return {"compute" if self.compute else "name": sentence} if sentence else {}
 
     def _wrong_variables(self, *names: str) -> dict[str, str]:
-        """Fields that should name environment variables and do not; what stands there is not repeated."""
+        """Return errors of fields that do not name an environment variable; the message does not repeat the value."""
         return {
-            name: "This is no name of an environment variable. Put the secret into one, and give its name here."
+            name: "This is not the name of an environment variable. Put the secret into one, and give its name here."
             for name in names
             if getattr(self, name) and not _VARIABLE.fullmatch(getattr(self, name))
         }
@@ -98,9 +98,9 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
             f"/subscriptions/<subscription>/resourceGroups/<group>/providers/{self.resource_type or '<type>'}/<name>"
         )
         if not RESOURCE_ID.fullmatch(resource_id):
-            return {"resource_id": f"{resource_id[:80]!r} is not a resource id. It looks like {example}."}
+            return {"resource_id": f"{resource_id[:80]!r} is not a resource id. Example: {example}."}
         if self.resource_type and self._type_of(resource_id) not in self.resource_type.lower().split(" or "):
-            return {"resource_id": f"This resource is not a {self.noun or self.title}. Its id looks like {example}."}
+            return {"resource_id": f"This resource is not a {self.noun or self.title}. Example of an id: {example}."}
         return {}
 
     @staticmethod
@@ -109,40 +109,40 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
         return "/".join([parts[0], *parts[1::2]])
 
 
-#: The field of those that run scripts.
+#: Type of the field `env` of targets that run scripts.
 Env = Annotated[str, named("ENV", advanced=True)]
 
 
 def wrong_env(env: str) -> dict[str, str]:
-    """What is wrong with a target's own environment; the rest is said at the submit."""
+    """Return errors of a target's own environment; the submit checks the rest."""
     if not env or (env.isprintable() and not env.startswith("-") and " " not in env.strip()):
         return {}
-    return {"env": f"{env[:80]!r} is no environment. Write kernel, NAME@latest, a conda file or an image."}
+    return {"env": f"{env[:80]!r} is not an environment. Use kernel, NAME@latest, a conda file or an image."}
 
 
 def wrong_identity(identity: str) -> dict[str, str]:
-    """What is wrong with a managed identity."""
+    """Return errors of a managed identity."""
     if identity in ("", "system") or (RESOURCE_ID.fullmatch(identity) and "userassignedidentities" in identity.lower()):
         return {}
     return {"identity": f"{identity[:80]!r} is neither system nor the resource id of a user-assigned identity."}
 
 
 class AttachedTarget(AzureTarget, frozen=True, kw_only=True):
-    """Something that is there already and is made known to the workspace."""
+    """Existing resource that is attached to the workspace."""
 
     verb: ClassVar[str] = "attach"
     attached: ClassVar[bool] = True
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
-        found = {**AzureTarget.wrong(self), **self._wrong_resource()}
-        return found | self._wrong_variables(
+        errors = {**AzureTarget.wrong(self), **self._wrong_resource()}
+        return errors | self._wrong_variables(
             *(n for n in self.__struct_fields__ if n in ("password_from", "token_from"))
         )
 
 
 class _LoginTarget(AttachedTarget, frozen=True, kw_only=True):
-    """Something with a Linux machine that Azure ML logs in to.
+    """Resource with a Linux machine that Azure ML logs in to.
 
     Attributes
     ----------
@@ -163,16 +163,16 @@ class _LoginTarget(AttachedTarget, frozen=True, kw_only=True):
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
-        found = AttachedTarget.wrong(self)
+        errors = AttachedTarget.wrong(self)
         if not self.ssh_user:
-            found["ssh_user"] = "Name the user whom Azure ML logs in as."
-        if bool(self.password_from) == bool(self.ssh_key_file) and "password_from" not in found:
-            found["password_from"] = "Give either this or --ssh-key-file: how Azure ML logs in."
-        return found
+            errors["ssh_user"] = "Give the user whom Azure ML logs in as."
+        if bool(self.password_from) == bool(self.ssh_key_file) and "password_from" not in errors:
+            errors["password_from"] = "Give either this or --ssh-key-file, so that Azure ML can log in."
+        return errors
 
 
 class MachineTarget(_LoginTarget, frozen=True, kw_only=True, tag="vm"):
-    """A virtual machine with Ubuntu that is there already; today's Azure ML lists it but runs no job there.
+    """An existing virtual machine with Ubuntu; Azure ML currently lists it but runs no jobs there.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ class MachineTarget(_LoginTarget, frozen=True, kw_only=True, tag="vm"):
     ssh_port
         Port of the machine's SSH server.
     address
-        Public address of the machine, when the resource does not tell it.
+        Public address of the machine, if the resource does not contain it.
     """
 
     title: ClassVar[str] = "Virtual machine"
@@ -245,7 +245,7 @@ class SynapseSparkTarget(AttachedTarget, frozen=True, kw_only=True, tag="synapse
 
 
 class HDInsightTarget(_LoginTarget, frozen=True, kw_only=True, tag="hdinsight"):
-    """An HDInsight cluster; today's Azure ML lists it but runs no job there.
+    """An HDInsight cluster; Azure ML currently lists it but runs no jobs there.
 
     Attributes
     ----------
@@ -263,7 +263,7 @@ class HDInsightTarget(_LoginTarget, frozen=True, kw_only=True, tag="hdinsight"):
 
 
 class DatabricksTarget(AttachedTarget, frozen=True, kw_only=True, tag="databricks"):
-    """A Databricks workspace; today's Azure ML lists it but runs no job there.
+    """A Databricks workspace; Azure ML currently lists it but runs no jobs there.
 
     Attributes
     ----------
@@ -272,7 +272,7 @@ class DatabricksTarget(AttachedTarget, frozen=True, kw_only=True, tag="databrick
     token_from
         Environment variable that holds a Databricks access token.
     workspace_url
-        Address of the Databricks workspace, when the resource does not tell it.
+        Address of the Databricks workspace, if the resource does not contain it.
     """
 
     title: ClassVar[str] = "Databricks workspace"
@@ -285,12 +285,12 @@ class DatabricksTarget(AttachedTarget, frozen=True, kw_only=True, tag="databrick
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
-        missing = {} if self.token_from else {"token_from": "Name the environment variable that holds a token."}
+        missing = {} if self.token_from else {"token_from": "Give the environment variable that holds a token."}
         return {**AttachedTarget.wrong(self), **missing}
 
 
 class DataLakeTarget(AttachedTarget, frozen=True, kw_only=True, tag="datalake"):
-    """A Data Lake Analytics account; today's Azure ML lists it but runs no job there.
+    """A Data Lake Analytics account; Azure ML currently lists it but runs no jobs there.
 
     Attributes
     ----------
@@ -332,31 +332,31 @@ _CRON = re.compile(r"[-\d*/,A-Za-z]+( +[-\d*/,A-Za-z]+){4}")
 
 def _wrong_network(target: AmlComputeTarget | InstanceTarget) -> dict[str, str]:
     if target.vnet and not target.subnet:
-        return {"subnet": "Name the subnet of the virtual network too."}
+        return {"subnet": "Give the subnet of the virtual network, too."}
     if target.subnet and not target.vnet and not RESOURCE_ID.fullmatch(target.subnet):
-        return {"vnet": "Name the virtual network of the subnet too, or give the subnet's whole resource id."}
+        return {"vnet": "Give the virtual network of the subnet, too, or the subnet's full resource id."}
     return {}
 
 
 class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute"):
-    """A cluster of the workspace: machines come when jobs wait and go when they have been idle.
+    """A cluster of the workspace: it starts machines for waiting jobs and releases idle ones.
 
     Attributes
     ----------
     size
-        Kind of machine; %aml_compute sizes lists them.
+        VM size; %aml_compute sizes lists them.
     max_nodes
-        Machines at most.
+        Maximum number of nodes.
     min_nodes
-        Machines that are kept on although nothing runs; they cost all the time.
+        Nodes to keep running when idle (always billed).
     idle_minutes
-        Unused machines go after so long.
+        Minutes before an idle node is released.
     low_priority
-        Cheaper machines that may be taken away at any time.
+        Cheaper machines that can be preempted at any time.
     vnet
         Virtual network that the machines join.
     subnet
-        Subnet of the virtual network, or its whole resource id.
+        Subnet of the virtual network, or its full resource id.
     public_ip
         The machines have public addresses.
     identity
@@ -368,7 +368,7 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
     env
         Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
     region
-        Where the machines stand, when not in the workspace's region.
+        Region of the machines, if it differs from the workspace's.
     """
 
     title: ClassVar[str] = "Azure ML cluster"
@@ -391,30 +391,30 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
-        found = {
+        errors = {
             **AzureTarget.wrong(self),
             **_wrong_network(self),
             **wrong_identity(self.identity),
             **wrong_env(self.env),
         }
         if self.min_nodes > self.max_nodes:
-            found["min_nodes"] = f"{self.min_nodes} is more than there are at most ({self.max_nodes})."
+            errors["min_nodes"] = f"{self.min_nodes} is more than the maximum ({self.max_nodes})."
         if self.ssh_user and not self.ssh_key_file:
-            found["ssh_key_file"] = "Name the file with the administrator's public key too."
+            errors["ssh_key_file"] = "Give the file with the administrator's public key, too."
         if self.ssh_key_file and not self.ssh_user:
-            found["ssh_user"] = "Name the administrator whose key this is too."
-        return found
+            errors["ssh_user"] = "Give the administrator whose key this is, too."
+        return errors
 
 
 class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless"):
-    """Machines that Azure ML brings for each run and takes away after it; nothing is created beforehand.
+    """Machines that Azure ML allocates for each run and releases after it; nothing is created beforehand.
 
     Attributes
     ----------
     size
-        Kind of machine; %aml_compute sizes lists them.
+        VM size; %aml_compute sizes lists them.
     tier
-        Standard: dedicated machines; Spot: cheaper ones that may be taken away at any time.
+        Standard: dedicated machines; Spot: cheaper ones that can be preempted at any time.
     env
         Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
     """
@@ -432,33 +432,33 @@ class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless")
 
     @property
     def low_priority(self) -> bool:
-        """Whether its machines may be taken away."""
+        """Whether its machines can be preempted."""
         return self.tier == "Spot"
 
 
 class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
-    """One machine of the workspace for one person; it runs several jobs at once, and costs until it is stopped.
+    """One machine of the workspace for one user; it runs several jobs at once, and is billed until it is stopped.
 
     Attributes
     ----------
     size
-        Kind of machine; %aml_compute sizes lists them.
+        VM size; %aml_compute sizes lists them.
     idle_shutdown
-        It stops by itself after so long without work; 0 for never.
+        Minutes before the idle machine is stopped automatically; 0 for never.
     schedule_start
-        It starts at this time every day, or by a cron expression (UTC).
+        Daily start time, or a cron expression (UTC).
     schedule_stop
-        It stops at this time every day, or by a cron expression (UTC).
+        Daily stop time, or a cron expression (UTC).
     vnet
         Virtual network that the machine joins.
     subnet
-        Subnet of the virtual network, or its whole resource id.
+        Subnet of the virtual network, or its full resource id.
     public_ip
         The machine has a public address.
     identity
         Managed identity: system, or the resource id of a user-assigned one.
     ssh_key_file
-        File with the public key that may log in; none closes the port.
+        File with the public key for SSH logins; without one the port is closed.
     env
         Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
     """
@@ -481,14 +481,14 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
         network = _wrong_network(self)
-        found = {**AzureTarget.wrong(self), **network, **wrong_identity(self.identity), **wrong_env(self.env)}
+        errors = {**AzureTarget.wrong(self), **network, **wrong_identity(self.identity), **wrong_env(self.env)}
         for name in ("schedule_start", "schedule_stop"):
             text = getattr(self, name)
             if text and not _CLOCK.fullmatch(text) and not _CRON.fullmatch(text):
-                found[name] = f"{text[:80]!r} is no time. Write 18:30, or a cron expression: '0 18 * * 1-5'."
+                errors[name] = f"{text[:80]!r} is not a time. Write 18:30, or a cron expression: '0 18 * * 1-5'."
         if 0 < self.idle_shutdown < 15:  # the service's own limits: 15 minutes to 3 days
-            found["idle_shutdown"] = "Azure ML stops an idle instance after 15 minutes at the earliest; 0 is never."
-        return found
+            errors["idle_shutdown"] = "The minimum at Azure ML is 15 minutes; 0 means never."
+        return errors
 
 
 AZURE_KINDS: tuple[type[AzureTarget], ...] = (
@@ -503,7 +503,7 @@ AZURE_KINDS: tuple[type[AzureTarget], ...] = (
     DataLakeTarget,
 )
 
-#: Kinds that people know from before and that are refused: what to use instead.
+#: Kinds that are no longer supported, with the alternative.
 GONE = {
     "batch": "Azure Batch is no longer among the computes that Azure ML publishes (the last was SDK v1's"
     " BatchCompute, whose support ended on 2026-06-30). Use a cluster with low priority for many parallel runs"
@@ -512,6 +512,6 @@ GONE = {
 
 
 def kind_of_type(compute_type: str) -> type[AzureTarget] | None:
-    """The target type for the service's `computeType`, in any spelling; ``None`` for one that we have not."""
-    wanted = compute_type.lower()
-    return next((kind for kind in AZURE_KINDS if kind.compute_type and kind.compute_type.lower() == wanted), None)
+    """Return the target type for the service's `computeType`, in any spelling; ``None`` for an unsupported one."""
+    name = compute_type.lower()
+    return next((kind for kind in AZURE_KINDS if kind.compute_type and kind.compute_type.lower() == name), None)

@@ -1,4 +1,4 @@
-"""What a job's settings are called at Azure: one row a setting, read by the request, the SDK's objects and YAML.
+"""Names of a job's settings at Azure: one row per setting, for ARM requests, the SDK's objects and YAML files.
 
 Sources: ARM ``2024-10-01`` (schema ``CommandJob``), the SDK's entities and ``commandJob.schema.json`` of ``az ml``.
 """
@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 
 class Term(NamedTuple):
-    """One setting.
+    """Names of one setting.
 
     Attributes
     ----------
     ours
-        In a :class:`~jupyter_amltrain.schema.job.JobSpec` and on a line.
+        Name in a :class:`~jupyter_amltrain.schema.job.JobSpec` and in a command's flags.
     arm
-        In ARM's body.
+        Name in the body of an ARM request.
     yaml
-        In a file of ``az ml``.
+        Name in a file of ``az ml``.
     sdk
-        Class of the SDK, where it has one for it.
+        Class of the SDK; empty if it has none.
     also
         Other spellings that the schema of ``az ml`` accepts.
     """
@@ -34,7 +34,7 @@ class Term(NamedTuple):
 
 
 class Terms:
-    """The rows of one kind of setting, found by any of their names."""
+    """The rows of one kind of setting, indexed by each of their names."""
 
     def __init__(self, rows: Iterable[Term]) -> None:
         self.rows = tuple(rows)
@@ -44,24 +44,24 @@ class Terms:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Our names, in their order."""
+        """Names in a :class:`~jupyter_amltrain.schema.job.JobSpec`, in order."""
         return tuple(self._by_ours)
 
     def arm(self, ours: str) -> str:
-        """Return ARM's name of ours; empty for none."""
+        """Return ARM's name for a name of the spec; empty if there is none."""
         row = self._by_ours.get(ours)
         return row.arm if row else ""
 
     def of_arm(self, arm: str) -> Term | None:
-        """Return the row of ARM's name."""
+        """Return the row with a name of ARM."""
         return self._by_arm.get(arm)
 
     def of_yaml(self, yaml: str) -> Term | None:
-        """Return the row of a name in YAML."""
+        """Return the row with a name in YAML."""
         return self._by_yaml.get(yaml)
 
     def yaml(self, ours: str) -> str:
-        """Return the name in YAML of ours."""
+        """Return the name in YAML for a name of the spec."""
         return self._by_ours[ours].yaml
 
 

@@ -8,11 +8,11 @@ import msgspec
 
 from jupyter_amltrain.errors import CommandError
 
-#: Types of job whose work is done by children.
+#: Types of job that run as child jobs.
 PARENT_TYPES = ("pipeline", "sweep", "automl")
-#: Children that are kept of one run: a sweep may have a thousand trials.
+#: Maximum number of children stored per run: a sweep may have a thousand trials.
 MAX_CHILDREN = 100
-#: Names that an error lists.
+#: Maximum number of names that an error lists.
 _MAX_NAMED = 12
 
 
@@ -22,23 +22,23 @@ class ChildRun(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     id
-        What the service calls it.
+        The service's id.
     name
-        For people; that of a step is unique in most pipelines.
+        Display name; the name of a step is unique in most pipelines.
     kind
         ``step`` or ``trial``.
     state
-        A word of :class:`~jupyter_amltrain.schema.run.RunState`, or the service's own where that has no such state.
+        A value of :class:`~jupyter_amltrain.schema.run.RunState`, or the service's own state if it has no equivalent.
     detail
-        Why it waits, or why it failed, one sentence.
+        Reason for waiting or failing, one sentence.
     metric, value
-        The primary metric where the parent has one, else the metric that was logged last.
+        The parent's primary metric if it has one, else the metric that was logged last.
     best
-        It is the best trial so far by the primary metric.
+        Whether this is the best trial so far by the primary metric.
     created, started, ended
         Unix seconds.
     url
-        Its page at the service.
+        Page at the service.
     """
 
     id: str
@@ -56,7 +56,7 @@ class ChildRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float | None:
-        """How long it ran; ``None`` before its end."""
+        """Duration in seconds; ``None`` before the end."""
         return None if self.started is None or self.ended is None else max(0.0, self.ended - self.started)
 
 
@@ -66,46 +66,49 @@ class ChildRuns(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     hidden
-        Further ones, which are not listed.
+        Number of children that are not listed.
     """
 
     runs: tuple[ChildRun, ...] = ()
     hidden: int = 0
 
     def find(self, name: str) -> ChildRun:
-        """Return the child of a name or id, or of the beginning of one.
+        """Return the child with a name or id, or with a unique prefix of one.
 
         Raises
         ------
         CommandError
-            There is none, or there are several.
+            No child matches, or several do.
         """
-        ways: tuple[Callable[[ChildRun], bool], ...] = (
+        matchers: tuple[Callable[[ChildRun], bool], ...] = (
             lambda run: run.id == name,
             lambda run: run.name == name,
             lambda run: run.id.startswith(name) or run.name.startswith(name),
         )
-        for way in ways:
-            found = [run for run in self.runs if way(run)] if name else []
-            if len(found) == 1:
-                return found[0]
-            if found:
+        for matches in matchers:
+            matching = [run for run in self.runs if matches(run)] if name else []
+            if len(matching) == 1:
+                return matching[0]
+            if matching:
                 raise CommandError(
-                    f"{name!r} names {len(found)} steps or trials.", hint=f"Give an id: {_listed(r.id for r in found)}."
+                    f"{name!r} matches {len(matching)} steps or trials.",
+                    hint=f"Give an id: {_listed(r.id for r in matching)}.",
                 )
-        said = f"It has: {_listed(run.name for run in self.runs)}." if self.runs else "It has none yet."
-        raise CommandError(f"There is no step or trial {name[:80]!r}.", hint=said)
+        existing = (
+            f"The run has: {_listed(run.name for run in self.runs)}." if self.runs else "The run has no children yet."
+        )
+        raise CommandError(f"There is no step or trial {name[:80]!r}.", hint=existing)
 
 
 def most_telling(runs: tuple[ChildRun, ...], limit: int) -> tuple[ChildRun, ...]:
-    """Return at most `limit` children: the best, those that go on, then the newest; their order stays."""
+    """Return at most `limit` children in their order: the best, the unfinished ones, then the newest."""
     if len(runs) <= limit:
         return runs
-    places = sorted(range(len(runs)), key=lambda i: (not runs[i].best, runs[i].ended is not None, -i))
-    return tuple(runs[i] for i in sorted(places[:limit]))
+    ranked = sorted(range(len(runs)), key=lambda i: (not runs[i].best, runs[i].ended is not None, -i))
+    return tuple(runs[i] for i in sorted(ranked[:limit]))
 
 
 def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
-    return ", ".join(found[:_MAX_NAMED]) + more
+    listed = list(names)
+    more = f" and {len(listed) - _MAX_NAMED} more" if len(listed) > _MAX_NAMED else ""
+    return ", ".join(listed[:_MAX_NAMED]) + more

@@ -1,4 +1,4 @@
-"""What a job's interpreter and packages are, as data."""
+"""A job's interpreter and packages, as data."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _IMAGE = re.compile(
 )
 
 
-#: ``--env kernel``: what the script imports, as it is installed here.
+#: ``--env kernel``: the packages that the script imports, in the versions installed in this kernel.
 KERNEL = "kernel"
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job's Python comes from; nothing at all takes the target's default.
+    """Environment of a job's Python; an empty one means the target's default.
 
     Attributes
     ----------
@@ -43,13 +43,13 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     build
         Absolute path of a folder with a Dockerfile.
     derive
-        Where the named environment's MLflow pins cannot log, use one made of it with pins that can.
+        If the MLflow pins of the named environment cannot log, use an environment derived from it with pins that can.
     kernel
         The submitter's Python version, with the packages that the script imports as they are installed there.
     python, packages
-        What that is, filled in at the submit: ``3.11``, and requirements as pip writes them.
+        Values for `kernel`, filled in at the submit: ``3.11``, and requirements as pip writes them.
     chosen
-        Why it is this one; empty where somebody asked for it in this job's own line.
+        Reason why this environment was chosen; empty if the job's own line names it.
     """
 
     name: str = ""
@@ -63,49 +63,49 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     chosen: str = ""
 
     def __bool__(self) -> bool:
-        """Whether anything is asked for."""
+        """Whether an environment is requested."""
         return bool(self.name or self.image or self.conda or self.build or self.derive or self.kernel)
 
     @property
     def conda_file(self) -> dict[str, Any]:
-        """What `kernel` means as the service builds it; MLflow goes through our agent, so no bridge is needed."""
+        """Conda file for `kernel`, as the service builds it; MLflow goes through our agent and needs no plugin."""
         pip: list[Any] = [{"pip": list(self.packages)}] if self.packages else []
         return {"channels": ["conda-forge"], "dependencies": [f"python={self.python}", "pip", *pip]}
 
     @property
     def shown(self) -> str:
-        """As it is given to ``--env``."""
+        """Value of ``--env``."""
         return ",".join(part for part in (KERNEL * self.kernel, self.conda, self.image, self.name, self.build) if part)
 
 
 def check_environment(environment: Environment) -> None:
-    """Raise :class:`SpecError` where an environment cannot be what it says."""
-    given = [what for what in ("kernel", "name", "image", "conda", "build") if getattr(environment, what)]
-    if len(given) > 1 and given not in (["image", "conda"], ["kernel", "image"]):
+    """Raise :class:`SpecError` for an invalid environment."""
+    requested = [name for name in ("kernel", "name", "image", "conda", "build") if getattr(environment, name)]
+    if len(requested) > 1 and requested not in (["image", "conda"], ["kernel", "image"]):
         raise SpecError(
-            f"--env {environment.shown[:200]}: it is one of {KERNEL}, a name, an image, a conda file and a folder with"
-            f" a Dockerfile; only {KERNEL} or a conda file may have an image beside it.",
+            f"--env {environment.shown[:200]}: give one of {KERNEL}, a name, an image, a conda file, or a folder with"
+            f" a Dockerfile. Only {KERNEL} or a conda file can be combined with an image.",
             hint="Try: --env conda.yml",
             code="spec.value",
             field="environment",
         )
     if environment.name and not _REFERENCE.fullmatch(environment.name):
         raise SpecError(
-            f"--env {environment.name[:200]}: not the name of an environment with its version.",
+            f"--env {environment.name[:200]}: expected the name of an environment with its version.",
             hint=f"Try: --env {re.sub(r'[^A-Za-z0-9_.-]', '', environment.name)[:60] or 'NAME'}@latest",
             code="spec.value",
             field="environment",
         )
     if environment.image and not _IMAGE.fullmatch(environment.image):
         raise SpecError(
-            f"--env {environment.image[:200]}: not the name of a Docker image.",
+            f"--env {environment.image[:200]}: expected the name of a Docker image.",
             hint="Try: --env mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04",
             code="spec.value",
             field="environment",
         )
     if environment.derive and not environment.name:
         raise SpecError(
-            "--derive-env: it makes an environment of a named one, and --env names none.",
+            "--derive-env: an environment is derived from a named one, but --env names none.",
             hint="Try: --env NAME@latest --derive-env",
             code="spec.value",
             field="environment.derive",

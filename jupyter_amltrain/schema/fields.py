@@ -1,4 +1,4 @@
-"""Forms as data: the fields of a target serve flags, help, errors and the panel's form."""
+"""Forms as data: flags, help, errors and the panel's form are generated from the fields of a target."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from jupyter_amltrain.schema.target import ComputeTarget
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """One value that a person can give.
+    """One input field of a form or command.
 
     Attributes
     ----------
     name
-        Key of the value: a field of a target's Struct, or what the command's parser calls it.
+        Key of the value: a field of a target's Struct, or its name in the command's parser.
     flag
-        What is typed for it, ``--max-nodes``; empty for the positional name.
+        Command-line flag, ``--max-nodes``; empty for the positional name.
     kind
         ``text``, ``int``, ``number``, ``bool``, ``choice``, ``list`` (texts), ``target`` (name of a target).
     help
         One sentence, the same as in the command's help.
     default
-        JSON value that holds when nothing is given; ``None`` for none.
+        Default as a JSON value; ``None`` for none.
     metavar
-        A word for the value, with its unit: ``SECONDS``, ``K=V``.
+        Placeholder for the value, with its unit: ``SECONDS``, ``K=V``.
     advanced
-        Not shown until asked for.
+        Whether a form hides the field until the user expands the advanced fields.
     """
 
     name: str
@@ -68,9 +68,9 @@ class TargetKind(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     verb
-        ``create`` (something is made) or ``attach`` (it is there already).
+        ``create`` (a new resource) or ``attach`` (an existing one).
     title, help
-        What a person calls it; one sentence about it.
+        Display name; one sentence of description.
     """
 
     kind: str
@@ -81,19 +81,19 @@ class TargetKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetAction(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that can be done with a target now.
+    """An action on a target.
 
     Attributes
     ----------
     verb
-        Of ``%aml_compute``: ``use``, ``test``, ``start``, ``stop``, ``scale``, ``delete``, ...
+        Verb of ``%aml_compute``: ``use``, ``test``, ``start``, ``stop``, ``scale``, ``delete``, ...
     ask
-        What it costs or loses, one or two sentences; empty where nothing has to be asked. Where the
-        fields decide, the answer of the ``act`` request asks instead.
+        Confirmation text: costs or losses in one or two sentences; empty if no confirmation is needed. If the
+        text depends on the fields, the reply to the ``act`` request has it instead.
     why_not
-        Why it cannot be done now; empty when it can.
+        Reason why the action is disabled now; empty if it is enabled.
     fields
-        What has to be given, e.g. the number of nodes for ``scale``.
+        Values that the action needs, e.g. the number of nodes for ``scale``.
     """
 
     verb: str
@@ -102,12 +102,12 @@ class TargetAction(msgspec.Struct, frozen=True, kw_only=True):
     fields: tuple[Field, ...] = ()
 
 
-#: What is said of a field that is empty and may not be.
-REQUIRED_TEXT = "This must be given."
+#: Message for an empty field that is required.
+REQUIRED_TEXT = "This field is required."
 
 NAME = Field(
     name="name",
-    help="2 to 32 letters, digits, - and _; it begins with a letter or digit",
+    help="2 to 32 letters, digits, - and _, starting with a letter or digit",
     required=True,
     metavar="NAME",
 )
@@ -118,29 +118,29 @@ _KINDS = {IntType: "int", FloatType: "number", BoolType: "bool", LiteralType: "c
 
 
 def name_error(name: object) -> str:
-    """Why no target can have that name; empty when one can."""
+    """Return why a target cannot have that name; empty if it can."""
     if not isinstance(name, str) or not name:
-        return "A name is missing. Write for example gpu-cluster."
+        return "A name is missing. Example: gpu-cluster."
     if not _NAME.fullmatch(name):
         return f"{name[:80]!r} is not a valid name: {NAME.help}."
-    return "'local' is this machine. Choose another name." if name == "local" else ""
+    return "'local' is reserved for this machine. Choose another name." if name == "local" else ""
 
 
 @functools.lru_cache(maxsize=32)
 def fields_of(target_type: type[ComputeTarget]) -> tuple[Field, ...]:
-    """What can be given for a target of that type, in the order of the form; its name is the first."""
-    found = [NAME]
-    texts = described(target_type)
-    for name, (kind, extra, default, required) in _parts(target_type).items():
+    """Return the fields of a target type in the order of the form, the name first."""
+    fields = [NAME]
+    help_texts = described(target_type)
+    for name, (value_type, extra, default, required) in _parts(target_type).items():
         if name == NAME.name:
             continue
-        choices = tuple(str(value) for value in kind.values) if isinstance(kind, LiteralType) else ()
-        found.append(
+        choices = tuple(str(value) for value in value_type.values) if isinstance(value_type, LiteralType) else ()
+        fields.append(
             Field(
                 name=name,
                 flag=f"--{name.replace('_', '-')}",
-                kind=_KINDS.get(type(kind), "text"),
-                help=texts.get(name, ""),
+                kind=_KINDS.get(type(value_type), "text"),
+                help=help_texts.get(name, ""),
                 default=default,
                 required=required,
                 choices=choices,
@@ -148,11 +148,11 @@ def fields_of(target_type: type[ComputeTarget]) -> tuple[Field, ...]:
                 advanced=extra.get("advanced", False),
             )
         )
-    return tuple(found)
+    return tuple(fields)
 
 
 def kind_of_type(target_type: type[ComputeTarget]) -> TargetKind:
-    """A kind of target as a form."""
+    """Return the form of a target type."""
     return TargetKind(
         kind=str(target_type.__struct_config__.tag),
         verb=target_type.verb,
@@ -163,143 +163,143 @@ def kind_of_type(target_type: type[ComputeTarget]) -> TargetKind:
 
 
 def described(target_type: type[ComputeTarget]) -> dict[str, str]:
-    """The sentences of the docstrings' `Attributes` by field, without their full stop; bases come first."""
-    found: dict[str, str] = {}
+    """Return the help of each field, from the docstrings' `Attributes`, without the full stop; base classes first."""
+    help_texts: dict[str, str] = {}
     for base in reversed(target_type.__mro__):
         if issubclass(base, ComputeTarget):
-            found |= _described(base)
-    return found
+            help_texts |= _described(base)
+    return help_texts
 
 
 def _described(target_type: type[ComputeTarget]) -> dict[str, str]:
-    """What the docstring of one class says."""
+    """Return the help texts in the docstring of one class."""
     _, _, section = inspect.cleandoc(target_type.__doc__ or "").partition("Attributes\n----------\n")
-    found: dict[str, str] = {}
+    help_texts: dict[str, str] = {}
     names: list[str] = []
     for line in section.splitlines():
         if line and not line[0].isspace():
             names = [name.strip() for name in line.partition(":")[0].split(",")]
         elif line.strip():
             for name in names:
-                found[name] = f"{found.get(name, '')} {line.strip()}".strip()
-    return {name: text.removesuffix(".") for name, text in found.items()}
+                help_texts[name] = f"{help_texts.get(name, '')} {line.strip()}".strip()
+    return {name: text.removesuffix(".") for name, text in help_texts.items()}
 
 
 def checked(
     target_type: type[ComputeTarget], name: object, values: Mapping[str, Any]
 ) -> tuple[ComputeTarget | None, dict[str, str]]:
-    """A target of `values`, or one sentence for every field that is wrong.
+    """Return a target made from `values`, or one error sentence per invalid field.
 
     Parameters
     ----------
     values
-        By field: JSON values of a form, or texts as they were typed. ``None``, and an empty text where no
-        text is wanted, take the default.
+        By field: JSON values of a form, or text as typed. ``None``, and empty text in a field that is not
+        textual, mean the default.
     """
     parts = _parts(target_type)
-    wrong: dict[str, str] = {}
-    good: dict[str, Any] = {}
-    if sentence := name_error(name):
-        wrong[NAME.name] = sentence
+    errors: dict[str, str] = {}
+    valid: dict[str, Any] = {}
+    if error := name_error(name):
+        errors[NAME.name] = error
     for field, value in values.items():
         if field == NAME.name:
             continue
         if field not in parts:
-            wrong[field] = no_such_text(field, parts, "field")
+            errors[field] = no_such_text(field, parts, "field")
             continue
-        kind, _, _, _ = parts[field]
-        if value is None or (value == "" and not isinstance(kind, (StrType, LiteralType))):
+        value_type, _, _, _ = parts[field]
+        if value is None or (value == "" and not isinstance(value_type, (StrType, LiteralType))):
             continue
-        good[field], sentence = _value(kind, value)
-        if sentence:
-            wrong[field] = sentence
+        valid[field], error = _value(value_type, value)
+        if error:
+            errors[field] = error
     for field, (_, _, _, required) in parts.items():
-        if required and field != NAME.name and good.get(field, "") == "" and field not in wrong:
-            wrong[field] = REQUIRED_TEXT
-    if wrong:
-        return None, wrong
-    target = target_type(name=str(name), **good)
-    wrong = target.wrong()
-    return (None, wrong) if wrong else (target, {})
+        if required and field != NAME.name and valid.get(field, "") == "" and field not in errors:
+            errors[field] = REQUIRED_TEXT
+    if errors:
+        return None, errors
+    target = target_type(name=str(name), **valid)
+    errors = target.wrong()
+    return (None, errors) if errors else (target, {})
 
 
 def _literals(hint: Any) -> tuple[Any, ...]:
-    """The choices of a literal type in the order in which they stand there (msgspec sorts them)."""
+    """Return the choices of a literal type in the order of their declaration (msgspec sorts them)."""
     if typing.get_origin(hint) is typing.Literal:
         return typing.get_args(hint)
-    return next((found for part in typing.get_args(hint) if (found := _literals(part))), ())
+    return next((choices for part in typing.get_args(hint) if (choices := _literals(part))), ())
 
 
 def checked_scale(
     target: ComputeTarget, fields: Iterable[Field], values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """New scale settings of a cluster, or one sentence for every one that is wrong.
+    """Return new scale settings of a cluster, or one error sentence per invalid one.
 
     Parameters
     ----------
     fields
-        Those that can be changed; defaults are the settings now.
+        Settings that can be changed; their defaults are the current values.
     values
-        By field; ``nodes`` is another name of ``min_nodes``.
+        By field; ``nodes`` is an alias of ``min_nodes``.
     """
-    parts, now = _parts(type(target)), {field.name: field.default for field in fields}
+    parts, current = _parts(type(target)), {field.name: field.default for field in fields}
     typed = {name: value for name, value in values.items() if value is not None and value != ""}
-    least = "nodes" if "nodes" in typed and "min_nodes" not in typed else "min_nodes"  # errors name what was typed
-    good: dict[str, Any] = {}
-    wrong: dict[str, str] = {}
+    min_key = "nodes" if "nodes" in typed and "min_nodes" not in typed else "min_nodes"  # errors name what was typed
+    valid: dict[str, Any] = {}
+    errors: dict[str, str] = {}
     if not typed:
-        wrong[""] = "Nothing to change: give --min-nodes, --max-nodes or --idle-minutes."
+        errors[""] = "Nothing to change: give --min-nodes, --max-nodes or --idle-minutes."
     for name in ("max_nodes", "idle_minutes"):
         if name in typed:
-            good[name], sentence = _value(parts[name][0], typed[name])
-            wrong |= {name: sentence} if sentence else {}
-    most = good.get("max_nodes") if "max_nodes" not in wrong else None
-    most = now["max_nodes"] if most is None else most
-    if least in typed:
-        good["min_nodes"], sentence = _value(IntType(ge=0, le=most), typed[least])
-        wrong |= {least: sentence} if sentence else {}
-    elif "max_nodes" in good and not wrong and most < (now["min_nodes"] or 0):
-        wrong["max_nodes"] = f"{most} is less than the minimum of {now['min_nodes']}. Lower --min-nodes too."
-    return good, wrong
+            valid[name], error = _value(parts[name][0], typed[name])
+            errors |= {name: error} if error else {}
+    max_nodes = valid.get("max_nodes") if "max_nodes" not in errors else None
+    max_nodes = current["max_nodes"] if max_nodes is None else max_nodes
+    if min_key in typed:
+        valid["min_nodes"], error = _value(IntType(ge=0, le=max_nodes), typed[min_key])
+        errors |= {min_key: error} if error else {}
+    elif "max_nodes" in valid and not errors and max_nodes < (current["min_nodes"] or 0):
+        errors["max_nodes"] = f"{max_nodes} is less than the minimum of {current['min_nodes']}. Lower --min-nodes too."
+    return valid, errors
 
 
 @functools.lru_cache(maxsize=32)
 def _parts(target_type: type[ComputeTarget]) -> dict[str, tuple[Type, dict[str, Any], Any, bool]]:
-    """By field: its type, what a form wants to know beside, its default as JSON, whether it must be given."""
+    """Return by field: its type, extra data for the form, its default as JSON, and whether it is required."""
     shape, hints = type_info(target_type), typing.get_type_hints(target_type, include_extras=True)
     assert isinstance(shape, StructType)
-    found: dict[str, tuple[Type, dict[str, Any], Any, bool]] = {}
+    parts: dict[str, tuple[Type, dict[str, Any], Any, bool]] = {}
     for field in shape.fields:
-        kind: Type = field.type
+        value_type: Type = field.type
         extra: dict[str, Any] = {}
-        while isinstance(kind, (Metadata, UnionType)):
-            if isinstance(kind, Metadata):
-                extra = {**(kind.extra or {}), **extra}
-                kind = kind.type
-            else:  # of a kind or nothing
-                kind = next(part for part in kind.types if not isinstance(part, NoneType))
-        if isinstance(kind, LiteralType):
-            kind = LiteralType(values=_literals(hints[field.name]))
+        while isinstance(value_type, (Metadata, UnionType)):
+            if isinstance(value_type, Metadata):
+                extra = {**(value_type.extra or {}), **extra}
+                value_type = value_type.type
+            else:  # optional: a type or None
+                value_type = next(part for part in value_type.types if not isinstance(part, NoneType))
+        if isinstance(value_type, LiteralType):
+            value_type = LiteralType(values=_literals(hints[field.name]))
         default = field.default
         if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()
-        none = default is msgspec.NODEFAULT
-        found[field.name] = (kind, extra, None if none else msgspec.to_builtins(default), field.required)
-    return found
+        no_default = default is msgspec.NODEFAULT
+        parts[field.name] = (value_type, extra, None if no_default else msgspec.to_builtins(default), field.required)
+    return parts
 
 
 def _value(kind: Type, value: Any) -> tuple[Any, str]:
-    """A value as its field wants it, and what is wrong with it."""
+    """Return a value converted to the type of its field, and an error sentence if it is invalid."""
     shown = repr(value[:80] if isinstance(value, str) else value)
     if isinstance(kind, LiteralType):
         by_text = {str(choice): choice for choice in kind.values}
         if str(value) in by_text:
             return by_text[str(value)], ""
-        return None, f"{shown} is none of the choices. {_near(str(value), by_text)}"
+        return None, f"{shown} is not one of the choices. {_near(str(value), by_text)}"
     if isinstance(kind, BoolType):
-        truth = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        found = value if isinstance(value, bool) else truth.get(str(value).lower())
-        return found, "" if found is not None else f"{shown} is neither true nor false."
+        booleans = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        boolean = value if isinstance(value, bool) else booleans.get(str(value).lower())
+        return boolean, "" if boolean is not None else f"{shown} is neither true nor false."
     if isinstance(kind, (IntType, FloatType)):
         return _number(kind, value, shown)
     if isinstance(kind, VarTupleType):
@@ -307,22 +307,22 @@ def _value(kind: Type, value: Any) -> tuple[Any, str]:
         if not isinstance(parts, (list, tuple)):
             return None, f"{shown} is not a list."
         pairs = [_value(kind.item_type, part) for part in parts]
-        return tuple(part for part, _ in pairs), next((sentence for _, sentence in pairs if sentence), "")
+        return tuple(part for part, _ in pairs), next((error for _, error in pairs if error), "")
     if not isinstance(value, str):
-        return None, f"{shown} is not a text."
+        return None, f"{shown} is not text."
     if isinstance(kind, StrType):
         if kind.min_length is not None and len(value) < kind.min_length:
             return None, f"{shown} is too short: {kind.min_length} characters at least."
         if kind.max_length is not None and len(value) > kind.max_length:
             return None, f"{shown} is too long: {kind.max_length} characters at most."
         if kind.pattern is not None and not re.search(kind.pattern, value):
-            return None, f"{shown} is not of the form {kind.pattern}."
+            return None, f"{shown} does not match the pattern {kind.pattern}."
     return value, ""
 
 
 def _number(kind: IntType | FloatType, value: Any, shown: str) -> tuple[Any, str]:
     whole = isinstance(kind, IntType)
-    wanted = f"{'a whole number' if whole else 'a number'}{_bounds(kind)}"
+    expected = f"{'a whole number' if whole else 'a number'}{_bounds(kind)}"
     try:
         number = float("nan") if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -335,9 +335,9 @@ def _number(kind: IntType | FloatType, value: Any, shown: str) -> tuple[Any, str
         or (kind.le is not None and number > kind.le)
         or (kind.lt is not None and number >= kind.lt)
     )
-    if math.isfinite(number):  # typed or from a form: the same words
+    if math.isfinite(number):  # the same text for typed values and values of a form
         shown = f"{number:g}"
-    return (None, f"{shown} is not {wanted}.") if outside else (int(number) if whole else number, "")
+    return (None, f"{shown} is not {expected}.") if outside else (int(number) if whole else number, "")
 
 
 def _bounds(kind: IntType | FloatType) -> str:
@@ -347,15 +347,15 @@ def _bounds(kind: IntType | FloatType) -> str:
 
 
 def no_such_text(word: str, words: Iterable[str], what: str) -> str:
-    """There is no such field, kind or the like; names the near ones."""
+    """Return the message for an unknown field, kind or the like, with similar ones."""
     if not word:
         return f"A {what} is missing. {_near(word, words)}"
-    return f"There is no {what} {word[:80]!r} here. {_near(word, words)}"
+    return f"Unknown {what} {word[:80]!r}. {_near(word, words)}"
 
 
 def _near(word: str, words: Iterable[str]) -> str:
     words = [w for w in words if w and w != NAME.name]
     near = difflib.get_close_matches(word, words, 2, 0.5)
     if near or not words:
-        return f"Did you mean {' or '.join(near)}?" if near else "There is none."
-    return f"There {'are' if len(words) > 1 else 'is'}: {', '.join(words)}."
+        return f"Did you mean {' or '.join(near)}?" if near else "None is available."
+    return f"Available: {', '.join(words)}."

@@ -1,4 +1,4 @@
-"""What to run, as frozen data: the job, its resources, its services; checked once by :func:`validated`."""
+"""Job specification: script, resources and services as frozen data, checked once by :func:`validated`."""
 
 from __future__ import annotations
 
@@ -27,97 +27,97 @@ _PUBLIC_KEY = re.compile(r"(?:ssh-[a-z0-9-]+|ecdsa-[a-z0-9-]+|sk-[a-z0-9@.-]+) [
 
 
 def check_service(identity: str, services: Sequence[str], priority: str, tier: str) -> None:
-    """Raise :class:`SpecError` where one of them is no word of the service."""
+    """Raise :class:`SpecError` for an invalid identity, service, priority or tier."""
     kind, colon, client = identity.partition(":")
     if identity and kind not in IDENTITIES:
         raise SpecError(
-            f"--identity {identity[:80]!r}: it is user (yours), managed (the compute's) or aml (the workspace's).",
+            f"--identity {identity[:80]!r}: use user (your own), managed (the compute's) or aml (the workspace's).",
             hint="Try: --identity managed",
             code="spec.value",
             field="identity",
         )
     if colon and (kind != "managed" or not _CLIENT.fullmatch(client)):
         raise SpecError(
-            f"--identity {identity[:80]!r}: what follows 'managed:' is a client id, and nothing follows the others.",
+            f"--identity {identity[:80]!r}: expected a client id after 'managed:' and nothing after user or aml.",
             hint="Try: --identity managed:00000000-0000-0000-0000-000000000000",
             code="spec.value",
             field="identity",
         )
     kinds = [service.partition(":")[0] for service in services]
-    for service, of in zip(services, kinds, strict=True):
-        _check_door(of, service.partition(":")[2])
-    if twice := [of for of in kinds if kinds.count(of) > 1]:
+    for service, service_kind in zip(services, kinds, strict=True):
+        _check_service_kind(service_kind, service.partition(":")[2])
+    if repeated := [service_kind for service_kind in kinds if kinds.count(service_kind) > 1]:
         raise SpecError(
-            f"--service {twice[0]} is given twice.", hint="Give it once.", code="spec.value", field="services"
+            f"--service {repeated[0]} is given twice.", hint="Give it once.", code="spec.value", field="services"
         )
     if priority not in ("", *PRIORITIES):
         raise SpecError(
-            f"--priority {priority[:80]!r}: it is one of {', '.join(PRIORITIES)}.",
+            f"--priority {priority[:80]!r}: must be one of {', '.join(PRIORITIES)}.",
             hint="Try: --priority low",
             code="spec.value",
             field="priority",
         )
     if tier not in ("", *TIERS):
         raise SpecError(
-            f"--tier {tier[:80]!r}: it is one of {', '.join(TIERS)}; spot is low priority.",
+            f"--tier {tier[:80]!r}: must be one of {', '.join(TIERS)}; spot is low priority.",
             hint="Try: --tier spot",
             code="spec.value",
             field="tier",
         )
 
 
-def _check_door(kind: str, rest: str) -> None:
+def _check_service_kind(kind: str, rest: str) -> None:
     if kind not in SERVICES:
         raise SpecError(
-            f"--service {kind[:80]!r}: it is one of {', '.join(SERVICES)}.",
+            f"--service {kind[:80]!r}: must be one of {', '.join(SERVICES)}.",
             hint="Try: --service jupyterlab",
             code="spec.value",
             field="services",
         )
     if kind == "ssh" and not _PUBLIC_KEY.fullmatch(rest):
-        # What stands there may be a private key: it is not repeated.
+        # The message does not repeat the value: it may be a private key.
         raise SpecError(
-            "--service ssh: what follows 'ssh:' is no public key.",
+            "--service ssh: expected a public key after 'ssh:'.",
             hint="Try: --service ssh:~/.ssh/id_ed25519.pub",
             code="spec.value",
             field="services",
         )
     if kind in ("jupyterlab", "vscode") and rest:
         raise SpecError(
-            f"--service {kind}: nothing follows it.", hint=f"Try: --service {kind}", code="spec.value", field="services"
+            f"--service {kind}: takes no value.", hint=f"Try: --service {kind}", code="spec.value", field="services"
         )
     if kind == "tensorboard" and ("\n" in rest or ".." in rest.split("/")):
         raise SpecError(
-            "--service tensorboard: what follows is the folder of its logs.",
+            "--service tensorboard: expected a log folder below the run's folder after 'tensorboard:'.",
             hint="Try: --service tensorboard:logs",
             code="spec.value",
             field="services",
         )
 
 
-#: Who tells the processes about each other; empty for one process that needs nobody.
+#: Launchers that connect the processes of a job; empty for a single process.
 DISTRIBUTIONS = azure_terms.DISTRIBUTIONS.names
 
-#: Beyond them a number is a slip of the finger; the service's own limits are lower and told by it.
+#: Larger numbers are typing errors; the service has lower limits and reports them itself.
 MAX_NODES, MAX_PROCESSES = 1000, 512
 
 _SIZE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
-#: As Docker takes it; the service's default is ``2g``.
+#: Docker's syntax; the service's default is ``2g``.
 _SHM = re.compile(r"[1-9]\d{0,9}[bkmg]")
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job needs.
+    """Resources that a job needs.
 
     Attributes
     ----------
     gpus
-        GPUs on each of its nodes; ``None`` takes one where there is one, else a CPU slot.
+        GPUs on each node; ``None`` takes one if the machine has GPUs, else a CPU slot.
     nodes
-        Machines that it runs on at the same time.
+        Machines that the job runs on at the same time.
     instance_type
-        Size of machine, where the target finds or makes one for the run.
+        VM size, on targets that allocate a machine for the run.
     shm_size
         Shared memory of the container: ``512m``, ``2g``; empty for the service's default.
     docker_args
@@ -132,17 +132,17 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Processes of a job that know of each other.
+    """Distributed launch of a job's processes.
 
     Attributes
     ----------
     kind
         One of :data:`DISTRIBUTIONS`, or empty for none.
     processes
-        Processes on each node; ``None`` takes one for each GPU, or one. TensorFlow: workers in all,
+        Processes on each node; ``None`` for one per GPU, or one. TensorFlow: total number of workers,
         ``None`` for one on each node.
     parameter_servers
-        Of TensorFlow.
+        Number of parameter servers; TensorFlow only.
     """
 
     kind: str = ""
@@ -151,17 +151,17 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def distribution_of(kind: str, processes: int | None, nodes: int, parameter_servers: int = 0) -> Distribution:
-    """What is meant: several nodes or a number of processes without a kind are PyTorch's."""
+    """Return the distribution; several nodes or processes without a kind mean PyTorch."""
     if not kind and (nodes > 1 or (processes or 1) > 1):
         kind = "pytorch"
     return Distribution(kind=kind, processes=processes, parameter_servers=parameter_servers)
 
 
 def check_resources(resources: Resources, distribution: Distribution) -> None:
-    """Raise :class:`SpecError` where a number or a word cannot be what is needed."""
+    """Raise :class:`SpecError` for invalid resources or an invalid distribution."""
     if resources.gpus is not None and resources.gpus < 0:
         raise SpecError(
-            f"--gpus {resources.gpus}: not a number of GPUs.",
+            f"--gpus {resources.gpus}: the number of GPUs must be 0 or more.",
             hint="Try: --gpus 1",
             code="spec.value",
             field="resources.gpus",
@@ -175,42 +175,42 @@ def check_resources(resources: Resources, distribution: Distribution) -> None:
         )
     if resources.instance_type and not _SIZE.fullmatch(resources.instance_type):
         raise SpecError(
-            f"--instance-type {resources.instance_type[:80]!r}: not the name of a size of machine.",
+            f"--instance-type {resources.instance_type[:80]!r}: expected the name of a VM size.",
             hint="Try: --instance-type Standard_NC4as_T4_v3",
             code="spec.value",
             field="resources.instance_type",
         )
     if resources.shm_size and not _SHM.fullmatch(resources.shm_size):
         raise SpecError(
-            f"--shm-size {resources.shm_size[:80]!r}: a number and a unit, b, k, m or g.",
+            f"--shm-size {resources.shm_size[:80]!r}: expected a number and a unit: b, k, m or g.",
             hint="Try: --shm-size 8g",
             code="spec.value",
             field="resources.shm_size",
         )
     if "\n" in resources.docker_args or "\0" in resources.docker_args:
         raise SpecError(
-            "--docker-args: they are one line.",
+            "--docker-args: must be a single line.",
             hint="Try: --docker-args '--ipc=host'",
             code="spec.value",
             field="resources.docker_args",
         )
     if distribution.kind not in ("", *DISTRIBUTIONS):
         raise SpecError(
-            f"--distribution {distribution.kind[:80]!r}: it is one of {', '.join(DISTRIBUTIONS)}.",
+            f"--distribution {distribution.kind[:80]!r}: must be one of {', '.join(DISTRIBUTIONS)}.",
             hint="Try: --distribution pytorch",
             code="spec.value",
             field="distribution.kind",
         )
     if distribution.processes is not None and not 1 <= distribution.processes <= MAX_PROCESSES:
         raise SpecError(
-            f"--processes {distribution.processes}: a node runs 1 to {MAX_PROCESSES} processes.",
+            f"--processes {distribution.processes}: must be 1 to {MAX_PROCESSES} per node.",
             hint="Try: --processes 2",
             code="spec.value",
             field="distribution.processes",
         )
     if not 0 <= distribution.parameter_servers <= MAX_PROCESSES:
         raise SpecError(
-            f"--distribution tensorflow:{distribution.parameter_servers}: not a number of parameter servers.",
+            f"--distribution tensorflow:{distribution.parameter_servers}: invalid number of parameter servers.",
             hint="Try: --distribution tensorflow:1",
             code="spec.value",
             field="distribution.kind",
@@ -233,7 +233,7 @@ _VALUE = re.compile(
     r"|(?i:;\s*(?:password|passwd|pwd)\s*=\s*[^\s;])|(?i:^(?:password|passwd|pwd)=[^\s;]+;)|(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{86}=="
 )
 
-# Words of a name that tell by themselves, alone or at the end of a word (MYPASSWORD).
+# Words that mark a name as secret, alone or at the end of a word (MYPASSWORD).
 _WORDS = frozenset(
     ["PASSWORD", "PASSWD", "PASSPHRASE", "PWD", "SECRET", "SECRETS", "APIKEY", "CREDENTIAL", "CREDENTIALS"]
 )
@@ -245,13 +245,14 @@ _PAIRS = frozenset(
      "ACCESS TOKEN", "AUTH TOKEN", "BEARER TOKEN", "REFRESH TOKEN"]
 )  # fmt: skip
 
-#: Of an environment variable they tell; of a parameter they are mostly a tokenizer's, a patience, a forward pass.
+#: Words that mark an environment variable as secret; in a parameter they mostly mean a tokenizer, an early-stopping
+#: patience or a forward pass.
 _ENV_WORDS = ("TOKEN", "PAT", "PASS")
 
-#: They need a value that nobody would think up.
+#: Words that mark a name as secret only if the value looks generated.
 _WEAK_WORDS = frozenset([*_ENV_WORDS, "AUTH"])
 
-#: What is said *of* a secret is none: PASSWORD_FILE, token_type, secret_name.
+#: A last word that makes the name a property of a secret, not a secret: PASSWORD_FILE, token_type, secret_name.
 _ABOUT = frozenset(
     ["FILE", "PATH", "DIR", "URL", "URI", "NAME", "TYPE", "POLICY", "MODE", "FORMAT", "LENGTH", "LEN", "SIZE", "DIM",
      "COUNT", "LIMIT", "TTL", "SCOPE", "FIELD", "COLUMN", "HEADER", "CLASSIFICATION", "PROMPT", "SEED", "RATE",
@@ -266,14 +267,14 @@ _GENERATED = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+=-]{16,}")
 
 
 def looks_secret(name: str, value: str, *, env: bool = False) -> bool:
-    """Return whether a value should be handed over by ``--secret``.
+    """Return whether a value should be passed by ``--secret``.
 
     Parameters
     ----------
     name
-        As it was given: ``DB_PASS``, ``api-key``, ``dbPassword``; empty for a value alone.
+        Name as typed: ``DB_PASS``, ``api-key``, ``dbPassword``; empty for a value without a name.
     env
-        It is an environment variable, of which less is needed to believe it.
+        Whether it is an environment variable, for which weaker evidence is enough.
     """
     if _VALUE.search(value):
         return True
@@ -293,11 +294,11 @@ def looks_secret(name: str, value: str, *, env: bool = False) -> bool:
 
 
 def _glued(word: str) -> bool:
-    """Whether a word ends with ``PASS`` and is none of the language's own."""
+    """Return whether a word ends with ``PASS`` and is not a common English word."""
     return word.endswith("PASS") and word not in ("BYPASS", "COMPASS", "SURPASS", "LOWPASS", "HIGHPASS", "BANDPASS")
 
 
-#: Fields of a job by what messages call them.
+#: Fields of a job by their names in messages.
 _FIELDS = {
     "--param": "params",
     "--env-var": "env",
@@ -311,14 +312,14 @@ _FIELDS = {
 
 
 def check_confidential(spec: JobSpec) -> None:
-    """Raise :class:`SpecError` for what looks like a secret; the message never holds the value."""
+    """Raise :class:`SpecError` for a value that looks like a secret; the message never contains the value."""
     for flag, name, value, env in _stored(spec):
-        # What looks like a secret may be the name itself.
+        # The name itself may look like a secret.
         if looks_secret(name, value, env=env) or _VALUE.search(name):
             shown = "" if _VALUE.search(name) else name
             variable = re.sub(r"\W", "_", shown) if shown and flag != "--tag" else "NAME"
             raise SpecError(
-                f"{flag}{' ' if shown else ''}{shown} looks like a secret, and its value would be stored with the run.",
+                f"{flag}{' ' if shown else ''}{shown} looks like a secret; its value would be stored with the run.",
                 hint=f"Write --secret {variable} (in Python secrets={{{variable!r}: ...}}), and in the code:"
                 f" os.environ[{variable!r}]",
                 code="spec.secret",
@@ -327,19 +328,19 @@ def check_confidential(spec: JobSpec) -> None:
 
 
 def _stored(spec: JobSpec) -> Iterator[tuple[str, str, str, bool]]:
-    """Flag, name and value of all that is stored in clear, and whether it is an environment variable."""
+    """Yield flag, name and value of everything stored in clear text, and whether it is an environment variable."""
     for name, value in spec.params.items():
-        yield from (("--param", *one, False) for one in _texts(name, value))
+        yield from (("--param", *pair, False) for pair in _texts(name, value))
     for name, value in spec.env.items():
         yield "--env-var", name, value, True
     for name, value in spec.tags.items():
         yield "--tag", name, str(value), False
     yield "--name", "", spec.name, False
     yield "--experiment", "", spec.experiment, False
-    for name, given in spec.inputs.items():
-        if given.type == "literal":
-            yield "--input", name, str(given.value), False
-    yield from (("An argument", *one, False) for one in _arguments(spec.args))
+    for name, data in spec.inputs.items():
+        if data.type == "literal":
+            yield "--input", name, str(data.value), False
+    yield from (("An argument", *pair, False) for pair in _arguments(spec.args))
     words = re.split(r"[\s'\"]+", spec.resources.docker_args)
     for word in words:
         name, equals, value = word.rpartition("--")[2].removeprefix("env=").partition("=")
@@ -347,7 +348,7 @@ def _stored(spec: JobSpec) -> Iterator[tuple[str, str, str, bool]]:
 
 
 def _texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Names and texts of a JSON value, those in lists and mappings too."""
+    """Yield names and texts of a JSON value, including nested lists and mappings."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _texts(str(key), inner)
@@ -359,7 +360,7 @@ def _texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _arguments(args: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """``--name=value``, ``--name value``, and what stands alone."""
+    """Yield name and value of ``--name=value``, ``--name value`` and positional arguments."""
     flag = ""
     for word in map(str, args):
         name, equals, value = word.partition("=")
@@ -372,13 +373,13 @@ def _arguments(args: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 __all__ = ["GPU_IDS", "MAX_NAME", "REQUIRE_GPU", "Distribution", "JobSpec", "Resources", "validated"]
 
-#: MLflow names, run folders and process titles must all hold it.
+#: Maximum length of a name, set by MLflow names, run folders and process titles.
 MAX_NAME = 64
 
-#: What may be done about a job that does not use its GPUs; empty is ``warn``.
+#: Actions for a job that does not use its GPUs; empty means ``warn``.
 REQUIRE_GPU = ("", "stop", "warn")
 
-#: By what a job is told its GPUs; empty is ``uuid``.
+#: Format of the job's ``CUDA_VISIBLE_DEVICES``; empty means ``uuid``.
 GPU_IDS = ("", "uuid", "index")
 
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -390,12 +391,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     script
-        Text of the training script as it will run.
+        Text of the training script as executed.
     script_name
-        File name under which it is stored in the run's ``source/``; with
-        `source` it is a path inside that folder and `script` is empty.
+        File name in the run's ``source/``; with `source`, a path inside that folder, and `script` is empty.
     source
-        Folder that is copied with the run; ``None`` takes the script and the
+        Folder that is copied with the run; ``None`` for the script and the
         local modules that it imports.
     params
         Values assigned on the script's first line, or ``--name value`` arguments
@@ -404,23 +404,23 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     args
         Further arguments of the script, with the same references.
     out
-        Names of variables whose JSON value comes home at the end.
+        Names of variables whose JSON value is returned when the script ends.
     env
         Public environment variables. Never secrets.
     secrets
-        *Names* of environment variables whose values are handed to the agent
-        over its socket and stored nowhere.
+        *Names* of environment variables whose values are passed to the agent
+        over its socket and never stored.
     timeout
         Seconds of run time after which the job is stopped; ``None`` for no limit.
     require_gpu
-        ``stop``: end the job when it does not use the GPUs that it owns; ``warn`` or
-        empty: only say so.
+        ``stop``: end the job if it does not use the GPUs that it owns; ``warn`` or
+        empty: only report it.
     gpu_grace
-        Seconds of run time after which that may be said; ``None`` takes the target's 60.
+        Seconds of run time before idle GPUs are reported; ``None`` for the target's 60.
     share_gpus
-        It may be given GPUs on which processes of others compute.
+        Whether the job may get GPUs on which processes of other users compute.
     gpu_ids
-        What ``CUDA_VISIBLE_DEVICES`` of the job holds: ``index`` for tools that parse numbers, ``uuid`` or empty.
+        Format of the job's ``CUDA_VISIBLE_DEVICES``: ``index`` for tools that parse numbers, ``uuid`` or empty.
     notebook_dir
         Folder of the notebook: the job's working folder, and ``$AML_NOTEBOOK_DIR``.
     project
@@ -428,35 +428,35 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     tracking
         ``sink``: the agent's own endpoint; ``direct``: the user's tracking server.
     python
-        Interpreter on the target; empty takes the target's default.
+        Interpreter on the target; empty for the target's default.
     cell
-        The text as the user wrote it (for run-again and for the record).
+        The text as the user wrote it, for resubmitting and for the record.
     line_offset
         Script line minus cell line, so that errors can name the cell's line.
     environment
-        Where its interpreter and packages come from; empty takes the target's default.
+        Interpreter and packages; empty for the target's default.
     inputs, outputs
-        Data by name; the script finds their places in ``$AML_INPUT_<NAME>`` and ``$AML_OUTPUT_<NAME>``.
+        Data by name; the script reads their paths from ``$AML_INPUT_<NAME>`` and ``$AML_OUTPUT_<NAME>``.
     distribution
-        Who tells the processes of a job about each other.
+        Launcher that connects the processes of the job.
     identity
-        As whom it reads data: ``user``, ``managed``, ``managed:<client id>``, ``aml``; empty for the
+        Identity for reading data: ``user``, ``managed``, ``managed:<client id>``, ``aml``; empty for the
         target's default.
     services
-        What one can open while it runs: ``jupyterlab``, ``vscode``, ``tensorboard:<folder>``,
+        Services to open while the job runs: ``jupyterlab``, ``vscode``, ``tensorboard:<folder>``,
         ``ssh:<public key>``.
     priority
         ``low``, ``medium``, ``high``, or empty.
     tier
-        Of machines that the service finds by itself: ``spot`` (low priority), ``basic``, ``standard``,
+        Tier of machines that the service allocates: ``spot`` (low priority), ``basic``, ``standard``,
         ``premium``, or empty.
     job_type
-        ``type`` of an ``az ml`` job whose YAML is `cell` (:mod:`.azure_yaml`); empty for a script. Such a job
+        ``type`` of an ``az ml`` job whose YAML is `cell` (:mod:`.az_yaml`); empty for a script. Such a job
         has no `script`, `script_name` is its file's name, `notebook_dir` the folder of the file.
     command
-        Of ``type: command``: what ``sh`` runs in the code folder, bindings as written.
+        For ``type: command``: command line that ``sh`` runs in the code folder, bindings as written.
     notes
-        What a person should know of how the text became `script`, one sentence each.
+        Notes for the user about the conversion of the text to `script`, one sentence each.
     parent
         Handle of the run that this one is part of, such as a sweep or a pipeline; empty for a run of its own.
     """
@@ -500,61 +500,82 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def validated(spec: JobSpec) -> JobSpec:
-    """Return `spec`, or raise :class:`SpecError` that names the field and what it may be."""
-    check_confidential(spec)  # first: other messages quote what they complain of
+    """Return `spec`, or raise :class:`SpecError` that names the field and its valid values."""
+    check_confidential(spec)  # first, because the other messages quote the invalid value
+    _check_names(spec)
+    check_resources(spec.resources, spec.distribution)
+    _check_times_and_gpus(spec)
+    _check_variables(spec)
+    check_environment(spec.environment)
+    check_data(spec.inputs, spec.outputs)
+    if not spec.job_type:  # the service resolves references in a file of az ml
+        check_references(spec.params, spec.args, spec.inputs, spec.outputs)
+    check_service(spec.identity, spec.services, spec.priority, spec.tier)
+    return spec
+
+
+def _check_names(spec: JobSpec) -> None:
     if not spec.name or len(spec.name) > MAX_NAME or "/" in spec.name or not spec.name.isprintable():
         raise SpecError(
-            f"--name {spec.name[:80]!r}: a name has 1 to {MAX_NAME} printable characters and no '/'"
-            f" (this one has {len(spec.name)}).",
+            f"--name {spec.name[:80]!r}: must have 1 to {MAX_NAME} printable characters and no '/'"
+            f" (this name has {len(spec.name)}).",
             hint="Try: --name digits",
             code="spec.value",
             field="name",
         )
     if not spec.experiment or len(spec.experiment) > 250:
         raise SpecError(
-            "--experiment: a name has 1 to 250 characters.",
+            "--experiment: a name must have 1 to 250 characters.",
             hint="Try: --experiment digits",
             code="spec.value",
             field="experiment",
         )
-    check_resources(spec.resources, spec.distribution)
+
+
+def _check_times_and_gpus(spec: JobSpec) -> None:
     if spec.timeout is not None and not 0 < spec.timeout < 10**9:
         raise SpecError(
-            f"--timeout {spec.timeout:g}: not a time.", hint="Try: --timeout 30m", code="spec.value", field="timeout"
+            f"--timeout {spec.timeout:g}: not a valid time.",
+            hint="Try: --timeout 30m",
+            code="spec.value",
+            field="timeout",
         )
     if spec.require_gpu not in REQUIRE_GPU:
         raise SpecError(
-            f"--require-gpu {spec.require_gpu[:80]}: it is one of stop and warn.",
+            f"--require-gpu {spec.require_gpu[:80]}: must be stop or warn.",
             hint="Try: --require-gpu stop|warn",
             code="spec.value",
             field="require_gpu",
         )
     if spec.require_gpu == "stop" and spec.resources.gpus == 0:
         raise SpecError(
-            "--require-gpu stop with --gpus 0: a run that owns no GPU cannot use one.",
+            "--require-gpu stop with --gpus 0: the run has no GPU to use.",
             hint="Try: --gpus 1",
             code="spec.value",
             field="require_gpu",
         )
     if spec.gpu_ids not in GPU_IDS:
         raise SpecError(
-            f"--gpu-ids {spec.gpu_ids[:80]}: it is one of uuid and index.",
+            f"--gpu-ids {spec.gpu_ids[:80]}: must be uuid or index.",
             hint="Try: --gpu-ids uuid|index",
             code="spec.value",
             field="gpu_ids",
         )
     if spec.gpu_grace is not None and not 0 < spec.gpu_grace < 10**9:
         raise SpecError(
-            f"gpu_grace {spec.gpu_grace:g}: not a time in seconds.",
+            f"gpu_grace {spec.gpu_grace:g}: not a valid time in seconds.",
             hint="Try: gpu_grace=60",
             code="spec.value",
             field="gpu_grace",
         )
+
+
+def _check_variables(spec: JobSpec) -> None:
     for kind, names in (("--env-var", spec.env), ("--secret", spec.secrets)):
         for name in names:
             if not _ENV.fullmatch(name):
                 raise SpecError(
-                    f"{kind} {name!r} is not a name for an environment variable.",
+                    f"{kind} {name!r}: not a valid name of an environment variable.",
                     hint=f"Try: {kind} MY_NAME",
                     code="spec.value",
                     field="env" if kind == "--env-var" else "secrets",
@@ -562,23 +583,20 @@ def validated(spec: JobSpec) -> JobSpec:
     for name in spec.out:
         if not name.isidentifier():
             raise SpecError(
-                f"--out {name!r} is not a variable name.", hint="Try: --out accuracy", code="spec.value", field="out"
+                f"--out {name!r}: not a variable name.", hint="Try: --out accuracy", code="spec.value", field="out"
             )
-    if both := sorted(set(spec.env) & set(spec.secrets)):
+    if repeated := sorted(set(spec.env) & set(spec.secrets)):
         raise SpecError(
-            f"{both[0]} is given by --env-var and by --secret.", hint="Give it once.", code="spec.value", field="env"
+            f"{repeated[0]} is given by both --env-var and --secret.",
+            hint="Give it once.",
+            code="spec.value",
+            field="env",
         )
     for key, value in spec.tags.items():
         if len(key) > 250 or len(value) > 5000:
             raise SpecError(
-                f"--tag {key[:40]}…: MLflow takes 250 characters of name and 5000 of value.",
+                f"--tag {key[:40]}…: MLflow allows 250 characters in a name and 5000 in a value.",
                 hint="Shorten it.",
                 code="spec.value",
                 field="tags",
             )
-    check_environment(spec.environment)
-    check_data(spec.inputs, spec.outputs)
-    if not spec.job_type:  # in a file of az ml the service resolves them
-        check_references(spec.params, spec.args, spec.inputs, spec.outputs)
-    check_service(spec.identity, spec.services, spec.priority, spec.tier)
-    return spec

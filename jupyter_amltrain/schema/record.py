@@ -1,7 +1,7 @@
-"""The record: what one cell output says of a run, with or without a kernel.
+"""The record: the content of a run's cell output, displayed with or without a kernel.
 
-It is the content of the MIME type ``application/vnd.amltrain.run+json`` and the
-answer to the panel's ``run`` request; it stays under 200 kB for any run.
+It is the data of the MIME type ``application/vnd.amltrain.run+json`` and the
+reply to the panel's ``run`` request; its size is below 200 kB for any run.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ class TelemetrySeries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU; the series run along the record's common ``t``, ``None`` for a hole.
+    """One GPU; the series use the record's common ``t``, ``None`` for a gap.
 
     Attributes
     ----------
     util
-        Percent of the time in which a kernel ran, mean of each stretch.
+        Percent of the time in which a GPU kernel ran, mean of each interval.
     peak
-        The same, the highest of what the driver saw within each stretch.
+        The same, the highest sample of the driver within each interval.
     memory, memory_total
-        Bytes used on the device (by anybody), and its size.
+        Bytes used on the device (by all processes), and its size.
     power, power_limit
         Watts.
     lost
-        The driver has lost it: there are no readings now.
+        Whether the driver has lost the GPU, so that there are no readings.
     label
-        ``GPU 3``, ``GPU 0 MIG 1``; the numbers of instances in `index` mean nothing else.
+        ``GPU 3``, ``GPU 0 MIG 1``; use this instead of `index`, which numbers MIG instances arbitrarily.
     sm_activity
-        Percent of the SMs that worked, where the device tells it.
+        Percent of active SMs, if the device reports it.
     """
 
     node: int
@@ -99,11 +99,11 @@ class GpuHeat(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     labels
-        One a row, ``"node:index"``; rows are sorted by node, then index.
+        One per row, ``"node:index"``; rows are sorted by node, then index.
     columns
-        Columns of equal time; they span ``t[0]`` to ``t[-1]`` of the record.
+        Number of columns of equal duration; they span ``t[0]`` to ``t[-1]`` of the record.
     cells
-        Two hex digits a cell, rows one after the other: 0 to 100 percent, ``ff`` for a hole.
+        Two hex digits per cell, row by row: 0 to 100 percent, ``ff`` for a gap.
     """
 
     labels: tuple[str, ...] = ()
@@ -117,13 +117,13 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     owner
-        ``mine`` (of this run), ``other``, or ``unknown`` where ids cannot be told apart.
+        ``mine`` (of this run), ``other``, or ``unknown`` if process ids cannot be distinguished.
     memory
-        Bytes; ``None`` where the driver does not say.
+        Bytes; ``None`` if the driver does not report it.
     name
         Program and script.
     sm
-        Percent of the GPU's SMs that it uses; ``None`` where the driver does not say.
+        Percent of the GPU's SMs that it uses; ``None`` if the driver does not report it.
     """
 
     node: int
@@ -145,17 +145,17 @@ class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True):
     t
         Unix seconds, at most 150, for every series here.
     gpus
-        Up to 8 GPUs with their series; more of them without.
+        GPUs, with their series for up to 8 GPUs; without series if there are more.
     util, memory, power
         Bands over all GPUs (percent, bytes, watts); only with more than 8 GPUs.
     nodes
         Host name of each node, by node number.
     source
-        Where the samples come from, in words, e.g. ``agent, every 1 s``.
+        Source of the samples, e.g. ``agent, every 1 s``.
     age
         Seconds since the last sample; ``None`` when the run has ended.
     note
-        Why there is nothing, or what happened to the driver; one sentence.
+        Reason for missing data, or an event of the driver; one sentence.
     now
         Newest readings of each GPU, in the order of `gpus`: ``util``, ``sm_activity``, ``tensor_activity``,
         ``dram_bandwidth``, ``memory_busy`` (percent), ``memory`` (bytes), ``power`` (W), ``pcie_rx``, ``pcie_tx``,
@@ -185,7 +185,7 @@ class GpuTruth(msgspec.Struct, frozen=True, kw_only=True):
     verdict
         ``used``, ``not used``, ``cannot tell``; empty while the grace time runs.
     detail
-        What was seen, one sentence.
+        Observation, one sentence.
     cause
         Likely causes of *not used*, one sentence with what to do; else empty.
     """
@@ -196,7 +196,7 @@ class GpuTruth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogTail(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a log, ``\\r`` bars collapsed, at most 8 kB."""
+    """End of a log, ``\\r`` progress bars collapsed, at most 8 kB."""
 
     tail: str = ""
     bytes: int = 0
@@ -239,8 +239,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     tracking: dict[str, str] = {}
     source_sha256: str = ""
-    notes: tuple[str, ...] = ()  #: what was to be known when it was submitted, one sentence each
-    doors: tuple[RunLink, ...] = ()  #: its page at the service, and while it runs ways into it
+    notes: tuple[str, ...] = ()  #: notes of the submit, one sentence each
+    doors: tuple[RunLink, ...] = ()  #: links: its page at the service, and services of the run while it is running
     children: tuple[ChildRun, ...] = ()  #: steps of a pipeline, trials of a sweep or AutoML job, oldest first
     children_hidden: int = 0  #: further ones
     parent: str = ""  #: handle of the run that this one is part of

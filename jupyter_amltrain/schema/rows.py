@@ -1,4 +1,4 @@
-"""What a list says of a target and of a run: small, flat, cheap to send when it changes."""
+"""Rows of the lists of targets, workspaces and runs: small, flat, cheap to send when they change."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from jupyter_amltrain.schema.run import RunLink
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is being done with a target, or was and failed.
+    """Operation on a target that is in progress or has failed.
 
     Attributes
     ----------
     since
         Unix seconds.
     detail
-        How far it is, one sentence.
+        Progress, one sentence.
     error
-        Why it failed, one sentence with what to do; empty while it goes on. A failed
-        work stays until the next one, or until it is dismissed (verb ``dismiss``).
+        Reason of the failure and what to do, one sentence; empty while in progress. A failed
+        operation stays until the next one starts, or until it is dismissed (verb ``dismiss``).
     """
 
     verb: str
@@ -38,27 +38,27 @@ class TargetRow(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     state
         ``ready``, ``stopped``, ``creating``, ``starting``, ``stopping``, ``scaling``, ``deleting``,
-        ``failed``, ``unreachable``, or ``unknown`` (not asked yet).
+        ``failed``, ``unreachable``, or ``unknown`` (not checked yet).
     detail
-        One sentence about the state: why it is unreachable, say.
+        One sentence about the state, e.g. why the target is unreachable.
     size
-        What the service calls the machine, or a word for it.
+        The service's name of the VM size, or a description of the machine.
     nodes
-        Machines now, of at most `max_nodes`; ``None`` for a single machine that cannot be scaled.
+        Current number of machines, at most `max_nodes`; ``None`` for a single machine that cannot be scaled.
     memory
         Bytes of one machine.
     gpus
         GPUs of one machine; ``None`` while unknown.
     price
-        What it costs now, per hour, all machines; ``None`` where nobody charges.
+        Current price per hour of all machines; ``None`` if nothing is charged.
     price_node
-        What one machine costs per hour.
+        Price per hour of one machine.
     quota
-        One phrase, e.g. ``12 of 24 cores``; empty where there is none.
+        One phrase, e.g. ``12 of 24 cores``; empty if there is no quota.
     checked_at
         Unix seconds of the last check; 0 before the first.
     fields
-        The target as it is stored (never secrets).
+        The stored fields of the target (never secrets).
     """
 
     name: str
@@ -93,15 +93,15 @@ class WorkspaceRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     name
-        What it is called here; `workspace` is its name at Azure.
+        Local name; `workspace` is the name at Azure.
     current
-        It is meant where no workspace is named.
+        Whether commands use this workspace if none is named.
     user
-        Who was signed in at the last connect.
+        User who was signed in at the last connect.
     targets
-        Names of its targets.
+        Names of the workspace's targets.
     studio_url
-        Its pages.
+        Address of the workspace in the studio.
     """
 
     name: str
@@ -123,30 +123,30 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     started, ended
         Unix seconds of the first ``running`` phase's start and of the run's end; ``None`` before.
     phase
-        Name of the phase that lasts; empty after the end.
+        Name of the current phase; empty after the end.
     phase_start
         Unix seconds.
     gpus
-        GPUs that it owns, of all nodes.
+        GPUs that the run owns, on all nodes.
     metric, value
         The metric that was logged last, and its value.
     spark
-        Mean utilization of its GPUs over its life, at most 40 numbers 0 to 100, -1 for a hole.
+        Mean utilization of the run's GPUs over time, at most 40 numbers 0 to 100, -1 for a gap.
     attention
-        What a person should know now, one sentence: it failed, its GPUs are idle, its target does not
-        answer; empty when all is well.
+        One sentence that needs the user's attention: the run failed, its GPUs are idle, its target does not
+        answer; empty otherwise.
     log_bytes
-        Bytes of the log so far, as far as they were read.
+        Bytes of the log that were read so far.
     known
-        Whether metric, spark and log size were read; of past runs only on demand.
+        Whether metric, spark and log size were read; for past runs they are read on demand.
     again
-        Whether it can be submitted again as it was.
+        Whether the run can be resubmitted with the same code and settings.
     doors
-        Its page at the service, and while it runs ways into it.
+        Links: the run's page at the service, and services of the run while it is running.
     children
-        Steps of a pipeline, or trials of a sweep or AutoML job, at most 20: the best, those that go on, the newest.
+        Steps of a pipeline, or trials of a sweep or AutoML job, at most 20: the best, the unfinished, the newest.
     children_hidden
-        Further ones.
+        Number of children that are not listed.
     parent
         Handle of the run that this one is part of; empty for a run of its own.
     """

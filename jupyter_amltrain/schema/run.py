@@ -1,4 +1,4 @@
-"""Runs as they are observed: handle, state, status, record. One enum, one rule of succession."""
+"""Runs: handle, state, status, links, and the order of states."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import msgspec
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.schema.job import JobSpec
 
-#: Reason of a run whose folder cannot be understood. Its state is ``lost``, which readers of any version know.
+#: Reason of a run whose folder cannot be read. Its state is ``lost``, which readers of any version know.
 DAMAGED = "damaged"
-#: Reason of a live run whose state cannot be written at the moment: what is shown may be old.
+#: Reason of a live run whose state cannot be written at the moment: the displayed state may be out of date.
 NOT_WRITTEN = "not-written"
 
-#: ``"<target>/<run-id>"``: all one needs to attach again, from any kernel.
+#: ``"<target>/<run-id>"``: enough to attach from any kernel.
 RunHandle = NewType("RunHandle", str)
 
 
 class RunState(str, enum.Enum):
-    """Where a run is in its life."""
+    """State of a run."""
 
     PREPARING = "preparing"  #: being checked and packed in the kernel
     QUEUED = "queued"  #: accepted by the target, waiting for a slot
     RUNNING = "running"  #: its process runs
-    FINALIZING = "finalizing"  #: its process ended; left-overs are removed
+    FINALIZING = "finalizing"  #: its process ended; left-over processes and files are removed
     COMPLETED = "completed"  #: exit code 0
-    FAILED = "failed"  #: any other end of its own
-    CANCELED = "canceled"  #: ended because somebody asked for it
-    LOST = "lost"  #: the target says that nobody watches it any more
+    FAILED = "failed"  #: any other end without a cancel request
+    CANCELED = "canceled"  #: ended by a cancel request
+    LOST = "lost"  #: the target reports that the run has no supervisor any more
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether the state is final."""
         return self in _TERMINAL
 
 
@@ -52,10 +52,10 @@ _RANK = {
 
 
 def advances(old: RunState, new: RunState) -> bool:
-    """Whether an observer may go from `old` to `new`.
+    """Return whether an observed run may go from `old` to `new`.
 
-    Observers may miss states but never see time run backwards. Terminal states
-    absorb; the one way back is ``RUNNING -> QUEUED`` (pre-emption).
+    Observers may miss states but states never go backward. Terminal states
+    are final; the one way back is ``RUNNING -> QUEUED`` (preemption).
     """
     if old.terminal or old is new:
         return False
@@ -65,14 +65,14 @@ def advances(old: RunState, new: RunState) -> bool:
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """One stretch of a run's life.
+    """One phase of a run.
 
     Attributes
     ----------
     start, end
         Unix seconds; `end` is ``None`` while the phase lasts.
     seconds
-        Length by the target's monotonic clock, immune to clock jumps.
+        Duration by the target's monotonic clock, unaffected by clock changes.
     """
 
     name: str
@@ -82,18 +82,18 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to look at a run, or into it while it runs. It holds no secret: who comes has to sign in.
+    """Link to a page about a run, or to a service of a running one. It contains no secret: visitors have to sign in.
 
     Attributes
     ----------
     kind
-        ``studio`` (its page at the service), ``jupyterlab``, ``vscode``, ``tensorboard``, ``ssh``, or ``other``.
+        ``studio`` (the run's page at the service), ``jupyterlab``, ``vscode``, ``tensorboard``, ``ssh``, or ``other``.
     title
-        For people: ``JupyterLab``.
+        Display name: ``JupyterLab``.
     url
-        An ``https`` address; empty where a browser cannot open it.
+        An ``https`` address; empty if a browser cannot open the link.
     hint
-        What to type instead, or why it is not open.
+        Command to type instead, or the reason why the link is not open.
     """
 
     kind: str
@@ -103,7 +103,7 @@ class RunLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend observed of one run, at one moment."""
+    """Status of one run as a backend observed it at one moment."""
 
     state: RunState
     detail: str = ""
@@ -116,11 +116,11 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested: bool = False
     version: int = 0  #: grows with every write of the target
     truth: dict[str, str] = {}  #: whether it used its GPUs: verdict, detail, cause (``agent/telemetry/gpu_usage.py``)
-    cause: dict[str, str] = {}  #: why it failed, of its GPUs: kind, text, action (``agent/supervise/outcome.py``)
+    cause: dict[str, str] = {}  #: failure caused by its GPUs: kind, text, action (``agent/supervise/outcome.py``)
     nodes: int = 1  #: machines it runs on
     ranks: int = 1  #: processes with a log of their own, on all nodes
-    notes: tuple[str, ...] = ()  #: of the target, about its start: a shared GPU, none because of the driver
-    doors: tuple[RunLink, ...] = ()  #: its page first; the others while it runs
+    notes: tuple[str, ...] = ()  #: notes of the target about the start: a shared GPU, no GPU because of the driver
+    doors: tuple[RunLink, ...] = ()  #: links, its page first; the others while it runs
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,10 +135,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""  #: the run folder on the target
     project: str = ""  #: the folder whose ``.amltrain`` holds the MLflow store
     tracking_id: str = ""  #: MLflow run id, 32 hex digits
-    tracking: str = "pending"  #: pending, imported, failed: <why>, direct
-    outputs: dict[str, Any] = {}  #: values of ``--out`` that came home
+    tracking: str = "pending"  #: pending, imported, failed: <reason>, direct
+    outputs: dict[str, Any] = {}  #: values of ``--out`` that were returned
     error: str | None = None  #: one line, for the end of the run
-    notes: tuple[str, ...] = ()  #: what was to be known when it was submitted, one sentence each
+    notes: tuple[str, ...] = ()  #: notes of the submit, one sentence each
     partial: bool = False  #: `spec` has only what lists show of the job; ``Controller.load`` reads the rest
 
     @property
@@ -158,12 +158,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def damaged(self) -> bool:
-        """Whether the run's folder cannot be understood."""
+        """Whether the run's folder cannot be read."""
         return self.status.reason == DAMAGED and self.status.state is RunState.LOST
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether a cancel was asked for; a flag, not a state."""
+        """Whether a cancel was requested; a flag, not a state."""
         return self.status.cancel_requested
 
 

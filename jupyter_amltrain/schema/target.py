@@ -1,4 +1,4 @@
-"""Where jobs run, as data, and what a check of a target finds."""
+"""Compute targets as data, and the result of a target's check."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import msgspec
 
 
 def limits(*, metavar: str = "", advanced: bool = False, **bounds: float) -> msgspec.Meta:
-    """What may stand in a number's field (`ge`, `gt`, `le`, `lt`), and how a form shows it."""
+    """Return metadata of a number's field: its bounds (`ge`, `gt`, `le`, `lt`) and its display in a form."""
     return msgspec.Meta(extra={"metavar": metavar, "advanced": advanced}, **cast(Any, bounds))
 
 
 class ComputeTarget(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """A place that can run jobs. Subclasses add the fields of their backend.
+    """Named target that runs jobs. Subclasses add the fields of their backend.
 
-    Types, limits, defaults and the docstring's `Attributes` of the fields make the flags and the forms
+    Flags and forms are generated from the types, limits, defaults and documented `Attributes` of the fields
     (:mod:`jupyter_amltrain.schema.fields`).
     """
 
-    #: What a person calls such a target, and how one comes to be: ``create``, ``attach``, or not by a person.
+    #: Display name, and the verb that makes such a target: ``create``, ``attach``, or empty for built-in targets.
     title: ClassVar[str] = ""
     verb: ClassVar[str] = ""
 
     name: str
 
     def wrong(self) -> dict[str, str]:
-        """What is wrong with the fields together: a sentence by field."""
+        """Return errors of the combination of fields: a sentence by field."""
         return {}
 
 
@@ -45,23 +45,23 @@ class LocalTarget(ComputeTarget, frozen=True, kw_only=True, tag="local"):
 
 
 class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``%aml_compute test`` found.
+    """Result of ``%aml_compute test``.
 
     Attributes
     ----------
     memory
         Bytes of main memory.
     gpus
-        One mapping a GPU: ``index, name, uuid, memory_total, memory_used``
-        (bytes; ``None`` where the device cannot tell), and ``driver``, ``cuda``: their versions.
+        One mapping per GPU: ``index, name, uuid, memory_total, memory_used``
+        (bytes; ``None`` if the device does not report it), and ``driver``, ``cuda``: their versions.
     gpus_lost
-        GPUs of this boot that cannot be used now: ``index, name, uuid`` (``None`` where nobody knows it), ``reason``.
+        GPUs of this boot that cannot be used now: ``index, name, uuid`` (``None`` if unknown), ``reason``.
     share_gpus
-        Whether every run may be given GPUs on which other processes compute.
+        Whether every run may get GPUs on which other processes compute.
     slots
-        ``{"cpu": {"total", "free"}, "gpu": {"total", "free"}}``; ``lost`` of the GPUs where there are some.
+        ``{"cpu": {"total", "free"}, "gpu": {"total", "free"}}``; ``lost`` of the GPUs if there are lost ones.
     survives
-        What a run outlives here: ``{"kernel": {"answer", "why"}, ...}`` with the
+        Events that a run survives on this target: ``{"kernel": {"answer", "why"}, ...}`` with the
         answers ``yes``, ``no`` and ``unknown``.
     """
 
@@ -85,32 +85,32 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
-    """A target in memory with a scripted life and invented prices: for trying things out, documentation and tests.
+    """A simulated target in memory with invented prices: for trying things out, documentation and tests.
 
     Attributes
     ----------
     size
-        Kind of machine; without one it is a machine that costs nothing and has no start or stop.
+        VM size; without one the machine is free of charge and has no start or stop.
     max_nodes
-        Machines at most; 1 is a single machine that is started and stopped, more are a cluster.
+        Maximum number of nodes; 1 is a single machine that is started and stopped, more are a cluster.
     min_nodes
-        Machines of a cluster that are kept on although nothing runs.
+        Nodes of a cluster to keep running when idle.
     idle_minutes
-        A cluster lets unused machines go after so long.
+        Minutes before an idle node of a cluster is released.
     low_priority
-        Cheaper machines that may be taken away at any time.
+        Cheaper machines that can be preempted at any time.
     provisioning
         Seconds that creating, starting, stopping and scaling take.
     quota
-        Processor cores that may be had; 0 for any number.
+        Quota of processor cores; 0 for no limit.
     fails
-        What does not succeed here.
+        Operation that fails on this target.
     queued
         Seconds that a run stays in the queue.
     running
         Seconds that a run runs.
     exit_code
-        How every run ends.
+        Exit code of every run.
     unreachable
         The target does not answer.
     nodes
@@ -148,5 +148,5 @@ class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
         if self.min_nodes > self.max_nodes:
-            return {"min_nodes": f"{self.min_nodes} is more than there are at most ({self.max_nodes})."}
+            return {"min_nodes": f"{self.min_nodes} is more than the maximum ({self.max_nodes})."}
         return {}

@@ -39,7 +39,7 @@ def test_dry_run_notes_missing_packages(api: Any) -> None:
     found = planned("--target cpu --env AzureML-acpt-pytorch-2.8-cuda12.6", TORCH)
     (note,) = found["notes"]
     assert note.startswith(
-        "The cell imports sklearn; AzureML-acpt-pytorch-2.8-cuda12.6 does not name scikit-learn: --env kernel"
+        "The cell imports sklearn, but AzureML-acpt-pytorch-2.8-cuda12.6 lacks scikit-learn. Use --env kernel"
     )
     assert "notes" not in planned("--target cpu --env AzureML-sklearn-1.5", "import sklearn, mlflow")
     assert f"# {note}\n" in plan("--target cpu --env AzureML-acpt-pytorch-2.8-cuda12.6 --yaml", TORCH)
@@ -54,7 +54,7 @@ def test_submit_notes_missing_packages(api: Any, azure: Azure) -> None:
             DEADLINE
         )
         (note,) = run.record().notes
-        assert "AzureML-sklearn-1.5 does not name torch" in note and f"note: {note}" in repr_of(run)
+        assert "AzureML-sklearn-1.5 lacks torch" in note and f"note: {note}" in repr_of(run)
         run.cancel()
     azure.control("/switch", curated_conda=False)
 
@@ -89,7 +89,7 @@ def test_derived_environment_keeps_packages(api: Any, azure: Azure) -> None:
     assert all(word in sent["condaFile"] for word in words)
     # What the service tells of it is what is judged, before and at the submit.
     (note,) = planned(f"--target cpu --env {name}", TORCH)["notes"]
-    assert note.startswith("The cell imports torch; CliV2AnonymousEnvironment does not name torch")
+    assert note.startswith("The cell imports torch, but CliV2AnonymousEnvironment lacks torch")
     run = submit(f"--target cpu --env {name}", "print(1)\nimport torch").accepted(DEADLINE)
     assert len(run.record().notes) == 1
     run.cancel()

@@ -76,13 +76,14 @@ def test_deleted_workspace_marks_run_lost(azure: Azure, tmp_path: Path) -> None:
             assert re.search(r"ml-dev|lab", said) and re.search(r"no |not found|gone", said, re.I), said
         until(lambda: run.run.status.state.value == "lost", "that the run is lost", 30)
         assert re.fullmatch(
-            rf"{run.handle} is lost: the workspace ml-dev was deleted at Azure\. Its log as far as it was read is kept:"
-            rf" %aml_runs logs {run.handle}\. Another workspace: %aml_compute connect\. Submit it again\.",
+            rf"{run.handle} is lost: the workspace ml-dev was deleted at Azure\. The part of the log that was read"
+            rf" is kept: %aml_runs logs {run.handle}\."
+            r" Connect another workspace: %aml_compute connect\. Submit it again\.",
             run.run.error,
         ), run.run.error
         assert "line 1\n" in desk.good(f"%aml_runs logs {run.handle}").text  # what came home stays
-        assert "There is no workspace 'ml-dev' at Azure (any more)" in desk.good("%aml_compute list").text
+        assert "Azure has no workspace 'ml-dev'" in desk.good("%aml_compute list").text
         api.close()
         said = desk.bad(f"%aml_runs attach {run.handle}")
-        path = re.search(r"The log of homeless-\w+ as far as it was seen is kept: (\S+) ", said)
+        path = re.search(r"log of homeless-\w+ that was read is kept: (\S+) ", said)
         assert path and "line 1\n" in Path(path[1]).expanduser().read_text(), said

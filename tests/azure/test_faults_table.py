@@ -56,10 +56,10 @@ FORBIDDEN = arm(
     " scope is invalid.",
 )
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "401": ({"status": 401, "body": arm("ExpiredAuthenticationToken")}, r"does not accept the sign-in.* Sign in"),
+    "401": ({"status": 401, "body": arm("ExpiredAuthenticationToken")}, r"rejected the sign-in.* Sign in"),
     "403": ({"status": 403, "body": FORBIDDEN}, r"lacks? the permission Microsoft\.\S+ on 'ml-dev'\. \S+"),
-    "409": ({"status": 409, "body": arm("Conflict")}, r"another change goes on.* Try again in a minute"),
-    "429": ({"status": 429, "body": arm("TooManyRequests")}, r"no more requests .* Try again then"),
+    "409": ({"status": 409, "body": arm("Conflict")}, r"another change is in progress.* Try again in a minute"),
+    "429": ({"status": 429, "body": arm("TooManyRequests")}, r"throttling requests.* Try again later"),
     "500": ({"status": 500, "body": arm("InternalServerError")}, r"server error \(500.* Try again"),
     "503": ({"status": 503, "body": "<html>Service Unavailable</html>"}, r"server error \(503\).* Try again"),
     "cut": ({"cut": 0}, r"connection to Azure.* was cut\. \S+"),
@@ -213,13 +213,13 @@ def test_long_retry_after_fails_at_once_and_is_kept(desk: Desk, monkeypatch: pyt
     monkeypatch.setenv("AMLTRAIN_AZURE_PATIENCE", "0.5")
     wait = {"status": 429, "headers": {"Retry-After": "2"}}
     desk.azure.control("/fault", match=STAGES["list"].hits, times=1, **wait)
-    assert re.search(r"It asks to wait 2 s\. Try again then", desk.bad(STAGES["list"].cell))
+    assert re.search(r"asks to wait 2 s\. Try again later", desk.bad(STAGES["list"].cell))
     desk.jobs()
-    assert re.search(r"It asks to wait \d s", desk.bad(STAGES["list"].cell))
+    assert re.search(r"asks to wait \d s", desk.bad(STAGES["list"].cell))
     assert not [w for w in desk.wire() if w["path"].endswith("/jobs")]
     until(lambda: desk.cell(STAGES["list"].cell).error is None)
     desk.azure.control("/fault", match=STAGES["put"].hits, times=1, **wait)
-    assert "It asks to wait 2 s" in desk.bad("%%aml_submit --name patient\nprint('patient')")
+    assert "asks to wait 2 s" in desk.bad("%%aml_submit --name patient\nprint('patient')")
 
 
 def test_azure_errors_leak_no_secret(desk: Desk) -> None:

@@ -74,7 +74,7 @@ def test_yaml_invalid_file_error_is_one_line(api: Any, folder: Path) -> None:
     (folder / "bad.yml").write_text("command: echo\nenviroment: azureml:mine:1\n")
     with pytest.raises(SpecError) as error:
         plan(f"{folder}/bad.yml --target cpu")
-    said = "bad.yml line 2, enviroment: the schema of type: command has no such key. Did you mean environment?"
+    said = "bad.yml line 2, enviroment: unknown key in the schema of type: command. Did you mean environment?"
     assert str(error.value) == said
     assert said in refused(f"{folder}/bad.yml --target cpu")
 

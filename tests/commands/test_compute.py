@@ -158,7 +158,7 @@ def test_compute_create_failure_is_raised_and_listed(api: Any) -> None:
         typed("create bad --kind fake --size cpu-4 --fails create --yes --wait")
     assert "failed" in table()[-1] and "used up" in table()[-1]
     assert typed("delete bad") == "bad is deleted."
-    with pytest.raises(CommandError, match="--kind: There is no kind of target 'fak' here. Did you mean fake"):
+    with pytest.raises(CommandError, match="--kind: Unknown kind of target 'fak'. Did you mean fake"):
         typed("create bad --kind fak")
     with pytest.raises(CommandError, match="'local' does not support delete"):
         typed("delete local --yes")
@@ -171,7 +171,7 @@ def test_compute_api_functions_manage_targets(api: Any) -> None:
     assert api.stop_target("one") == "one is stopped."
     assert api.start_target("one", confirmed=True) == "one is started."
     assert api.create_target("one", "fake", size="cpu-4").startswith("one already exists")
-    with pytest.raises(CommandError, match="size: 'cpu-5' is none of the choices. Did you mean cpu-4"):
+    with pytest.raises(CommandError, match="size: 'cpu-5' is not one of the choices. Did you mean cpu-4"):
         api.create_target("two", "fake", size="cpu-5")
     with pytest.raises(CommandError, match="does not support scale"):
         api.scale_target("one", 2)

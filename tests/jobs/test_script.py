@@ -111,8 +111,8 @@ def test_json_param_round_trip_is_equal(value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["learning-rate", "class", "1st", ""])
-def test_param_with_invalid_name_is_refused(name: str) -> None:
-    with pytest.raises(CommandError, match=r"is not a variable name\. Try: --param \w+=") as caught:
+def test_a_parameter_has_a_variable_name(name: str) -> None:
+    with pytest.raises(CommandError, match=r" is not a variable name\. Try: --param \w+=") as caught:
         script.from_cell("x = 1", params={name: 1})
     hinted = caught.value.hint.split()[-1].partition("=")[0]
     script.from_cell("x = 1", params={hinted: 1})

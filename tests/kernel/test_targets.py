@@ -194,15 +194,15 @@ def test_unsupported_operation_is_refused(
     [
         ("x", "fake", {}, "name", "'x' is not a valid name"),
         ("a b", "fake", {}, "name", "is not a valid name"),
-        ("local", "fake", {}, "name", "'local' is this machine"),
+        ("local", "fake", {}, "name", "'local' is reserved"),
         ("", "fake", {}, "name", "A name is missing"),
         ("one", "fake", {"size": "cpu-4"}, "name", "There is a target 'one' already, with other settings (size)"),
-        ("new", "fak", {}, "kind", "There is no kind of target 'fak' here. Did you mean fake?"),
-        ("new", "", {}, "kind", "A kind of target is missing. There are: fake, amlcompute"),
-        ("new", "local", {}, "kind", "There is no kind of target 'local' here."),
+        ("new", "fak", {}, "kind", "Unknown kind of target 'fak'. Did you mean fake?"),
+        ("new", "", {}, "kind", "A kind of target is missing. Available: fake, amlcompute"),
+        ("new", "local", {}, "kind", "Unknown kind of target 'local'."),
         ("new", "fake", {"size": "gpu-v10"}, "size", "Did you mean gpu-v100"),
         ("new", "fake", {"max_nodes": -1}, "max_nodes", "-1 is not a whole number from 1 to 20."),
-        ("new", "fake", {"colour": "red"}, "colour", "There is no field 'colour' here."),
+        ("new", "fake", {"colour": "red"}, "colour", "Unknown field 'colour'."),
     ],
 )
 def test_create_with_invalid_value_is_refused_by_field(
@@ -220,7 +220,7 @@ def test_scale_with_invalid_nodes_is_refused(kernel: Kernel, nodes: Any) -> None
     done = kernel.act("scale", "big", values={"nodes": nodes}, confirmed=True)
     assert list(done.errors) == ["nodes" if nodes is not None else ""] and not done.accepted
     wrong = kernel.act("scale", "big", values={"nodes": 1, "node": 1}, confirmed=True).errors
-    assert wrong == {"node": "There is no field 'node' here. Did you mean min_nodes or max_nodes?"}
+    assert wrong == {"node": "Unknown field 'node'. Did you mean min_nodes or max_nodes?"}
 
 
 def test_create_of_existing_equal_target_is_accepted(kernel: Kernel) -> None:

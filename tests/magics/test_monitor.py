@@ -61,4 +61,4 @@ def test_require_gpu_flags_reach_job(ip: InteractiveShell, cell: Cell, fails: Fa
     spec = ip.user_ns["run"].spec
     assert (spec.require_gpu, spec.gpu_grace) == ("warn", 120.0)
     assert "stop" in str(fails("%%aml_submit --require-gpu maybe\npass"))
-    assert "owns no GPU" in str(fails("%%aml_submit --require-gpu stop --gpus 0\npass"))
+    assert "no GPU to use" in str(fails("%%aml_submit --require-gpu stop --gpus 0\npass"))

@@ -56,16 +56,16 @@ def test_azure_target_with_valid_fields_is_accepted() -> None:
     [
         (AmlComputeTarget, "gpu_cluster", {"size": "x"}, "name", "For example gpu-cluster."),
         (AmlComputeTarget, "gpu_1", {"size": "x", "compute": "1"}, "compute", "3 to 24 letters"),
-        (AmlComputeTarget, "gpu", {}, "size", "This must be given."),
-        (AmlComputeTarget, "gpu", {"size": "x", "min_nodes": 2}, "min_nodes", "more than there are at most (1)"),
-        (AmlComputeTarget, "gpu", {"size": "x", "vnet": "v"}, "subnet", "Name the subnet"),
-        (AmlComputeTarget, "gpu", {"size": "x", "subnet": "s"}, "vnet", "whole resource id"),
+        (AmlComputeTarget, "gpu", {}, "size", "This field is required."),
+        (AmlComputeTarget, "gpu", {"size": "x", "min_nodes": 2}, "min_nodes", "more than the maximum (1)"),
+        (AmlComputeTarget, "gpu", {"size": "x", "vnet": "v"}, "subnet", "Give the subnet"),
+        (AmlComputeTarget, "gpu", {"size": "x", "subnet": "s"}, "vnet", "full resource id"),
         (AmlComputeTarget, "gpu", {"size": "x", "ssh_user": "me"}, "ssh_key_file", "public key"),
         (AmlComputeTarget, "gpu", {"size": "x", "ssh_key_file": "k"}, "ssh_user", "administrator"),
         (AmlComputeTarget, "gpu", {"size": "x", "identity": "me"}, "identity", "neither system nor"),
         (InstanceTarget, "gpu-1", {"size": "x"}, "name", "For example gpu1."),
         (InstanceTarget, "gpu", {"size": "x", "schedule_stop": "25:00"}, "schedule_stop", "Write 18:30"),
-        (InstanceTarget, "gpu", {"size": "x", "idle_shutdown": 5}, "idle_shutdown", "15 minutes at the earliest"),
+        (InstanceTarget, "gpu", {"size": "x", "idle_shutdown": 5}, "idle_shutdown", "15 minutes"),
         (MachineTarget, "box", {"resource_id": "box"}, "resource_id", "is not a resource id"),
         (
             MachineTarget,
@@ -75,7 +75,7 @@ def test_azure_target_with_valid_fields_is_accepted() -> None:
             "not a virtual machine",
         ),
         (MachineTarget, "box", {"resource_id": MACHINE, "ssh_user": "me"}, "password_from", "--ssh-key-file"),
-        (ServerlessTarget, "less", {"size": "x", "tier": "Cheap"}, "tier", "none of the choices"),
+        (ServerlessTarget, "less", {"size": "x", "tier": "Cheap"}, "tier", "not one of the choices"),
     ],
 )
 def test_azure_target_with_invalid_field_is_refused(
@@ -87,7 +87,7 @@ def test_azure_target_with_invalid_field_is_refused(
 def test_secret_in_target_field_is_not_repeated_in_error() -> None:
     found = wrong(DatabricksTarget, resource_id=f"{PROVIDERS}Microsoft.Databricks/workspaces/d", token_from="dapi-12!x")
     assert list(found) == ["token_from"] and "dapi" not in found["token_from"]
-    assert "Name the environment variable" in wrong(DatabricksTarget, resource_id=MACHINE)["token_from"]
+    assert "Give the environment variable" in wrong(DatabricksTarget, resource_id=MACHINE)["token_from"]
 
 
 def test_retired_kind_names_replacement() -> None:

@@ -79,8 +79,8 @@ def test_typed_and_form_values_give_equal_target() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("size", "gpu-v10", "'gpu-v10' is none of the choices. Did you mean gpu-v100"),
-        ("size", "zzz", "There are: cpu-4, cpu-32, gpu-v100, gpu-8xa100, gpu-8xh100."),
+        ("size", "gpu-v10", "'gpu-v10' is not one of the choices. Did you mean gpu-v100"),
+        ("size", "zzz", "Available: cpu-4, cpu-32, gpu-v100, gpu-8xa100, gpu-8xh100."),
         ("max_nodes", 21, "21 is not a whole number from 1 to 20."),
         ("max_nodes", "21", "21 is not a whole number from 1 to 20."),
         ("max_nodes", -1, "-1 is not a whole number from 1 to 20."),
@@ -93,9 +93,9 @@ def test_typed_and_form_values_give_equal_target() -> None:
         ("queued", "1e999", "is not a number from 0."),
         ("exit_code", "x", "'x' is not a whole number."),
         ("low_priority", "maybe", "'maybe' is neither true nor false."),
-        ("min_nodes", 3, "3 is more than there are at most (1)."),
-        ("maxnodes", 3, "There is no field 'maxnodes' here. Did you mean max_nodes"),
-        ("kind", "local", "There is no field 'kind' here."),
+        ("min_nodes", 3, "3 is more than the maximum (1)."),
+        ("maxnodes", 3, "Unknown field 'maxnodes'. Did you mean max_nodes"),
+        ("kind", "local", "Unknown field 'kind'."),
     ],
 )
 def test_target_field_invalid_error_is_one_sentence(field: str, value: Any, sentence: str) -> None:
@@ -108,12 +108,12 @@ def test_text_limits_and_required_fields_are_checked() -> None:
     for host, sentence in {
         "a": "too short: 2 characters at least",
         "abcdef": "too long: 5 characters at most",
-        "ABC": "is not of the form",
+        "ABC": "does not match the pattern",
         "": "too short",
     }.items():
         assert sentence in checked(Sample, "s1", {"host": host})[1]["host"]
-    assert checked(Sample, "s1", {})[1] == {"host": "This must be given."}
-    assert "is not a text" in checked(Sample, "s1", {"host": 3})[1]["host"]
+    assert checked(Sample, "s1", {})[1] == {"host": "This field is required."}
+    assert "is not text" in checked(Sample, "s1", {"host": 3})[1]["host"]
     assert "from" not in checked(Sample, "s1", {"host": "abc", "high": 2})[1]["high"]
     assert set(checked(Sample, "!", {"host": "A", "low": 10, "mode": "?"})[1]) == {"name", "host", "low", "mode"}
     assert "is not a list" in checked(Sample, "s1", {"host": "abc", "tags": {"a": 1}})[1]["tags"]

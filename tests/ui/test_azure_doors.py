@@ -48,7 +48,7 @@ def test_run_links_are_shown_in_panel_and_menu(browser: Browser, place: tuple[Az
         for title in ("JupyterLab", "TensorBoard"):
             link = doors.get_by_role("link", name=title)
             expect(link).to_have_attribute("href", re.compile(r"https://\S+\.nodes\.azureml\.ms"), timeout=MS)
-    expect(output.locator(".jp-AmlRun-notes")).to_contain_text("does not name scikit-learn")
+    expect(output.locator(".jp-AmlRun-notes")).to_contain_text("lacks scikit-learn")
     output.scroll_into_view_if_needed()
     menu = panel.menu(handle)
     for title in ("Azure ML Studio", "JupyterLab", "TensorBoard"):

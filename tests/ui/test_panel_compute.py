@@ -101,7 +101,7 @@ def test_target_create_by_form_and_delete(notebook: NotebookPage, panel: PanelPa
     panel.settle()
     panel.page.screenshot(path=shots / "compute-new-wrong.png")
     panel.fill(form, name="made", max_nodes="2", min_nodes="3", quota="", provisioning="1.5")
-    expect(panel.error(form, "min_nodes")).to_contain_text("more than there are at most", timeout=MS)
+    expect(panel.error(form, "min_nodes")).to_contain_text("more than the maximum", timeout=MS)
     expect(panel.error(form, "name")).to_be_hidden(timeout=MS)
     panel.fill(form, min_nodes="1")
     same = "%aml_compute create made --kind fake --size gpu-v100 --max-nodes 2 --min-nodes 1 --provisioning 1.5"
@@ -169,7 +169,7 @@ def test_target_start_and_stop_one_at_a_time(panel: PanelPage, notebook: Noteboo
     row = panel.expand("box")
     expect(row).to_have_attribute("data-state", "ready", timeout=MS)
     expect(panel.act("box", "start")).to_have_attribute("aria-disabled", "true")
-    expect(panel.act("box", "start")).to_have_attribute("title", "It runs already.")
+    expect(panel.act("box", "start")).to_have_attribute("title", "The machine is already running.")
     panel.act("box", "stop").click()
     expect(row).to_have_attribute("data-state", "stopping", timeout=MS)
     # What cannot be done meanwhile says so, whoever asks.

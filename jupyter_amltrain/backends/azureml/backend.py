@@ -1,6 +1,6 @@
 """The backend of one compute of an Azure ML workspace: submits, reads and cancels its jobs.
 
-The kernel's half: it asks the service process and reads mirrors.
+The kernel's part: it sends requests to the service process and reads mirrors.
 """
 
 from __future__ import annotations
@@ -39,128 +39,128 @@ from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
 
-#: A dry run waits no longer for the packages of an environment.
+#: Seconds that a dry run waits for the packages of an environment.
 ENVIRONMENT_TIMEOUT_S = 20.0
 
 
 async def submit_with_recovery(
     ask: Callable[..., Awaitable[Any]], op: str, name: str, silence: float, **payload: Any
 ) -> Any:
-    """Have the Azure process submit a job.
+    """Submit a job in the Azure process.
 
-    When that process ends in the middle, the service is asked by the next one whether it has the job: a job
-    that bills is never taken for one that was refused.
+    If that process ends during the request, the next one checks whether the service has the job: a job
+    that is billed is never reported as rejected.
 
     Parameters
     ----------
     ask
         :meth:`.compute.AzureCompute.ask`.
     name
-        Of the job, which no other has.
+        Unique name of the job.
     silence
-        Seconds without news until it is given up.
+        Seconds without an event before the submit is given up.
 
     Raises
     ------
     TargetUnreachable
         The process ended before the service had the job.
     SubmitUnsure
-        Nobody answers within half a minute (``AMLTRAIN_AZURE_UNSURE``, seconds).
+        There was no reply within half a minute (``AMLTRAIN_AZURE_UNSURE``, seconds).
     """
     testing.hit("kernel_before_submit")
     try:
-        made = await ask(op, None, silence, **payload)
+        submitted = await ask(op, None, silence, **payload)
     except Unanswered as error:
-        made = await _found(ask, name, error)
+        submitted = await _recover_submit(ask, name, error)
     testing.hit("kernel_after_submit")
-    return made
+    return submitted
 
 
-async def _found(ask: Callable[..., Awaitable[Any]], name: str, error: Unanswered) -> dict[str, Any]:
-    until = time.monotonic() + float(os.environ.get("AMLTRAIN_AZURE_UNSURE") or 30)
-    absent = 0
+async def _recover_submit(ask: Callable[..., Awaitable[Any]], name: str, error: Unanswered) -> dict[str, Any]:
+    deadline = time.monotonic() + float(os.environ.get("AMLTRAIN_AZURE_UNSURE") or 30)
+    absent_count = 0
     while True:
         try:
-            found = await ask("jobs.get", name=name)
-        except TargetError as silent:
-            if time.monotonic() > until:
+            job = await ask("jobs.get", name=name)
+        except TargetError as no_reply:
+            if time.monotonic() > deadline:
                 raise SubmitUnsure(
-                    f"{error.message} Whether {name} was accepted is not known.",
-                    hint="When Azure answers again, %aml_runs lists it if it was; look there first.",
-                ) from silent
+                    f"{error.message} It is not known whether {name} was accepted.",
+                    hint="When Azure responds again, check with %aml_runs before you submit it again.",
+                ) from no_reply
         else:
-            if found is not None:
-                return {"name": name, "created": found["row"].get("created")}
-            absent += 1
-            if absent > 1:  # a request that was on its way when the process ended has arrived by now
+            if job is not None:
+                return {"name": name, "created": job["row"].get("created")}
+            absent_count += 1
+            if absent_count > 1:  # a request in flight when the process ended has arrived by now
                 raise TargetUnreachable(f"{error.message} {name} was not submitted.", hint="Submit it again.")
         await asyncio.sleep(min(1.0, poll_interval()))
 
 
-#: Seconds that a monitor lives after the last call.
+#: Seconds after the last call until a monitor ends.
 MONITOR_LIFETIME_S = 30.0
-#: Poll intervals between two requests to Azure Monitor, which has one value a minute.
+#: Poll intervals between two requests to Azure Monitor, which has one value per minute.
 MONITOR_POLL_INTERVALS = 15.0
 
 
 class _Watch:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.asked = time.monotonic()
-        self.read = -1e9
+        self.requested_at = time.monotonic()
+        self.read_at = -1e9
         self.since = time.time() - 1800
 
 
 class MachineMonitors:
-    """Monitors of the machines of a compute without a run, from Azure Monitor: one value a minute."""
+    """Monitors of a compute's machines without a run, from Azure Monitor: one value per minute."""
 
     def __init__(self, compute: AzureCompute) -> None:
         self._compute = compute
         self._watches: dict[str, _Watch] = {}
 
     async def begin(self, monitor_id: str, gpus: Sequence[int] | None) -> str:
-        """Watch, or go on doing so; the monitor's folder.
+        """Start or continue a monitor; return its folder.
 
         Raises
         ------
         CommandError
-            There is no such GPU in its machines.
+            The machines have no GPU with a requested index.
         """
         compute = self._compute
         size = compute.size()
-        there = range(int(size.gpus or 0)) if size is not None else range(16)
+        indices = range(int(size.gpus or 0)) if size is not None else range(16)
         for index in gpus or ():
-            if index not in there:
-                listed = f"There are: {', '.join(map(str, there))}." if there else "There is none."
+            if index not in indices:
+                listed = f"Available: {', '.join(map(str, indices))}." if indices else "It has no GPU."
                 raise CommandError(f"There is no GPU {index} on this machine. {listed}")
         watch = self._watches.get(monitor_id)
-        if watch is None or time.monotonic() - watch.asked > MONITOR_LIFETIME_S:
+        if watch is None or time.monotonic() - watch.requested_at > MONITOR_LIFETIME_S:
             root, name = compute.root.path, compute.workspace().name
             folder = mirror_store.folder_of(root, name, "monitors") / monitor_id
             await compute.loop.offload(lambda: mirror_store.remove(folder))
             watch = self._watches[monitor_id] = _Watch(folder)
-        watch.asked = time.monotonic()
+        watch.requested_at = time.monotonic()
         return str(watch.folder)
 
     async def fresh(self, monitor_id: str) -> Path | None:
         """Return the folder of a monitor, up to date; ``None`` when it has ended."""
         watch = self._watches.get(monitor_id)
-        if watch is None or time.monotonic() - watch.asked > MONITOR_LIFETIME_S:
+        if watch is None or time.monotonic() - watch.requested_at > MONITOR_LIFETIME_S:
             self._watches.pop(monitor_id, None)
             return None
-        if time.monotonic() - watch.read >= MONITOR_POLL_INTERVALS * poll_interval():
-            watch.read = time.monotonic()
-            found: dict[str, Any] = await self._compute.ask(
+        if time.monotonic() - watch.read_at >= MONITOR_POLL_INTERVALS * poll_interval():
+            watch.read_at = time.monotonic()
+            result: dict[str, Any] = await self._compute.ask(
                 "monitor.metrics",
                 compute=self._compute.azure.compute_name,
                 since=watch.since,
                 folder=str(watch.folder),
             )
-            watch.since = max(watch.since, float(found.get("until") or 0))
+            watch.since = max(watch.since, float(result.get("until") or 0))
         return watch.folder
 
     async def stop(self, monitor_id: str) -> None:
-        """End one; no error when there is none."""
+        """End a monitor; no error if it does not exist."""
         watch = self._watches.pop(monitor_id, None)
         if watch is not None:
             await self._compute.loop.offload(lambda: mirror_store.remove(watch.folder))
@@ -170,7 +170,7 @@ _SURVIVES = {"answer": "yes", "why": "the job runs in Azure"}
 
 
 class AzureBackend(Backend, Provisioner):
-    """One compute of a workspace."""
+    """Backend of one compute of an Azure ML workspace."""
 
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
     sends_code = True
@@ -186,14 +186,14 @@ class AzureBackend(Backend, Provisioner):
 
     @property
     def target(self) -> ComputeTarget:
-        """How the compute is stored; an operation on it may change that."""
+        """The stored target; an operation on the compute may change it."""
         return self.compute.target
 
     @target.setter
     def target(self, target: ComputeTarget) -> None:
         self.compute.target = target
 
-    # ---- what it is
+    # ---- target
 
     def _place(self, arm_id: str) -> job_body.Place:
         target, size = self.compute.azure, self.compute.size()
@@ -212,14 +212,14 @@ class AzureBackend(Backend, Provisioner):
         target = self.compute.azure
         state = await self.state()
         if state.state == "failed":
-            hint = "" if self.compute.is_missing else "See: %aml_compute list"  # its detail says what to type
+            hint = "" if self.compute.is_missing else "See: %aml_compute list"  # the detail has the command
             raise TargetError(state.detail, hint=hint).about(repr(target.name))
-        most = state.max_nodes or 1
-        queued, running = await self._counted()
+        max_nodes = state.max_nodes or 1
+        queued, running = await self._count_jobs()
         gpus = int(state.gpus or 0)
-        slots = {"cpu": {"total": most, "free": max(0, most - running)}}
+        slots = {"cpu": {"total": max_nodes, "free": max(0, max_nodes - running)}}
         if gpus:
-            slots["gpu"] = {"total": most * gpus, "free": max(0, most - running) * gpus}
+            slots["gpu"] = {"total": max_nodes * gpus, "free": max(0, max_nodes - running) * gpus}
         return TargetInfo(
             target=target.name,
             kind=self.compute.kind,
@@ -234,17 +234,17 @@ class AzureBackend(Backend, Provisioner):
             detail=state.detail or f"{state.size}, {state.state}",
         )
 
-    async def _counted(self) -> tuple[int, int]:
-        found = await self.jobs.listed(())
-        words = [azure_status.status_of(job["row"]) for job in found["jobs"]]
-        running = sum(status is not None and status.state is RunState.RUNNING for status in words)
+    async def _count_jobs(self) -> tuple[int, int]:
+        listing = await self.jobs.listed(())
+        statuses = [azure_status.status_of(job["row"]) for job in listing["jobs"]]
+        running = sum(status is not None and status.state is RunState.RUNNING for status in statuses)
         waiting = (RunState.QUEUED, RunState.PREPARING)
-        return sum(status is not None and status.state in waiting for status in words), running
+        return sum(status is not None and status.state in waiting for status in statuses), running
 
     # ---- submitting
 
     def completed(self, spec: JobSpec) -> JobSpec:
-        """See :meth:`Backend.completed`: its environment, and what ``--env kernel`` means here."""
+        """See :meth:`Backend.completed`; fills in the environment and the packages of ``--env kernel``."""
         size = self.compute.size(spec.resources.instance_type)
         return environments.completed(spec, str(getattr(self.target, "env", "")), bool(size and size.gpus))
 
@@ -257,7 +257,7 @@ class AzureBackend(Backend, Provisioner):
         return ""
 
     def _check(self, spec: JobSpec) -> None:
-        """Raise :class:`SpecError` where this kind of compute cannot run a job."""
+        """Raise :class:`SpecError` if this kind of compute cannot run a job."""
         kind, resources = self.compute.kind, spec.resources
         if spec.job_type:
             reasons = [job_support.unsupported_type_reason(kind, spec.job_type)]
@@ -297,7 +297,7 @@ class AzureBackend(Backend, Provisioner):
         return await self._loop.offload(judged)
 
     async def notes(self, plan: Plan) -> Sequence[str]:
-        """See :meth:`Backend.notes`: the service is asked what is in an environment of the workspace's own."""
+        """See :meth:`Backend.notes`; fetches the contents of the workspace's own environments."""
         environment = plan.request.get("environment")
         if not isinstance(environment, Mapping) or not environments.unjudged(environment):
             return plan.notes
@@ -319,12 +319,12 @@ class AzureBackend(Backend, Provisioner):
         return job_body.tags_of(spec, self.target.name, __version__)
 
     async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
-        """See :meth:`Backend.launch`. The submitter's environment does not travel to Azure."""
+        """See :meth:`Backend.launch`. The submitter's environment is not sent to Azure."""
         spec, name = plan.spec, job_body.job_name(plan.run_id)
         place = self._place(self.compute.workspace().arm_id)
         if spec.job_type:
             payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
-            return await self._launched(
+            return await self._record_launch(
                 plan, await submit_with_recovery(self.compute.ask, "jobs.yaml", name, OPERATION_TIMEOUT_S, job=payload)
             )
         body = job_body.body_of(spec, place, "")
@@ -343,28 +343,30 @@ class AzureBackend(Backend, Provisioner):
             },
             "git": spec.source or spec.notebook_dir,
         }
-        made = await submit_with_recovery(
+        submitted = await submit_with_recovery(
             self.compute.ask, "jobs.submit", name, OPERATION_TIMEOUT_S, job=job, files=plan.snapshot.files
         )
-        run = await self._launched(plan, made)
+        run = await self._record_launch(plan, submitted)
         notes = plan.notes
-        if conda := str(made.get("conda") or ""):  # what the service says of it counts
+        if conda := str(submitted.get("conda") or ""):  # the service's own description takes precedence
             notes = await self.environment_notes(spec, plan.snapshot, environment, conda)
         return msgspec.structs.replace(run, notes=notes)
 
-    async def _launched(self, plan: Plan, made: Mapping[str, Any]) -> Run:
-        """The service has the job."""
-        spec, name = plan.spec, str(made["name"])
+    async def _record_launch(self, plan: Plan, submitted: Mapping[str, Any]) -> Run:
+        """Create the mirror and the run of a job that the service has accepted."""
+        spec, name = plan.spec, str(submitted["name"])
         self.jobs.accepted(name)
-        created = float(made.get("created") or time.time())
+        created = float(submitted.get("created") or time.time())
         folder = self.jobs.folder(name)
         digest = plan.snapshot.digest
         await self._loop.offload(lambda: mirror_store.begin(folder, name, spec, created, digest))
-        page = ({"kind": "studio", "title": "Azure ML studio", "url": url} for url in [made.get("studio_url")] if url)
-        status = RunStatus(state=RunState.QUEUED, doors=azure_status.doors_of({"doors": list(page)}))
+        links = (
+            {"kind": "studio", "title": "Azure ML studio", "url": url} for url in [submitted.get("studio_url")] if url
+        )
+        status = RunStatus(state=RunState.QUEUED, doors=azure_status.doors_of({"doors": list(links)}))
         return self.jobs.make_run(name, spec, status, created, folder)
 
-    # ---- acting
+    # ---- cancel and delete
 
     async def cancel(self, run_id: str) -> None:
         """See :meth:`Backend.cancel`."""
@@ -372,7 +374,7 @@ class AzureBackend(Backend, Provisioner):
         self.jobs.refresh(run_id)
 
     async def delete(self, run_id: str) -> None:
-        """See :meth:`Backend.delete`: the job is archived at the service, which deletes none."""
+        """See :meth:`Backend.delete`; archives the job at the service, which does not delete jobs."""
         row = (await self.compute.ask("jobs.poll", names=[run_id])).get(run_id)
         if row is not None:
             status = azure_status.status_of(row)
@@ -395,13 +397,13 @@ class AzureBackend(Backend, Provisioner):
                 return Chunk(b"", max(0, offset))
         else:
             folder = self.jobs.folder(run_id)
-            if offset >= 0:  # what is here need not wait for what may follow
-                here = await self._loop.offload(lambda: mirror_store.read(folder, stream, offset, limit))
-                if here[0]:
-                    return Chunk(*here)
+            if offset >= 0:  # return available bytes without waiting for new ones
+                available = await self._loop.offload(lambda: mirror_store.read(folder, stream, offset, limit))
+                if available[0]:
+                    return Chunk(*available)
             await self.jobs.fresh(run_id)
-        there = folder
-        return Chunk(*await self._loop.offload(lambda: mirror_store.read(there, stream, offset, limit)))
+        mirror = folder
+        return Chunk(*await self._loop.offload(lambda: mirror_store.read(mirror, stream, offset, limit)))
 
     async def children(self, run_id: str) -> ChildRuns:
         """See :meth:`Backend.children`."""
@@ -409,7 +411,7 @@ class AzureBackend(Backend, Provisioner):
         return await self._loop.offload(lambda: mirror_store.children(folder))
 
     async def read_child(self, run_id: str, child: str, offset: int, limit: int = 1 << 20) -> Chunk:
-        """See :meth:`Backend.read_child`: its log is fetched when somebody reads it."""
+        """See :meth:`Backend.read_child`; fetches the child's log on demand."""
         runs = (await self.children(run_id)).runs
         if not any(run.id == child for run in runs) or not job_body.is_job_name(child):
             raise CommandError(f"{make_handle(self.target.name, run_id)} has no step or trial {child[:80]!r}.")
@@ -422,9 +424,9 @@ class AzureBackend(Backend, Provisioner):
         return Chunk(*await self._loop.offload(lambda: mirror_store.read(folder, "log", offset, limit)))
 
     async def local_copy(self, run_id: str, path: str = "") -> str | None:
-        """See :meth:`Backend.local_copy`: of what has been fetched of a job."""
-        place = self.jobs.folder(run_id) / path
-        return str(place) if await self._loop.offload(place.exists) else None
+        """See :meth:`Backend.local_copy`; covers the files that have been fetched."""
+        file = self.jobs.folder(run_id) / path
+        return str(file) if await self._loop.offload(file.exists) else None
 
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""
@@ -435,15 +437,15 @@ class AzureBackend(Backend, Provisioner):
         await self.jobs.fresh(run_id)
         folder, handle = self.jobs.folder(run_id), make_handle(self.target.name, run_id)
         data = await self._loop.offload(lambda: [mirror_store.output(folder, name) for name in names])
-        return {name: output_of(name, found, handle) for name, found in zip(names, data, strict=True)}
+        return {name: output_of(name, content, handle) for name, content in zip(names, data, strict=True)}
 
     async def download(self, run_id: str, folder: str, progress: Any = None) -> Sequence[str]:
-        """Fetch what a run left in ``./outputs``; the paths of the files."""
-        found = await self.compute.ask("jobs.outputs", progress, OPERATION_TIMEOUT_S, name=run_id, folder=folder)
-        return [str(path) for path in found["files"]]
+        """Download the files in a run's ``./outputs``; return their paths."""
+        result = await self.compute.ask("jobs.outputs", progress, OPERATION_TIMEOUT_S, name=run_id, folder=folder)
+        return [str(path) for path in result["files"]]
 
     async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
-        """See :meth:`Backend.monitor`: one value a minute, some minutes late, as Azure Monitor has them."""
+        """See :meth:`Backend.monitor`; one value per minute from Azure Monitor, some minutes late."""
         monitor_of(f"monitors/{monitor_id}")
         return await self._monitors.begin(monitor_id, gpus)
 
@@ -452,10 +454,10 @@ class AzureBackend(Backend, Provisioner):
         await self._monitors.stop(monitor_id)
 
     async def close(self) -> None:
-        """See :meth:`Backend.close`. The process goes with the loop's link."""
+        """See :meth:`Backend.close`. The loop's client ends the process."""
         self.jobs.watched.clear()
 
-    # ---- its jobs: see JobTracker
+    # ---- jobs: see JobTracker
 
     async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
         """See :meth:`Backend.poll`."""
@@ -485,7 +487,7 @@ class AzureBackend(Backend, Provisioner):
         """See :meth:`Backend.changes`."""
         return self.jobs.changes()
 
-    # ---- its compute: see AzureCompute
+    # ---- compute: see AzureCompute
 
     def inherits(self, past: ComputeTarget) -> bool:
         """See :meth:`Provisioned.inherits`."""
@@ -541,10 +543,10 @@ class AzureBackend(Backend, Provisioner):
 
 
 def _sizes(snapshot: Snapshot) -> dict[str, int]:
-    found = {}
+    sizes = {}
     for name, content in snapshot.files.items():
         try:
-            found[name] = len(content) if isinstance(content, bytes) else os.stat(content).st_size
+            sizes[name] = len(content) if isinstance(content, bytes) else os.stat(content).st_size
         except OSError:
             continue
-    return found
+    return sizes

@@ -1,7 +1,7 @@
-"""Machine sizes with their GPUs, prices, retirement and quotas. No I/O but of the files that the service process keeps.
+"""VM sizes with their GPUs, prices, retirement and quotas. No I/O except for the files that the service process stores.
 
-The model and memory of a size's GPUs are in ``gpus.json`` (with source and date): the service says only
-how many there are. Retired sizes are in ``retired.json``. Everything else is the service's.
+The model and memory of a size's GPUs are in ``gpus.json`` (with source and date): the service reports only
+their number. Retired sizes are in ``retired.json``. Everything else is from the service.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ GIB = 1 << 30
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of machine.
+    """A VM size.
 
     Attributes
     ----------
     memory
         Bytes of main memory.
     gpus
-        Whole cards as the service counts them; `part` is less than one where the size has a part of a card.
+        Number of whole GPUs in the service's count; `part` is the fraction for sizes with a part of a GPU.
     gpu_name
-        ``unknown`` for GPUs that the table does not have; empty without GPUs.
+        ``unknown`` for GPUs that are not in the table; empty without GPUs.
     gpu_memory
-        Bytes of one GPU (of the part of one); ``None`` where that is unknown.
+        Bytes of one GPU (or of the part of one); ``None`` if unknown.
     price, price_low
-        Of an hour with Linux, dedicated and low-priority; ``None`` where the service names none.
+        Price per hour with Linux, dedicated and low-priority; ``None`` if the service has none.
     types
-        The service's words for the computes that may have this size.
+        The service's compute types that may have this size.
     """
 
     name: str
@@ -58,18 +58,18 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     part: str = ""
 
     def cost(self, low_priority: bool) -> float | None:
-        """Of one machine and hour."""
+        """Return the price of one machine per hour."""
         return self.price_low if low_priority else self.price
 
     @property
     def series(self) -> str:
-        """The letters of its name: ``NC``, ``ND``, ``DS``."""
-        found = re.match(r"(?:standard_)?([a-z]+)", self.name, re.IGNORECASE)
-        return found[1].upper() if found else ""
+        """The letters of the size's name: ``NC``, ``ND``, ``DS``."""
+        match = re.match(r"(?:standard_)?([a-z]+)", self.name, re.IGNORECASE)
+        return match[1].upper() if match else ""
 
 
 def key(text: str) -> str:
-    """One spelling for names that the service writes in several ways: sizes, families, keys of objects."""
+    """Normalize a name that the service spells in several ways: sizes, families, keys of objects."""
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
@@ -79,17 +79,17 @@ def family_key(family: str) -> str:
 
 
 def field(thing: Any, name: str, default: Any = None) -> Any:
-    """`name` of a mapping or of an object of the SDK, in whatever style it is written.
+    """Return `name` of a mapping or of an object of the SDK, in any spelling.
 
     The SDK's objects have ``memory_gb``, or since 1.35 the service's own ``memoryGB``, with the other one ``None``.
     """
     pairs = thing.items() if isinstance(thing, Mapping) else vars(thing).items()
-    wanted = key(name)
-    return next((value for k, value in pairs if key(str(k)) == wanted and value is not None), default)
+    normalized = key(name)
+    return next((value for k, value in pairs if key(str(k)) == normalized and value is not None), default)
 
 
 def size_row(item: Any) -> dict[str, Any]:
-    """An entry of the service's list as plain data (`sizes.list` of the process)."""
+    """Convert an entry of the service's list of sizes to plain data (operation `sizes.list`)."""
     prices = field(item, "estimatedVMPrices") or {}
     memory = field(item, "memoryGB")
     return {
@@ -107,31 +107,31 @@ def size_row(item: Any) -> dict[str, Any]:
 
 
 def _price(prices: Any, tier: str) -> float | None:
-    """Of Linux. Where there are two, the dearer one is Windows' under the wrong name (recorded 2025-11-04)."""
+    """Return the price with Linux. Of two prices the higher one is mislabeled and for Windows (recorded 2025-11-04)."""
     if not prices or key(str(field(prices, "unitOfMeasure", "OneHour"))) != "onehour":
         return None
-    found = [
+    linux_prices = [
         float(field(value, "retailPrice"))
         for value in field(prices, "values") or ()
         if key(str(field(value, "osType", ""))) == "linux"
         and key(str(field(value, "vmTier", ""))) == key(tier)
         and field(value, "retailPrice") is not None
     ]
-    return min(found, default=None)
+    return min(linux_prices, default=None)
 
 
 @functools.lru_cache(maxsize=1)
 def gpu_table() -> Mapping[str, Any]:
-    """The project's table: ``source``, ``date``, and ``gpus`` by size."""
+    """Return the content of ``gpus.json``: ``source``, ``date``, and ``gpus`` by size."""
     text = resources.files("jupyter_amltrain.backends.azureml").joinpath("gpus.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    found["gpus"] = {key(name): value for name, value in found["gpus"].items()}
-    return found
+    table: dict[str, Any] = json.loads(text)
+    table["gpus"] = {key(name): value for name, value in table["gpus"].items()}
+    return table
 
 
 def sizes_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Size, ...]:
-    """The answer of `sizes.list`, with what the project knows of the GPUs."""
-    found = []
+    """Return the sizes in a reply of `sizes.list`, with their GPUs from the table."""
+    sizes = []
     for row in rows:
         size = msgspec.convert(dict(row), Size)
         if size.gpus:
@@ -139,17 +139,17 @@ def sizes_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Size, ...]:
             size = msgspec.structs.replace(
                 size, gpu_name=model, gpu_memory=None if memory is None else memory * GIB, part=part
             )
-        found.append(size)
-    return tuple(found)
+        sizes.append(size)
+    return tuple(sizes)
 
 
 def find(sizes: Sequence[Size], name: str) -> Size | None:
-    """The size of that name, in any spelling."""
+    """Return the size with a name, in any spelling."""
     return next((size for size in sizes if key(size.name) == key(name)), None)
 
 
 def offered(size: Size, kind: str) -> bool:
-    """Whether a compute of `kind` (the service's word) may have the size; serverless has those of clusters."""
+    """Return whether a compute of type `kind` may have the size; serverless has the sizes of clusters."""
     return not size.types or key(kind) in map(key, size.types)
 
 
@@ -161,53 +161,55 @@ def choose(
     min_gpu_memory: float = 0.0,
     kind: str = "AmlCompute",
 ) -> list[Size]:
-    """Those that are wanted, the fewest and smallest GPUs first, then by processors.
+    """Return the matching sizes, those with the fewest and smallest GPUs first, then by number of cores.
 
     Parameters
     ----------
     family
-        Letters of the names (``NC``), or a family as the service calls it.
+        Letters of the names (``NC``), or the service's name of a family.
     min_gpu_memory
-        Bytes of one GPU; sizes whose GPUs are unknown are left out.
+        Bytes of one GPU; sizes with unknown GPUs are left out.
     kind
-        What is to have the size, in the service's words; A10 sizes are for ``MIR`` only, and so left out.
+        The service's compute type; A10 sizes are for ``MIR`` only, and so left out.
 
     Raises
     ------
     CommandError
-        There is no such family.
+        No size is in the family.
     """
-    found = [size for size in sizes if offered(size, kind)]
+    matching = [size for size in sizes if offered(size, kind)]
     if family:
-        mine = [s for s in found if s.series == family.upper() or family_key(s.family) == family_key(family)]
-        if not mine:
-            there = ", ".join(sorted({size.series for size in found if size.gpus} or {size.series for size in found}))
-            raise CommandError(
-                f"No size of family {family[:40]!r} can be had here.", hint=f"With GPUs there are: {there}."
+        in_family = [s for s in matching if s.series == family.upper() or family_key(s.family) == family_key(family)]
+        if not in_family:
+            families = ", ".join(
+                sorted({size.series for size in matching if size.gpus} or {size.series for size in matching})
             )
-        found = mine
+            raise CommandError(
+                f"No size of family {family[:40]!r} is available here.", hint=f"Families with GPUs: {families}."
+            )
+        matching = in_family
     if gpu or min_gpu_memory:
-        found = [size for size in found if size.gpus]
+        matching = [size for size in matching if size.gpus]
     if min_gpu_memory:
-        found = [size for size in found if size.gpu_memory is not None and size.gpu_memory >= min_gpu_memory]
-    return sorted(found, key=lambda s: (s.gpus or 0, s.gpu_memory or 0.0, s.cpus or 0, s.name))
+        matching = [size for size in matching if size.gpu_memory is not None and size.gpu_memory >= min_gpu_memory]
+    return sorted(matching, key=lambda s: (s.gpus or 0, s.gpu_memory or 0.0, s.cpus or 0, s.name))
 
 
-#: Where more is asked for (named in the service's own refusals).
+#: Page to request more quota (named in the service's own errors).
 MORE = "https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas#request-quota-increases"
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the service.
+    """Quota of one family of sizes.
 
     Attributes
     ----------
     family
-        A family of sizes; empty for all cores together, ``clusters`` for the number of computes.
+        A family of sizes; empty for the total of cores, ``clusters`` for the number of computes.
     limit
-        Cores; negative where the service sets none.
+        Cores; negative if the service sets no limit.
     name
-        What the service calls it for people.
+        The service's display name.
     """
 
     family: str = ""
@@ -218,12 +220,12 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def free(self) -> int | None:
-        """Cores; ``None`` for any number."""
+        """Free cores; ``None`` without a limit."""
         return None if self.limit < 0 else max(0, self.limit - self.used)
 
 
 def quota_row(item: Any) -> dict[str, Any]:
-    """An entry of the service's list as plain data (`quota.list` of the process)."""
+    """Convert an entry of the service's list of quotas to plain data (operation `quota.list`)."""
     names = field(item, "name") or {}
     value = str(field(names, "value", "")) if not isinstance(names, str) else names
     kind = key(f"{field(item, 'type', '')} {value}")
@@ -239,13 +241,13 @@ def quota_row(item: Any) -> dict[str, Any]:
 
 
 class Quotas:
-    """All rows of a region."""
+    """All quotas of a region."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         self.rows = tuple(msgspec.convert(dict(row), Quota) for row in rows)
 
     def binding(self, size: Size, low_priority: bool) -> tuple[Quota, ...]:
-        """The rows that hold for a size."""
+        """Return the quotas that apply to a size."""
         families = ("", family_key(size.family)) if size.family else ("",)
         return tuple(
             row
@@ -254,31 +256,31 @@ class Quotas:
         )
 
     def is_known(self, size: Size, low_priority: bool) -> bool:
-        """Return whether the rows say how many machines of a size can be had.
+        """Return whether the quotas determine how many machines of a size are available.
 
-        Dedicated machines need a row of their family: the total alone leaves open whether there are any.
+        Dedicated machines need a quota of their family: the total alone does not show whether there are any.
         """
         return any(row.family or low_priority for row in self.binding(size, low_priority))
 
     def tightest(self, size: Size, low_priority: bool) -> Quota | None:
-        """The row with the fewest free cores; ``None`` where nothing is known."""
+        """Return the quota with the fewest free cores; ``None`` if unknown."""
         rows = [row for row in self.binding(size, low_priority) if row.free is not None]
         return min(rows, key=lambda row: (row.free or 0, row.limit), default=None)
 
     def phrase(self, size: Size, low_priority: bool) -> str:
-        """``12 of 24 cores``; empty where nothing is known."""
+        """``12 of 24 cores``; empty if unknown."""
         row = self.tightest(size, low_priority)
         return "" if row is None else f"{row.used} of {row.limit} cores"
 
     def most(self, size: Size, low_priority: bool = False, *, mine: int = 0, now: bool = True) -> int | None:
-        """How many machines fit; ``None`` for any number, or where it is unknown.
+        """Return how many machines the quota allows; ``None`` without a limit, or if unknown.
 
         Parameters
         ----------
         mine
-            Cores that are used already for what is asked.
+            Cores that the compute uses already.
         now
-            Beside what others use now; else whether it could ever be.
+            Whether to subtract cores in use by others; else the whole quota counts.
         """
         rows = [row for row in self.binding(size, low_priority) if row.limit >= 0]
         if not rows or not size.cpus:
@@ -287,7 +289,7 @@ class Quotas:
         return cores // size.cpus
 
     def fits(self, size: Size, nodes: int, low_priority: bool = False, *, mine: int = 0, now: bool = True) -> bool:
-        """Whether `nodes` machines can be had; true where nothing is known."""
+        """Return whether the quota allows `nodes` machines; true if unknown."""
         most = self.most(size, low_priority, mine=mine, now=now)
         return most is None or nodes <= most
 
@@ -295,7 +297,7 @@ class Quotas:
 def largest(
     size: Size, nodes: int, low_priority: bool, sizes: Sequence[Size], quotas: Quotas, kind: str
 ) -> Size | None:
-    """The largest other size with the same GPUs (for one without: of processors only) that fits `nodes` times."""
+    """Return the largest other size with the same GPUs (or with none) of which the quota allows `nodes` machines."""
     fitting = [
         other
         for other in sizes
@@ -309,7 +311,7 @@ def largest(
         and quotas.most(other, low_priority) is not None
         and quotas.fits(other, nodes, low_priority)
     ]
-    # Of processors, the family at hand is nearer than a larger machine of another.
+    # Prefer the same family to a larger machine of another one.
     own = [other for other in fitting if family_key(other.family) == family_key(size.family)]
     return max(own or fitting, key=lambda other: (other.gpus or 0, other.cpus or 0, other.name), default=None)
 
@@ -326,14 +328,14 @@ def refusal(
     now: bool = True,
     who: str = "",
 ) -> QuotaExceeded | None:
-    """Why `nodes` machines cannot be had, with what could; ``None`` when they can.
+    """Return the error for `nodes` machines that exceed the quota, with alternatives; ``None`` if they fit.
 
     Parameters
     ----------
     mine, now
-        As :meth:`Quotas.most` takes them.
+        As in :meth:`Quotas.most`.
     who
-        The target, for the sentence.
+        Name of the target, for the message.
     """
     if quotas.fits(size, nodes, low_priority, mine=mine, now=now):
         return None
@@ -341,30 +343,33 @@ def refusal(
     row = min(rows, key=lambda row: min((row.free or 0) + mine, row.limit) if now else row.limit)
     cores, free = nodes * (size.cpus or 0), min((row.free or 0) + mine, row.limit)
     tier = "low-priority cores" if low_priority else "cores"
-    what = row.family or ("all low-priority machines" if low_priority else "all machines")
+    scope = row.family or ("all low-priority machines" if low_priority else "all machines")
     left = (
         f"{free} of {row.limit} are free" if now else f"the quota is {row.limit} ({max(0, row.limit - row.used)} free)"
     )
     prefix = f"{who!r}: " if who else ""
     machines = f"{nodes} machine{'' if nodes == 1 else 's'} of {size.name}"
-    text = f"{prefix}{machines} {'has' if nodes == 1 else 'have'} {cores} {tier}, {left} ({what})."
-    most = quotas.most(size, low_priority, mine=mine, now=now) or 0
+    text = f"{prefix}{machines} {'has' if nodes == 1 else 'have'} {cores} {tier}, {left} ({scope})."
+    allowed = quotas.most(size, low_priority, mine=mine, now=now) or 0
     hints = []
-    if most:
-        machines, at_once = f"{most} machine{'' if most == 1 else 's'}", quotas.most(size, low_priority, mine=mine) or 0
+    if allowed:
+        machines, allowed_now = (
+            f"{allowed} machine{'' if allowed == 1 else 's'}",
+            quotas.most(size, low_priority, mine=mine) or 0,
+        )
         hints.append(
             f"{machines} of this size would fit."
-            if at_once >= most
-            else f"The quota allows {machines} of this size, {at_once or 'none'} of them now."
+            if allowed_now >= allowed
+            else f"The quota allows {machines} of this size, {allowed_now or 'none'} of them now."
         )
-    other = largest(size, nodes, low_priority, sizes, quotas, kind)
-    if other is not None:
-        gpus = f"{other.gpus} x {other.gpu_name}" if other.gpus else f"{other.cpus} cores"
-        hints.append(f"The largest that fits {'' if nodes == 1 else f'{nodes} times '}is {other.name} ({gpus}).")
+    alternative = largest(size, nodes, low_priority, sizes, quotas, kind)
+    if alternative is not None:
+        gpus = f"{alternative.gpus} x {alternative.gpu_name}" if alternative.gpus else f"{alternative.cpus} cores"
+        hints.append(f"The largest that fits {'' if nodes == 1 else f'{nodes} times '}is {alternative.name} ({gpus}).")
     return QuotaExceeded(text, hint=" ".join([*hints, f"More quota: {MORE}"]))
 
 
-#: A size is warned of so long before its day.
+#: Time before a size's retirement from which on there is a warning.
 NOTICE = datetime.timedelta(days=365)
 
 
@@ -378,14 +383,14 @@ def _series() -> tuple[tuple[re.Pattern[str], datetime.date], ...]:
 
 @functools.lru_cache(maxsize=4096)
 def retirement_date(size: str) -> datetime.date | None:
-    """The day on which Azure retires a size; ``None`` where none is announced."""
+    """Return the date on which Azure retires a size; ``None`` if none is announced."""
     name = size.strip().lower()
     name = name if name.startswith(("standard_", "basic_")) else f"standard_{name}"
     return next((day for pattern, day in _series() if pattern.fullmatch(name)), None)
 
 
 def is_retired(size: str, today: datetime.date | None = None) -> bool:
-    """Whether that day has come."""
+    """Return whether a size is retired."""
     day = retirement_date(size)
     return day is not None and day <= (today or datetime.date.today())
 
@@ -399,7 +404,7 @@ def retirement_text(size: str, today: datetime.date | None = None) -> str:
 
 
 def retirement_warning(size: str, today: datetime.date | None = None) -> str:
-    """A sentence for a person who wants to use a size; empty where there is nothing to say."""
+    """Return a warning for the user about a size's retirement; empty if there is none."""
     text = retirement_text(size, today)
     if not text:
         return ""
@@ -410,13 +415,13 @@ def retirement_warning(size: str, today: datetime.date | None = None) -> str:
 
 
 def region_file(root: Path, what: str, subscription: str, region: str) -> Path:
-    """The file of ``sizes`` or ``quota`` of a region, below the state root."""
+    """Return the file with the ``sizes`` or ``quota`` of a region, below the state root."""
     name = "-".join(re.sub(r"[^a-z0-9]+", "", part.lower()) for part in (what, region, subscription))
     return root / "azure" / ".kept" / f"{name}.json"
 
 
 def drop_quotas(root: Path, subscription: str) -> None:
-    """Forget the quotas of a subscription: something has just been changed there."""
+    """Delete the stored quotas of a subscription after a change to its computes."""
     end = f"-{re.sub(r'[^a-z0-9]+', '', subscription.lower())}.json"
     for file in (root / "azure" / ".kept").glob("quota-*.json"):
         if file.name.endswith(end):
@@ -425,7 +430,7 @@ def drop_quotas(root: Path, subscription: str) -> None:
 
 
 def read_region_rows(file: Path) -> tuple[list[dict[str, Any]], float] | None:
-    """The rows and when they were asked for (Unix seconds); ``None`` when there are none."""
+    """Return the rows and the time of their request (Unix seconds); ``None`` if there are none."""
     try:
         found = file.stat()
         return _read_region_rows(file, found.st_mtime_ns, found.st_size)

@@ -13,12 +13,12 @@ from jupyter_amltrain.rpc import child_process
 from jupyter_amltrain.rpc.client import RpcCancelled, RpcClient, RpcClosed, RpcEnded, RpcFault, RpcTimeout
 from jupyter_amltrain.state_dir import StateRoot
 
-#: Seconds without an answer and without news of an operation.
+#: Seconds without a reply and without a progress event of an operation.
 REQUEST_TIMEOUT_S = 120.0
 #: Seconds that the process may take to end.
 CLOSE_TIMEOUT_S = 1.0
-#: What Azure's packages read of the environment, by how the names begin.
-_READ = (
+#: Prefixes of the environment variables that Azure's packages read.
+_VARIABLE_PREFIXES = (
     "AZURE",
     "AMLTRAIN_AZURE",
     "ARM_",
@@ -40,11 +40,11 @@ _READ = (
 
 
 class Unanswered(TargetUnreachable):
-    """The process sent no answer for too long: the request may have been carried out."""
+    """The process sent no reply within the timeout: the request may have been carried out."""
 
 
 class Ended(Unanswered):
-    """The process ended in the middle."""
+    """The process ended during a request."""
 
 
 class ServiceClient:
@@ -81,27 +81,27 @@ class ServiceClient:
         signin: Callable[[dict[str, Any]], None] | None = None,
         timeout: float = REQUEST_TIMEOUT_S,
     ) -> Any:
-        """Run one operation; many may be under way. Canceling it asks the process to stop it.
+        """Run one operation; several can run at once. Canceling the call asks the process to stop the operation.
 
         Parameters
         ----------
         op
             A key of :data:`.job.operations.OPERATIONS`.
         payload
-            Its keywords, plain data.
+            Keyword arguments of the operation, plain data.
         progress
-            Takes a sentence about its progress, on the loop.
+            Called on the loop with a sentence about the progress.
         signin
-            Takes what a person must do to sign in: ``{"text", "url", "code"}``.
+            Called with the instructions to sign in: ``{"text", "url", "code"}``.
         timeout
-            Seconds without an answer and without an event.
+            Seconds without a reply and without an event.
 
         Raises
         ------
         AmlTrainError
-            As the operation raised it.
+            The error of the operation.
         TargetUnreachable
-            The process ended, or there was no answer. The next request starts a new one.
+            The process ended or did not reply. The next request starts a new one.
         """
 
         def event(fields: dict[str, Any]) -> None:
@@ -134,14 +134,14 @@ class ServiceClient:
             ) from error
 
     async def close(self) -> None:
-        """End the process. What the service was asked to do goes on there."""
+        """End the process. Operations that the service has accepted continue there."""
         await self._rpc.close(kill_after=CLOSE_TIMEOUT_S)
 
 
 def _watched() -> dict[str, str]:
-    """Return what Azure's packages would read now; the process has another working folder, so paths are absolute."""
+    """Return the variables of Azure's packages, with absolute paths: the process has another working folder."""
     env = os.environ | child_process.absolute_paths(os.environ)
-    return {name: value for name, value in env.items() if name.startswith(_READ)}
+    return {name: value for name, value in env.items() if name.startswith(_VARIABLE_PREFIXES)}
 
 
 def _environment() -> dict[str, str]:

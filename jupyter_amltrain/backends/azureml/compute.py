@@ -1,4 +1,4 @@
-"""One compute of a workspace: its life, and what its workspace has for it (sizes, prices, quotas)."""
+"""One compute of a workspace: its lifecycle, and the sizes, prices and quotas of its workspace."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from jupyter_amltrain.schema.fields import TargetAction
 from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
 
-#: What the service wants -> the field with the name of the variable that holds it.
+#: Secret of the service's request -> field with the name of the environment variable that holds it.
 _SECRETS = {"password": "password_from", "token": "token_from"}
 
 
 def wrong_secrets(target: AzureTarget) -> dict[str, str]:
-    """A sentence for each field that names a secret or key that is not there."""
-    wrong: dict[str, str] = {}
+    """Return an error sentence for each field that names a missing secret or key."""
+    errors: dict[str, str] = {}
     for name in _SECRETS.values():
         variable = str(getattr(target, name, "") or "")
         if variable and not os.environ.get(variable):
-            wrong[name] = f"The environment variable {variable} is empty or not set. {_how_to_set(variable)}"
+            errors[name] = f"The environment variable {variable} is empty or not set. {_how_to_set(variable)}"
     if file := str(getattr(target, "ssh_key_file", "") or ""):
         try:
             if target.attached:
@@ -48,8 +48,8 @@ def wrong_secrets(target: AzureTarget) -> dict[str, str]:
             else:
                 public_key(file)
         except CommandError as error:
-            wrong["ssh_key_file"] = str(error)
-    return wrong
+            errors["ssh_key_file"] = str(error)
+    return errors
 
 
 def _how_to_set(variable: str) -> str:
@@ -57,14 +57,14 @@ def _how_to_set(variable: str) -> str:
 
 
 def secrets_of(target: AzureTarget) -> dict[str, str]:
-    """What the environment variables hold that a target names, read now.
+    """Return the current values of the environment variables that a target names.
 
     Raises
     ------
     CommandError
-        One of them is empty; names the variable, never its value.
+        A variable is empty; the message names the variable, never its value.
     """
-    found = {}
+    secrets = {}
     for key, name in _SECRETS.items():
         variable = str(getattr(target, name, "") or "")
         if not variable:
@@ -74,40 +74,40 @@ def secrets_of(target: AzureTarget) -> dict[str, str]:
             raise CommandError(
                 f"the environment variable {variable} is empty or not set.", field=name, hint=_how_to_set(variable)
             ).about(repr(target.name))
-        found[key] = value
-    return found
+        secrets[key] = value
+    return secrets
 
 
 def public_key(file: str) -> str:
-    """The text of a public key file.
+    """Return the text of a public key file.
 
     Raises
     ------
     CommandError
-        It cannot be read, or holds something else; a private key is never repeated.
+        The file cannot be read, or is not a public key; the message never contains a private key.
     """
     path = key_file(file)
     text = path.read_text(encoding="utf-8", errors="replace").strip()
     if "PRIVATE KEY" in text:
         raise CommandError(
-            f"--ssh-key-file: {file} is a private key.", field="ssh_key_file", hint=f"Give the public one: {file}.pub"
+            f"--ssh-key-file: {file} is a private key.", field="ssh_key_file", hint=f"Use the public key: {file}.pub"
         )
     if not text.startswith(("ssh-", "ecdsa-")) or "\n" in text:
         raise CommandError(
             f"--ssh-key-file: {file} is not a public key.",
             field="ssh_key_file",
-            hint="ssh-keygen -t rsa makes one: id_rsa.pub",
+            hint="Create one with: ssh-keygen -t rsa (the public key is id_rsa.pub)",
         )
     return text
 
 
 def key_file(file: str) -> Path:
-    """The whole path of a key file.
+    """Return the absolute path of a key file.
 
     Raises
     ------
     CommandError
-        There is none.
+        The file does not exist.
     """
     path = Path(file).expanduser().absolute()
     if not path.is_file():
@@ -115,27 +115,27 @@ def key_file(file: str) -> Path:
     return path
 
 
-#: Operations that are sent again when the process ended in the middle: they change nothing.
+#: Operations that are sent again if the process ended during the request: they change nothing.
 _READS = frozenset(
     ("computes.get", "computes.list", "sizes.list", "quota.list", "jobs.get", "jobs.poll", "jobs.list", "mirror.sync")
 )
-#: How long the price and quota of a row may take, beside its state.
+#: Seconds that the price and quota of a row may take in addition to its state.
 EXTRAS_TIMEOUT_S = 0.5
-#: Stored quotas are fetched again when machines have come or gone. The service's own count follows with a delay: they
-#: are fetched this often, for this long after the change.
+#: Stored quotas are fetched again when the number of machines changed. The service's own count is delayed: they are
+#: fetched at this interval, for this time after the change.
 QUOTA_REFRESH_INTERVAL_S = 10.0
 QUOTA_FOLLOW_S = 60.0
-#: An operation has no time limit of ours but this long without news.
+#: Seconds without a progress event before an operation fails; it has no other time limit.
 OPERATION_TIMEOUT_S = 300.0
 
 
 class AzureCompute(Provisioner):
-    """One compute of a workspace: asks the service process, says what it costs, decides what is possible.
+    """One compute of a workspace: operations in the service process, confirmation texts, and checks of quotas.
 
     Parameters
     ----------
     target
-        How it is stored; an operation may change it (:class:`~jupyter_amltrain.backends.provisioner.Provisioner`).
+        Stored target; an operation may change it (:class:`~jupyter_amltrain.backends.provisioner.Provisioner`).
     root
         The state root.
     """
@@ -147,39 +147,39 @@ class AzureCompute(Provisioner):
         #: The service's last description of the compute, and its Unix time.
         self._row: dict[str, Any] | None = None
         self._seen_at = 0.0
-        #: Number of machines in it, when that changed, and when the quotas were fetched for it (monotonic).
+        #: Number of machines, time of its last change, and time of the last fetch of quotas for it (monotonic).
         self._nodes: int | None = None
         self._moved_at = -1e9
         self._counted_at = -1e9
 
     @property
     def azure(self) -> AzureTarget:
-        """The target, as what it is."""
+        """The target with its Azure type."""
         assert isinstance(self.target, AzureTarget)
         return self.target
 
     @property
     def kind(self) -> str:
-        """Its tag."""
+        """Tag of the target's type."""
         return str(type(self.target).__struct_config__.tag)
 
     @property
     def low_priority(self) -> bool:
-        """Whether its machines may be taken away."""
+        """Whether its machines can be preempted."""
         return bool(getattr(self.target, "low_priority", False))
 
     @property
     def _type(self) -> str:
-        """The service's word for what its sizes must be for."""
+        """The service's compute type, by which sizes are filtered."""
         return "ComputeInstance" if isinstance(self.target, InstanceTarget) else "AmlCompute"
 
     @property
     def is_missing(self) -> bool:
-        """Whether the service last answered that there is no such compute."""
+        """Whether the compute was missing in the service's last answer."""
         return self._row is None and self._seen_at > 0
 
     def workspace(self) -> WorkspaceFacts:
-        """The workspace it is in; the current one when its target names none. Reads one small file.
+        """Return the target's workspace; the current one if the target names none. Reads one small file.
 
         Raises
         ------
@@ -214,27 +214,27 @@ class AzureCompute(Provisioner):
 
     def known_sizes(self) -> tuple[Size, ...]:
         """Return the sizes as last fetched. No network."""
-        found = self._kept("sizes")
-        return sizes_of(found) if found else ()
+        rows = self._stored_rows("sizes")
+        return sizes_of(rows) if rows else ()
 
     def known_quotas(self) -> Quotas:
         """Return the quotas as last fetched. No network."""
-        return Quotas(self._kept("quota"))
+        return Quotas(self._stored_rows("quota"))
 
-    def _kept(self, what: str) -> list[dict[str, Any]]:
+    def _stored_rows(self, what: str) -> list[dict[str, Any]]:
         try:
             facts = self.workspace()
         except AmlTrainError:
             return []
-        found = catalog.read_region_rows(
+        stored = catalog.read_region_rows(
             catalog.region_file(self.root.path, what, facts.subscription, self._region() or facts.location)
         )
-        return found[0] if found else []
+        return stored[0] if stored else []
 
     def size(self, name: str = "") -> Size | None:
         """Return a size by name, default the target's own, as far as it is known. No network."""
-        wanted = name or str(getattr(self.target, "size", "") or (self._row or {}).get("size") or "")
-        return find(self.known_sizes(), wanted) if wanted else None
+        size_name = name or str(getattr(self.target, "size", "") or (self._row or {}).get("size") or "")
+        return find(self.known_sizes(), size_name) if size_name else None
 
     async def prepare(self) -> None:
         """Fetch prices and quotas; see ``Provisioned.prepare``.
@@ -283,69 +283,71 @@ class AzureCompute(Provisioner):
                 f"{target.name!r} has at most {most} machine{'' if most == 1 else 's'}, but {nodes} are requested.",
                 hint=f"Take fewer nodes, or raise the maximum: %aml_compute scale {target.name} --max-nodes {nodes}",
             )
-        wanted = size or str(getattr(target, "size", ""))
-        if not wanted or (isinstance(target, InstanceTarget) and self._row is not None):
-            return  # it has its machine
+        size_name = size or str(getattr(target, "size", ""))
+        if not size_name or (isinstance(target, InstanceTarget) and self._row is not None):
+            return  # the machine exists already
         try:
             sizes, quotas = await asyncio.gather(self.sizes(), self.quotas(fresh=fresh))
         except AmlTrainError:
             return
-        there = find(sizes, wanted)
-        if there is None:
+        size_row = find(sizes, size_name)
+        if size_row is None:
             return
         low = self.low_priority if low_priority is None else low_priority
-        mine = 0
+        own_cores = 0
         if isinstance(target, AmlComputeTarget) and self._row is not None:
-            mine = int(self._row.get("nodes") or 0) * (there.cpus or 0)
-        refused = refusal(
-            there, nodes, quotas, sizes, low_priority=low, kind=self._type, mine=mine, now=now, who=target.name
+            own_cores = int(self._row.get("nodes") or 0) * (size_row.cpus or 0)
+        quota_error = refusal(
+            size_row, nodes, quotas, sizes, low_priority=low, kind=self._type, mine=own_cores, now=now, who=target.name
         )
-        if refused is not None and not fresh:  # others may have let go in the last minute
+        if quota_error is not None and not fresh:  # cores may have become free in the last minute
             await self.hold(nodes, size=size, low_priority=low_priority, most=most, now=now, fresh=True)
-        elif refused is not None:
-            raise refused
+        elif quota_error is not None:
+            raise quota_error
 
     async def possible(self) -> None:
         """Raise an error for a size that is not available, before anything is sent."""
-        wanted = str(getattr(self.target, "size", ""))
+        size_name = str(getattr(self.target, "size", ""))
         try:
             sizes = await self.sizes()
         except AmlTrainError:
             return
-        there = find(sizes, wanted)
-        cost_prompts.check_size(self.target.name, wanted, there, sizes, self._type, self.low_priority, self._where())
+        there = find(sizes, size_name)
+        cost_prompts.check_size(
+            self.target.name, size_name, there, sizes, self._type, self.low_priority, self._region_text()
+        )
 
-    def _where(self) -> str:
+    def _region_text(self) -> str:
         with contextlib.suppress(AmlTrainError):
             return self._region() or self.workspace().location
         return self._region()
 
-    # ---- its life
+    # ---- lifecycle
 
     def inherits(self, past: ComputeTarget) -> bool:
-        """See :meth:`Provisioned.inherits`: of the same workspace."""
+        """See :meth:`Provisioner.inherits`; true for targets of the same workspace."""
         return getattr(past, "workspace", None) == self.workspace().name
 
     async def state(self) -> ProvisionState:
         """See :meth:`Provisioned.state`."""
         target = self.azure
-        beside = asyncio.gather(self.sizes(), self.quotas(), return_exceptions=True)
+        extras = asyncio.gather(self.sizes(), self.quotas(), return_exceptions=True)
         try:
             if isinstance(target, ServerlessTarget):
-                await asyncio.shield(beside)
-                first = beside.result()[0]
-                if isinstance(first, AmlTrainError) and not self.known_sizes():
-                    raise first
+                await asyncio.shield(extras)
+                sizes_result = extras.result()[0]
+                if isinstance(sizes_result, AmlTrainError) and not self.known_sizes():
+                    raise sizes_result
                 return cost_prompts.state_of(target, None, self.size(), self.known_quotas(), created=False)
             row = await self.ask("computes.get", name=target.compute_name)
             self._row, self._seen_at = row, time.time()
             if row is not None and row.get("size"):
-                if self._moved(row):
-                    beside.add_done_callback(_heard)
-                    beside = asyncio.gather(self.sizes(), self.quotas(fresh=True), return_exceptions=True)
-                await asyncio.wait([beside], timeout=EXTRAS_TIMEOUT_S)
+                if self._quotas_outdated(row):
+                    extras.add_done_callback(_ignore_result)
+                    extras = asyncio.gather(self.sizes(), self.quotas(fresh=True), return_exceptions=True)
+                await asyncio.wait([extras], timeout=EXTRAS_TIMEOUT_S)
         finally:
-            beside.add_done_callback(_heard)
+            extras.add_done_callback(_ignore_result)
         if row is None:
             return ProvisionState(
                 state="failed",
@@ -355,29 +357,29 @@ class AzureCompute(Provisioner):
             )
         return cost_prompts.state_of(target, row, self.size(str(row.get("size") or "")), self.known_quotas())
 
-    def _moved(self, row: Mapping[str, Any]) -> bool:
-        """Whether machines have come or gone, of which what is kept of the quotas may know nothing."""
+    def _quotas_outdated(self, row: Mapping[str, Any]) -> bool:
+        """Return whether the number of machines changed, so that the stored quotas may be out of date."""
         now, nodes, before = time.monotonic(), row.get("nodes"), self._nodes
         self._nodes = nodes
         if nodes != before and before is not None:
             self._moved_at = now
         elif now - self._counted_at < QUOTA_REFRESH_INTERVAL_S or not (
-            now - self._moved_at < QUOTA_FOLLOW_S or self._uncounted(row)
+            now - self._moved_at < QUOTA_FOLLOW_S or self._is_uncounted(row)
         ):
             return False
         self._counted_at = now
         return True
 
-    def _uncounted(self, row: Mapping[str, Any]) -> bool:
-        """Whether the quotas, as they are kept, count less than what this compute has on."""
+    def _is_uncounted(self, row: Mapping[str, Any]) -> bool:
+        """Return whether the stored quotas count fewer cores than this compute has running."""
         size = self.size(str(row.get("size") or ""))
         if size is None or not size.cpus or not row.get("nodes"):
             return False
         low = bool(row.get("low_priority", self.low_priority))
         return any(quota.used < row["nodes"] * size.cpus for quota in self.known_quotas().binding(size, low))
 
-    def _settle(self) -> None:
-        """Name the workspace in the target: the current one may be another tomorrow."""
+    def _store_workspace(self) -> None:
+        """Store the workspace's name in the target, because the current workspace may change."""
         if not self.azure.workspace:
             self.target = msgspec.structs.replace(self.azure, workspace=self.workspace().name)
 
@@ -388,20 +390,20 @@ class AzureCompute(Provisioner):
         return await self.ask("computes.get", name=self.azure.compute_name) is None
 
     async def create(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.create`; attaches what is there already."""
-        self._settle()
+        """See :meth:`Provisioner.create`; attaches an existing resource."""
+        self._store_workspace()
         target = self.azure
         if getattr(target, "size", ""):
             await self.possible()
         if isinstance(target, AmlComputeTarget):
-            there = self._row = await self.ask("computes.get", name=target.compute_name)
-            if there is None:  # one that is there has what it needs
+            existing = self._row = await self.ask("computes.get", name=target.compute_name)
+            if existing is None:  # an existing cluster has its quota already
                 await self.hold(target.max_nodes, now=False, fresh=True)
                 if target.min_nodes:
                     await self.hold(target.min_nodes)
         elif isinstance(target, InstanceTarget):
-            there = self._row = await self.ask("computes.get", name=target.compute_name)
-            if there is None:
+            existing = self._row = await self.ask("computes.get", name=target.compute_name)
+            if existing is None:
                 await self.hold(1, fresh=True)
         if isinstance(target, ServerlessTarget):
             await self.hold(1, now=False)
@@ -419,7 +421,7 @@ class AzureCompute(Provisioner):
             self._row = await self.ask(op, progress, OPERATION_TIMEOUT_S, **payload)
         except Unanswered as error:
             raise CreateUnsure(
-                f"{error.message} {target.name!r} may still be created.", hint="%aml_compute list shows it then."
+                f"{error.message} {target.name!r} may still be created.", hint="Check with: %aml_compute list"
             ) from error
         self._seen_at = time.time()
 
@@ -455,41 +457,41 @@ class AzureCompute(Provisioner):
         if not isinstance(target, AmlComputeTarget):
             raise self._cannot("scaled")
         self._row = await self.ask("computes.get", name=target.compute_name)
-        existing = msgspec.structs.replace(target, **self._scale())  # somebody else may have changed it
-        wanted = msgspec.structs.replace(existing, **settings)
-        if wanted.max_nodes > existing.max_nodes:
-            await self.hold(wanted.max_nodes, most=wanted.max_nodes, now=False, fresh=True)
-        if wanted.min_nodes > existing.min_nodes:
-            await self.hold(wanted.min_nodes, most=wanted.max_nodes, fresh=True)
+        existing = msgspec.structs.replace(target, **self._known_scale())  # the settings may have changed at Azure
+        requested = msgspec.structs.replace(existing, **settings)
+        if requested.max_nodes > existing.max_nodes:
+            await self.hold(requested.max_nodes, most=requested.max_nodes, now=False, fresh=True)
+        if requested.min_nodes > existing.min_nodes:
+            await self.hold(requested.min_nodes, most=requested.max_nodes, fresh=True)
         self._row = await self.ask(
             "computes.update", progress, OPERATION_TIMEOUT_S, name=target.compute_name, settings=dict(settings)
         )
-        self.target = wanted
+        self.target = requested
 
-    def _scale(self) -> dict[str, Any]:
-        """The scale settings that the service last told."""
+    def _known_scale(self) -> dict[str, Any]:
+        """Return the scale settings that the service last reported."""
         row = self._row or {}
         idle = row.get("idle_seconds")
-        found = {"min_nodes": row.get("min_nodes"), "max_nodes": row.get("max_nodes")}
-        found["idle_minutes"] = None if idle is None else idle / 60
-        return {name: value for name, value in found.items() if value is not None}
+        settings = {"min_nodes": row.get("min_nodes"), "max_nodes": row.get("max_nodes")}
+        settings["idle_minutes"] = None if idle is None else idle / 60
+        return {name: value for name, value in settings.items() if value is not None}
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`Provisioned.wrong`."""
         target, sizes = self.azure, self.known_sizes()
-        wanted = str(getattr(target, "size", ""))
+        size_name = str(getattr(target, "size", ""))
         try:
-            if wanted:
-                there = find(sizes, wanted)
-                cost_prompts.check_size("", wanted, there, sizes, self._type, self.low_priority, self._where())
+            if size_name:
+                there = find(sizes, size_name)
+                cost_prompts.check_size("", size_name, there, sizes, self._type, self.low_priority, self._region_text())
         except AmlTrainError as error:
             return {"size": str(error)}
         nodes = target.max_nodes if isinstance(target, AmlComputeTarget) else 1
-        if wanted and there is not None:
+        if size_name and there is not None:
             low, quotas = self.low_priority, self.known_quotas()
-            refused = refusal(there, nodes, quotas, sizes, low_priority=low, kind=self._type, now=False)
-            if refused is not None:
-                return {"max_nodes" if isinstance(target, AmlComputeTarget) else "size": str(refused)}
+            quota_error = refusal(there, nodes, quotas, sizes, low_priority=low, kind=self._type, now=False)
+            if quota_error is not None:
+                return {"max_nodes" if isinstance(target, AmlComputeTarget) else "size": str(quota_error)}
         return wrong_secrets(target)
 
     def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
@@ -504,8 +506,8 @@ class AzureCompute(Provisioner):
         delete = TargetAction(verb="delete")
         target = self.target
         if isinstance(target, AmlComputeTarget):
-            now = msgspec.structs.replace(target, **self._scale())
-            return (scale_action(now.min_nodes, now.max_nodes, now.idle_minutes), delete)
+            current = msgspec.structs.replace(target, **self._known_scale())
+            return (scale_action(current.min_nodes, current.max_nodes, current.idle_minutes), delete)
         if isinstance(target, InstanceTarget):
             stopped = state.state == "stopped"
             return (
@@ -516,7 +518,7 @@ class AzureCompute(Provisioner):
         return (delete,)
 
 
-def _heard(beside: asyncio.Future[Any]) -> None:
-    """Drop the answer of a request that nobody awaits any more; its result is stored on disk."""
-    if not beside.cancelled():
-        beside.exception()
+def _ignore_result(future: asyncio.Future[Any]) -> None:
+    """Ignore the result of a request without a waiter; the result is stored on disk."""
+    if not future.cancelled():
+        future.exception()

@@ -1,4 +1,4 @@
-"""Reader of a compute as the service describes it. No I/O.
+"""Parser of a compute's JSON from the service. No I/O.
 
 Shapes: recorded answers of ``.../computes`` (2023-10 to 2024-12) and the ARM schema.
 """
@@ -14,7 +14,7 @@ from jupyter_amltrain.schema.azure_target import AzureTarget, kind_of_type
 
 _DURATION = re.compile(r"P(?:(\d+)D)?T?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 _SUBNET = re.compile(r"(.*)/providers/Microsoft\.Network/virtualNetworks/([^/]+)/subnets/([^/]+)", re.IGNORECASE)
-#: What `provisioningState` makes of the state.
+#: State by the service's `provisioningState`.
 _PROVISIONING = {
     "creating": "creating",
     "deleting": "deleting",
@@ -23,7 +23,7 @@ _PROVISIONING = {
     "updating": "ready",
     "succeeded": "ready",
 }
-#: What a compute instance's `state` makes of it.
+#: State by the service's `state` of a compute instance.
 _INSTANCE = {
     "running": "ready",
     "jobrunning": "ready",
@@ -46,23 +46,23 @@ _INSTANCE = {
 
 def seconds(duration: str | None) -> float | None:
     """``PT1M40S`` -> 100."""
-    found = _DURATION.fullmatch(duration or "")
-    if not found or not any(found.groups()):
+    match = _DURATION.fullmatch(duration or "")
+    if not match or not any(match.groups()):
         return None
-    days, hours, minutes, rest = (float(part or 0) for part in found.groups())
+    days, hours, minutes, rest = (float(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
 def duration(seconds: float) -> str:
-    """100 -> ``PT1M40S``, as the service writes it."""
+    """100 -> ``PT1M40S``, in the service's format."""
     minutes, rest = divmod(round(seconds), 60)
     return f"PT{minutes}M{f'{rest}S' if rest else ''}" if minutes else f"PT{rest}S"
 
 
 def row(arm: Mapping[str, Any]) -> dict[str, Any]:
-    """A compute as the other ops and the kernel know it; states in the words of ``ProvisionState``.
+    """Return a compute as a row for the other operations and the kernel, with states of ``ProvisionState``.
 
-    ``settings`` are fields of the target's Struct, as far as the service tells them.
+    ``settings`` are fields of the target's Struct, as far as the service reports them.
     """
     outer = arm.get("properties") or {}
     inner = outer.get("properties") or {}
@@ -112,10 +112,10 @@ def _whole(value: Any) -> int:
 
 
 def _last_operation(inner: Mapping[str, Any]) -> dict[str, str]:
-    """The last operation of an instance: its name, time and status; empty where the service tells none."""
-    found = inner.get("lastOperation") or {}
-    named = {key: str(found.get(f"operation{key.capitalize()}") or "") for key in ("name", "time", "status")}
-    return named if any(named.values()) else {}
+    """Return name, time and status of an instance's last operation; empty if the service reports none."""
+    operation = inner.get("lastOperation") or {}
+    fields = {key: str(operation.get(f"operation{key.capitalize()}") or "") for key in ("name", "time", "status")}
+    return fields if any(fields.values()) else {}
 
 
 def operation_failed(operation: Mapping[str, str]) -> bool:
@@ -134,15 +134,18 @@ def _state(outer: Mapping[str, Any], inner: Mapping[str, Any], *, instance: bool
         return "failed", ""
     # An instance's provisioning stays Succeeded while it is stopped and started.
     if instance and state == "ready" and inner.get("state"):
-        said = str(inner["state"])
-        state = _INSTANCE.get(said.lower(), "unknown")
-        return state, "" if said in ("Running", "Stopped") else _words(said)
+        instance_state = str(inner["state"])
+        state = _INSTANCE.get(instance_state.lower(), "unknown")
+        return state, "" if instance_state in ("Running", "Stopped") else _words(instance_state)
     if state == "failed" and provisioning == "canceled":
-        return state, "Making it was cancelled."
+        return state, "The creation was canceled."
     if cluster and state == "ready" and str(inner.get("allocationState") or "Steady") != "Steady":
-        now, wanted = _whole(inner.get("currentNodeCount")), inner.get("targetNodeCount")
-        to = "" if wanted is None else f" to {wanted}"
-        return state, f"{_words(str(inner['allocationState']))}: from {now}{to} machine{'' if wanted == 1 else 's'}."
+        nodes, target_nodes = _whole(inner.get("currentNodeCount")), inner.get("targetNodeCount")
+        to = "" if target_nodes is None else f" to {target_nodes}"
+        return (
+            state,
+            f"{_words(str(inner['allocationState']))}: from {nodes}{to} machine{'' if target_nodes == 1 else 's'}.",
+        )
     if provisioning == "updating":
         return state, "Azure is changing its settings."
     return state, ""
@@ -164,7 +167,7 @@ def _settings(
     account = inner.get("userAccountCredentials") or inner.get("administratorAccount") or {}
     scale = inner.get("scaleSettings") or {}
     idle_shutdown = seconds(inner.get("idleTimeBeforeShutdown"))
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "size": inner.get("vmSize"),
         "min_nodes": scale.get("minNodeCount"),
         "max_nodes": scale.get("maxNodeCount"),
@@ -183,16 +186,16 @@ def _settings(
         "store": inner.get("dataLakeStoreAccountName"),
         **_schedules(inner.get("schedules") or {}),
     }
-    return {k: v for k, v in found.items() if k in target_type.__struct_fields__ and v not in (None, "")}
+    return {k: v for k, v in settings.items() if k in target_type.__struct_fields__ and v not in (None, "")}
 
 
 def _schedules(schedules: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
+    schedule_fields = {}
     for schedule in schedules.get("computeStartStop") or ():
         cron = (schedule.get("cron") or {}).get("expression")
         if cron and str(schedule.get("status") or "Enabled") == "Enabled":
-            found[f"schedule_{str(schedule.get('action')).lower()}"] = str(cron)
-    return found
+            schedule_fields[f"schedule_{str(schedule.get('action')).lower()}"] = str(cron)
+    return schedule_fields
 
 
 def _identity(identity: Any) -> str:
@@ -203,13 +206,13 @@ def _identity(identity: Any) -> str:
 
 
 def cron(text: str) -> str:
-    """``18:30`` -> ``30 18 * * *``; a cron expression as it is."""
+    """``18:30`` -> ``30 18 * * *``; a cron expression is unchanged."""
     hours, colon, minutes = text.partition(":")
     return f"{int(minutes)} {int(hours)} * * *" if colon else text
 
 
 def subnet_id(vnet: str, subnet: str, group: str) -> str:
-    """The resource id of a subnet; a name is meant in the resource group whose id is `group`."""
+    """Return the resource id of a subnet; a name refers to the resource group whose id is `group`."""
     if not subnet or subnet.startswith("/"):
         return subnet
     if vnet.startswith("/"):
@@ -233,7 +236,7 @@ def is_warning(error: Any) -> bool:
 
 
 def reasons(errors: Iterable[Any]) -> Iterable[str]:
-    """What errors in a compute say, one line each: ``code: message``."""
+    """Yield the errors of a compute, one line each: ``code: message``."""
     for error in errors:
         if isinstance(error, str):
             yield " ".join(error.split())
@@ -248,37 +251,46 @@ def reasons(errors: Iterable[Any]) -> Iterable[str]:
 
 
 def differences(wanted: Mapping[str, Any], there: Mapping[str, Any], *, kind: str, group: str) -> list[str]:
-    """In what a compute that is there differs from what is wanted, a phrase each.
+    """Return the differences of an existing compute from the requested one, a phrase each.
 
-    What the service does not tell (keys, passwords) is not compared.
+    Fields that the service does not report (keys, passwords) are not compared.
 
     Parameters
     ----------
     wanted
-        Fields of the target.
+        Fields of the requested target.
     there
-        Its :func:`row`.
+        :func:`row` of the existing compute.
     group
-        Id of the workspace's resource group, where names of networks are meant.
+        Id of the workspace's resource group, which names of networks refer to.
     """
     if there["kind"] != kind:
         return [f"it is of type {there['type'] or 'unknown'}"]
-    has = there["settings"]
-    found = []
+    settings = there["settings"]
+    phrases = []
     for name in ("size", "max_nodes", "min_nodes", "idle_minutes", "low_priority", "public_ip", "namespace"):
-        if name in wanted and name in has and not _same(wanted[name], has[name]):
-            found.append(f"{name} is {_shown(has[name])}, not {_shown(wanted[name])}")
-    if "idle_shutdown" in wanted and "idle_shutdown" in has and wanted["idle_shutdown"] != has["idle_shutdown"]:
-        found.append(f"idle_shutdown is {has['idle_shutdown']}, not {wanted['idle_shutdown']}")
+        if name in wanted and name in settings and not _same(wanted[name], settings[name]):
+            phrases.append(f"{name} is {_shown(settings[name])}, not {_shown(wanted[name])}")
+    if (
+        "idle_shutdown" in wanted
+        and "idle_shutdown" in settings
+        and wanted["idle_shutdown"] != settings["idle_shutdown"]
+    ):
+        phrases.append(f"idle_shutdown is {settings['idle_shutdown']}, not {wanted['idle_shutdown']}")
     if "subnet" in wanted:
-        mine = subnet_id(str(wanted.get("vnet") or ""), str(wanted.get("subnet") or ""), group)
-        if mine.lower() != str(has.get("subnet") or "").lower():
-            found.append(f"subnet is {_shown(has.get('subnet') or 'none')}, not {_shown(mine or 'none')}")
+        requested_subnet = subnet_id(str(wanted.get("vnet") or ""), str(wanted.get("subnet") or ""), group)
+        if requested_subnet.lower() != str(settings.get("subnet") or "").lower():
+            phrases.append(
+                f"subnet is {_shown(settings.get('subnet') or 'none')}, not {_shown(requested_subnet or 'none')}"
+            )
     if wanted.get("region") and key(str(wanted["region"])) != key(str(there["location"])):
-        found.append(f"region is {there['location']}, not {wanted['region']}")
-    if wanted.get("resource_id") and str(wanted["resource_id"]).lower() != str(has.get("resource_id") or "").lower():
-        found.append(f"resource_id is {_shown(has.get('resource_id') or 'unknown')}")
-    return found
+        phrases.append(f"region is {there['location']}, not {wanted['region']}")
+    if (
+        wanted.get("resource_id")
+        and str(wanted["resource_id"]).lower() != str(settings.get("resource_id") or "").lower()
+    ):
+        phrases.append(f"resource_id is {_shown(settings.get('resource_id') or 'unknown')}")
+    return phrases
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -292,6 +304,6 @@ def _shown(value: Any) -> str:
 
 
 def network(subnet: str) -> tuple[str, str]:
-    """Names of the virtual network and the subnet in a subnet's id."""
-    found = _SUBNET.fullmatch(subnet)
-    return (found[2], found[3]) if found else ("", subnet)
+    """Return the names of the virtual network and the subnet in a subnet's id."""
+    match = _SUBNET.fullmatch(subnet)
+    return (match[2], match[3]) if match else ("", subnet)

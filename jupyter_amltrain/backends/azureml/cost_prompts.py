@@ -1,4 +1,4 @@
-"""What the row of a compute says, what an action on it costs, and which size to use instead. No I/O."""
+"""State of a compute for its row, confirmation texts with costs, and checks of VM sizes. No I/O."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from jupyter_amltrain.schema.azure_target import (
     ServerlessTarget,
 )
 
-#: How far a compute is before Azure has taken what it is asked for.
+#: Progress text until Azure has accepted the request.
 ASKING = "Asking Azure for it"
-#: Kinds that are listed, and run nothing.
+#: Kinds that Azure ML lists but that run no jobs.
 _IDLE = (MachineTarget, HDInsightTarget, DatabricksTarget, DataLakeTarget)
 
 
 def state_of(
     target: AzureTarget, row: Mapping[str, Any] | None, size: Size | None, quotas: Quotas, *, created: bool = True
 ) -> ProvisionState:
-    """The state of a compute for its row in the list.
+    """Return the state of a compute for its row in the list.
 
     Parameters
     ----------
     row
-        What the service says of it; ``None`` for what is not created there.
+        The service's description; ``None`` for a target that is not created there.
     size
-        Of its machines, when known.
+        Size of its machines, if known.
     """
-    found = row or {}
-    low = bool(found.get("low_priority", getattr(target, "low_priority", False)))
+    described = row or {}
+    low = bool(described.get("low_priority", getattr(target, "low_priority", False)))
     price = None if size is None else size.cost(low)
-    nodes = found.get("nodes")
-    state = str(found.get("state") or "ready")
+    nodes = described.get("nodes")
+    state = str(described.get("state") or "ready")
     on = nodes if nodes is not None else int(state in ("ready", "starting", "stopping") and created)
     quota = "" if size is None or isinstance(target, InstanceTarget) and state == "ready" else quotas.phrase(size, low)
     return ProvisionState(
         state=state,
         nodes=nodes,
-        max_nodes=found.get("max_nodes"),
-        size=str((size.name if size else "") or found.get("size") or getattr(target, "size", "")),
+        max_nodes=described.get("max_nodes"),
+        size=str((size.name if size else "") or described.get("size") or getattr(target, "size", "")),
         cpus=None if size is None else size.cpus,
         memory=None if size is None else size.memory,
         gpus=None if size is None else size.gpus,
@@ -58,7 +58,7 @@ def state_of(
         price=None if price is None else round(price * on, 4),
         currency="" if size is None else size.currency,
         quota=quota,
-        detail=_detail(target, found, state, nodes),
+        detail=_detail(target, described, state, nodes),
     )
 
 
@@ -70,15 +70,15 @@ def gpu_text(size: Size) -> str:
         return "GPU of unknown model"
     part = f" ({size.part} of one)" if size.part else ""
     amount = "" if size.gpu_memory is None else f" {size.gpu_memory / (1 << 30):g} GB"
-    # Some models are told apart by their memory, which then stands there once.
+    # Some model names contain the memory, which is not repeated then.
     return f"{size.gpu_name}{'' if 'GB' in size.gpu_name else amount}{part}"
 
 
-def _detail(target: AzureTarget, found: Mapping[str, Any], state: str, nodes: int | None) -> str:
-    if found.get("detail"):
-        return str(found["detail"])
+def _detail(target: AzureTarget, described: Mapping[str, Any], state: str, nodes: int | None) -> str:
+    if described.get("detail"):
+        return str(described["detail"])
     if isinstance(target, ServerlessTarget):
-        return "Machines come with each run and go after it."
+        return "Machines are allocated for each run and released after it."
     if isinstance(target, _IDLE):
         return "Listed only: Azure ML v2 runs no job there."
     if nodes == 0 and state == "ready":
@@ -102,7 +102,7 @@ def asks(
     quotas: Quotas,
     kind: str,
 ) -> str:
-    """What an act costs or loses; see ``Provisioned.asks``."""
+    """Return the confirmation text of an action, with its costs or losses; see ``Provisioner.asks``."""
     name = target.name
     if verb == "delete":
         return _delete(target, running, queued)
@@ -128,42 +128,44 @@ def asks(
 def _delete(target: AzureTarget, running: int, queued: int) -> str:
     name, total = target.name, running + queued
     if isinstance(target, ServerlessTarget):
-        goes_on = f" Its run{'s go' if total > 1 else ' goes'} on." if total else ""
-        return f"Removes {name!r} from the list of targets; Azure ML has nothing of it to delete.{goes_on}"
+        continues = f" Its run{'s continue' if total > 1 else ' continues'}." if total else ""
+        return f"Removes {name!r} from the list of targets; nothing is deleted at Azure ML.{continues}"
     its = f" {stopped_runs_text(running, queued).capitalize()}." if total else ""
     if target.attached:
         return (
-            f"Detaches {name!r} from the workspace; the {target.noun or target.title} itself is left alone,"
-            f" and costs what it costs.{its}"
+            f"Detaches {name!r} from the workspace; the {target.noun or target.title} itself is not changed"
+            f" and is still billed.{its}"
         )
-    machines = "its machines" if isinstance(target, AmlComputeTarget) else "its machine and what is on its disk"
-    return f"Deletes {name!r} at Azure ML with {machines}.{its} Logs and models of its runs stay in the workspace."
+    machines = "its machines" if isinstance(target, AmlComputeTarget) else "its machine and everything on its disk"
+    return f"Deletes {name!r} at Azure ML with {machines}.{its} Logs and models of its runs are kept in the workspace."
 
 
 def _cluster(target: AmlComputeTarget, price: float | None, currency: str) -> str:
-    most, least, idle = target.max_nodes, target.min_nodes, target.idle_minutes
-    kept = "goes to 0 machines" if not least else f"{least} of them stay on all the time, the others go"
+    max_nodes, min_nodes, idle = target.max_nodes, target.min_nodes, target.idle_minutes
+    idle_text = "goes to 0 machines" if not min_nodes else f"{min_nodes} of them stay on all the time, the others go"
     if price is None:
-        nodes = f"Up to {most} nodes are" if most != 1 else "1 node is"
+        nodes = f"Up to {max_nodes} nodes are" if max_nodes != 1 else "1 node is"
         unknown = "Costs an unknown price: Azure publishes none for this size."
-        return f"{unknown} {nodes} billed while on; {kept} after {idle:g} min idle."
-    if least:
-        kept = f"{least} of them stay on ({money(least * price, currency)} per hour), the others go"
-    sum_ = f"{most} x {price:.4g} = {money(most * price, currency)}" if most > 1 else money(price, currency)
-    taken = " Low-priority machines may be taken away at any time." if target.low_priority else ""
-    return f"Costs up to {sum_} per hour while machines are on; {kept} after {idle:g} min idle.{taken}"
+        return f"{unknown} {nodes} billed while on; {idle_text} after {idle:g} min idle."
+    if min_nodes:
+        idle_text = f"{min_nodes} of them stay on ({money(min_nodes * price, currency)} per hour), the others go"
+    sum_ = (
+        f"{max_nodes} x {price:.4g} = {money(max_nodes * price, currency)}" if max_nodes > 1 else money(price, currency)
+    )
+    preemption = " Low-priority machines may be taken away at any time." if target.low_priority else ""
+    return f"Costs up to {sum_} per hour while machines are on; {idle_text} after {idle:g} min idle.{preemption}"
 
 
 def _room(nodes: int, size: Size | None, quotas: Quotas, low: bool) -> str:
-    """What the quota says now, when that is less."""
+    """Return a sentence about the quota if it has no room for `nodes` machines now."""
     if size is None:
         return ""
     if quotas.rows and not low and not quotas.is_known(size, low):
         return f" Azure names no quota for {size.name}: it may refuse the machines."
-    most = quotas.most(size, low)
-    if most is None or most >= nodes:
+    available = quotas.most(size, low)
+    if available is None or available >= nodes:
         return ""
-    return f" The quota has room for {most} of the {nodes} machines now."
+    return f" The quota has room for {available} of the {nodes} machines now."
 
 
 def _scale(
@@ -175,15 +177,20 @@ def _scale(
     quotas: Quotas,
     low: bool,
 ) -> str:
-    least, most = int(values.get("min_nodes") or 0), int(values.get("max_nodes") or 0)
+    min_nodes, max_nodes = int(values.get("min_nodes") or 0), int(values.get("max_nodes") or 0)
     costs = []
-    if least > target.min_nodes:
-        when = "per hour until you lower the minimum, also when nothing runs"
-        costs.append(f"Keeping {least} node{'' if least == 1 else 's'} on costs {_sum(least, price, currency, when)}.")
-    if most > target.max_nodes:
-        when = "per hour while all of them are on"
-        costs.append(f"{most} node{'' if most == 1 else 's'} cost up to {_sum(most, price, currency, when)}.")
-        costs.append(_room(most, size, quotas, low).strip())
+    if min_nodes > target.min_nodes:
+        period = "per hour until you lower the minimum, also when nothing runs"
+        costs.append(
+            f"Keeping {min_nodes} node{'' if min_nodes == 1 else 's'} on costs"
+            f" {_sum(min_nodes, price, currency, period)}."
+        )
+    if max_nodes > target.max_nodes:
+        period = "per hour while all of them are on"
+        costs.append(
+            f"{max_nodes} node{'' if max_nodes == 1 else 's'} cost up to {_sum(max_nodes, price, currency, period)}."
+        )
+        costs.append(_room(max_nodes, size, quotas, low).strip())
     return " ".join(filter(None, costs))
 
 
@@ -195,15 +202,15 @@ def _sum(nodes: int, price: float | None, currency: str, when: str) -> str:
 
 
 def _instance(target: InstanceTarget, price: float | None, currency: str) -> str:
-    each = "an unknown price" if price is None else f"{money(price, currency)} per hour"
+    price_text = "an unknown price" if price is None else f"{money(price, currency)} per hour"
     ends = []
     if target.idle_shutdown:
         ends.append(f"has been idle for {target.idle_shutdown} min")
     if target.schedule_stop:
         ends.append(f"stops by its schedule ({target.schedule_stop} UTC)")
-    by_itself = f" or {' or '.join(ends)}" if ends else "; it does not stop by itself"
+    automatic_stop = f" or {' or '.join(ends)}" if ends else "; it does not stop automatically"
     note = " Azure publishes no price for this size." if price is None else ""
-    return f"Costs {each} from now until it is stopped{by_itself}.{note}"
+    return f"Costs {price_text} from now until it is stopped{automatic_stop}.{note}"
 
 
 def check_size(
@@ -215,12 +222,12 @@ def check_size(
     low_priority: bool,
     region: str,
 ) -> None:
-    """Refuse a size that the region has not, or that is not for `kind`, naming near ones.
+    """Raise an error for a size that the region or `kind` does not offer, with similar ones.
 
     Parameters
     ----------
     who
-        Name of the target, to begin with; empty where that is clear.
+        Name of the target for the beginning of the message; empty if the context names it.
 
     Raises
     ------
@@ -228,25 +235,25 @@ def check_size(
     """
     if not sizes:
         return
-    there = [other for other in sizes if offered(other, kind)]
-    begin = f"{who!r}: " if who else ""
+    offered_sizes = [other for other in sizes if offered(other, kind)]
+    prefix = f"{who!r}: " if who else ""
     if size is None:
-        names = {key(other.name): other.name for other in there}
+        names = {key(other.name): other.name for other in offered_sizes}
         near = [names[k] for k in difflib.get_close_matches(key(wanted), names, 3, 0.6)]
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
         raise CommandError(
-            f"{begin}{'the' if who else 'The'} region {region} has no size {wanted[:60]!r}.",
+            f"{prefix}{'the' if who else 'The'} region {region} has no size {wanted[:60]!r}.",
             hint=f"{hint}%aml_compute sizes lists them.",
         )
     if not offered(size, kind):
-        what = "compute instances" if kind == "ComputeInstance" else "clusters and serverless runs"
-        only = ", ".join(size.types)
+        usage = "compute instances" if kind == "ComputeInstance" else "clusters and serverless runs"
+        supported = ", ".join(size.types)
         raise CapacityError(
-            f"{begin}{size.name} is not for {what} (Azure ML offers it for {only} only).",
-            hint=f"%aml_compute sizes{' --gpu' if size.gpus else ''} lists those that are.",
+            f"{prefix}{size.name} is not available for {usage} (Azure ML offers it for {supported} only).",
+            hint=f"See the available sizes: %aml_compute sizes{' --gpu' if size.gpus else ''}",
         )
     if low_priority and not size.low_priority:
         raise CapacityError(
-            f"{begin}{size.name} cannot be had with low priority.",
-            hint="Leave low priority away, or choose another size: %aml_compute sizes",
+            f"{prefix}{size.name} is not available with low priority.",
+            hint="Leave out low priority, or choose another size: %aml_compute sizes",
         )

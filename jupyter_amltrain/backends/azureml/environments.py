@@ -1,9 +1,9 @@
-"""Which environment a job runs in: curated ones, what a script imports, and what is chosen, with the reasons.
+"""Choice of a job's environment: contents of curated environments, imports of a script, and notes for the user.
 
-What the curated environments hold is from their public definitions:
+The contents of the curated environments are from their public definitions:
 github.com/Azure/azureml-assets, ``assets/training/general/environments``, commit 4b41f8c of 2026-07-23;
 read on 2026-11-21. A name there is the service's name without ``AzureML-`` (so in the jobs of
-github.com/Azure/azureml-examples, 085cd6e of 2026-07-31). The images are built anew every few weeks with the same
+github.com/Azure/azureml-examples, 085cd6e of 2026-07-31). The images are rebuilt every few weeks with the same
 packages in newer versions. None of them has both PyTorch and scikit-learn.
 """
 
@@ -30,18 +30,18 @@ from jupyter_amltrain.schema.job import JobSpec
 
 
 class Curated(NamedTuple):
-    """One environment.
+    """Contents of one curated environment.
 
     Attributes
     ----------
     python
-        Its version.
+        Version of Python.
     conda
-        What conda installs, as conda writes it.
+        Packages that conda installs, in conda's syntax.
     pip
-        What pip installs; without a version it is the newest at the time of the image's build.
+        Packages that pip installs; one without a version is the newest at the time of the image's build.
     gpu
-        Whether it is made for GPUs.
+        Whether the environment is made for GPUs.
     """
 
     python: str
@@ -59,7 +59,7 @@ _ACPT = (
     "regex", "pybind11",
 )  # fmt: skip
 
-#: In the order in which they are taken for a script that says nothing: the first without GPUs, then with.
+#: In order of preference for a script without particular imports: the first for CPUs, then the one for GPUs.
 KNOWN: Mapping[str, Curated] = {
     "sklearn-1.5": Curated(
         "3.10", _PLAIN, (*_AZURE, *_TOOLS, "scikit-learn~=1.5.0", "scikit-learn-intelex", "joblib~=1.2.0")
@@ -106,10 +106,10 @@ KNOWN: Mapping[str, Curated] = {
     "sklearn-1.1": Curated("3.9", _OLD, (*_AZURE, *_TOOLS, "scikit-learn~=1.1.0", "scikit-learn-intelex", "joblib")),
     "sklearn-1.0": Curated("3.9", _OLD, (*_AZURE, *_TOOLS, "scikit-learn~=1.0.0", "joblib~=1.2.0")),
 }
-#: Those that are chosen by themselves; the others are older.
+#: Environments that are chosen automatically; the others are older.
 _CHOSEN = ("sklearn-1.5", "acpt-pytorch-2.8-cuda12.6", "lightgbm-3.3", "tensorflow-2.16-cuda12")
 
-#: What a job gets that names none and imports nothing in particular, without and with GPUs.
+#: Environments of a job that names none and imports nothing in particular, without and with GPUs.
 DEFAULT_ENVIRONMENT = "AzureML-sklearn-1.5@latest"
 DEFAULT_GPU_ENVIRONMENT = "AzureML-acpt-pytorch-2.8-cuda12.6@latest"
 
@@ -124,7 +124,7 @@ def is_curated(reference: str) -> bool:
 
 
 def find(reference: str) -> Curated | None:
-    """What is known of a named environment; ``None`` for one of the workspace's own."""
+    """Return the known contents of a named environment; ``None`` for one of the workspace's own."""
     match = _REGISTRY.fullmatch(reference) or _ID.fullmatch(reference)
     if match is None and is_curated(reference):
         match = _NAME.fullmatch(reference)
@@ -132,12 +132,12 @@ def find(reference: str) -> Curated | None:
 
 
 def curated_pins_of(known: Curated) -> list[str]:
-    """Its packages, as pip writes them."""
+    """Return the packages of a curated environment as pip requirements."""
     return [*(re.sub(r"=(.+)", r"==\1.*", one) for one in known.conda), *known.pip]
 
 
 def conda_of(known: Curated) -> str:
-    """A conda file (YAML) of the same packages."""
+    """Return a conda file (YAML) with the same packages."""
     lines = [f"python={known.python}", "pip", *known.conda]
     return "\n".join(
         [
@@ -152,26 +152,26 @@ def conda_of(known: Curated) -> str:
 
 
 def default_image(gpus: bool) -> str:
-    """The environment of a job of which nothing is known."""
+    """Return the environment of a job without known imports."""
     return DEFAULT_GPU_ENVIRONMENT if gpus else DEFAULT_ENVIRONMENT
 
 
 def covering(needs: Iterable[str], gpus: bool) -> tuple[str, list[str]]:
-    """The curated environment that has what a script imports, and what it lacks (see :func:`.packages.lacking`).
+    """Return the curated environment with the fewest missing imports, and those (see :func:`lacking`).
 
     Parameters
     ----------
     needs
-        Modules, as they are imported.
+        Names of imported modules.
     """
     needs = list(needs)
     order = sorted(_CHOSEN, key=lambda name: KNOWN[name].gpu != gpus)
-    found = {name: lacking(needs, curated_pins_of(KNOWN[name])) for name in order}
-    best = min(order, key=lambda name: len(found[name]))  # the first of several
-    return f"AzureML-{best}@latest", found[best]
+    missing = {name: lacking(needs, curated_pins_of(KNOWN[name])) for name in order}
+    best = min(order, key=lambda name: len(missing[name]))  # the first of several
+    return f"AzureML-{best}@latest", missing[best]
 
 
-#: Module -> distributions of which any has it, where the names differ.
+#: Module -> distributions that contain it, if the names differ.
 _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "Crypto": ("pycryptodome",),
     "IPython": ("ipython",),
@@ -200,7 +200,7 @@ _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "umap": ("umap-learn",),
     "yaml": ("pyyaml",),
 }
-#: Distribution -> what it brings along by itself (`Requires-Dist` of its releases on PyPI, 2026-11; not all of it).
+#: Distribution -> its dependencies (`Requires-Dist` of its releases on PyPI, 2026-11; incomplete).
 _BRINGS: Mapping[str, tuple[str, ...]] = {
     "accelerate": ("torch", "numpy", "pyyaml", "psutil", "huggingface-hub", "safetensors"),
     "azure-identity": ("azure-core", "cryptography", "msal"),
@@ -237,18 +237,18 @@ _BRINGS: Mapping[str, tuple[str, ...]] = {
     ),
     "xgboost": ("numpy", "scipy"),
 }  # fmt: skip
-#: Calls that import a package which their own one does not bring: ``log_model`` of scikit-learn's models saves them
-#: by skops from MLflow 3.14 on, which mlflow-skinny (all that azureml-mlflow brings) does not install.
+#: Calls that import a package which their own package does not depend on: ``log_model`` of scikit-learn's models uses
+#: skops from MLflow 3.14 on, which mlflow-skinny (all that azureml-mlflow depends on) does not install.
 _CALLS = {"mlflow.sklearn.log_model": "skops", "mlflow.sklearn.save_model": "skops"}
 
 
 def required_modules(text: bytes, own: Iterable[str] = ()) -> list[str]:
-    """The modules without which a script ends: what it imports outside functions and ``try``, the first names.
+    """Return the modules that a script requires: top-level names of its imports outside functions and ``try``.
 
     Parameters
     ----------
     own
-        Modules that travel with the script.
+        Modules that are copied with the script.
     """
     ours = {*sys.stdlib_module_names, "__main__", *own}
     tops = [one.name.partition(".")[0] for one in requirements.imports(text) if one.needed]
@@ -256,24 +256,24 @@ def required_modules(text: bytes, own: Iterable[str] = ()) -> list[str]:
 
 
 def lacking(modules: Iterable[str], pins: Iterable[str]) -> list[str]:
-    """Those of `modules` that no package of `pins` is known to have."""
-    there: set[str] = set()
-    left = [name(pin) for pin in pins]
-    while left:
-        one = left.pop()
-        if one not in there:
-            there.add(one)
-            left += _BRINGS.get(one, ())
-    return [module for module in modules if not there.intersection(distributions(module))]
+    """Return those of `modules` that no package of `pins` is known to contain."""
+    included: set[str] = set()
+    remaining = [name(pin) for pin in pins]
+    while remaining:
+        package = remaining.pop()
+        if package not in included:
+            included.add(package)
+            remaining += _BRINGS.get(package, ())
+    return [module for module in modules if not included.intersection(distributions(module))]
 
 
 def distributions(module: str) -> tuple[str, ...]:
-    """Names of packages of which any has the module."""
+    """Return the names of packages that contain a module."""
     return _DISTRIBUTIONS.get(module) or (name(module),)
 
 
 def name(pin: str) -> str:
-    """The package's name in a requirement (PEP 503)."""
+    """Return the package's name in a requirement (PEP 503)."""
     match = re.match(r"\s*(?:[\w.-]+::)?([A-Za-z0-9][A-Za-z0-9._-]*)", pin)
     return re.sub(r"[-_.]+", "-", match[1]).lower() if match else ""
 
@@ -300,55 +300,57 @@ def _dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-#: What conda packages are built on, without and with GPUs. Source: base images of the public definitions in
+#: Base images for conda packages, without and with GPUs. Source: base images of the public definitions in
 #: github.com/Azure/azureml-assets, commit 4b41f8c of 2026-07-23.
 BASE_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"
 BASE_GPU_IMAGE = "mcr.microsoft.com/azureml/openmpi5.0-cuda12.4-ubuntu22.04:latest"
 
 
 def environment_body(spec: JobSpec, gpus: int | None) -> dict[str, str]:
-    """Where its Python comes from, plain: ``name``, ``image`` (with ``conda``, ``packages``), ``build``; ``derive``."""
-    given: Environment = spec.environment
-    name = given.name.removeprefix("azureml:") if not given.name.startswith("azureml://") else given.name
-    found = {"name": name, "image": given.image, "conda": given.conda, "build": given.build}
-    found = {key: value for key, value in found.items() if value}
-    if given.kernel:
-        found["packages"] = json.dumps(given.conda_file)
-    if given.conda or given.kernel:
-        found.setdefault("image", BASE_GPU_IMAGE if gpus else BASE_IMAGE)
-    if not found:
-        found = {"name": default_image(bool(gpus))}
-    if given.derive:
-        found["derive"] = "yes"
-    return found
+    """Return a job's environment as a dict: ``name``, ``image`` (``conda``, ``packages``), ``build``; ``derive``."""
+    environment: Environment = spec.environment
+    name = (
+        environment.name.removeprefix("azureml:") if not environment.name.startswith("azureml://") else environment.name
+    )
+    body = {"name": name, "image": environment.image, "conda": environment.conda, "build": environment.build}
+    body = {key: value for key, value in body.items() if value}
+    if environment.kernel:
+        body["packages"] = json.dumps(environment.conda_file)
+    if environment.conda or environment.kernel:
+        body.setdefault("image", BASE_GPU_IMAGE if gpus else BASE_IMAGE)
+    if not body:
+        body = {"name": default_image(bool(gpus))}
+    if environment.derive:
+        body["derive"] = "yes"
+    return body
 
 
 def environment_shown(environment: Mapping[str, str]) -> str:
-    """``environmentId`` in a printed request."""
+    """Return the ``environmentId`` of a printed request."""
     if name := environment.get("name"):
         return name if name.startswith(("azureml://", "/")) else f"azureml:{name}"
     if folder := environment.get("build"):
-        return f"(environment built of {folder})"
+        return f"(environment built from {folder})"
     conda = f" with {environment['conda']}" if "conda" in environment else ""
     if "packages" in environment:
         python, _, *pip = json.loads(environment["packages"])["dependencies"]
         conda = f" with {', '.join([python, *(pip[0]['pip'] if pip else ())])}"
-    return f"(environment of the image {environment['image']}{conda})"
+    return f"(environment from the image {environment['image']}{conda})"
 
 
-#: Modules that one sentence names.
+#: Maximum number of modules that one sentence names.
 _MAX_NAMED = 5
 
 
 class Wanted(NamedTuple):
-    """What a script imports.
+    """Imports of a script.
 
     Attributes
     ----------
     modules
-        Those without which it ends.
+        Modules that the script requires.
     what
-        What it is, for a sentence.
+        Subject of a sentence about the script: ``The cell``, or its file name.
     """
 
     modules: tuple[str, ...]
@@ -356,38 +358,38 @@ class Wanted(NamedTuple):
 
 
 def completed(spec: JobSpec, default: str, gpus: bool) -> JobSpec:
-    """`spec` with its environment. Blocks on the disk; asks nobody.
+    """Return `spec` with its environment. Blocks on the disk; no network.
 
-    One that names none gets its target's, else the curated one that has what the script imports, else what
-    this kernel has of it (``--env kernel``), built by the service; where that cannot be said, the curated one that
-    lacks least.
+    A job that names none gets its target's environment, else the curated one with all imports of the script, else
+    this kernel's packages (``--env kernel``), built by the service; if those cannot be determined, the curated
+    environment with the fewest missing imports.
 
     Parameters
     ----------
     default
-        The target's own, as ``--env`` takes it.
+        The target's own environment, as in ``--env``.
 
     Raises
     ------
     PreflightError
         See :func:`.requirements.captured`.
     """
-    given = spec.environment
-    if default and given.chosen and not given.python:  # a target's own is nearer than a notebook's
-        given = Environment()
-    if spec.job_type or given:
+    requested = spec.environment
+    if default and requested.chosen and not requested.python:  # a target's default overrides a notebook's
+        requested = Environment()
+    if spec.job_type or requested:
         return requirements.completed(spec)
     if default:
         try:
             return requirements.completed(_having(spec, environment_of(default)))
-        except PreflightError as error:  # the line does not name it
+        except PreflightError as error:  # the line does not name the environment
             raise PreflightError(f"By default {error}") from None
-    wanted = wanted_of(spec)
-    name, lacking = covering(wanted.modules, gpus)
-    if not lacking:
-        # What imports nothing is as well off in either.
-        return _having(spec, Environment(name=name if wanted.modules else default_image(gpus)))
-    kernel = Environment(kernel=True, chosen=f"{name.partition('@')[0]} does not name {_listed(lacking)}")
+    imports = wanted_of(spec)
+    name, missing = covering(imports.modules, gpus)
+    if not missing:
+        # A script without imports gets the default for its hardware.
+        return _having(spec, Environment(name=name if imports.modules else default_image(gpus)))
+    kernel = Environment(kernel=True, chosen=f"{name.partition('@')[0]} lacks {_listed(missing)}")
     try:
         return requirements.completed(_having(spec, kernel))
     except PreflightError:
@@ -399,44 +401,44 @@ def _having(spec: JobSpec, environment: Environment) -> JobSpec:
 
 
 def wanted_of(spec: JobSpec, snapshot: Snapshot | None = None) -> Wanted:
-    """What the script of a job imports and does not bring along. Blocks on the disk.
+    """Return the imports of a job's script that are not among its own files. Blocks on the disk.
 
     Parameters
     ----------
     snapshot
-        The job's files, where they are known.
+        The job's files, if they are known.
     """
     what = "The cell" if spec.cell else spec.script_name
     root = Path(spec.source or spec.notebook_dir or ".").expanduser()
-    beside = (root / spec.script_name).parent  # the first place where Python looks
+    beside = (root / spec.script_name).parent  # the first entry of sys.path
     try:
         text = spec.script.encode() or (root / spec.script_name).read_bytes()
         files: dict[str, str | bytes | Path] = {**(snapshot.files if snapshot else local_modules(text, root))}
         if snapshot:
             above = f"{PurePosixPath(spec.script_name).parent}/"
-            files |= {name.removeprefix(above): each for name, each in files.items() if name.startswith(above)}
+            files |= {name.removeprefix(above): content for name, content in files.items() if name.startswith(above)}
         elif beside != root:
             files |= local_modules(text, beside)
         own = {name.partition("/")[0].removesuffix(".py") for name in files}
         if not snapshot and spec.source:
             own |= {one.stem for one in (*root.iterdir(), *beside.iterdir())}
-        found = [required_modules(each, own) for each in requirements.reached(text, files)]
+        imports = [required_modules(content, own) for content in requirements.reached(text, files)]
     except (OSError, UnicodeError, SubmitError):
-        return Wanted((), what)  # the snapshot says it, with its words
-    modules = tuple(dict.fromkeys(module for needs in found for module in needs))
-    return Wanted(modules, what if len(modules) == len(found[0]) else f"{what} with its modules")
+        return Wanted((), what)  # the snapshot raises the error
+    modules = tuple(dict.fromkeys(module for needs in imports for module in needs))
+    return Wanted(modules, what if len(modules) == len(imports[0]) else f"{what} with its modules")
 
 
-# ---- judging
+# ---- notes
 
 
 def pins_of(environment: Mapping[str, str], conda: str = "") -> list[str] | None:
-    """Packages of an environment (see :func:`.environments.environment_body`); ``None`` where nobody knows. Blocks.
+    """Return the packages of an environment (see :func:`environment_body`); ``None`` if unknown. Blocks.
 
     Parameters
     ----------
     conda
-        Its conda file, as the service tells it.
+        Its conda file, as reported by the service.
     """
     try:
         if path := environment.get("conda"):
@@ -444,28 +446,28 @@ def pins_of(environment: Mapping[str, str], conda: str = "") -> list[str] | None
         if conda:
             return mlflow_pins.pip_pins(conda)
     except (EnvironmentFailed, OSError, UnicodeError, ImportError):
-        return None  # who makes the environment says it, with his words
+        return None  # the creation of the environment raises the error
     known = find(environment.get("name", ""))
     return curated_pins_of(known) if known else None
 
 
 def notes(wanted: Wanted, environment: Environment, plain: Mapping[str, str], conda: str = "") -> tuple[str, ...]:
-    """What a person should know of an environment before a machine is paid for, one sentence each.
+    """Return notes for the user about an environment before the submit, one sentence each.
 
     Parameters
     ----------
     environment, plain
-        The job's, and as :func:`.environments.environment_body` says it.
+        The job's environment, and the same from :func:`environment_body`.
     conda
         As in :func:`pins_of`.
     """
     if environment.kernel:
-        return (_of_the_kernel(environment.chosen),) if environment.chosen else ()
+        return (_kernel_note(environment.chosen),) if environment.chosen else ()
     pins = pins_of(plain, conda)
     if pins is None:
         return ()
     name = shown(plain)
-    said: list[str] = []
+    sentences: list[str] = []
     missing = lacking(wanted.modules, pins)
     if environment.derive:
         missing = [module for module in missing if module not in ("mlflow", "skops")]
@@ -475,29 +477,29 @@ def notes(wanted: Wanted, environment: Environment, plain: Mapping[str, str], co
         except ImportError:  # pragma: no cover - packaging comes with every kernel
             verdict = mlflow_pins.Verdict(None)
         if verdict.sentence:
-            said.append(verdict.sentence)
+            sentences.append(verdict.sentence)
             missing = [module for module in missing if module != "mlflow"]
     if "skops" in missing:
         missing.remove("skops")
-        said.append(
-            f"{wanted.what} saves a model of scikit-learn, and {name} does not name skops, which MLflow 3.14 and later"
-            " need for that: --env kernel, --derive-env, or serialization_format='cloudpickle'."
+        sentences.append(
+            f"{wanted.what} saves a scikit-learn model, but {name} lacks skops, which MLflow 3.14 and later need for"
+            " that. Use --env kernel, --derive-env, or serialization_format='cloudpickle'."
         )
     if missing:
-        said.append(
-            f"{wanted.what} imports {_listed(missing, modules=True)}; {name} does not name {_listed(missing)}:"
-            " --env kernel takes what is installed here, --env conda.yml what you list."
+        sentences.append(
+            f"{wanted.what} imports {_listed(missing, modules=True)}, but {name} lacks {_listed(missing)}. Use"
+            " --env kernel for the packages installed here, or --env conda.yml for your own list."
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
 def unjudged(plain: Mapping[str, str]) -> bool:
-    """Whether only the service can say what is in it."""
+    """Return whether only the service knows the contents of an environment."""
     return bool(plain.get("name")) and find(plain["name"]) is None
 
 
 def shown(plain: Mapping[str, str]) -> str:
-    """An environment's name in a sentence."""
+    """Return an environment's name for a sentence."""
     if path := plain.get("conda"):
         return Path(path).name
     name = plain.get("name", "")
@@ -507,10 +509,10 @@ def shown(plain: Mapping[str, str]) -> str:
     return named[1] if named else name
 
 
-def _of_the_kernel(why: str) -> str:
+def _kernel_note(reason: str) -> str:
     return (
-        f"Its environment is made of this kernel's packages ({why}): built once by the service, which takes some"
-        " minutes. Another: --env NAME"
+        f"Azure ML will build an environment from this kernel's packages, because {reason}. The first build takes a few"
+        " minutes. To use another one: --env NAME"
     )
 
 
@@ -521,7 +523,7 @@ def _listed(found: Sequence[str], modules: bool = False) -> str:
 
 
 def of_target(text: str) -> dict[str, str]:
-    """What is wrong with a target's own environment, by field."""
+    """Return errors of a target's own environment, by field."""
     try:
         from jupyter_amltrain.schema.environment import check_environment
 
@@ -532,5 +534,5 @@ def of_target(text: str) -> dict[str, str]:
 
 
 def joined(*parts: Iterable[str]) -> tuple[str, ...]:
-    """Sentences, each once."""
+    """Return sentences without duplicates."""
     return tuple(dict.fromkeys(sentence for part in parts for sentence in part))

@@ -1,7 +1,7 @@
-"""Errors made of what Azure answers, or of its silence. No I/O, no import of Azure's packages.
+"""Conversion of Azure's error responses and network failures to errors of this package. No I/O, no Azure imports.
 
-An error carries what the service said as data (:class:`ErrorDetails`, read by :func:`details_of`). Shapes of the
-answers: recorded traffic (three ARM envelopes, empty bodies of the gateway, PascalCase of the data plane) and, where
+An error carries the service's response as data (:class:`ErrorDetails`, read by :func:`details_of`). Shapes of the
+responses: recorded traffic (three ARM envelopes, empty bodies of the gateway, PascalCase of the data plane) and, where
 nothing was recorded, Azure's documentation (429, sign-in).
 """
 
@@ -36,12 +36,12 @@ _SECRETS = re.compile(
 
 
 def redacted(text: str) -> str:
-    """`text` without tokens, signatures of addresses, and passwords."""
+    """Return `text` without tokens, URL signatures and passwords."""
     return _SECRETS.sub(lambda m: f"{next((g for g in m.groups() if g), '')}[redacted]", text)
 
 
 def one_line(text: str) -> str:
-    """The same on one line, not too long."""
+    """Return `text` redacted, on one line, cut to 600 characters."""
     lines = [line.strip() for line in redacted(text).splitlines() if line.strip()]
     return " ".join(lines)[:600]
 
@@ -55,89 +55,89 @@ def unreachable(text: str, where: str = "") -> TargetUnreachable:
 
 def _unreachable(text: str) -> TargetUnreachable:
     low = text.lower()
-    found = re.search(r"host='([^']+)'|https?://([^/\s:'\"]+)|resolve '([^']+)'", text)
-    host = next((part for part in found.groups() if part), "") if found else ""
-    of = f" ({host})" if host else ""
+    match = re.search(r"host='([^']+)'|https?://([^/\s:'\"]+)|resolve '([^']+)'", text)
+    host = next((part for part in match.groups() if part), "") if match else ""
+    at_host = f" ({host})" if host else ""
     if "certificate" in low and ("verify" in low or "self-signed" in low or "self signed" in low):
         return TargetUnreachable(
-            f"The certificate of Azure{of} is not trusted here: a proxy of your network may sign its own.",
-            hint="Set REQUESTS_CA_BUNDLE to a file with its certificate, then try again.",
+            f"The certificate of Azure{at_host} is not trusted: a proxy of your network may use its own certificate.",
+            hint="Set REQUESTS_CA_BUNDLE to a file with the proxy's certificate, then try again.",
         )
     if "proxy" in low and ("407" in low or "authentication required" in low):
         return TargetUnreachable(
-            "The proxy of your network wants a user and a password.",
+            "The proxy of your network requires a user and a password.",
             hint="Set HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT",
         )
     cut = ("aborted", "remote end closed", "reset by peer", "incompleteread", "prematurely", "broken", "eof occurred")
     if any(word in low for word in cut) and "tunnel connection failed" not in low:  # a proxy may stand between
-        return TargetUnreachable(f"The connection to Azure{of} was cut.", hint="Try again.")
+        return TargetUnreachable(f"The connection to Azure{at_host} was cut.", hint="Try again.")
     if "proxy" in low:
         return TargetUnreachable(
-            "No way to Azure through the proxy of your network.", hint="Check HTTPS_PROXY and NO_PROXY."
+            "Cannot reach Azure through the proxy of your network.", hint="Check HTTPS_PROXY and NO_PROXY."
         )
     if "getaddrinfo" in low or "name or service not known" in low or "name resolution" in low or "nodename" in low:
         return TargetUnreachable(
-            f"The name of Azure's server{of} cannot be resolved: is there a network?",
+            f"The name of Azure's server{at_host} cannot be resolved: the network may be down.",
             hint="Check the network (a private workspace needs its VPN), and try again.",
         )
     if "ssl" in low or "tls" in low:
-        return TargetUnreachable(f"No secure connection to Azure{of}: {one_line(text)[:200]}", hint="Try again.")
+        return TargetUnreachable(f"No secure connection to Azure{at_host}: {one_line(text)[:200]}", hint="Try again.")
     if "timed out" in low or "timeout" in low:
-        return TargetUnreachable(f"Azure{of} did not answer in time.", hint="Check the network, and try again.")
+        return TargetUnreachable(f"Azure{at_host} did not answer in time.", hint="Check the network, and try again.")
     if "refused" in low or "unreachable" in low or "no route" in low:
-        return TargetUnreachable(f"No connection to Azure{of}.", hint="Check the network, and try again.")
+        return TargetUnreachable(f"No connection to Azure{at_host}.", hint="Check the network, and try again.")
     return TargetUnreachable(
-        f"No answer from Azure{of}: {one_line(text)[:200]}", hint="Check the network, and try again."
+        f"No answer from Azure{at_host}: {one_line(text)[:200]}", hint="Check the network, and try again."
     )
 
 
 _SECRET = "Set AZURE_CLIENT_SECRET to its value (not its id), then connect again."
 _TENANT = "Give the directory's id: %aml_compute connect --tenant TENANT"
 _SIGN_IN_AGAIN = "Sign in again: %aml_compute connect --sign-in device"
-#: Entra's codes (learn.microsoft.com/entra/identity-platform/reference-error-codes): what, and what to do next.
+#: Entra's codes (learn.microsoft.com/entra/identity-platform/reference-error-codes): reason and hint.
 _AADSTS = {
     "7000215": ("the client secret is wrong", _SECRET),
     "7000222": ("the client secret has expired", "Make a new one, set AZURE_CLIENT_SECRET, then connect again."),
     "700016": (
-        "this directory knows no application with that id",
+        "this directory has no application with that id",
         "Check AZURE_CLIENT_ID and AZURE_TENANT_ID, then connect again.",
     ),
-    "700027": ("the certificate is not that of the application", "Check AZURE_CLIENT_CERTIFICATE_PATH."),
+    "700027": ("the certificate does not belong to the application", "Check AZURE_CLIENT_CERTIFICATE_PATH."),
     "700082": ("the sign-in has been unused for too long", _SIGN_IN_AGAIN),
-    "70043": ("the sign-in is over by a rule of your organization", _SIGN_IN_AGAIN),
-    "70008": ("the sign-in is over", _SIGN_IN_AGAIN),
-    "70016": ("nobody has entered the code yet", "Connect again for a new code."),
+    "70043": ("the sign-in has expired by a policy of your organization", _SIGN_IN_AGAIN),
+    "70008": ("the sign-in has expired", _SIGN_IN_AGAIN),
+    "70016": ("the code has not been entered yet", "Connect again for a new code."),
     "70018": ("the code is wrong", "Connect again for a new code."),
     "70019": ("the code has expired", "Connect again for a new code."),
     "70020": ("the code has expired", "Connect again for a new code."),
-    "50173": ("the password was changed since", _SIGN_IN_AGAIN),
-    "50076": ("your organization wants a second factor", _SIGN_IN_AGAIN),
-    "50078": ("your organization wants the second factor again", _SIGN_IN_AGAIN),
-    "50079": ("your organization wants you to register a second factor", _SIGN_IN_AGAIN),
-    "50158": ("your organization wants one more check", _SIGN_IN_AGAIN),
+    "50173": ("the password was changed after the sign-in", _SIGN_IN_AGAIN),
+    "50076": ("your organization requires a second factor", _SIGN_IN_AGAIN),
+    "50078": ("your organization requires the second factor again", _SIGN_IN_AGAIN),
+    "50079": ("your organization requires you to register a second factor", _SIGN_IN_AGAIN),
+    "50158": ("your organization requires one more check", _SIGN_IN_AGAIN),
     "53000": ("your organization allows only managed devices", "Use a machine that your organization manages."),
     "53003": ("a rule of your organization (conditional access) blocks it", "Ask its administrator."),
     "530032": ("a rule of your organization (conditional access) blocks it", "Ask its administrator."),
     "50126": ("user name or password is wrong", _SIGN_IN_AGAIN),
     "50034": ("this directory does not know that user", _TENANT),
-    "50020": ("this user is not of this directory", _TENANT),
+    "50020": ("this user is not in this directory", _TENANT),
     "50057": ("the account is disabled", "Ask its administrator."),
-    "50059": ("it is not known which directory is meant", _TENANT),
+    "50059": ("no directory is specified", _TENANT),
     "90002": ("there is no such directory", "Check the tenant: %aml_compute connect --tenant TENANT"),
-    "900023": ("that is no id of a directory", "Check the tenant: %aml_compute connect --tenant TENANT"),
-    "65001": ("nobody has consented to this application yet", "Ask an administrator to consent to it."),
+    "900023": ("that is not the id of a directory", "Check the tenant: %aml_compute connect --tenant TENANT"),
+    "65001": ("no consent has been given to this application yet", "Ask an administrator to consent to it."),
     "50105": ("you are not assigned to this application", "Ask an administrator to assign it to you."),
-    "90072": ("this account is not of the workspace's directory", _TENANT),
+    "90072": ("this account is not in the workspace's directory", _TENANT),
     "500011": ("this directory does not know Azure Machine Learning", _TENANT),
 }
 
 
 def connect_line(where: str = "") -> str:
-    """What to type to sign in again."""
+    """Return the command to sign in again."""
     return f"%aml_compute connect --name {where}" if where else "%aml_compute connect"
 
 
-#: How requests and urllib3 say that there was no answer, also inside a failed sign-in.
+#: Messages of requests and urllib3 about a missing response, also inside a failed sign-in.
 _NO_ANSWER = (
     "unable to connect to proxy",
     "tunnel connection failed",
@@ -153,14 +153,14 @@ _NO_ANSWER = (
 
 
 def signin_failed(text: str, where: str = "", *, how: str = "") -> AmlTrainError:
-    """Entra's refusal in plain words.
+    """Return the error for a sign-in that Entra refused.
 
     Parameters
     ----------
     text
-        With its code, ``AADSTS7000215: Invalid client secret provided. ...``.
+        Entra's message with its code, ``AADSTS7000215: Invalid client secret provided. ...``.
     how
-        What was to sign us in, ``az login``.
+        Method of the sign-in, ``az login``.
     """
     by = f" by {how}" if how else ""
     low = text.lower()
@@ -206,45 +206,46 @@ _ROLES = (
 )
 
 
-def forbidden(said: ErrorDetails, place: str, asked: str, user: str) -> AmlTrainError:
-    """Which permission is missing, on what.
+def forbidden(response: ErrorDetails, location: str, request: str, user: str) -> AmlTrainError:
+    """Return the error for a missing permission, with its scope.
 
     Parameters
     ----------
-    place, asked
-        ``" in lab"``, ``" to take the job"``: as they stand in a sentence, or empty.
+    location, action
+        Parts of the sentence, ``" in lab"`` and ``" to take the job"``, or empty.
     user
-        Who asked, when known.
+        Name of the signed-in user, if known.
     """
-    who, lacks = user or "You", "lacks" if user else "lack"
-    low = f"{said.message} {' '.join(said.codes)}".lower()
+    subject, verb = user or "You", "lacks" if user else "lack"
+    low = f"{response.message} {' '.join(response.codes)}".lower()
     if "publicnetwork" in low or "private link" in low or "private endpoint" in low or "public access" in low:
         return TargetUnreachable(
-            f"The workspace{place} takes requests from its private network only.", hint="Connect to that network (VPN)."
+            f"The workspace{location} accepts requests from its private network only.",
+            hint="Connect to that network (VPN).",
         )
     if "disallowedbypolicy" in low:
         return AuthenticationError(
-            f"A policy of your organization forbids it{place}: {said.message.rstrip('.')}.",
+            f"A policy of your organization forbids it{location}: {response.message.rstrip('.')}.",
             hint="Ask its administrator.",
         )
-    if said.code == "AuthorizationPermissionMismatch":  # of the storage service, which names no permission
+    if response.code == "AuthorizationPermissionMismatch":  # of the storage service, which names no permission
         return AuthenticationError(
-            f"{who} may not read or write the storage of the workspace{place}.",
-            hint="Ask its owner for the role 'Storage Blob Data Contributor' there.",
+            f"{subject} may not read or write the storage of the workspace{location}.",
+            hint="Ask the owner of the workspace for the role 'Storage Blob Data Contributor'.",
         )
-    found = _DOES.search(said.message)
-    if found is None:
-        reason = said.message.rstrip(".") or "no reason given"
+    match = _DOES.search(response.message)
+    if match is None:
+        reason = response.message.rstrip(".") or "no reason given"
         return AuthenticationError(
-            f"{who} may not do that{place}{asked and f' ({asked.strip()})'}: {reason}.",
-            hint="Ask its owner for a role.",
+            f"{subject} may not do that{location}{request and f' ({request.strip()})'}: {reason}.",
+            hint="Ask the owner of the workspace for a role.",
         )
-    action, scope = found[1], (found[2] or "").rstrip("/").rpartition("/")[2]
-    on = f" on {scope!r}" if scope else place
-    role = next((role for part, role in _ROLES if part in action.lower()), "")
+    permission, scope = match[1], (match[2] or "").rstrip("/").rpartition("/")[2]
+    scope_text = f" on {scope!r}" if scope else location
+    role = next((role for part, role in _ROLES if part in permission.lower()), "")
     return AuthenticationError(
-        f"{who} {lacks} the permission {action}{on}.",
-        hint=f"Ask its owner for the role {role!r}." if role else "Ask its owner for a role that has it.",
+        f"{subject} {verb} the permission {permission}{scope_text}.",
+        hint=f"Ask the owner for the role {role!r}." if role else "Ask the owner for a role with this permission.",
     )
 
 
@@ -253,22 +254,22 @@ _ANSWER = "answer"
 
 
 class ErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer says.
+    """Error response of the service.
 
     Attributes
     ----------
     status
-        Of HTTP; 0 when there was no answer.
+        HTTP status; 0 without a response.
     code
-        The most precise code in it, ``UnknownTargetType``.
+        The most specific error code, ``UnknownTargetType``.
     codes
-        Every code, outermost first.
+        Every error code, outermost first.
     message
-        Of the service, one line.
+        Message of the service, one line.
     wait
-        Seconds that the service wants us to wait; ``None`` when it does not say.
+        Value of ``Retry-After`` in seconds; ``None`` if the header is absent.
     correlation
-        What Azure's support asks for.
+        Correlation id for Azure's support.
     """
 
     status: int = 0
@@ -280,20 +281,20 @@ class ErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def details_of(error: BaseException) -> ErrorDetails:
-    """Return what the service said in an error of this module, here or in the process; empty for any other."""
+    """Return the service's response in an error of this module, raised here or in the service process; else empty."""
     value = getattr(error, "details", None)
     answer = value.get(_ANSWER) if isinstance(value, dict) else None
     return msgspec.convert(answer, ErrorDetails) if isinstance(answer, dict) else ErrorDetails()
 
 
 def with_details(error: AmlTrainError, answer: ErrorDetails) -> AmlTrainError:
-    """Let an error carry what the service said; returns the error."""
+    """Attach the service's response to an error; return the error."""
     error.details[_ANSWER] = msgspec.to_builtins(answer)
     return error
 
 
 def read_details(status: int, headers: Mapping[str, str], body: bytes) -> ErrorDetails:
-    """Read the answer, whatever its envelope."""
+    """Parse an error response in any of the service's envelopes."""
     low = {key.lower(): value for key, value in headers.items()}
     try:
         value = json.loads(body) if body.strip() else {}
@@ -313,7 +314,7 @@ def read_details(status: int, headers: Mapping[str, str], body: bytes) -> ErrorD
 
 
 def _marked_up(text: str) -> dict[str, str]:
-    """Code and message of the storage service's XML; of a proxy's page its first words."""
+    """Return code and message of the storage service's XML, or the first words of a proxy's page."""
     found = re.search(r"<Error>\s*<Code>([^<]*)</Code>\s*<Message>([^<]*)", text)
     if found is not None:
         return {"code": found[1], "message": found[2].partition("\n")[0].partition("RequestId:")[0].strip()}
@@ -351,24 +352,24 @@ def _seconds(text: str) -> float | None:
 def error_of_answer(
     status: int, headers: Mapping[str, str], body: bytes, *, act: str = "", where: str = "", user: str = ""
 ) -> AmlTrainError:
-    """The error for an answer that is not what was wanted.
+    """Return the error for an error response.
 
     Parameters
     ----------
     act
-        What was asked, ``GET computes/gpu`` or a phrase of ours.
+        The request, ``GET computes/gpu`` or a phrase such as ``read the workspace``.
     where
-        The workspace.
+        Name of the workspace.
     user
-        Who asked, when known.
+        Name of the signed-in user, if known.
     """
-    said = read_details(status, headers, body)
-    error = _error(said, act, where, user)
-    error.code = error.code or _code_of(said, error)
-    return with_details(error, said)
+    response = read_details(status, headers, body)
+    error = _error(response, act, where, user)
+    error.code = error.code or _code_of(response, error)
+    return with_details(error, response)
 
 
-#: Code of an error by its class, where the status says no more.
+#: Code of an error by its class, if the status is not more specific.
 _CODES: dict[type[AmlTrainError], str] = {
     QuotaExceeded: "azure.quota",
     CapacityError: "azure.capacity",
@@ -386,46 +387,56 @@ _STATUS_CODES = {
 }
 
 
-def _code_of(said: ErrorDetails, error: AmlTrainError) -> str:
-    if said.status == 401 or type(error) not in _CODES:
-        return _STATUS_CODES.get(said.status, "azure.server" if said.status >= 500 else "azure.refused")
+def _code_of(response: ErrorDetails, error: AmlTrainError) -> str:
+    if response.status == 401 or type(error) not in _CODES:
+        return _STATUS_CODES.get(response.status, "azure.server" if response.status >= 500 else "azure.refused")
     return _CODES[type(error)]
 
 
-def _error(said: ErrorDetails, act: str, where: str, user: str) -> AmlTrainError:
-    place = f" in {where}" if where else ""
-    asked = _asked(act)
-    codes, text = " ".join(said.codes).lower(), said.message.lower()
-    why = f": {said.message.rstrip('.')}" if said.message else ""
-    if said.status == 401:
+def _error(response: ErrorDetails, act: str, where: str, user: str) -> AmlTrainError:
+    location = f" in {where}" if where else ""
+    request = _request_phrase(act)
+    codes, text = " ".join(response.codes).lower(), response.message.lower()
+    reason = f": {response.message.rstrip('.')}" if response.message else ""
+    if response.status == 401:
         return AuthenticationError(
-            f"Azure does not accept the sign-in{place}{why}.", hint=f"Sign in again: {connect_line(where)}"
+            f"Azure rejected the sign-in{location}{reason}.", hint=f"Sign in again: {connect_line(where)}"
         )
-    if said.status == 403:
-        return forbidden(said, place, asked, user)
-    if said.status == 429:
-        wait = f" It asks to wait {said.wait:g} s." if said.wait else ""
-        return TargetUnreachable(f"Azure takes no more requests from us for now{place}.{wait}", hint="Try again then.")
+    if response.status == 403:
+        return forbidden(response, location, request, user)
+    if response.status == 429:
+        wait = f" Azure asks to wait {response.wait:g} s." if response.wait else ""
+        return TargetUnreachable(f"Azure is throttling requests{location}.{wait}", hint="Try again later.")
     if "quota" in codes or "quota" in text:
-        return QuotaExceeded(_sentence(said, place, asked), hint="%aml_compute quota shows what is left.")
+        return QuotaExceeded(_sentence(response, location, request), hint="%aml_compute quota shows what is left.")
     if any(word in codes for word in ("capacity", "allocationfailed", "skunotavailable")):
-        return CapacityError(_sentence(said, place, asked), hint="%aml_compute sizes lists others.")
-    if said.status == 404 and (gone := _gone_workspace(f"{' '.join(said.codes)} {said.message}")):
-        forget = f" %aml_compute disconnect {where} forgets it here." if where else ""
-        what = f"workspace {gone['workspace']!r}" if gone["workspace"] else f"resource group {gone['group']!r}"
-        return WorkspaceGone(f"There is no {what} at Azure (any more).", hint=f"Connect another.{forget}")
-    if said.status == 404:
-        missing = f"Azure{place} refuses{asked}: {said.message.rstrip('.') or 'there is no such thing'}."
-        return TargetError(missing, hint="%aml_compute list shows what there is.")
-    if said.status in (409, 412):
-        return TargetError(f"Azure{place} refuses{asked}, another change goes on{why}.", hint="Try again in a minute.")
-    if said.status >= 500 or said.status == 408:
-        code = f" {said.code}" if said.code and said.code.lower() not in text else ""
-        again = f"in {said.wait:g} s" if said.wait else "in a minute"
-        return TargetUnreachable(
-            f"Azure{place} returned a server error ({said.status}{code}){why}.", hint=f"Try again {again}."
+        return CapacityError(_sentence(response, location, request), hint="%aml_compute sizes lists others.")
+    if response.status == 404 and (
+        missing_workspace := _gone_workspace(f"{' '.join(response.codes)} {response.message}")
+    ):
+        forget = f" %aml_compute disconnect {where} removes it here." if where else ""
+        what = (
+            f"workspace {missing_workspace['workspace']!r}"
+            if missing_workspace["workspace"]
+            else f"resource group {missing_workspace['group']!r}"
         )
-    return TargetError(_sentence(said, place, asked))
+        return WorkspaceGone(
+            f"Azure has no {what}; it may have been deleted.", hint=f"Connect another workspace.{forget}"
+        )
+    if response.status == 404:
+        missing = f"Azure{location} refuses{request}: {response.message.rstrip('.') or 'not found'}."
+        return TargetError(missing, hint="See the existing targets: %aml_compute list")
+    if response.status in (409, 412):
+        return TargetError(
+            f"Azure{location} refuses{request}, another change is in progress{reason}.", hint="Try again in a minute."
+        )
+    if response.status >= 500 or response.status == 408:
+        code = f" {response.code}" if response.code and response.code.lower() not in text else ""
+        retry = f"in {response.wait:g} s" if response.wait else "in a minute"
+        return TargetUnreachable(
+            f"Azure{location} returned a server error ({response.status}{code}){reason}.", hint=f"Try again {retry}."
+        )
+    return TargetError(_sentence(response, location, request))
 
 
 #: Recorded: "The Resource 'Microsoft.MachineLearningServices/workspaces/x' under resource group 'y' was not found."
@@ -437,33 +448,33 @@ _NO_WORKSPACE = re.compile(
 )
 
 
-#: ARM's answer to a request for what lies in a workspace that is gone; a parent below the workspace has a longer path.
+#: ARM's answer for a resource of a deleted workspace; a parent below the workspace has a longer path.
 _NO_PARENT = re.compile(r"parent resource '(?:[^']*/workspaces/)?(?P<workspace>[^'/]+)'(?P<group>)", re.I)
 
 
 def _gone_workspace(text: str) -> re.Match[str] | None:
-    """Return the match of an answer that says that the workspace, or its group, is not there."""
-    if "ParentResourceNotFound" in text and (found := _NO_PARENT.search(text)) is not None:
-        return found
+    """Return the match of an answer about a missing workspace or resource group."""
+    if "ParentResourceNotFound" in text and (match := _NO_PARENT.search(text)) is not None:
+        return match
     return _NO_WORKSPACE.search(text)
 
 
 def no_workspace(status: int, body: bytes) -> bool:
-    """Whether it is the whole workspace that is not there."""
+    """Return whether the response means that the whole workspace is missing."""
     return status == 404 and _gone_workspace(body[:4096].decode("utf-8", "replace")) is not None
 
 
-def _asked(act: str) -> str:
-    """An act as words after "refuses": ``GET x`` or ``read the workspace``."""
+def _request_phrase(act: str) -> str:
+    """Return a request as the words after "refuses": ``GET x`` or ``read the workspace``."""
     if not act:
         return ""
     return f" {act}" if act.split(" ")[0].isupper() else f" to {act}"
 
 
-def _sentence(said: ErrorDetails, place: str, asked: str) -> str:
-    text = said.message.rstrip(".") or f"status {said.status} without a reason"
-    code = f" [{said.code}]" if said.code and said.code not in text else ""
-    return f"Azure{place} refuses{asked}: {text}{code}."
+def _sentence(response: ErrorDetails, location: str, request: str) -> str:
+    text = response.message.rstrip(".") or f"status {response.status} without a reason"
+    code = f" [{response.code}]" if response.code and response.code not in text else ""
+    return f"Azure{location} refuses{request}: {text}{code}."
 
 
 def of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTrainError | None:
@@ -472,14 +483,14 @@ def of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTra
     Parameters
     ----------
     act
-        What was asked, as :func:`refused` takes it.
+        The request, as in :func:`error_of_answer`.
     """
     if isinstance(error, AmlTrainError):
         return error
     names = [cls.__name__ for cls in type(error).__mro__]
     if "AzureError" in names or "CredentialUnavailableError" in names or "ClientAuthenticationError" in names:
         response = getattr(error, "response", None)
-        # azure-core has one class for what Entra refuses and for a 401 of the service itself.
+        # azure-core has one class for Entra's refusals and for a 401 of the service itself.
         answered = getattr(response, "status_code", None) == 401 and "AADSTS" not in str(error)
         if ("ClientAuthenticationError" in names or "CredentialUnavailableError" in names) and not answered:
             return signin_failed(str(getattr(error, "message", error)), where)
@@ -504,25 +515,25 @@ def of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTra
 
 
 def _unsigned(where: str) -> AmlTrainError:
-    """The storage service's 403 to an address that the workspace gave us."""
-    of = f" {where}" if where else ""
+    """Return the error for the storage service's 403 to an address that the workspace issued."""
+    name = f" {where}" if where else ""
     return AuthenticationError(
-        f"The storage of the workspace{of} does not take the signature that Azure gave for it.",
-        hint="Try again. If it stays so: this machine's clock, and the storage's network rules.",
+        f"The storage of the workspace{name} rejected the signature that Azure issued for it.",
+        hint="Try again. If the error persists, check this machine's clock and the storage's network rules.",
     )
 
 
 def is_unconfirmed(error: AmlTrainError) -> bool:
-    """Whether what was asked may have been done all the same: no answer came, or one of a service in trouble."""
+    """Return whether the request may still have been carried out: no response, or a server error."""
     status = details_of(error).status
     return isinstance(error, TargetUnreachable) and status not in (403, 429)
 
 
 def too_long(seconds: float) -> AmlTrainError:
-    """The service wants us to wait for longer than anybody sits before a cell."""
+    """Return the error for a ``Retry-After`` that is longer than a user waits for a cell."""
     error = TargetUnreachable(
-        f"Azure takes no more requests from us for now. It asks to wait {seconds:.0f} s.",
-        hint="Try again then.",
+        f"Azure is throttling requests. It asks to wait {seconds:.0f} s.",
+        hint="Try again later.",
         code="azure.throttled",
     )
     return with_details(error, ErrorDetails(status=429, wait=seconds))

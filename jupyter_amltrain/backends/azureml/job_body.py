@@ -1,8 +1,8 @@
-"""The request that makes a job of a :class:`~jupyter_amltrain.schema.job.JobSpec`. No I/O.
+"""Conversion of a :class:`~jupyter_amltrain.schema.job.JobSpec` to the request that submits it. No I/O.
 
 The body has the shape of ``properties`` in ARM's ``PUT .../jobs/NAME`` (api 2024-10-01, schema ``CommandJob``).
-``--dry-run`` prints it, and the service process makes the SDK's object of it (:mod:`.job.sdk`), so that both
-say the same. A file of ``az ml`` is sent as text, and the SDK loads it there.
+``--dry-run`` prints it, and the service process builds the SDK's object from it, so that both
+are the same. A file of ``az ml`` is sent as text, and the SDK loads it there.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from jupyter_amltrain.schema import az_yaml, azure_terms
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
 from jupyter_amltrain.schema.job import JobSpec
 
-#: Stands in a printed request where the service gives the id.
+#: Placeholder in a printed request for the id that the service assigns.
 CODE_OF = "(code asset with the content {})"
 
-#: The service's limit is later than the agent's by this: the agent lets the script end by itself and says why, the
-#: service kills what the agent could not stop.
+#: Seconds by which the service's limit is later than the agent's: the agent ends the script and records the reason,
+#: the service kills a job that the agent could not stop.
 SERVICE_LIMIT_MARGIN_S = 60.0
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job goes.
+    """Compute that a job is submitted to.
 
     Attributes
     ----------
     arm_id
-        Of the workspace.
+        ARM id of the workspace.
     compute
         Name of the compute; empty for the service's own machines (serverless).
     size
-        Of a machine, for serverless.
+        VM size, for serverless.
     gpus
-        Of one machine; ``None`` when that is not known.
+        GPUs of one machine; ``None`` if unknown.
     tier
         As in :class:`~jupyter_amltrain.schema.job.JobSpec`, for serverless.
     own_machines
-        Whether the size and the tier are the compute's (a cluster, an instance).
+        Whether the compute determines size and tier (a cluster, an instance).
     """
 
     arm_id: str
@@ -63,28 +63,28 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_name(run_id: str) -> str:
-    """The job's name at the service: letters, digits, ``-`` and ``_``."""
+    """Return the job's name at the service: letters, digits, ``-`` and ``_``."""
     name = re.sub(r"[^A-Za-z0-9_-]", "-", run_id).lstrip("-_")[:255]
     return name or "run"
 
 
 def is_job_name(text: str) -> bool:
-    """Whether a job of the service can have this name."""
+    """Return whether a job of the service can have this name."""
     return _JOB_NAME.fullmatch(text) is not None
 
 
 def tracking_id(name: str) -> str:
-    """MLflow run id (32 hex digits) of a job in the project's own store: the same from every kernel."""
+    """Return the MLflow run id (32 hex digits) of a job in the project's own store: the same in every kernel."""
     return hashlib.sha256(f"amltrain:{name}".encode()).hexdigest()[:32]
 
 
 def body_of(spec: JobSpec, place: Place, code: str) -> dict[str, Any]:
-    """``properties`` of the job, without its environment (see :func:`.environments.environment_body`).
+    """Return ``properties`` of the job, without its environment (see :func:`.environments.environment_body`).
 
     Parameters
     ----------
     code
-        Id of the code asset, or what is printed in its place.
+        Id of the code asset, or its placeholder in a printed request.
     """
     body: dict[str, Any] = {
         "jobType": "Command",
@@ -93,8 +93,8 @@ def body_of(spec: JobSpec, place: Place, code: str) -> dict[str, Any]:
         "command": command_of(spec),
         "codeId": code,
         "environmentVariables": _environ(spec),
-        "inputs": {name: _input(given) for name, given in spec.inputs.items()},
-        "outputs": {name: _output(wanted) for name, wanted in spec.outputs.items()},
+        "inputs": {name: _input(data) for name, data in spec.inputs.items()},
+        "outputs": {name: _output(output) for name, output in spec.outputs.items()},
         "resources": _resources(spec, place),
         "tags": dict(spec.tags),
     }
@@ -105,15 +105,15 @@ def body_of(spec: JobSpec, place: Place, code: str) -> dict[str, Any]:
         "limits": _limits(spec),
         "queueSettings": _queue(spec, place),
         "identity": _identity(spec.identity),
-        "services": {of.partition(":")[0]: _service(of) for of in spec.services} or None,
+        "services": {service.partition(":")[0]: _service(service) for service in spec.services} or None,
     }
     return body | {key: value for key, value in optional.items() if value}
 
 
 def check(spec: JobSpec, place: Place) -> None:
-    """Raise :class:`SpecError` for the first setting that a job there cannot have; it names the flag and the field.
+    """Raise :class:`SpecError` for the first setting that `place` does not support; it names the flag and the field.
 
-    Secrets are refused because the job's text holds its variables; data, folders and interpreters of this machine
+    Secrets are rejected because the job's text contains its variables; data, folders and interpreters of this machine
     because the job runs elsewhere.
     """
     for error in _unsupported(spec, place):
@@ -135,10 +135,10 @@ def _unsupported(spec: JobSpec, place: Place) -> Iterator[SpecError]:
             hint="Leave it out.",
             field="gpu_ids",
         )
-    for name, given in spec.inputs.items():
-        if given.local:
+    for name, data in spec.inputs.items():
+        if data.local:
             yield SpecError(
-                f"--input {name}={given.path}: the path exists only on this machine, but the job runs in Azure.",
+                f"--input {name}={data.path}: the path exists only on this machine, but the job runs in Azure.",
                 hint=f"Upload the data once and give its address: --input {name}=azureml://datastores/"
                 "workspaceblobstore/paths/...; or send it with the code: --source FOLDER",
                 field="inputs",
@@ -159,15 +159,15 @@ def _unsupported(spec: JobSpec, place: Place) -> Iterator[SpecError]:
     if place.own_machines and (spec.tier or spec.resources.instance_type):
         flag = f"--tier {spec.tier}" if spec.tier else f"--instance-type {spec.resources.instance_type}"
         yield SpecError(
-            f"{flag}: {place.compute} has machines of its own, chosen when it was created.",
+            f"{flag}: the machines of {place.compute} were chosen when it was created.",
             hint="Leave it out, or submit to a serverless target.",
             field="tier" if spec.tier else "resources.instance_type",
         )
     gpus = spec.resources.gpus
     if gpus and place.gpus is not None and gpus > place.gpus:
-        what = f"{place.gpus} GPU{'s' * (place.gpus != 1)}" if place.gpus else "no GPU"
+        count = f"{place.gpus} GPU{'s' * (place.gpus != 1)}" if place.gpus else "no GPU"
         yield SpecError(
-            f"--gpus {gpus}: a machine of {place.compute or place.size} has {what}.",
+            f"--gpus {gpus}: a machine of {place.compute or place.size} has {count}.",
             hint="See: %aml_compute sizes --gpu",
             field="resources.gpus",
         )
@@ -180,7 +180,7 @@ def _unsupported(spec: JobSpec, place: Place) -> Iterator[SpecError]:
 
 
 def check_files(snapshot: Snapshot) -> None:
-    """Raise :class:`CommandError` where a file of the snapshot would take the place of one of ours."""
+    """Raise :class:`CommandError` for a file of the snapshot in the agent's reserved folder."""
     for name in snapshot.files:
         if name.split("/")[0] == ".amltrain":
             raise CommandError(
@@ -191,7 +191,7 @@ def check_files(snapshot: Snapshot) -> None:
 
 
 def request_of(spec: JobSpec, snapshot: Snapshot, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """The exact request, printable; `tags` are the job's own and ours."""
+    """Return the exact request, printable; `tags` are the user's and those of :func:`tags_of`."""
     body = {**body_of(spec, place, CODE_OF.format(snapshot.digest[:16])), "tags": dict(tags)}
     environment = environment_body(spec, place.gpus)
     return {
@@ -209,12 +209,12 @@ def request_of(spec: JobSpec, snapshot: Snapshot, place: Place, name: str, tags:
 
 
 def sized(content: str | bytes) -> int | None:
-    """Bytes of a file of the snapshot, where that is known without a look."""
+    """Return the size of a snapshot's file in bytes, if it is known without reading the disk."""
     return len(content) if isinstance(content, bytes) else None
 
 
 def duration(seconds: float) -> str:
-    """ISO 8601 in whole seconds, as the SDK writes it: ``PT90S`` is ``PT1M30S``."""
+    """Return an ISO 8601 duration in whole seconds, in the SDK's format: ``PT90S`` is ``PT1M30S``."""
     rest = max(1, round(seconds))
     days, rest = divmod(rest, 86400)
     hours, rest = divmod(rest, 3600)
@@ -231,91 +231,89 @@ def _limits(spec: JobSpec) -> dict[str, Any] | None:
 
 def _environ(spec: JobSpec) -> dict[str, str]:
     literals = {
-        input_variable(name): literal_text(given.value)
-        for name, given in spec.inputs.items()
-        if given.type == "literal"
+        input_variable(name): literal_text(data.value) for name, data in spec.inputs.items() if data.type == "literal"
     }
     return {**literals, **spec.env}
 
 
-def _input(given: JobInput) -> dict[str, Any]:
-    if given.type == "literal":
-        return {"jobInputType": "literal", "value": literal_text(given.value)}
-    found = {"jobInputType": given.type, "uri": given.path}
-    return found | ({"mode": azure_terms.MODES.arm(given.mode)} if given.mode else {})
+def _input(data: JobInput) -> dict[str, Any]:
+    if data.type == "literal":
+        return {"jobInputType": "literal", "value": literal_text(data.value)}
+    body = {"jobInputType": data.type, "uri": data.path}
+    return body | ({"mode": azure_terms.MODES.arm(data.mode)} if data.mode else {})
 
 
-def _output(wanted: JobOutput) -> dict[str, Any]:
-    found = {"jobOutputType": wanted.type}
-    found |= {"uri": wanted.path} if wanted.path else {}
-    return found | ({"mode": azure_terms.MODES.arm(wanted.mode)} if wanted.mode else {})
+def _output(output: JobOutput) -> dict[str, Any]:
+    body = {"jobOutputType": output.type}
+    body |= {"uri": output.path} if output.path else {}
+    return body | ({"mode": azure_terms.MODES.arm(output.mode)} if output.mode else {})
 
 
 def _resources(spec: JobSpec, place: Place) -> dict[str, Any]:
-    given = spec.resources
-    found: dict[str, Any] = {"instanceCount": given.nodes}
-    size = given.instance_type or ("" if place.compute else place.size)
-    found |= {"instanceType": size} if size else {}
-    found |= {"shmSize": given.shm_size} if given.shm_size else {}
-    return found | ({"dockerArgs": given.docker_args} if given.docker_args else {})
+    resources = spec.resources
+    body: dict[str, Any] = {"instanceCount": resources.nodes}
+    size = resources.instance_type or ("" if place.compute else place.size)
+    body |= {"instanceType": size} if size else {}
+    body |= {"shmSize": resources.shm_size} if resources.shm_size else {}
+    return body | ({"dockerArgs": resources.docker_args} if resources.docker_args else {})
 
 
 def _distribution(spec: JobSpec, place: Place) -> dict[str, Any] | None:
-    given, nodes = spec.distribution, spec.resources.nodes
-    each = given.processes or spec.resources.gpus or place.gpus or 1
-    # Without a distribution several nodes would run the same, and none would know of the others.
-    kind = azure_terms.DISTRIBUTIONS.arm(given.kind or ("pytorch" if nodes > 1 else ""))
-    if given.kind == "tensorflow":
+    distribution, nodes = spec.distribution, spec.resources.nodes
+    processes = distribution.processes or spec.resources.gpus or place.gpus or 1
+    # Without a distribution the nodes would all run the same script and not connect to each other.
+    kind = azure_terms.DISTRIBUTIONS.arm(distribution.kind or ("pytorch" if nodes > 1 else ""))
+    if distribution.kind == "tensorflow":
         return {
             "distributionType": kind,
-            "workerCount": given.processes or nodes,
-            "parameterServerCount": given.parameter_servers,
+            "workerCount": distribution.processes or nodes,
+            "parameterServerCount": distribution.parameter_servers,
         }
-    return {"distributionType": kind, "processCountPerInstance": each} if kind else None
+    return {"distributionType": kind, "processCountPerInstance": processes} if kind else None
 
 
 def _queue(spec: JobSpec, place: Place) -> dict[str, Any] | None:
     tier = spec.tier or ("" if place.compute else place.tier)
-    found: dict[str, Any] = {"jobTier": azure_terms.TIERS.arm(tier)} if tier else {}
-    found |= {"priority": int(azure_terms.PRIORITIES.arm(spec.priority))} if spec.priority else {}
-    return found or None
+    body: dict[str, Any] = {"jobTier": azure_terms.TIERS.arm(tier)} if tier else {}
+    body |= {"priority": int(azure_terms.PRIORITIES.arm(spec.priority))} if spec.priority else {}
+    return body or None
 
 
 def _identity(word: str) -> dict[str, Any] | None:
     kind, _, client = word.partition(":")
-    found = {"identityType": azure_terms.IDENTITIES.arm(kind)}
-    return found | ({"clientId": client} if client else {}) if kind else None
+    body = {"identityType": azure_terms.IDENTITIES.arm(kind)}
+    return body | ({"clientId": client} if client else {}) if kind else None
 
 
 def _service(text: str) -> dict[str, Any]:
     kind, _, rest = text.partition(":")
-    found: dict[str, Any] = {"jobServiceType": azure_terms.SERVICES.arm(kind)}
+    body: dict[str, Any] = {"jobServiceType": azure_terms.SERVICES.arm(kind)}
     if kind == "tensorboard":
-        found["properties"] = {"logDir": rest or "outputs/tensorboard"}
+        body["properties"] = {"logDir": rest or "outputs/tensorboard"}
     elif kind == "ssh":
-        found["properties"] = {"sshPublicKeys": rest}
-    return found
+        body["properties"] = {"sshPublicKeys": rest}
+    return body
 
 
 _INTERPRETER = "@python"
 
 
 def command_of(spec: JobSpec) -> str:
-    """What the service starts, once for each process (POSIX sh).
+    """Return the command line that the service starts for each process (POSIX sh).
 
     The agent runs in the foreground and starts the script. An image without Python 3.8 runs the
-    script alone. Inputs and outputs are told by variables, so that both find them.
+    script alone. Environment variables pass the paths of inputs and outputs to both.
     """
-    places = "".join(
+    exports = "".join(
         f'export {variable}="${{{{{kind}.{name}}}}}"; '
         for kind, variable, name in (
-            *(("inputs", input_variable(n), n) for n, given in spec.inputs.items() if given.type != "literal"),
+            *(("inputs", input_variable(n), n) for n, data in spec.inputs.items() if data.type != "literal"),
             *(("outputs", output_variable(n), n) for n in spec.outputs),
         )
     )
     plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
     return (
-        f"{places}P=$(command -v python3 || command -v python); "
+        f"{exports}P=$(command -v python3 || command -v python); "
         'if [ -n "$P" ] && "$P" -c \'import sys; sys.exit(sys.version_info < (3, 8))\'; then '
         'exec "$P" .amltrain/agent.pyz rank .amltrain/job.json; fi; '
         'echo "amltrain: no Python 3.8+ in this image: no telemetry"; '
@@ -325,19 +323,19 @@ def command_of(spec: JobSpec) -> str:
 
 
 def argv_of(spec: JobSpec) -> list[str]:
-    """Program and arguments in the code folder; ``@python`` is the interpreter that is there.
+    """Return program and arguments in the code folder; ``@python`` is the interpreter of the image.
 
-    References to inputs and outputs stay: the agent, or in the plain command the service, puts the paths in.
+    References to inputs and outputs are kept: the agent, or in the plain command the service, replaces them by paths.
     """
     words = script_argv(spec, ".", spec.python or _INTERPRETER, {})
     return [*words[:2], words[2].removeprefix("./"), *words[3:]]
 
 
 def job_file(spec: JobSpec) -> dict[str, Any]:
-    """``.amltrain/job.json``: what the agent has to know.
+    """Return the content of ``.amltrain/job.json``: the agent's view of the job.
 
-    Nothing in it is of one run alone (id, name, experiment come from the service's variables), so that
-    the same code sent again is the same code asset.
+    It contains nothing specific to one run (id, name, experiment come from the service's variables), so that
+    the same code results in the same code asset.
     """
     return {
         "schema": 1,
@@ -362,41 +360,41 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
     }
 
 
-#: Characters of one value, and the number of values (the service takes 1,000 and 50; others want some too).
+#: Characters of one property, and the number of properties (the service allows 1,000 and 50, and others need some).
 PIECE, PIECES = 1000, 30
 SPEC = "amltrain.spec"
-#: Fields that are left out, one after the other, of a spec that is longer.
+#: Fields that are dropped in this order from a spec that is too long.
 _LONG_FIELDS = ("cell", "script", "params", "args", "env")
 _MAX_SPEC_BYTES = 16 << 20
 
 
 def tags_of(spec: JobSpec, target: str, version: str) -> dict[str, str]:
-    """Tags of a job: the user's, and ours."""
-    ours = {"amltrain.name": spec.name, "amltrain.target": target, "amltrain.version": version}
+    """Return the tags of a job: the user's, and those of jupyter_amltrain."""
+    own = {"amltrain.name": spec.name, "amltrain.target": target, "amltrain.version": version}
     if spec.source_sha256:
-        ours["amltrain.source_sha256"] = spec.source_sha256
-    return {**spec.tags, **ours}
+        own["amltrain.source_sha256"] = spec.source_sha256
+    return {**spec.tags, **own}
 
 
 def properties_of(spec: JobSpec) -> dict[str, str]:
-    """Properties of a job that hold its spec."""
+    """Return the properties of a job that contain its spec."""
     fields = msgspec.to_builtins(spec)
-    cut: list[str] = []
-    for longest in ("", *_LONG_FIELDS):
-        if longest:
-            cut.append(longest)
-            fields.pop(longest, None)
+    dropped: list[str] = []
+    for field in ("", *_LONG_FIELDS):
+        if field:
+            dropped.append(field)
+            fields.pop(field, None)
         packed = base64.b85encode(zlib.compress(msgspec.json.encode(fields), 9)).decode()
         if len(packed) <= PIECE * PIECES:
             break
     else:
         return {f"{SPEC}.cut": "all"}
-    found = {f"{SPEC}.{i // PIECE}": packed[i : i + PIECE] for i in range(0, len(packed), PIECE)}
-    return found | ({f"{SPEC}.cut": ",".join(cut)} if cut else {})
+    pieces = {f"{SPEC}.{i // PIECE}": packed[i : i + PIECE] for i in range(0, len(packed), PIECE)}
+    return pieces | ({f"{SPEC}.cut": ",".join(dropped)} if dropped else {})
 
 
 def spec_from(properties: Mapping[str, Any]) -> JobSpec | None:
-    """The spec that :func:`properties_of` put there; ``None`` for a job that is not ours, or not readable."""
+    """Return the spec from :func:`properties_of`; ``None`` for a job of another tool, or an unreadable spec."""
     pieces: list[str] = []
     while (piece := properties.get(f"{SPEC}.{len(pieces)}")) is not None:
         pieces.append(str(piece))
@@ -411,12 +409,12 @@ def spec_from(properties: Mapping[str, Any]) -> JobSpec | None:
 
 
 def foreign(name: str, properties: Mapping[str, Any]) -> JobSpec:
-    """A spec for a job that somebody else submitted: what its JSON says.
+    """Return a spec for a job that another tool submitted, from its JSON.
 
     Parameters
     ----------
     name
-        Of the job.
+        Name of the job.
     properties
         ``properties`` of the job.
     """
@@ -439,22 +437,22 @@ def foreign(name: str, properties: Mapping[str, Any]) -> JobSpec:
     )
 
 
-#: Property of a job that says on which of the workspace's computes it counts; ARM says it of command jobs alone.
+#: Property with the compute of a job; ARM reports the compute of command jobs only.
 COMPUTE_PROPERTY = "amltrain.compute"
 
 
 def doc_of(spec: JobSpec, place: Place) -> dict[str, Any]:
-    """The file as it is sent: on the target's compute, with the line's parameters, named as the run."""
+    """Return the file to submit: on the target's compute, with the line's parameters, named after the run."""
     job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
     doc = az_yaml.placed(az_yaml.with_params(job, spec.params), place.compute, place.size)
-    doc.pop("name", None)  # the run's id, which nobody else has
+    doc.pop("name", None)  # replaced by the run's unique id
     doc["display_name"] = spec.name
     doc["experiment_name"] = spec.experiment
     return doc
 
 
 def yaml_payload_of(spec: JobSpec, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """``job`` of the operations ``jobs.yaml`` and ``jobs.yaml_check``."""
+    """Return the ``job`` of the operations ``jobs.yaml`` and ``jobs.yaml_check``."""
     return {
         "name": name,
         "text": az_yaml.dumped(doc_of(spec, place)),
@@ -467,7 +465,7 @@ def yaml_payload_of(spec: JobSpec, place: Place, name: str, tags: Mapping[str, s
 
 
 def yaml_request_of(spec: JobSpec, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """What ``--dry-run`` prints."""
+    """Return the request that ``--dry-run`` prints."""
     doc = doc_of(spec, place)
     return {
         "request": f"PUT {place.arm_id}/jobs/{name}",

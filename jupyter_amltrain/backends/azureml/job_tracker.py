@@ -1,4 +1,4 @@
-"""The jobs of a compute: their status at a poll interval, their mirrors, and jobs that others submitted."""
+"""Tracker of a compute's jobs: polls their status, synchronizes their mirrors, finds jobs that others submitted."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from jupyter_amltrain.text import tilde
 
 log = logging.getLogger(__name__)
 
-#: Run history may not know an accepted job for this long.
+#: Seconds during which run history may not yet know an accepted job.
 YOUNG_JOB_S = 60.0
 
-#: Seconds without progress of one synchronization, of a long log, say.
+#: Seconds without progress of one synchronization, e.g. of a long log.
 SYNC_TIMEOUT_S = 120.0
 
 _ENDED = ("Completed", "Failed", "Canceled")
 
-#: Seconds between two polls of an instance that jobs wait for.
+#: Seconds between two polls of an instance with waiting jobs.
 INSTANCE_STATE_INTERVAL_S = 5.0
 
 _WAITING = ("NotStarted", "Starting", "Queued", "Scheduled")
@@ -64,7 +64,7 @@ class JobTracker:
         self._grown: dict[str, dict[str, int]] = {}
         self._complete: set[str] = set()
         self._guests: set[str] = set()
-        self._shared = SingleFlight()
+        self._single_flight = SingleFlight()
         self._gone = GoneDetector()
         self._missing: dict[str, float] = {}
         self._instance_at, self._instance_state = -1e9, ""
@@ -84,20 +84,24 @@ class JobTracker:
             tracking_id=job_body.tracking_id(name),
         )
 
-    def _pace(self, run_id: str) -> float:
-        looked = any(run_id in runs for runs in self.watched.values())
-        return poll_interval() if looked else poll_interval() * UNVIEWED_POLL_FACTOR
+    def _poll_interval(self, run_id: str) -> float:
+        viewed = any(run_id in runs for runs in self.watched.values())
+        return poll_interval() if viewed else poll_interval() * UNVIEWED_POLL_FACTOR
 
     async def rows(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return rows of runs; polls those that are older than their poll interval."""
         now = time.monotonic()
-        due = [i for i in run_ids if now - self._rows.get(i, (-1e9, {}))[0] >= self._pace(i) and not self._over(i)]
+        due = [
+            i
+            for i in run_ids
+            if now - self._rows.get(i, (-1e9, {}))[0] >= self._poll_interval(i) and not self._has_ended(i)
+        ]
         if due:
             key = "poll " + " ".join(sorted(due))
-            found = await self._shared.of(key, lambda: self._polled(due))
+            result = await self._single_flight.of(key, lambda: self._poll_jobs(due))
             for run_id in due:
-                if run_id in found:
-                    self._rows[run_id] = time.monotonic(), found[run_id]
+                if run_id in result:
+                    self._rows[run_id] = time.monotonic(), result[run_id]
                     self._missing.pop(run_id, None)
                 elif (
                     time.monotonic() - self._missing.setdefault(run_id, time.monotonic()) >= GONE_AFTER_S
@@ -113,10 +117,10 @@ class JobTracker:
         since = self._missing.setdefault(run_id, time.monotonic())
         return self._gone.sure or time.monotonic() - since >= GONE_AFTER_S
 
-    async def _polled(self, names: Sequence[str]) -> Mapping[str, dict[str, Any]]:
-        """Poll jobs; of a workspace that is gone for good there are none."""
+    async def _poll_jobs(self, names: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+        """Poll jobs; a workspace that is gone for good has none."""
         try:
-            found: Mapping[str, dict[str, Any]] = await self._compute.ask(
+            result: Mapping[str, dict[str, Any]] = await self._compute.ask(
                 "jobs.poll", timeout=SYNC_TIMEOUT_S, names=names
             )
         except WorkspaceGone:
@@ -124,17 +128,17 @@ class JobTracker:
                 raise
             return {}
         self._gone.refuted()
-        return await self._with_instance_state(found)
+        return await self._with_instance_state(result)
 
     async def _with_instance_state(self, rows: Mapping[str, dict[str, Any]]) -> Mapping[str, dict[str, Any]]:
-        """Return `rows` in which jobs that wait for a stopped instance say so, and how to start it."""
+        """Return `rows`, with the reason and the command to start the instance in jobs that wait for a stopped one."""
         waiting = [name for name, row in rows.items() if str(row.get("status")) in _WAITING]
         if not waiting or not isinstance(self._compute.target, InstanceTarget):
             return rows
         if time.monotonic() - self._instance_at >= INSTANCE_STATE_INTERVAL_S:
             try:
                 compute = await self._compute.ask("computes.get", name=self._compute.azure.compute_name)
-            except AmlTrainError as error:  # the jobs were told all the same
+            except AmlTrainError as error:  # the rows are valid without the instance's state
                 log.info("state of %s: %s", self._compute.target.name, error)
             else:
                 state = str(compute.get("state")) if compute is not None else "gone"
@@ -154,36 +158,36 @@ class JobTracker:
             "gone": f"the instance {name!r} was deleted at Azure. See: %aml_compute list",
         }.get(self._instance_state, "")
 
-    def _over(self, run_id: str) -> bool:
+    def _has_ended(self, run_id: str) -> bool:
         return str(self._rows.get(run_id, (0, {}))[1].get("status")) in _ENDED
 
     async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
-        """See :meth:`Backend.poll`; a run has ended when its files are here."""
+        """See :meth:`Backend.poll`; a run counts as ended once its files have been fetched."""
         rows = await self.rows(run_ids)
-        found: dict[str, RunStatus] = {}
+        result: dict[str, RunStatus] = {}
         for run_id in run_ids:
             row = rows.get(run_id)
             if row is not None:
                 status = await self._status(run_id, row)
                 if status is not None:
-                    found[run_id] = status
-            elif not self._gone.sure and time.monotonic() - self._young.get(run_id, -1e9) < _young():
-                found[run_id] = RunStatus(state=RunState.QUEUED)
-        return found
+                    result[run_id] = status
+            elif not self._gone.sure and time.monotonic() - self._young.get(run_id, -1e9) < _young_job_s():
+                result[run_id] = RunStatus(state=RunState.QUEUED)
+        return result
 
     async def _status(self, run_id: str, row: Mapping[str, Any]) -> RunStatus | None:
         folder = self.folder(run_id)
-        over = str(row.get("status")) in _ENDED
-        if over and run_id not in self._complete and folder.is_dir():
-            await self._last(run_id)
+        ended = str(row.get("status")) in _ENDED
+        if ended and run_id not in self._complete and folder.is_dir():
+            await self._fetch_final_files(run_id)
         agent = await self._loop.offload(lambda: mirror_store.agent_state(folder))
         status = azure_status.status_of(row, agent)
-        if over and status is not None:
-            kept, ended = status, row.get("ended")
-            await self._loop.offload(lambda: mirror_store.end(folder, kept, ended))
+        if ended and status is not None:
+            final, ended_at = status, row.get("ended")
+            await self._loop.offload(lambda: mirror_store.end(folder, final, ended_at))
         return status
 
-    async def _last(self, run_id: str) -> None:
+    async def _fetch_final_files(self, run_id: str) -> None:
         """Fetch all files of an ended run."""
         try:
             while run_id not in self._complete:
@@ -191,7 +195,7 @@ class JobTracker:
                     break
         except TargetUnreachable:
             raise
-        except AmlTrainError as error:  # the run has ended all the same
+        except AmlTrainError as error:  # the run has ended even if its files cannot be fetched
             log.warning("files of %s: %s", run_id, error)
 
     async def _sync(self, run_id: str, ended: bool, streams: Sequence[str] = ()) -> frozenset[str]:
@@ -201,7 +205,7 @@ class JobTracker:
             answer = await self._compute.ask("mirror.sync", None, SYNC_TIMEOUT_S, **payload)
             if not streams:
                 self._synced[run_id] = time.monotonic()
-            self._pace_of(run_id).looked("log" in answer["grown"], time.monotonic() - began)
+            self._log_interval(run_id).looked("log" in answer["grown"], time.monotonic() - began)
             times = self._grown.setdefault(run_id, {})
             for stream in answer["grown"]:
                 times[stream] = times.get(stream, 0) + 1
@@ -209,10 +213,10 @@ class JobTracker:
                 self._complete.add(run_id)
             return frozenset(answer["grown"])
 
-        found: frozenset[str] = await self._shared.of(f"sync {run_id} {ended}", work)
+        found: frozenset[str] = await self._single_flight.of(f"sync {run_id} {ended}", work)
         return found
 
-    def _pace_of(self, run_id: str) -> LogPollInterval:
+    def _log_interval(self, run_id: str) -> LogPollInterval:
         return self._logs.setdefault(run_id, LogPollInterval())
 
     def grown(self, run_id: str) -> Mapping[str, int]:
@@ -221,32 +225,32 @@ class JobTracker:
 
     def due(self, run_ids: Sequence[str]) -> float:
         """Return the seconds until the next poll of these viewed runs."""
-        waits = (self._pace_of(run_id).due() for run_id in run_ids if run_id not in self._complete)
+        waits = (self._log_interval(run_id).due() for run_id in run_ids if run_id not in self._complete)
         return max(0.02, min((*waits, poll_interval() / 2)))
 
     async def fresh(self, run_id: str) -> frozenset[str]:
-        """Synchronize a mirror unless that was done a moment ago; return the streams that grew."""
+        """Synchronize a mirror unless its poll interval has not passed; return the streams that grew."""
         if run_id in self._complete:
             return frozenset()
         whole = time.monotonic() - self._synced.get(run_id, -1e9) >= poll_interval()
-        if not whole and self._pace_of(run_id).due():
+        if not whole and self._log_interval(run_id).due():
             return frozenset()
         folder = self.folder(run_id)
         if not await self._loop.offload(lambda: (folder / "job.json").exists()):
             return frozenset()
-        return await self._sync(run_id, self._over(run_id), () if whole else ("log",))
+        return await self._sync(run_id, self._has_ended(run_id), () if whole else ("log",))
 
     def lost(self, run: Run) -> str:
         """See :meth:`Backend.lost`."""
         if self._gone.sure:
             return (
-                f"the workspace {self._compute.workspace().workspace} was deleted at Azure. Its log as far as it was"
-                f" read is kept: %aml_runs logs {run.handle}. Another workspace: %aml_compute connect"
+                f"the workspace {self._compute.workspace().workspace} was deleted at Azure. The part of the log that"
+                f" was read is kept: %aml_runs logs {run.handle}. Connect another workspace: %aml_compute connect"
             )
         return f"the workspace {self._compute.workspace().workspace} no longer has the job {run.run_id}"
 
     def accepted(self, name: str) -> None:
-        """The service has just accepted a job, which run history may not know yet."""
+        """Record that the service has just accepted a job, which run history may not know yet."""
         self._young[name] = time.monotonic()
 
     def refresh(self, run_id: str) -> None:
@@ -264,27 +268,27 @@ class JobTracker:
         """See :meth:`Backend.changes`."""
         return AzureEvents(self)
 
-    # ---- finding
+    # ---- finding and listing
 
     async def find(self, run_id: str) -> Run | None:
         """See :meth:`Backend.find`; also a job of another compute of the workspace, or that somebody else submitted."""
         if not job_body.is_job_name(run_id):
             return None
         try:
-            found = await self._compute.ask("jobs.get", name=run_id)
+            job = await self._compute.ask("jobs.get", name=run_id)
         except WorkspaceGone as error:
             path = self.folder(run_id) / "log" / "rank-0.txt"
             if not await self._loop.offload(path.exists):
                 raise
-            said = f"{error.message} The log of {run_id} as far as it was seen is kept: {tilde(str(path))}"
-            raise WorkspaceGone(said, hint=error.hint) from error
-        if found is None or found["row"].get("archived"):
+            message = f"{error.message} The part of the log of {run_id} that was read is kept: {tilde(str(path))}"
+            raise WorkspaceGone(message, hint=error.hint) from error
+        if job is None or job["row"].get("archived"):
             return None
-        if not self._mine(found["row"]):
+        if not self._is_own(job["row"]):
             self._guests.add(run_id)
-        return await self._taken(found)
+        return await self._adopt(job)
 
-    def _mine(self, row: Mapping[str, Any]) -> bool:
+    def _is_own(self, row: Mapping[str, Any]) -> bool:
         compute = str(row.get("compute") or "").lower()
         compute = "" if compute == "serverless" else compute
         return compute == (
@@ -295,18 +299,18 @@ class JobTracker:
         """See :meth:`Backend.holds`."""
         return run.run_id not in self._guests
 
-    async def _taken(self, found: Mapping[str, Any]) -> Run:
-        row, job = found["row"], found["job"]
+    async def _adopt(self, result: Mapping[str, Any]) -> Run:
+        row, job = result["row"], result["job"]
         name = str(row["name"])
         spec, _ = mirror_store.spec_of(name, job)
         created = float(row.get("created") or time.time())
         folder = self.folder(name)
 
-        def begun() -> dict[str, Any]:
+        def begin_mirror() -> dict[str, Any]:
             mirror_store.begin(folder, name, spec, created)
             return mirror_store.agent_state(folder)
 
-        agent = await self._loop.offload(begun)
+        agent = await self._loop.offload(begin_mirror)
         status = azure_status.status_of(row, agent) or RunStatus(
             state=RunState.QUEUED, detail="the service does not know its state"
         )
@@ -317,8 +321,8 @@ class JobTracker:
 
     async def listed(self, known: Collection[str]) -> dict[str, Any]:
         compute = "" if isinstance(self._compute.target, ServerlessTarget) else self._compute.azure.compute_name
-        found: dict[str, Any] = await self._compute.ask("jobs.list", compute=compute, known=sorted(known))
-        return found
+        result: dict[str, Any] = await self._compute.ask("jobs.list", compute=compute, known=sorted(known))
+        return result
 
     async def list(self) -> Sequence[Run]:
         """See :meth:`Backend.list`."""
@@ -326,14 +330,14 @@ class JobTracker:
 
     async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
         """See :meth:`Backend.roster`."""
-        found = await self.listed(known)
-        runs = [await self._taken(job) for job in found["jobs"]]
-        # A list that was cut does not say what is behind its end.
-        unseen = () if found["whole"] else known
-        return frozenset([*found["names"], *self._guests, *unseen]), runs[::-1]
+        result = await self.listed(known)
+        runs = [await self._adopt(job) for job in result["jobs"]]
+        # A truncated list says nothing about the jobs after its end.
+        unseen = () if result["whole"] else known
+        return frozenset([*result["names"], *self._guests, *unseen]), runs[::-1]
 
 
-def _young() -> float:
+def _young_job_s() -> float:
     return float(os.environ.get("AMLTRAIN_AZURE_YOUNG") or YOUNG_JOB_S)
 
 
@@ -342,7 +346,7 @@ class AzureEvents(RunEvents):
 
     def __init__(self, tracker: JobTracker) -> None:
         self._tracker = tracker
-        self._told: dict[str, Any] = {}
+        self._last_rows: dict[str, Any] = {}
         self._seen: dict[str, dict[str, int]] = {}
 
     async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
@@ -351,26 +355,26 @@ class AzureEvents(RunEvents):
         tracker = self._tracker
         tracker.watched[id(self)] = frozenset(looked_at)
         while True:
-            news: dict[str, set[str]] = {}
+            events: dict[str, set[str]] = {}
             # Concurrently: a new line must not wait for the state of the run.
             rows, *_ = await asyncio.gather(tracker.rows(run_ids), *(tracker.fresh(run_id) for run_id in looked_at))
             for run_id, row in rows.items():
-                if self._told.get(run_id) != row:
-                    self._told[run_id] = row
-                    news.setdefault(run_id, set()).add(STATUS)
+                if self._last_rows.get(run_id) != row:
+                    self._last_rows[run_id] = row
+                    events.setdefault(run_id, set()).add(STATUS)
             for run_id in looked_at:
                 # Counted, because another consumer may have fetched the new lines.
-                now = tracker.grown(run_id)
+                counts = tracker.grown(run_id)
                 seen = self._seen.get(run_id, {})
-                if grown := {stream for stream, times in now.items() if times != seen.get(stream, 0)}:
-                    self._seen[run_id] = dict(now)
-                    news.setdefault(run_id, set()).update(grown)
-            if news:
-                return news
-            left = until - time.monotonic()
-            if left <= 0:
+                if grown := {stream for stream, times in counts.items() if times != seen.get(stream, 0)}:
+                    self._seen[run_id] = dict(counts)
+                    events.setdefault(run_id, set()).update(grown)
+            if events:
+                return events
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 return {}
-            await asyncio.sleep(min(left, tracker.due(looked_at)))
+            await asyncio.sleep(min(remaining, tracker.due(looked_at)))
 
     def close(self) -> None:
         """See :meth:`RunChanges.close`."""

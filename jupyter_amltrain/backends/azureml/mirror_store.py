@@ -1,7 +1,7 @@
-"""The mirror of a job on this machine, read and written from the kernel. Blocks on the disk: call it off the loop.
+"""The mirror of a job on this machine, read and written by the kernel. Blocks on the disk: call it off the loop.
 
-``<state root>/azure/<workspace>/<job>/`` has the form of our run folder, so that the readers of run folders (the
-MLflow importer, ``%aml_runs logs``) read it; :mod:`.job.mirror` fills it.
+``<state root>/azure/<workspace>/<job>/`` has the form of a run directory, so that readers of run directories (the
+MLflow importer, ``%aml_runs logs``) can read it; :mod:`.service.mirror` fills it.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunStatus
 from jupyter_amltrain.state_dir import SCHEMA, write_json
 
-#: What the agent in the job says of it.
+#: State reported by the agent in the job.
 AGENT_STATE = "agent.json"
 SOURCE = "source.json"
-#: Steps or trials of a run, and below it the log of each that somebody has read.
+#: Steps or trials of a run, and the folder with the logs of those that have been read.
 CHILDREN, CHILD_LOGS = "children.json", "children"
 
 
 def folder_of(root: Path, workspace: str, name: str) -> Path:
-    """Where a job's mirror lies."""
+    """Return the folder of a job's mirror."""
     return root / "azure" / workspace / name
 
 
 def spec_of(name: str, job: Mapping[str, Any]) -> tuple[JobSpec, bool]:
-    """The spec of a job from its JSON, and whether it is one of ours."""
+    """Return the spec of a job from its JSON, and whether jupyter_amltrain submitted it."""
     own = spec_from(job.get("properties") or {})
     return (own, True) if own is not None else (foreign(name, job), False)
 
 
 def begin(folder: Path, name: str, spec: JobSpec, created: float, digest: str = "") -> None:
-    """Make the folder with its ``job.json``; one that is there is left alone.
+    """Create the folder with its ``job.json``; an existing one is not changed.
 
     Raises
     ------
@@ -76,31 +76,31 @@ def begin(folder: Path, name: str, spec: JobSpec, created: float, digest: str = 
 
 
 def end(folder: Path, status: RunStatus, ended: float | None) -> None:
-    """Write how a run ended, for the importer; twice is harmless."""
+    """Write the final state of a run, for the importer; idempotent."""
     if not folder.is_dir():
         return
     state = {**msgspec.to_builtins(status), "schema": SCHEMA, "state": status.state.value, "changed": ended}
-    with contextlib.suppress(OSError):  # it is written again by the next look
+    with contextlib.suppress(OSError):  # the next poll writes it again
         write_json(folder / "state.json", state)
 
 
 def agent_state(folder: Path) -> dict[str, Any]:
-    """What the agent said last; empty when nothing came home."""
+    """Return the agent's last state; empty if none was fetched."""
     return _json(folder / AGENT_STATE)
 
 
 def source(folder: Path) -> str:
-    """Where the figures come from, in words."""
+    """Return a description of the source of the metrics."""
     return str(_json(folder / SOURCE).get("words") or "")
 
 
 def ended(folder: Path) -> bool:
-    """Whether the mirror has all that there is of a run that is over."""
+    """Return whether the mirror has all files of an ended run."""
     return bool((_json(folder / "mirror.json").get("facts") or {}).get("complete"))
 
 
 def read(folder: Path, stream: str, offset: int, limit: int) -> tuple[bytes, int]:
-    """Bytes of a stream and the offset after them; a negative offset counts from the end."""
+    """Return bytes of a stream and the offset after them; a negative offset counts from the end."""
     try:
         with open(folder / file_of(stream), "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -113,7 +113,7 @@ def read(folder: Path, stream: str, offset: int, limit: int) -> tuple[bytes, int
 
 
 def output(folder: Path, name: str) -> bytes:
-    """The file of a value of ``--out``; empty when there is none."""
+    """Return the file with a value of ``--out``; empty if there is none."""
     try:
         with open(folder / "outputs" / f"{name}.json", "rb") as file:
             return file.read(OUTPUT_LIMIT + 1)
@@ -122,7 +122,7 @@ def output(folder: Path, name: str) -> bytes:
 
 
 def children(folder: Path) -> ChildRuns:
-    """Steps or trials of a run."""
+    """Return the steps or trials of a run."""
     try:
         return msgspec.json.decode((folder / CHILDREN).read_bytes(), type=ChildRuns)
     except (OSError, msgspec.MsgspecError):
@@ -130,7 +130,7 @@ def children(folder: Path) -> ChildRuns:
 
 
 def remove(folder: Path) -> None:
-    """Forget a mirror."""
+    """Delete a mirror."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,7 +1,6 @@
-"""Whether MLflow of an environment can log, told from its pins; and the same environment with pins that can.
+"""Check of an environment's MLflow pins, and environments derived from it with pins that can log. No I/O.
 
-Pure: texts in, words out. The table is of azureml-mlflow's releases on PyPI; what it does not
-know is not judged.
+The table is from azureml-mlflow's releases on PyPI; versions outside the table are not checked.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from jupyter_amltrain.errors import EnvironmentFailed
 from jupyter_amltrain.schema.az_yaml import exceeded_limit
 
-#: azureml-mlflow -> which mlflow-skinny it takes. Source: `Requires-Dist` of the releases on PyPI, 2026-11.
+#: azureml-mlflow -> required mlflow-skinny. Source: `Requires-Dist` of the releases on PyPI, 2026-11.
 _TAKES = {
     "1.60.0": "",
     "1.60.0.post1": "<3.0.0",
@@ -21,9 +20,9 @@ _TAKES = {
     "1.62.0": "<=3.9.0",
     "1.62.0.post6": "<=3.15.0",
 }
-#: MLflow releases that stand for their neighbours where a pin is a range.
+#: MLflow releases that represent adjacent ones if a pin is a range.
 _PROBES = ("1.30.1", "2.3.0", "2.8.0", "2.16.2", "2.18.0", "2.22.0", "3.0.0", "3.5.0", "3.9.0", "3.15.0", "3.17.2")
-#: Older clients make other REST calls than the agent's endpoint and the service have been tried with.
+#: Older clients make REST calls that were not tested with the agent's endpoint and the service.
 _OLDEST = "2.0.0"
 #: From here on ``mlflow.<flavor>.log_model`` asks for ``logged-models``, which Azure ML answers 404
 #: (azure-sdk-for-python#44896, azureml-examples#3885, #3891, #3902).
@@ -33,23 +32,23 @@ GOOD = ("azureml-mlflow>=1.62.0.post6", "mlflow-skinny<=3.15")
 #: By it MLflow 3.14 and later save models of scikit-learn; mlflow-skinny does not bring it.
 _SKOPS = "skops<1"
 
-_HOW = "Take another environment, or one made of it: --derive-env."
+_HOW = "Use another environment, or derive one from it with --derive-env."
 _OURS = ("mlflow", "mlflow-skinny", "azureml-mlflow")
 #: conda writes ``name=1.2``, also ``channel::name=1.2=build``.
 _CONDA = re.compile(r"(?:[\w.-]+::)?(?P<name>[A-Za-z0-9_.-]+)\s*(?P<rest>(?:[<>!=~].*)?)(?:\s+#.*)?", re.S)
 
 
 class Verdict(NamedTuple):
-    """What the pins of an environment say of MLflow in it.
+    """Result of the check of an environment's MLflow pins.
 
     Attributes
     ----------
     logs
-        Whether metrics and parameters can be logged; ``None`` where the pins do not tell.
+        Whether metrics and parameters can be logged; ``None`` if the pins do not determine it.
     models
-        Whether ``log_model`` of a script that speaks with the service itself works; through our agent it does.
+        Whether ``log_model`` works in a script that uses the service directly; through our agent it does.
     sentence
-        Why it cannot log, for people; empty where it can or where it is not known.
+        Reason for the user why MLflow cannot log; empty if it can or if that is unknown.
     """
 
     logs: bool | None
@@ -63,71 +62,77 @@ def pip_pins(conda: str) -> list[str]:
     Raises
     ------
     EnvironmentFailed
-        It is no conda file.
+        The text is not a conda file.
     """
     return list(_pins(_read(conda)))
 
 
 def judged(pins: Iterable[str] | None, name: str = "") -> Verdict:
-    """What the requirements of an environment say.
+    """Check the requirements of an environment.
 
     Parameters
     ----------
     pins
-        As pip writes them; ``None`` where they are not known, e.g. of a bare image.
+        Requirements in pip's syntax; ``None`` if unknown, e.g. of a bare image.
     name
-        Of the environment, for the sentence.
+        Name of the environment, for the sentence.
     """
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
     if pins is None:
         return Verdict(None)
-    found = _ours(pins)
-    what = f"Environment {name}" if name else "This environment"
-    if not found:
-        return Verdict(False, False, f"{what} has no MLflow: 'import mlflow' fails in it. --derive-env adds it.")
-    asked = SpecifierSet(",".join(found[of] for of in ("mlflow", "mlflow-skinny") if found.get(of)))
-    fits = [version for version in _versions(asked) if asked.contains(version, prereleases=True)]
-    told = " and ".join(f"{of}{found[of]}" for of in _OURS if of in found)
-    if not fits:
-        return Verdict(False, False, f"{what} has pins of MLflow that exclude each other ({told}). {_HOW}")
-    if all(Version(version) < Version(_OLDEST) for version in fits):
-        return Verdict(False, False, f"{what} has {told}: MLflow before {_OLDEST} cannot log here. {_HOW}")
-    bridge = found.get("azureml-mlflow")
-    if bridge is not None:
-        taken = [_TAKES[release] for release in _TAKES if SpecifierSet(bridge).contains(release, prereleases=True)]
-        fits = [version for version in fits if not taken or any(SpecifierSet(t).contains(version) for t in taken)]
-        if not fits:
+    versions = _ours(pins)
+    subject = f"Environment {name}" if name else "This environment"
+    if not versions:
+        return Verdict(False, False, f"{subject} has no MLflow: 'import mlflow' fails in it. --derive-env adds it.")
+    requested = SpecifierSet(
+        ",".join(versions[package] for package in ("mlflow", "mlflow-skinny") if versions.get(package))
+    )
+    matching = [version for version in _versions(requested) if requested.contains(version, prereleases=True)]
+    pinned = " and ".join(f"{package}{versions[package]}" for package in _OURS if package in versions)
+    if not matching:
+        return Verdict(False, False, f"{subject} has pins of MLflow that exclude each other ({pinned}). {_HOW}")
+    if all(Version(version) < Version(_OLDEST) for version in matching):
+        return Verdict(False, False, f"{subject} has {pinned}: MLflow before {_OLDEST} cannot log here. {_HOW}")
+    plugin = versions.get("azureml-mlflow")
+    if plugin is not None:
+        required = [_TAKES[release] for release in _TAKES if SpecifierSet(plugin).contains(release, prereleases=True)]
+        matching = [
+            version for version in matching if not required or any(SpecifierSet(t).contains(version) for t in required)
+        ]
+        if not matching:
             return Verdict(
-                False, False, f"{what} has {told}, and that azureml-mlflow takes mlflow-skinny{taken[-1]} only. {_HOW}"
+                False,
+                False,
+                f"{subject} has {pinned}, but its azureml-mlflow needs mlflow-skinny{required[-1]}. {_HOW}",
             )
-    models = bridge is not None and any(Version(version) < Version(_LOGGED_MODELS) for version in fits)
+    models = plugin is not None and any(Version(version) < Version(_LOGGED_MODELS) for version in matching)
     return Verdict(True, models)
 
 
 def derived(conda: str) -> str:
-    """The text of a conda file with MLflow pins that can log; all else stays.
+    """Return the text of a conda file with MLflow pins that can log; everything else is unchanged.
 
     Raises
     ------
     EnvironmentFailed
-        It is no conda file.
+        The text is not a conda file.
     """
     data = _read(conda)
-    kept: list[Any] = []
+    dependencies: list[Any] = []
     pip: list[str] = []
     for item in data.get("dependencies") or []:
         if isinstance(item, Mapping):
             pip += [str(pin) for pin in item.get("pip") or []]
         elif _conda_pin(str(item))[0] not in _OURS:
-            kept.append(item)
-    if not any(isinstance(item, str) and _conda_pin(item)[0] == "pip" for item in kept):
-        kept.append("pip")  # else conda warns and adds one by itself
+            dependencies.append(item)
+    if not any(isinstance(item, str) and _conda_pin(item)[0] == "pip" for item in dependencies):
+        dependencies.append("pip")  # otherwise conda warns and adds pip itself
     pip = [pin for pin in pip if _name(pin) not in _OURS]
-    names = {_name(pin) for pin in [*pip, *(item for item in kept if isinstance(item, str))]}
-    more = (_SKOPS,) if "scikit-learn" in names and "skops" not in names else ()
-    data["dependencies"] = [*kept, {"pip": [*pip, *GOOD, *more]}]
+    names = {_name(pin) for pin in [*pip, *(item for item in dependencies if isinstance(item, str))]}
+    added = (_SKOPS,) if "scikit-learn" in names and "skops" not in names else ()
+    data["dependencies"] = [*dependencies, {"pip": [*pip, *GOOD, *added]}]
     text: str = _yaml().safe_dump(data, sort_keys=False)
     return text
 
@@ -151,10 +156,12 @@ def _read(conda: str) -> dict[str, Any]:
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         where = "" if line is None else f" (line {line + 1})"
         raise EnvironmentFailed(
-            f"The conda file cannot be read{where}.", hint="It is YAML: see conda env export"
+            f"The conda file cannot be read{where}.", hint="Write valid YAML, as printed by: conda env export"
         ) from None
     if not isinstance(data, dict) or not isinstance(data.get("dependencies"), list):
-        raise EnvironmentFailed("The conda file has no list of dependencies.", hint="It is YAML: see conda env export")
+        raise EnvironmentFailed(
+            "The conda file has no list of dependencies.", hint="See the output of: conda env export"
+        )
     return data
 
 
@@ -168,7 +175,7 @@ def _pins(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _conda_pin(text: str) -> tuple[str, str]:
-    """Name and version as pip writes them: conda's ``=1.2`` is ``==1.2.*``, a build is left out."""
+    """Return name and version in pip's syntax: conda's ``=1.2`` is ``==1.2.*``; a build is left out."""
     match = _CONDA.fullmatch(text.strip())
     if match is None:
         return text.strip(), ""
@@ -186,7 +193,7 @@ def _name(pin: str) -> str:
 
 
 def _ours(pins: Iterable[str]) -> dict[str, str]:
-    """Version specifiers of the packages that we look at."""
+    """Return the version specifiers of MLflow's packages."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     found: dict[str, str] = {}
@@ -200,7 +207,7 @@ def _ours(pins: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _versions(asked: Any) -> list[str]:
-    """Releases to try a range with: the probes, and what the pins name themselves."""
-    named = [item.version.removesuffix(".*") for item in asked if item.operator in ("==", "===", "~=", ">=", "<=")]
+def _versions(requested: Any) -> list[str]:
+    """Return the releases to check a range with: the probes, and the versions in the pins."""
+    named = [item.version.removesuffix(".*") for item in requested if item.operator in ("==", "===", "~=", ">=", "<=")]
     return [*dict.fromkeys([*named, *_PROBES])]

@@ -6,10 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 #: Poll interval multiplier for runs without viewers.
 UNVIEWED_POLL_FACTOR = 5.0
@@ -23,7 +20,7 @@ def poll_interval() -> float:
         return 1.0
 
 
-#: Poll interval of a growing log, as a part of that of a run; not more than ten times a second.
+#: Poll interval of a growing log, as a fraction of the run's interval; at most ten polls per second.
 LOG_POLL_FACTOR, MIN_LOG_POLL_INTERVAL_S = 0.2, 0.1
 
 #: After this many polls without a new line, each interval is longer than the one before by this factor.
@@ -31,10 +28,10 @@ _QUIET_POLLS, _SLOWDOWN = 20, 1.3
 
 
 class LogPollInterval:
-    """Adaptive poll interval of a run's log: short while lines come, then longer up to that of the run.
+    """Adaptive poll interval of a run's log: short while the log grows, then longer, up to the run's interval.
 
-    One poll is one request to the storage for each process of the job, and none to the service. A poll that takes
-    long (many processes, a slow line) is followed by a longer pause.
+    One poll is one request to the storage for each process of the job, and none to the service. A slow poll
+    (many processes, a slow network) is followed by a longer pause.
 
     Attributes
     ----------
@@ -48,7 +45,7 @@ class LogPollInterval:
         self._next = 0.0
 
     def due(self) -> float:
-        """Return the seconds until the next poll; 0 when it is due."""
+        """Return the seconds until the next poll; 0 if it is due now."""
         return max(0.0, self._next - time.monotonic())
 
     def looked(self, grown: bool, took: float = 0.0) -> None:
@@ -62,29 +59,29 @@ class LogPollInterval:
         self._next = time.monotonic() + max(self.pause, min(2 * took, poll_interval()))
 
 
-#: Something is gone when every answer says so for this long, and at least this many of them.
+#: A resource is gone if all answers report that for this time, and there are at least this many.
 GONE_AFTER_S, GONE_MIN_ANSWERS = 10.0, 4
 
 
 class GoneDetector:
-    """Decides whether something is gone for good: one answer may come from a server that lags behind the others."""
+    """Decides whether a resource is gone for good: a single answer may come from a replica that lags behind."""
 
     def __init__(self) -> None:
         self._since, self._times = 0.0, 0
 
     def seen(self) -> bool:
-        """Record an answer that there is no such thing; return whether it is gone for good."""
+        """Record an answer without the resource; return whether it is gone for good."""
         self._since = self._since if self._times else time.monotonic()
         self._times += 1
         return self.sure
 
     @property
     def sure(self) -> bool:
-        """Whether every answer has said so for long enough."""
+        """Whether enough answers reported the resource missing, for long enough."""
         return self._times >= GONE_MIN_ANSWERS and time.monotonic() - self._since >= GONE_AFTER_S
 
     def refuted(self) -> None:
-        """Record an answer that it exists."""
+        """Record an answer that the resource exists."""
         self._times = 0
 
 
@@ -95,7 +92,7 @@ class SingleFlight:
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
     async def of(self, key: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the answer of `work`, which goes on when its caller is canceled."""
+        """Return the result of `work`, which continues if its caller is canceled."""
         task = self._tasks.get(key)
         if task is None:
 
@@ -103,11 +100,11 @@ class SingleFlight:
                 return await work()
 
             task = self._tasks[key] = asyncio.get_running_loop().create_task(run(), name=key)
-            task.add_done_callback(lambda done: self._over(key, done))
+            task.add_done_callback(lambda done: self._finish(key, done))
         return await asyncio.shield(task)
 
-    def _over(self, key: str, task: asyncio.Task[Any]) -> None:
+    def _finish(self, key: str, task: asyncio.Task[Any]) -> None:
         if self._tasks.get(key) is task:
             del self._tasks[key]
         if not task.cancelled():
-            task.exception()  # nobody may wait for it any more
+            task.exception()  # mark as retrieved: there may be no waiter left

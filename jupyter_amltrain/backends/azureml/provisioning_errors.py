@@ -1,7 +1,7 @@
-"""Errors made of the reasons for which Azure does not create or change a compute. No I/O.
+"""Conversion of Azure's reasons for not creating or changing a compute to errors. No I/O.
 
-The texts are the service's, as users pasted them into issues (2019 to 2024) and as its documentation has
-them; a text that no rule knows is passed on as it came.
+The texts are the service's, from issues of users (2019 to 2024) and from its documentation; a text that matches
+no rule is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ _CORES = re.compile(
     re.IGNORECASE,
 )
 
-#: Takes the text, and the requested size and region where they are known.
+#: Takes the text, and the requested size and region if they are known.
 _Rule = Callable[[str, str, str], AmlTrainError | None]
 
 _QUOTA_HINT = f"%aml_compute quota shows what is left. Take fewer or smaller machines, or ask for more: {MORE}"
 
 
 def plain(texts: Iterable[str], who: str, *, size: str = "", region: str = "") -> AmlTrainError:
-    """One error for what the service says; the first text that is understood decides.
+    """Return one error for the service's reasons; the first text that matches a rule decides.
 
     Parameters
     ----------
     who
-        The target.
+        Name of the target.
     size, region
-        What was asked for, where known.
+        Requested size and region, if known.
     """
     texts = [text for text in texts if text]
     for text in texts:
-        for understood in _RULES:
-            error = understood(text, size, region)
+        for rule in _RULES:
+            error = rule(text, size, region)
             if error is not None:
                 return error.about(repr(who))
-    said = texts[0] if texts else "the service gives no reason"
-    error = TargetError(f"Azure could not do it: {said[:400]}", hint="%aml_compute list shows what is there.")
+    reason = texts[0] if texts else "the service gives no reason"
+    error = TargetError(f"Azure could not do it: {reason[:400]}", hint="See the existing targets: %aml_compute list")
     return error.about(repr(who))
 
 
 def understood(text: str) -> bool:
-    """Whether there are plain words for it."""
+    """Return whether a rule matches the text."""
     return any(rule(text, "", "") is not None for rule in _RULES)
 
 
 def _of(pattern: str, flags: int = 0) -> Callable[[Callable[[str, str, str], AmlTrainError]], _Rule]:
-    """A rule for the texts in which `pattern` is found, in whatever case."""
-    found = re.compile(pattern, flags | re.IGNORECASE)
+    """Decorate a rule for texts that contain `pattern`, in any case."""
+    matcher = re.compile(pattern, flags | re.IGNORECASE)
 
-    def rule_of(words: Callable[[str, str, str], AmlTrainError]) -> _Rule:
-        return lambda text, *known: words(text, *known) if found.search(text) else None
+    def rule_of(build: Callable[[str, str, str], AmlTrainError]) -> _Rule:
+        return lambda text, *known: build(text, *known) if matcher.search(text) else None
 
     return rule_of
 
@@ -108,7 +108,7 @@ def _capacity(text: str, size: str, region: str) -> AmlTrainError:
 @_of(r"ForLowPriority|not (allowed|supported|available).{0,40}low.?priority")
 def _low_priority(text: str, size: str, region: str) -> AmlTrainError:
     return CapacityError(
-        f"the size {size or 'that was asked for'} cannot be had as a low-priority machine.",
+        f"the requested size{f' {size}' if size else ''} is not available as a low-priority machine.",
         hint="Leave out --low-priority, or take another size: %aml_compute sizes",
         code="azure.low_priority",
     )
@@ -122,8 +122,8 @@ def _low_priority(text: str, size: str, region: str) -> AmlTrainError:
 def _size(text: str, size: str, region: str) -> AmlTrainError:
     where = f"in {region}" if region else "in this region"
     return CapacityError(
-        f"the size {size or 'that was asked for'} cannot be had {where}.",
-        hint=f"%aml_compute sizes{f' --region {region}' if region else ''} lists what can.",
+        f"the requested size{f' {size}' if size else ''} is not available {where}.",
+        hint=f"See the available sizes: %aml_compute sizes{f' --region {region}' if region else ''}",
         code="azure.size",
     )
 
@@ -134,7 +134,7 @@ def _policy(text: str, size: str, region: str) -> AmlTrainError:
     named = f" ({found[1].strip()})" if found else ""
     return AuthenticationError(
         f"a policy of your organization does not allow it{named}.",
-        hint="Ask the owner of the subscription what it demands.",
+        hint="Ask the owner of the subscription what the policy requires.",
         code="azure.policy",
     )
 
@@ -142,14 +142,14 @@ def _policy(text: str, size: str, region: str) -> AmlTrainError:
 @_of(r"\bsub-?net|virtual ?network|vnet\b")
 def _subnet(text: str, size: str, region: str) -> AmlTrainError:
     if re.search(r"full|not enough|no (free|available) (ip|address)|exhaust|insufficient", text, re.IGNORECASE):
-        why, hint = "has no free addresses left", "Take another subnet, or fewer machines."
+        reason, hint = "has no free addresses left", "Take another subnet, or fewer machines."
     elif re.search(r"region|location", text, re.IGNORECASE):
-        why, hint = "is not in the region of the machines", "Take a network of the same region."
+        reason, hint = "is not in the region of the machines", "Take a network of the same region."
     elif re.search(r"not ?(be )?found|does not exist|could not find", text, re.IGNORECASE):
-        why, hint = "is not there", "Check --vnet and --subnet; another resource group needs the subnet's whole id."
+        reason, hint = "does not exist", "Check --vnet and --subnet; another resource group needs the subnet's full id."
     else:
-        why, hint = "cannot be used", "Check --vnet and --subnet, and your role there."
-    return TargetError(f"the subnet {why}.", hint=hint, code="azure.subnet")
+        reason, hint = "cannot be used", "Check --vnet and --subnet, and your role there."
+    return TargetError(f"the subnet {reason}.", hint=hint, code="azure.subnet")
 
 
 @_of(
@@ -159,7 +159,7 @@ def _subnet(text: str, size: str, region: str) -> AmlTrainError:
 )
 def _taken(text: str, size: str, region: str) -> AmlTrainError:
     return TargetError(
-        "this name is taken in the region (names of computes count for everybody there).",
+        "this name is already taken (names of computes are unique within a region).",
         hint="Choose another name.",
         code="azure.name_taken",
     )

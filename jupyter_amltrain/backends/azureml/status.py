@@ -1,11 +1,11 @@
-"""The status of a run, from a row of its job. No I/O.
+"""Conversion of a job's row to the status of a run. No I/O.
 
-A *row* is the plain dict that the service process makes of an answer (:mod:`.job.history`)::
+A *row* is the plain dict into which the service process converts a response (:mod:`.job.history`)::
 
     {"name", "status", "created", "started", "ended" (unix seconds or None), "error", "code", "why",
      "nodes": {"AllocationState", "PreparingNodeCount", "RunningNodeCount", "CurrentNodeCount"},
      "attempt", "revision", "compute", "count", "archived", "display", "experiment",
-     "limit" (seconds, where ARM was asked),
+     "limit" (seconds, if the row is from ARM),
      "doors": [{"kind", "title", "url", "hint"}]}
 """
 
@@ -57,17 +57,17 @@ _MAX_REASON = 400
 
 
 def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) -> RunStatus | None:
-    """The status; ``None`` where the service does not know itself (``Unknown``).
+    """Return the status; ``None`` if the service does not know the state (``Unknown``).
 
     Parameters
     ----------
     agent
-        ``state.json`` of the agent in the job, where it came home: what only it knows.
+        ``state.json`` of the agent in the job, if it was fetched: details that only the agent knows.
     """
     word = str(row.get("status") or "")
-    asked = word == "CancelRequested"
+    cancel_requested = word == "CancelRequested"
     state = _STATES.get(word)
-    if asked:
+    if cancel_requested:
         state = RunState.RUNNING if row.get("started") else RunState.QUEUED
     if state is None:
         return None
@@ -84,7 +84,7 @@ def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) ->
         signal=_int(agent.get("signal")) if state.terminal else None,
         phases=_phases(row, state),
         devices=tuple(str(device) for device in agent.get("devices") or ()),
-        cancel_requested=asked or state is RunState.CANCELED,
+        cancel_requested=cancel_requested or state is RunState.CANCELED,
         version=_int(row.get("revision")) or 0,
         truth={str(k): str(v) for k, v in truth.items()} if isinstance(truth, dict) else {},
         cause={str(k): str(v) for k, v in cause.items()} if isinstance(cause, dict) else {},
@@ -94,7 +94,7 @@ def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) ->
 
 
 def doors_of(row: Mapping[str, Any]) -> tuple[RunLink, ...]:
-    """Its doors, as far as they are known."""
+    """Return the links of a run, as far as they are known."""
     return tuple(msgspec.convert(door, RunLink) for door in row.get("doors") or ())
 
 
@@ -102,27 +102,27 @@ def _ending(
     state: RunState, row: Mapping[str, Any], agent: Mapping[str, Any]
 ) -> tuple[RunState, str | None, int | None, str]:
     text = _NO_WORDS.sub(" ", str(row.get("error") or "")).strip()  # whole: its end may name the input
-    because = " ".join(str(row.get(key) or "") for key in ("code", "why", "error"))
+    service_text = " ".join(str(row.get(key) or "") for key in ("code", "why", "error"))
     if state is RunState.COMPLETED:
         return state, "exit", 0, ""
-    own = str(agent.get("reason") or "")
+    agent_reason = str(agent.get("reason") or "")
     code = _int(agent.get("exit_code"))
     if code is None and (found := _EXIT.search(text)):
         code = int(found[1])
-    if own == "timeout" or _timed_out(row, because, code):
+    if agent_reason == "timeout" or _timed_out(row, service_text, code):
         return RunState.FAILED, "timeout", None if code == _TIMEOUT_EXIT_CODE else code, "stopped at its time limit"
     if state is RunState.CANCELED:
         return state, "canceled", None, _words(row.get("why"))
-    if own in ("gpu-unused", "signal", "oom"):
-        return state, own, code, str(agent.get("detail") or text)
-    if _PREEMPTED.search(because):
+    if agent_reason in ("gpu-unused", "signal", "oom"):
+        return state, agent_reason, code, str(agent.get("detail") or text)
+    if _PREEMPTED.search(service_text):
         return (
             state,
             "preempted",
             None,
-            "its low-priority machines were preempted, and Azure did not restart it. Submit it again",
+            "its low-priority machines were preempted, and Azure did not restart the job. Submit it again",
         )
-    if _IMAGE.search(because) and not row.get("started"):
+    if _IMAGE.search(service_text) and not row.get("started"):
         return state, "environment", None, f"its environment could not be built: {_plain(text)}"
     if code is not None:
         return state, "exit", code, ""
@@ -130,10 +130,10 @@ def _ending(
 
 
 def _timed_out(row: Mapping[str, Any], because: str, code: int | None) -> bool:
-    """Return whether a run ended at its time limit, as far as the service's answers show it.
+    """Return whether a run ended at its time limit, according to the service's answers.
 
-    Every kernel has to come to the same end, also one that has none of the run's files and whatever words the
-    service has for it: so the time counts too.
+    Every kernel must reach the same result, even without the run's files and whatever message the service has:
+    so the duration counts too.
     """
     limit = _float(row.get("limit"))
     if code is not None:
@@ -146,13 +146,13 @@ def _timed_out(row: Mapping[str, Any], because: str, code: int | None) -> bool:
 
 
 def _waiting(word: str, row: Mapping[str, Any]) -> str:
-    """Why it does not run yet, one phrase."""
+    """Return why a run is not running yet, one phrase."""
     attempt = _int(row.get("attempt")) or 1
-    again = f" (attempt {attempt}: its machine was taken away)" if attempt > 1 else ""
+    attempt_text = f" (attempt {attempt}: its machine was preempted)" if attempt > 1 else ""
     nodes = row.get("nodes") or {}
     if word in ("Queued", "NotStarted", "Starting", "Scheduled"):
-        if again:
-            return f"waits for a machine again{again}"
+        if attempt_text:
+            return f"waits for a machine again{attempt_text}"
         allocation = str(nodes.get("AllocationState") or "").lower()
         preparing, current = _int(nodes.get("PreparingNodeCount")) or 0, _int(nodes.get("CurrentNodeCount")) or 0
         busy = _int(nodes.get("RunningNodeCount")) or 0
@@ -162,24 +162,24 @@ def _waiting(word: str, row: Mapping[str, Any]) -> str:
             return f"waits for a machine: {busy} of {max(current, busy)} busy"
         return _words(row.get("why")) or ("waits for a machine" if word == "Queued" else "")
     if word in ("Provisioning", "Preparing"):
-        return f"the environment and the machine are prepared{again}"
+        return f"preparing the environment and the machine{attempt_text}"
     if word == "NotResponding":
         return "its machine does not respond at the moment"
     if word == "Paused":
         return "paused at the service"
-    return again.strip(" ()")
+    return attempt_text.strip(" ()")
 
 
 def _phases(row: Mapping[str, Any], state: RunState) -> tuple[Phase, ...]:
     created, started, ended = (_float(row.get(key)) for key in ("created", "started", "ended"))
     if created is None:
         return ()
-    over = ended if state.terminal else None
+    end = ended if state.terminal else None
     if started is None:
-        return (Phase(name="queued", start=created, end=over, seconds=_length(created, over)),)
+        return (Phase(name="queued", start=created, end=end, seconds=_length(created, end)),)
     began = max(created, started)
     phases = [Phase(name="queued", start=created, end=began, seconds=_length(created, began))]
-    phases.append(Phase(name="running", start=began, end=over, seconds=_length(began, over)))
+    phases.append(Phase(name="running", start=began, end=end, seconds=_length(began, end)))
     return tuple(phases)
 
 
@@ -192,10 +192,10 @@ def _words(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without what only the studio knows."""
-    if (found := _DATA.search(text)) is not None:
-        place = found["place"].rpartition("/workspaces/")[2].partition("/")[2] or found["place"]
-        return f"an input cannot be read: {found['why'].strip(' .')} ({place.strip()}). Check --input"
+    """Return the service's message without references to the studio."""
+    if (match := _DATA.search(text)) is not None:
+        location = match["place"].rpartition("/workspaces/")[2].partition("/")[2] or match["place"]
+        return f"an input cannot be read: {match['why'].strip(' .')} ({location.strip()}). Check --input"
     text = re.sub(r"(?:Please check|For more|See https?:|Marking the experiment).*", "", text)
     return text.strip(" .:")[:_MAX_REASON]
 

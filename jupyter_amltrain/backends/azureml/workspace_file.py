@@ -24,25 +24,25 @@ class WorkspaceFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     name
-        Ours; targets refer to it. Usually that of the workspace.
+        Local name, which targets refer to; usually the workspace's own name.
     subscription, resource_group, workspace, tenant
-        Where it is at Azure.
+        Location at Azure.
     id
-        Of the workspace itself, a GUID: a deleted one that was made again has another.
+        GUID of the workspace; a deleted workspace that was created again has another one.
     location
         Region, ``eastus``.
     api
-        Address of its data plane.
+        Address of the data plane.
     tracking_uri
-        Its MLflow server.
+        Address of the MLflow server.
     studio_url
-        Its pages.
+        Page in the studio.
     user
-        Who was signed in at the last connect.
+        User who was signed in at the last connect.
     method
-        How: ``auto`` (without a person), ``browser`` or ``device``.
+        Method of the sign-in: ``auto`` (without interaction), ``browser`` or ``device``.
     account
-        What azure-identity wants to know to sign the same person in again: names and ids, no secret.
+        azure-identity's account record to sign the same user in again: names and ids, no secret.
     computes
         Names at the service of the computes that were targets after the last connect, by target.
     """
@@ -74,28 +74,28 @@ class WorkspaceFacts(msgspec.Struct, frozen=True, kw_only=True):
 def rows_of(
     found: Iterable[WorkspaceFacts], current: str, targets: Iterable[ComputeTarget]
 ) -> tuple[WorkspaceRow, ...]:
-    """What a list says of the workspaces."""
+    """Return the rows of the list of workspaces."""
     names: dict[str, list[str]] = {}
     for target in targets:
         names.setdefault(str(getattr(target, "workspace", None) or ""), []).append(target.name)
     return tuple(
         WorkspaceRow(
-            name=one.name,
-            current=one.name == current,
-            workspace=one.workspace,
-            resource_group=one.resource_group,
-            subscription=one.subscription,
-            location=one.location,
-            user=one.user,
-            targets=tuple(names.get(one.name, ())),
-            studio_url=one.studio_url,
+            name=facts.name,
+            current=facts.name == current,
+            workspace=facts.workspace,
+            resource_group=facts.resource_group,
+            subscription=facts.subscription,
+            location=facts.location,
+            user=facts.user,
+            targets=tuple(names.get(facts.name, ())),
+            studio_url=facts.studio_url,
         )
-        for one in found
+        for facts in found
     )
 
 
 def bills(target: ComputeTarget) -> bool:
-    """Whether it may be on, and bill, though nothing runs there."""
+    """Return whether a target may be on, and billed, without running jobs."""
     return isinstance(target, InstanceTarget) or (isinstance(target, AmlComputeTarget) and target.min_nodes > 0)
 
 
@@ -106,14 +106,14 @@ class Workspaces:
         self._path = root.workspaces
 
     def _read(self) -> dict[str, Any]:
-        """What is stored; not to be changed, for it is read once for all who ask (every request to Azure does)."""
+        """Return the stored content. Do not change the result: it is cached, because each request to Azure reads it."""
         try:
-            found = self._path.stat()
+            file_stat = self._path.stat()
         except FileNotFoundError:
             return {"schema": SCHEMA, "current": "", "workspaces": {}}
         except OSError as error:
             raise StateError(f"Cannot read {self._path}: {error.strerror or error}.") from error
-        return _read(self._path, found.st_mtime_ns, found.st_size, found.st_ino)
+        return _read(self._path, file_stat.st_mtime_ns, file_stat.st_size, file_stat.st_ino)
 
     def all(self) -> list[WorkspaceFacts]:
         """Every workspace, in the order in which they were connected."""
@@ -122,27 +122,27 @@ class Workspaces:
             return [msgspec.convert(value, WorkspaceFacts) for value in named.values()]
         except msgspec.ValidationError as error:
             raise StateError(
-                f"{self._path} holds a workspace that this version cannot read: {error}.",
+                f"{self._path} contains a workspace that this version cannot read: {error}.",
                 hint="Upgrade jupyter_amltrain, or remove that entry.",
             ) from error
 
     def get(self, name: str = "") -> WorkspaceFacts:
-        """The workspace of that name; without one the current one.
+        """Return the workspace with a name; without a name the current one.
 
         Raises
         ------
         CommandError
-            Names the near matches.
+            The workspace is not connected; the message names similar ones.
         """
-        found = {facts.name: facts for facts in self.all()}
+        connected = {facts.name: facts for facts in self.all()}
         name = name or self.current
-        if name in found:
-            return found[name]
-        if not found:
+        if name in connected:
+            return connected[name]
+        if not connected:
             raise CommandError("No Azure ML workspace is connected.", hint="%aml_compute connect --config config.json")
-        near = difflib.get_close_matches(name, found, 3, 0.5)
-        guess = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(found)}."
-        raise CommandError(f"No workspace {name!r} is connected.", hint=f"{guess} %aml_compute workspaces lists them.")
+        near = difflib.get_close_matches(name, connected, 3, 0.5)
+        guess = f"Did you mean {' or '.join(near)}?" if near else f"Connected: {', '.join(connected)}."
+        raise CommandError(f"No workspace {name!r} is connected.", hint=f"{guess} See: %aml_compute workspaces")
 
     @property
     def current(self) -> str:
@@ -153,13 +153,13 @@ class Workspaces:
         return current if current in named else next(reversed(named), "")
 
     def put(self, facts: WorkspaceFacts) -> None:
-        """Store a workspace, which is the current one from now on."""
+        """Store a workspace, and make it the current one."""
         with self._changing() as value:
             value["workspaces"][facts.name] = msgspec.to_builtins(facts)
             value["current"] = facts.name
 
     def remove(self, name: str) -> None:
-        """Forget a workspace; no error when it is not there."""
+        """Remove a workspace; no error if it is not stored."""
         with self._changing() as value:
             value["workspaces"].pop(name, None)
             if value.get("current") == name:

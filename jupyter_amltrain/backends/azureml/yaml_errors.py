@@ -1,6 +1,7 @@
-"""Errors made of what the SDK says of a bad ``az ml`` file: one line with the file's line and key. No I/O.
+"""Conversion of the SDK's validation errors of an ``az ml`` file to one line with the file's line and key. No I/O.
 
-Its messages hold a page of JSON of every alternative that did not fit; here is the first that a person meant.
+The SDK's messages contain a page of JSON with every schema alternative that did not match; only the alternative that
+the author most likely meant is reported.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from jupyter_amltrain.schema import az_yaml
 
 _UNKNOWN, _MISSING = "Unknown field.", "Missing data for required field."
 _SETS = re.compile(r"Value (.+?) passed is not in set \[(.*?)\]")
-#: What it says of every value that is not of the type that is wanted.
+#: The SDK's message about every value of the wrong type.
 _BINDING = "Value passed is not a data binding string"
-#: Words of its own in the path of a key.
+#: Words that the SDK adds to the path of a key.
 _BETWEEN = ("component", "value", "_schema")
 _MAX_TEXT = 300
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
@@ -26,58 +27,58 @@ Leaf = tuple[tuple[str, ...], str]
 
 
 def is_validation(error: BaseException) -> bool:
-    """Whether the SDK refuses the job itself (marshmallow's ``ValidationError``, its own ``MlException``)."""
+    """Return whether the SDK rejects the job (marshmallow's ``ValidationError``, its own ``MlException``)."""
     names = [cls.__name__ for cls in type(error).__mro__]
     return "MlException" in names or any("Validation" in name for name in names)
 
 
 def of_exception(error: BaseException, text: str, name: str, folder: str) -> SpecError:
-    """One error for what ``load_job`` raised.
+    """Return one error for an exception of ``load_job``.
 
     Parameters
     ----------
     text, name, folder
-        The file as it was written.
+        Text, name and folder of the file.
     """
     chain: list[BaseException] = []
-    said: BaseException | None = error
-    while said is not None and said not in chain:
-        chain.append(said)
-        said = said.__cause__ or said.__context__
-    found: list[Any] = [m for one in chain if isinstance(m := getattr(one, "messages", None), dict)]
-    found += [m for one in chain if isinstance(m := _json_in(str(one)), dict)]
-    for messages in found:
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    message_sets: list[Any] = [m for one in chain if isinstance(m := getattr(one, "messages", None), dict)]
+    message_sets += [m for one in chain if isinstance(m := _json_in(str(one)), dict)]
+    for messages in message_sets:
         if leaves := list(_leaves(messages)):
-            return _told(leaves, text, name, folder)
+            return _error_of(leaves, text, name, folder)
     file = az_yaml.parse(text, name, folder)
     messages = getattr(error, "messages", None)
     if isinstance(messages, list) and messages:  # of one field, whose place it does not say
         what = next((str(one) for one in messages if not str(one).startswith(_BINDING)), str(messages[0]))
-        return _told([(_key(file, str(getattr(error, "field_name", ""))), what)], text, name, folder)
+        return _error_of([(_key(file, str(getattr(error, "field_name", ""))), what)], text, name, folder)
     return file.fault(_named(str(error), file), first_line(str(error)))
 
 
 def of_messages(messages: Mapping[str, Any], text: str, name: str, folder: str) -> SpecError:
-    """One error for what the SDK's own check of a loaded job found: messages by dotted path."""
+    """Return one error for the result of the SDK's own check of a loaded job: messages by dotted path."""
     file = az_yaml.parse(text, name, folder)
     for path, what in messages.items():
         keys = tuple(part for part in re.split(r"[.\[\]]+", str(path)) if part and part != "*")
-        return _told([(keys, str(what))], text, name, folder)
-    return file.fault((), "the SDK refuses it.")
+        return _error_of([(keys, str(what))], text, name, folder)
+    return file.fault((), "the SDK rejects the job.")
 
 
 def first_line(text: str) -> str:
-    """The first sentence or so of a long message."""
+    """Return the first sentence or so of a long message."""
     lines = [line.strip(" \t{}\"',") for line in _COLORS.sub("", text).splitlines()]
-    found = next((line for line in lines if line), "the SDK refuses it")
+    sentence = next((line for line in lines if line), "the SDK rejects the job")
     # Its long form has a heading ("1) One or more ..."), then what it is about ("(x) No such file ...").
-    found = next((line[3:].strip() for line in lines if line.startswith("(x)")), found)
-    found = re.sub(r"\s+", " ", found)
-    return found if len(found) <= _MAX_TEXT else found[:_MAX_TEXT] + "…"
+    sentence = next((line[3:].strip() for line in lines if line.startswith("(x)")), sentence)
+    sentence = re.sub(r"\s+", " ", sentence)
+    return sentence if len(sentence) <= _MAX_TEXT else sentence[:_MAX_TEXT] + "…"
 
 
 def _json_in(text: str) -> Any:
-    """The JSON object in a message; one that is wrapped in another is taken out."""
+    """Return the JSON object in a message, unwrapped if nested in another."""
     start = text.find("{")
     if start < 0 or "alidation for" not in text[:start]:
         return None
@@ -108,7 +109,7 @@ def _leaves(found: Any, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 
 
 def _alternative(found: list[Mapping[str, Any]], path: tuple[str, ...]) -> Iterator[Leaf]:
-    """Of alternatives that did not fit, the one that was meant: where the fewest things are wrong that stand there."""
+    """Yield the errors of the alternative that the author most likely meant: the one with the fewest errors."""
     choices = [list(_leaves(part, path)) for part in found]
     choices = [leaves for leaves in choices if leaves and not all(text.startswith(_BINDING) for _, text in leaves)]
     if not choices:
@@ -127,35 +128,35 @@ def _alternative(found: list[Mapping[str, Any]], path: tuple[str, ...]) -> Itera
         yield at, text
 
 
-def _told(leaves: list[Leaf], text: str, name: str, folder: str) -> SpecError:
+def _error_of(leaves: list[Leaf], text: str, name: str, folder: str) -> SpecError:
     file = az_yaml.parse(text, name, folder)
     order = {_UNKNOWN: 0, _MISSING: 2}
-    said, what = min(leaves, key=lambda leaf: order.get(leaf[1], 1))
-    path = tuple(key for n, key in enumerate(said) if key not in _BETWEEN or said[: n + 1] in file.lines)
+    keys, message = min(leaves, key=lambda leaf: order.get(leaf[1], 1))
+    path = tuple(key for n, key in enumerate(keys) if key not in _BETWEEN or keys[: n + 1] in file.lines)
     hint = ""
-    if what == _UNKNOWN:
-        missing = [at[-1] for at, said in leaves if said == _MISSING and at[:-1] == path[:-1]]
+    if message == _UNKNOWN:
+        missing = [at[-1] for at, keys in leaves if keys == _MISSING and at[:-1] == path[:-1]]
         near = difflib.get_close_matches(path[-1], missing, 1, 0.6) if path else []
-        what = f"the schema of type: {file.type} has no such key."
+        message = f"unknown key in the schema of type: {file.type}."
         hint = f"Did you mean {near[0]}?" if near else ""
-    elif what == _MISSING and said[-1:] == ("component",) and said != path:
-        what = "the SDK understands it as no kind of step."  # it says no more
-    elif what == _MISSING:
-        what = "it is missing."
-    elif found := _SETS.search(what):
-        what = f"{found[1]} is not among {found[2].replace(chr(39), '')}."
+    elif message == _MISSING and keys[-1:] == ("component",) and keys != path:
+        message = "the SDK does not recognize the kind of step."  # the SDK gives no other detail
+    elif message == _MISSING:
+        message = "the key is missing."
+    elif match := _SETS.search(message):
+        message = f"{match[1]} is not one of {match[2].replace(chr(39), '')}."
     else:
-        what = first_line(what)
-    return file.fault(path, what, hint)
+        message = first_line(message)
+    return file.fault(path, message, hint)
 
 
 def _key(file: az_yaml.JobFile, key: str) -> tuple[str, ...]:
-    """The first place of a key."""
+    """Return the path of the first occurrence of a key."""
     return next((tuple(map(str, path)) for path in file.lines if path[-1] == key), (key,) if key else ())
 
 
 def _named(text: str, file: az_yaml.JobFile) -> tuple[str | int, ...]:
-    """The key whose value a message quotes; the binding of a step, say."""
+    """Return the path of the key whose value a message quotes, e.g. the binding of a step."""
     for quoted in re.findall(r"\$\{\{.*?\}\}|'([^']{3,})'", text) or ():
         for line_path, value in _scalars(file.doc):
             if quoted and quoted in value:

@@ -138,9 +138,9 @@ def test_unavailable_size_error_suggests_similar_sizes(sizes: tuple[Size, ...]) 
     check("standard_nc6s_v3", low=True)
     with pytest.raises(CommandError, match="has no size 'NC6s_v3'. Did you mean Standard_NC6s_v3"):
         check("NC6s_v3")
-    with pytest.raises(CapacityError, match="not for clusters and serverless runs .*MIR only"):
+    with pytest.raises(CapacityError, match="not available for clusters and serverless runs .*MIR only"):
         check("Standard_NV36ads_A10_v5")
-    with pytest.raises(CapacityError, match="cannot be had with low priority"):
+    with pytest.raises(CapacityError, match="not available with low priority"):
         check("Standard_ND96asr_v4", low=True)
     check_size("gpu", "anything", None, (), "AmlCompute", False, "")  # nothing is known: nothing is refused
 

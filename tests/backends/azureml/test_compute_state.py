@@ -201,7 +201,7 @@ def test_cluster_create_prompt_names_cost() -> None:
     assert " Its 2 running runs are stopped. " in say(cluster, "delete", 2)
     assert " Its 1 running and 3 queued runs are stopped. " in say(cluster, "delete", 1, 3)
     assert " Its 1 queued run is stopped. " in say(cluster, "delete", 0, 1)
-    assert "stopped" not in say(cluster, "delete") and "stay in the workspace" in say(cluster, "delete")
+    assert "stopped" not in say(cluster, "delete") and "kept in the workspace" in say(cluster, "delete")
 
 
 def test_instance_and_serverless_prompts_name_cost() -> None:
@@ -211,14 +211,14 @@ def test_instance_and_serverless_prompts_name_cost() -> None:
         " or stops by its schedule (18:30 UTC)."
     )
     forever = msgspec.structs.replace(instance, schedule_stop="", idle_shutdown=0)
-    assert "until it is stopped; it does not stop by itself." in say(forever, "create")
+    assert "until it is stopped; it does not stop automatically." in say(forever, "create")
     assert (
         say(instance, "stop", 2) == "Stops 'mine': its 2 running runs are stopped too." and say(instance, "stop") == ""
     )
     serverless = ServerlessTarget(name="less", size="Standard_NC4as_T4_v3")
-    assert say(serverless, "create") == "" and "nothing of it to delete" in say(serverless, "delete")
+    assert say(serverless, "create") == "" and "nothing is deleted" in say(serverless, "delete")
     machine = MachineTarget(name="box", resource_id="/x", ssh_user="me", password_from="P")
-    assert say(machine, "create") == "" and "the virtual machine itself is left alone" in say(machine, "delete", 1)
+    assert say(machine, "create") == "" and "the virtual machine itself is not changed" in say(machine, "delete", 1)
 
 
 def test_compute_list_row_shows_state() -> None:

@@ -127,7 +127,7 @@ def test_digits_cell_environment_has_its_packages(gpus: bool) -> None:
     names = {environments.name(pin) for pin in spec.environment.packages}
     assert spec.environment.kernel and {"mlflow", "scikit-learn", "numpy", "matplotlib"} <= names
     (note,) = said(spec)
-    assert "does not name skops" in note and "some minutes" in note
+    assert "lacks skops" in note and "a few minutes" in note
     assert environments.completed(spec, "", gpus) == spec  # sent again
 
 
@@ -136,7 +136,7 @@ def test_unknown_import_uses_best_environment_with_note() -> None:
     assert spec.environment == Environment(name="AzureML-acpt-pytorch-2.8-cuda12.6@latest")
     (note,) = said(spec)
     assert note.startswith(
-        "The cell imports nobody_has_this; AzureML-acpt-pytorch-2.8-cuda12.6 does not name nobody-has-this: --env"
+        "The cell imports nobody_has_this, but AzureML-acpt-pytorch-2.8-cuda12.6 lacks nobody-has-this"
     )
 
 
@@ -159,8 +159,8 @@ def test_conda_file_lacking_package_has_note(tmp_path: Path) -> None:
     file.write_text("dependencies: [python=3.11, pip, {pip: [mlflow==3.17.2, azureml-mlflow==1.60.0.post1]}]")
     spec = job("import mlflow, torch\n", environment=Environment(conda=str(file)))
     pins, missing = said(spec)
-    assert pins.startswith("Environment conda.yml has") and "takes mlflow-skinny<3.0.0 only" in pins
-    assert "imports torch; conda.yml does not name torch" in missing
+    assert pins.startswith("Environment conda.yml has") and "needs mlflow-skinny<3.0.0" in pins
+    assert "imports torch, but conda.yml lacks torch" in missing
     file.write_text("dependencies: [python=3.11, numpy]")
     (nothing,) = said(job("import mlflow, numpy", environment=Environment(conda=str(file))))
     assert "conda.yml has no MLflow" in nothing and "--derive-env" in nothing
@@ -223,7 +223,7 @@ def test_imports_of_local_modules_are_required(tmp_path: Path) -> None:
     (line,) = said(
         job("import net", notebook_dir=str(tmp_path), environment=Environment(name="AzureML-sklearn-1.5@latest"))
     )
-    assert line.startswith("The cell with its modules imports torch; AzureML-sklearn-1.5 does not name torch")
+    assert line.startswith("The cell with its modules imports torch, but AzureML-sklearn-1.5 lacks torch")
 
 
 def test_configured_environment_yields_to_flag(tmp_path: Path) -> None:

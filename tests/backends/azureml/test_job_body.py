@@ -150,7 +150,7 @@ def test_job_body_has_environment() -> None:
     assert json.loads(as_here.pop("packages"))["dependencies"] == ["python=3.11", "pip", {"pip": ["numpy==2.4.6"]}]
     assert as_here == {"image": environments.BASE_IMAGE}
     shown = environments.environment_shown(of(cpu, kernel=True, python="3.11", packages=("numpy==2.4.6",)))
-    assert shown == f"(environment of the image {environments.BASE_IMAGE} with python=3.11, numpy==2.4.6)"
+    assert shown == f"(environment from the image {environments.BASE_IMAGE} with python=3.11, numpy==2.4.6)"
     assert "conda.yml" in environments.environment_shown({"conda": "conda.yml", "image": "i"})
 
 

@@ -42,7 +42,7 @@ def told(error: Exception, text: str) -> str:
 
 def test_yaml_schema_error_is_extracted_from_advice() -> None:
     said = told(Exception(WRAPPED), "command: a\nfoo: 1\n")
-    assert said == "job.yml line 2, foo: the schema of type: command has no such key."
+    assert said == "job.yml line 2, foo: unknown key in the schema of type: command."
 
 
 def test_yaml_typo_is_reported_before_missing_key() -> None:
@@ -55,7 +55,7 @@ def test_yaml_union_error_names_intended_alternative() -> None:
     sets = [{"type": [f"Value 'foo' passed is not in set ['{kind}']"]} for kind in ("pytorch", "mpi")]
     text = "command: a\ndistribution:\n  type: foo\n"
     said = told(ValidationError({"distribution": sets}), text)
-    assert said == "job.yml line 3, distribution.type: 'foo' is not among pytorch, mpi."
+    assert said == "job.yml line 3, distribution.type: 'foo' is not one of pytorch, mpi."
     steps: list[Any] = [
         {"component": MISSING},
         {"command": MISSING, "comand": UNKNOWN},
@@ -76,7 +76,7 @@ def test_yaml_error_of_field_or_sentence_is_read() -> None:
         ["Value passed is not a data binding string: x", "Value 'x' passed is not in set ['a', 'b']"], "instance_type"
     )
     text = "type: spark\nresources: {instance_type: x}\n"
-    assert told(error, text) == "job.yml line 2, resources.instance_type: 'x' is not among a, b."
+    assert told(error, text) == "job.yml line 2, resources.instance_type: 'x' is not one of a, b."
     binding = Exception("Failed to find top level definition for input binding ${{parent.inputs.no}}.")
     text = "type: pipeline\njobs:\n  a:\n    inputs:\n      x: ${{parent.inputs.no}}\n"
     assert told(binding, text).startswith("job.yml line 5, jobs.a.inputs.x: Failed to find")
