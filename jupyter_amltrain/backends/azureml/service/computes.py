@@ -106,9 +106,9 @@ def watch(
             raise TargetError(f"{name!r} is gone from {ws.name}.", hint="%aml_compute list shows what is there.")
         if passed > limit:
             raise TargetError(
-                f"{name!r}: still not done after {passed / 60:.0f} minutes; Azure goes on with it.",
+                f"still not done after {passed / 60:.0f} minutes; Azure goes on with it.",
                 hint="%aml_compute list shows how it stands.",
-            )
+            ).about(repr(name))
         call.progress(f"{doing}: {passed:.0f} s{_nodes(found)}{_reason(found)}"[:300])
         call.wait(period)
         period = min(longest, period * 1.3)
