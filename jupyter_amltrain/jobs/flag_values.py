@@ -91,7 +91,7 @@ def output_of(text: str, name: str = "NAME") -> JobOutput:
 
 
 def inputs_of(values: Mapping[str, Any]) -> dict[str, JobInput]:
-    """Convert the argument of the functions: an address or path as text, a number or truth value, or a :class:`JobInput`."""
+    """Convert inputs of the functions: an address or path, a number or truth value, or a :class:`JobInput`."""
     result: dict[str, JobInput] = {}
     for name, value in values.items():
         if isinstance(value, JobInput):
@@ -104,7 +104,7 @@ def inputs_of(values: Mapping[str, Any]) -> dict[str, JobInput]:
 
 
 def outputs_of(values: Mapping[str, Any] | Iterable[str]) -> dict[str, JobOutput]:
-    """Convert the argument of the functions: names, or addresses or :class:`JobOutput` by name."""
+    """Convert outputs of the functions: names, or addresses or :class:`JobOutput` by name."""
     if isinstance(values, Mapping):
         return {name: of if isinstance(of, JobOutput) else output_of(of, name) for name, of in values.items()}
     return dict(output_pair(name) for name in values)
