@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="schema 99"):
         targets(tmp_path, schema=99).all()
     for row in ({"kind": "quantum", "name": "q"}, {"kind": "fake", "name": "f", "running": "long"}):
-        with pytest.raises(StateError, match="holds a target that this version cannot read") as caught:
+        with pytest.raises(StateError, match="target that this version cannot read") as caught:
             targets(tmp_path, row).all()
         assert "\n" not in str(caught.value)
     (tmp_path / "home" / "targets.json").write_text("{")
