@@ -1,28 +1,28 @@
-"""Every error a user can meet, as one tree.
+"""Exceptions shown to users, as one class hierarchy.
 
 ::
 
     AmlTrainError                      .hint: what to type next  .code  .field  .details: for programs
      ├ CommandError                    a bad magic line or spec
      │   ├ UnknownTarget  UnknownRun  UnknownModel  SpecError  MissingDependency  PreflightError
-     │   ├ ConfirmationNeeded          it costs or loses something: a question
+     │   ├ ConfirmationNeeded          costs money or loses data: ask first
      ├ TargetError
      │   ├ TargetUnreachable  AuthenticationError  QuotaExceeded  CapacityError  GpuDriverError
-     │   │   ├ SubmitUnsure            whether the job was accepted is not known
-     │   │   └ CreateUnsure            whether the compute is made is not known
-     │   ├ WorkspaceGone               somebody has deleted the workspace
+     │   │   ├ SubmitUnsure            unknown whether the job was accepted
+     │   │   └ CreateUnsure            unknown whether the compute was created
+     │   ├ WorkspaceGone               the workspace was deleted
      ├ SubmitError
      │   ├ SnapshotTooLarge  EnvironmentFailed
      ├ RunError
      │   ├ RunFailed                   .exit_code  .log_tail  .cell_line
      │   ├ RunCanceled  RunLost  ResultMissing  UnrecordedRun
      ├ StateError                      the state root cannot be used
-     └ ProtocolError                   two versions that do not understand each other
+     └ ProtocolError                   two incompatible versions
 
-A message has the form *what — where — what to type next* on one line.  IPython
+A message has the form *<what failed>: <why>. <what to do>.* on one line.  IPython
 prints these errors without a traceback (:meth:`AmlTrainError._render_traceback_`)
 and still counts the cell as failed, so "Run All" stops there.  Anything that is
-not an ``AmlTrainError`` is a bug of ours and keeps its traceback.
+not an ``AmlTrainError`` is a bug in this package and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = [
 
 
 class AmlTrainError(Exception):
-    """Base of all errors that a user can cause or cure.
+    """Base class of all errors that a user can cause or fix.
 
     Parameters
     ----------
@@ -77,11 +77,11 @@ class AmlTrainError(Exception):
     hint
         What to type next; appended to the message.
     code
-        What happened, for programs: ``"azure.no_compute"``. Nothing may parse the message instead.
+        Identifier for programs: ``"azure.no_compute"``. Code must not parse the message instead.
     field
-        The field that is wrong, as its Struct spells it: ``"resources.gpus"``.
+        The invalid field, as its Struct spells it: ``"resources.gpus"``.
     details
-        Plain data about it (what a service answered, a line number); never a secret.
+        Plain data about the error (the reply of a service, a line number); never a secret.
     """
 
     #: ``%config AMLTrain.short_errors = False`` turns tracebacks back on.
@@ -96,9 +96,9 @@ class AmlTrainError(Exception):
         field: str = "",
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        # A path may hold bytes that are not UTF-8: no terminal and no notebook takes those.
+        # A path may hold bytes that are not UTF-8, which terminals and notebooks reject.
         message, hint = (text.encode("utf-8", "replace").decode() for text in (message, hint))
-        #: What the message is about, as it begins (a target, a flag); see :meth:`about`.
+        #: What the message is about, such as a target or flag, and how it begins; see :meth:`about`.
         self.subject = ""
         #: The message without its subject.
         self.reason = message
@@ -112,7 +112,7 @@ class AmlTrainError(Exception):
     def about(self, subject: str) -> Self:
         """Put the subject before the message: ``QuotaExceeded("no cores left.").about("'gpu'")``; returns the error.
 
-        A caller that names the subject in words of its own takes :attr:`reason` instead of the message.
+        A caller that names the subject itself uses :attr:`reason` instead of the message.
         """
         self.subject = subject
         self.message = f"{subject}: {self.reason}" if subject else self.reason
@@ -130,23 +130,23 @@ class AmlTrainError(Exception):
 
 
 class CommandError(AmlTrainError):
-    """A magic line, command line or spec that cannot be carried out as written."""
+    """A magic line, command line or spec that cannot be executed as written."""
 
 
 class ConfirmationNeeded(CommandError):
-    """The command costs or loses something; the hint holds the line that agrees to it."""
+    """The command costs money or loses data; the hint holds the line that confirms it."""
 
 
 class UnknownTarget(CommandError):
-    """No compute target of that name."""
+    """No compute target has this name."""
 
 
 class UnknownRun(CommandError):
-    """No run of that handle, here or on its target."""
+    """No run has this handle, here or on its target."""
 
 
 class UnknownModel(CommandError):
-    """No registered model of that name and version."""
+    """No registered model has this name and version."""
 
 
 class SpecError(CommandError):
@@ -158,7 +158,7 @@ class MissingDependency(CommandError):
 
 
 class PreflightError(CommandError):
-    """The script was checked before anything was sent, and would have failed."""
+    """A check before the submission value that the script would fail."""
 
 
 class TargetError(AmlTrainError):
@@ -166,19 +166,19 @@ class TargetError(AmlTrainError):
 
 
 class TargetUnreachable(TargetError):
-    """The target did not answer; runs on it are not lost by that."""
+    """The target did not answer; its runs are not affected."""
 
 
 class SubmitUnsure(TargetUnreachable):
-    """A job was sent and no answer came: the target may have it, and then lists it."""
+    """A job was sent without an answer: if the target has accepted it, the target lists it."""
 
 
 class CreateUnsure(TargetUnreachable):
-    """A compute was asked for, and what became of it is not known: it may be there, and bill."""
+    """The creation of a compute was requested, and its result is unknown: the compute may exist and cost money."""
 
 
 class WorkspaceGone(TargetError):
-    """The service answers that there is no such workspace (any more)."""
+    """The service reports that the workspace does not exist, or no longer exists."""
 
 
 class AuthenticationError(TargetError):
@@ -186,35 +186,35 @@ class AuthenticationError(TargetError):
 
 
 class QuotaExceeded(TargetError):
-    """More was asked for than the quota allows."""
+    """The request exceeds the quota."""
 
 
 class CapacityError(TargetError):
-    """The target has no device of that kind or number."""
+    """The target does not have devices of this kind or number."""
 
 
 class GpuDriverError(TargetError):
-    """The target's GPU driver does not work, or the GPUs asked for are lost; the message says what repairs it."""
+    """The target's GPU driver does not work, or the requested GPUs are lost; the message says how to repair it."""
 
 
 class SubmitError(AmlTrainError):
-    """A job could not be handed to its target."""
+    """A job could not be sent to its target."""
 
 
 class SnapshotTooLarge(SubmitError):
-    """The source folder is over the size limit; the message names the culprits."""
+    """The source folder is over the size limit; the message names the largest files."""
 
 
 class EnvironmentFailed(SubmitError):
-    """The job's environment could not be made ready."""
+    """The job's environment could not be prepared."""
 
 
 class RunError(AmlTrainError):
-    """A run did not end well."""
+    """A run ended without success."""
 
 
 class RunFailed(RunError):
-    """The script raised, exited non-zero, was killed or ran out of time.
+    """The script raised, exited with a non-zero code, was killed or reached its time limit.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ class RunFailed(RunError):
     log_tail
         The last lines of the log.
     cell_line
-        1-based line of the submitted cell where the exception arose, if known.
+        1-based line of the submitted cell that raised the exception, if known.
     """
 
     def __init__(
@@ -248,11 +248,11 @@ class RunFailed(RunError):
 
 
 class RunCanceled(RunError):
-    """Somebody cancelled the run that was waited for."""
+    """The run was canceled while a caller waited for it."""
 
 
 class RunLost(RunError):
-    """The target itself says that the run's supervisor is gone."""
+    """The target reports that the run's supervisor no longer exists."""
 
 
 class ResultMissing(RunError):
@@ -261,9 +261,9 @@ class ResultMissing(RunError):
     Parameters
     ----------
     name
-        Of the value, where it is one.
+        Name of the value, if the error is about a single one.
     why
-        In words, without the name: ``"a DataFrame, saved as ..."``.
+        Reason without the name: ``"a DataFrame, saved as ..."``.
     """
 
     def __init__(self, message: str, *, hint: str = "", name: str = "", why: str = "") -> None:
@@ -272,30 +272,30 @@ class ResultMissing(RunError):
 
     @classmethod
     def of_all(cls, handle: str, missing: Sequence[ResultMissing]) -> ResultMissing:
-        """One error that names every value of a run that was not returned."""
+        """Combine errors into one that names every value of a run that was not returned."""
         if len(missing) == 1 or not all(one.name for one in missing):
             return missing[0]
-        told = "; ".join(f"{one.name}: {one.why}" for one in missing)
-        return cls(f"--out: {len(missing)} values of {handle} were not returned. {told}.")
+        reasons = "; ".join(f"{one.name}: {one.why}" for one in missing)
+        return cls(f"--out: {len(missing)} values of {handle} were not returned. {reasons}.")
 
 
 class UnrecordedRun(RunError):
-    """A run was not deleted, because only its folder holds what it logged to MLflow."""
+    """A run was not deleted, because what it logged to MLflow exists only in its folder."""
 
 
 class StateError(AmlTrainError):
-    """The state root is read-only, full, of a newer schema, or not ours."""
+    """The state root is read-only, full, of a newer schema, or owned by another user."""
 
 
 class DamagedRun(StateError):
-    """A run's folder cannot be understood; it can be deleted."""
+    """A run's folder cannot be parsed; the run can be deleted."""
 
 
 class ProtocolError(AmlTrainError):
-    """Two parts of different versions met."""
+    """Two components of incompatible versions communicated."""
 
 
 def of_name(name: str) -> type[AmlTrainError] | None:
-    """The class of that name, as another process wrote it; ``None`` when it is none of these."""
-    found = globals().get(name)
-    return found if isinstance(found, type) and issubclass(found, AmlTrainError) else None
+    """Return the error class of this name, as another process wrote it; ``None`` if it does not exist."""
+    value = globals().get(name)
+    return value if isinstance(value, type) and issubclass(value, AmlTrainError) else None

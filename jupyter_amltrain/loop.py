@@ -1,7 +1,7 @@
-"""The background event loop of a process, and how other threads enter it.
+"""Background event loop of a process, and the calls by which other threads use it.
 
-Only this thread touches runs, series, targets, connections and tasks. Other threads enter by
-:meth:`LoopThread.post` or :meth:`LoopThread.call`; blocking code leaves by :meth:`LoopThread.offload`.
+Only this thread reads and changes runs, series, targets, connections and tasks. Other threads use
+:meth:`LoopThread.post` or :meth:`LoopThread.call`; blocking code runs through :meth:`LoopThread.offload`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: `call` wakes this often, so that Ctrl-C reaches a waiting main thread (seconds).
-CALL_SLICE = 0.5
+#: Interval at which `call` wakes, so that Ctrl-C reaches a waiting main thread.
+CALL_INTERVAL_S = 0.5
 
 
 class LoopThread:
     """A daemon thread that runs one asyncio event loop.
 
-    The thread is started at first use, and made anew at the first use after a
-    ``fork`` (threads do not survive one).
+    The thread is started at first use, and started again at the first use after a
+    ``fork`` (threads do not survive a fork).
     """
 
     def __init__(self, name: str = "amltrain-loop") -> None:
@@ -50,7 +50,7 @@ class LoopThread:
                 self._tasks = set()
                 self._pool = concurrent.futures.ThreadPoolExecutor(8, "amltrain-offload")
                 # A fresh context: ipykernel keeps the parent message in context
-                # variables, and a copy would tie all we send to the first cell.
+                # variables, and a copy would assign all later messages to the first cell.
                 self._thread = threading.Thread(
                     target=contextvars.Context().run,
                     args=(self._serve, loop),
@@ -78,26 +78,26 @@ class LoopThread:
             raise RuntimeError(f"must run on {self._name}, not on {threading.current_thread().name}")
 
     def post(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start `coro` on the loop from any thread and return at once."""
+        """Start `coro` on the loop from any thread and return immediately."""
         loop = self._running()
         # A fresh context for the same reason as above: run_coroutine_threadsafe
         # copies the caller's.
         return contextvars.Context().run(asyncio.run_coroutine_threadsafe, coro, loop)
 
     def call(self, coro: Coroutine[Any, Any, T], timeout: float | None = 30.0) -> T:
-        """Run `coro` on the loop and wait for its value; interruptible.
+        """Run `coro` on the loop and wait for its result; Ctrl-C interrupts the waiting.
 
         Parameters
         ----------
         timeout
-            Seconds; ``None`` waits for ever.
+            Seconds; ``None`` waits without a limit.
 
         Raises
         ------
         RuntimeError
             When called from the loop thread, where it would deadlock.
         TimeoutError
-            When the time is over; the coroutine is cancelled.
+            When `timeout` has passed; the coroutine is canceled.
         """
         if self.on_loop:
             coro.close()
@@ -106,11 +106,11 @@ class LoopThread:
         left = timeout
         try:
             while True:
-                wait = CALL_SLICE if left is None else min(CALL_SLICE, max(left, 0.0))
+                wait = CALL_INTERVAL_S if left is None else min(CALL_INTERVAL_S, max(left, 0.0))
                 try:
                     return future.result(wait)
                 except concurrent.futures.TimeoutError:
-                    if future.done():  # its own timeout, or a value that came just now
+                    if future.done():  # the coroutine's own timeout, or a result of the last moment
                         return future.result()
                     if left is not None:
                         left -= wait
@@ -121,32 +121,32 @@ class LoopThread:
             raise
 
     async def offload(self, fn: Callable[..., T], *args: Any) -> T:
-        """Run blocking `fn(*args)` on a pool thread: immutable arguments, a value back."""
+        """Run blocking `fn(*args)` on a pool thread and return its result. Arguments must be immutable."""
         self.check()
         return await asyncio.get_running_loop().run_in_executor(self._pool, fn, *args)
 
     def start(self, coro: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Start a named background task; it is held, and its exception is logged."""
+        """Start a named background task; keeps a reference to the task and logs its exception."""
         self.check()
         task = asyncio.get_running_loop().create_task(coro, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task %s failed", task.get_name(), exc_info=error)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Cancel what runs and stop the thread (tests and interpreter exit)."""
+        """Cancel all tasks and stop the thread (tests and interpreter exit)."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or self._pid != os.getpid():
             return
 
         async def stop() -> None:
-            mine = asyncio.current_task()
-            rest = [t for t in asyncio.all_tasks() if t is not mine]
+            own = asyncio.current_task()
+            rest = [t for t in asyncio.all_tasks() if t is not own]
             for task in rest:
                 task.cancel()
             await asyncio.wait(rest, timeout=timeout) if rest else None
@@ -169,14 +169,14 @@ class Pace:
         self._tokens, self._at = float(burst), time.monotonic()
 
     def due(self) -> float:
-        """Seconds until there is a token; takes none."""
+        """Return the seconds until a token is available, without taking it."""
         now = time.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now
         return max(0.0, (1 - self._tokens) / self._rate)
 
     def wait(self) -> float:
-        """Take a token and return 0, or return the seconds until there is one."""
+        """Take a token and return 0, or return the seconds until one is available."""
         pause = self.due()
         if pause == 0:
             self._tokens -= 1

@@ -1,8 +1,8 @@
-"""The state root: one folder of this user that every kernel shares.
+"""State root: the folder of this user that every kernel shares.
 
-``$AMLTRAIN_HOME``, else the platform's state folder. Runs, targets and caches lie
-there, so that any kernel in any folder can attach; only MLflow's store is per
-project. Folders are 0700, files 0600, every file carries a schema number.
+``$AMLTRAIN_HOME``, else the platform's state folder. It contains runs, targets and
+caches, so that a kernel in any folder can attach; only MLflow's store is per project.
+Folders are 0700, files 0600, every file contains a schema number.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 from jupyter_amltrain.agent.protocol import read_regular
 from jupyter_amltrain.errors import CommandError, StateError
 
-#: Schema of everything below the root. A newer one is refused, older ones are read.
+#: Schema of everything below the root. A newer schema is rejected, older ones are read.
 SCHEMA = 1
 
 _PROJECT = ".amltrain"
-# What lock calls answer on file systems that have none.
+# Errors of lock calls on file systems without locks.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class StateRoot:
-    """The folder, opened and checked.
+    """The state root, created if needed and checked.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class StateRoot:
     Raises
     ------
     StateError
-        It cannot be made or written, or it is of a newer schema.
+        The folder cannot be created or written, or has a newer schema.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -54,7 +54,7 @@ class StateRoot:
                 raise PermissionError(errno.EACCES, "not writable", str(self.path / "runs"))
         except OSError as error:
             raise StateError(
-                f"Cannot keep runs in {self.path}: {error.strerror or error}.",
+                f"Cannot store runs in {self.path}: {error.strerror or error}.",
                 hint="Set AMLTRAIN_HOME to a folder that you can write, then restart the kernel.",
             ) from error
         check_schema(read_json(marker), marker)
@@ -66,17 +66,17 @@ class StateRoot:
 
     @property
     def staging(self) -> Path:
-        """Folder where files wait for their run."""
+        """Folder of files that are prepared for a run."""
         return self.path / "staging"
 
     @property
     def logs(self) -> Path:
-        """Folder of our own logs."""
+        """Folder of this package's own logs."""
         return self.path / "logs"
 
     @property
     def targets(self) -> Path:
-        """The file of named targets."""
+        """File of the named targets."""
         return self.path / "targets.json"
 
     @property
@@ -100,13 +100,13 @@ def working_folder() -> str:
     Raises
     ------
     CommandError
-        It was deleted.
+        The working folder was deleted.
     """
     try:
         return os.getcwd()
     except FileNotFoundError:
         raise CommandError(
-            "The working folder was deleted.", hint="Change to a folder that is there: %cd ~ (in a shell: cd ~)"
+            "The working folder was deleted.", hint="Change to an existing folder: %cd ~ (in a shell: cd ~)"
         ) from None
 
 
@@ -129,29 +129,29 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON in `path`.
+    """Return the JSON value in `path`.
 
     Raises
     ------
     StateError
-        It is absent or no JSON.
+        The file is missing or not JSON.
     """
     try:
         return json.loads(read_regular(str(path)))
     except (OSError, ValueError, RecursionError) as error:
-        why = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise StateError(
-            f"Cannot read {path}: {why}.", hint="Remove the file if it is damaged, and try again."
+            f"Cannot read {path}: {reason}.", hint="Delete the file if it is damaged, and try again."
         ) from error
 
 
 def check_schema(value: Any, path: Path) -> None:
-    """Refuse what a newer version wrote, in one sentence."""
+    """Raise ``StateError`` if `value` is damaged or a newer version wrote it."""
     number = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(number, int) or isinstance(number, bool):
         raise StateError(
-            f"{path} is damaged: it is not a JSON object with the number of its schema.",
-            hint="Remove the file, or put back a copy of it.",
+            f"{path} is damaged: it is not a JSON object with a schema number.",
+            hint="Delete the file, or restore a backup.",
         )
     if number > SCHEMA:
         raise StateError(
@@ -161,19 +161,19 @@ def check_schema(value: Any, path: Path) -> None:
 
 
 def has_locks(path: Path) -> bool:
-    """Whether the file system of the file `path` (made when absent) knows locks.
+    """Whether the file system of the file `path` (created if missing) supports locks.
 
-    Asked of the system and not of `filelock`, whose versions take the answer differently.
+    Uses `flock` directly, because versions of `filelock` handle its errors differently.
     """
     try:
         import fcntl
-    except ImportError:  # Windows: every file system has them
+    except ImportError:  # Windows: every file system supports locks
         return True
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        pass  # somebody holds it: there are locks
+        pass  # another process holds the lock, so locks are supported
     except OSError as error:
         return error.errno not in _NO_LOCKS
     finally:
@@ -183,15 +183,15 @@ def has_locks(path: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, timeout: float = 10.0) -> Iterator[None]:
-    """Hold the lock file `path` (made with mode 0600).
+    """Hold the lock file `path` (created with mode 0600).
 
-    A file system without locks (some network homes) is served by a lock file whose
-    existence is the lock.
+    On a file system without locks (some network homes) the existence of a lock file
+    is the lock.
 
     Raises
     ------
     StateError
-        Somebody else held it for `timeout` seconds.
+        Another process held the lock for `timeout` seconds.
     """
     import filelock
 
@@ -205,7 +205,7 @@ def locked(path: Path, timeout: float = 10.0) -> Iterator[None]:
     except filelock.Timeout as error:
         raise StateError(
             f"{path} has been locked by another process for {timeout:g} s.",
-            hint="Try again; if no other kernel runs, remove that file.",
+            hint="Try again; if no other kernel is running, delete that file.",
         ) from error
     except OSError as error:
         raise StateError(

@@ -1,4 +1,4 @@
-"""Text for people: names, paths, sizes, times, tables, close matches."""
+"""Formatting of text for users: names, paths, sizes, times, tables, close matches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 #: Characters of a table cell; longer text is cut.
 MAX_CELL = 60
 
-#: What stands for a value that a device does not report.
+#: Placeholder for a value that a device does not report.
 UNKNOWN = "n/a"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, whole_end: bool = False) -> str:
-    """Columns under their headings, two spaces apart; with `whole_end` the last column is not cut."""
-    cut = [[*map(_cut, row[:-1]), row[-1] if whole_end else _cut(row[-1])] for row in rows]
+    """Format columns under their headings, two spaces apart; with `whole_end` the last column is not cut."""
+    cut = [[*map(_shorten, row[:-1]), row[-1] if whole_end else _shorten(row[-1])] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cut, strict=True)]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
@@ -27,7 +27,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, whole_end: bo
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> str:
-    """``name  value`` lines with aligned values; rows without a value are left out."""
+    """Format ``name  value`` lines with aligned values; rows without a value are left out."""
     rows = [row for row in rows if row[1]]
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
@@ -38,7 +38,7 @@ def ago(then: float, now: float | None = None) -> str:
     seconds = (time.time() if now is None else now) - then
     if not then:
         return ""
-    if seconds < 2:  # also when a clock jumped back
+    if seconds < 2:  # also after a clock was set back
         return "just now"
     for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
         if seconds < limit:
@@ -47,48 +47,48 @@ def ago(then: float, now: float | None = None) -> str:
 
 
 def measure(value: float | None, unit: str) -> str:
-    """``93 %``, ``40,536 MiB``; :data:`UNKNOWN` for what a device does not report."""
+    """``93 %``, ``40,536 MiB``; :data:`UNKNOWN` for a value that a device does not report."""
     return UNKNOWN if value is None or value != value else f"{value:,.0f} {unit}"
 
 
 def close_matches(word: str, words: Iterable[str], n: int = 3, cutoff: float = 0.5) -> list[str]:
-    """Up to `n` of `words` that `word` may be a typing error of, the closest first."""
-    import difflib  # not at %load_ext
+    """Return up to `n` of `words` similar to the misspelled `word`, closest first."""
+    import difflib  # slow: keep it out of %load_ext
 
     return difflib.get_close_matches(word, list(words), n, cutoff)
 
 
 def did_you_mean(near: Sequence[str], otherwise: str = "", *, prefix: str = "") -> str:
-    """``Did you mean list or logs?``, or `otherwise` where nothing is near."""
+    """``Did you mean list or logs?``, or `otherwise` without a close match."""
     return f"Did you mean {prefix}{' or '.join(near)}?" if near else otherwise
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
 
 
-# No vowels and no look-alikes: nothing rude, nothing ambiguous to read aloud.
+# No vowels and no look-alike characters: no rude words, and easy to read aloud.
 _ALPHABET = "23456789bcdfghjkmnpqrstvwxz"
 
-_SUFFIX = 5
+_SUFFIX_LENGTH = 5
 
 
 def slug(name: str) -> str:
-    """`name` as 1 to 40 characters of ``a-z 0-9 -``."""
+    """Convert `name` to 1 to 40 characters of ``a-z 0-9 -``."""
     text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
     return text or "run"
 
 
 def new_run_id(name: str) -> str:
-    """``<slug>-<5 characters>``: 14 million ids for each name."""
-    import secrets  # not at %load_ext: it brings hashlib and base64
+    """Return a new id ``<slug>-<5 characters>``: 14 million ids for each name."""
+    import secrets  # slow, with hashlib and base64: keep it out of %load_ext
 
-    return f"{slug(name)}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))}"
+    return f"{slug(name)}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX_LENGTH))}"
 
 
 def tilde(path: str) -> str:
-    """`path` for people: the home folder as ``~``, bytes that are not UTF-8 as ``\ufffd``."""
+    """Format `path` for users: the home folder as ``~``, bytes that are not UTF-8 as ``\ufffd``."""
     home = os.path.expanduser("~")
     if not path.isascii():
         path = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -98,7 +98,7 @@ def tilde(path: str) -> str:
 
 
 def notebook_name(environ: Mapping[str, str] = os.environ) -> str:
-    """Stem of the notebook's file name, as Jupyter Server tells its kernels; else empty."""
+    """Stem of the notebook's file name, from the environment that Jupyter Server sets; empty if unknown."""
     path = environ.get("JPY_SESSION_NAME", "").replace("\\", "/")
     return Path(path).stem if path.endswith(".ipynb") else ""
 

@@ -217,25 +217,25 @@ class FakeMachines:
         name, size = self.script.name, self.script.size or "this size"
         if verb in ("create", "scale"):
             return QuotaExceeded(
-                f"{name!r}: the quota for {size} is used up.", hint="Choose another size, or request more quota."
-            )
+                f"the quota for {size} is used up.", hint="Choose another size, or ask for more quota."
+            ).about(repr(name))
         if verb in ("start", "test"):
             return CapacityError(
-                f"{name!r}: there is no free {size} machine at the moment.", hint="Try again later, or another size."
-            )
-        return TargetError(
-            f"{name!r}: the service failed to {verb} the target.", hint=f"Try again: %aml_compute {verb} {name}"
+                f"there is no free {size} machine at the moment.", hint="Try again later, or another size."
+            ).about(repr(name))
+        return TargetError(f"the service refused to {verb} it.", hint=f"Try again: %aml_compute {verb} {name}").about(
+            repr(name)
         )
 
     def _within_quota(self, nodes: int) -> None:
         cores = nodes * size_of(self.script).cpus
         if self.script.quota and cores > self.script.quota:
             raise QuotaExceeded(
-                f"{self.script.name!r}: {_machines(nodes)} of {self.script.size or 'this size'}"
+                f"{_machines(nodes)} of {self.script.size or 'this size'}"
                 f" {'has' if nodes == 1 else 'have'} {cores} cores,"
                 f" the quota is {self.script.quota}.",
-                hint="Use fewer or smaller machines, or request more quota.",
-            )
+                hint="Take fewer or smaller machines, or ask for more quota.",
+            ).about(repr(self.script.name))
 
     async def create(self, progress: Progress) -> None:
         """See :meth:`Provisioned.create`."""

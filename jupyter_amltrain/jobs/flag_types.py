@@ -1,6 +1,6 @@
 """Types of flag values: times, counts, ``k=v`` pairs, names, one of some words.
 
-A message names what was expected and what was written; who knows the flag puts its name in front.
+A message names what was expected and what was written; the caller adds the name of the flag.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OneOf:
     Parameters
     ----------
     words
-        What may be given, with what it means; an empty meaning is left out.
+        Accepted words with their meaning, which may be empty.
     """
 
     def __init__(self, **words: str) -> None:
@@ -61,7 +61,7 @@ class OneOf:
         return "|".join(self.choices)
 
     def __call__(self, text: str) -> str:
-        """Return `text`, or raise :class:`CommandError` where it is none of the words."""
+        """Return `text`, or raise :class:`CommandError` if it is not one of the words."""
         if text in self.choices:
             return text
         near = close_matches(text, self.choices, 1)

@@ -1,4 +1,4 @@
-"""Values of flags about data, environments and services, as text or as Python values, and what they stand for."""
+"""Values of flags about data, environments and services, as text or as Python values, and their parsers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jupyter_amltrain.text import close_matches, did_you_mean
 #: Fields of a job that the flags read here are.
 _FIELDS = {"--input": "inputs", "--output": "outputs"}
 _WORD = re.compile(r"[a-z]+_?[a-z]+")
-#: What the service calls a reference to an environment; everything else with a slash is an image or a folder.
+#: Prefixes of a reference to an environment; everything else with a slash is an image or a folder.
 _NAMED = ("azureml:", "azureml://", "/subscriptions/")
 _REFERENCE = re.compile(r"[A-Za-z0-9_.-]+(?:[:@][A-Za-z0-9_.-]+)?")
 
@@ -34,8 +34,8 @@ _REFERENCE = re.compile(r"[A-Za-z0-9_.-]+(?:[:@][A-Za-z0-9_.-]+)?")
 def input_pair(text: str) -> tuple[str, JobInput]:
     """``NAME=URI[,mode][,type]``, or ``NAME=VALUE,literal``.
 
-    A path of this machine becomes absolute; without a type it is what lies there, and for an
-    address a file where its last part has an ending, else a folder.
+    A path of this machine becomes absolute; without a type the type is detected from the path; an
+    address is a file if its last part has an extension, else a folder.
 
     Raises
     ------
@@ -55,22 +55,22 @@ def input_pair(text: str) -> tuple[str, JobInput]:
 
 def input_of(text: str, name: str = "NAME") -> JobInput:
     """``URI[,mode][,type]`` of an input; see :func:`input_pair`."""
-    place, words = _split(text, "type", INPUT_TYPES, "mode", INPUT_MODES, f"--input {name}")
+    location, words = _split(text, "type", INPUT_TYPES, "mode", INPUT_MODES, f"--input {name}")
     if words.get("type") == "literal":
-        return JobInput(type="literal", value=_literal(place), mode=words.get("mode", ""))
-    if not place:
+        return JobInput(type="literal", value=_literal(location), mode=words.get("mode", ""))
+    if not location:
         raise SpecError(
             f"--input {name}: the path is missing.",
             hint=f"Example: --input {name}=data/ or {name}=azureml:NAME:1",
             code="flag.value",
             field="inputs",
         )
-    path = place if is_address(place) else _absolute(place)
+    path = location if is_address(location) else _absolute(location)
     return JobInput(type=words.get("type") or _type(path), path=path, mode=words.get("mode", ""))
 
 
 def output_pair(text: str) -> tuple[str, JobOutput]:
-    """``NAME``, ``NAME=URI``, each with ``,mode`` and ``,type`` where wanted.
+    """``NAME``, ``NAME=URI``, each with ``,mode`` and ``,type`` optionally.
 
     Raises
     ------
@@ -86,37 +86,37 @@ def output_pair(text: str) -> tuple[str, JobOutput]:
 
 def output_of(text: str, name: str = "NAME") -> JobOutput:
     """``[URI][,mode][,type]`` of an output."""
-    place, words = _split(text, "type", OUTPUT_TYPES, "mode", OUTPUT_MODES, f"--output {name}")
-    return JobOutput(type=words.get("type", "uri_folder"), path=place, mode=words.get("mode", ""))
+    location, words = _split(text, "type", OUTPUT_TYPES, "mode", OUTPUT_MODES, f"--output {name}")
+    return JobOutput(type=words.get("type", "uri_folder"), path=location, mode=words.get("mode", ""))
 
 
-def inputs_of(given: Mapping[str, Any]) -> dict[str, JobInput]:
-    """What the functions take: an address or path as text, a number or truth value, or a :class:`JobInput`."""
-    found: dict[str, JobInput] = {}
-    for name, value in given.items():
+def inputs_of(values: Mapping[str, Any]) -> dict[str, JobInput]:
+    """Convert inputs of the functions: an address or path, a number or truth value, or a :class:`JobInput`."""
+    result: dict[str, JobInput] = {}
+    for name, value in values.items():
         if isinstance(value, JobInput):
-            found[name] = value
+            result[name] = value
         elif isinstance(value, str | os.PathLike):
-            found[name] = input_of(os.fspath(value), name)
+            result[name] = input_of(os.fspath(value), name)
         else:
-            found[name] = JobInput(type="literal", value=value)
-    return found
+            result[name] = JobInput(type="literal", value=value)
+    return result
 
 
-def outputs_of(given: Mapping[str, Any] | Iterable[str]) -> dict[str, JobOutput]:
-    """What the functions take: names, or addresses or :class:`JobOutput` by name."""
-    if isinstance(given, Mapping):
-        return {name: of if isinstance(of, JobOutput) else output_of(of, name) for name, of in given.items()}
-    return dict(output_pair(name) for name in given)
+def outputs_of(values: Mapping[str, Any] | Iterable[str]) -> dict[str, JobOutput]:
+    """Convert outputs of the functions: names, or addresses or :class:`JobOutput` by name."""
+    if isinstance(values, Mapping):
+        return {name: of if isinstance(of, JobOutput) else output_of(of, name) for name, of in values.items()}
+    return dict(output_pair(name) for name in values)
 
 
 def environment_of(text: str, derive: bool = False) -> Environment:
-    """What ``--env`` means: ``kernel``, ``NAME:3``, ``azureml:...``, an image, ``conda.yml``, a folder.
+    """Parse ``--env``: ``kernel``, ``NAME:3``, ``azureml:...``, an image, ``conda.yml``, a folder.
 
     ``kernel`` and a conda file may have an image to build on after a comma.
 
     A bare name is its latest version. A name with a slash in it is an image unless a folder of
-    that name is there or it begins with ``./``, ``../``, ``~`` or ``/``.
+    that name exists or it begins with ``./``, ``../``, ``~`` or ``/``.
     """
     if not text:
         return Environment(derive=derive)
@@ -154,7 +154,7 @@ def environment_of(text: str, derive: bool = False) -> Environment:
 
 
 def parse_environment(text: str) -> str:
-    """The text of ``--env`` as it is, unless it is a variable's."""
+    """Return the text of ``--env``; raise an error if it is an environment variable."""
     if re.match(r"[A-Za-z_]\w*=", text):
         name = text.partition("=")[0]  # the value may be a secret
         raise SpecError(
@@ -180,7 +180,7 @@ def parse_distribution(text: str) -> Distribution:
 
 
 def parse_service(text: str) -> str:
-    """A service as the job keeps it: ``ssh:FILE`` becomes the public key in the file."""
+    """Return a service as the job stores it: ``ssh:FILE`` becomes the public key in the file."""
     kind, _, rest = text.partition(":")
     if kind != "ssh" or not rest or rest.startswith(("ssh-", "ecdsa-", "sk-")):
         return text
@@ -194,7 +194,7 @@ def parse_service(text: str) -> str:
             code="flag.value",
             field="services",
         ) from None
-    return f"ssh:{key}"  # a private key is refused by the spec, and not repeated
+    return f"ssh:{key}"  # the spec rejects a private key without quoting it
 
 
 def _split(

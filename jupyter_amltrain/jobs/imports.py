@@ -1,4 +1,4 @@
-"""The modules of one's own that a script imports, found without running anything."""
+"""Find the local modules that a script imports, without running code."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _SKIPPED = frozenset({"__pycache__", ".git", ".venv", "node_modules", ".ipynb_ch
 
 
 def local_modules(text: bytes, root: Path) -> dict[str, Path]:
-    """Files below `root` that `text` imports, directly or through each other.
+    """Return the files below `root` that `text` imports, directly or indirectly.
 
-    A package is taken with all its ``.py`` files, because packages import their
-    parts by other ways than ``import`` too; of a folder without ``__init__.py`` (a
-    namespace package) only what is named is taken.
+    A package is included with all its ``.py`` files, because packages also import their
+    parts without ``import`` statements; of a folder without ``__init__.py`` (a namespace
+    package) only the imported modules are included.
 
     Parameters
     ----------
     text
-        Source of a script that would lie in `root`.
+        Source of a script in `root`.
 
     Returns
     -------
@@ -40,21 +40,21 @@ class _Search:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.found: dict[str, Path] = {}
-        self.waiting: list[tuple[str, str]] = []  # (relative path, its package, dotted)
+        self.pending: list[tuple[str, str]] = []  # (relative path, its package, dotted)
         try:
-            # One look at the folder answers nearly every import: not ours.
+            # This listing is enough to skip nearly all imports, which are not local.
             names = os.listdir(root)
             self.top = {n[:-3] if n.endswith(".py") else n for n in names if n.endswith(".py") or "." not in n}
         except OSError:
             self.top = set()
 
     def run(self, text: bytes) -> dict[str, Path]:
-        # Without the name of any module of ours there is no need to parse.
-        # (Others than ASCII names may be written in more than one way.)
+        # A text without the name of a local module need not be parsed.
+        # (Names that are not ASCII may be written in more than one way.)
         if any(not name.isascii() or name.encode() in text for name in self.top):
             self.follow(_imports(text), "")
-        while self.waiting:
-            name, package = self.waiting.pop()
+        while self.pending:
+            name, package = self.pending.pop()
             path = self.found[name]
             try:
                 status = path.stat()
@@ -62,7 +62,7 @@ class _Search:
             except OSError as error:
                 raise SubmitError(
                     f"Cannot read the module {path}: {error.strerror or error}.",
-                    hint="Let it be read, or remove its import.",
+                    hint="Make the file readable, or remove the import.",
                 ) from error
             self.follow(names, package)
         return self.found
@@ -72,7 +72,7 @@ class _Search:
             if level:
                 parts = package.split(".") if package else []
                 if level - 1 > len(parts):
-                    continue  # beyond the top: it fails in the run as it would here
+                    continue  # above the top folder: the import fails in the run, too
                 base = parts[: len(parts) - (level - 1)]
                 name = ".".join([*base, *([name] if name else [])])
             if name:
@@ -83,17 +83,17 @@ class _Search:
             return
         folder, package = "", ""
         for i, part in enumerate(parts):
-            here = f"{folder}{part}"
-            if (self.root / here / "__init__.py").is_file():
-                # Parents above it may be namespaces; all below belongs to it.
-                self.take_package(here, ".".join(parts[: i + 1]))
+            location = f"{folder}{part}"
+            if (self.root / location / "__init__.py").is_file():
+                # Parent folders may be namespaces; everything below belongs to this package.
+                self.take_package(location, ".".join(parts[: i + 1]))
                 return
-            if (self.root / f"{here}.py").is_file():
-                self.add(f"{here}.py", package)
+            if (self.root / f"{location}.py").is_file():
+                self.add(f"{location}.py", package)
                 return
-            if not (self.root / here).is_dir() or (i == 0 and _installed(part, self.root)):
+            if not (self.root / location).is_dir() or (i == 0 and _installed(part, self.root)):
                 return
-            folder, package = here + "/", ".".join(parts[: i + 1])
+            folder, package = location + "/", ".".join(parts[: i + 1])
 
     def take_package(self, folder: str, package: str) -> None:
         if f"{folder}/__init__.py" in self.found:
@@ -104,7 +104,7 @@ class _Search:
     def add(self, name: str, package: str) -> None:
         if name not in self.found:
             self.found[name] = self.root / name
-            self.waiting.append((name, package))
+            self.pending.append((name, package))
 
 
 def _python_files(path: Path, name: str, package: str) -> Iterator[tuple[str, str]]:
@@ -126,7 +126,7 @@ def _python_files(path: Path, name: str, package: str) -> Iterator[tuple[str, st
 
 
 def _installed(name: str, root: Path) -> bool:
-    """Whether Python would take a real module of that name before a bare folder in `root`."""
+    """Whether an installed module of this name takes precedence over a plain folder in `root`."""
     from importlib.machinery import PathFinder
 
     elsewhere = [p for p in sys.path if os.path.abspath(p or ".") != str(root)]
@@ -139,7 +139,7 @@ def _installed(name: str, root: Path) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _imports_of_file(path: str, mtime_ns: int, size: int) -> tuple[tuple[int, str], ...]:
-    # mtime and size are the key's: an edited module is read again.
+    # mtime and size are part of the cache key, so that an edited module is read again.
     if not path.endswith(".py"):
         return ()
     return _imports(read_regular(path))
@@ -150,7 +150,7 @@ def _imports(text: bytes) -> tuple[tuple[int, str], ...]:
     try:
         tree = preflight.parse(text)
     except (SyntaxError, ValueError, RecursionError):
-        return ()  # it may be for another Python; if it is wrong, the run says so best
+        return ()  # the file may be for another Python version; the run itself reports errors
     found: dict[tuple[int, str], None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

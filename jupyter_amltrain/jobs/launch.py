@@ -38,7 +38,7 @@ class TargetMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent starts.
+    """Process that the agent starts.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]
 
 
 def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
-    """A ``type: command`` file: its line by ``sh`` in the code folder, where ``python`` is ours."""
+    """A ``type: command`` file: its line by ``sh`` in the code folder, where ``python`` is this interpreter."""
     from jupyter_amltrain.schema.az_yaml_job import fill_bindings
 
     env = _data(spec, posixpath.dirname(source))

@@ -1,4 +1,4 @@
-"""Checks of a script before anything is sent: what would certainly fail, and in which line."""
+"""Checks of a script before it is sent, for errors that would certainly make it fail."""
 
 from __future__ import annotations
 
@@ -15,49 +15,48 @@ from jupyter_amltrain.errors import PreflightError
 if TYPE_CHECKING:
     import symtable
 
-#: What stands in warnings where the file's name would.
+#: File name that warnings show for the code.
 _FILE = "<amltrain: code of a job>"
 
 _PATTERN = rf"{_FILE}\Z"
 
 
 def parse(text: str | bytes) -> ast.Module:
-    """The syntax tree of `text`; raises what :func:`ast.parse` raises."""
+    """Return the syntax tree of `text`; raises the errors of :func:`ast.parse`."""
     _quiet()
     return ast.parse(text, _FILE)
 
 
 def literal(text: str) -> Any:
-    """The value of a literal; raises what :func:`ast.literal_eval` raises."""
+    """Return the value of a literal; raises the errors of :func:`ast.literal_eval`."""
     _quiet()
     return ast.literal_eval(ast.parse(text.lstrip(" \t"), _FILE, "eval"))
 
 
 def check_syntax(tree: ast.Module) -> None:
-    """Raise ``SyntaxError`` for what the grammar lets through: ``break`` outside a loop and the like."""
+    """Raise ``SyntaxError`` for errors that the parser accepts, such as ``break`` outside a loop."""
     _quiet()
     compile(tree, _FILE, "exec", dont_inherit=True)
 
 
 def table(text: str) -> symtable.SymbolTable:
-    """The symbol table of a module's text; raises ``SyntaxError`` as compiling it would."""
-    import symtable  # not at %load_ext
+    """Return the symbol table of a module's text; raises ``SyntaxError`` as compiling it would."""
+    import symtable  # slow: keep it out of %load_ext
 
     _quiet()
     return symtable.symtable(text, _FILE, "exec")
 
 
 def _quiet() -> None:
-    # The newest filter counts, so it has to be the first. Every change has Python repeat warnings that it has
-    # shown once, so nothing is done where it is.
+    # The first filter wins. Each change makes Python repeat warnings that were already shown, so the filters
+    # are changed only if needed.
     first = warnings.filters[0] if warnings.filters else None
     if getattr(first and first[3], "pattern", "") != _PATTERN:
         warnings.filterwarnings("ignore", module=_PATTERN)
 
 
-# What IPython, and only IPython, understands. Each is tried on lines of a text that
-# is no Python already, at places where a statement begins: so `%` as an operator,
-# `!=` and strings never meet these patterns.
+# Syntax of IPython only. The patterns are applied to the starts of statements in a text
+# that is not valid Python, so they never see `%` as an operator, `!=` or strings.
 _MAGIC = re.compile(r"\s*%{1,2}[A-Za-z_]")
 
 _SHELL = re.compile(r"\s*!")
@@ -66,10 +65,10 @@ _HELP = re.compile(r"\s*(\?{1,2}\s*\S|%{0,2}[\w.*]+(\[\d+\])?\s*\?{1,2}\s*$)")
 
 _ASSIGNED = re.compile(r"\s*[A-Za-z_][\w.,\s\[\]'\"]*=\s*(?P<sign>!|%[A-Za-z_])")
 
-#: Calls that wait for a keyboard.
+#: Calls that read from the keyboard.
 _KEYBOARD = frozenset({"input", "builtins.input", "breakpoint", "getpass.getpass", "pdb.set_trace"})
 
-#: No need to look closer at a text with none of them.
+#: A text without any of these words needs no further check.
 _KEYBOARD_WORDS = ("input", "breakpoint", "getpass", "set_trace")
 
 
@@ -84,12 +83,12 @@ def check(text: str, *, first_line: int = 1, where: str = "Cell line") -> ast.Mo
         Number that messages give to the first line of `text` (2 for a cell, whose
         line 1 is the magic itself).
     where
-        What stands before the line number in messages.
+        Text before the line number in messages.
 
     Raises
     ------
     PreflightError
-        Names the line, the text that stands there and what to write instead.
+        Names the line, its text and what to write instead.
     """
     checker = _Checker(text, first_line, where)
     return checker.check()
@@ -119,7 +118,7 @@ class _Checker:
             self.text.encode()
         except UnicodeEncodeError as error:
             lineno = self.text.count("\n", 0, error.start) + 1
-            raise self.error(lineno, "half of a character (a lone surrogate).", "Type it anew.") from None
+            raise self.error(lineno, "invalid character (a lone surrogate).", "Type the line again.") from None
         try:
             tree = parse(self.text)
             self.check_top_level(tree)
@@ -131,7 +130,7 @@ class _Checker:
             raise self.syntax(error) from None
         except (ValueError, RecursionError, MemoryError) as error:
             raise PreflightError(
-                f"The text is no Python source: {error or type(error).__name__}.",
+                f"The text is not Python source: {error or type(error).__name__}.",
                 hint="Look for null characters or very deep nesting.",
             ) from None
         return tree
@@ -140,7 +139,7 @@ class _Checker:
         lineno = min(error.lineno or 1, len(self.lines))
         line = self.line(lineno)
         at = (error.offset or 1) - 1
-        # One line must do for the caret too: the mark stands where the parser stopped.
+        # The message has one line, so it quotes the text at the error in place of a caret.
         rest = line[at : at + 20].strip()
         near = f" at {rest!r}" if rest and rest != line.strip() else ""
         return self.error(lineno, f"{error.msg}{near}.", "Correct the line and run the cell again.")
@@ -151,21 +150,21 @@ class _Checker:
             assigned = _ASSIGNED.match(line)
             shell = bool(_SHELL.match(line)) or (assigned and assigned["sign"] == "!")
             magic = bool(_MAGIC.match(line)) or assigned
-            asks = bool(_HELP.match(line))
-            if not (shell or magic or asks) or not self.begins_statement(lineno):
+            help_line = bool(_HELP.match(line))
+            if not (shell or magic or help_line) or not self.begins_statement(lineno):
                 continue
-            if asks:
-                what, hint = "help with '?' is IPython's", "Ask in a cell of its own."
+            if help_line:
+                what, hint = "Help with '?' does not work here", "Move the line to another cell or delete it."
             elif shell:
-                what = "'!' is IPython's way to a shell"
-                hint = "Run it in a cell of its own, or write subprocess.run([...], check=True)."
+                what = "Shell commands with '!' do not work here"
+                hint = "Move the line to another cell, or write subprocess.run([...], check=True)."
             else:
-                what = "a magic is IPython's"
-                hint = "Run it in a cell of its own, or remove the line."
-            raise self.error(lineno, f"{what}, and this cell runs as a plain script.", hint)
+                what = "Magics do not work here"
+                hint = "Move the line to another cell or delete it."
+            raise self.error(lineno, f"{what}: this cell runs as a plain Python script.", hint)
 
     def begins_statement(self, lineno: int) -> bool:
-        """Whether line `lineno` stands outside all brackets and strings."""
+        """Whether line `lineno` is outside all brackets and strings."""
         before = "\n".join(self.lines[: lineno - 1]) + "\n"
         try:
             for _ in tokenize.generate_tokens(io.StringIO(before).readline):
@@ -204,7 +203,7 @@ class _Checker:
                 continue
             raise self.error(
                 node.lineno,
-                f"{full}() waits for a keyboard, and a run has none.",
+                f"{full}() reads from the keyboard, which a run does not have.",
                 "Pass the value: --param name=value"
                 + (" or, kept out of every file, --secret NAME." if "getpass" in full else "."),
             )
@@ -216,7 +215,7 @@ def _shown(line: str, width: int = 60) -> str:
 
 
 def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes that run as the module is executed."""
+    """Yield all nodes that run when the module is executed."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
@@ -225,7 +224,7 @@ def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _bound(tree: ast.Module) -> tuple[set[str], dict[str, str]]:
-    """Names that the script itself gives a meaning, and what imported names stand for."""
+    """Return the names that the script binds, and the origin of imported names."""
     bound: set[str] = set()
     origin: dict[str, str] = {}
     for node in ast.walk(tree):

@@ -203,7 +203,7 @@ def _distributions() -> dict[str, list[str]]:
 
 
 def _owners(name: str, known: Iterable[str]) -> list[importlib.metadata.Distribution]:
-    """The distributions that `name` comes from: of several in one namespace those that have its file.
+    """The distributions that `name` comes from: of several in one namespace, those that contain its file.
 
     One that another of them needs is left out: pip brings it (``mlflow`` brings ``mlflow-skinny``).
     """

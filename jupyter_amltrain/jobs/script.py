@@ -1,8 +1,8 @@
-"""Cell text and parameters -> the training script, line for line.
+"""Convert cell text and parameters to the training script, line for line.
 
-Line 1 of the script stands where the magic's own line stood and holds the
-parameters, so a line number in a traceback is the line number in the cell. The
-values of ``--out`` are taken by a few lines after the last one.
+Line 1 of the script replaces the magic's line and contains the parameters, so a line
+number in a traceback is the line number in the cell. A few lines appended at the end
+collect the values of ``--out``.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from jupyter_amltrain.schema import inputs
 #: Largest JSON text of one ``--out`` value, in bytes.
 OUT_LIMIT = 1_000_000
 
-#: Endings of files that run as they are.
+#: Extensions of files that run unchanged.
 _PYTHON = ("", ".py", ".pyw")
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=]")
 
-# It runs at the normal end of the script only. `sys.exit()` before the last line
-# skips it, and the value counts as never set: catching that too would need an
-# atexit hook on line 1, in front of the user's own code, or a wrapper around it.
+# Runs only at the normal end of the script. `sys.exit()` before the last line skips it,
+# and the value counts as not set: to catch that would need an atexit hook on line 1,
+# before the user's code, or a wrapper around it.
 _EPILOGUE = """
 # ---- added by amltrain: the values of --out ----
 {function}
@@ -53,9 +53,9 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     line_offset
         Script line minus cell line.
     sha256
-        Of what the user wrote: the same cell with other parameters has the same one.
+        Digest of the user's text, which does not depend on the parameters.
     notes
-        What a person should know of parameters and outputs before it runs, one sentence each.
+        Notes for the user on parameters and outputs, one sentence each.
     """
 
     text: str
@@ -81,8 +81,8 @@ def from_cell(
     magic_line
         The magic's line; its first word is named in messages and on line 1.
     params
-        Assigned on line 1; JSON values. An assignment of a literal that would override one gets
-        its value, and says so in a comment.
+        JSON values, assigned on line 1. A literal assignment that would override one is replaced
+        by its value, with a comment.
     out
         Names of variables whose value is returned.
     first_line
@@ -92,7 +92,7 @@ def from_cell(
     Raises
     ------
     CommandError
-        The cell is empty, or a name is no variable name.
+        The cell is empty, or a name is not a variable name.
     PreflightError
         The text would certainly fail, override a parameter, or never assign a name of `out`. The line is the
         cell's (the magic's own is 1).
@@ -101,7 +101,7 @@ def from_cell(
     cell = cell.replace("\r\n", "\n").replace("\r", "\n")
     if not cell.strip():
         raise CommandError(
-            f"{magic}: the cell is empty, there is nothing to run.",
+            f"{magic}: the cell is empty.",
             hint=f"Write Python below the line, or submit a file: %{magic.lstrip('%')} train.py",
             code="submit.empty_cell",
         )
@@ -110,7 +110,7 @@ def from_cell(
     tree = preflight.check(cell, first_line=first_line, where=where)
     if not tree.body:
         raise CommandError(
-            f"{magic}: the cell holds comments only, there is nothing to run.",
+            f"{magic}: the cell contains only comments.",
             hint=f"Write Python below the line, or submit a file: %{magic.lstrip('%')} train.py",
             code="submit.empty_cell",
         )
@@ -130,7 +130,7 @@ def from_cell(
         first = "; ".join([*futures, *assignments])
     else:
         first = f"# {magic}"
-        # Line 2 may tell Python an encoding; we write UTF-8, and line 1 is asked first.
+        # Line 2 may declare an encoding; the script is UTF-8, and a declaration on line 1 takes precedence.
         if _COOKIE.match(cell):
             first += " -*- coding: utf-8 -*-"
     names = [_variable("--out", name) for name in out]
@@ -144,18 +144,18 @@ def from_cell(
 
 
 class ScriptFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A ``.py`` file that runs as it is.
+    """A ``.py`` file that runs unchanged.
 
     Attributes
     ----------
     name
         Its name in the run's ``source/`` (posix; a path inside the folder of ``--source``).
     folder
-        The absolute folder that it lies in.
+        Absolute path of its folder.
     sha256
-        Of its bytes.
+        Digest of its bytes.
     notes
-        What a person should know of its outputs before it runs, one sentence each.
+        Notes for the user on its outputs, one sentence each.
     """
 
     name: str
@@ -177,16 +177,16 @@ def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequen
     source
         Folder that is copied with the run; the file must be in it.
     out
-        Names of the values that come home; those that the text does not mention get a note.
+        Names of the values that are returned; a note is added for those that the text does not mention.
 
     Raises
     ------
     CommandError
-        No such file, not a text, or not in `source`.
+        The file does not exist, is not text, or is not in `source`.
     PreflightError
         The text would certainly fail; names the line.
     """
-    given, path = str(path), Path(path).expanduser()
+    requested, path = str(path), Path(path).expanduser()
     root = Path(source).expanduser().resolve() if source is not None else None
     if root is not None and not root.is_dir():
         raise CommandError(
@@ -200,17 +200,17 @@ def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequen
         folder = path.parent.resolve()
         if folder != root and root not in folder.parents:
             raise CommandError(
-                f"The script {given} is not in the source folder {root}.",
+                f"The script {requested} is not in the source folder {root}.",
                 hint="Name a script of that folder, or another --source.",
             )
         name = (folder / path.name).relative_to(root).as_posix()
     if path.is_file() and path.suffix.lower() not in _PYTHON:
-        raise CommandError(f"{path.name} is not a Python file.", hint=_instead(path))
+        raise CommandError(f"{path.name} is not a Python file.", hint=_hint_for_file(path))
     try:
         data = path.read_bytes()
     except OSError as error:
         raise CommandError(
-            f"Cannot read the script {given!r}: {error.strerror or error}.", hint=_near_files(path)
+            f"Cannot read the script {requested!r}: {error.strerror or error}.", hint=_near_files(path)
         ) from None
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
@@ -235,7 +235,7 @@ def literal(value: Any) -> str:
     Raises
     ------
     CommandError
-        It is no JSON value.
+        The value is not a JSON value.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
@@ -248,7 +248,7 @@ def literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(literal, value)) + "]"
     raise CommandError(
-        f"--param: {type(value).__name__} is no JSON value.",
+        f"--param: {type(value).__name__} is not a JSON value.",
         hint="Pass a number, text, true/false/null, a list or a mapping.",
     )
 
@@ -307,7 +307,7 @@ def _unassigned(tree: ast.Module, cell: str, out: Sequence[str], params: Mapping
 
 
 class _Edit(msgspec.Struct, frozen=True):
-    """A part of the cell's text, and what takes its place. Lines count from 1, columns in UTF-8 from 0."""
+    """A part of the cell's text and its replacement. Lines count from 1, columns in UTF-8 from 0."""
 
     line: int
     column: int
@@ -322,7 +322,7 @@ def _edit_of(node: ast.stmt, text: str) -> _Edit:
 
 
 def _edited(cell: str, edits: Sequence[_Edit]) -> str:
-    """`cell` with the edits made; none of them adds or removes a line."""
+    """Apply edits to `cell`; none of them adds or removes a line."""
     lines = [line.encode() for line in cell.split("\n")]
     for edit in sorted(edits, key=lambda edit: (edit.line, edit.column), reverse=True):
         before, after = lines[edit.line - 1][: edit.column], lines[edit.end_line - 1][edit.end_column :]
@@ -331,7 +331,7 @@ def _edited(cell: str, edits: Sequence[_Edit]) -> str:
 
 
 def _futures(tree: ast.Module, first_line: int, where: str) -> tuple[list[str], list[_Edit]]:
-    """``from __future__`` imports for line 1, and edits that put ``pass`` in their places."""
+    """``from __future__`` imports for line 1, and edits that replace them with ``pass``."""
     names: list[str] = []
     edits: list[_Edit] = []
     for node in tree.body:
@@ -364,9 +364,9 @@ class _Parameters:
         self._above = first_line - 1
 
     def checked(self, params: Mapping[str, Any], out: Sequence[str]) -> tuple[list[_Edit], list[str]]:
-        """Edits that put values in the place of literals that would override them, and notes.
+        """Return edits that replace literals which would override parameters, and notes.
 
-        What is in `out` is read by who asked for it.
+        Names in `out` count as read.
         """
         names = bindings.names_of(self._tree, self._cell)
         edits: dict[ast.AST, _Edit] = {}
@@ -419,7 +419,7 @@ class _Parameters:
         if more := node.end_lineno - node.lineno:
             return _edit_of(node, f"{target} = ({literal(value)}{comment}" + "\n" * more + ")")
         rest = self._cell.split("\n")[node.end_lineno - 1].encode()[node.end_col_offset :].strip()
-        # Behind a semicolon there is code, and a comment would swallow it.
+        # Code after a semicolon would become part of the comment.
         return _edit_of(node, f"{target} = {literal(value)}{'' if rest and rest[:1] != b'#' else comment}")
 
 
@@ -429,12 +429,12 @@ def _short(text: str, limit: int = 40) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as a person gave it."""
+    """Return a value as the user wrote it."""
     return _short(repr(value) if any(inputs.references(value)) else literal(value))
 
 
-def _instead(path: Path) -> str:
-    """What to do with a file that is no script."""
+def _hint_for_file(path: Path) -> str:
+    """Return a hint for a file that is not a Python script."""
     suffix = path.suffix.lower()
     if suffix == ".ipynb":
         return f"Write %%aml_submit above a cell, or make a script of it: jupyter nbconvert --to script {path.name!r}"

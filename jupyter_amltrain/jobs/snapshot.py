@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from jupyter_amltrain.schema.job import JobSpec
 
-#: A longer file is no list of patterns.
+#: Maximum size of an ignore file.
 MAX_IGNORE_BYTES = 4 << 20
 
 
 class IgnoreRules:
-    """What holds in one folder: its own rules before those of the folders above.
+    """Ignore rules of one folder: its own take precedence over those of the parent folders.
 
-    ``.amlignore`` of the top folder takes the place of every ``.gitignore``, as in
+    ``.amlignore`` of the top folder replaces every ``.gitignore``, as in
     the tools of Azure ML.
     """
 
@@ -55,7 +55,7 @@ class IgnoreRules:
         return IgnoreRules(((prefix, own), *self._specs), nested=True)
 
     def ignores(self, name: str, is_dir: bool) -> bool:
-        """Whether the file or folder `name` (posix, inside the top folder) is left out."""
+        """Whether the file or folder `name` (posix, inside the top folder) is ignored."""
         for prefix, spec in self._specs:
             path = name[len(prefix) :] + ("/" if is_dir else "")
             include = spec.check_file(path).include
@@ -72,8 +72,10 @@ def _spec(path: str) -> GitIgnoreSpec | None:
     except UnicodeDecodeError as error:
         raise SubmitError(f"Cannot read {path}: {error}.", hint="Save it as UTF-8 text.") from error
     except OSError as error:
-        why = error.strerror or error
-        raise SubmitError(f"Cannot read {path}: {why}.", hint="Replace it by a text file, or remove it.") from error
+        reason = error.strerror or error
+        raise SubmitError(
+            f"Cannot read {path}: {reason}.", hint="Replace it with a text file, or delete it."
+        ) from error
     from pathspec import GitIgnoreSpec
 
     try:
@@ -82,7 +84,7 @@ def _spec(path: str) -> GitIgnoreSpec | None:
         raise SubmitError(f"{path}: {error}.", hint="Correct the pattern.") from error
 
 
-#: A run takes code along, not data sets.
+#: Limits of a snapshot, which is for code and not for data sets.
 LIMIT_BYTES = 300 * 10**6
 
 LIMIT_FILES = 20_000
@@ -93,17 +95,17 @@ ALWAYS_SKIPPED = frozenset({".git", ".amltrain", "__pycache__", ".ipynb_checkpoi
 #: What ``./outputs`` of a YAML job links to, from the run's ``source/``.
 OUTPUTS_LINK = f"../{OUTPUTS}"
 
-#: A folder this many times over the limit is not counted to its end.
+#: Factor over the limit at which counting a folder stops.
 _GIVE_UP = 10
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What will lie in the run's ``source/``.
+    """Content of the run's ``source/``.
 
     Attributes
     ----------
     files
-        Path inside ``source/`` (posix) to absolute path here, or to the bytes.
+        Path inside ``source/`` (posix) to a local absolute path, or to the bytes.
     digest
         sha256 over names, modes and contents: equal trees have equal digests.
     bytes
@@ -134,17 +136,17 @@ def take(
         Its text; empty when `script_name` is a file of `source`, else of
         `notebook_dir`, which is then taken byte for byte.
     notebook_dir
-        Where the script's imports are looked for.
+        Folder in which the script's imports are searched.
     source
-        Folder to take whole, but for what its ``.amlignore`` (else its
+        Folder to include whole, except for files that its ``.amlignore`` (else its
         ``.gitignore`` files) names.
     limit_bytes, limit_files
-        What a snapshot may hold; bytes and a number.
+        Maximum bytes and number of files.
 
     Raises
     ------
     SnapshotTooLarge
-        Names the three biggest culprits and what to type.
+        Names the three largest entries and the command that excludes them.
     SubmitError
         A file cannot be read, or a link leads out of the folder.
     """
@@ -164,14 +166,14 @@ def take(
     if script_text:
         if script_name in files:
             raise SubmitError(
-                f"{files[script_name]!r} has the name that the cell's own text gets in the run.",
-                hint=f"Rename that file, it cannot be taken along as {script_name}.",
+                f"{files[script_name]!r} has the same name as the cell's script in the run.",
+                hint=f"Rename that file: it cannot be included as {script_name}.",
             )
         files[script_name] = script_text.encode()
     elif script_name not in files:
         raise SubmitError(
-            f"The script {script_name} is not among the files taken from {root}.",
-            hint="Is it named by an ignore file?",
+            f"The script {script_name} is not among the files of {root}.",
+            hint="Check the ignore files.",
         )
     return _sealed(files, root, limit_bytes, limit_files)
 
@@ -210,7 +212,7 @@ def _sealed(files: dict[str, str | bytes], root: Path, limit_bytes: int, limit_f
         except OSError as error:
             raise SubmitError(
                 f"Cannot read {content!r}: {error.strerror or error}.",
-                hint=f"Let it be read, or leave it out: echo '/{name}' >> {root}/.amlignore",
+                hint=f"Make the file readable, or exclude it: echo '/{name}' >> {root}/.amlignore",
             ) from error
         sizes[name] = size
         total += size
@@ -223,14 +225,14 @@ def _sealed(files: dict[str, str | bytes], root: Path, limit_bytes: int, limit_f
 
 
 def digest_of(folder: str | os.PathLike[str], names: Iterable[str]) -> str:
-    """Digest of the files `names` as they lie in `folder`: of a copy, whatever happened to the original meanwhile.
+    """Digest of the files `names` in `folder`, which holds a copy of them.
 
     Blocks on the disk.
 
     Raises
     ------
     OSError
-        A file is not there, or cannot be read.
+        A file does not exist or cannot be read.
     """
     whole = hashlib.sha256()
     for name in sorted(names):
@@ -240,18 +242,18 @@ def digest_of(folder: str | os.PathLike[str], names: Iterable[str]) -> str:
 
 
 def _record(name: str, executable: bool, inner: bytes) -> bytes:
-    """What a file adds to the digest of a tree."""
+    """Return the contribution of a file to the digest of a tree."""
     label = name.encode()
     return b"%d %s %d " % (len(label), label, executable) + inner
 
 
 def _is_outputs_link(entry: os.DirEntry[str]) -> bool:
-    """Whether it is the link that was made for a run: in its copy of the code, which is submitted again."""
+    """Whether the entry is the ``outputs`` link of a run whose copy of the code is resubmitted."""
     return entry.is_symlink() and os.readlink(entry.path) == OUTPUTS_LINK
 
 
 def _is(check: Callable[[], bool]) -> bool:
-    """What an entry of a folder says of itself; False of a link that leads in a circle."""
+    """Return the result of `check`; False for a circular link."""
     try:
         return check()
     except OSError:
@@ -259,7 +261,7 @@ def _is(check: Callable[[], bool]) -> bool:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Opener of a file that may have become a pipe meanwhile: it does not wait for a writer."""
+    """Opener that does not block on a file that was replaced by a pipe."""
     handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -282,7 +284,7 @@ def _read(path: Path) -> bytes:
         return read_regular(str(path), LIMIT_BYTES)
     except OSError as error:
         raise SubmitError(
-            f"Cannot read the script {path}: {error.strerror or error}.", hint="Is the path right?"
+            f"Cannot read the script {path}: {error.strerror or error}.", hint="Check the path."
         ) from error
 
 
@@ -311,14 +313,14 @@ class _Folder:
         return self.files
 
     def _folder(self, path: str, prefix: str, rules: IgnoreRules, parents: tuple[str, ...]) -> bool:
-        """Take one folder in; False when it was given up half-way."""
+        """Add one folder; return False if the limit stopped the walk."""
         try:
             with os.scandir(path) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as error:
             raise SubmitError(
                 f"Cannot read the folder {path}: {error.strerror or error}.",
-                hint=f"Leave it out: echo '/{prefix}' >> {self.root}/.amlignore",
+                hint=f"Exclude it: echo '/{prefix}' >> {self.root}/.amlignore",
             ) from error
         for entry in entries:
             name = prefix + entry.name
@@ -331,18 +333,18 @@ class _Folder:
             if entry.is_symlink():
                 real = self._followed(entry.path, name)
                 if not os.path.exists(real):
-                    continue  # it leads to nothing, here and there
+                    continue  # a dangling link, here and on the target
             if is_dir:
                 real = os.path.realpath(entry.path) if entry.is_symlink() else parents[-1] + "/" + entry.name
                 if real in parents:
-                    continue  # a link to a folder above: its files are taken where they are
+                    continue  # a link to a parent folder, whose files are already included
                 if not self._folder(entry.path, name + "/", rules.below(entry.path, name), (*parents, real)):
                     return False
             elif _is(entry.is_file):  # no sockets, pipes, devices
                 try:
                     size = entry.stat().st_size
                 except FileNotFoundError:
-                    continue  # deleted while we look
+                    continue  # deleted during the walk
                 self.files[name] = entry.path
                 self.sizes[name] = size
                 self.total += size
@@ -353,11 +355,11 @@ class _Folder:
     def _followed(self, path: str, name: str) -> str:
         real = os.path.realpath(path)
         if real != self.real and not real.startswith(self.real + os.sep):
-            # Neither choice of ours would be right: what lies outside may be a data
-            # set of terabytes, and a link left out would fail only in the run.
+            # No default is safe: the target may be a data set of terabytes, and without the
+            # link the run would fail late.
             raise SubmitError(
                 f"{path} is a link to {real}, outside the source folder {self.root}.",
-                hint=f"Leave it out: echo '/{name}' >> {self.root}/.amlignore"
+                hint=f"Exclude it: echo '/{name}' >> {self.root}/.amlignore"
                 " (and pass the path: --param), or copy it into the folder.",
             )
         return real
@@ -368,22 +370,22 @@ def _too_large(root: Path, sizes: dict[str, int], limit_bytes: int, limit_files:
     by_count = total <= limit_bytes
     worst = culprits(sizes.items() if not by_count else ((name, 1) for name in sizes))
     named = ", ".join(f"{name} ({number} files)" if by_count else f"{name} ({_mb(number)})" for name, number in worst)
-    least = "" if whole else "more than "
+    at_least = "" if whole else "more than "
     keep = ""
     if (root / ".gitignore").exists() and not (root / ".amlignore").exists():
-        keep = "cp .gitignore .amlignore; "  # .amlignore takes its place
+        keep = "cp .gitignore .amlignore; "  # .amlignore replaces .gitignore
     lines = " ".join(f"'/{name}'" for name, _ in worst[:1])
     return SnapshotTooLarge(
-        f"The source folder {root} holds {least}{_mb(total)} in {count} files, over the limit of"
-        f" {f'{limit_files} files' if by_count else _mb(limit_bytes)}; the biggest: {named}.",
-        hint=f"Leave out what the run does not need: cd {root}; {keep}echo {lines} >> .amlignore",
+        f"The source folder {root} holds {at_least}{_mb(total)} in {count} files, over the limit of"
+        f" {f'{limit_files} files' if by_count else _mb(limit_bytes)}; largest: {named}.",
+        hint=f"Exclude files that the run does not need: cd {root}; {keep}echo {lines} >> .amlignore",
     )
 
 
 def culprits(sizes: Iterable[tuple[str, int]], most: int = 3) -> list[tuple[str, int]]:
-    """The biggest files and folders (names with a final ``/``), as deep as they are to blame.
+    """The biggest files and folders (names with a final ``/``), each as deep as possible.
 
-    A folder stands for its contents unless nearly all of it is one entry below.
+    A folder is named unless a single entry has at least 80 % of its size.
     """
     totals: dict[str, int] = {}
     children: dict[str, set[str]] = {}

@@ -69,7 +69,7 @@ class BackendPool:
         return self._backends.get(name)
 
     def wake(self, name: str) -> None:
-        """Make the watcher of a target look now: there is a new run, or a new viewer."""
+        """Wake the watcher of a target because of a new run or viewer."""
         if (watcher := self._watchers.get(name)) is not None:
             watcher.wake()
 
@@ -82,18 +82,18 @@ class BackendPool:
         return iter(tuple(self._backends.values()))
 
     def changed(
-        self, there: Iterable[ComputeTarget], past: Iterable[ComputeTarget], busy: Collection[str]
+        self, targets: Iterable[ComputeTarget], past: Iterable[ComputeTarget], busy: Collection[str]
     ) -> list[str]:
-        """Apply what another kernel has stored; return the names of targets that must be dropped.
+        """Apply stored changes of other kernels; return the names of targets that must be dropped.
 
         Targets in `busy` are skipped: this kernel is changing them. Those in `past` stay for their runs.
         """
-        stored = {target.name: target for target in (*past, *there)}
+        stored = {target.name: target for target in (*past, *targets)}
         idle = [name for name in self._backends if name not in busy]
         return [name for name in idle if name not in stored or not self.renew(stored[name])]
 
     def renew(self, target: ComputeTarget) -> bool:
-        """Give the live backend of that name new fields; False when it cannot take them and must be dropped."""
+        """Update the fields of a live backend; return False if it must be dropped instead."""
         backend = self._backends.get(target.name)
         if backend is None or backend.target == target:
             return True
@@ -109,15 +109,15 @@ class BackendPool:
         if (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
         backend = self._backends.pop(name, None)
-        gone = [entry for entry in self._store.entries() if entry.target == name]
-        for entry in gone:
-            if not entry.unread and not entry.run.status.state.terminal:  # whoever watches it sees an end
+        removed = [entry for entry in self._store.entries() if entry.target == name]
+        for entry in removed:
+            if not entry.unread and not entry.run.status.state.terminal:  # observers see an end
                 status = msgspec.structs.replace(entry.run.status, state=RunState.CANCELED, reason="deleted")
                 self._store.amend(entry.handle, status=status, error=f"{entry.handle} ended with its target.")
             self._store.remove(entry.handle)
         if backend is not None:
             try:
                 await backend.close()
-            except Exception:  # it is gone for us either way
+            except Exception:  # the backend is not used any more
                 log.exception("closing %s", name)
-        return [entry.handle for entry in gone]
+        return [entry.handle for entry in removed]

@@ -1,7 +1,7 @@
 """Facade of the kernel for magics, panel, command line and plain functions. Loop thread only.
 
-It imports no IPython. Callers enter by ``controller.loop.call`` or ``.post``. Closing it stops the watching, never
-a run.
+It does not import IPython. Callers use ``controller.loop.call`` or ``.post``. Closing it stops watching; runs
+continue.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ class Controller:
         self.targets = TargetFile(self.root, target_kinds())
         self.imports = MlflowImportQueue(self.loop, self.root, self._imported, self._local_copy)
         self.kept = StreamCache(self.store)
-        self._painters = RunObservers(self.store, self.imports.picture)
-        self._endings = RunFinalizer(self.loop, self.store, self.imports, self._painters, self.kept, self.backend)
-        ends = (self._endings.outcome, self._endings.over)
+        self._observers = RunObservers(self.store, self.imports.picture)
+        self._finalizer = RunFinalizer(self.loop, self.store, self.imports, self._observers, self.kept, self.backend)
+        ends = (self._finalizer.outcome, self._finalizer.over)
         self.places = BackendPool(self.loop, self.root, self.targets, self.store, *ends)
         self.computes = TargetManager(self.loop, self.targets, self.places, self.store, self._forget)
         self.connections = WorkspaceManager(self.loop, self.root, self.targets, self.computes, self.store)
         self.models = Models(self.loop, self.root, self.imports, self.targets)
         directory = TargetRunReader(self.store)
-        self._finder = RunIndex(self.targets, self.computes.status, self.places, self.store, directory)
-        self._launches = SubmitQueue(self.loop, self.store, self._launched)
+        self._run_index = RunIndex(self.targets, self.computes.status, self.places, self.store, directory)
+        self._submit_queue = SubmitQueue(self.loop, self.store, self._on_submitted)
         self.monitors = Monitors(self.loop, self.backend)
         #: Called on the loop before anything is closed, so that front ends stop first.
         self.closers: list[Callable[[], Awaitable[None]]] = []
@@ -74,20 +74,20 @@ class Controller:
     # ---- targets
 
     def backend(self, name: str) -> Backend:
-        """The live backend of a target, made at first use, with its watcher."""
+        """Return the live backend of a target, created at first use with its watcher."""
         return self.places.backend(name)
 
     async def list_targets(self) -> list[ComputeTarget]:
-        """Every target."""
+        """Return all targets."""
         return await self.computes.refresh()
 
     async def _forget(self, name: str, outlived: bool) -> None:
-        """Release what is live of a removed target: its monitors and, unless the service keeps them, its runs."""
+        """Release the monitors of a removed target and, unless the service keeps them, its runs."""
         await self.monitors.close_of(name)
         if outlived:
             return
         for handle in await self.places.drop(name):
-            self._endings.gone(handle)
+            self._finalizer.gone(handle)
 
     # ---- submitting
 
@@ -95,17 +95,17 @@ class Controller:
         """Check `spec` and resolve its target. Sends nothing."""
         self.loop.check()
         if not target:
-            await self.computes.refresh()  # another kernel may have changed the one in use
+            await self.computes.refresh()  # another kernel may have changed the current target
         name = target or self.computes.current
         await self.loop.offload(self.targets.get, name)  # raises for a removed target, whose runs can only be read
         backend = self.backend(name)
         spec = await self.loop.offload(backend.completed, validated(spec))
-        if why_not := await self.loop.offload(backend.refuses, spec):
-            raise SpecError(why_not)
+        if reason := await self.loop.offload(backend.refuses, spec):
+            raise SpecError(reason)
         return name, spec
 
     async def plan(self, spec: JobSpec, target: str | None = None) -> Plan:
-        """The exact request that a submit would send. Sends nothing."""
+        """Return the exact request that a submit would send. Sends nothing."""
         name, spec = await self.prepare(spec, target)
         backend = self.backend(name)
         snapshot = await snapshot_of(self.loop, spec, backend)
@@ -120,19 +120,19 @@ class Controller:
         environ: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
     ) -> RunHandle:
-        """Check a job, give it an id, and return its handle; a background task does the rest."""
+        """Check a job, give it an id, and return its handle; a background task submits it."""
         name, spec = await self.prepare(spec, target)
-        return self._launches.begin(self.backend(name), spec, dict(environ or {}), dict(secrets or {}))
+        return self._submit_queue.begin(self.backend(name), spec, dict(environ or {}), dict(secrets or {}))
 
     async def accepted(self, handle: RunHandle) -> Run:
-        """Wait until the target has accepted the run; raise its error if it refused."""
-        await self._launches.accepted(handle)
+        """Wait until the target has accepted the run; raise its error if the target rejected it."""
+        await self._submit_queue.accepted(handle)
         return self.entry(handle).run
 
-    def _launched(self, handle: RunHandle) -> None:
-        """A target has accepted the run or refused it."""
+    def _on_submitted(self, handle: RunHandle) -> None:
+        """Handle the end of a submit: the target has accepted or rejected the run."""
         if self.entry(handle).run.status.state.terminal:
-            self._endings.ended(handle)
+            self._finalizer.ended(handle)
         else:
             self.places.wake(split_handle(handle)[0])
             self.imports.warm()
@@ -141,51 +141,51 @@ class Controller:
 
     async def runs(self, target: str | None = None, limit: int | None = None) -> list[Run]:
         """Runs of `target` (default: of all targets that answer), newest first; `limit` of them, or all."""
-        return [entry.run for entry in (await self._finder.runs(target))[:limit]]
+        return [entry.run for entry in (await self._run_index.runs(target))[:limit]]
 
     async def handles(self, target: str | None = None) -> list[RunHandle]:
         """Handles of the runs of `target` (default: of all targets that answer), newest first."""
-        return [entry.handle for entry in await self._finder.runs(target)]
+        return [entry.handle for entry in await self._run_index.runs(target)]
 
     async def refresh(self, target: str | None = None) -> None:
-        """Read the runs of every target, or of one, concurrently; one that does not answer delays no other."""
-        await self._finder.refresh(target)
+        """Read the runs of all targets, or of one, concurrently; an unreachable target does not delay the others."""
+        await self._run_index.refresh(target)
 
     async def brief(self, handle: RunHandle) -> StreamSummary:
-        """What a list shows of an ended run's streams, which are read and not cached."""
+        """Return a summary of the streams of an ended run, read without caching them."""
         await self.load(handle)
         run = self.entry(handle).run
         scratch = Entry(run)
         if run.folder:
-            found = await refresh_run(self.backend(run.target), scratch)
-            if found.get("error"):
-                self.store.amend(handle, error=found["error"])
+            fields = await refresh_run(self.backend(run.target), scratch)
+            if fields.get("error"):
+                self.store.amend(handle, error=fields["error"])
         return stream_summary_of(scratch)
 
     async def load(self, handle: RunHandle) -> Run:
-        """The run with its whole job; lists have only part of that of an ended run."""
-        await self._finder.load(handle)
+        """Return the run with its complete job; lists contain only a part of it for ended runs."""
+        await self._run_index.load(handle)
         return self.entry(handle).run
 
     async def resolve(self, text: str = "last") -> RunHandle:
-        """``last``, a handle, a run id, or the unambiguous beginning of one; else ``UnknownRun``."""
-        return await self._finder.resolve(text)
+        """Resolve ``last``, a handle, a run id, or an unambiguous prefix; raises ``UnknownRun``."""
+        return await self._run_index.resolve(text)
 
     async def find(self, handle: str) -> RunHandle:
-        """Return the whole handle of a run that exists, as a page names it; else ``UnknownRun``."""
-        return await self._finder.find(handle)
+        """Return the complete handle of an existing run, as a page names it; raises ``UnknownRun``."""
+        return await self._run_index.find(handle)
 
     def entry(self, handle: RunHandle) -> Entry:
-        """The entry of a resolved handle."""
+        """Return the entry of a resolved handle."""
         entry = self.store.get(handle)
         if entry is None:
             raise UnknownRun(f"No run {handle!r}.", hint="%aml_runs lists them.")
         return entry
 
     async def cancel(self, handle: RunHandle) -> Run:
-        """Request the cancellation of a run; an ended run is left as it is."""
+        """Request the cancellation of a run; does nothing for an ended run."""
         entry = self.entry(handle)
-        if entry.run.damaged:  # its processes may live on
+        if entry.run.damaged:  # its processes may still be running
             await self.backend(entry.run.target).cancel(entry.run.run_id)
             return entry.run
         if entry.run.status.state.terminal:
@@ -195,16 +195,16 @@ class Controller:
         if entry.run.folder:
             try:
                 await self.backend(entry.run.target).cancel(entry.run.run_id)
-            except AmlTrainError:  # nobody there has heard of it
+            except AmlTrainError:  # the target did not receive the request
                 now = msgspec.structs.replace(entry.run.status, cancel_requested=status.cancel_requested)
                 self.store.correct(msgspec.structs.replace(entry.run, status=now))
                 raise
         return entry.run
 
     async def unrecorded(self, handle: RunHandle) -> str:
-        """Why MLflow lacks what an ended run logged, which only its files hold; empty otherwise.
+        """Return why MLflow has no record of what an ended run logged; empty if it has one or nothing was logged.
 
-        A pending or failed import is tried now.
+        Retries a pending or failed import first.
         """
         run = self.entry(handle).run
         if not run.folder or not run.status.state.terminal:
@@ -214,7 +214,7 @@ class Controller:
         return await self.unrecorded_so_far(handle)
 
     async def unrecorded_so_far(self, handle: RunHandle) -> str:
-        """As :meth:`unrecorded`, by the last import."""
+        """Return the same as :meth:`unrecorded`, from the last import."""
         run = self.entry(handle).run
         if not run.tracking.startswith("failed") or not run.folder:
             return ""
@@ -223,9 +223,9 @@ class Controller:
         return run.tracking.partition(": ")[2].rstrip(".") or "its import failed"
 
     async def _holds_metrics(self, run: Run) -> bool:
-        """Whether a run's files hold what its script logged to MLflow."""
+        """Whether a run's files contain data that its script logged to MLflow."""
         backend = self.backend(run.target)
-        journal = await backend.read(run.run_id, "metrics", 0)  # its first line is the run itself
+        journal = await backend.read(run.run_id, "metrics", 0)  # the first line is the run itself
         return bool(journal.data.partition(b"\n")[2]) or bool(await backend.list_files(run.run_id, "artifacts"))
 
     async def _local_copy(self, run: Run) -> str | None:
@@ -237,38 +237,38 @@ class Controller:
         Parameters
         ----------
         without_mlflow
-            Also if MLflow has no record of it.
+            Delete the run even if MLflow has no record of it.
 
         Raises
         ------
         UnrecordedRun
-            MLflow has no record of it.
+            MLflow has no record of the run.
         """
         entry = self.entry(handle)
         if entry.run.folder:
-            why = await self.unrecorded(handle)  # its MLflow record is made of the folder
-            if why and not without_mlflow:
+            reason = await self.unrecorded(handle)  # its MLflow record is imported from the folder
+            if reason and not without_mlflow:
                 raise UnrecordedRun(
-                    f"{handle} was not deleted: MLflow has no record of it ({why}), and its metrics, parameters,"
+                    f"{handle} was not deleted: MLflow has no record of it ({reason}), and its metrics, parameters,"
                     " artifacts and models would be lost."
                 )
             await self.backend(entry.run.target).delete(entry.run.run_id)
-        elif not entry.run.status.state.terminal:  # its target would have it in a moment
+        elif not entry.run.status.state.terminal:  # the target is about to accept it
             raise CommandError(f"{handle} has not ended.", hint=f"First: %aml_runs cancel {handle}")
         self.store.remove(handle)
-        self._endings.forget(handle)
+        self._finalizer.forget(handle)
 
     async def wait(self, handle: RunHandle) -> Run:
-        """Wait until the run has ended and its values were read."""
+        """Wait until the run has ended and its output values were read."""
         entry = self.entry(handle)
-        await self._endings.wait(entry)
-        if self.store.get(handle) is entry:  # else it ended with its target
+        await self._finalizer.wait(entry)
+        if self.store.get(handle) is entry:  # otherwise it was removed with its target
             await self.settle(handle)
-            await self._painters.painted(entry.run)
+            await self._observers.painted(entry.run)
         return entry.run
 
     def look(self, handle: RunHandle, more: int) -> None:
-        """Add (1) or remove (-1) a viewer: streams of runs with viewers are read as they grow."""
+        """Add (1) or remove (-1) a viewer: streams of runs with viewers are read while they grow."""
         entry = self.entry(handle)
         entry.lookers += more
         if more > 0:
@@ -287,22 +287,22 @@ class Controller:
         try:
             return await self.settle(await self.find(handle))
         except UnknownRun:
-            if handle.rpartition("/")[2].startswith("monitor-"):  # a run of that name would have been found
+            if handle.rpartition("/")[2].startswith("monitor-"):  # a run of this name would exist
                 raise UnknownRun("This monitor ended with its kernel.", hint="Start another: %aml_monitor") from None
             raise
 
-    async def watch(self, handle: RunHandle, paint: FrameCallback, rate: float = 2.0) -> None:
-        """Call `paint(record, picture)` for every frame of a run, until the last one."""
+    async def watch(self, handle: RunHandle, on_frame: FrameCallback, rate: float = 2.0) -> None:
+        """Call `on_frame(record, picture)` for every frame of a run, until the last one."""
         self.look(handle, 1)
         try:
-            await self._painters.watch(handle, paint, rate)
+            await self._observers.watch(handle, on_frame, rate)
         finally:
             if self.store.get(handle) is not None:
                 self.look(handle, -1)
 
     async def settle(self, handle: RunHandle) -> Entry:
-        """Update all that is known of a run: status, streams, values."""
-        await self._finder.load(handle)
+        """Update the status, streams and output values of a run."""
+        await self._run_index.load(handle)
         entry = self.entry(handle)
         if entry.run.folder:
             try:
@@ -311,39 +311,39 @@ class Controller:
                 with self.kept.reading(handle):
                     self.store.amend(handle, **await refresh_run(self.backend(entry.run.target), entry))
                 if entry.run.status.state.terminal and self.imports.ask(entry.run):
-                    # Its kernel may have died before this.
+                    # Its kernel may have died before the import.
                     self.loop.start(self.imports.run(handle), f"import {handle}")
             except TargetError as error:
                 log.info("%s", error)
         return entry
 
     async def record(self, handle: RunHandle) -> RunRecord:
-        """The record of a run as it is now."""
+        """Return the current record of a run."""
         return record_of(await self.settle(handle))
 
     async def logs(self, handle: RunHandle, tail_bytes: int | None = None, child: str = "", rank: int = 0) -> bytes:
-        """The log of one process of a run, or of its child of that id: all of it, or its last `tail_bytes` bytes."""
+        """Return the log of one process of a run or of a child run: all of it, or the last `tail_bytes` bytes."""
         run = self.entry(handle).run
         if not run.folder:
             return b""
         return await read_log(self.backend(run.target), run.run_id, tail_bytes, child, rank)
 
     async def read_log(self, handle: RunHandle, offset: int, limit: int = 1 << 20) -> Chunk:
-        """Part of a run's log; see :meth:`Backend.read`."""
+        """Read a part of a run's log; see :meth:`Backend.read`."""
         run = self.entry(handle).run
         if not run.folder:
             return Chunk(b"", 0)
         return await self.backend(run.target).read(run.run_id, "log", offset, limit)
 
     def files(self, handle: RunHandle) -> RunFiles:
-        """The files of a run, to be read in a thread."""
+        """Return the files of a run, for reading in a thread."""
         run = self.entry(handle).run
         return RunFiles(self.loop, self.backend(run.target), run.run_id if run.folder else "")
 
     async def open_ui(self, project: str) -> dict[str, Any]:
-        """Start MLflow's own pages for the store of `project`, or find them running."""
-        answer: dict[str, Any] = await self.imports.worker.request("ui_start", {"project": project}, timeout=180)
-        return answer
+        """Start MLflow's UI for the store of `project`, or return the running one."""
+        reply: dict[str, Any] = await self.imports.worker.request("ui_start", {"project": project}, timeout=180)
+        return reply
 
     # ---- ends
 
@@ -351,15 +351,15 @@ class Controller:
         self.store.amend(handle, tracking=state)
 
     async def _close(self) -> None:
-        ours = (self.monitors.close_all, self.imports.close, *(b.close for b in self.places), self.connections.close)
-        for part in (*self.closers, *ours):
+        parts = (self.monitors.close_all, self.imports.close, *(b.close for b in self.places), self.connections.close)
+        for part in (*self.closers, *parts):
             try:
                 await part()
-            except Exception:  # what cannot be let go of is no reason to keep the rest
+            except Exception:  # an error must not prevent closing the other parts
                 log.exception("closing")
 
     def close(self) -> None:
-        """Stop watching. Runs go on."""
+        """Stop watching. Runs continue."""
         try:
             self.loop.call(self._close(), 10)
         finally:

@@ -1,4 +1,4 @@
-"""The end of a run: its last streams, its values, the sentence that says how it ended."""
+"""Finalization of ended runs: last streams, output values, and the message about the end."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 
 async def refresh_run(backend: Backend, entry: Entry) -> dict[str, Any]:
-    """Read what the streams have; the fields that an ended run gets beside its status."""
+    """Read the streams of a run, and return the fields that an ended run gets besides its status."""
     try:
         await read_streams(backend, entry, entry.run.status)
     except AmlTrainError:
         raise
-    except Exception:  # a job can write anything into them: what else is known of the run is shown
+    except Exception:  # a job can write anything into its streams; the rest of the run is still shown
         if "streams" not in entry.faults:
             entry.faults.add("streams")
             log.warning("reading %s", entry.run.handle, exc_info=True)
@@ -39,7 +39,7 @@ async def refresh_run(backend: Backend, entry: Entry) -> dict[str, Any]:
 
 
 async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> dict[str, Any]:
-    """Values of ``--out`` and, unless all is well, one sentence why. Fields of a run."""
+    """Return the fields of a run with its ``--out`` values and the error, if any."""
     run = entry.run
     if not status.state.terminal or run.damaged:
         return {}
@@ -62,7 +62,7 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
 async def read_log(
     backend: Backend, run_id: str, tail_bytes: int | None = None, child: str = "", rank: int = 0
 ) -> bytes:
-    """The log of one process of a run, or of its child of that id: all of it, or its last `tail_bytes` bytes."""
+    """Return the log of one process of a run or of a child run: all of it, or the last `tail_bytes` bytes."""
 
     async def read(offset: int, limit: int = 1 << 20) -> Chunk:
         if child:
@@ -78,26 +78,26 @@ async def read_log(
     return b"".join(parts)
 
 
-#: Ended runs whose streams are kept although nobody looks: one of 64 GPUs has some 11 MB.
+#: Maximum ended runs without viewers whose streams are cached; a run with 64 GPUs takes about 11 MB.
 MAX_CACHED_RUNS = 16
 
 
 class StreamCache:
-    """Releases streams that can be read again from the target. Loop thread only.
+    """Cache of the streams of ended runs; releases those read least recently. Loop thread only.
 
     Parameters
     ----------
     most
-        Ended runs whose streams are kept.
+        Maximum ended runs whose streams are kept.
     """
 
     def __init__(self, store: RunStore, most: int = MAX_CACHED_RUNS) -> None:
-        self._store, self._most = store, most
-        self._read: dict[RunHandle, None] = {}  #: the one that was read last is the last
+        self._store, self._max_runs = store, most
+        self._read: dict[RunHandle, None] = {}  #: in the order of reading
 
     @contextmanager
     def reading(self, handle: RunHandle) -> Iterator[None]:
-        """The streams of a run are being read: they are not let go of meanwhile, and others may be after it."""
+        """Keep the streams of a run while they are being read; afterwards the streams of others may be released."""
         entry = self._store.get(handle)
         if entry is not None:
             entry.lookers += 1
@@ -109,10 +109,10 @@ class StreamCache:
                 self.read(handle)
 
     def read(self, handle: RunHandle) -> None:
-        """The streams of a run were read."""
+        """Note that the streams of a run were read, and release older ones."""
         self._read.pop(handle, None)
         self._read[handle] = None
-        for handle in list(self._read)[: max(0, len(self._read) - self._most)]:
+        for handle in list(self._read)[: max(0, len(self._read) - self._max_runs)]:
             entry = self._store.get(handle)
             if entry is None:
                 del self._read[handle]
@@ -122,19 +122,19 @@ class StreamCache:
 
 
 def release_streams(entry: Entry) -> None:
-    """Forget the streams of an entry; its row goes on saying what they said."""
+    """Release the streams of an entry, whose row keeps their summary."""
     if entry.read:
         entry.brief = stream_summary_of(entry)
     entry.release()
 
 
 class RunFinalizer:
-    """Finalizes ended runs, and wakes whoever waits for one. Loop thread only.
+    """Finalizes ended runs and wakes their waiters. Loop thread only.
 
     Parameters
     ----------
     backend
-        Gives the live backend of a target.
+        Returns the live backend of a target.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class RunFinalizer:
         kept: StreamCache,
         backend: Callable[[str], Backend],
     ) -> None:
-        self._loop, self._store, self._imports, self._painters = loop, store, imports, painters
-        self._kept, self._backend = kept, backend
+        self._loop, self._store, self._imports, self._observers = loop, store, imports, painters
+        self._stream_cache, self._backend = kept, backend
         self._events: dict[RunHandle, asyncio.Event] = {}
 
     async def wait(self, entry: Entry) -> None:
@@ -155,7 +155,7 @@ class RunFinalizer:
         if entry.run.status.state.terminal:
             return
         event = self._event(entry.run.handle)
-        event.clear()  # it may be of a submit that seemed to have failed
+        event.clear()  # it may be set by a submit that seemed to have failed
         entry.lookers += 1
         try:
             await event.wait()
@@ -179,7 +179,7 @@ class RunFinalizer:
         return self._events.setdefault(handle, asyncio.Event())
 
     async def outcome(self, entry: Entry, status: RunStatus) -> dict[str, Any]:
-        """Fields that an ended run gets beside its last status."""
+        """Return the fields that an ended run gets besides its last status."""
         testing.hit("kernel_before_finish")
         try:
             return await outcome_fields(self._backend(entry.run.target), entry, status)
@@ -187,21 +187,21 @@ class RunFinalizer:
             return {"error": str(error)}
         except Exception as error:  # waiters must not wait forever because of the files of a run
             log.exception("the outcome of %s", entry.run.handle)
-            return {"error": f"{entry.run.handle} has ended, and what it left cannot be read: {error}."}
+            return {"error": f"{entry.run.handle} has ended, but its output values cannot be read: {error}."}
 
     def over(self, handle: RunHandle) -> None:
-        """The store has the end of a run."""
+        """Finalize a run whose end is in the store."""
         self._loop.start(self._finish(handle), f"finish {handle}")
 
     async def _finish(self, handle: RunHandle) -> None:
-        """After the store has the end: wake who waits, write the MLflow record."""
+        """Wake the waiters of a run and write its MLflow record."""
         self.ended(handle)
         testing.hit("kernel_before_import")
         entry = self._store.get(handle)
-        if entry is None:  # deleted at once
+        if entry is None:  # deleted in the meantime
             return
         if self._imports.ask(entry.run):
-            # The worker does one thing at a time: first what somebody looks at.
-            await self._painters.painted(entry.run)
+            # The worker handles one request at a time: pictures for viewers come first.
+            await self._observers.painted(entry.run)
             await self._imports.run(handle)
-        self._kept.read(handle)
+        self._stream_cache.read(handle)

@@ -1,10 +1,10 @@
-"""History at constant cost: buckets of ticks that are merged in pairs when all are used.
+"""Minimum, mean and maximum over time at constant cost: buckets that are merged in pairs when all are used.
 
-The page does the same with the ticks that it gets (``labextension/src/widgets/pyramid.ts``); both follow
-this text and the rule of :mod:`jupyter_amltrain.agent.telemetry.reduce`. A bucket holds up to `width` ticks. A tick
+The page does the same with its ticks (``labextension/src/widgets/pyramid.ts``); both follow
+this description and :mod:`jupyter_amltrain.agent.telemetry.reduce`. A bucket holds up to `width` ticks. A tick
 that does not fit into the last bucket opens a new one; when all are used, neighbors are merged (minimum
-of the minima, maximum of the maxima, mean weighted by the values behind it) and the width doubles. So a
-tick costs O(columns) whatever the length of the run, and no spike is lost.
+of the minima, maximum of the maxima, mean weighted by its number of values) and the width doubles. A
+tick costs O(columns) for any length of the run, and no spike is lost.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     Float32 = NDArray[np.float32]
     Float64 = NDArray[np.float64]
 
-#: Buckets that a history has at most; even.
+#: Maximum buckets of a history; even.
 BUCKETS = 1024
 
 
 class Pyramid:
-    """Least, mean and most of every column in at most `buckets` stretches of time.
+    """Minimum, mean and maximum of every column in at most `buckets` intervals of time.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Pyramid:
     t
         float64 ``(buckets,)``: unix seconds of each bucket's first tick.
     values
-        float32 ``(3, columns, buckets)``: least, mean, most; NaN where nothing is known.
+        float32 ``(3, columns, buckets)``: minimum, mean, maximum; NaN if unknown.
     count
         Buckets in use.
     width
@@ -48,7 +48,7 @@ class Pyramid:
         import numpy as np
 
         self.t: Float64 = np.zeros(buckets)
-        # A bucket's values lie together: a tick touches one bucket.
+        # The values of a bucket are contiguous, because a tick changes one bucket.
         self.values: Float32 = np.full((buckets, 3, columns), np.nan, np.float32).transpose(1, 2, 0)
         self._weights: Float32 = np.zeros((buckets, columns), np.float32).T
         self.count, self.width, self.filled = 0, 1, 0
@@ -76,7 +76,7 @@ class Pyramid:
             at += take
 
     def add_block(self, t: float, ticks: int, low: Float32, mean: Float32, high: Float32) -> None:
-        """Add what `ticks` ticks from time `t` on were, as one piece that is not cut again."""
+        """Add the aggregate of `ticks` ticks from time `t` on as one piece."""
         import numpy as np
 
         while self.width < ticks:
@@ -97,9 +97,9 @@ class Pyramid:
                 return
         k = self.count - 1
         self.filled += ticks
-        least, middle, most, weights = *self.values[:, :, k], self._weights[:, k]
-        np.fmin(least, low, out=least)
-        np.fmax(most, high, out=most)
+        minimum, middle, maximum, weights = *self.values[:, :, k], self._weights[:, k]
+        np.fmin(minimum, low, out=minimum)
+        np.fmax(maximum, high, out=maximum)
         if known.all() and weights.all():
             middle[:] = (middle * weights + mean * known) / (weights + known)
         else:
@@ -107,7 +107,7 @@ class Pyramid:
         weights += known
 
     def _merge(self) -> None:
-        """Make one bucket of each two neighbours."""
+        """Merge each pair of adjacent buckets."""
         import numpy as np
 
         n = self.count
@@ -136,10 +136,10 @@ class Pyramid:
 
 
 def known_mean(rows: Float32) -> Float32:
-    """Mean of each column's known values; NaN where there is none.
+    """Mean of each column's known values; NaN without any.
 
-    ``np.nanmean`` warns of such a column. To silence it would change the filters of the
-    whole process under a cell that runs.
+    ``np.nanmean`` warns about empty columns, and silencing it would change the warning filters of
+    the whole process while a cell runs.
     """
     import numpy as np
 
@@ -150,7 +150,7 @@ def known_mean(rows: Float32) -> Float32:
 
 
 def known_mean_at(values: Float32, starts: NDArray[np.int64]) -> Float32:
-    """Mean of the known values of each row in the stretches that begin at `starts`: ``(rows, stretches)``."""
+    """Mean of the known values of each row in the intervals that begin at `starts`: ``(rows, intervals)``."""
     import numpy as np
 
     known = ~np.isnan(values)
@@ -162,7 +162,7 @@ def known_mean_at(values: Float32, starts: NDArray[np.int64]) -> Float32:
 def _mean(a: Float32, weight_a: Any, b: Float32, weight_b: Any) -> Float32:
     import numpy as np
 
-    with np.errstate(invalid="ignore", divide="ignore"):  # of nothing: 0 / 0 is NaN
-        found = np.where(weight_a > 0, a, 0) * weight_a + np.where(weight_b > 0, b, 0) * weight_b
-        mean: Float32 = (found / (weight_a + weight_b)).astype(np.float32)
+    with np.errstate(invalid="ignore", divide="ignore"):  # without values 0 / 0 is NaN
+        total = np.where(weight_a > 0, a, 0) * weight_a + np.where(weight_b > 0, b, 0) * weight_b
+        mean: Float32 = (total / (weight_a + weight_b)).astype(np.float32)
     return mean

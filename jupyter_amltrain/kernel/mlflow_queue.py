@@ -1,6 +1,6 @@
-"""The queue of MLflow imports: ended runs become records of their project's store.
+"""Queue of MLflow imports, which copy ended runs into their project's store.
 
-The work is done by the one worker process; here is only who waits for what.
+A single worker process does the imports; this module only queues them.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from jupyter_amltrain.tracking.worker import Worker
 
 log = logging.getLogger(__name__)
 
-#: A model of many gigabytes is copied file by file (seconds).
+#: Long enough to copy a model of many gigabytes file by file.
 WORKER_TIMEOUT_S = 6 * 3600.0
 PICTURE_REQUEST_TIMEOUT_S = 60.0
-#: A failed import is tried again when somebody looks at the run after this (seconds).
+#: A failed import is retried when the run is viewed after this time.
 IMPORT_RETRY_S = 300.0
 
 
 class MlflowImportQueue:
-    """Imports one run after the other; a run that was imported once stays so.
+    """Imports one run after the other, each run once.
 
     Parameters
     ----------
-    told
+    on_imported
         Called on the loop with a handle and ``imported``, ``direct`` or ``failed: <why>``.
     local_copy
-        Gives the path on this machine of a run's folder, or ``None``: the worker reads files.
+        Returns the local path of a run's folder, which the worker reads, or ``None``.
     """
 
     def __init__(
         self,
         loop: LoopThread,
         root: StateRoot,
-        told: Callable[[RunHandle, str], None],
+        on_imported: Callable[[RunHandle, str], None],
         local_copy: Callable[[Run], Awaitable[str | None]],
     ) -> None:
-        self._loop, self._root, self._told, self._local_copy = loop, root, told, local_copy
+        self._loop, self._root, self._on_imported, self._local_copy = loop, root, on_imported, local_copy
         self._worker: Worker | None = None
         self._waiting: dict[RunHandle, Run] = {}
         self._current: RunHandle | None = None
         self._tried: dict[RunHandle, float] = {}
         self._closed = False
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._warmed = False
 
     @property
     def worker(self) -> Worker:
-        """The worker process' client, made at first use."""
+        """Client of the worker process, created at first use."""
         self._loop.check()
         if self._worker is None:
             self._worker = Worker(self._root)
@@ -77,12 +77,12 @@ class MlflowImportQueue:
             log.info("%s", error)
 
     def ask(self, run: Run, now: bool = False) -> bool:
-        """Note that `run` has to be imported; False when that is done or under way, or it belongs to no project.
+        """Queue the import of `run`; return False if it is imported, queued or without a project.
 
         Parameters
         ----------
         now
-            Try again also right after a failure.
+            Retry immediately after a failure.
         """
         failed = run.tracking.startswith("failed")
         rest = time.monotonic() - self._tried.get(run.handle, -IMPORT_RETRY_S)
@@ -96,8 +96,8 @@ class MlflowImportQueue:
         return True
 
     async def run(self, handle: RunHandle) -> None:
-        """Import a run that waits for it now; nothing happens where its files are gone."""
-        async with self._one:
+        """Import a queued run now; does nothing if its files no longer exist."""
+        async with self._lock:
             if self._ending() or handle not in self._waiting:
                 return
             self._current = handle
@@ -107,8 +107,8 @@ class MlflowImportQueue:
                 if payload is None:
                     self._waiting.pop(handle, None)
                     return
-                answer = await self.worker.request("import_run", payload, timeout=WORKER_TIMEOUT_S)
-                state = str(answer.get("state", "imported"))
+                reply = await self.worker.request("import_run", payload, timeout=WORKER_TIMEOUT_S)
+                state = str(reply.get("state", "imported"))
             except AmlTrainError as error:
                 if self._ending():
                     return
@@ -117,31 +117,31 @@ class MlflowImportQueue:
             finally:
                 self._current = None
             self._waiting.pop(handle, None)
-        self._told(handle, state)
+        self._on_imported(handle, state)
 
     async def _payload(self, run: Run) -> dict[str, str] | None:
-        """The worker's request to import a run; ``None`` where its files are gone."""
+        """Return the worker's request to import a run; ``None`` if its files no longer exist."""
         folder = await self._local_copy(run)
         return None if folder is None else {"run_dir": folder, "project": run.project, "handle": run.handle}
 
     async def model_request(self, run: Run) -> dict[str, str]:
-        """The part of a worker's request that says where the files of a run are.
+        """Return the part of a worker's request that locates the files of a run.
 
         Raises
         ------
         CommandError
-            It has none.
+            The run has no files.
         """
         payload = await self._payload(run) if run.folder else None
         if payload is None:
-            raise CommandError(f"{run.handle} left no files.", hint="%aml_runs show tells what is known of it.")
+            raise CommandError(f"{run.handle} has no files.", hint=f"For its details: %aml_runs show {run.handle}")
         return payload
 
     def _ending(self) -> bool:
         return self._closed
 
     async def picture(self, record: RunRecord) -> Picture | None:
-        """The record drawn by the worker; ``None`` when it cannot."""
+        """Return a picture of the record, drawn by the worker; ``None`` if that fails."""
         try:
             payload = {"record": msgspec.to_builtins(record)}
             drawn = await self.worker.request("picture", payload, timeout=PICTURE_REQUEST_TIMEOUT_S)
@@ -151,7 +151,7 @@ class MlflowImportQueue:
         return msgspec.convert(drawn, Picture)
 
     async def close(self) -> None:
-        """Let go of the worker; it does what it was asked for and ends by itself."""
+        """Close the connection to the worker, which finishes its requests and exits."""
         self._closed = True
         waiting = [await self._payload(run) for handle, run in self._waiting.items() if handle != self._current]
         last = [("import_run", payload) for payload in waiting if payload is not None]

@@ -1,6 +1,6 @@
-"""Models of runs: registered, listed, fetched; in the project's MLflow store or in an Azure ML workspace.
+"""Register, list and download models, in the project's MLflow store or in an Azure ML workspace.
 
-Where a run is says which: what ran on Azure is registered in its workspace, all else with the project.
+Models of runs on Azure are registered in their workspace, all others in the project's store.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from jupyter_amltrain.state_dir import StateRoot
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
 
-#: What a model can be; MLflow and Azure ML know the same words.
+#: Types of models, with the names that MLflow and Azure ML share.
 TYPES = ("custom_model", "mlflow_model")
-#: The project's registry, where a workspace could be named.
+#: Name of the project's registry, used in registry_name of a workspace.
 HERE = "local"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
@@ -38,15 +38,15 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     type
-        One of :data:`TYPES`, or another word of the service; empty where it is not known.
+        One of :data:`TYPES`, or another type of the service; empty if unknown.
     run
-        Handle of the run that made it, or the job's name; empty where it is not known.
+        Handle of the run that created the model, or the job's name; empty if unknown.
     path
-        Where its files are.
+        Location of its files.
     created
-        Unix seconds; 0 where it is not known.
+        Unix seconds; 0 if unknown.
     workspace
-        Of a model just registered: what ``--workspace`` needs to find it, whatever target is in use.
+        After a registration: the value of ``--workspace`` that finds the model with any current target.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that has been copied: into which folder, how many files and bytes."""
+    """A downloaded model: its folder, number of files and bytes."""
 
     name: str
     version: str
@@ -71,32 +71,32 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_name(name: str) -> str:
-    """`name`, which MLflow and Azure ML both take.
+    """Return `name` if both MLflow and Azure ML accept it.
 
     Raises
     ------
     CommandError
-        They do not.
+        The name is not valid.
     """
     if not _NAME.fullmatch(name):
         near = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:60] or "digits"
         raise CommandError(
-            f"{name[:80]!r} is no name for a model: it has letters, digits, '.', '_' and '-' (at most 255).",
+            f"{name[:80]!r} is not a valid model name. Use letters, digits, '.', '_' and '-' (at most 255).",
             hint=f"Try: {near}",
         )
     return name
 
 
 def name_and_version(text: str) -> tuple[str, str]:
-    """``NAME``, ``NAME:3`` or ``NAME@latest``; no version is the newest."""
+    """Parse ``NAME``, ``NAME:3`` or ``NAME@latest``; an empty version means the newest."""
     name, _, version = text.removesuffix("@latest").partition(":")
     if version and not _NAME.fullmatch(version):
-        raise CommandError(f"{text[:80]!r}: {version[:40]!r} is no version.", hint=f"Try: {checked_name(name)}:1")
+        raise CommandError(f"{text[:80]!r}: {version[:40]!r} is not a version.", hint=f"Try: {checked_name(name)}:1")
     return checked_name(name), version
 
 
 class Models:
-    """Uses the registry that a run or a name belongs to. Loop thread only."""
+    """Access to the model registries. Loop thread only."""
 
     def __init__(self, loop: LoopThread, root: StateRoot, imports: MlflowImportQueue, targets: TargetFile) -> None:
         self._loop, self._root, self._imports, self._targets = loop, root, imports, targets
@@ -112,49 +112,49 @@ class Models:
         tags: Mapping[str, str] | None = None,
         progress: Progress | None = None,
     ) -> ModelRow:
-        """Register what an ended run left.
+        """Register a model of an ended run.
 
         Parameters
         ----------
         path
-            Within the run, ``outputs/model``; empty takes the only model that it left.
+            Path within the run, such as ``outputs/model``; empty uses the run's only model.
         type
-            One of :data:`TYPES`; empty: an MLflow model where there is an ``MLmodel`` file.
+            One of :data:`TYPES`; empty: an MLflow model if there is an ``MLmodel`` file.
 
         Raises
         ------
         CommandError
-            The run has not ended, or left no such thing.
+            The run has not ended, or has no such model.
         """
-        wish = {"name": checked_name(name), "path": path, "kind": _type(type), "description": description}
+        fields = {"name": checked_name(name), "path": path, "kind": _type(type), "description": description}
         if not run.status.state.terminal:
             raise CommandError(f"{run.handle} has not ended.", hint=f"First: %aml_runs wait {run.handle}")
-        marks = {str(key): str(value) for key, value in (tags or {}).items()}
+        tag_values = {str(key): str(value) for key, value in (tags or {}).items()}
         workspace = _workspace_of(self._targets.get(run.target))
         if workspace is None:
-            payload = {**wish, "tags": marks, **await self._imports.model_request(run)}
-            found = await self._imports.worker.request("model_register", payload, timeout=WORKER_TIMEOUT_S)
+            payload = {**fields, "tags": tag_values, **await self._imports.model_request(run)}
+            reply = await self._imports.worker.request("model_register", payload, timeout=WORKER_TIMEOUT_S)
             registry = HERE if self._workspaces().all() else ""
         else:
             registry = self._facts(workspace)
-            payload = {**wish, "tags": marks, "workspace": registry, "job": run.run_id}
-            found = await self._azure("models.register", payload, progress)
-        return msgspec.convert({"run": run.handle, **found, "workspace": registry}, ModelRow)
+            payload = {**fields, "tags": tag_values, "workspace": registry, "job": run.run_id}
+            reply = await self._azure("models.register", payload, progress)
+        return msgspec.convert({"run": run.handle, **reply, "workspace": registry}, ModelRow)
 
     async def list(self, project: str, workspace: str = "") -> list[ModelRow]:
-        """Every version of every model, by name and newest first.
+        """Return all versions of all models, by name and newest first.
 
         Parameters
         ----------
         workspace
-            A connected workspace, or ``local`` for the project's; empty: where the target in use is.
+            A connected workspace, or ``local`` for the project's registry; empty: the one of the current target.
         """
-        place = self._place(workspace)
-        if place is None:
-            found = await self._imports.worker.request("model_list", {"project": project}, timeout=WORKER_TIMEOUT_S)
+        registry_name = self._registry(workspace)
+        if registry_name is None:
+            reply = await self._imports.worker.request("model_list", {"project": project}, timeout=WORKER_TIMEOUT_S)
         else:
-            found = await self._azure("models.list", {"workspace": place}, None)
-        return msgspec.convert(found, list[ModelRow])
+            reply = await self._azure("models.list", {"workspace": registry_name}, None)
+        return msgspec.convert(reply, list[ModelRow])
 
     async def download(
         self,
@@ -166,7 +166,7 @@ class Models:
         workspace: str = "",
         progress: Progress | None = None,
     ) -> Fetched:
-        """Copy a model into a folder that is not there yet, or empty.
+        """Download a model into a new or empty folder.
 
         Parameters
         ----------
@@ -176,37 +176,37 @@ class Models:
         Raises
         ------
         UnknownModel
-            There is none of that name and version.
+            No model has this name and version.
         CommandError
-            There is something in the folder.
+            The folder is not empty.
         """
         checked_name(name)
-        place = self._place(workspace)
-        if not version and not to:  # the folder's name holds the version
+        registry_name = self._registry(workspace)
+        if not version and not to:  # the folder's name contains the version
             rows = await self.list(project, workspace)
             version = next((row.version for row in rows if row.name == name), "")
         folder = await self._loop.offload(_folder, to or (f"{name}-{version}" if version else name))
         payload = {"name": name, "version": version, "folder": folder}
-        if place is None:
+        if registry_name is None:
             payload["project"] = project
-            found = await self._imports.worker.request("model_download", payload, timeout=WORKER_TIMEOUT_S)
+            reply = await self._imports.worker.request("model_download", payload, timeout=WORKER_TIMEOUT_S)
         else:
-            found = await self._azure("models.download", {**payload, "workspace": place}, progress)
-        return msgspec.convert(found, Fetched)
+            reply = await self._azure("models.download", {**payload, "workspace": registry_name}, progress)
+        return msgspec.convert(reply, Fetched)
 
     async def _azure(self, op: str, payload: dict[str, Any], progress: Progress | None) -> Any:
         from jupyter_amltrain.backends.azureml.client import client_of
 
         return await client_of(self._loop, self._root).request(op, payload, progress=progress, timeout=600.0)
 
-    def _place(self, workspace: str) -> str | None:
-        """Name of the workspace that is meant; ``None`` for the project's registry."""
+    def _registry(self, workspace: str) -> str | None:
+        """Resolve the name of a workspace; ``None`` for the project's registry."""
         if workspace == HERE:
             return None
         if workspace:
             return self._facts(workspace)
-        found = _workspace_of(self._targets.get(self._targets.current))
-        return None if found is None else self._facts(found)
+        reply = _workspace_of(self._targets.get(self._targets.current))
+        return None if reply is None else self._facts(reply)
 
     def _facts(self, workspace: str) -> str:
         return self._workspaces().get(workspace).name
@@ -226,23 +226,23 @@ def _workspace_of(target: ComputeTarget) -> str | None:
 
 def _type(text: str) -> str:
     if text and text not in TYPES:
-        raise CommandError(f"--type {text[:80]!r}: it is {' or '.join(TYPES)}.", hint=f"Try: --type {TYPES[0]}")
+        raise CommandError(f"--type {text[:80]!r}: expected {' or '.join(TYPES)}.", hint=f"Try: --type {TYPES[0]}")
     return text
 
 
 def _folder(text: str) -> str:
-    """The absolute path of a folder that nothing is in.
+    """Return the absolute path of a new or empty folder.
 
     Raises
     ------
     CommandError
-        Something is.
+        The folder is not empty.
     """
     path = Path(text).expanduser().absolute()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise CommandError(
-            f"{text} is there already, and nothing is overwritten.", hint="Name another folder: --to FOLDER"
-        )
+        raise CommandError(f"{text} already exists and is not empty.", hint="Choose another folder: --to FOLDER")
     if not path.parent.is_dir():
-        raise CommandError(f"There is no folder {path.parent}.", hint="Make it, or name another: --to FOLDER")
+        raise CommandError(
+            f"The folder {path.parent} does not exist.", hint="Create it, or choose another: --to FOLDER"
+        )
     return str(path)

@@ -1,8 +1,8 @@
-"""Monitors: targets that are sampled without a run. Loop thread only.
+"""Monitors sample targets without a run. Loop thread only.
 
-A monitor looks like a run that never ends: an entry with telemetry and nothing else, so
-that records, charts and dashboards need not know the difference. The target's sampler ends
-by itself when nobody keeps it alive, so a kernel that dies leaves nothing behind.
+A monitor looks like a run that never ends: an entry that has only telemetry, so that records,
+charts and dashboards handle both alike. The target's sampler stops without keep-alive
+requests, so a kernel that dies leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from jupyter_amltrain.text import new_run_id
 
 log = logging.getLogger(__name__)
 
-#: The target is told this often that somebody still looks (seconds; it waits for 30).
+#: Interval of the keep-alive requests; the target's sampler stops 30 s after the last one.
 KEEP_ALIVE_INTERVAL_S = 8.0
-#: A monitor that nobody has looked at for so long is closed (seconds).
+#: Time without viewers after which a monitor is closed.
 FORGET_AFTER_S = 600.0
-#: Ended monitors whose charts can still be asked for.
+#: Maximum ended monitors whose charts are renewed_at.
 MAX_ENDED_MONITORS = 8
-#: Seconds between frames of a monitor's record: its charts have their own way.
+#: Seconds between frames of a monitor's record; live charts are updated separately.
 FRAME_INTERVAL_S = 10.0
 
 
@@ -52,7 +52,7 @@ class Monitors:
     Parameters
     ----------
     backend
-        Gives the backend of a target.
+        Returns the backend of a target.
     """
 
     def __init__(self, loop: LoopThread, backend: Callable[[str], Backend]) -> None:
@@ -60,14 +60,14 @@ class Monitors:
         self._all: dict[str, _Watch] = {}
 
     async def open(self, target: str, gpus: Sequence[int] | None, period: float) -> str:
-        """Begin to sample `target` every `period` seconds; returns the monitor's handle.
+        """Start to sample `target` every `period` seconds, and return the monitor's handle.
 
         Raises
         ------
         CommandError
-            There is no such GPU, or the target cannot be monitored.
+            The GPU does not exist, or the target cannot be monitored.
         TargetUnreachable
-            It does not answer.
+            The target does not answer.
         """
         self._loop.check()
         backend = self._backend(target)
@@ -90,12 +90,12 @@ class Monitors:
         return run.handle
 
     def entry(self, handle: str) -> Entry | None:
-        """The entry of a monitor, if `handle` is one of this kernel's."""
+        """Return the entry of a monitor of this kernel, or ``None``."""
         watch = self._all.get(handle)
         return None if watch is None else watch.entry
 
     def running(self, target: str) -> str:
-        """Handle of a monitor of all GPUs of `target`, at least once a second; empty when there is none."""
+        """Return the handle of a monitor of all GPUs of `target` with a period of at most 1 s, or an empty string."""
         for handle, watch in self._all.items():
             whole = watch.gpus is None and watch.period <= 1.0
             if whole and watch.entry.run.target == target and not watch.stopped.is_set():
@@ -103,7 +103,7 @@ class Monitors:
         return ""
 
     def shown(self, handle: str, more: int) -> bool:
-        """Somebody looks at a monitor (1) or has stopped to (-1); whether it is one."""
+        """Add (1) or remove (-1) a viewer of a monitor; return whether `handle` is a monitor."""
         watch = self._all.get(handle)
         if watch is not None:
             watch.entry.lookers += more
@@ -114,7 +114,7 @@ class Monitors:
         entry, backend = watch.entry, watch.backend
         name = entry.run.run_id
         changes = backend.changes()
-        kept = time.monotonic()
+        renewed_at = time.monotonic()
         try:
             while not watch.stopped.is_set():
                 now = time.monotonic()
@@ -123,11 +123,11 @@ class Monitors:
                 elif now - watch.seen > FORGET_AFTER_S:
                     break
                 try:
-                    if now - kept > KEEP_ALIVE_INTERVAL_S:
+                    if now - renewed_at > KEEP_ALIVE_INTERVAL_S:
                         await backend.monitor(name, watch.gpus, watch.period)
-                        kept = now
-                        # We may have slept (a cell that keeps the interpreter, a stopped container) until it
-                        # had given us up: then this has started another.
+                        renewed_at = now
+                        # This process may have been paused (a cell that holds the interpreter, a stopped container)
+                        # until the sampler stopped: then this request has started another sampler.
                         await read_anew(backend, MONITORS + name, entry.telemetry.node(0))
                     if await read_ticks(backend, MONITORS + name, entry):
                         watch.sampled.set()
@@ -163,38 +163,38 @@ class Monitors:
         except TargetUnreachable:  # it ends by itself
             pass
 
-    async def watch(self, handle: str, paint: FrameCallback) -> None:
-        """Call `paint` with the record now, from time to time, and at the end."""
+    async def watch(self, handle: str, on_frame: FrameCallback) -> None:
+        """Call `on_frame` with the record now, periodically, and at the end."""
         watch = self._all.get(handle)
         if watch is None:
             raise UnknownRun(f"No monitor {handle!r} in this kernel.", hint="Start one: %aml_monitor")
         while True:
             record = record_of(watch.entry)
-            paint(record, None)
+            on_frame(record, None)
             if record.done:
                 return
-            # The first frames come soon, so that a saved notebook shows something.
+            # The first frames come quickly, so that a saved notebook shows something.
             pause = FRAME_INTERVAL_S if watch.entry.telemetry.node(0).ticks > 3 else 1.0
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(watch.ended.wait(), pause)
 
     async def first_sample(self, handle: str, patience: float) -> None:
-        """Wait for the first sample of a monitor, `patience` seconds at most."""
+        """Wait up to `patience` seconds for the first sample of a monitor."""
         watch = self._all.get(handle)
         if watch is not None:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(watch.sampled.wait(), patience)
 
     async def close_of(self, target: str) -> None:
-        """End those of a target that is gone."""
+        """Close the monitors of a removed target."""
         for handle, watch in list(self._all.items()):
             if watch.entry.run.target == target:
                 with contextlib.suppress(AmlTrainError):  # it ends by itself
                     await self.close(handle)
 
     async def close_all(self) -> None:
-        """End all of them, at the same time: whoever closes us does not wait for long."""
-        found = await asyncio.gather(*(self.close(handle) for handle in list(self._all)), return_exceptions=True)
-        for error in found:
+        """Close all monitors concurrently, so that closing the kernel is quick."""
+        results = await asyncio.gather(*(self.close(handle) for handle in list(self._all)), return_exceptions=True)
+        for error in results:
             if isinstance(error, Exception):
                 log.warning("closing monitors: %s", error)

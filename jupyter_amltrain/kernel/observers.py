@@ -1,4 +1,4 @@
-"""Observers of runs: their frames, and the promise that an end was drawn."""
+"""Observers of runs: the frames of a run, and waiting until its end is drawn."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from jupyter_amltrain.loop import Pace
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle
 
-#: Frames that may come at once after a quiet time.
+#: Maximum frames without a pause after a quiet time.
 MAX_FRAME_BURST = 6
 
-#: A record goes out whole: a large one goes out less often, at most so many bytes a second.
+#: Maximum rate of record data: each frame has the whole record, so large records are sent less often.
 FRAME_BYTES_PER_S = 40_000
 
 
 async def frames(
     store: RunStore, handle: RunHandle, rate: float = 2.0, linger: float = 120.0
 ) -> AsyncIterator[RunRecord]:
-    """Records of a run: one now, one after every change, the last one when all is said.
+    """Yield records of a run: one now, one after every change, and a last one after its end.
 
     Parameters
     ----------
     rate
-        Frames a second at most, on average; a few after a quiet time come at once, so
-        that the first line of a log is not held back. The end is always drawn at once.
+        Maximum average frames per second; after a quiet time a few frames are not delayed, so
+        that the first line of a log appears immediately. The end is never delayed.
     linger
-        Seconds to go on after the end, for the news that the MLflow record is written.
+        Seconds to continue after the end, until the MLflow record is written.
     """
     changed = asyncio.Event()
 
-    def tell(run: Run) -> None:
+    def on_change(run: Run) -> None:
         if run.handle == handle:
             changed.set()
 
-    stop = store.subscribe(tell)
+    stop = store.subscribe(on_change)
     ended = 0.0
     pace = Pace(rate, MAX_FRAME_BURST)
     try:
@@ -53,7 +53,7 @@ async def frames(
                 return
             record = record_of(entry)
             yield record
-            rested = time.monotonic() + len(msgspec.json.encode(record)) / FRAME_BYTES_PER_S
+            next_frame_at = time.monotonic() + len(msgspec.json.encode(record)) / FRAME_BYTES_PER_S
             if record.done:
                 ended = ended or time.monotonic()
                 left = linger - (time.monotonic() - ended)
@@ -66,7 +66,7 @@ async def frames(
                 continue
             await changed.wait()
             while not _ended(store, handle):
-                pause = rested - time.monotonic()
+                pause = next_frame_at - time.monotonic()
                 if pause <= 0 and (pause := pace.wait()) == 0:
                     break
                 await asyncio.sleep(min(pause, 0.05))
@@ -81,10 +81,10 @@ def _ended(store: RunStore, handle: RunHandle) -> bool:
 
 log = logging.getLogger(__name__)
 
-#: A run of this length has earned its picture before the waiting for it ends (seconds).
+#: Minimum duration of a run for which waiting includes its picture.
 LONG_RUN_S = 5.0
 
-#: How long an end waits for being drawn (seconds).
+#: Maximum wait for the end of a run to be drawn.
 PICTURE_TIMEOUT_S = 3.0
 
 
@@ -100,7 +100,7 @@ FrameCallback = Callable[[RunRecord, "Picture | None"], None]
 
 
 class _Observer:
-    """Has drawn the end of its run; has drawn the picture too, or there is none."""
+    """Events of an observer: the end of its run was drawn; the picture was drawn or does not exist."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
@@ -108,55 +108,55 @@ class _Observer:
 
 
 class RunObservers:
-    """Everybody who watches a run, by its handle.
+    """Observers of runs, by handle.
 
     Parameters
     ----------
     picture
-        Draws a record; ``None`` when it cannot.
+        Draws a record; returns ``None`` if that fails.
     """
 
     def __init__(self, store: RunStore, picture: Callable[[RunRecord], Awaitable[Picture | None]]) -> None:
         self._store, self._picture = store, picture
-        self._painters: dict[RunHandle, set[_Observer]] = {}
+        self._observers: dict[RunHandle, set[_Observer]] = {}
 
-    async def watch(self, handle: RunHandle, paint: FrameCallback, rate: float) -> None:
-        """Call `paint(record, picture)` for every frame of a run until all is said of it."""
-        painter = _Observer()
-        self._painters.setdefault(handle, set()).add(painter)
+    async def watch(self, handle: RunHandle, on_frame: FrameCallback, rate: float) -> None:
+        """Call `on_frame(record, picture)` for every frame of a run until its last one."""
+        observer = _Observer()
+        self._observers.setdefault(handle, set()).add(observer)
         try:
-            await self._draw(handle, paint, rate, painter)
+            await self._draw(handle, on_frame, rate, observer)
         except Exception:
             log.exception("watching %s ended", handle)
             raise
         finally:
-            painter.ended.set()
-            painter.drawn.set()
-            self._painters[handle].discard(painter)
-            if not self._painters[handle]:
-                del self._painters[handle]
+            observer.ended.set()
+            observer.drawn.set()
+            self._observers[handle].discard(observer)
+            if not self._observers[handle]:
+                del self._observers[handle]
 
-    async def _draw(self, handle: RunHandle, paint: FrameCallback, rate: float, painter: _Observer) -> None:
+    async def _draw(self, handle: RunHandle, on_frame: FrameCallback, rate: float, observer: _Observer) -> None:
         picture: Picture | None = None
         async for record in frames(self._store, handle, rate):
-            paint(record, picture)
-            if record.done and not painter.ended.is_set():
-                painter.ended.set()
+            on_frame(record, picture)
+            if record.done and not observer.ended.is_set():
+                observer.ended.set()
                 picture = await self._picture(record)
                 entry = self._store.get(handle)
                 if picture is not None and entry is not None:
-                    paint(record_of(entry), picture)
-                painter.drawn.set()
+                    on_frame(record_of(entry), picture)
+                observer.drawn.set()
 
     async def painted(self, run: Run) -> None:
-        """Wait until who watches `run` has drawn its end and, after a long run, its picture.
+        """Wait until the observers of `run` have drawn its end and, after a long run, its picture.
 
-        A cell that waited for its run must not be over before its output is right: what
-        executes notebooks without a page reads no further.
+        A cell that waits for its run must not end before its output is complete, because tools that
+        execute notebooks without a page read no later output.
         """
         long = sum(phase.seconds or 0.0 for phase in run.status.phases) > LONG_RUN_S
-        for painter in list(self._painters.get(run.handle, ())):
+        for observer in list(self._observers.get(run.handle, ())):
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(painter.ended.wait(), PICTURE_TIMEOUT_S)
+                await asyncio.wait_for(observer.ended.wait(), PICTURE_TIMEOUT_S)
                 if long:
-                    await asyncio.wait_for(painter.drawn.wait(), PICTURE_TIMEOUT_S)
+                    await asyncio.wait_for(observer.drawn.wait(), PICTURE_TIMEOUT_S)

@@ -26,10 +26,10 @@ from jupyter_amltrain.schema.rows import Operation
 
 log = logging.getLogger(__name__)
 
-#: How long a service that is slow to report a target's state is waited for.
+#: Maximum wait for a service that is slow to report a target's state.
 STATUS_TIMEOUT_S = 0.7
 
-#: Does the work of an operation; returns what to tell the user, or ``None`` for the usual sentence.
+#: Coroutine of an operation; returns the message to show, or ``None`` for the default message.
 OperationBody = Callable[[Progress], Awaitable[str | None]]
 
 
@@ -39,13 +39,13 @@ class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     ask
-        What the user must agree to first, because it costs or loses something.
+        Prompt that the user must confirm first, because the action costs money or loses data.
     errors
-        What is wrong with the values, by field.
+        Error messages about the values, by field.
     said
-        What to tell the user.
+        Message to show.
     begun
-        An operation is under way; :meth:`Works.finished` waits for it.
+        Whether an operation was started; :meth:`TargetOperations.finished` waits for it.
     """
 
     accepted: bool = False
@@ -56,7 +56,7 @@ class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetOperations:
-    """Starts operations on targets, and records in the status cache how far each is and how it ended."""
+    """Starts operations on targets and records their progress and result in the status cache."""
 
     def __init__(self, loop: LoopThread, status: TargetStatusCache) -> None:
         self._loop, self._status = loop, status
@@ -64,35 +64,35 @@ class TargetOperations:
 
     @staticmethod
     def require_idle(entry: TargetEntry) -> None:
-        """Check that no operation is under way on a target.
+        """Check that no operation is running on a target.
 
         Raises
         ------
         CommandError
-            One is.
+            An operation is running.
         """
         if entry.busy and entry.work is not None:
             raise CommandError(
-                f"{entry.target.name!r} is being {PARTICIPLES[entry.work.verb]}; wait for the end of that first.",
-                hint="%aml_compute list shows how far it is.",
+                f"{entry.target.name!r} is being {PARTICIPLES[entry.work.verb]}; wait until that has finished.",
+                hint="%aml_compute list shows its progress.",
             )
 
-    def start(self, entry: TargetEntry, verb: str, do: OperationBody, values: Mapping[str, Any]) -> ActionResult:
+    def start(self, entry: TargetEntry, verb: str, body: OperationBody, values: Mapping[str, Any]) -> ActionResult:
         """Start an operation on an idle target.
 
         Parameters
         ----------
         values
-            What was given for it; they are named when it has finished.
+            Values of the action, which the message at its end names.
         """
         name = entry.target.name
         entry.work = Operation(verb=verb, since=time.time())
-        self._tasks[name] = self._loop.start(self._run(entry, verb, do, values), f"{verb} {name}")
+        self._tasks[name] = self._loop.start(self._run(entry, verb, body, values), f"{verb} {name}")
         self._status.notify()
         return ActionResult(accepted=True, begun=True)
 
     async def _run(
-        self, entry: TargetEntry, verb: str, do: OperationBody, values: Mapping[str, Any]
+        self, entry: TargetEntry, verb: str, body: OperationBody, values: Mapping[str, Any]
     ) -> str | Exception:
         name, work = entry.target.name, Operation(verb=verb, since=time.time())
 
@@ -101,16 +101,19 @@ class TargetOperations:
             self._status.notify()
 
         try:
-            message = await do(progress) or done_text(verb, name, values)
+            message = await body(progress) or done_text(verb, name, values)
             await self._update_status(name, verb)
-        except Exception as error:  # the end of a task: its row shows the error
-            if not isinstance(error, AmlTrainError):
+        except Exception as error:  # top of a task: the row shows the error
+            if isinstance(error, AmlTrainError):
+                failure = error
+            else:
                 log.exception("%s %s", verb, name)
-                error = AmlTrainError(f"{type(error).__name__}: {error}")
-            entry.work = msgspec.structs.replace(work, error=str(error))
+                failure = AmlTrainError(f"{type(error).__name__}: {error}")
+            entry.failure = failure.with_traceback(None)
+            entry.work = msgspec.structs.replace(work, error=str(failure))
             await self._reload()
-            self._status.notify(OperationFinished("error", failed_text(verb, name, str(error)), name))
-            return error.with_traceback(None)
+            self._status.notify(OperationFinished("error", failed_text(verb, name, failure), name))
+            return failure
         entry.work = None
         if verb == "delete":
             self._status.discard(name)
@@ -119,24 +122,24 @@ class TargetOperations:
         return message
 
     async def _update_status(self, name: str, verb: str) -> None:
-        """Let the row show what an operation has made of the target, if the service reports it in time."""
+        """Update the row after an operation, if the service reports the state in time."""
         if verb not in ("test", "delete"):
             with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):
                 await asyncio.wait_for(self._status.check_now(name), STATUS_TIMEOUT_S)
 
     async def _reload(self) -> None:
-        with contextlib.suppress(AmlTrainError):  # a state root that cannot be read is reported elsewhere
+        with contextlib.suppress(AmlTrainError):  # an unreadable state root is reported elsewhere
             await self._status.refresh()
 
     def forget_failure(self, name: str) -> None:
-        """Drop the failure of a target's last operation, so that its row shows the present state."""
+        """Drop the failure of a target's last operation, so that its row shows the current state."""
         entry = self._status.get(name)
         if entry is not None and entry.stored and entry.work is not None and entry.work.error:
             entry.work = None
             self._status.notify()
 
     def progress(self, name: str) -> str:
-        """How far the operation on a target is; empty when there is none."""
+        """Return the progress of the operation on a target; empty without one."""
         entry = self._status.get(name)
         return entry.work.detail if entry is not None and entry.work is not None else ""
 
@@ -146,7 +149,7 @@ class TargetOperations:
         Raises
         ------
         AmlTrainError
-            Why it failed.
+            The operation failed.
         """
         task = self._tasks[name]
         await asyncio.wait([task], timeout=patience)

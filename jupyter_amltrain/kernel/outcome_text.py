@@ -1,4 +1,4 @@
-"""How a run ended, as one sentence (what — where — what to type next) and as an error."""
+"""Text and exception for the end of a run: what happened, where, and what to type next."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from jupyter_amltrain.schema.run import Run, RunState, RunStatus
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _ERROR = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
-#: Python 3.13 colours tracebacks where it is told to.
+#: Python 3.13 can color its tracebacks.
 _COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 #: Lines of log that an error shows.
 TAIL_LINES = 12
 
 
 def cell_line(run: Run, log: str) -> int | None:
-    """The cell's line of the last traceback in `log`; ``None`` when there is none.
+    """Return the cell's line of the last traceback in `log`; ``None`` without a traceback.
 
-    Of the frames in the submitted script the innermost counts: there the user can act.
+    The innermost frame in the submitted script counts, because the user can change that line.
     """
     log = _COLOR_CODES.sub("", log)
     start = log.rfind("Traceback (most recent call last):")
@@ -42,7 +42,7 @@ def _is_script(file: str, name: str) -> bool:
 
 
 def last_error(log: str) -> str:
-    """The last line of the last traceback in `log`, e.g. ``ValueError: no``."""
+    """Return the last line of the last traceback in `log`, e.g. ``ValueError: no``."""
     log = _COLOR_CODES.sub("", log)
     start = log.rfind("Traceback (most recent call last):")
     if start < 0:
@@ -58,24 +58,24 @@ def _short(text: str, limit: int = 200) -> str:
 
 
 def failure_sentence(run: Run, log: str) -> str | None:
-    """One sentence for a run that failed or was lost; ``None`` for any other: nothing is wrong."""
+    """Return one sentence about a run that failed or was lost; ``None`` for any other run."""
     status, handle = run.status, run.handle
     if status.state is RunState.LOST:
-        return f"{handle} is lost: {status.detail or 'its supervisor is gone'}. Submit it again."
+        return f"{handle} is lost: {status.detail or 'its supervisor no longer exists'}. Submit it again."
     if status.state is not RunState.FAILED:
         return None
     what = status.detail or (f"exited with code {status.exit_code}" if status.exit_code is not None else "failed")
     if status.reason == "gpu-unused":
-        # The agent's sentence holds verdict and likely cause.
+        # The agent's sentence contains the finding and the likely cause.
         return f"{handle} was {what.rstrip('.')}. --require-gpu=warn lets it run."
-    # A service keeps the log where the agent in the job cannot read it: what it would have said is read here.
+    # A service keeps the log where the agent in the job cannot read it, so the cause is determined here.
     cause = status.cause or (cause_in_log(log) if status.reason in ("exit", "service") else None) or {}
     if status.reason == "exit" and (error := last_error(log)):
         line = cell_line(run, log)
-        place = f" in line {line} of the {'cell' if run.spec.cell else 'script'}" if line else ""
-        what = f"raised {_short(error)}{place}"
+        location = f" in line {line} of the {'cell' if run.spec.cell else 'script'}" if line else ""
+        what = f"raised {_short(error)}{location}"
         if cause.get("text"):
-            what = _with_cause(status, cause, error, place)
+            what = _with_cause(status, cause, error, location)
     elif cause.get("text") and not status.cause:
         what = f"{what.rstrip('.')}; {cause['text']}"
     if cause.get("action"):
@@ -84,23 +84,23 @@ def failure_sentence(run: Run, log: str) -> str | None:
 
 
 def explained(run: Run) -> Run:
-    """The run with the sentence that says how it ended."""
+    """Return the run with the sentence about its end."""
     if run.damaged or (error := failure_sentence(run, "")) == run.error:
         return run
     return msgspec.structs.replace(run, error=error)
 
 
-def _with_cause(status: RunStatus, cause: Mapping[str, str], error: str, place: str) -> str:
-    """How a run ended whose GPUs are the cause: that first, for the beginning of a sentence is read."""
+def _with_cause(status: RunStatus, cause: Mapping[str, str], error: str, location: str) -> str:
+    """Text for a failure caused by a GPU; the cause comes first, because users read the start of a sentence."""
     text = cause["text"]
-    if cause.get("kind") == "cuda-oom":  # the error itself, in better words
+    if cause.get("kind") == "cuda-oom":  # the same error, in clearer words
         head, colon, figures = text.partition(":")
-        return f"{head}{place}{colon}{figures}"
-    return f"exit code {status.exit_code}; {text} (raised {_short(error)}{place})"
+        return f"{head}{location}{colon}{figures}"
+    return f"exit code {status.exit_code}; {text} (raised {_short(error)}{location})"
 
 
 def as_error(run: Run, log: str) -> AmlTrainError | None:
-    """The exception that waiting for `run` raises; ``None`` when it completed."""
+    """Return the exception that waiting for `run` raises; ``None`` if the run completed."""
     state, text = run.status.state, run.error or failure_sentence(run, log) or ""
     if state is RunState.COMPLETED or not state.terminal:
         return None

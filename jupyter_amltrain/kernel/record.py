@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 #: Figures whose newest values the table shows, where the device has them.
 TABLE_FIGURES = tuple(column.name for column in FIGURES if column.heading)
 
-#: Series of a record and how each is written down: decimals and factor.
+#: Series of a record with their decimals and factor.
 _SERIES = {"util": (1, 1.0), "peak": (0, 1.0), "memory": (0, MIB), "power": (1, 1.0), ACTIVITY: (0, 1.0)}
 
 #: Rows of a table of minimum, mean and maximum.
 _ROWS = {MIN: 0, MAX: 2, LAST: 2}
 
-#: GPUs that are drawn as lines of their own.
+#: Maximum GPUs that are drawn as separate lines.
 LINES = 8
 
 #: Points of a series, columns of the heat map, rows of the process table.
 POINTS, HEAT_COLUMNS, PROCESSES = 150, 75, 20
 
-# nvml.h, nvmlClocksEventReasons, in words; 0x1 is a GPU that idles.
+# nvml.h, nvmlClocksEventReasons, as text; 0x1 is an idle GPU.
 _THROTTLE = {
     0x2: "app clocks",
     0x4: "power cap",
@@ -69,14 +69,14 @@ _THROTTLE_IDLE = 0x1
 
 
 def throttle_text(mask: int) -> str:
-    """What holds the clocks down, separated by commas; bits that we do not know as a number."""
+    """Return the reasons for reduced clocks, separated by commas; unknown bits as a number."""
     words = [word for bit, word in _THROTTLE.items() if mask & bit]
     rest = mask & ~(sum(_THROTTLE) | _THROTTLE_IDLE)
     return ", ".join(words + ([f"0x{rest:x}"] if rest else []))
 
 
 def gpu_record(telemetry: RunTelemetry, ended: bool) -> GpuTelemetry | None:
-    """The GPUs' part of a record; ``None`` before anything is known."""
+    """Build the GPU part of a record; ``None`` without data."""
     nodes = list(telemetry.nodes())
     if not nodes:
         return None
@@ -110,13 +110,13 @@ def gpu_record(telemetry: RunTelemetry, ended: bool) -> GpuTelemetry | None:
 
 
 def age_of(telemetry: RunTelemetry, ended: bool) -> float | None:
-    """Seconds since the newest tick; ``None`` before the first and after the run."""
+    """Return the seconds since the newest tick; ``None`` before the first and after the run."""
     last = telemetry.last_t
     return None if ended or last is None else max(0.0, round(time.time() - last, 1))
 
 
 def _source(nodes: Sequence[NodeTelemetry]) -> str:
-    if source := nodes[0].header.get("source"):  # who is no agent says what it is
+    if source := nodes[0].header.get("source"):  # other sources than the agent name themselves
         return str(source)[:80]
     period = known(nodes[0].header.get("period")) or 1.0
     return f"agent, every {period:g} s"
@@ -139,7 +139,7 @@ def _facts(node: NodeTelemetry, i: int) -> GpuSeries:
 
 
 def _table(nodes: Sequence[NodeTelemetry], field: str, begins: Any) -> Float32:
-    """``(3, GPUs of all nodes, stretches)`` of one field."""
+    """``(3, GPUs of all nodes, intervals)`` of one field."""
     import numpy as np
 
     parts = [np.full((3, 0, len(begins)), np.nan, np.float32)]
@@ -184,7 +184,7 @@ def _heat(nodes: Sequence[NodeTelemetry], labels: Sequence[tuple[int, int]]) -> 
     import numpy as np
 
     begins = grid(nodes, HEAT_COLUMNS)
-    if len(begins) > 1:  # columns of equal time
+    if len(begins) > 1:  # columns of equal duration
         last = max(node.last_t or 0.0 for node in nodes)
         begins = np.linspace(begins[0], max(last, begins[-1]), min(HEAT_COLUMNS, len(begins)), endpoint=False)
     util = _table(nodes, "util", begins)[1]
@@ -193,13 +193,13 @@ def _heat(nodes: Sequence[NodeTelemetry], labels: Sequence[tuple[int, int]]) -> 
 
 
 def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
-    found = []
+    processes = []
     for node in nodes:
         labels = {gpu.get("index"): gpu_name(gpu) for gpu in node.gpus}
         shares = [*node.shares, *[None] * len(node.processes)]
         for (index, pid, owner, memory, *name), share in zip(node.processes, shares, strict=False):
             size = known(memory)
-            found.append(
+            processes.append(
                 GpuProcess(
                     node=node.node,
                     index=int(index),
@@ -212,12 +212,12 @@ def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
                     sm=share,
                 )
             )
-    found.sort(key=lambda p: (p.owner != "mine", -(p.memory or 0)))
-    return found[:PROCESSES]
+    processes.sort(key=lambda p: (p.owner != "mine", -(p.memory or 0)))
+    return processes[:PROCESSES]
 
 
 def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
-    """Newest readings of one GPU; what the device cannot tell is ``None``."""
+    """Newest readings of one GPU; ``None`` for values that the device does not report."""
     slow = node.slow[i]
     newest = (node.ticks - 1) % len(node.t) if node.ticks else None
 
@@ -252,10 +252,10 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: Metrics drawn in an output; the others are in MLflow.
+#: Maximum metrics drawn in an output; MLflow has all of them.
 METRICS = 12
 
-# Bounds that keep a record under 200 kB whatever a script does: characters of one value,
+# Limits that keep every record under 200 kB: characters of one value,
 # bytes of all parameters (outputs, tags), characters of a metric's name and of a sentence.
 _VALUE_CHARS = 2000
 
@@ -269,8 +269,8 @@ _NOTES = 8
 
 _CHILDREN_BYTES = 50_000
 
-#: Stretches of the host's series, and GPUs that a summary lists.
-_STRETCHES, _SUMMED = 100, 64
+#: Maximum intervals of the host's series, and GPUs of a summary.
+_MAX_INTERVALS, _MAX_SUMMARY_GPUS = 100, 64
 
 
 #: Levels of lists and mappings in a value.
@@ -280,7 +280,7 @@ _TRUTH = ("verdict", "detail", "cause")
 
 
 def record_of(entry: Entry) -> RunRecord:
-    """The record of a run as it is known now."""
+    """Return the current record of a run."""
     run, status = entry.run, entry.run.status
     tail, hidden = entry.log.tail()
     done = status.state.terminal
@@ -330,20 +330,20 @@ def record_of(entry: Entry) -> RunRecord:
 
 
 def _children(entry: Entry) -> tuple[ChildRun, ...]:
-    """As many steps or trials as a record may hold."""
+    """Return the steps or trials that fit in a record."""
     size = sum(len(msgspec.json.encode(run)) for run in entry.children.runs)
     runs = entry.children.runs
     return runs if size <= _CHILDREN_BYTES else most_telling(runs, len(runs) * _CHILDREN_BYTES // size)
 
 
 def _part(entry: Entry, name: str, make: Callable[[], _T], otherwise: _T) -> _T:
-    """A part that is made of files which a job can write: whatever they hold, the rest of the record is shown."""
+    """Build a part from files that a job can write; invalid data must not hide the rest of the record."""
     try:
         return make()
     except Exception:
         if name not in entry.faults:
             entry.faults.add(name)
-            log.warning("%s of %s cannot be shown", name, entry.run.handle, exc_info=True)
+            log.warning("cannot show %s of %s", name, entry.run.handle, exc_info=True)
         return otherwise
 
 
@@ -358,12 +358,12 @@ def _metric(metric: Metric) -> MetricSeries:
 
 
 def _telemetry(telemetry: RunTelemetry, ended: bool) -> TelemetrySeries:
-    """The host of the first node; two points a stretch where its least and most differ."""
+    """Series of the first node's host; two points per interval where minimum and maximum differ."""
     nodes = list(telemetry.nodes())
     if not nodes or not nodes[0].ticks:
         return TelemetrySeries()
     node = nodes[0]
-    begins = grid([node], _STRETCHES)
+    begins = grid([node], _MAX_INTERVALS)
     names = [name for name in ("cpu", "memory") if name in node.index]
     table = on_grid(node, begins, [node.index[name] for name in names])
     t: list[float] = []
@@ -387,7 +387,7 @@ def _telemetry(telemetry: RunTelemetry, ended: bool) -> TelemetrySeries:
 
 
 def _gpu(entry: Entry, ended: bool) -> GpuTelemetry | None:
-    """The GPUs' part, made anew only when ticks came; its age grows without them."""
+    """Return the GPU part, rebuilt only after new ticks, with the current age."""
     telemetry = entry.telemetry
     key = (ended, tuple(node.seq for node in telemetry.nodes()), tuple(node.note for node in telemetry.nodes()))
     if entry.gpu_part is None or entry.gpu_part[0] != key:
@@ -397,7 +397,7 @@ def _gpu(entry: Entry, ended: bool) -> GpuTelemetry | None:
 
 
 def _summary(summaries: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Summaries of the nodes as one: GPUs of all of them, the hints, the first node's host."""
+    """Merge the summaries of the nodes: GPUs and hints of all nodes, host of the first."""
     if not summaries:
         return {}
     first = dict(summaries[min(summaries)])
@@ -406,7 +406,11 @@ def _summary(summaries: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     kept: dict[str, Any] = {
         name: known(first[name]) for name in ("seconds", "cpu_mean", "cpu_peak", "memory_peak", "cpus") if name in first
     }
-    return {**kept, "gpus": gpus[:_SUMMED], "hint": " ".join(hint for hint in hints if hint)[:_SENTENCE_CHARS]}
+    return {
+        **kept,
+        "gpus": gpus[:_MAX_SUMMARY_GPUS],
+        "hint": " ".join(hint for hint in hints if hint)[:_SENTENCE_CHARS],
+    }
 
 
 def _gpus(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -420,7 +424,7 @@ def _finite(value: float) -> float | None:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """`value` as JSON that every reader takes: ``nan`` and numbers over 64 bits as words, text as UTF-8 has it."""
+    """Convert `value` to portable JSON: ``nan`` and numbers over 64 bits as text, strings as valid UTF-8."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -437,7 +441,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def _bounded(values: Mapping[str, object]) -> dict[str, object]:
-    """The first of `values`, large ones cut, as many as a record may hold."""
+    """Return the first of `values` that fit in a record, with large ones shortened."""
     kept: dict[str, object] = {}
     left = _VALUES_BYTES
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""What views of runs need of the controller."""
+"""Interface of the controller for views of runs."""
 
 from __future__ import annotations
 

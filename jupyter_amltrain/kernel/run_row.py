@@ -1,4 +1,4 @@
-"""Entry -> :class:`~jupyter_amltrain.schema.rows.RunRow`: what a list says of a run, cheap to make again."""
+"""Entry -> :class:`~jupyter_amltrain.schema.rows.RunRow`: the list entry of a run, cheap to build."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from jupyter_amltrain.schema.run import Phase, Run, RunState
 
 log = logging.getLogger(__name__)
 
-#: Numbers of a sparkline.
+#: Maximum number of values of a sparkline.
 MAX_SPARK_POINTS = 40
-#: Parameters that a row has, and characters of each and of a sentence.
+#: Maximum parameters of a row, and characters of each value and of a sentence.
 MAX_ROW_PARAMS, MAX_VALUE_CHARS, MAX_SENTENCE_CHARS = 12, 40, 300
-#: Steps or trials that a row has.
+#: Maximum steps or trials of a row.
 MAX_ROW_CHILDREN = 20
 
 
 class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a row says of a run's streams; see :class:`RunRow`."""
+    """Summary of a run's streams for its row; see :class:`RunRow`."""
 
     metric: str = ""
     value: float | None = None
@@ -37,12 +37,12 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
-    """The row of a run as it is known now.
+    """Return the current row of a run.
 
     Parameters
     ----------
     brief
-        What its streams said when they were read for this, for an `entry` that does not hold them.
+        Summary of the streams, for an `entry` that does not hold them.
     """
     run, status = entry.run, entry.run.status
     if entry.read:
@@ -90,24 +90,27 @@ def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
 
 
 def attention(run: Run) -> str:
-    """What a person should know now, one sentence; empty when all is well."""
+    """Return one sentence about a problem that needs attention; empty without one."""
     status = run.status
     if status.state in (RunState.FAILED, RunState.LOST):
-        said = run.error or status.detail or f"{run.handle} {status.state.value}."
-        return _cut(said.splitlines()[0] if said else "", MAX_SENTENCE_CHARS)
+        message = run.error or status.detail or f"{run.handle} {status.state.value}."
+        return _cut(message.splitlines()[0] if message else "", MAX_SENTENCE_CHARS)
     if not status.state.terminal and not run.reachable:
-        return f"Target {run.target!r} is not responding; what is shown may be old."
+        return f"Target {run.target!r} is not responding. The values shown may be out of date."
     if status.truth.get("verdict") == "not used":
         detail = status.truth.get("detail", "")
-        return _cut(f"Its GPUs are not used: {detail}" if detail else "Its GPUs are not used.", MAX_SENTENCE_CHARS)
+        return _cut(
+            f"The GPUs are not used: {detail}" if detail else "The GPUs are not used.",
+            MAX_SENTENCE_CHARS,
+        )
     return ""
 
 
 def stream_summary_of(entry: Entry) -> StreamSummary:
-    """What a row says of the streams that were read so far."""
+    """Summarize the streams that were read so far."""
     name, value, newest = "", None, -math.inf
     for metric, points in entry.metrics.metrics.items():
-        if len(points.values) and points.times[-1] >= newest:  # of the same call the one that came last
+        if len(points.values) and points.times[-1] >= newest:  # of one log call the metric that was logged last
             name, value, newest = metric, points.values[-1], points.times[-1]
     children = most_telling(entry.children.runs, MAX_ROW_CHILDREN)
     return StreamSummary(
@@ -121,22 +124,26 @@ def stream_summary_of(entry: Entry) -> StreamSummary:
 
 
 def _spark(entry: Entry) -> tuple[int, ...]:
-    """The sparkline, made anew when the life of the run has grown by a part that can be seen."""
+    """Return the sparkline, recomputed when the run has grown by a visible part."""
     ticks = sum(node.ticks for node in entry.telemetry.nodes())
-    made, ended, spark = entry.spark
+    drawn_ticks, was_done, spark = entry.spark
     done = entry.run.status.state.terminal
-    if ticks < made or ticks >= made + max(1, made // (2 * MAX_SPARK_POINTS)) or (done and not ended):
+    if (
+        ticks < drawn_ticks
+        or ticks >= drawn_ticks + max(1, drawn_ticks // (2 * MAX_SPARK_POINTS))
+        or (done and not was_done)
+    ):
         try:
             spark = spark_of(entry.telemetry)
-        except Exception:  # its files are the job's to write, and the list shows all other runs, too
-            log.warning("the curve of %s cannot be shown", entry.run.handle, exc_info=True)
+        except Exception:  # a job can write anything into its files; other runs must still be listed
+            log.warning("cannot draw the sparkline of %s", entry.run.handle, exc_info=True)
             spark = ()
         entry.spark = (ticks, done, spark)
     return spark
 
 
 def spark_of(telemetry: RunTelemetry) -> tuple[int, ...]:
-    """Mean utilization of all GPUs in at most :data:`SPARK` stretches of their life; -1 for a hole."""
+    """Mean utilization of all GPUs in at most :data:`MAX_SPARK_POINTS` intervals; -1 for a gap."""
     nodes = [node for node in telemetry.nodes() if node.gpus]
     if not nodes:
         return ()

@@ -1,4 +1,4 @@
-"""The one controller of a process: made at first use, closed in time, never shared by a fork."""
+"""Controller of this process: created at first use, closed at exit, not shared with forked children."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _owner = -1
 
 
 def _after_fork() -> None:
-    """In a child: the controller, its pipes and its loop are the parent's."""
+    """Drop the controller in a forked child, because its pipes and its loop belong to the parent."""
     global _guard, _controller
     _guard, _controller = threading.Lock(), None
 
@@ -28,22 +28,22 @@ if hasattr(os, "register_at_fork"):
 def _at_exit() -> None:
     """Close the controller when the interpreter ends, while threads still work.
 
-    `atexit` comes too late: executors have been shut down by then, and every task that
-    is alive would complain. What the standard library's own executors use comes in time.
+    `atexit` runs too late: executors are already shut down, and every live task would log an
+    error. The hook that the executors of the standard library use runs early enough.
     """
     global _at_exit_once
     if not _at_exit_once:
         _at_exit_once = True
-        import concurrent.futures.thread  # registers its own end: ours must come before it
+        import concurrent.futures.thread  # registers its own hook, which must run after this one
 
         del concurrent
         register = getattr(threading, "_register_atexit", atexit.register)
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending already
+        with contextlib.suppress(RuntimeError):  # the interpreter is already shutting down
             register(close)
 
 
 def controller() -> Controller:
-    """The one controller of this process, made at first use."""
+    """Return the controller of this process, created at first use."""
     global _controller, _owner
     with _guard:
         if _controller is None:
@@ -54,12 +54,12 @@ def controller() -> Controller:
 
 
 def existing() -> Controller | None:
-    """The controller if this process has one; never makes it."""
+    """Return the controller if this process has one, without creating it."""
     return _controller
 
 
 def close() -> None:
-    """Let go of the process' controller; runs go on. The next call makes a new one."""
+    """Close the controller; runs continue. The next use creates a new one."""
     global _controller
     with _guard:
         if _controller is not None and _owner == os.getpid():

@@ -1,4 +1,4 @@
-"""The kernel's ledger of runs: one writer (the loop), any number of subscribers."""
+"""Store of the runs that this kernel knows: one writer (the loop), any number of subscribers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 Unsubscribe = Callable[[], None]
 
-#: Removed runs that are remembered, for lists that were being read at that time.
-_REMOVED = 1000
+#: Maximum removed runs that are remembered, for lists that were being read during the removal.
+_MAX_REMOVED = 1000
 
 
 class _Streams:
-    """What arrived of a run's streams."""
+    """Data of a run's streams that was read so far."""
 
     __slots__ = ("children", "gpu_part", "log", "metrics", "offsets", "spark", "telemetry", "unreadable")
 
@@ -43,10 +43,10 @@ class _Streams:
 
 
 class Entry:
-    """One run and what arrived of its streams. Touched by the loop thread only.
+    """A run and the data of its streams. Loop thread only.
 
-    A kernel holds thousands of runs that nobody looks at: the row of a past one is decoded, and what
-    belongs to the streams is made, when it is first asked for.
+    A kernel may hold thousands of runs without viewers, so the row of a past run is decoded and the stream
+    objects are created at first use.
     """
 
     __slots__ = (
@@ -67,17 +67,17 @@ class Entry:
         self.handle, self.created = run.handle, run.created
         self._run = run
         self._streams: _Streams | None = None
-        self.log_path = ""  #: where the whole log lies; empty before it was asked for
+        self.log_path = ""  #: path of the whole log; empty before it was requested
         self.kind = "run"  #: or monitor
-        self.lookers = 0  #: how many want its streams
+        self.lookers = 0  #: number of viewers of its streams
         self.read = False  #: whether its streams were read
-        self.brief: Any = None  #: what a row says of streams that were let go of
+        self.brief: Any = None  #: summary of streams that were released
         self._faults: set[str] | None = None
         self.changed_at = time.monotonic() if now is None else now
 
     @property
     def run(self) -> Run:
-        """The run as it is known now."""
+        """Current state of the run."""
         if isinstance(self._run, PastRun):
             self._run = explained(self._run.read())
         return self._run
@@ -88,7 +88,7 @@ class Entry:
 
     @property
     def unread(self) -> bool:
-        """Whether it is an ended run of an index that nobody has looked at yet."""
+        """Whether this is an ended run of an index that was not decoded yet."""
         return isinstance(self._run, PastRun)
 
     @property
@@ -103,20 +103,20 @@ class Entry:
 
     @property
     def streams(self) -> _Streams:
-        """What arrived of its streams."""
+        """Data of its streams that was read so far."""
         if self._streams is None:
             self._streams = _Streams()
         return self._streams
 
     @property
     def faults(self) -> set[str]:
-        """Parts of its record that could not be made, each logged once."""
+        """Parts of its record that could not be built, each logged once."""
         if self._faults is None:
             self._faults = set()
         return self._faults
 
     def release(self) -> None:
-        """Forget what arrived of its streams: it can be read again."""
+        """Release the data of its streams, which can be read again."""
         self._streams, self.read = None, False
 
     @property
@@ -126,22 +126,22 @@ class Entry:
 
     @property
     def metrics(self) -> MetricLog:
-        """What the script logged."""
+        """Metrics that the script logged."""
         return self.streams.metrics
 
     @property
     def telemetry(self) -> RunTelemetry:
-        """What the samplers wrote."""
+        """Samples of its machines."""
         return self.streams.telemetry
 
     @property
     def log(self) -> LogWindow:
-        """The end of the log."""
+        """Last part of the log."""
         return self.streams.log
 
     @property
     def offsets(self) -> dict[str, int]:
-        """Bytes of each stream read so far."""
+        """Number of bytes of each stream read so far."""
         return self.streams.offsets
 
     @property
@@ -151,7 +151,7 @@ class Entry:
 
     @property
     def gpu_part(self) -> tuple[Any, GpuTelemetry | None] | None:
-        """Of the last record, and what it was made of."""
+        """GPU part of the last record, with the key of its input."""
         return self.streams.gpu_part
 
     @gpu_part.setter
@@ -160,7 +160,7 @@ class Entry:
 
     @property
     def spark(self) -> tuple[int, bool, tuple[int, ...]]:
-        """Of the last row: ticks, ended, numbers."""
+        """Sparkline of the last row: ticks, ended, values."""
         return self.streams.spark
 
     @spark.setter
@@ -169,108 +169,108 @@ class Entry:
 
 
 class RunStore:
-    """Runs by handle. :meth:`put` refuses to let time run backwards."""
+    """Runs by handle. :meth:`put` ignores states older than the stored one."""
 
     def __init__(self, loop: LoopThread) -> None:
         self._loop = loop
         self._entries: dict[RunHandle, Entry] = {}
-        self._live: dict[RunHandle, Entry] = {}  #: those of runs that have not ended
+        self._live: dict[RunHandle, Entry] = {}  #: entries of runs that have not ended
         self._subscribers: list[Callable[[Run], None]] = []
-        self._historians: list[Callable[[RunHandle], None]] = []
-        self._mourners: list[Callable[[RunHandle], None]] = []
+        self._listed_callbacks: list[Callable[[RunHandle], None]] = []
+        self._removal_callbacks: list[Callable[[RunHandle], None]] = []
         self._removed: dict[RunHandle, float] = {}  #: monotonic seconds
 
     def put(self, run: Run) -> bool:
-        """Store what was observed; returns whether anything changed."""
+        """Store an observed run; return whether anything changed."""
         self._loop.check()
         entry = self._entries.get(run.handle)
         if entry is None:
-            self._keep(Entry(run))
-            self._tell(run)
+            self._store(Entry(run))
+            self._notify(run)
             return True
         old = entry.run
         if not _follows(old.status, run.status):
             run = msgspec.structs.replace(run, status=old.status)
         elif old.cancel_requested and not run.cancel_requested and not run.status.state.terminal:
-            # Asked for stays asked for: this observation was on its way before.
+            # A requested cancellation stays set: this observation is older than the request.
             status = msgspec.structs.replace(run.status, cancel_requested=True)
             run = msgspec.structs.replace(run, status=status)
         same = msgspec.structs.replace(run, seen_at=old.seen_at) == old
         entry.run = run
-        self._keep(entry)
+        self._store(entry)
         if not same:
             entry.changed_at = time.monotonic()
-            self._tell(run)
+            self._notify(run)
         return not same
 
     def amend(self, handle: RunHandle, **changes: Any) -> bool:
-        """Change fields of a run as it is *now*: what was read before an ``await`` may be old."""
+        """Change fields of the run as stored *now*; a copy from before an ``await`` may be out of date."""
         self._loop.check()
         entry = self._entries.get(handle)
         return entry is not None and self.put(msgspec.structs.replace(entry.run, **changes))
 
     def correct(self, run: Run) -> None:
-        """Put what contradicts what was believed: a submit or a cancel whose answer did not come.
+        """Replace a run whose stored state was wrong, after a submit or cancel without an answer.
 
-        :meth:`put` would keep the older word, because states only go forward.
+        :meth:`put` would keep the stored state, because states only go forward.
         """
         self._loop.check()
         entry = self._entries[run.handle]
         entry.run, entry.changed_at = run, time.monotonic()
-        self._keep(entry)
-        self._tell(run)
+        self._store(entry)
+        self._notify(run)
 
     def put_past(self, runs: Iterable[PastRun]) -> None:
-        """Store what a target lists of its past; runs that are known already stay as they are."""
+        """Store ended runs that a target lists; known runs are not changed."""
         self._loop.check()
         now, entries = time.monotonic(), self._entries
         for run in runs:
             if run.handle not in entries:
                 entries[run.handle] = Entry(run, now)
-                for fn in self._historians:
+                for fn in self._listed_callbacks:
                     fn(run.handle)
 
     def touch(self, handle: RunHandle) -> None:
-        """Tell the subscribers that a run's streams grew."""
+        """Notify the subscribers that a run's streams grew."""
         self._loop.check()
         entry = self._entries[handle]
         entry.changed_at = time.monotonic()
-        self._tell(entry.run)
+        self._notify(entry.run)
 
     def get(self, handle: RunHandle) -> Entry | None:
-        """The entry of `handle`, if it is known here."""
+        """Return the entry of `handle`, or ``None``."""
         self._loop.check()
         return self._entries.get(handle)
 
     def remove(self, handle: RunHandle) -> None:
-        """Forget a run that was deleted on its target."""
+        """Remove a run that was deleted on its target."""
         self._loop.check()
         self._live.pop(handle, None)
         if self._entries.pop(handle, None) is not None:
             self._removed[handle] = time.monotonic()
-            for old in list(self._removed)[:-_REMOVED]:
+            for old in list(self._removed)[:-_MAX_REMOVED]:
                 del self._removed[old]
-            for fn in tuple(self._mourners):
+            for fn in tuple(self._removal_callbacks):
                 fn(handle)
 
     def removed_since(self, handle: RunHandle, moment: float) -> bool:
-        """Whether a run was removed after `moment` (monotonic seconds): what was read before may still show it."""
+        """Whether a run was removed after `moment` (monotonic seconds); older reads may still list it."""
         return self._removed.get(handle, -1.0) >= moment
 
     def entries(self) -> Iterator[Entry]:
-        """All entries, oldest first."""
+        """Return all entries, oldest first."""
         self._loop.check()
         return iter(tuple(self._entries.values()))
 
     def live(self) -> list[Entry]:
-        """Those of runs that have not ended, oldest first."""
+        """Return the entries of runs that have not ended, oldest first."""
         self._loop.check()
         return list(self._live.values())
 
     def subscribe(self, fn: Callable[[Run], None]) -> Unsubscribe:
-        """Call `fn` on the loop with every live run now and with any run on every change; never blocks.
+        """Call `fn` on the loop now for every live run, and later for each run that changes; `fn` must not block.
 
-        Ended runs of an index are no change: see :meth:`when_listed`.
+        Ended runs of an index do not count as changes: see :meth:`when_listed`.
         """
         self._loop.check()
         self._subscribers.append(fn)
@@ -279,18 +279,18 @@ class RunStore:
         return lambda: self._subscribers.remove(fn) if fn in self._subscribers else None
 
     def when_listed(self, fn: Callable[[RunHandle], None]) -> Unsubscribe:
-        """Call `fn` on the loop with every ended run that an index names; never blocks."""
+        """Call `fn` on the loop for every ended run that an index lists; `fn` must not block."""
         self._loop.check()
-        self._historians.append(fn)
-        return lambda: self._historians.remove(fn) if fn in self._historians else None
+        self._listed_callbacks.append(fn)
+        return lambda: self._listed_callbacks.remove(fn) if fn in self._listed_callbacks else None
 
     def when_gone(self, fn: Callable[[RunHandle], None]) -> Unsubscribe:
-        """Call `fn` on the loop with every run that is removed; never blocks."""
+        """Call `fn` on the loop for every run that is removed; `fn` must not block."""
         self._loop.check()
-        self._mourners.append(fn)
-        return lambda: self._mourners.remove(fn) if fn in self._mourners else None
+        self._removal_callbacks.append(fn)
+        return lambda: self._removal_callbacks.remove(fn) if fn in self._removal_callbacks else None
 
-    def _keep(self, entry: Entry) -> None:
+    def _store(self, entry: Entry) -> None:
         handle = entry.run.handle
         self._entries[handle] = entry
         if entry.run.status.state.terminal:
@@ -298,12 +298,12 @@ class RunStore:
         else:
             self._live[handle] = entry
 
-    def _tell(self, run: Run) -> None:
+    def _notify(self, run: Run) -> None:
         for fn in tuple(self._subscribers):
             try:
                 fn(run)
-            except Exception:  # a subscriber's fault must not keep the news from the others, or stop a watcher
-                log.exception("telling of %s", run.handle)
+            except Exception:  # an error of one subscriber must not affect the others or stop a watcher
+                log.exception("notifying of %s", run.handle)
 
 
 def _follows(old: RunStatus, new: RunStatus) -> bool:

@@ -1,4 +1,4 @@
-"""Streams of a run as they arrive in pieces: metrics, the end of the log."""
+"""Incremental readers of a run's streams: metrics and the end of the log."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import msgspec
 
 from jupyter_amltrain.agent.mlflow.journal import parse, well_formed
 
-#: A longer line is left out: nobody of ours writes one, and it would be kept in memory until its end (bytes).
+#: Maximum bytes of a line; longer ones are skipped, because a line is held in memory until its end.
 MAX_LINE = 16 << 20
 
 
 class Lines:
-    """Cuts a byte stream into whole lines."""
+    """Splits a byte stream into complete lines."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._too_long = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The lines that `data` completes, without empty ones."""
+        """Yield the lines that `data` completes, without empty ones."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         if self._too_long and lines:
@@ -36,12 +36,12 @@ class Lines:
                 yield line
 
     def restart(self) -> None:
-        """Forget a torn line: the next bytes come from elsewhere in the file."""
+        """Drop an incomplete line, because the next bytes are from another part of the file."""
         self._rest, self._too_long = b"", False
 
 
 def decode_line(line: bytes) -> Any:
-    """The JSON value of a line; ``None`` for what is not JSON, whatever a job wrote there."""
+    """The JSON value of a line; ``None`` if the line is not JSON."""
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -49,7 +49,7 @@ def decode_line(line: bytes) -> Any:
 
 
 def decode_object(data: bytes) -> dict[str, Any] | None:
-    """The JSON object in a whole file; ``None`` for anything else. Python's JSON: ``NaN`` is taken."""
+    """The JSON object in a whole file; ``None`` for anything else. Uses Python's JSON, which accepts ``NaN``."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -57,7 +57,7 @@ def decode_object(data: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-#: A drawn series has at most this many points.
+#: Maximum points of a drawn series.
 POINTS = 300
 
 #: Bytes of log kept in memory, and of the tail that is shown.
@@ -65,7 +65,7 @@ LOG_WINDOW = 64 * 1024
 
 LOG_TAIL = 8 * 1024
 
-#: Stands above a log that the job has emptied.
+#: Shown above a log that the job has truncated.
 LOG_RESTARTED = "[The job emptied its log. This is its new beginning.]\n"
 
 
@@ -86,7 +86,7 @@ class Metric:
 
 
 class MetricLog:
-    """The metrics that a script logged, read from the sink's journal."""
+    """Metrics and parameters that a script logged, read from the sink's journal."""
 
     def __init__(self) -> None:
         self._lines = Lines()
@@ -96,14 +96,14 @@ class MetricLog:
         self.seq = 0
 
     def feed(self, data: bytes) -> bool:
-        """Take journal bytes; returns whether a metric or parameter came."""
-        news = False
+        """Parse bytes of the journal; return whether there was a metric or parameter."""
+        changed = False
         for line in self._lines.feed(data):
-            # A job can write into the journal: what is no record is no reason to stop.
+            # A job can write into the journal, so invalid lines are skipped.
             try:
                 record = msgspec.json.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                record = parse(line)  # it takes lone surrogates, too
+                record = parse(line)  # accepts lone surrogates, too
             if not well_formed(record):
                 continue
             seq = record["seq"]
@@ -111,10 +111,10 @@ class MetricLog:
                 continue  # the sink repeats nothing; a reader that rewinds may
             self.seq = seq
             try:
-                news |= self._apply(record["op"], record["b"], record.get("a") or {})
+                changed |= self._apply(record["op"], record["b"], record.get("a") or {})
             except (TypeError, ValueError, AttributeError, OverflowError):
                 continue  # no client of MLflow sends it
-        return news
+        return changed
 
     def _apply(self, op: str | None, body: dict[str, Any], answer: dict[str, Any]) -> bool:
         if op == "init":
@@ -149,7 +149,7 @@ class MetricLog:
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    """The objects in a list; of anything else none."""
+    """Iterate over the objects in a list; empty for any other value."""
     return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
 
 
@@ -161,10 +161,10 @@ class LogWindow:
         self._lines = 0
         self._whole = True
         self.bytes = 0
-        self.restarts = 0  #: how often the job has rewritten its log
+        self.restarts = 0  #: number of times the job has rewritten its log
 
     def restart(self) -> None:
-        """Begin again at byte 0: the job has rewritten its log."""
+        """Restart at byte 0, because the job has rewritten its log."""
         self._window, self._lines, self._whole, self.bytes = b"", 0, True, 0
         self.restarts += 1
 
@@ -173,7 +173,7 @@ class LogWindow:
         return self._window[-count:] if count > 0 else b""
 
     def feed(self, data: bytes, end: int) -> None:
-        """Take `data`, which ends at byte `end` of the log; what was skipped is known by `end`."""
+        """Add `data`, which ends at byte `end` of the log; a gap before it clears the window."""
         if end - len(data) != self.bytes:
             self._whole = False
             self._window = b""
@@ -182,7 +182,7 @@ class LogWindow:
         self.bytes = end
 
     def tail(self, limit: int = LOG_TAIL) -> tuple[str, int]:
-        """The last `limit` characters as whole lines, and the lines before them (0: not counted)."""
+        """Return the last `limit` characters as whole lines, and the number of lines before them (0: unknown)."""
         text = collapse(self._window.decode("utf-8", "replace"))
         if self.restarts and self.bytes == len(self._window):
             text = LOG_RESTARTED + text
@@ -194,7 +194,7 @@ class LogWindow:
 
 
 def collapse(text: str) -> str:
-    """Keep of every line what a terminal would show: text after the last ``\\r``."""
+    """Reduce every line to what a terminal shows after carriage returns (``\\r``)."""
     if "\r" not in text:
         return text
     lines = text.split("\n")
@@ -236,14 +236,13 @@ def _extremes(values: Sequence[float], indices: Sequence[int]) -> tuple[int, int
 
 
 class Shown:
-    """Which of the values that are appended to an array are drawn.
+    """Incremental downsampling of an array that grows: the indices of the drawn values.
 
-    Extremes of whole blocks are found once, so that a frame of a long series costs what
-    came since the last one: a million points are as cheap as a thousand. Blocks grow with the
-    series: what is kept has the shape of the curve in every part of it.
+    The extremes of complete blocks are computed once, so that the cost of a frame depends only on
+    the new values. Blocks grow with the series, so that all parts of the curve keep their shape.
     """
 
-    #: Values of the first blocks, and the most that are kept of whole blocks.
+    #: Size of the first blocks, and maximum indices kept of complete blocks.
     FIRST_BLOCK = 4
     MAX_KEPT = 2048
 
@@ -254,20 +253,20 @@ class Shown:
         self._block = self.FIRST_BLOCK
 
     def indices(self, points: int = POINTS) -> list[int]:
-        """As :func:`downsample` of all values so far."""
+        """Return the indices of :func:`downsample` for all values so far."""
         n = len(self._values)
         while n - self._done >= self._block:
             end = self._done + self._block
-            self._kept += self._essence(range(self._done, end))
+            self._kept += self._representatives(range(self._done, end))
             self._done = end
             if len(self._kept) > self.MAX_KEPT:
                 self._block *= 2
                 blocks = itertools.groupby(self._kept, key=lambda i: i // self._block)
-                self._kept = [i for _, block in blocks for i in self._essence(list(block))]
+                self._kept = [i for _, block in blocks for i in self._representatives(list(block))]
         among = [*self._kept, *range(self._done, n)]
         if among and among[-1] != n - 1:
             among.append(n - 1)
         return downsample(self._values, points, among)
 
-    def _essence(self, indices: Sequence[int]) -> list[int]:
+    def _representatives(self, indices: Sequence[int]) -> list[int]:
         return sorted({indices[0], *_extremes(self._values, indices)})

@@ -1,4 +1,4 @@
-"""Queue of submits: each job is packed, planned and handed to its target in a task. Loop thread only."""
+"""Queue of submits: a task per job packs it, plans it and sends it to its target. Loop thread only."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from jupyter_amltrain.text import new_run_id
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a run says that its target has not accepted it yet.
+#: Time after which the row of a run notes that its target has not accepted it yet.
 SLOW_SUBMIT_NOTICE_S = 8.0
 
 
 async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snapshot:
-    """The files of a job, collected off the loop."""
+    """Collect the files of a job, off the loop."""
     if spec.job_type:
         return await loop.offload(lambda: of_yaml(spec, code=not backend.sends_code))
     return await loop.offload(
@@ -40,25 +40,25 @@ async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snap
 
 
 class SubmitQueue:
-    """One task per job until its target has accepted or refused it.
+    """Runs one task per job until its target has accepted or rejected it.
 
     Parameters
     ----------
     done
-        Called with the handle when the target has accepted the run or refused it.
+        Called with the handle when the target has accepted or rejected the run.
     """
 
     def __init__(self, loop: LoopThread, store: RunStore, done: Callable[[RunHandle], None]) -> None:
         self._loop, self._store, self._done = loop, store, done
         self._tasks: dict[RunHandle, asyncio.Task[None]] = {}
-        self._refused: dict[RunHandle, Exception] = {}
+        self._errors: dict[RunHandle, Exception] = {}
 
     def begin(self, backend: Backend, spec: JobSpec, environ: dict[str, str], secrets: dict[str, str]) -> RunHandle:
-        """Give a checked job an id and start its task."""
+        """Assign an id to a checked job and start its task."""
         missing = [s for s in spec.secrets if s not in secrets]
         if missing:
             raise CommandError(
-                f"--secret {missing[0]}: no value for it.",
+                f"--secret {missing[0]}: no value found.",
                 hint=f"Set it in the kernel's environment or keyring: %env {missing[0]}=...",
             )
         run = Run(
@@ -73,52 +73,54 @@ class SubmitQueue:
         return run.handle
 
     def start(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
-        """Start the task of `run`, which the store has as preparing."""
-        task = self._loop.start(self._launch(backend, run, environ, secrets), f"launch {run.handle}")
+        """Start the task of `run`, which the store already lists as preparing."""
+        task = self._loop.start(self._submit(backend, run, environ, secrets), f"launch {run.handle}")
         self._tasks[run.handle] = task
 
     async def accepted(self, handle: RunHandle) -> None:
-        """Wait until the target has the run; raise its error if it refused."""
+        """Wait until the target has accepted the run; raise its error if it rejected the run."""
         if task := self._tasks.get(handle):
             await asyncio.shield(task)
         entry = self._store.get(handle)
-        if (error := self._refused.get(handle)) and (entry is None or not entry.run.folder):
+        if (error := self._errors.get(handle)) and (entry is None or not entry.run.folder):
             raise error
 
-    def _say_late(self, handle: RunHandle, since: float) -> None:
+    def _note_delay(self, handle: RunHandle, since: float) -> None:
         """Note in the run's row that its target is slow to accept it."""
         entry = self._store.get(handle)
         if entry is not None and not entry.run.status.state.terminal and not entry.run.status.detail:
             text = f"'{entry.run.target}' has not accepted it for {time.monotonic() - since:.0f} s; still trying"
             self._store.amend(handle, status=msgspec.structs.replace(entry.run.status, detail=text))
 
-    async def _launch(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
+    async def _submit(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
         handle = run.handle
         try:
             snapshot = await snapshot_of(self._loop, run.spec, backend)
             plan = await backend.plan(run.spec, snapshot, run.run_id)
             if plan.notes:  # before anything is sent
                 self._store.amend(handle, notes=plan.notes)
-            late = asyncio.get_running_loop().call_later(SLOW_SUBMIT_NOTICE_S, self._say_late, handle, time.monotonic())
+            timer = asyncio.get_running_loop().call_later(
+                SLOW_SUBMIT_NOTICE_S, self._note_delay, handle, time.monotonic()
+            )
             try:
                 launched = await backend.launch(plan, environ, secrets)
             finally:
-                late.cancel()
-        except Exception as error:  # whatever it is, the run must not stay "preparing" forever
+                timer.cancel()
+        except Exception as error:  # after any error the run must not stay "preparing"
             if not isinstance(error, AmlTrainError):
                 log.exception("launch of %s failed", handle)
             status = RunStatus(state=RunState.FAILED, reason="launch", detail=f"{error}", version=1)
-            said = f"{error}" if isinstance(error, SubmitUnsure) else f"{handle} was not submitted: {error}"
-            self._store.amend(handle, status=status, error=said)
-            # Without its frames, which hold the environment and the secrets.
-            self._refused[handle] = error.with_traceback(None)
+            message = f"{error}" if isinstance(error, SubmitUnsure) else f"{handle} was not submitted: {error}"
+            self._store.amend(handle, status=status, error=message)
+            # Without its frames, which contain the environment and the secrets.
+            self._errors[handle] = error.with_traceback(None)
         else:
             entry = self._store.get(handle)
-            if entry is None:  # its target was deleted meanwhile
+            if entry is None:  # its target was deleted in the meantime
                 return
             canceled = entry.run.cancel_requested
             self._store.put(msgspec.structs.replace(launched, created=run.created))
-            if canceled:  # asked for while it was being packed
+            if canceled:  # requested during the submit
                 await backend.cancel(run.run_id)
         finally:
             self._tasks.pop(handle, None)

@@ -1,4 +1,4 @@
-"""Named compute targets in ``targets.json``; ``local`` is always there. Never a secret."""
+"""Named compute targets in ``targets.json``; ``local`` always exists. The file contains no secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget
 from jupyter_amltrain.state_dir import SCHEMA, StateRoot, check_schema, locked, read_json, write_json
 
 LOCAL = LocalTarget(name="local")
-#: Targets that are gone and whose runs are not, that are remembered.
+#: Maximum deleted targets retired for their run history.
 MAX_RETIRED_TARGETS = 20
 
 
@@ -35,17 +35,17 @@ class TargetFile:
         named = [value.get(key, {}) for key in ("targets", "past")]
         if not all(isinstance(part, dict) for part in named) or not isinstance(value.get("current", ""), str):
             raise StateError(
-                f"{self._path} is damaged: its targets are not an object, or the one in use is no name.",
-                hint="Remove the file, or put back a copy of it.",
+                f"{self._path} is damaged: its targets are not an object, or the current target is not a name.",
+                hint="Delete the file, or restore a backup.",
             )
         return dict(value)
 
     def all(self) -> list[ComputeTarget]:
-        """Every target, ``local`` first."""
+        """Return all targets, ``local`` first."""
         return [LOCAL, *(t for t in self._listed("targets") if t.name != LOCAL.name)]
 
     def past(self) -> list[ComputeTarget]:
-        """Targets that are no more, and whose runs their service has kept."""
+        """Return deleted targets whose runs their service has retired."""
         return self._listed("past")
 
     def _listed(self, key: str) -> list[ComputeTarget]:
@@ -55,17 +55,17 @@ class TargetFile:
             return [msgspec.convert(value, kinds) for value in named.values()]
         except msgspec.ValidationError as error:
             raise StateError(
-                f"{self._path} holds a target that this version cannot read: {error}.",
+                f"{self._path} contains a target that this version cannot read: {error}.",
                 hint="Upgrade jupyter_amltrain, or remove that entry.",
             ) from error
 
     def get(self, name: str) -> ComputeTarget:
-        """The target of that name.
+        """Return the target of this name.
 
         Raises
         ------
         UnknownTarget
-            Names the near matches.
+            The target does not exist; the message names close matches.
         """
         targets = {t.name: t for t in self.all()}
         if name in targets:
@@ -73,14 +73,14 @@ class TargetFile:
         if any(target.name == name for target in self.past()):
             raise UnknownTarget(
                 f"{name!r} was deleted; its runs can still be read.",
-                hint=f"They are in %aml_runs list --target {name}. Targets that are there: {', '.join(targets)}.",
+                hint=f"They are in %aml_runs list --target {name}. Existing targets: {', '.join(targets)}.",
             )
         near = difflib.get_close_matches(name, targets, 3, 0.5)
-        guess = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(targets)}."
+        guess = f"Did you mean {' or '.join(near)}?" if near else f"Existing targets: {', '.join(targets)}."
         raise UnknownTarget(f"No compute target named {name!r}.", hint=f"{guess} %aml_compute lists them.")
 
     def known(self, name: str) -> ComputeTarget:
-        """The target of that name, be it one that is no more: of runs that are to be read.
+        """Return the target of this name, which may be a deleted one whose runs are to be read.
 
         Raises
         ------
@@ -91,69 +91,69 @@ class TargetFile:
 
     @property
     def current(self) -> str:
-        """Name of the target that is used when none is given."""
+        """Name of the default target."""
         return str(self._read().get("current", LOCAL.name))
 
     def use(self, name: str) -> None:
-        """Make `name` the target of every kernel from now on."""
+        """Make `name` the current target of every kernel."""
         with locked(self._path.with_suffix(".lock")):
             self.get(name)
             write_json(self._path, {**self._read(), "current": name})
 
     def read(self) -> tuple[list[ComputeTarget], str, list[ComputeTarget]]:
-        """Every target, the name of the current one, which is there, and those that are no more."""
-        found, current = self.all(), self.current
-        return found, current if any(target.name == current for target in found) else LOCAL.name, self.past()
+        """Return all targets, the name of the current one, which exists, and the deleted ones."""
+        result, current = self.all(), self.current
+        return result, current if any(target.name == current for target in result) else LOCAL.name, self.past()
 
     def mark(self) -> tuple[int, int] | None:
-        """Differs after every change; ``None`` while there is no file."""
+        """Return a value that differs after every change; ``None`` without a file."""
         try:
-            found = self._path.stat()
+            result = self._path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino
+        return result.st_mtime_ns, result.st_ino
 
     def add(self, target: ComputeTarget) -> None:
-        """Store a new target; nothing happens when it is there with the same fields.
+        """Store a new target; does nothing if it exists with the same fields.
 
         Raises
         ------
         CommandError
-            There is another of that name.
+            Another target has this name.
         """
         with self._changing() as value:
             named = value["targets"]
             if target.name == LOCAL.name or named.get(target.name, stored_fields(target)) != stored_fields(target):
-                raise CommandError(f"There is a target {target.name!r} already.", hint="Choose another name.")
+                raise CommandError(f"A target {target.name!r} already exists.", hint="Choose another name.")
             named[target.name] = stored_fields(target)
             value["past"].pop(target.name, None)
 
     def replace(self, target: ComputeTarget) -> None:
-        """Store changed fields of a target; one that is gone stays gone."""
+        """Store changed fields of a target; a deleted target stays deleted."""
         with self._changing() as value:
             if target.name in value["targets"]:
                 value["targets"][target.name] = stored_fields(target)
 
     def remove(self, name: str, *, past: bool = False) -> None:
-        """Take a target off the list; when it was the current one, that is ``local`` from now on.
+        """Remove a target; if it was the current one, ``local`` becomes the current one.
 
         Parameters
         ----------
         past
-            Remember it for its runs, which it does not take with it; else forget it. One that another kernel
-            has taken off so already stays remembered.
+            Remember the target for its runs, which are retired; otherwise forget it. A target that another kernel
+            has already removed this way stays remembered.
         """
         with self._changing() as value:
-            gone = _taken(value, name)
+            fields = _pop_target(value, name)
             if not past:
                 value["past"].pop(name, None)
-            elif gone is not None:
-                _remember(value, name, gone)
+            elif fields is not None:
+                _remember(value, name, fields)
 
     def restore(self, target: ComputeTarget) -> None:
-        """Take the target of that name off the list, and remember this one, which had the name before it."""
+        """Remove the target of this name, and remember `target`, which had the name before."""
         with self._changing() as value:
-            _taken(value, target.name)
+            _pop_target(value, target.name)
             _remember(value, target.name, stored_fields(target))
 
     @contextlib.contextmanager
@@ -167,20 +167,20 @@ class TargetFile:
             write_json(self._path, value)
 
 
-def _taken(value: dict[str, Any], name: str) -> Any:
+def _pop_target(value: dict[str, Any], name: str) -> Any:
     if value.get("current") == name:
         value["current"] = LOCAL.name
     return value["targets"].pop(name, None)
 
 
 def _remember(value: dict[str, Any], name: str, fields: Any) -> None:
-    kept = value["past"]
-    kept.pop(name, None)
-    kept[name] = fields
-    value["past"] = dict(list(kept.items())[-MAX_RETIRED_TARGETS:])
+    retired = value["past"]
+    retired.pop(name, None)
+    retired[name] = fields
+    value["past"] = dict(list(retired.items())[-MAX_RETIRED_TARGETS:])
 
 
 def stored_fields(target: ComputeTarget) -> dict[str, Any]:
-    """A target as JSON: its kind and its fields."""
+    """Return a target as JSON: its kind and its fields."""
     fields: dict[str, Any] = msgspec.to_builtins(target)
     return fields

@@ -51,16 +51,18 @@ PARTICIPLES = {
 
 
 class TargetEntry(msgspec.Struct, kw_only=True):
-    """What this kernel knows of a target.
+    """State of a target as this kernel knows it.
 
     Attributes
     ----------
     stored
         Whether ``targets.json`` has it; a target that could not be created is not stored.
     info
-        What the last check found; `error` says why it failed.
+        Result of the last successful check; `error` says why the last check failed.
     work
-        The operation that is under way, or that failed last.
+        The operation that is running, or that failed last.
+    failure
+        Error of the operation that failed last.
     """
 
     target: ComputeTarget
@@ -71,19 +73,20 @@ class TargetEntry(msgspec.Struct, kw_only=True):
     checked_at: float = 0.0
     checking: bool = False
     work: Operation | None = None
+    failure: AmlTrainError | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether an operation is under way."""
+        """Whether an operation is running."""
         return self.work is not None and not self.work.error
 
 
 def target_row_of(
     entry: TargetEntry, current: str, acts: tuple[TargetAction, ...], running: int, queued: int
 ) -> TargetRow:
-    """The row of a target; the counts are of runs that this kernel knows."""
+    """Return the row of a target; the counts are of runs that this kernel knows."""
     target, info = entry.target, entry.info
-    found = entry.state or ProvisionState()
+    result = entry.state or ProvisionState()
     state, detail = _state(entry)
     gpus = _names(info.gpus) if info is not None else {}
     lost = lost_text(info.gpus_lost) if info is not None else ""
@@ -94,19 +97,19 @@ def target_row_of(
         current=target.name == current,
         state=state,
         detail=detail,
-        size=found.size,
-        nodes=found.nodes,
-        max_nodes=found.max_nodes,
-        cpus=found.cpus if found.cpus is not None else info.cpus if info is not None else None,
-        memory=found.memory if found.memory is not None else info.memory if info is not None else None,
-        gpus=found.gpus if found.gpus is not None else sum(gpus.values()) if info is not None else None,
-        gpu_name=found.gpu_name or ", ".join([*gpus, *([lost] if gpus and lost else [])]),
-        # Of several kinds, as the instances of a split GPU beside whole ones, each has its own number.
-        gpus_text=gpus_text(info.gpus) if info is not None and not found.gpu_name and len(gpus) > 1 else "",
-        price=found.price,
-        price_node=found.price_node,
-        currency=found.currency,
-        quota=found.quota,
+        size=result.size,
+        nodes=result.nodes,
+        max_nodes=result.max_nodes,
+        cpus=result.cpus if result.cpus is not None else info.cpus if info is not None else None,
+        memory=result.memory if result.memory is not None else info.memory if info is not None else None,
+        gpus=result.gpus if result.gpus is not None else sum(gpus.values()) if info is not None else None,
+        gpu_name=result.gpu_name or ", ".join([*gpus, *([lost] if gpus and lost else [])]),
+        # With several kinds of GPUs, such as MIG instances beside whole GPUs, each kind has its provisioner count.
+        gpus_text=gpus_text(info.gpus) if info is not None and not result.gpu_name and len(gpus) > 1 else "",
+        price=result.price,
+        price_node=result.price_node,
+        currency=result.currency,
+        quota=result.quota,
         running=running,
         queued=queued,
         checked_at=entry.checked_at,
@@ -117,15 +120,15 @@ def target_row_of(
 
 
 def _state(entry: TargetEntry) -> tuple[str, str]:
-    work, found = entry.work, entry.state
+    work, result = entry.work, entry.state
     if entry.busy and work is not None and work.verb in STATE_DURING:
         return STATE_DURING[work.verb], work.detail
     if not entry.stored:
         return "failed", work.error if work is not None else ""
     if entry.error:
         return "unreachable", entry.error
-    if found is not None and found.state != "unknown":
-        return found.state, found.detail
+    if result is not None and result.state != "unknown":
+        return result.state, result.detail
     if entry.info is not None:
         return ("ready" if entry.info.reachable else "unreachable"), entry.info.detail or lost_text(
             entry.info.gpus_lost
@@ -161,19 +164,20 @@ def info_text(info: TargetInfo) -> str:
     return f"{info.target}: ready{cpus}{memory}, {gpus}; {info.running} running, {info.queued} queued."
 
 
-def failed_text(verb: str, name: str, error: str) -> str:
-    """Sentence about a failed operation; most errors begin with the target's name."""
-    return f"{name!r} could not be {PARTICIPLES[verb]}: {error.removeprefix(f'{name!r}: ')}"
+def failed_text(verb: str, name: str, error: AmlTrainError) -> str:
+    """Sentence about a failed operation, with the target's name only once."""
+    reason = error.reason if error.subject == repr(name) else error.message
+    return f"{name!r} could not be {PARTICIPLES[verb]}: {reason} {error.hint}".rstrip()
 
 
 def done_text(verb: str, name: str, values: Mapping[str, Any]) -> str:
     """Sentence about an operation that succeeded."""
     if verb != "scale":
         return f"{name} is {PARTICIPLES[verb]}."
-    least, most, idle = (values.get(field) for field in ("min_nodes", "max_nodes", "idle_minutes"))
-    if most is None and idle is None:
-        return f"{name} is scaled to {least} machine{'' if least == 1 else 's'}."
-    parts = [f"{what} {value:g}" for what, value in (("minimum", least), ("maximum", most)) if value is not None]
+    minimum, maximum, idle = (values.get(field) for field in ("min_nodes", "max_nodes", "idle_minutes"))
+    if maximum is None and idle is None:
+        return f"{name} is scaled to {minimum} machine{'' if minimum == 1 else 's'}."
+    parts = [f"{label} {value:g}" for label, value in (("minimum", minimum), ("maximum", maximum)) if value is not None]
     parts += [] if idle is None else [f"idle time {idle:g} min"]
     return f"{name} is scaled: {', '.join(parts)}."
 
@@ -183,13 +187,13 @@ log = logging.getLogger(__name__)
 #: Interval in which the stored targets are checked for changes while a listener is registered: one `stat`.
 STORE_CHECK_INTERVAL_S = 2.0
 
-#: Age of a service's answer after which it is asked again, while runs or machines are on.
+#: Age at which the status of a service is requested again while runs or machines are on.
 STATUS_MAX_AGE_S = 15.0
 
-#: The same while nothing is known to be on: machines of other people's runs come and go, and cost money.
+#: Age while no machine is known to be on; runs of other users may start machines, which cost money.
 IDLE_STATUS_MAX_AGE_S = 60.0
 
-#: States of a target that last.
+#: States of a target that do not change by themselves.
 STABLE_STATES = ("ready", "stopped", "failed")
 
 
@@ -202,13 +206,13 @@ class OperationFinished(NamedTuple):
 
 
 class TargetStatusCache:
-    """Cache of the stored targets, of what checks of them found, and of the operation that is under way on each.
+    """Cache of the stored targets, of the results of their checks, and of the operation that runs on each.
 
     Parameters
     ----------
     forget
-        Releases everything live of a removed target: its monitors, and unless the service keeps them, its runs
-        and its backend.
+        Releases the live objects of a removed target: its monitors and, unless the service keeps its runs,
+        the runs and the backend.
     """
 
     def __init__(
@@ -219,42 +223,42 @@ class TargetStatusCache:
         store: RunStore,
         forget: Callable[[str, bool], Coroutine[Any, Any, None]],
     ) -> None:
-        self._loop, self._targets, self._places, self._store = loop, targets, places, store
+        self._loop, self._targets, self._backends, self._store = loop, targets, places, store
         self.forget = forget
         self._entries: dict[str, TargetEntry] = {}
         self._current = LOCAL.name
         self._writes = 0
-        self._leaving: set[str] = set()  #: removed targets that are being forgotten
-        self._past: tuple[str, ...] = ()
-        self._known = False
+        self._removing: set[str] = set()  #: removed targets that are being forgotten
+        self._retired: tuple[str, ...] = ()
+        self._loaded = False
         self._listeners: list[Callable[[OperationFinished | None], None]] = []
-        self._watching: asyncio.Task[Any] | None = None
+        self._watch_task: asyncio.Task[Any] | None = None
 
     def listen(self, fn: Callable[[OperationFinished | None], None]) -> Callable[[], None]:
-        """Call `fn` on the loop when a row has changed, with news when an operation has finished.
+        """Call `fn` on the loop when a row has changed, with the result if an operation has finished.
 
-        `fn` must not block. Returns a function that ends the subscription.
+        `fn` must not block. Returns a function that unsubscribes it.
         """
         self._loop.check()
         self._listeners.append(fn)
-        if self._watching is None or self._watching.done():
-            self._watching = self._loop.start(self._watch(), "watch targets.json")
+        if self._watch_task is None or self._watch_task.done():
+            self._watch_task = self._loop.start(self._watch(), "watch targets.json")
         return lambda: self._listeners.remove(fn) if fn in self._listeners else None
 
     async def _watch(self) -> None:
-        """Report changes that another kernel makes, as long as there is a listener."""
+        """Report changes of other kernels while there is a listener."""
         mark = None
         while self._listeners:
             new = await self._loop.offload(self._targets.mark)
             if new != mark:
                 mark = new
-                with contextlib.suppress(AmlTrainError):  # a damaged file is reported to whoever asks for targets
+                with contextlib.suppress(AmlTrainError):  # callers that list targets see the error of a damaged file
                     await self.refresh()
             self._recheck()
             await asyncio.sleep(STORE_CHECK_INTERVAL_S)
 
     def _recheck(self) -> None:
-        """Check targets whose answer is too old: sooner where runs or machines are on, whose cost the row shows."""
+        """Check targets whose status is too old; more often while runs or machines are on, because they cost money."""
         now = time.time()
         running, queued = self.run_counts()
         for name, entry in self._entries.items():
@@ -271,28 +275,28 @@ class TargetStatusCache:
                 self._loop.start(self._try_check(name), f"check {name}")
 
     def notify(self, news: OperationFinished | None = None) -> None:
-        """Tell the listeners that a row has changed, and which operation has finished, if one has."""
+        """Notify the listeners that a row has changed, with the operation that has finished, if any."""
         for fn in tuple(self._listeners):
             fn(news)
 
     def ensure(self) -> None:
         """Read the stored targets if they were never read."""
-        if not self._known:
-            self._take(*self._targets.read())
+        if not self._loaded:
+            self._apply(*self._targets.read())
 
     # ---- entries
 
     def get(self, name: str) -> TargetEntry | None:
-        """The entry of a target; ``None`` where there is none."""
+        """Return the entry of a target; ``None`` if it does not exist."""
         return self._entries.get(name)
 
     def find(self, name: str) -> TargetEntry:
-        """The entry of a target.
+        """Return the entry of a target.
 
         Raises
         ------
         UnknownTarget
-            There is none; near matches are named.
+            The target does not exist; the message names close matches.
         """
         if (entry := self._entries.get(name)) is not None:
             return entry
@@ -313,40 +317,40 @@ class TargetStatusCache:
         """Read the stored targets, which another kernel may have changed, and return them."""
         while True:
             writes = self._writes
-            found = await self._loop.offload(self._targets.read)
+            result = await self._loop.offload(self._targets.read)
             if writes == self._writes:
-                break  # else it may be older than what we wrote in the meantime
-        self._take(*found)
-        return found[0]
+                break  # otherwise the result may be older than a write of this kernel
+        self._apply(*result)
+        return result[0]
 
-    def _take(self, found: list[ComputeTarget], current: str, past: list[ComputeTarget]) -> None:
+    def _apply(self, result: list[ComputeTarget], current: str, past: list[ComputeTarget]) -> None:
         before = ([entry.target for entry in self._entries.values() if entry.stored], self._current)
         busy = {name for name, entry in self._entries.items() if entry.busy}
-        old, self._entries, self._current, self._known = self._entries, {}, current, True
-        for target in found:
+        old, self._entries, self._current, self._loaded = self._entries, {}, current, True
+        for target in result:
             entry = self._entries[target.name] = (
                 old.pop(target.name) if target.name in old else TargetEntry(target=target)
             )
             if target.name not in busy:
-                if not entry.stored:  # another kernel could create what we could not
+                if not entry.stored:  # another kernel has created the target, after this kernel failed
                     entry.stored, entry.work = True, None
                 entry.target = target
         self._entries.update({name: entry for name, entry in old.items() if entry.busy or not entry.stored})
-        for name in set(self._places.changed(found, past, busy)) - self._leaving:
-            self._leaving.add(name)
+        for name in set(self._backends.changed(result, past, busy)) - self._removing:
+            self._removing.add(name)
             self._loop.start(self._forget_removed(name), f"forget {name}")
-        self._past = tuple(target.name for target in past)
-        if before != (found, current):
+        self._retired = tuple(target.name for target in past)
+        if before != (result, current):
             self.notify()
 
     async def _forget_removed(self, name: str) -> None:
         try:
             await self.forget(name, False)
         finally:
-            self._leaving.discard(name)
+            self._removing.discard(name)
 
     async def save(self, change: Callable[[Any], None], value: Any) -> None:
-        """Change the stored targets by a method of :class:`Targets`, off the loop."""
+        """Change the stored targets by a method of :class:`TargetFile`, off the loop."""
         self._writes += 1
         try:
             await self._loop.offload(change, value)
@@ -354,7 +358,7 @@ class TargetStatusCache:
             self._writes += 1
 
     def shown(self) -> None:
-        """Check in the background what was never checked, and what may scale by itself: the list is visible."""
+        """Start checks of targets without a recent status, because the list is visible now."""
         self.ensure()
         now = time.time()
         for name, entry in self._entries.items():
@@ -365,7 +369,7 @@ class TargetStatusCache:
                 self._loop.start(self._try_check(name), f"check {name}")
 
     async def listed(self, patience: float) -> None:
-        """Bring the list up to date, as far as that takes no more than `patience` seconds."""
+        """Update the list; checks that take longer than `patience` seconds continue in the background."""
         await self.refresh()
         checks = [
             self._loop.start(self._try_check(name), f"check {name}")
@@ -382,14 +386,14 @@ class TargetStatusCache:
             log.info("%s", error)
 
     async def check(self, name: str | None = None) -> TargetInfo:
-        """Check a target, by default the current one, and return what was found."""
+        """Check a target, by default the current one, and return the result."""
         await self.refresh()
         if name:
             self.find(name)
         return await self.check_now(name or self._current)
 
     async def check_now(self, name: str) -> TargetInfo:
-        """Check a target and note in its entry what was found; the stored targets are not read again."""
+        """Check a target and store the result in its entry; the stored targets are not read again."""
         entry = self._entries.get(name)
         if entry is not None:
             entry.checking = True
@@ -397,13 +401,13 @@ class TargetStatusCache:
         state: ProvisionState | None = None
         error = ""
         try:
-            backend = self._places.backend(name)
+            backend = self._backends.backend(name)
             if isinstance(backend, Provisioner):
                 state = await backend.state()
             info = await backend.check()
-        except AmlTrainError as wrong:
-            if state is None or isinstance(wrong, TargetUnreachable):  # else the service did answer
-                error = str(wrong)
+        except AmlTrainError as exc:
+            if state is None or isinstance(exc, TargetUnreachable):  # otherwise the service did answer
+                error = str(exc)
             raise
         finally:
             if entry is not None:
@@ -413,7 +417,7 @@ class TargetStatusCache:
         return info
 
     async def use(self, name: str) -> None:
-        """Make `name` the target of every kernel from now on."""
+        """Make `name` the current target of every kernel."""
         await self.save(self._targets.use, name)
         await self.refresh()
 
@@ -423,16 +427,16 @@ class TargetStatusCache:
     def past(self) -> tuple[str, ...]:
         """Names of removed targets whose runs can still be read."""
         self.ensure()
-        return self._past
+        return self._retired
 
     @property
     def current(self) -> str:
-        """Name of the target that is used when none is given."""
+        """Name of the default target."""
         self.ensure()
         return self._current
 
     def rows(self) -> tuple[TargetRow, ...]:
-        """The list as it is known now. No I/O."""
+        """Return the rows from the cache. No I/O."""
         self._loop.check()
         self.ensure()
         running, queued = self.run_counts()
@@ -444,7 +448,7 @@ class TargetStatusCache:
         )
 
     def run_counts(self) -> tuple[Counter[str], Counter[str]]:
-        """Numbers of running and of waiting runs, by target."""
+        """Return the numbers of running and of waiting runs, by target."""
         running: Counter[str] = Counter()
         queued: Counter[str] = Counter()
         for entry in self._store.live():
@@ -452,39 +456,39 @@ class TargetStatusCache:
             (queued if waits else running)[entry.target] += 1
         return running, queued
 
-    def _own(self, name: str) -> Provisioner | None:
-        """The backend of a stored target if a service provides its machines."""
+    def _provisioner(self, name: str) -> Provisioner | None:
+        """Return the backend of a stored target if a service provides its machines."""
         try:
-            backend = self._places.backend(name)
-        except AmlTrainError as error:  # its package is missing, say
+            backend = self._backends.backend(name)
+        except AmlTrainError as error:  # for example, its package is missing
             log.info("%s", error)
             return None
         return backend if isinstance(backend, Provisioner) else None
 
     def _actions(self, entry: TargetEntry, running: int, queued: int) -> tuple[TargetAction, ...]:
-        """What can be done with a target now."""
+        """Return the actions that a target supports now."""
         name, work = entry.target.name, entry.work
         if not entry.stored:
             return (TargetAction(verb="delete"),)
-        why = f"It is being {PARTICIPLES[work.verb]}." if entry.busy and work is not None else ""
-        coming = entry.busy and work is not None and work.verb in ("create", "attach")
-        leaving = entry.busy and work is not None and work.verb == "delete"
+        reason = f"It is being {PARTICIPLES[work.verb]}." if entry.busy and work is not None else ""
+        creating = entry.busy and work is not None and work.verb in ("create", "attach")
+        deleting = entry.busy and work is not None and work.verb == "delete"
         acts = [
-            TargetAction(verb="use", why_not="It is in use." if name == self._current else why if leaving else ""),
-            TargetAction(verb="test", why_not=why),
+            TargetAction(verb="use", why_not="It is in use." if name == self._current else reason if deleting else ""),
+            TargetAction(verb="test", why_not=reason),
         ]
         if isinstance(entry.target, LocalTarget):
             return tuple(acts)
-        # While it is being made its backend comes with the work: the store may not have it yet.
-        own = None if (coming or leaving) and self._places.live(name) is None else self._own(name)
-        if own is None:
-            return (*acts, TargetAction(verb="delete", ask=detach_confirmation(name), why_not=why))
-        for act in own.acts(entry.state or ProvisionState()):
-            ask = "" if act.fields else own.asks(act.verb, {}, running=running, queued=queued)
-            acts.append(msgspec.structs.replace(act, ask=ask, why_not=why or act.why_not))
+        # During a create the operation makes the backend: the target may not be stored yet.
+        provisioner = None if (creating or deleting) and self._backends.live(name) is None else self._provisioner(name)
+        if provisioner is None:
+            return (*acts, TargetAction(verb="delete", ask=detach_confirmation(name), why_not=reason))
+        for act in provisioner.acts(entry.state or ProvisionState()):
+            ask = "" if act.fields else provisioner.asks(act.verb, {}, running=running, queued=queued)
+            acts.append(msgspec.structs.replace(act, ask=ask, why_not=reason or act.why_not))
         return tuple(acts)
 
 
 def detach_confirmation(name: str) -> str:
-    """What is lost with a target that was only attached."""
+    """Confirmation prompt for removing a target that was only attached."""
     return f"Removes {name!r} from the list of targets; the machine itself and its runs are left alone."

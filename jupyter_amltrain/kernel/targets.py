@@ -1,8 +1,8 @@
 """Actions on compute targets: use, test, create, start, scale, delete and the others. Loop thread only.
 
-Magics, command line and panel all call :meth:`Computes.act`, so that checks, prompts and messages are the same
-everywhere. A target is stored before its service is asked to create it: no machine that costs money is forgotten
-when a kernel dies, or when nobody knows whether the service has created it. When the service refuses, the target is
+Magics, command line and panel all call :meth:`TargetManager.act`, so that checks, prompts and messages are the same
+everywhere. A target is stored before the request that creates it: a machine that costs money stays in the list
+when the kernel dies, or when the result of the request is unknown. When the service rejects the request, the target is
 removed from the store, and its failed row stays in this kernel's list until it is dismissed, deleted or created again.
 """
 
@@ -39,7 +39,7 @@ from jupyter_amltrain.schema.fields import NAME, checked, checked_scale, no_such
 from jupyter_amltrain.schema.rows import TargetRow
 from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
 
-#: How long prices and quotas are waited for before the user is asked to agree to a new target.
+#: Maximum wait for prices and quotas before the user is prompted to confirm a new target.
 PRICES_TIMEOUT_S = 3.0
 
 
@@ -49,9 +49,9 @@ class TargetManager:
     Attributes
     ----------
     status
-        What is known of each target.
+        Status of each target.
     operations
-        What is being done with each.
+        Running operation of each target.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class TargetManager:
         store: RunStore,
         forget: Callable[[str, bool], Coroutine[Any, Any, None]],
     ) -> None:
-        self._loop, self._targets, self._places = loop, targets, places
+        self._loop, self._targets, self._backends = loop, targets, places
         self.status = TargetStatusCache(loop, targets, places, store, forget)
         self.operations = TargetOperations(loop, self.status)
 
@@ -75,7 +75,7 @@ class TargetManager:
 
     @property
     def current(self) -> str:
-        """Name of the target that is used when none is given."""
+        """Name of the default target."""
         return self.status.current
 
     async def refresh(self) -> list[ComputeTarget]:
@@ -83,30 +83,30 @@ class TargetManager:
         return await self.status.refresh()
 
     def rows(self) -> tuple[TargetRow, ...]:
-        """The list as it is known now. No I/O."""
+        """Return the rows from the cache. No I/O."""
         return self.status.rows()
 
     def shown(self) -> None:
-        """Check in the background what is unknown or old: the list is visible."""
+        """Start checks of targets without a recent status, because the list is visible now."""
         self.status.shown()
 
     async def listed(self, patience: float) -> None:
-        """Bring the list up to date, as far as that takes no more than `patience` seconds."""
+        """Update the list; checks that take longer than `patience` seconds continue in the background."""
         await self.status.listed(patience)
 
     def listen(self, fn: Callable[[OperationFinished | None], None]) -> Callable[[], None]:
-        """Call `fn` on the loop when a row has changed; see :meth:`TargetList.listen`."""
+        """Call `fn` on the loop when a row has changed; see :meth:`TargetStatusCache.listen`."""
         return self.status.listen(fn)
 
     async def check(self, name: str | None = None) -> TargetInfo:
-        """Check a target, by default the current one, and return what was found."""
+        """Check a target, by default the current one, and return the result."""
         return await self.status.check(name)
 
     async def configure(self, name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change settings of a target's queue; see :meth:`Backend.configure`."""
         await self.status.refresh()
         self.status.find(name)
-        return await self._places.backend(name).configure(settings)
+        return await self._backends.backend(name).configure(settings)
 
     # ---- operations
 
@@ -115,11 +115,11 @@ class TargetManager:
         self.operations.forget_failure(name)
 
     def progress(self, name: str) -> str:
-        """How far the operation on a target is; empty when there is none."""
+        """Return the progress of the operation on a target; empty without one."""
         return self.operations.progress(name)
 
     async def finished(self, name: str, patience: float) -> str | None:
-        """Wait for the last operation on a target; see :meth:`Works.finished`."""
+        """Wait for the last operation on a target; see :meth:`TargetOperations.finished`."""
         return await self.operations.finished(name, patience)
 
     # ---- actions
@@ -134,21 +134,21 @@ class TargetManager:
         dry: bool = False,
         confirmed: bool = False,
     ) -> ActionResult:
-        """Do something with a target. What takes long is only started.
+        """Run an action on a target; long ones are started in the background.
 
         Parameters
         ----------
         verb
             ``use, test, create, attach, start, stop, restart, scale, delete, dismiss``.
         dry
-            Only check the values, and return what the user would be asked.
+            Only check the values, and return the confirmation prompt.
         confirmed
-            The user has agreed to what it costs or loses.
+            Whether the user has confirmed the cost or loss.
 
         Raises
         ------
         CommandError
-            It cannot be done now, whatever the values are.
+            The action is not possible now, with any values.
         """
         await self.status.refresh()
         values = dict(values or {})
@@ -158,7 +158,9 @@ class TargetManager:
         if verb == "dismiss" or (verb == "delete" and not entry.stored):
             return self._dismiss(entry, dry)
         if not entry.stored and entry.work is not None:
-            raise CommandError(failed_text("create", name, entry.work.error))
+            self.operations.require_idle(entry)
+            if entry.failure is not None:
+                raise CommandError(failed_text("create", name, entry.failure))
         if verb == "use" and not (entry.busy and entry.work is not None and entry.work.verb == "delete"):
             if not dry:
                 await self.status.use(name)
@@ -204,51 +206,53 @@ class TargetManager:
             self.operations.require_idle(old)
         if old is not None and old.stored:
             return await self._create_stored(old, target, values, dry, confirmed)
-        draft, retired = self._places.draft(target), await self._retired(name)
+        draft, retired = self._backends.draft(target), await self._retired(name)
         if retired is not None and not (isinstance(draft, Provisioner) and draft.inherits(retired)):
             return ActionResult(
                 errors={NAME.name: f"The runs of a deleted {name!r} are kept under that name. Choose another."}
             )
         ask, errors = await self._quote(target, values, dry)
         now = self.status.get(name)
-        if now is not None and now is not old:  # another call has started the same in the meantime
+        if now is not None and now is not old:  # another call has started the same operation in the meantime
             self.operations.require_idle(now)
         if errors or dry or (ask and not confirmed):
             return ActionResult(ask=ask, errors=errors)
         entry = TargetEntry(target=target)
         self.status.put(entry)
         saved = asyncio.Event()
-        done = self.operations.start(entry, verb, lambda progress: self._make(entry, progress, saved), values)
-        await saved.wait()  # after the reply, the name can be used at once
+        done = self.operations.start(
+            entry, verb, lambda progress: self._create_machines(entry, progress, saved), values
+        )
+        await saved.wait()  # the name is usable as soon as the caller has the reply
         return done
 
     async def _create_stored(
         self, old: TargetEntry, target: ComputeTarget, values: dict[str, Any], dry: bool, confirmed: bool
     ) -> ActionResult:
-        """Create a target whose name is taken: again if its machines were deleted elsewhere, else not at all."""
+        """Create a target whose name exists, if its machines were deleted elsewhere; otherwise report the conflict."""
         name, before = target.name, stored_fields(old.target)
-        # A target names the workspace that was the current one; no workspace in the values means that one.
+        # A stored target names its workspace; values without a workspace mean the same one.
         differing = [k for k, v in stored_fields(target).items() if v != before.get(k) and (v or k != "workspace")]
         if not {"kind", "workspace"} & set(differing) and await self._was_deleted(name, dry):
             self.operations.require_idle(old)  # something may have started while the service was asked
-            return await self._create_again(old, target, values, dry, confirmed)
+            return await self._recreate(old, target, values, dry, confirmed)
         if not differing:
             return ActionResult(accepted=not dry, said=f"{name} already exists with these settings.")
         return ActionResult(
             errors={
-                NAME.name: f"There is a target {name!r} already, with other settings ({', '.join(differing)})."
+                NAME.name: f"A target {name!r} already exists with other settings ({', '.join(differing)})."
                 " Choose another name, or delete it first."
             }
         )
 
     async def _retired(self, name: str) -> ComputeTarget | None:
-        """The removed target of that name whose runs are kept, if there is one."""
+        """Return the removed target of this name whose runs are kept, if any."""
         past = await self._loop.offload(self._targets.past)
         return next((target for target in past if target.name == name), None)
 
     async def _was_deleted(self, name: str, dry: bool) -> bool:
-        """Whether the service answers that it has no machines of a stored target: somebody else deleted them."""
-        backend = self._places.backend(name)
+        """Whether the service reports that the machines of a stored target were deleted elsewhere."""
+        backend = self._backends.backend(name)
         if not isinstance(backend, Provisioner):
             return False
         try:
@@ -256,21 +260,23 @@ class TargetManager:
         except (AmlTrainError, asyncio.TimeoutError):
             return False  # unknown: it may exist, and cost money
 
-    async def _create_again(
+    async def _recreate(
         self, old: TargetEntry, target: ComputeTarget, values: dict[str, Any], dry: bool, confirmed: bool
     ) -> ActionResult:
-        """Create machines that somebody else deleted, with the settings of `target`."""
+        """Create machines that were deleted elsewhere, with the settings of `target`."""
         if (workspace := getattr(old.target, "workspace", "")) and not getattr(target, "workspace", ""):
             target = msgspec.structs.replace(target, workspace=workspace)
         ask, errors = await self._quote(target, values, dry)
         self.operations.require_idle(old)  # something may have started while the service was asked
         if errors or dry or (ask and not confirmed):
             return ActionResult(ask=ask, errors=errors)
-        return self.operations.start(old, "create", lambda progress: self._make_again(old, target, progress), values)
+        return self.operations.start(
+            old, "create", lambda progress: self._recreate_machines(old, target, progress), values
+        )
 
     async def _quote(self, target: ComputeTarget, values: Mapping[str, Any], dry: bool) -> tuple[str, dict[str, str]]:
-        """What creating a target costs, or what is wrong with its fields as far as the service is known."""
-        draft = self._places.draft(target)
+        """Return the confirmation prompt for creating a target, or the errors of its fields."""
+        draft = self._backends.draft(target)
         if not isinstance(draft, Provisioner):
             return "", {}
         with contextlib.suppress(TargetError, asyncio.TimeoutError):
@@ -278,8 +284,8 @@ class TargetManager:
         errors = draft.wrong()
         return ("", errors) if errors else (draft.asks("create", values, running=0), {})
 
-    async def _make(self, entry: TargetEntry, progress: Progress, saved: asyncio.Event) -> None:
-        """Store a target and create its machines; when that fails, the store is as it was."""
+    async def _create_machines(self, entry: TargetEntry, progress: Progress, saved: asyncio.Event) -> None:
+        """Store a target and create its machines; a failure restores the stored targets."""
         name = entry.target.name
         retired: ComputeTarget | None = None
         try:
@@ -288,40 +294,40 @@ class TargetManager:
                 await self.status.save(self._targets.add, entry.target)
             finally:
                 saved.set()
-            if not self._places.renew(entry.target):  # a live backend of a removed target that kept its runs
+            if not self._backends.renew(entry.target):  # a live backend of a removed target that kept its runs
                 await self.status.forget(name, False)
-            backend = self._places.backend(name)
+            backend = self._backends.backend(name)
             if isinstance(backend, Provisioner):
                 try:
                     await backend.create(progress)
                 finally:
-                    if backend.target != entry.target:  # it has filled in what was left open
+                    if backend.target != entry.target:  # the backend has filled in defaults
                         entry.target = backend.target
                         await self.status.save(self._targets.replace, backend.target)
             else:
                 entry.info = await backend.check()
         except CreateUnsure:
-            raise  # it may exist, and cost money: it stays in the list, where it can be deleted
+            raise  # the target may exist and cost money: it stays in the list, where it can be deleted
         except Exception:
             entry.stored = False
-            # A removed target that had this name before keeps its runs.
-            await self.status.forget(name, retired is not None and self._places.renew(retired))
+            # An earlier target of this name keeps its runs.
+            await self.status.forget(name, retired is not None and self._backends.renew(retired))
             if retired is None:
                 await self.status.save(self._targets.remove, name)
             else:
                 await self.status.save(self._targets.restore, retired)
             raise
 
-    async def _make_again(self, entry: TargetEntry, target: ComputeTarget, progress: Progress) -> None:
-        """Create the machines of a stored target; when that fails, the target stays as it was."""
-        backend, before = self._places.backend(entry.target.name), entry.target
+    async def _recreate_machines(self, entry: TargetEntry, target: ComputeTarget, progress: Progress) -> None:
+        """Create the machines of a stored target; a failure leaves the target unchanged."""
+        backend, before = self._backends.backend(entry.target.name), entry.target
         assert isinstance(backend, Provisioner)
         entry.state = None
         backend.renew(target)
         try:
             await backend.create(progress)
         except BaseException as error:
-            if not isinstance(error, CreateUnsure):  # else it may exist with the new settings
+            if not isinstance(error, CreateUnsure):  # otherwise it may exist with the new settings
                 backend.renew(before)
             raise
         finally:
@@ -335,59 +341,63 @@ class TargetManager:
         self, entry: TargetEntry, verb: str, values: dict[str, Any], dry: bool, confirmed: bool
     ) -> ActionResult:
         name, target = entry.target.name, entry.target
-        backend = self._places.backend(name)
-        own: Provisioner | None = backend if isinstance(backend, Provisioner) else None
-        if own is not None and entry.state is None:
-            with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):  # else the operation itself finds out
-                entry.state = await asyncio.wait_for(own.state(), STATUS_TIMEOUT_S)
+        backend = self._backends.backend(name)
+        provisioner: Provisioner | None = backend if isinstance(backend, Provisioner) else None
+        if provisioner is not None and entry.state is None:
+            with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):  # else the operation reports it
+                entry.state = await asyncio.wait_for(provisioner.state(), STATUS_TIMEOUT_S)
         self.operations.require_idle(entry)  # something may have started while the service was asked
-        acts = {act.verb: act for act in own.acts(entry.state or ProvisionState())} if own is not None else {}
-        detach = verb == "delete" and own is None and not isinstance(target, LocalTarget)
+        acts = (
+            {act.verb: act for act in provisioner.acts(entry.state or ProvisionState())}
+            if provisioner is not None
+            else {}
+        )
+        detach = verb == "delete" and provisioner is None and not isinstance(target, LocalTarget)
         if verb not in acts and not detach:
-            can = ", ".join(["use", "test", *acts])
-            raise CommandError(f"{name!r} does not support {verb}.", hint=f"Supported: {can}.")
+            supported = ", ".join(["use", "test", *acts])
+            raise CommandError(f"{name!r} does not support {verb}.", hint=f"Supported: {supported}.")
         fields = acts[verb].fields if verb in acts else ()
         known = [field.name for field in fields]
-        alias = ("nodes",) if verb == "scale" else ()  # of min_nodes
+        alias = ("nodes",) if verb == "scale" else ()  # alias of min_nodes
         errors = {k: no_such_text(k, known, "field") for k in values if k not in (*known, *alias)}
         if verb == "scale" and not errors:
             values, errors = checked_scale(target, acts[verb].fields, values)
         if errors:
             return ActionResult(errors=errors)
-        if detach or own is None:
+        if detach or provisioner is None:
             ask = detach_confirmation(name)
         elif acts[verb].why_not:
             reason = acts[verb].why_not
             raise CommandError(f"{name}: {reason[:1].lower()}{reason[1:]}")
         else:
             running, queued = self.status.run_counts()
-            ask = own.asks(verb, values, running=running[name], queued=queued[name])
+            ask = provisioner.asks(verb, values, running=running[name], queued=queued[name])
         if dry or (ask and not confirmed):
             return ActionResult(ask=ask)
         return self.operations.start(
-            entry, verb, lambda progress: self._carry_out(entry, own, verb, values, progress), values
+            entry, verb, lambda progress: self._run_action(entry, provisioner, verb, values, progress), values
         )
 
-    async def _carry_out(
-        self, entry: TargetEntry, own: Provisioner | None, verb: str, values: dict[str, Any], progress: Progress
+    async def _run_action(
+        self, entry: TargetEntry, provisioner: Provisioner | None, verb: str, values: dict[str, Any], progress: Progress
     ) -> str | None:
         if verb == "delete":
-            return await self._delete(entry, own, progress)
-        assert own is not None
+            return await self._delete(entry, provisioner, progress)
+        assert provisioner is not None
         if verb == "scale":
-            await own.scale(values, progress)
+            await provisioner.scale(values, progress)
         else:
-            await {"start": own.start, "stop": own.stop, "restart": own.restart}[verb](progress)
-        if own.target != entry.target:
-            entry.target = own.target
-            await self.status.save(self._targets.replace, own.target)
+            await {"start": provisioner.start, "stop": provisioner.stop, "restart": provisioner.restart}[verb](progress)
+        if provisioner.target != entry.target:
+            entry.target = provisioner.target
+            await self.status.save(self._targets.replace, provisioner.target)
         return None
 
-    async def _delete(self, entry: TargetEntry, own: Provisioner | None, progress: Progress) -> str | None:
+    async def _delete(self, entry: TargetEntry, provisioner: Provisioner | None, progress: Progress) -> str | None:
         name = entry.target.name
-        if own is not None:
-            await own.remove(progress)
-        keeps_runs, was_current = own is not None and own.outlived, self.status.current == name
+        if provisioner is not None:
+            await provisioner.remove(progress)
+        keeps_runs, was_current = provisioner is not None and provisioner.outlived, self.status.current == name
         await self.status.save(functools.partial(self._targets.remove, past=keeps_runs), name)
         await self.status.forget(name, keeps_runs)
         entry.stored = False

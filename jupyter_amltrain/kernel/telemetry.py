@@ -1,4 +1,4 @@
-"""What the samplers of a run wrote, kept at a size that does not grow with the run."""
+"""Telemetry of a run's nodes, in memory of a size that does not grow with the run."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     Float32 = NDArray[np.float32]
     Float64 = NDArray[np.float64]
 
-#: Ticks in a node's ring: an hour at one a second.
+#: Ticks in a node's ring buffer: one hour at one tick per second.
 CAPACITY = 3600
 
-#: Series and GPUs of one node that are believed: a file of a job may say anything.
+#: Maximum series and GPUs of one node, because a job can write anything into its files.
 MAX_COLUMNS, MAX_GPUS = 20_000, 1024
 
-#: Unix seconds that no tick reaches (the year 5138).
+#: Upper limit of tick times, in unix seconds (the year 5138).
 MAX_TIME = 1e11
 
-#: Larger integers are no float64.
+#: Larger integers do not fit in a float64.
 _MAX_FLOAT = int(1e308)
 
 #: Lists of names in a header.
 _LISTS = ("columns", "gpu_columns", "units", "gpu_units", "gpu_figures", "gpu_figure_units")
 
-#: Columns of a tick that are no series.
+#: Columns of a tick that are not series.
 _HEAD = ("seq", "t")
 
 MIB = 1024.0 * 1024.0
@@ -50,7 +50,7 @@ Listener = Callable[["NodeTelemetry", int], None]
 def flat_names(header: dict[str, Any]) -> list[str]:
     """Names of a tick's series in their order: host columns, then ``gpu<index>.<column>``, then figures.
 
-    Figures (``gpu_figures`` of the header) are written seldom and hold for the ticks after them;
+    Figures (``gpu_figures`` of the header) are written rarely and apply to the ticks after them;
     see :mod:`jupyter_amltrain.agent.telemetry.files`.
     """
     host = [str(name) for name in header.get("columns", ()) if name not in _HEAD]
@@ -61,12 +61,12 @@ def flat_names(header: dict[str, Any]) -> list[str]:
 
 
 def held_figures(header: dict[str, Any]) -> HeldFigures:
-    """Where the figures of a file with this header are kept while its ticks are read."""
+    """Return the holder of the figures for reading ticks of a file with this header."""
     return HeldFigures(len(header.get("gpu_figures", ())) * len(header.get("gpus", ())))
 
 
 class NodeTelemetry:
-    """One node's samples.
+    """Samples of one node.
 
     Attributes
     ----------
@@ -76,13 +76,13 @@ class NodeTelemetry:
         Names of the series.
     t, ring
         float64 ``(n,)`` unix seconds and float32 ``(columns, n)`` of the newest ticks; slot of
-        tick `i` (counted from the first one kept here) is ``i % n``. NaN is *cannot tell*.
+        tick `i` (counted from the first one kept here) is ``i % n``. NaN means *unknown*.
     ticks
         Ticks taken so far, and so the number of the next one here.
     seq
         Number of the last tick in the file; -1 before the first.
     slow
-        Of each GPU what changes rarely: ``mem_clock``, ``throttle``, ``ecc``, ``mine``, ``others``...
+        Values of each GPU that change rarely: ``mem_clock``, ``throttle``, ``ecc``, ``mine``, ``others``...
     processes
         ``[gpu, pid, owner, MiB or None, command, user]`` each; older files have no user.
     shares
@@ -90,8 +90,8 @@ class NodeTelemetry:
     notes
         What happened to the GPUs and the driver: unix seconds (``None`` in files of earlier versions) and sentence.
     changes
-        Grows before and after every change of ring and history, so it is odd meanwhile: who reads
-        on another thread reads until it was even and stayed (``output/feed.py``, snapshots).
+        Grows before and after every change of ring and history, so it is odd during a change: readers on
+        other threads repeat until it was even and unchanged (``output/feed.py``, snapshots).
     """
 
     def __init__(self, node: int) -> None:
@@ -116,17 +116,17 @@ class NodeTelemetry:
 
     @property
     def note(self) -> str:
-        """Why there is nothing, then what happened and how long after the first tick; the newest of many."""
+        """Reason for missing GPUs, then the newest notes with their time after the first tick."""
         hidden = len(self.notes) - SHOWN_NOTES
-        words = [str(self.header.get("gpu_note") or "")]
-        words += [f"{hidden} earlier notes"] if hidden > 0 else []
+        parts = [str(self.header.get("gpu_note") or "")]
+        parts += [f"{hidden} earlier notes"] if hidden > 0 else []
         for t, text in self.notes[-SHOWN_NOTES:]:
             after = None if t is None or self.first_t is None else t - self.first_t
-            words.append(f"after {seconds_text(after)}: {text}" if after is not None and after >= 0 else text)
-        return "; ".join(word for word in words if word)
+            parts.append(f"after {seconds_text(after)}: {text}" if after is not None and after >= 0 else text)
+        return "; ".join(word for word in parts if word)
 
     def add_note(self, t: Any, text: Any) -> None:
-        """Keep what happened at a time (unix seconds, if known); what is known already is no news."""
+        """Add a note with its time (unix seconds, if known), unless it exists."""
         note = (known(t), str(text)[:MAX_NOTE_CHARS])
         if note not in self.notes:
             self.notes.append(note)
@@ -148,11 +148,11 @@ class NodeTelemetry:
         return min(self.ticks, len(self.t)) if self.columns else 0
 
     def feed(self, data: bytes) -> int:
-        """Take bytes of the file; returns how many ticks came."""
+        """Parse bytes of the file; return the number of new ticks."""
         rows: list[list[Any]] = []
-        came = 0
+        new_ticks = 0
         for line in self._lines.feed(data):
-            # A job can write into the file: what is no tick of ours is no reason to stop.
+            # A job can write into the file, so invalid lines are skipped.
             try:
                 value = msgspec.json.decode(line)
                 if isinstance(value, list):
@@ -162,17 +162,17 @@ class NodeTelemetry:
                         self.seq = int(value[0])
                         rows.append(value + held)
                 elif isinstance(value, dict) and "columns" in value:
-                    came += self._take(rows)
+                    new_ticks += self._take(rows)
                     rows = []
                     self._begin(value)
                 elif isinstance(value, dict):
                     self._change(value)
             except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
                 continue
-        return came + self._take(rows)
+        return new_ticks + self._take(rows)
 
     def restart(self) -> None:
-        """Read the file from its beginning: it is another one. What is known stays and goes on."""
+        """Continue with a new file from its beginning; the ticks read so far are kept."""
         self._lines.restart()
         self.offset, self.seq = 0, -1
 
@@ -187,7 +187,7 @@ class NodeTelemetry:
         self._figures = held_figures(header)
         self.gpus = [dict(gpu) for gpu in header["gpus"]]
         self.slow = [{"power_limit": gpu.get("power_limit")} for gpu in self.gpus]
-        if names == self.columns:  # a sampler that came back says it again
+        if names == self.columns:  # a restarted sampler repeats its header
             return
         with self._changing():
             self.columns = names
@@ -222,7 +222,7 @@ class NodeTelemetry:
         table = ticks_table(rows)
         if not len(table):
             return 0
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+        with np.errstate(over="ignore"):  # values over the range of float32 become infinite
             t, values = table[:, 1], table[:, 2:].astype(np.float32)
         if self.first_t is None:
             self.first_t = float(t[0])
@@ -254,15 +254,15 @@ class NodeTelemetry:
         size = min(size, CAPACITY)
         if size == len(self.t):
             return
-        # It has not wrapped yet: slots are as they were.
+        # The ring has not wrapped yet, so slots keep their positions.
         t, ring = np.zeros(size), _by_time((len(self.columns), size))
         t[: len(self.t)], ring[:, : len(self.t)] = self.t, self.ring
         self.t, self.ring = t, ring
 
     def feed_minutes(self, data: bytes, keep: int = 60) -> int:
-        """Take the minutes' file instead of the ticks behind all but its last `keep` minutes.
+        """Use the minutes file in place of the ticks, except for its last `keep` minutes.
 
-        Returns the byte of the ticks' file from which to read on.
+        Returns the byte offset at which to continue in the telemetry file.
         """
         import numpy as np
 
@@ -296,7 +296,7 @@ class NodeTelemetry:
         return offset
 
     def since(self, tick: int) -> tuple[Float64, Float32]:
-        """Ticks from number `tick` on that the ring still has: ``(k,)`` and ``(columns, k)``."""
+        """Return the ticks from number `tick` on that the ring still has: ``(k,)`` and ``(columns, k)``."""
         import numpy as np
 
         first = max(tick, self.ticks - self.held)
@@ -305,40 +305,40 @@ class NodeTelemetry:
 
 
 class RunTelemetry:
-    """All nodes of a run. Listeners hear of new ticks on the loop."""
+    """Telemetry of all nodes of a run. Listeners are called on the loop."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, NodeTelemetry] = {}
         self._listeners: list[Listener] = []
         self.summaries: dict[int, dict[str, Any]] = {}
-        self.told = 0.0  #: monotonic seconds when news of ticks alone last made a frame
+        self.told = 0.0  #: monotonic seconds of the last frame for samples alone
 
     def node(self, number: int) -> NodeTelemetry:
-        """The samples of one node, made when first asked for."""
+        """Return the samples of one node, created at first use."""
         return self._nodes.setdefault(number, NodeTelemetry(number))
 
     def nodes(self) -> Iterator[NodeTelemetry]:
-        """Nodes of which something is known, by number."""
+        """Iterate over nodes with data, by number."""
         return (self._nodes[number] for number in sorted(self._nodes) if self._nodes[number].columns)
 
     def feed(self, number: int, data: bytes) -> bool:
-        """Take bytes of a node's file; returns whether ticks came."""
+        """Parse bytes of a node's file; return whether there were new ticks."""
         node = self.node(number)
         first = node.ticks
-        came = node.feed(data)
-        if came:
+        new_ticks = node.feed(data)
+        if new_ticks:
             for listener in tuple(self._listeners):
                 listener(node, min(first, node.ticks))
-        return came > 0
+        return new_ticks > 0
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(node, first new tick)` after every feed that brought ticks; returns the end of it."""
+        """Call `listener(node, first new tick)` after every feed with new ticks; returns the unsubscribe function."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     @property
     def heard(self) -> bool:
-        """Whether anybody listens."""
+        """Whether there are listeners."""
         return bool(self._listeners)
 
     @property
@@ -348,7 +348,7 @@ class RunTelemetry:
 
 
 def _by_time(shape: tuple[int, int]) -> Float32:
-    """A table of NaN whose columns lie together in memory: a tick touches a few pages, not one a series."""
+    """Return a NaN table with contiguous columns, so that a tick touches few memory pages."""
     import numpy as np
 
     table: Float32 = np.full(shape[::-1], np.nan, np.float32).T
@@ -373,7 +373,7 @@ def cleaned_header(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def ticks_table(rows: list[list[Any]]) -> Float64:
-    """Ticks as float64 ``(n, columns)``, ``None`` as NaN; without those that have no time or hold no numbers."""
+    """Ticks as float64 ``(n, columns)``, ``None`` as NaN; skips ticks without a time or with non-numeric values."""
     import numpy as np
 
     try:
@@ -386,12 +386,12 @@ def ticks_table(rows: list[list[Any]]) -> Float64:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a number that float64 holds."""
+    """Whether a value is a number that fits in a float64."""
     return isinstance(value, int | float) and not (isinstance(value, int) and abs(value) > _MAX_FLOAT)
 
 
 def known(value: Any) -> float | None:
-    """A float, or ``None`` for what is no number, or none that JSON has."""
+    """Return a finite float, or ``None`` for any other value."""
     if value is None or isinstance(value, str | bytes):
         return None
     try:
@@ -402,7 +402,7 @@ def known(value: Any) -> float | None:
 
 
 def grid(nodes: Sequence[NodeTelemetry], points: int) -> Float64:
-    """Unix seconds at which at most `points` stretches begin, common to all nodes."""
+    """Return the start times (unix seconds) of at most `points` intervals, common to all nodes."""
     import numpy as np
 
     ticked = [node for node in nodes if node.columns and node.pyramid.count]
@@ -418,9 +418,9 @@ def grid(nodes: Sequence[NodeTelemetry], points: int) -> Float64:
 
 
 def _times(node: NodeTelemetry) -> Float64:
-    """When each stretch of a node's history began, unix seconds that never go back.
+    """Return the start of each bucket of a node's history, as increasing unix seconds.
 
-    Where the machine's clock was set back, what was before is moved with it: the newest clock is right.
+    If the machine's clock was set back, earlier times are shifted to match the newest clock.
     """
     import numpy as np
 
@@ -435,7 +435,7 @@ def _times(node: NodeTelemetry) -> Float64:
 
 
 def on_grid(node: NodeTelemetry, begins: Float64, columns: Sequence[int]) -> Float32:
-    """Least, mean and most of some columns in each stretch: ``(3, columns, stretches)``; NaN for holes."""
+    """Return minimum, mean and maximum of columns per interval: ``(3, columns, intervals)``; NaN for gaps."""
     import numpy as np
 
     out = np.full((3, len(columns), len(begins)), np.nan, np.float32)

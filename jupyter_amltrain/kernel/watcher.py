@@ -1,4 +1,4 @@
-"""Watches a target: one poll for all its runs, streams of those that somebody views."""
+"""Watcher of a target: one poll for all its live runs, and the streams of those with viewers."""
 
 from __future__ import annotations
 
@@ -20,73 +20,73 @@ from jupyter_amltrain.loop import LoopThread, Pace
 from jupyter_amltrain.schema.child_run import PARENT_TYPES
 from jupyter_amltrain.schema.run import RunHandle, RunState, RunStatus, split_handle
 
-#: A longer file of ticks is not read from its beginning but from its minutes (bytes).
+#: Size above which a telemetry file is not read from its beginning; its minutes file is read instead.
 LONG_TELEMETRY_BYTES = 1 << 20
 
-#: Bytes of one stream that are read at one look: a file that grows faster than it is read must not hold up other runs.
+#: Maximum bytes of one stream per poll, so that a file that grows faster than it is read does not delay other runs.
 MAX_READ_BYTES = 256 << 20
 
-#: Bytes in which the header of a file of ticks ends: 256 GPUs take some 30 kB.
-_HEADER = 256 * 1024
+#: Maximum size of the header of a telemetry file: 256 GPUs take about 30 kB.
+_MAX_HEADER_BYTES = 256 * 1024
 
-#: Bytes of a log that are read again before what is new: they differ where the job has rewritten it.
+#: Bytes of a log that are read again before the new part; they differ if the job has rewritten the log.
 _OVERLAP = 64
 
-#: News of ticks alone are worth a frame of the record after this many seconds, at least and at most.
-_SOONEST, _LATEST = 1.0, 600.0
+#: Shortest and longest interval of frames that only contain new samples.
+_MIN_FRAME_INTERVAL_S, _MAX_FRAME_INTERVAL_S = 1.0, 600.0
 
 
-def worth_a_frame(entry: Entry, news: Collection[str]) -> bool:
-    """Whether news of streams should redraw the record.
+def worth_a_frame(entry: Entry, grown: Collection[str]) -> bool:
+    """Whether new stream data should redraw the record.
 
-    Ticks go to live charts by their own way; the record follows them at a tenth of the
-    run's age, so that a long run does not send its whole record each second.
+    Live charts get samples separately; the record is redrawn after a tenth of the run's
+    age, so that a long run does not send its whole record each second.
     """
-    if set(news) != {"telemetry"}:
-        return bool(news)
+    if set(grown) != {"telemetry"}:
+        return bool(grown)
     now = time.monotonic()
     age = max(0.0, time.time() - entry.run.created)
-    if now - entry.telemetry.told < min(_LATEST, max(_SOONEST, age / 10)):
+    if now - entry.telemetry.told < min(_MAX_FRAME_INTERVAL_S, max(_MIN_FRAME_INTERVAL_S, age / 10)):
         return False
     entry.telemetry.told = now
     return True
 
 
 async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> frozenset[str]:
-    """Bring the entry's streams up to date; returns which of them grew.
+    """Read new data of the entry's streams; return the streams that grew.
 
-    Of a log only the last :data:`~jupyter_amltrain.kernel.streams.LOG_WINDOW` bytes are
-    read when more than that is waiting. A stream whose file cannot be read is left out, and
-    ``entry.unreadable`` says why.
+    Only the last :data:`~jupyter_amltrain.kernel.streams.LOG_WINDOW` bytes of a
+    log are read if more are new. A stream whose file cannot be read is skipped, with the
+    reason in ``entry.unreadable``.
     """
     run_id = split_handle(entry.run.handle)[1]
     if not entry.log_path:
         entry.log_path = await backend.log_path(run_id)
     nodes = max(1, status.nodes)
-    news = set()
+    grown = set()
     streams: list[tuple[str, Callable[[], Awaitable[bool]]]] = [
         ("telemetry", lambda: read_ticks(backend, run_id, entry, nodes)),
         ("metrics", lambda: _read_metrics(backend, run_id, entry)),
         ("log", lambda: _read_log(backend, run_id, entry)),
     ]
-    if entry.run.spec.job_type in PARENT_TYPES:  # after the log, whose reading brings them up to date
+    if entry.run.spec.job_type in PARENT_TYPES:  # after the log: reading the log updates them
         streams.append(("children", lambda: _read_children(backend, run_id, entry)))
     if status.state.terminal:
         streams.append(("summary", lambda: _read_summaries(backend, run_id, entry, nodes)))
     for name, read in streams:
         try:
             if await read():
-                news.add(name)
+                grown.add(name)
             entry.unreadable.pop(name, None)
         except DamagedRun as error:
             entry.unreadable[name] = str(error)
     entry.read = True
-    return frozenset(news - {"summary"})
+    return frozenset(grown - {"summary"})
 
 
 async def _read_metrics(backend: Backend, run_id: str, entry: Entry) -> bool:
-    """Read what is new of the metrics; returns whether any came."""
-    came, left = False, MAX_READ_BYTES
+    """Read new metrics; return whether there were any."""
+    has_new, left = False, MAX_READ_BYTES
     while left > 0:
         start = entry.offsets["metrics"]
         chunk = await backend.read(run_id, "metrics", start)
@@ -94,16 +94,16 @@ async def _read_metrics(backend: Backend, run_id: str, entry: Entry) -> bool:
             break
         left -= len(chunk.data)
         if entry.offsets["metrics"] != start:
-            continue  # somebody who looked at the same time has fed it
+            continue  # a concurrent read has added this part
         entry.offsets["metrics"] = chunk.offset
-        came |= entry.metrics.feed(chunk.data)
-    return came
+        has_new |= entry.metrics.feed(chunk.data)
+    return has_new
 
 
 async def _read_log(backend: Backend, run_id: str, entry: Entry) -> bool:
-    """Read what is new of the log; returns whether anything is."""
+    """Read new bytes of the log; return whether there were any."""
     start = entry.offsets["log"]
-    # From byte 0 on even a file that is kept open would be opened again.
+    # A read from byte 0 would reopen even a file that is kept open.
     known = entry.log.last(min(_OVERLAP, start - 1)) if backend.log_may_shrink else b""
     chunk = await backend.read(run_id, "log", start - len(known), 2 * LOG_WINDOW + len(known))
     data, restarted = chunk.data[len(known) :], False
@@ -113,7 +113,7 @@ async def _read_log(backend: Backend, run_id: str, entry: Entry) -> bool:
     if len(data) >= 2 * LOG_WINDOW:
         chunk = await backend.read(run_id, "log", -LOG_WINDOW, LOG_WINDOW)
         data = chunk.data
-    # Somebody who looked at the same time may have fed it. An empty file may be one whose folder was moved away.
+    # A concurrent read may have added this part. A file may be empty because its folder was moved away.
     if not data or entry.offsets["log"] != start:
         return False
     if restarted:
@@ -124,20 +124,20 @@ async def _read_log(backend: Backend, run_id: str, entry: Entry) -> bool:
 
 
 async def _read_children(backend: Backend, run_id: str, entry: Entry) -> bool:
-    """Take in its steps or trials; returns whether anything is new of them."""
-    found = await backend.children(run_id)
-    if found == entry.children:
+    """Read the steps or trials of a run; return whether any has changed."""
+    result = await backend.children(run_id)
+    if result == entry.children:
         return False
-    entry.streams.children = found
+    entry.streams.children = result
     return True
 
 
 async def read_ticks(backend: Backend, run_id: str, entry: Entry, nodes: int = 1) -> bool:
-    """Read new ticks of every node; returns whether any came."""
-    came = False
+    """Read new samples of every node; return whether there were any."""
+    has_new = False
     for number in range(nodes):
         node = entry.telemetry.node(number)
-        stream = _of_node("telemetry", number)
+        stream = _node_stream("telemetry", number)
         if not node.caught_up:
             await _catch_up(backend, run_id, node)
         left = MAX_READ_BYTES
@@ -150,30 +150,30 @@ async def read_ticks(backend: Backend, run_id: str, entry: Entry, nodes: int = 1
             if node.offset != start:
                 continue
             node.offset = chunk.offset
-            came |= entry.telemetry.feed(number, chunk.data)
-    return came
+            has_new |= entry.telemetry.feed(number, chunk.data)
+    return has_new
 
 
 async def read_anew(backend: Backend, run_id: str, node: NodeTelemetry) -> None:
-    """Begin again with a file of ticks that is shorter than what was read: its sampler has begun another."""
-    end = (await backend.read(run_id, _of_node("telemetry", node.node), -1, 1)).offset
+    """Restart reading if the telemetry file is shorter than the part already read: a new sampler has replaced it."""
+    end = (await backend.read(run_id, _node_stream("telemetry", node.node), -1, 1)).offset
     if end < node.offset:
         node.restart()
 
 
 async def _catch_up(backend: Backend, run_id: str, node: NodeTelemetry) -> None:
-    """Of a long file take the header and the minutes; its last hour of ticks is read after this."""
-    stream = _of_node("telemetry", node.node)
+    """Read only the header and the minutes of a long file; its last hour of samples is read afterwards."""
+    stream = _node_stream("telemetry", node.node)
     end = (await backend.read(run_id, stream, -1, 1)).offset
     if node.caught_up or not end:
         return
     if end <= LONG_TELEMETRY_BYTES:
         node.caught_up = True
         return
-    head = (await backend.read(run_id, stream, 0, _HEADER)).data
+    head = (await backend.read(run_id, stream, 0, _MAX_HEADER_BYTES)).data
     minutes, offset = [], 0
     while offset < MAX_READ_BYTES:
-        chunk = await backend.read(run_id, _of_node("minutes", node.node), offset)
+        chunk = await backend.read(run_id, _node_stream("minutes", node.node), offset)
         if not chunk.data:
             break
         minutes.append(chunk.data)
@@ -191,22 +191,22 @@ async def _read_summaries(backend: Backend, run_id: str, entry: Entry, nodes: in
     for number in range(nodes):
         if entry.telemetry.summaries.get(number):
             continue
-        data = (await backend.read(run_id, _of_node("summary", number), 0)).data
+        data = (await backend.read(run_id, _node_stream("summary", number), 0)).data
         summary = decode_object(data)
         if summary and _valid_summary(summary):
             summary.pop("state", None)
-            for note in summary.pop("notes", None) or ():  # of a long run only its last hour was read
+            for note in summary.pop("notes", None) or ():  # only the last hour of a long run was read
                 entry.telemetry.node(number).add_note(*note)
             entry.telemetry.summaries[number] = summary
     return False
 
 
-def _of_node(stream: str, number: int) -> str:
+def _node_stream(stream: str, number: int) -> str:
     return stream if number == 0 else f"{stream}/{number}"
 
 
 def _valid_summary(summary: dict[str, Any]) -> bool:
-    """Whether a summary is as the sampler writes it: a job can write into its folder."""
+    """Whether a summary has the form that the sampler writes; a job can write anything into its folder."""
     gpus = summary.get("gpus") or []
     notes = summary.get("notes") or []
     numbers = [value for name, value in summary.items() if name not in ("gpus", "hint", "notes", "state", "schema")]
@@ -225,34 +225,34 @@ def _scalar(value: Any) -> bool:
 
 log = logging.getLogger(__name__)
 
-#: Even without news, ask this often: a supervisor may have died without a word (seconds).
+#: Poll interval without events, because a supervisor may die without sending one.
 POLL_INTERVAL_S = 2.0
 
-#: News that need no poll.
-_TICKS = frozenset(PER_NODE)
+#: Streams whose events need no poll.
+_SAMPLE_STREAMS = frozenset(PER_NODE)
 
-#: Looks a second at one run while its news never stop, and how many may follow at once.
-LOOKS, BURST = 20.0, 20
+#: Maximum polls per second of a run with continuous events, and the burst without a pause.
+MAX_POLLS_PER_S, MAX_POLL_BURST = 20.0, 20
 
-#: A run that a reachable target does not know for so long is lost (seconds).
+#: Time after which a run that a reachable target does not know is lost.
 LOST_AFTER_S = 5.0
 
-#: An ended run whose files cannot be read is looked at again for so long, then ends without them (seconds).
+#: Time for which unreadable files of an ended run are retried; then the run ends without them.
 UNREADABLE_RETRY_S = 5.0
 
-#: A target that does not answer is asked again after this (seconds).
+#: Pause before a target that did not answer is polled again.
 RETRY_S = 0.5
 
 
 class Watcher:
-    """Feeds the store from one backend.
+    """Updates the store from one backend.
 
     Parameters
     ----------
     outcome
-        Gives the fields that an ended run gets beside its last status.
+        Returns the fields that an ended run gets besides its last status.
     over
-        Called once for every run that was seen to end, after the store says so.
+        Called once for every run that has ended, after the store was updated.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class Watcher:
         over: Callable[[RunHandle], None],
     ) -> None:
         self._backend, self._target, self._store, self._loop = backend, target, store, loop
-        self._outcome, self._over = outcome, over
+        self._outcome, self._on_ended = outcome, over
         self._absent: dict[str, float] = {}
         self._unread: dict[str, float] = {}
         self._wake = asyncio.Event()
@@ -274,7 +274,7 @@ class Watcher:
         self._paces: dict[str, Pace] = {}
 
     def wake(self) -> None:
-        """There is a new run, or a new looker."""
+        """Poll now, because of a new run or viewer."""
         self._wake.set()
 
     def _live(self) -> dict[str, Entry]:
@@ -285,17 +285,17 @@ class Watcher:
         }
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Watch until the task is canceled."""
         while True:
             try:
                 await self._watch()
             except Exception:
-                # A bug of ours; who waits for a run must not wait for ever because of it.
+                # A bug in this package must not make waiters of a run wait forever.
                 log.exception("watching %s", self._target)
                 await asyncio.sleep(RETRY_S)
 
     async def _watch(self) -> None:
-        asked = 0.0
+        polled_at = 0.0
         waiting: dict[str, set[str]] = {}
         while True:
             live = self._live()
@@ -303,30 +303,30 @@ class Watcher:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            # A run that floods waits for its turn; the others do not wait for it.
-            paces = {i: self._paces.setdefault(i, Pace(LOOKS, BURST)) for i in live}
+            # Rate limit per run: a run with many events does not delay the others.
+            paces = {i: self._paces.setdefault(i, Pace(MAX_POLLS_PER_S, MAX_POLL_BURST)) for i in live}
             pause = min((paces[i].due() for i in waiting if i in live), default=POLL_INTERVAL_S)
             for i, what in (await self._news(live, pause)).items():
                 waiting.setdefault(i, set()).update(what)
-            if time.monotonic() - asked > POLL_INTERVAL_S:
-                asked = time.monotonic()
+            if time.monotonic() - polled_at > POLL_INTERVAL_S:
+                polled_at = time.monotonic()
                 waiting = {i: set(what) for i, what in RunEvents.anything(live).items()}
             ready = {i: what for i, what in waiting.items() if i in live and paces[i].wait() == 0}
             waiting = {i: what for i, what in waiting.items() if i in live and i not in ready}
-            for i in [i for i, what in ready.items() if what <= _TICKS]:
+            for i in [i for i, what in ready.items() if what <= _SAMPLE_STREAMS]:
                 del ready[i]
-                await self._sampled(live[i])
+                await self._read_samples(live[i])
             if ready:
                 await self.look(sorted(ready))
             for gone in self._paces.keys() - live.keys():
                 del self._paces[gone]
 
     async def _news(self, live: dict[str, Entry], timeout: float) -> StreamNews:
-        """Ids with news, and of what; all of them when a run or a looker was added."""
+        """Wait for events, and return the changed streams by run id; all of them after :meth:`wake`."""
         everything = RunEvents.anything(live)
         self._wake.clear()
-        looked = [i for i, entry in live.items() if entry.lookers]
-        change = asyncio.ensure_future(self._changes.wait(list(live), looked, timeout))
+        viewed = [i for i, entry in live.items() if entry.lookers]
+        change = asyncio.ensure_future(self._changes.wait(list(live), viewed, timeout))
         wake = asyncio.ensure_future(self._wake.wait())
         try:
             done, _ = await asyncio.wait({change, wake}, return_when=asyncio.FIRST_COMPLETED)
@@ -338,46 +338,46 @@ class Watcher:
             change.cancel()
             wake.cancel()
 
-    async def _sampled(self, entry: Entry) -> None:
-        """Read the ticks alone: they say nothing of the status, and charts wait for them.
+    async def _read_samples(self, entry: Entry) -> None:
+        """Read only the samples of a run, without polling its status.
 
         While a cell is busy every hop to another thread costs the interpreter's switch interval.
         """
         try:
-            came = await read_ticks(self._backend, entry.run.run_id, entry, max(1, entry.run.status.nodes))
-            if came and worth_a_frame(entry, {"telemetry"}):
+            has_new = await read_ticks(self._backend, entry.run.run_id, entry, max(1, entry.run.status.nodes))
+            if has_new and worth_a_frame(entry, {"telemetry"}):
                 self._store.touch(entry.run.handle)
-        except Exception as error:  # the next look finds the same and says so
+        except Exception as error:  # the next poll reports the same error
             log.info("%s", error)
 
     async def look(self, run_ids: list[str]) -> None:
-        """Poll `run_ids` once, read their streams, put what was found."""
+        """Poll `run_ids` once, read their streams and update the store."""
         async with self._lock:
             entries = {i: e for i, e in self._live().items() if i in set(run_ids)}
             if not entries:
                 return
             try:
-                found, failed = await self._poll(list(entries))
+                result, failed = await self._poll(list(entries))
                 for run_id, entry in entries.items():
                     if run_id in failed:
                         continue
-                    if (status := found.get(run_id)) is not None:
+                    if (status := result.get(run_id)) is not None:
                         self._absent.pop(run_id, None)
                         await self._observed(entry, status)
                     else:
-                        self._missed(run_id, entry)
-            except TargetError as error:  # no answer, or one that refuses us: a sign-in that is over, say
-                for entry in self._live().values():  # a flag, never a state
+                        self._on_missing(run_id, entry)
+            except TargetError as error:  # no answer, or a rejected one, for example after an expired sign-in
+                for entry in self._live().values():  # this sets a flag and does not change the state
                     self._store.amend(entry.run.handle, reachable=False)
                 log.info("%s", error)
             except (AmlTrainError, OSError) as error:
-                # A full disk, say: whatever it is, the next look may find it gone.
-                log.warning("looking at %s: %s", self._target, error)
+                # A temporary error, such as a full disk: the next poll retries.
+                log.warning("polling %s: %s", self._target, error)
 
     async def _poll(self, run_ids: list[str]) -> tuple[dict[str, RunStatus], set[str]]:
-        """The states of runs, and the ids of those whose state cannot be understood.
+        """Return the states of runs, and the ids of those whose state cannot be parsed.
 
-        One of those must not hide the others: where all together fail, each is asked for alone.
+        If the poll of all runs fails, each run is polled alone, so that one does not hide the others.
         """
         try:
             return dict(await self._backend.poll(run_ids)), set()
@@ -387,25 +387,25 @@ class Watcher:
             if len(run_ids) == 1:
                 log.warning("the state of %s/%s", self._target, run_ids[0], exc_info=True)
                 return {}, {run_ids[0]}
-        found: dict[str, RunStatus] = {}
+        result: dict[str, RunStatus] = {}
         failed: set[str] = set()
         for run_id in run_ids:
             one, bad = await self._poll([run_id])
-            found |= one
+            result |= one
             failed |= bad
-        return found, failed
+        return result, failed
 
     async def _observed(self, entry: Entry, status: RunStatus) -> None:
-        """Take in what was seen of one run; what is wrong with it is no other run's."""
+        """Process the status of one run; an error does not affect the other runs."""
         try:
             await self._observe(entry, status)
         except TargetError:
             raise
         except Exception:
-            log.warning("looking at %s", entry.run.handle, exc_info=True)
+            log.warning("polling %s", entry.run.handle, exc_info=True)
 
-    def _missed(self, run_id: str, entry: Entry) -> None:
-        """The target answers and does not know the run: once is nothing, for long is the end."""
+    def _on_missing(self, run_id: str, entry: Entry) -> None:
+        """Handle a run that the target does not list; after :data:`LOST_AFTER_S` the run is lost."""
         first = self._absent.setdefault(run_id, time.monotonic())
         if time.monotonic() - first > LOST_AFTER_S:
             del self._absent[run_id]
@@ -414,30 +414,30 @@ class Watcher:
             )
             error = f"{entry.run.handle} is lost: {status.detail}. Submit it again."
             self._store.amend(entry.run.handle, status=status, error=error)
-            self._over(entry.run.handle)
+            self._on_ended(entry.run.handle)
 
     async def _observe(self, entry: Entry, status: RunStatus) -> None:
         handle = entry.run.handle
-        looked_at = entry.lookers > 0 or status.state.terminal
-        # Read after the poll: when the poll saw the end, this reads all there is.
-        news = await self._streams(entry, status) if looked_at else frozenset()
-        if news is None:
+        has_viewers = entry.lookers > 0 or status.state.terminal
+        # Read after the poll: if the run has ended, this reads the complete streams.
+        grown = await self._streams(entry, status) if has_viewers else frozenset()
+        if grown is None:
             return
         if entry.run.status.cancel_requested and not status.state.terminal:
-            # Asked for here; the target's own flag follows. Seen after the reading: it may have been refused meanwhile.
+            # Requested by this kernel; the target's flag follows. Checked after the read, in case the request failed.
             status = msgspec.structs.replace(status, cancel_requested=True)
         seen = {"status": status, "reachable": True, "seen_at": time.time()}
         if not status.state.terminal:
-            if not self._store.amend(handle, **seen) and worth_a_frame(entry, news):
+            if not self._store.amend(handle, **seen) and worth_a_frame(entry, grown):
                 self._store.touch(handle)
             return
         self._store.amend(handle, **seen, **await self._outcome(entry, status))
-        self._over(handle)
+        self._on_ended(handle)
 
     async def _streams(self, entry: Entry, status: RunStatus) -> frozenset[str] | None:
-        """Which streams of a run grew; ``None``: they cannot be read, and its end waits for the next look.
+        """Return the streams of a run that grew; ``None`` if they cannot be read and its end waits for the next poll.
 
-        A full disk or a lost mount may be over in a moment. A job that spoiled its files is ended without them.
+        A full disk or a lost mount may be temporary. A run with damaged files ends without them.
         """
         run_id = entry.run.run_id
         try:
@@ -447,8 +447,8 @@ class Watcher:
         except Exception as error:
             if "streams" not in entry.faults:
                 entry.faults.add("streams")
-                ours = not isinstance(error, AmlTrainError | OSError)
-                log.warning("reading %s: %s", entry.run.handle, error, exc_info=ours)
+                is_bug = not isinstance(error, AmlTrainError | OSError)
+                log.warning("reading %s: %s", entry.run.handle, error, exc_info=is_bug)
         if status.state.terminal:
             if time.monotonic() - self._unread.setdefault(run_id, time.monotonic()) < UNREADABLE_RETRY_S:
                 return None

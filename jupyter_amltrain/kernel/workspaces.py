@@ -1,4 +1,4 @@
-"""Connecting Azure ML workspaces: their computes become targets. Loop thread only."""
+"""Connections to Azure ML workspaces, whose computes become targets. Loop thread only."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from jupyter_amltrain.schema.fields import name_error
 from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
 
-#: Seconds without news until a sign-in is given up; a device code lives for 15 minutes.
+#: Time without progress after which a sign-in fails; a device code is valid for 15 minutes.
 CONNECT_TIMEOUT_S = 1000.0
 
-#: Takes ``{"kind": "progress" | "sign-in", "text", ...}`` on the loop.
+#: Callback for ``{"kind": "progress" | "sign-in", "text", ...}`` on the loop.
 Show = Callable[[dict[str, Any]], None]
 
 
 class WorkspaceRef(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person said of a workspace; all empty means the current one.
+    """Reference to a workspace, as a user gives it; all fields empty means the current workspace.
 
     Attributes
     ----------
     subscription
-        Its id, or its name.
+        Id or name of the subscription.
     method
-        How to sign in: ``auto``, ``browser`` or ``device``; empty takes who is signed in there, else ``auto``.
+        How to sign in: ``auto``, ``browser`` or ``device``; empty uses the existing sign-in, else ``auto``.
     name
-        What to call it here; default the workspace's own name.
+        Local name of the workspace; default its name in Azure.
     """
 
     subscription: str = ""
@@ -48,22 +48,22 @@ class WorkspaceRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a connect.
+    """Result of a connect.
 
     Attributes
     ----------
     how
-        What signed us in, in words.
+        Sign-in method, as text.
     before
-        Who was signed in before, when that was somebody else.
+        User account was signed in before, if it was another one.
     targets
-        Names of the workspace's targets now.
+        Current names of the workspace's targets.
     renamed
-        Computes whose name was taken, by target.
+        Computes whose name was already in use, by target.
     gone
-        Targets whose compute is no more.
+        Targets whose compute no longer exists.
     missing
-        A sentence for each thing that will not work.
+        One sentence for each feature that will not work.
     """
 
     facts: WorkspaceFacts
@@ -75,19 +75,19 @@ class ConnectResult(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
 
     def said(self) -> str:
-        """One line: who, where, how many targets, what is missing."""
+        """One line: user, workspace, number of targets, missing features."""
         facts, number = self.facts, len(self.targets)
-        who = f"{facts.user}{f' by {self.how}' if self.how else ''}"
-        who += f" (before: {self.before})" if self.before else ""
+        account = f"{facts.user}{f' by {self.how}' if self.how else ''}"
+        account += f" (before: {self.before})" if self.before else ""
         known = f"{number} target{'' if number == 1 else 's'}"
         if self.targets:
             known += f" ({', '.join(self.targets[:6])}{', ...' if number > 6 else ''})"
-        line = f"Connected to {facts.name} in {facts.location} as {who}: {known}."
+        line = f"Connected to {facts.name} in {facts.location} as {account}: {known}."
         line += "" if self.targets else " Next: %aml_compute sizes, then %aml_compute create."
         if self.renamed:
-            line += " " + ", ".join(f"{compute} is here {name}" for name, compute in self.renamed.items()) + "."
+            line += " " + ", ".join(f"{compute} is named {name} listed" for name, compute in self.renamed.items()) + "."
         if self.gone:
-            line += f" Gone: {', '.join(self.gone)}."
+            line += f" Removed: {', '.join(self.gone)}."
         return " ".join([line, *self.missing])
 
 
@@ -101,27 +101,27 @@ class WorkspaceManager:
         self._stored = Workspaces(root)
 
     async def all(self) -> tuple[list[WorkspaceFacts], str]:
-        """Every workspace, and the name of the current one."""
+        """Return all workspaces, and the name of the current one."""
         return await self._loop.offload(lambda: (self._stored.all(), self._stored.current))
 
-    async def connect(self, asked: WorkspaceRef, show: Show) -> ConnectResult:
-        """Sign in, store the workspace, and make its computes targets. Safe to repeat.
+    async def connect(self, ref: WorkspaceRef, show: Show) -> ConnectResult:
+        """Sign in, store the workspace, and add its computes as targets. Safe to repeat.
 
         Raises
         ------
         CommandError
-            There is no such workspace; near ones are named.
+            The workspace does not exist; the message names close matches.
         AuthenticationError, TargetUnreachable
-            Nobody is signed in, or Azure does not answer.
+            The sign-in failed, or Azure does not answer.
         """
         known, _ = await self.all()
-        asked = await self.completed(asked)
+        ref = await self.completed(ref)
         link = client_of(self._loop, self._root)
 
         def progress(text: str) -> None:
             show({"kind": "progress", "text": text})
 
-        payload = {k: v for k, v in msgspec.to_builtins(asked).items() if v}
+        payload = {k: v for k, v in msgspec.to_builtins(ref).items() if v}
         answer = await link.request(
             "workspace.connect", payload, progress=progress, signin=show, timeout=CONNECT_TIMEOUT_S
         )
@@ -140,11 +140,11 @@ class WorkspaceManager:
         except AmlTrainError as error:
             missing.append(f"Its computes cannot be listed: {error}")
             await self._loop.offload(self._stored.put, facts)
-        else:  # who has given up by now finds nothing changed
+        else:  # nothing was stored until listed, so that an interrupted connect changes nothing
             await self._loop.offload(self._stored.put, facts)
             live = {entry.run.target for entry in self._store.live()}
-            made, renamed, gone, skipped = await self._loop.offload(self._take, facts, rows, live)
-            facts = msgspec.structs.replace(facts, computes=made)
+            created, renamed, gone, skipped = await self._loop.offload(self._take, facts, rows, live)
+            facts = msgspec.structs.replace(facts, computes=created)
             await self._loop.offload(self._stored.put, facts)
             await self._computes.refresh()
             if skipped:
@@ -159,55 +159,55 @@ class WorkspaceManager:
             missing=tuple(missing),
         )
 
-    async def completed(self, asked: WorkspaceRef) -> WorkspaceRef:
-        """With all that is known of the place, and with the name that it will have; nobody is asked."""
+    async def completed(self, ref: WorkspaceRef) -> WorkspaceRef:
+        """Return the reference with all stored fields and the local name. No network I/O."""
         known, _ = await self.all()
-        if not asked.workspace:
-            found = await self._loop.offload(self._stored.get, asked.name)
+        if not ref.workspace:
+            stored = await self._loop.offload(self._stored.get, ref.name)
             return msgspec.structs.replace(
-                asked,
-                subscription=found.subscription,
-                resource_group=found.resource_group,
-                workspace=found.workspace,
-                tenant=asked.tenant or found.tenant,
-                name=found.name,
+                ref,
+                subscription=stored.subscription,
+                resource_group=stored.resource_group,
+                workspace=stored.workspace,
+                tenant=ref.tenant or stored.tenant,
+                name=stored.name,
             )
 
         def key(place: Any) -> tuple[str, ...]:
             return tuple(part.lower() for part in (place.subscription, place.resource_group, place.workspace))
 
-        same = next((one for one in known if key(one) == key(asked)), None)
+        same = next((one for one in known if key(one) == key(ref)), None)
         taken = {one.name: one for one in known if one is not same}
         if same is not None:
-            if asked.name and asked.name != same.name:
+            if ref.name and ref.name != same.name:
                 raise CommandError(
                     f"This workspace is connected already, as {same.name!r}.",
                     hint=f"First: %aml_compute disconnect {same.name}",
                 )
-            return msgspec.structs.replace(asked, name=same.name, tenant=asked.tenant or same.tenant)
-        if asked.name in taken:
-            raise CommandError(f"Another workspace is called {asked.name!r} here.", hint="Choose another --name.")
-        name = asked.name or asked.workspace
+            return msgspec.structs.replace(ref, name=same.name, tenant=ref.tenant or same.tenant)
+        if ref.name in taken:
+            raise CommandError(f"Another workspace is called {ref.name!r} listed.", hint="Choose another --name.")
+        name = ref.name or ref.workspace
         if name in taken:
-            name = f"{asked.workspace}-{asked.resource_group}"
+            name = f"{ref.workspace}-{ref.resource_group}"
         if sentence := name_error(name):
             raise CommandError(f"--name {name}: {sentence}")
-        return msgspec.structs.replace(asked, name=name)
+        return msgspec.structs.replace(ref, name=name)
 
     def _take(
         self, facts: WorkspaceFacts, rows: list[dict[str, Any]], live: set[str]
     ) -> tuple[dict[str, str], dict[str, str], list[str], list[str]]:
-        """Make the computes targets; what is no more is removed, unless it has live runs."""
-        there = {target.name: target for target in self._targets.all()}
-        taken = {*there, *(t.name for t in self._targets.past() if not _of(t, facts.name))}
-        mine = {getattr(t, "compute", "") or t.name: t for t in there.values() if _of(t, facts.name)}
+        """Add computes as targets, and remove targets without a compute unless they have live runs."""
+        existing = {target.name: target for target in self._targets.all()}
+        taken = {*existing, *(t.name for t in self._targets.past() if not _of(t, facts.name))}
+        own = {getattr(t, "compute", "") or t.name: t for t in existing.values() if _of(t, facts.name)}
         types = {str(kind.__struct_config__.tag): kind for kind in target_kinds()}
-        made: dict[str, str] = {}
+        created: dict[str, str] = {}
         renamed: dict[str, str] = {}
         skipped: list[str] = []
         for row in rows:
             compute, kind = str(row["name"]), types.get(str(row.get("kind")))
-            old = mine.get(compute)
+            old = own.get(compute)
             name = old.name if old is not None else compute
             if old is None and name in taken:
                 name = f"{facts.name}-{compute}"
@@ -219,47 +219,47 @@ class WorkspaceManager:
                 self._targets.add(target)
             elif target != old:
                 self._targets.replace(target)
-            made[name] = compute
+            created[name] = compute
             if name != compute:
                 renamed[name] = compute
-        here = {str(row["name"]) for row in rows}
+        listed = {str(row["name"]) for row in rows}
         gone = []
         for name, compute in facts.computes.items():
-            target = there.get(name)
-            if target is None or not _of(target, facts.name) or compute in here:
+            target = existing.get(name)
+            if target is None or not _of(target, facts.name) or compute in listed:
                 continue
             if name in live:
-                made[name] = compute
+                created[name] = compute
                 continue
             self._targets.remove(name, past=True)
             gone.append(name)
-        return made, renamed, gone, skipped
+        return created, renamed, gone, skipped
 
     async def held(self, name: str) -> tuple[WorkspaceFacts, list[ComputeTarget], list[str]]:
-        """A workspace, its targets, and the handles of the runs that are live on them."""
+        """Return a workspace, its targets, and the handles of their live runs."""
         facts = await self._loop.offload(self._stored.get, name)
-        mine = [t for t in await self._computes.refresh() if _of(t, facts.name)]
+        own = [t for t in await self._computes.refresh() if _of(t, facts.name)]
         past = await self._loop.offload(self._targets.past)
-        names = [t.name for t in (*mine, *past) if _of(t, facts.name)]
+        names = [t.name for t in (*own, *past) if _of(t, facts.name)]
         live = [entry.run for entry in self._store.live() if entry.run.target in names]
-        return facts, mine, sorted(str(run.handle) for run in live)
+        return facts, own, sorted(str(run.handle) for run in live)
 
     async def disconnect(self, name: str, *, confirmed: bool = False) -> str:
-        """Forget a workspace and its targets; returns what is told. Nothing is done at Azure.
+        """Remove a workspace and its targets from this machine; returns the message. Changes nothing in Azure.
 
         Raises
         ------
         CommandError
-            There is none of that name, or runs are live there and nobody agreed.
+            The workspace is unknown, or it has live runs and `confirmed` is false.
         """
-        facts, mine, live = await self.held(name)
+        facts, own, live = await self.held(name)
         if live and not confirmed:
             raise CommandError(
-                f"{len(live)} of its runs {'goes' if len(live) == 1 else 'go'} on ({', '.join(live[:3])})"
-                " and would not be watched any more.",
-                hint=f"If that is meant: %aml_compute disconnect {name} --yes",
+                f"{len(live)} run{' is' if len(live) == 1 else 's are'} still active in {facts.name}"
+                f" ({', '.join(live[:3])}) and would no longer be watched.",
+                hint=f"To disconnect anyway: %aml_compute disconnect {name} --yes",
             )
-        targets = [t.name for t in mine]
+        targets = [t.name for t in own]
         past = [t.name for t in await self._loop.offload(self._targets.past) if _of(t, facts.name)]
         for target in (*targets, *past):
             await self._loop.offload(self._targets.remove, target)
@@ -267,12 +267,12 @@ class WorkspaceManager:
         await self._computes.refresh()
         await client_of(self._loop, self._root).request("workspace.forget", {"workspace": facts.name})
         off = "1 target was" if len(targets) == 1 else f"{len(targets)} targets were"
-        said = f"{facts.name} is disconnected; {off} taken off the list. At Azure nothing changed."
-        on = [t.name for t in mine if bills(t)]
-        return f"{said} What is on bills there as before ({', '.join(on)})." if on else said
+        said = f"{facts.name} is disconnected; {off} removed from the list. Nothing changed in Azure."
+        on = [t.name for t in own if bills(t)]
+        return f"{said} These are still on and cost money: {', '.join(on)}." if on else said
 
     async def close(self) -> None:
-        """Let go of the process that talks to Azure."""
+        """Close the client of the Azure service process."""
         await close_client(self._loop)
 
 
@@ -283,17 +283,17 @@ def _of(target: ComputeTarget, workspace: str) -> bool:
 def _made(
     kind: type[ComputeTarget], name: str, facts: WorkspaceFacts, row: dict[str, Any], old: ComputeTarget | None
 ) -> ComputeTarget | None:
-    """A target of what the service says; fields that it does not tell stay as they were."""
+    """Build a target from the row of a service; fields that the row lacks keep their old values."""
     compute = str(row["name"])
     fields = {k: v for k, v in dict(row.get("settings") or {}).items() if v is not None}
-    kept = stored_fields(old) if type(old) is kind and old is not None else {}
+    stored = stored_fields(old) if type(old) is kind and old is not None else {}
     fixed = {
         "kind": str(kind.__struct_config__.tag),
         "name": name,
         "workspace": facts.name,
         "compute": "" if compute == name else compute,
     }
-    for values in ({**kept, **fields}, kept):  # a value that this version does not know costs only the settings
+    for values in ({**stored, **fields}, stored):  # an unknown value in the settings only drops the settings
         try:
             return msgspec.convert({**values, **fixed}, kind)
         except msgspec.ValidationError:

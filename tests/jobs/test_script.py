@@ -299,7 +299,7 @@ def test_ipython_syntax_is_refused_with_line(text: str, line: int) -> None:
     with pytest.raises(PreflightError) as caught:
         script.from_cell(text)
     message = str(caught.value)
-    assert message.startswith(f"Cell line {line}, ") and "IPython's" in message
+    assert message.startswith(f"Cell line {line}, ") and "plain Python script" in message
     assert "\n" not in message
 
 
@@ -351,11 +351,11 @@ def test_generated_python_is_not_taken_for_magic(statements: list[str]) -> None:
         ("y = 2\nx = await f()", r"Cell line 3, 'x = await f\(\)': 'await' outside .*asyncio\.run"),
         ("x = [i async for i in f()]", r"Cell line 2, .*asyncio\.run"),
         ("async with f(): pass", r"Cell line 2, .*asyncio\.run"),
-        ("x = 1\nn = input('n? ')", r"Cell line 3, .*: input\(\) waits for a keyboard.*--param"),
+        ("x = 1\nn = input('n? ')", r"Cell line 3, .*: input\(\) reads from the keyboard.*--param"),
         ("import getpass as g\ng.getpass()", r"Cell line 3, .*getpass.* --secret"),
         ("from getpass import getpass as ask\nask()", r"Cell line 3, .*--secret"),
-        ("def f():\n    breakpoint()", r"Cell line 3, .*breakpoint\(\) waits"),
-        ("import pdb; pdb.set_trace()", r"Cell line 2, .*pdb\.set_trace\(\) waits"),
+        ("def f():\n    breakpoint()", r"Cell line 3, .*breakpoint\(\) reads"),
+        ("import pdb; pdb.set_trace()", r"Cell line 2, .*pdb\.set_trace\(\) reads"),
         ("x = '\0'", r"null|Cell line 2"),
         ("x = '\ud800'", r"Cell line 2, .*surrogate"),
     ],

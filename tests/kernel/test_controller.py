@@ -361,7 +361,7 @@ def test_ambiguous_run_error_names_matches(api: Any) -> None:
     with pytest.raises(UnknownRun) as caught:
         api.attach("koala")
     text = one_line(caught.value)
-    assert "fits 2 runs" in text and all(run.handle in text for run in both) and "Type more of it" in text
+    assert "2 runs" in text and all(run.handle in text for run in both) and "prefix" in text
 
 
 @pytest.mark.parametrize("text", ["capibara-22222", "local/capibara-22222"])

@@ -99,11 +99,11 @@ def test_invalid_model_request_is_refused(api: Any, run: Any, tmp_path: Path) ->
         f"register a --run {nothing.handle}": "No model found",
         f"register a --run {run.handle} --type mlflow_model": "no MLmodel file",
         f"register a --run {run.handle} --path ../../x": "a path within the run",
-        f"register a/b --run {run.handle}": "no name for a model",
+        f"register a/b --run {run.handle}": "valid model name",
         f"register a --run {run.handle} --type onnx": "custom_model or mlflow_model",
         f"download digit --to {tmp_path / 'x'}": "no model 'digit'",
-        f"download x --to {tmp_path / 'no' / 'x'}": "There is no folder",
-        "download a:b:c": "is no version",
+        f"download x --to {tmp_path / 'no' / 'x'}": "folder",
+        "download a:b:c": "version",
         "list --workspace nowhere": "No Azure ML workspace is connected",
     }.items():
         with pytest.raises(CommandError) as caught:

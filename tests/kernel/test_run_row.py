@@ -78,11 +78,11 @@ def test_row_params_are_few_and_short() -> None:
         (entry_of(RunState.CANCELED), ""),
         (entry_of(RunState.FAILED, error="local/x failed: raised E.\nmore"), "local/x failed: raised E."),
         (entry_of(RunState.LOST, detail="its folder is gone"), "its folder is gone"),
-        (entry_of(reachable=False), "Target 'local' is not responding; what is shown may be old."),
+        (entry_of(reachable=False), "Target 'local' is not responding. The values shown may be out of date."),
         (entry_of(RunState.COMPLETED, reachable=False), ""),
         (
             entry_of(truth={"verdict": "not used", "detail": "GPU 0 stayed at 0 %"}),
-            "Its GPUs are not used: GPU 0 stayed at 0 %",
+            "The GPUs are not used: GPU 0 stayed at 0 %",
         ),
         (entry_of(truth={"verdict": "used", "detail": "GPU 0"}), ""),
     ],

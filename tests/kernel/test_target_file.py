@@ -47,7 +47,7 @@ def test_use_is_stored_and_unknown_is_refused(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "home" / "targets.json").stat().st_mode) == 0o600
     with pytest.raises(UnknownTarget, match=r"No compute target named 'fke'. Did you mean fake\? %aml_compute lists"):
         found.use("fke")
-    with pytest.raises(UnknownTarget, match="There are: local, fake"):
+    with pytest.raises(UnknownTarget, match="local, fake"):
         found.get("zzz")
     assert found.current == "fake"
 
@@ -66,7 +66,7 @@ def test_unreadable_targets_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="schema 99"):
         targets(tmp_path, schema=99).all()
     for row in ({"kind": "quantum", "name": "q"}, {"kind": "fake", "name": "f", "running": "long"}):
-        with pytest.raises(StateError, match="holds a target that this version cannot read") as caught:
+        with pytest.raises(StateError, match="target that this version cannot read") as caught:
             targets(tmp_path, row).all()
         assert "\n" not in str(caught.value)
     (tmp_path / "home" / "targets.json").write_text("{")
@@ -90,7 +90,7 @@ def test_removed_target_is_remembered_for_runs(tmp_path: Path) -> None:
     found.remove("other")
     assert found.known("fake") == was and found.read() == (found.all(), "local", [was])
     told = "'fake' was deleted; its runs can still be read. They are in %aml_runs list --target fake."
-    with pytest.raises(UnknownTarget, match=f"{told} Targets that are there: local."):
+    with pytest.raises(UnknownTarget, match=f"{told} .*local."):
         found.get("fake")
     found.remove("fake", past=True)  # another kernel's, which has seen the same
     assert found.past() == [was]

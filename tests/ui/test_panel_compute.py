@@ -278,9 +278,7 @@ def test_target_of_magic_appears(panel: PanelPage, notebook: NotebookPage) -> No
 def test_target_create_with_taken_name_is_refused(panel: PanelPage) -> None:
     form = new(panel, "box")
     create(form)
-    expect(panel.error(form, "name")).to_contain_text(
-        "There is a target 'box' already, with other settings", timeout=MS
-    )
+    expect(panel.error(form, "name")).to_contain_text("already exists with other settings", timeout=MS)
 
 
 @thorough

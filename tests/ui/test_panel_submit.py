@@ -183,7 +183,7 @@ def test_submit_form_with_invalid_values_sends_nothing(panel: PanelPage, noteboo
     put(notebook, "%%aml_submit\nx = 1\ny = (\n")
     expect(wrong).to_contain_text("Cell line 3, 'y = ('", timeout=MS)
     put(notebook, "%matplotlib inline\n")
-    expect(wrong).to_contain_text("Cell line 1, '%matplotlib inline': a magic is IPython's", timeout=MS)
+    expect(wrong).to_contain_text("Cell line 1, '%matplotlib inline': Magics do not work here", timeout=MS)
     assert not notebook.records()
 
 
