@@ -194,7 +194,7 @@ def test_nobody_waits_for_the_samples_of_a_page_that_was_forgotten(house: House)
 def test_a_dashboard_that_fails_when_it_is_connected_leaves_nothing(house: House, tmp_path: Path) -> None:
     entry, _ = fed(tmp_path)
     before = set(instances())
-    house.live._slow = lambda live: 1 / 0  # type: ignore[assignment]
+    house.live._update_slow = lambda live: 1 / 0  # type: ignore[assignment]
     feed, why = house.open(entry, "page")
     assert not feed and "kernel's log" in why
     house.until(lambda: set(instances()) == before)
