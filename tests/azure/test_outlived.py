@@ -35,7 +35,7 @@ def test_a_run_is_there_when_its_cluster_is_not(desk: Desk) -> None:
     desk.good("%aml_compute disconnect lab --yes")
     assert handle not in desk.good("%aml_runs").text
     seen = desk.good("run").text
-    assert "not in the list any more" in seen and "Traceback" not in seen
+    assert "no longer exists" in seen and "Traceback" not in seen
 
 
 def test_a_run_that_its_cluster_takes_along_ends_as_the_service_says(desk: Desk) -> None:
