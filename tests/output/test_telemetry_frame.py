@@ -45,7 +45,7 @@ def test_a_run_without_ticks_is_an_empty_table() -> None:
 def test_what_cannot_be_written_is_said_before(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"run\.xls.*\.csv"):
         check_format(tmp_path / "run.xls")
-    with pytest.raises(CommandError, match="no folder"):
+    with pytest.raises(CommandError, match="does not exist"):
         check_format(tmp_path / "nowhere" / "run.csv")
 
 
