@@ -1,4 +1,4 @@
-"""Bytes that a live dashboard of 8 GPUs costs, against bqplot that sends its arrays anew with every tick.
+"""Bytes that a live dashboard of 8 GPUs costs, against bqplot that resends its arrays with every tick.
 
 First a real kernel with a run, a dashboard and the cell's own output, and in the same
 kernel a thread with plain bqplot: bytes of all ZMQ frames. Then a day of ticks through

@@ -68,7 +68,7 @@ def feed() -> Any:
 
 
 def plain(gpus: int, charts: int = len(CHARTS)) -> None:
-    """Display the same figures as plain bqplot lines, whose arrays a thread sends anew each second."""
+    """Display the same figures as plain bqplot lines, whose arrays a thread resends each second."""
     import bqplot
     import ipywidgets
     import numpy as np

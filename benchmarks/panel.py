@@ -138,9 +138,9 @@ def measure(name: str, paths: str, busy: str) -> None:
         cell = CELL.format(sleeps=busy == "sleep", changes=CHANGES, back=CHANGES * 2 + 4, busy=BUSY[busy])
         notebook.cell(cell, wait=False)
         until(lambda: "back" in notebook.outputs_text())
-        said = [float(line[2]) for line in texts(notebook, "magic")]
-        shown = [at for at, _ in changes() if at > said[0]]
-        there = [1000 * (next((at for at in shown if at > begin), float("inf")) - begin) for begin in said]
+        sent_at = [float(line[2]) for line in texts(notebook, "magic")]
+        shown = [at for at, _ in changes() if at > sent_at[0]]
+        magic_to_panel = [1000 * (next((at for at in shown if at > begin), float("inf")) - begin) for begin in sent_at]
         back = []
         for i in range(CHANGES):
             count = len(texts(notebook, "seen"))
@@ -151,19 +151,19 @@ def measure(name: str, paths: str, busy: str) -> None:
             time.sleep(0.5)
         until(lambda: "busy" in notebook.outputs_text())
         handle = panel.handles()[0]
-        asked = {}
+        requests = {}
         for op, payload in (("hello", {}), ("run", {"handle": handle}), ("log", {"handle": handle}), ("kinds", {})):
             page.evaluate(ASK, [op, payload, protocol.VERSION, 2])
-            asked[op] = page.evaluate(ASK, [op, payload, protocol.VERSION, ASKS])
+            requests[op] = page.evaluate(ASK, [op, payload, protocol.VERSION, ASKS])
         canceled = []
         for handle in panel.handles()[:CANCELS]:
             canceled.append(panel.time_to_cancel(handle))
             time.sleep(0.2)
         status = notebook.kernel_status()
         print(f"ipykernel {version}, {name}; the page says the kernel is {status}")
-        for op, took in asked.items():
+        for op, took in requests.items():
             print(f"  {op:6} p50 {statistics.median(took):6.1f}  p95 {p95(took):6.1f}  max {max(took):6.1f} ms")
-        for what, took in (("cancel to state", canceled), ("magic to panel", there), ("panel to magic", back)):
+        for what, took in (("cancel to state", canceled), ("magic to panel", magic_to_panel), ("panel to magic", back)):
             print(f"  {what:16} median {statistics.median(took):6.0f}  max {max(took):6.0f} ms")
 
 

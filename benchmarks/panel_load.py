@@ -1,7 +1,7 @@
 """The panel with 500 past runs while 64 GPUs stream: the page's main thread, and what goes over the wire.
 
-The list of runs is scrolled to its end and back. No dashboard is in the notebook. Goals: no task of ours
-above 50 ms; seen, the panel gets what it shows; hidden for 3 s, nothing.
+The list of runs is scrolled to its end and back. No dashboard is in the notebook. Goals: none of our own tasks
+above 50 ms; a visible panel receives what it shows; a panel hidden for 3 s receives nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def submit_live(notebook: NotebookPage, panel: PanelPage) -> None:
 
 
 def wire(page: Page, traffic: Traffic, seconds: float) -> str:
-    """Messages of ours a second, and their bytes."""
+    """Return our own messages and bytes per second."""
     traffic.clear()
     begin = time.monotonic()
     page.wait_for_timeout(1000 * seconds)
@@ -77,8 +77,8 @@ def show(name: str, trace: tracing.Trace) -> None:
     ours = max((task for task in tasks if task.ours), key=lambda task: task.wall, default=None)
     words = f"{ours.wall:6.1f} ms (CPU {ours.cpu:.1f})" if ours else "none"
     above = trace.long(LIMIT)
-    print(f"  {name:<28} longest task {longest:6.1f} ms, of ours {words}; main thread {trace.cpu:.1f} %")
-    print(f"  {'':<28} above {LIMIT:g} ms: {len(above)}, of ours {sum(task.ours for task in above)}")
+    print(f"  {name:<28} longest task {longest:6.1f} ms, our own {words}; main thread {trace.cpu:.1f} %")
+    print(f"  {'':<28} above {LIMIT:g} ms: {len(above)}, our own {sum(task.ours for task in above)}")
     for task in above[:6]:
         print(f"      {task}")
 

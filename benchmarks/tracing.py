@@ -26,7 +26,7 @@ class Task:
 
     @property
     def ours(self) -> bool:
-        """Whether any script of ours ran in it."""
+        """Whether any of our own scripts ran in the task."""
         return any(OURS in part for part in self.parts)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A notebook cell becomes a supervised, tracked training run.
+"""Run notebook cells as supervised, tracked training runs.
 
 ::
 
@@ -13,7 +13,7 @@ The same without IPython::
     run = aml.submit("train.py", params={"lr": 0.1})
     run.wait()
 
-Importing this package costs nothing: what it names is loaded when it is first used.
+Importing this package is cheap: its names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -26,6 +26,22 @@ if TYPE_CHECKING:
 _API = ("TrackedRun", "attach", "compute", "current_target", "monitor", "runs", "submit", "targets", "use")
 
 __all__ = [*_API, "errors", "load_ipython_extension", "unload_ipython_extension"]
+
+
+class _Package(ModuleType):
+    """The package module; keeps its API names bound to functions, never to sub-modules.
+
+    Importing a sub-module binds it to its name in the package, which would replace a
+    function of the same name; imports do not need the binding.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _API and isinstance(value, ModuleType):
+            return
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
@@ -49,14 +65,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(ip: InteractiveShell) -> None:
-    """``%load_ext jupyter_amltrain``: register the magics, and nothing else."""
+    """``%load_ext jupyter_amltrain``: register the magics."""
     from jupyter_amltrain.magics import register
 
     register(ip)
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:
-    """``%unload_ext jupyter_amltrain``: remove what was registered; runs go on."""
+    """``%unload_ext jupyter_amltrain``: unregister the magics; runs continue."""
     from jupyter_amltrain.magics import unregister
 
     unregister(ip)

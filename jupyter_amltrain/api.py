@@ -1,4 +1,4 @@
-"""The same as the magics, as plain functions: for scripts, tests, papermill and the command line."""
+"""The features of the magics as plain functions, for scripts, tests, papermill and the command line."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 
 def connect(place: WorkspaceRef, show: Callable[[dict[str, Any]], None] | None = None) -> ConnectResult:
-    """Connect an Azure ML workspace: its computes become targets. Ctrl-C gives it up.
+    """Connect an Azure ML workspace and add its computes as targets. Ctrl-C cancels.
 
     Parameters
     ----------
     show
-        Takes, on this thread, what is being done, and what a person must do to sign in.
+        Called on this thread with progress events and sign-in instructions.
     """
     c = controller()
-    news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    future = c.loop.post(c.connections.connect(place, news.put))
-    future.add_done_callback(lambda _: news.put(None))
+    events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    future = c.loop.post(c.connections.connect(place, events.put))
+    future.add_done_callback(lambda _: events.put(None))
     try:
         while True:
             try:
-                event = news.get(timeout=0.5)  # in slices, so that Ctrl-C comes through everywhere
+                event = events.get(timeout=0.5)  # short waits, so that Ctrl-C works on every platform
             except queue.Empty:
                 continue
             if event is None:
@@ -61,12 +61,12 @@ def connect(place: WorkspaceRef, show: Callable[[dict[str, Any]], None] | None =
 
 
 def workspaces() -> tuple[list[WorkspaceFacts], str]:
-    """The connected Azure ML workspaces, and the name of the current one."""
+    """Return the connected Azure ML workspaces and the name of the current one."""
     return controller().loop.call(controller().connections.all(), ANSWER)
 
 
 def disconnect(name: str, *, confirmed: bool = False) -> str:
-    """Forget an Azure ML workspace and its targets; returns what is told."""
+    """Disconnect an Azure ML workspace and remove its targets; returns a message for the user."""
     return controller().loop.call(controller().connections.disconnect(name, confirmed=confirmed), ANSWER)
 
 
@@ -79,18 +79,18 @@ def sizes(
     workspace: str = "",
     region: str = "",
 ) -> list[Size]:
-    """The sizes of machines that Azure ML has, the smallest first.
+    """Return the VM sizes that Azure ML offers, smallest first.
 
     Parameters
     ----------
     family
-        Letters of the names: ``NC``, ``ND``, ``NV``.
+        VM family prefix: ``NC``, ``ND``, ``NV``.
     min_gpu_memory
-        Bytes of one GPU.
+        Minimum memory of one GPU, in bytes.
     instance
-        For compute instances, not for clusters.
+        Sizes for compute instances instead of clusters.
     workspace, region
-        Default the current one, and its region.
+        Default: the current workspace, and its region.
     """
     from jupyter_amltrain.backends.azureml.catalog import choose, sizes_of
 
@@ -100,14 +100,14 @@ def sizes(
 
 
 def quota(*, workspace: str = "", region: str = "") -> Quotas:
-    """The processor cores that may be had at Azure ML; arguments as of :func:`sizes`."""
+    """Return the remaining vCPU quota in Azure ML; arguments as for :func:`sizes`."""
     from jupyter_amltrain.backends.azureml.catalog import Quotas
 
     return Quotas(_azure("quota.list", workspace, location=region))
 
 
 def billing(workspace: str = "") -> dict[str, list[dict[str, Any]]]:
-    """What bills by the hour at Azure ML now, by workspace; default every connected one."""
+    """Return what is billed by the hour in Azure ML now, by workspace; default: every connected one."""
     from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
 
     stored = Workspaces(controller().root)
@@ -116,26 +116,26 @@ def billing(workspace: str = "") -> dict[str, list[dict[str, Any]]]:
 
 
 def _azure(op: str, workspace: str, **payload: Any) -> Any:
-    """Have the Azure process answer for a workspace; default the current one."""
+    """Send a request to the Azure service process for a workspace; default: the current one."""
     from jupyter_amltrain.backends.azureml.client import client_of
     from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
 
     c = controller()
     facts = Workspaces(c.root).get(workspace)
 
-    async def ask() -> Any:
+    async def send() -> Any:
         return await client_of(c.loop, c.root).request(op, {"workspace": facts.name, **payload})
 
-    return c.loop.call(ask(), None)
+    return c.loop.call(send(), None)
 
 
 def targets() -> list[ComputeTarget]:
-    """Every compute target."""
+    """Return all compute targets."""
     return controller().loop.call(controller().list_targets(), ANSWER)
 
 
 def compute(name: str | None = None) -> TargetInfo:
-    """What a check of a target finds; default the target in use."""
+    """Check a target and return the result; default: the target in use."""
     c = controller()
 
     async def read() -> TargetInfo:
@@ -147,7 +147,7 @@ def compute(name: str | None = None) -> TargetInfo:
 
 
 def current_target() -> str:
-    """Name of the target in use."""
+    """Return the name of the target in use."""
     return controller().targets.current
 
 
@@ -157,18 +157,18 @@ def use(name: str) -> None:
 
 
 def configure_target(name: str, *, share_gpus: bool) -> dict[str, Any]:
-    """Change settings of a target's queue, which hold at once; returns all of them.
+    """Change settings of a target's queue, effective immediately; returns all settings.
 
     Parameters
     ----------
     share_gpus
-        Whether its runs may be given GPUs on which other processes compute.
+        Whether runs may use GPUs that other processes are using.
     """
     return dict(controller().loop.call(controller().computes.configure(name, {"share_gpus": share_gpus}), ANSWER))
 
 
 def compute_rows(patience: float = 1.5) -> tuple[TargetRow, ...]:
-    """Every target with its state, size and price; what does not answer within `patience` seconds as it is known."""
+    """Return every target with state, size and price; last known values if it needs over `patience` seconds."""
     c = controller()
 
     async def read() -> tuple[TargetRow, ...]:
@@ -186,45 +186,45 @@ def act(
     values: Mapping[str, Any] | None = None,
     confirmed: bool = False,
 ) -> ActionResult:
-    """Begin ``create``, ``start``, ``stop``, ``scale``, ``delete``, ... of a target; see :meth:`Computes.act`."""
+    """Start ``create``, ``start``, ``stop``, ``scale``, ``delete``, ... on a target; see ``TargetManager.act``."""
     return controller().loop.call(
         controller().computes.act(verb, name, kind=kind, values=values, confirmed=confirmed), ANSWER
     )
 
 
 def compute_progress(name: str, patience: float = 0.2) -> tuple[str | None, str]:
-    """What is told at the end of a target's last work, or ``None``, and how far it is."""
+    """Return the message of a target's finished operation (``None`` while it runs) and its progress."""
     c = controller()
 
-    async def ask() -> tuple[str | None, str]:
+    async def read() -> tuple[str | None, str]:
         return await c.computes.finished(name, patience), c.computes.progress(name)
 
-    return c.loop.call(ask(), ANSWER)
+    return c.loop.call(read(), ANSWER)
 
 
 def create_target(name: str, kind: str, *, confirmed: bool = False, **values: Any) -> str:
-    """Make a compute target and wait until it is there; returns one sentence.
+    """Create a compute target and wait until it exists; returns a message.
 
     Parameters
     ----------
     kind
         ``fake``.
     confirmed
-        What it costs is agreed to; without, an error says what that is.
+        Accept the cost; otherwise an error states the cost.
     **values
         The flags of ``%aml_compute create``: ``size="gpu-v100", max_nodes=4``.
     """
-    return _through("create", name, kind, values, confirmed)
+    return _act_and_wait("create", name, kind, values, confirmed)
 
 
 def start_target(name: str, *, confirmed: bool = False) -> str:
-    """Start the machine of a target, and wait for it."""
-    return _through("start", name, "", {}, confirmed)
+    """Start the machine of a target and wait until it runs."""
+    return _act_and_wait("start", name, "", {}, confirmed)
 
 
 def stop_target(name: str, *, confirmed: bool = False) -> str:
-    """Stop the machine of a target, and wait for it."""
-    return _through("stop", name, "", {}, confirmed)
+    """Stop the machine of a target and wait until it has stopped."""
+    return _act_and_wait("stop", name, "", {}, confirmed)
 
 
 def scale_target(
@@ -235,7 +235,7 @@ def scale_target(
     idle_minutes: float | None = None,
     confirmed: bool = False,
 ) -> str:
-    """Change the scale of a cluster, and wait for it.
+    """Scale a cluster and wait until the change is done.
 
     Parameters
     ----------
@@ -247,26 +247,27 @@ def scale_target(
         Minutes before an idle node is released.
     """
     values = {"min_nodes": min_nodes, "max_nodes": max_nodes, "idle_minutes": idle_minutes}
-    return _through("scale", name, "", {k: v for k, v in values.items() if v is not None}, confirmed)
+    return _act_and_wait("scale", name, "", {k: v for k, v in values.items() if v is not None}, confirmed)
 
 
 def delete_target(name: str, *, confirmed: bool = False) -> str:
-    """Delete a target with its machines, and wait for it."""
-    return _through("delete", name, "", {}, confirmed)
+    """Delete a target with its machines and wait until they are deleted."""
+    return _act_and_wait("delete", name, "", {}, confirmed)
 
 
-def _through(verb: str, name: str, kind: str, values: Mapping[str, Any], confirmed: bool) -> str:
-    done = act(verb, name, kind=kind, values=values, confirmed=confirmed)
-    if done.errors:
-        raise CommandError(" ".join(f"{field}: {text}" for field, text in done.errors.items()))
-    if done.ask:
-        raise CommandError(done.ask, hint="If that is meant: confirmed=True")
-    said: str | None = done.said
-    if done.begun:
-        said = None
-        while said is None:
-            said, _ = compute_progress(name)
-    return said or ""
+def _act_and_wait(verb: str, name: str, kind: str, values: Mapping[str, Any], confirmed: bool) -> str:
+    """Run an action on a target, wait until it is done and return its message."""
+    result = act(verb, name, kind=kind, values=values, confirmed=confirmed)
+    if result.errors:
+        raise CommandError(" ".join(f"{field}: {text}" for field, text in result.errors.items()))
+    if result.ask:
+        raise CommandError(result.ask, hint="To confirm, pass confirmed=True.")
+    message: str | None = result.said
+    if result.begun:
+        message = None
+        while message is None:
+            message, _ = compute_progress(name)
+    return message or ""
 
 
 def register_model(
@@ -279,14 +280,14 @@ def register_model(
     tags: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> ModelRow:
-    """Make a version of a model of files that an ended run left; see :meth:`Models.register`.
+    """Register files of an ended run as a model version; see :meth:`Models.register`.
 
     Parameters
     ----------
     path
-        Within the run, ``outputs/model``; empty takes the only model that it left.
+        Path within the run, such as ``outputs/model``; empty selects the only model in the run.
     progress
-        Takes sentences on how far it is, on another thread.
+        Called with progress messages, on another thread.
     """
     c = controller()
 
@@ -296,11 +297,11 @@ def register_model(
             entry.run, name, path=path, type=type, description=description, tags=tags, progress=progress
         )
 
-    return c.loop.call(go(), timeout=None)  # its files may be many gigabytes
+    return c.loop.call(go(), timeout=None)  # the files may have many gigabytes
 
 
 def models(workspace: str = "") -> list[ModelRow]:
-    """Every version of every model: where the target in use is, of a workspace, or (``"local"``) of this folder."""
+    """Return all model versions of the workspace in use, of `workspace`, or (``"local"``) of this folder."""
     c = controller()
     return c.loop.call(c.models.list(working_folder(), workspace), timeout=None)
 
@@ -313,20 +314,20 @@ def download_model(
     workspace: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> Fetched:
-    """Copy a model into a folder that is not there yet, or empty; default ``NAME-VERSION`` here."""
+    """Download a model into a new or empty folder; default: ``NAME-VERSION`` in the working folder."""
     c = controller()
     folder, here = os.fspath(to), working_folder()
-    done = c.models.download(here, name, version, to=folder, workspace=workspace, progress=progress)
-    return c.loop.call(done, timeout=None)
+    download = c.models.download(here, name, version, to=folder, workspace=workspace, progress=progress)
+    return c.loop.call(download, timeout=None)
 
 
 def runs(target: str | None = None) -> list[TrackedRun]:
-    """Every run that the targets know, newest first."""
+    """Return all runs of all targets or of `target`, newest first."""
     return [TrackedRun(handle) for handle in controller().loop.call(controller().handles(target), ANSWER)]
 
 
 def attach(handle: str = "last") -> TrackedRun:
-    """A run by handle, id, unambiguous beginning of one, or ``last``; from any kernel."""
+    """Return a run of any kernel by handle, id, unique prefix of either, or ``last``."""
     return TrackedRun(controller().loop.call(controller().resolve(handle), ANSWER))
 
 
@@ -338,25 +339,27 @@ def monitor(
     Parameters
     ----------
     target
-        Name of the target; default the one in use.
+        Name of the target; default: the one in use.
     gpus
-        Indices of GPUs; default all.
+        GPU indices; default: all.
     window
-        Seconds that the charts show at first; 0 for all.
+        Seconds that the charts show initially; 0 = everything recorded.
     rate
-        Samples a second, at most 10.
+        Samples per second, at most 10.
 
     Raises
     ------
     CommandError
-        No such GPU, a rate out of range, or a target that cannot be monitored.
+        The GPU does not exist, the rate is out of range, or the target does not support monitoring.
     """
-    from jupyter_amltrain.output.mime import seconds_of
+    from jupyter_amltrain.output.mime import parse_window
     from jupyter_amltrain.output.monitor import Monitor
 
-    seconds_of(window)  # before anything is started
+    parse_window(window)  # before anything is started
     if not 0 < rate <= 10:
-        raise CommandError(f"rate {rate:g}: a monitor takes at most 10 samples a second.", hint="Try: --rate 1")
+        raise CommandError(
+            f"--rate must be above 0 and at most 10 samples per second, got {rate:g}.", hint="Example: --rate 1"
+        )
     c = controller()
     name = target or current_target()
     chosen = None if gpus is None else tuple(gpus)
@@ -364,39 +367,39 @@ def monitor(
 
 
 def ui(project: str | os.PathLike[str] | None = None) -> str:
-    """URL of MLflow's own pages for a project (default: this folder's); started if need be."""
+    """Return the URL of the MLflow UI of a project (default: this folder), starting the UI if needed."""
     return mlflow_page(project)[0]
 
 
 def mlflow_page(project: str | os.PathLike[str] | None = None) -> tuple[str, str]:
-    """URL of MLflow's own pages for a project, and their path at the Jupyter server (empty without one).
+    """Return the URL of the MLflow UI of a project and its path on the Jupyter server (empty without one).
 
-    A link in a cell's output needs the path: only the browser knows under which name and port it reaches the server.
+    Links in cell outputs use the path, because only the browser knows the server's host name and port.
     """
     c = controller()
     folder = str(Path(project or working_folder()).resolve())
-    answer = c.loop.call(c.open_ui(folder), 180)
-    return str(answer["url"]), str(answer["path"])
+    reply = c.loop.call(c.open_ui(folder), 180)
+    return str(reply["url"]), str(reply["path"])
 
 
-#: A text that is the name of a file, not code.
+#: Text that names a file, in contrast to code.
 _FILE = re.compile(r"[^\n]+\.py|[^\s=()]+\.(?:ipynb|csv|tsv|json|parquet|ya?ml|txt|md|sh)", re.I)
 
 
 def submit_spec(spec: JobSpec, *, target: str | None = None, secrets: Mapping[str, str] | None = None) -> TrackedRun:
-    """Submit a job; returns at once with the run."""
+    """Submit a job and return the run immediately."""
     c = controller()
     handle = c.loop.call(c.submit(spec, target, dict(os.environ), dict(secrets or {})))
     return TrackedRun(handle)
 
 
 def check_spec(spec: JobSpec, *, target: str | None = None) -> None:
-    """Raise the error for which the target would reject the job; sends nothing."""
+    """Raise the error with which the target would reject the job; sends nothing."""
     controller().loop.call(controller().prepare(spec, target), ANSWER)
 
 
 def plan_spec(spec: JobSpec, *, target: str | None = None) -> Plan:
-    """The exact request of a submit, without secrets; sends nothing."""
+    """Return the exact request of a submission, without secrets; sends nothing."""
     return controller().loop.call(controller().plan(spec, target), ANSWER)
 
 
@@ -408,18 +411,18 @@ def submit(
     secrets: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> TrackedRun:
-    """Submit a ``.py`` file, or code as text; returns when the target has accepted it.
+    """Submit a ``.py`` file or code as text; returns when the target has accepted the job.
 
         Parameters
         ----------
         script
-            Path of a ``.py`` file (``os.PathLike``, or text that ends like a file's name), else code.
+            Path of a ``.py`` file (``os.PathLike``, or text with a file suffix), otherwise code.
         target
-            Where to run; default the target in use.
+            Where to run; default: the target in use.
         args
-            Further arguments of a file.
+            Command-line arguments of a file.
         secrets
-            Names and values; handed to the job's process, stored nowhere.
+            Names and values, passed to the job's process and never stored.
         **fields
             The flags of ``%%aml_submit`` as keywords, with Python values. The signature lists them:
     %s
@@ -427,7 +430,7 @@ def submit(
         Raises
         ------
         CommandError
-            A value is wrong, the target is unknown, or it cannot run such a job.
+            A value is invalid, the target is unknown, or the target cannot run the job.
 
         Examples
         --------
@@ -457,14 +460,14 @@ def submit(
         }
         name = Path(script).stem
     else:
-        made = scripts.from_cell(script, magic_line="", params=params, out=out)
+        cell = scripts.from_cell(script, magic_line="", params=params, out=out)
         code = {
-            "script": made.text,
-            "source_sha256": made.sha256,
+            "script": cell.text,
+            "source_sha256": cell.sha256,
             "notebook_dir": folder,
             "cell": script,
-            "line_offset": made.line_offset + 1,  # no line of a magic stands above it
-            "notes": made.notes,
+            "line_offset": cell.line_offset + 1,  # no magic line above the code
+            "notes": cell.notes,
         }
         name = "run"
     values.setdefault("name", name)
@@ -472,12 +475,12 @@ def submit(
     values["source"] = str(Path(source).resolve()) if source else None
     arguments = tuple(map(str, with_literals(tuple(args), inputs)))
     spec = JobSpec(**{**values, **code, "args": arguments, "project": folder})
-    # A script may end right after this line: its target must have accepted the job by then.
+    # The calling script may end after this call, so wait until the target has accepted the job.
     return submit_spec(spec, target=target, secrets=dict(secrets or {})).accepted()
 
 
-def _documented(function: Any) -> None:
-    """Put the keywords of the table of flags into a function's signature and docstring."""
+def _add_flag_keywords(function: Any) -> None:
+    """Add the keywords of the flag table to a function's signature and docstring."""
     names = {flag.name: flag for flag in FLAGS}
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -490,7 +493,7 @@ def _documented(function: Any) -> None:
     function.__doc__ = (function.__doc__ or "").replace("%s", "\n" + "\n".join(lines), 1)
 
 
-_documented(submit)
+_add_flag_keywords(submit)
 
 __all__ = [
     "TrackedRun",

@@ -1,6 +1,6 @@
-"""``amltrain <noun> ...``: the commands of :mod:`jupyter_amltrain.commands.registry` in a shell.
+"""``amltrain <noun> ...``: the commands of :mod:`jupyter_amltrain.commands.registry` as shell commands.
 
-Exit codes: 0 done, 1 a run failed or a target could not do it, 2 wrong usage, 130 interrupted.
+Exit codes: 0 success, 1 a run or a target operation failed, 2 usage error, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out one command line; returns the exit code."""
+    """Run one command line and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     code = 0
     try:
         code = _exit_code(words)
         if sys.stdout is not None:  # `>&-`
-            sys.stdout.flush()  # here an error can be caught, at the interpreter's end it cannot
-    except BrokenPipeError:  # `| head` has read enough
+            sys.stdout.flush()  # an error can be caught here, but not at interpreter exit
+    except BrokenPipeError:  # the reader, such as `| head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         if (api := sys.modules.get("jupyter_amltrain.api")) is not None:
-            api.close()  # stops the watching; runs continue
+            api.close()  # stops watching; runs continue
     return code
 
 
 def _exit_code(words: list[str]) -> int:
-    """Carry out a command line, with one line for an error."""
+    """Run a command line; print an error as one line."""
     try:
         return _command(words)
     except HelpRequested as help_text:
@@ -49,11 +49,12 @@ def _exit_code(words: list[str]) -> int:
             return 130
         return 2 if isinstance(error, CommandError) else 1
     except KeyboardInterrupt:
-        print("amltrain: interrupted; runs continue.", file=sys.stderr)
+        print("amltrain: interrupted. Runs continue.", file=sys.stderr)
         return 130
 
 
 def _command(words: list[str]) -> int:
+    """Run the command and print its result."""
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help(), end="")
         return 0
@@ -100,7 +101,7 @@ def _help() -> str:
 
 
 def _submitted(run: TrackedRun, submission: Submission) -> Result:
-    """Print the handle of a run, or with ``--wait`` its log, its end and its values."""
+    """Print the handle of a run; with ``--wait``, its log, outcome and values."""
     from jupyter_amltrain.commands.runs import follow, wait_recorded
 
     run.accepted()
@@ -118,7 +119,7 @@ def _submitted(run: TrackedRun, submission: Submission) -> Result:
             if not submission.as_json:
                 raise
         finally:
-            wait_recorded(run)  # this process writes MLflow's record
+            wait_recorded(run)  # this process writes the MLflow record
     except KeyboardInterrupt:
         raise AmlTrainError(
             f"{run.handle} is still running.", hint=f"To stop it: %aml_runs cancel {run.handle}", code="interrupted"
@@ -137,14 +138,14 @@ def _submitted(run: TrackedRun, submission: Submission) -> Result:
 
 
 def _json(data: Any) -> str:
-    """JSON in ASCII, for any terminal."""
+    """Encode as ASCII JSON, which every terminal can print."""
     import msgspec
 
     return json.dumps(msgspec.json.decode(msgspec.json.encode(data)))
 
 
 def _print(text: str, to: TextIO | None = None) -> None:
-    """Print a sentence with its commands as one types them in a shell."""
+    """Print a message, with magics rewritten as shell commands."""
     print(shell_text(text), file=to or sys.stdout, flush=to is not None)
 
 

@@ -1,4 +1,4 @@
-"""A run as users hold it: one object by its handle, usable from any thread but the loop's."""
+"""``TrackedRun``: the user's object for one run; usable from any thread except the loop's."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from jupyter_amltrain.backends.run_files import RunFiles
     from jupyter_amltrain.output.mime import View
 
-#: A target that does not answer a question within this time is unreachable (seconds).
+#: Seconds to wait for a target's reply before the target counts as unreachable.
 ANSWER = 60.0
-#: Bytes of log that an error quotes from.
-_QUOTE = 64 * 1024
+#: Bytes of log that an error may quote from.
+_MAX_QUOTED_LOG_BYTES = 64 * 1024
 
 
 class TrackedRun:
-    """One run, by its handle: works after a restart, never blocks in ``repr``."""
+    """One run, identified by its handle. Works after a kernel restart; ``repr`` never blocks."""
 
     def __init__(self, handle: RunHandle) -> None:
         self.handle = handle
 
     @property
     def run(self) -> Run:
-        """What is known of the run now (frozen)."""
+        """The run as currently known (frozen)."""
         return controller().loop.call(controller().load(self.handle), ANSWER)
 
     @property
@@ -49,7 +49,7 @@ class TrackedRun:
 
     @property
     def name(self) -> str:
-        """The run's name, for people."""
+        """The run's display name."""
         return self.run.spec.name
 
     @property
@@ -59,7 +59,7 @@ class TrackedRun:
 
     @property
     def status(self) -> RunStatus:
-        """State, phases, exit code; asks the target."""
+        """State, phases and exit code; queries the target."""
 
         async def get() -> RunStatus:
             entry = await controller().settle(self.handle)
@@ -69,12 +69,12 @@ class TrackedRun:
 
     @property
     def state(self) -> str:
-        """State as a word, e.g. ``running``; asks the target."""
+        """State as text, e.g. ``running``; queries the target."""
         return self.status.state.value
 
     @property
     def log_path(self) -> str:
-        """Where the whole log lies."""
+        """Path of the complete log."""
 
         async def get() -> str:
             entry = await controller().settle(self.handle)
@@ -83,7 +83,7 @@ class TrackedRun:
         return controller().loop.call(get(), ANSWER)
 
     def read_log(self, offset: int, limit: int = 1 << 20) -> tuple[bytes, int]:
-        """Up to `limit` bytes of the log from byte `offset`, and the offset after them.
+        """Return up to `limit` bytes of the log from byte `offset`, and the next offset.
 
         A negative `offset` counts from the end.
         """
@@ -100,16 +100,16 @@ class TrackedRun:
         return controller().loop.call(get())
 
     def logs(self, tail: int | None = None, step: str = "", rank: int = 0) -> str:
-        """The log as text (bytes that are not UTF-8 are replaced), or its last `tail` lines.
+        """Return the log as text, or its last `tail` lines; bytes that are not UTF-8 are replaced.
 
         Parameters
         ----------
         step
-            The log of this step or trial, by its name or id.
+            Name or id of the step or trial whose log to read.
         rank
-            The process whose log it is, of a run of several (``run.status.ranks``).
+            Rank of the process whose log to read, in a run of several processes (``run.status.ranks``).
         """
-        limit = None if tail is None else max(_QUOTE, tail * 4096)
+        limit = None if tail is None else max(_MAX_QUOTED_LOG_BYTES, tail * 4096)
         child = self.child(step).id if step else ""
         data = controller().loop.call(controller().logs(self.handle, limit, child, rank), None)
         text = data.decode("utf-8", "replace")
@@ -117,16 +117,16 @@ class TrackedRun:
 
     @property
     def children(self) -> tuple[ChildRun, ...]:
-        """Steps of a pipeline, or trials of a sweep or AutoML job, oldest first; asks the target."""
+        """Steps of a pipeline, or trials of a sweep or AutoML job, oldest first; queries the target."""
         return self._children().runs
 
     def child(self, name: str) -> ChildRun:
-        """The step or trial of a name or id, or of the beginning of one.
+        """Return the step or trial with this name or id, or a unique prefix of one.
 
         Raises
         ------
         CommandError
-            There is none, or there are several.
+            No step or trial matches, or several do.
         """
         return self._children().find(name)
 
@@ -137,7 +137,7 @@ class TrackedRun:
         return controller().loop.call(get(), ANSWER)
 
     def metrics(self) -> dict[str, list[tuple[int, float, float]]]:
-        """Every metric as a list of ``(step, unix seconds, value)``, in logged order."""
+        """Return every metric as a list of ``(step, unix seconds, value)``, in logged order."""
 
         async def get() -> dict[str, list[tuple[int, float, float]]]:
             entry = await controller().settle(self.handle)
@@ -148,7 +148,7 @@ class TrackedRun:
         return controller().loop.call(get(), ANSWER)
 
     def telemetry(self) -> pandas.DataFrame:
-        """Every tick of host and GPU telemetry: see :func:`~jupyter_amltrain.output.telemetry_frame.frame_of`."""
+        """Return all host and GPU telemetry; see :func:`~jupyter_amltrain.output.telemetry_frame.frame_of`."""
         from jupyter_amltrain.output.telemetry_frame import frame_of, read_whole
 
         async def get() -> dict[int, bytes]:
@@ -160,12 +160,12 @@ class TrackedRun:
         return frame_of(controller().loop.call(get(), None))
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the telemetry to a ``.csv`` or ``.parquet`` file, or the run's picture to a ``.png``.
+        """Write the telemetry to a ``.csv`` or ``.parquet`` file, or an image of the run to a ``.png``.
 
         Raises
         ------
         CommandError
-            Another ending, or a folder that is not there.
+            The file has another suffix, or its folder does not exist.
         """
         from jupyter_amltrain.output.telemetry_frame import check_format, write
 
@@ -177,17 +177,17 @@ class TrackedRun:
         record = self.record()
         picture = controller().loop.call(controller().imports.picture(record), None)
         if picture is None:
-            raise CommandError(f"The picture of {self.handle} could not be drawn.", hint="See the worker's log.")
+            raise CommandError(f"Cannot export {self.handle}: drawing the image failed.", hint="See the worker's log.")
         file.write_bytes(picture.png)
         return file
 
     def dashboard(self, window: float = 600.0) -> View:
-        """Live charts of the run, or of what an ended run left; shown when it is a cell's last word.
+        """Return charts of the run, live or as recorded; displayed as the last expression of a cell.
 
         Parameters
         ----------
         window
-            Seconds that the charts show at first; 0 for all.
+            Seconds that the charts show initially; 0 = whole run.
 
         Raises
         ------
@@ -196,33 +196,33 @@ class TrackedRun:
         """
         from jupyter_amltrain.output.mime import View
 
-        self.run  # noqa: B018 - a value that cannot be shown would be an error and a repr
+        self.run  # noqa: B018 - raise here, not while the value is displayed
         return View(self, window)
 
     def widget(self, window: float = 600.0) -> Any:
-        """The charts as plain ipywidgets, for front ends without our labextension."""
+        """Return the charts as plain ipywidgets, for front ends without the labextension."""
         from jupyter_amltrain.output.plain import plain_dashboard
 
         return plain_dashboard(controller(), self.handle, window)
 
     def result(self, name: str) -> Any:
-        """The value of ``--out name``.
+        """Return the value of ``--out name``.
 
         Raises
         ------
         ResultMissing
-            It was not asked for, or the run has not ended well.
+            The value was not requested, or the run has not completed.
         """
         run = self.run
         if name not in run.spec.out:
             raise ResultMissing(
-                f"{self.handle} was submitted without --out {name}.",
-                hint=f"It has: {', '.join(run.spec.out) or 'none'}.",
+                f"{self.handle} has no value {name!r}: the run was submitted without --out {name}.",
+                hint=f"Available: {', '.join(run.spec.out) or 'none'}.",
             )
         status = self.status
         if not status.state.terminal:
             raise ResultMissing(
-                f"{self.handle} is {status.state.value}; {name} comes home when it has ended.",
+                f"{self.handle} is {status.state.value}; {name} is available once the run has ended.",
                 hint=f"%aml_runs wait {self.handle}",
             )
         run = self.run
@@ -231,49 +231,49 @@ class TrackedRun:
         return run.outputs[name]
 
     def _missing(self, run: Run, name: str) -> AmlTrainError:
-        """Why the value `name` of an ended run is not here."""
+        """Return the error that explains why an ended run has no value `name`."""
 
-        async def ask() -> Any:
+        async def get() -> Any:
             return (await controller().backend(run.target).outputs(run.run_id, [name])).get(name)
 
         if run.status.state is RunState.COMPLETED and run.folder:
-            found = controller().loop.call(ask(), ANSWER)
-            if isinstance(found, AmlTrainError):
-                return found
+            output = controller().loop.call(get(), ANSWER)
+            if isinstance(output, AmlTrainError):
+                return output
         return ResultMissing(run.error or f"{self.handle} left no value {name}.")
 
     def accepted(self, timeout: float | None = None) -> TrackedRun:
-        """Wait until the target has the job: from then on nothing of it is lost with us.
+        """Wait until the target has accepted the job; after that it survives this kernel.
 
         Parameters
         ----------
         timeout
-            Seconds; ``None`` waits as long as it takes.
+            Seconds; ``None`` waits without a limit.
 
         Raises
         ------
         AmlTrainError
-            What refused it: too large, no such slot, target unreachable.
+            The job was rejected: too large, no such slot, or the target is unreachable.
         TimeoutError
-            It is still being packed or sent; that goes on.
+            The job is still being packed or sent; this continues in the background.
         """
         controller().loop.call(controller().accepted(self.handle), timeout)
         return self
 
     def wait(self, timeout: float | None = None) -> TrackedRun:
-        """Wait for the end; interrupting stops the waiting, never the run.
+        """Wait for the run to end; an interrupt stops the waiting, never the run.
 
         Parameters
         ----------
         timeout
-            Seconds; ``None`` waits for ever.
+            Seconds; ``None`` waits without a limit.
 
         Raises
         ------
         RunFailed, RunCanceled, RunLost
             The run did not complete.
         TimeoutError
-            It goes on.
+            The run is still going.
         """
         run = controller().loop.call(controller().wait(self.handle), timeout)
         if run.status.state is not RunState.COMPLETED:
@@ -283,51 +283,51 @@ class TrackedRun:
         return self
 
     def error(self) -> AmlTrainError | None:
-        """The exception that :meth:`wait` raises, or ``None``."""
+        """Return the exception that :meth:`wait` raises, or ``None``."""
         return self._error(self.run)
 
     def _error(self, run: Run) -> AmlTrainError | None:
         log = ""
-        if run.folder and run.status.reason != "deleted":  # with its target, and its log with it
-            data = controller().loop.call(controller().logs(self.handle, _QUOTE), ANSWER)
+        if run.folder and run.status.reason != "deleted":  # the target was deleted, and the log with it
+            data = controller().loop.call(controller().logs(self.handle, _MAX_QUOTED_LOG_BYTES), ANSWER)
             log = data.decode("utf-8", "replace")
         return as_error(run, log)
 
     def cancel(self) -> None:
-        """Ask for the end; returns when requested. Ended runs are left alone."""
+        """Request cancellation and return; an ended run does not change."""
         controller().loop.call(controller().cancel(self.handle), ANSWER)
 
     def delete(self, *, without_mlflow: bool = False) -> None:
-        """Remove the ended run's folder; its MLflow record stays.
+        """Delete the folder of the ended run; the MLflow record is kept.
 
         Parameters
         ----------
         without_mlflow
-            Also if MLflow has no record of it: what it logged is lost.
+            Delete even if MLflow has no record of the run; everything it logged is then lost.
 
         Raises
         ------
         UnrecordedRun
-            MLflow has no record of it, and none can be written now.
+            MLflow has no record of the run, and none can be written now.
         """
         controller().loop.call(controller().delete(self.handle, without_mlflow), ANSWER)
 
     def unrecorded(self) -> str:
-        """Why MLflow has no record of what this ended run logged; empty where it has one.
+        """Return why MLflow has no record of this ended run; empty if there is one.
 
-        A record that could not be written is tried again.
+        A record that could not be written is retried.
         """
         return controller().loop.call(controller().unrecorded(self.handle), ANSWER)
 
     def record(self) -> RunRecord:
-        """What a cell output says of the run; asks the target."""
+        """Return the record that a cell output shows; queries the target."""
         return controller().loop.call(controller().record(self.handle), ANSWER)
 
     def watch(self, paint: FrameCallback, rate: float = 2.0) -> Future[None]:
         """Call `paint(record, picture)` on the loop thread: now, on change, at the end.
 
-        `picture` is a PNG with its size, present in the last calls of an ended run. The future
-        ends with the watching; cancelling it stops the watching only.
+        `picture` is a PNG with its size, present in the last calls of an ended run. Canceling the
+        returned future stops the callbacks only, never the run.
         """
         return controller().loop.post(controller().watch(self.handle, paint, rate))
 
@@ -343,7 +343,7 @@ class TrackedRun:
         try:
             record = controller().loop.call(get())
         except UnknownRun:  # IPython would print a traceback under the cell
-            return {"text/plain": f"{self.handle}: not in the list any more. %aml_runs lists what there is."}
+            return {"text/plain": f"{self.handle}: this run no longer exists. %aml_runs lists all runs."}
         return {
             RECORD_MIME: msgspec.to_builtins(record),
             "text/plain": record_text(record),

@@ -1,7 +1,7 @@
-"""Jupyter server extension: shows MLflow's page on the server's own, authenticated routes.
+"""Jupyter server extension: a proxy for the MLflow UI on authenticated routes of the server.
 
-It imports nothing heavy. MLflow runs in a process that a kernel starts; the server and its kernels
-meet in a private folder, whose name the kernels find in their environment.
+Imports nothing heavy. MLflow runs in a process that a kernel starts; the server and its kernels
+exchange addresses through a private folder, whose path the kernels get in an environment variable.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from jupyter_amltrain.tracking import page_proxy
 
 
 class MlflowPageHandler(JupyterHandler):
-    """Passes a signed-in user's requests on to MLflow's process."""
+    """Forwards requests of signed-in users to the MLflow process."""
 
     auth_resource = "amltrain"
 
     def initialize(self, folder: str) -> None:
-        """Take the folder where the pages of our kernels are found."""
+        """Set the folder in which kernels register their MLflow UI."""
         self._folder = folder
 
     def check_xsrf_cookie(self) -> None:
-        """Let pages of our own origin change something: MLflow's page sends no XSRF token."""
+        """Accept same-origin requests without an XSRF token, which the MLflow UI does not send."""
         if not hasattr(self, "_jupyter_current_user"):
-            return  # called again when it is known who asks
+            return  # called again after authentication
         if not self.token_authenticated and not page_proxy.is_same_origin(self.request):
-            raise web.HTTPError(403, "Blocking Cross Origin request to MLflow's page.")
+            raise web.HTTPError(403, "Blocking cross-origin request to the MLflow UI.")
 
     @web.authenticated
     @authorized
     async def get(self, key: str, path: str | None) -> None:
-        """Answer any method."""
+        """Forward a request of any method."""
         prefix = url_path_join(self.base_url, page_proxy.ROUTE, key)
-        if path is None:  # the page's links are relative to the slash
+        if path is None:  # links of the UI are relative to the trailing slash
             self.redirect(prefix + "/")
             return
         record = page_proxy.read_record(self._folder, key)
@@ -56,14 +56,14 @@ class MlflowPageHandler(JupyterHandler):
 
 
 def _load_jupyter_server_extension(serverapp: Any) -> None:
-    """Add the route, and tell kernels of this server that it is there."""
+    """Add the route and announce it to the kernels of this server."""
     folder = tempfile.mkdtemp(prefix="amltrain-")  # 0700
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     route = url_path_join(serverapp.web_app.settings["base_url"], page_proxy.ROUTE, "([0-9a-f]{16})(/.*)?")
     serverapp.web_app.add_handlers(".*$", [(route, MlflowPageHandler, {"folder": folder})])
     os.environ[page_proxy.FOLDER_VARIABLE] = folder
 
-    def write() -> None:  # its port is known when it listens
+    def write() -> None:  # the port is known once the server listens
         path = os.path.join(folder, page_proxy.SERVER_FILE)
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"pid": os.getpid(), "base_url": serverapp.base_url, "url": serverapp.connection_url}, file)

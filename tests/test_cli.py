@@ -52,7 +52,7 @@ def test_cli_submit_returns_when_accepted() -> None:
     assert follow.stdout.readline() == "go\n"
     follow.send_signal(signal.SIGINT)
     _, said = follow.communicate(timeout=60)
-    assert follow.returncode == 130 and said == "amltrain: interrupted; runs continue.\n"
+    assert follow.returncode == 130 and said.startswith("amltrain: interrupted")
     assert "cancel requested" in amltrain("runs", "cancel", handle).stdout
     assert "was canceled" in amltrain("runs", "wait", handle, code=1).stderr
 

@@ -82,7 +82,7 @@ def _enums(path: Path) -> dict[str, list[str]]:
 
 def _whole(name: str, classes: dict[str, ast.ClassDef]) -> dict[str, Any]:
     node = classes[name]
-    said = {
+    attributes = {
         one.targets[0].id: ast.literal_eval(one.value)
         for one in node.body
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
@@ -95,19 +95,19 @@ def _whole(name: str, classes: dict[str, ast.ClassDef]) -> dict[str, Any]:
                 if (choice := re.search(r"Union\[str, '(\w+)'\]", text)) is not None:
                     enums[argument.arg] = choice[1]
     fields, required = {}, []
-    for attribute, how in said.get("_attribute_map", {}).items():
+    for attribute, how in attributes.get("_attribute_map", {}).items():
         kind = str(how["type"])
         if attribute in enums:
             kind = kind.replace("str", enums[attribute])
         fields[how["key"]] = kind
-        if said.get("_validation", {}).get(attribute, {}).get("required"):
+        if attributes.get("_validation", {}).get(attribute, {}).get("required"):
             required.append(how["key"])
-    made: dict[str, Any] = {"fields": fields}
+    result: dict[str, Any] = {"fields": fields}
     if required:
-        made["required"] = required
-    for attribute, choices in said.get("_subtype_map", {}).items():
-        made["subtypes"] = {"key": said["_attribute_map"][attribute]["key"], "classes": choices}
-    return made
+        result["required"] = required
+    for attribute, choices in attributes.get("_subtype_map", {}).items():
+        result["subtypes"] = {"key": attributes["_attribute_map"][attribute]["key"], "classes": choices}
+    return result
 
 
 def text(version: str) -> str:

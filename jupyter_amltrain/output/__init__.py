@@ -1,1 +1,1 @@
-"""What a cell shows of a run. Knows records, not controllers."""
+"""Cell outputs of runs and monitors: MIME bundles, text, images and live dashboards."""

@@ -1,4 +1,4 @@
-"""The live dashboard: bqplot figures, controls and a feed, for one page."""
+"""Live dashboard of one page: bqplot figures, controls and a feed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from jupyter_amltrain.kernel.history import BUCKETS
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.output.feed import RING, Columns, StreamFeed
 from jupyter_amltrain.output.layout import METRICS, USE, Gpu, GpuChart, Layout, windows
-from jupyter_amltrain.output.palette import GPUS
-from jupyter_amltrain.output.palette import GPUS as COLOURS
+from jupyter_amltrain.output.palette import GPUS as COLORS
 
-with warnings.catch_warnings():  # of bqplot's own modules; `-W error` must not end the import
+with warnings.catch_warnings():  # raised by bqplot itself; `-W error` must not break the import
     warnings.simplefilter("ignore")
     import bqplot
 
-_GREY = "#8A8A8A"
+_GRAY = "#8A8A8A"
 
 _PHASE = {"queued": "#8A8A8A", "preparing": "#8A8A8A", "finalizing": "#E69F00"}
 
@@ -38,12 +37,12 @@ Spec = dict[str, Any]
 
 
 class Chart:
-    """One figure, its marks and how the page feeds each (see ``feed.ts`` for the specs).
+    """One figure, its marks and the specs by which the page feeds them (see ``feed.ts``).
 
     Parameters
     ----------
     layout
-        Its phases are shaded; ``None`` for a chart whose x axis is not time.
+        Layout whose phases to shade; ``None`` if the x axis is not time.
     """
 
     def __init__(self, title: str, x: Any, y: Any, axis: Any, layout: Layout | None) -> None:
@@ -60,14 +59,14 @@ class Chart:
         self.marks.append(mark)
         self.specs.append(spec)
 
-    def lines(self, spec: Spec, colours: Sequence[str], labels: Sequence[str], **style: Any) -> None:
+    def lines(self, spec: Spec, colors: Sequence[str], labels: Sequence[str], **style: Any) -> None:
         """Add the lines of one node."""
         self.add(
             bqplot.Lines(
                 x=np.zeros(0),
                 y=np.zeros((len(labels), 0)),
                 scales={"x": self.x, "y": self.y},
-                colors=list(colours),
+                colors=list(colors),
                 labels=list(labels),
                 preserve_domain={"x": True},  # the page moves the axis
                 **{"stroke_width": 1.6, **style},
@@ -75,14 +74,14 @@ class Chart:
             spec,
         )
 
-    def band(self, field: str, colour: str, high: str = "") -> None:
-        """Add mean and range over all GPUs: rows are most (of the field `high`), mean, least."""
+    def band(self, field: str, color: str, high: str = "") -> None:
+        """Add mean and range over all GPUs: rows are maximum (of the field `high`), mean, minimum."""
         self.lines(
             {"kind": "band", "field": field, "high": high or field},
-            [colour] * 3,
-            ["most", "mean", "least"],
+            [color] * 3,
+            ["maximum", "mean", "minimum"],
             fill="between",
-            fill_colors=[colour] * 3,
+            fill_colors=[color] * 3,
             opacities=[0.35, 1, 0.35],
             fill_opacities=[0.22, 0.22, 0],
             stroke_width=1.4,
@@ -95,7 +94,7 @@ class Chart:
                 x=_dates([0.0, _FAR]),
                 y=np.array([value, value]),
                 scales={"x": self.x, "y": self.y},
-                colors=[_GREY],
+                colors=[_GRAY],
                 line_style="dashed",
                 stroke_width=1.2,
                 preserve_domain={"x": True, "y": True},
@@ -108,27 +107,27 @@ class Chart:
         for span in layout.spans:
             if span.end - span.start < 0.5:
                 continue
-            colour = _PHASE.get(span.name, _GREY)
+            color = _PHASE.get(span.name, _GRAY)
             self.add(
                 bqplot.Lines(
                     x=_dates([span.start, span.end]),
                     y=np.array([1.0, 1.0]),
                     scales={"x": self.x, "y": unit},
-                    colors=[colour],
+                    colors=[color],
                     fill="bottom",
-                    fill_colors=[colour],
+                    fill_colors=[color],
                     opacities=[0],
                     fill_opacities=[0.16],
                     preserve_domain={"x": True, "y": True},
                     labels=[span.name],
                 ),
-                # The page draws it again, on its own clock: bqplot's time axis is in UTC.
+                # The page redraws the span in local time: bqplot's time axis is in UTC.
                 {"kind": "span", "start": span.start, "end": span.end},
             )
 
     def figure(self) -> Any:
-        """The bqplot Figure."""
-        # The page sets the ticks of steps, with the limits.
+        """Return the bqplot Figure."""
+        # For steps, the page sets the ticks together with the limits.
         ticks: dict[str, Any] = {"num_ticks": 4, "tick_format": "%H:%M:%S"} if self._time else {}
         below = bqplot.Axis(scale=self.x, grid_lines="none", tick_style={"font-size": "10px"}, **ticks)
         return bqplot.Figure(
@@ -142,9 +141,9 @@ class Chart:
             padding_y=0,
             background_style={"fill": "none"},
             title_style={"font-size": "12px", "font-weight": "600"},
-            # No PanZoom: it sends the limits of a date scale in a form that bqscales cannot read. The page zooms.
+            # No PanZoom: it sends limits of a date scale in a form that bqscales cannot read. The page implements zoom.
             layout=ipywidgets.Layout(height="200px", width="auto", min_width="0"),
-            # Newer ones have a toolbar, which would cover the title.
+            # Newer bqplot versions have a toolbar, which would cover the title.
             **({"display_toolbar": False} if "display_toolbar" in bqplot.Figure.class_trait_names() else {}),
         )
 
@@ -166,7 +165,7 @@ def _axis(scale: Any, **more: Any) -> Any:
 
 
 def _byte_ticks(top: float, unit: float) -> dict[str, Any]:
-    """Ticks at round binary numbers below `top`, with labels; `unit` bytes are one."""
+    """Return labeled ticks at round binary numbers up to `top`, which counts in `unit` bytes."""
     step = 2.0 ** math.ceil(math.log2(max(top * unit / 4, 1)))
     values = [k * step / unit for k in range(int(top * unit / step) + 1)]
     return {"tick_values": values, "tick_labels": {f"{value:g}": _bytes(value * unit) for value in values}}
@@ -187,22 +186,22 @@ def _per_node(chart: Chart, layout: Layout, field: str, **style: Any) -> None:
             continue
         chart.lines(
             {"kind": "lines", "node": node, "columns": [layout.column(node, f"gpu{g.index}.{field}") for _, g in gpus]},
-            [COLOURS[k % len(COLOURS)] for k, _ in gpus],
+            [COLORS[k % len(COLORS)] for k, _ in gpus],
             [gpu.label + BY_NAME[field].legend for _, gpu in gpus],
             **style,
         )
 
 
-#: Dashed lines of sizes and limits in one chart, where GPUs have different ones.
+#: Maximum dashed lines for sizes or limits in one chart, if GPUs differ.
 MAX_LEVELS = 4
 
 
-def _most(values: Sequence[float | None]) -> float | None:
+def _maximum(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value), default=None)
 
 
 def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
-    """Charts of the GPUs: those of the layout's view; none without a GPU."""
+    """Return the GPU charts of the layout's view; empty without GPUs."""
     if not layout.gpus:
         return []
     if layout.view == USE:
@@ -212,12 +211,12 @@ def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
 
 
 def _figure_chart(layout: Layout, x: Any, what: GpuChart) -> Chart:
-    """One chart of a view; its limits follow the data unless it is a percentage."""
+    """Return one chart of a view; its limits follow the data unless the unit is percent."""
     scale = bqplot.LinearScale(min=0, max=100) if what.percent else bqplot.LinearScale(min=0)
     ticks: dict[str, Any] = {"tick_values": [0, 25, 50, 75, 100]} if what.percent else {"num_ticks": 4}
     chart = Chart(what.title, x, scale, _axis(scale, **ticks), layout)
     if layout.many:
-        chart.band(what.field, COLOURS[0])
+        chart.band(what.field, COLORS[0])
         return chart
     if what.thin:
         _per_node(chart, layout, what.thin, stroke_width=1, opacities=[0.6] * len(layout.gpus))
@@ -226,17 +225,17 @@ def _figure_chart(layout: Layout, x: Any, what: GpuChart) -> Chart:
 
 
 def _use_charts(layout: Layout, x: Any) -> list[Chart]:
-    """Utilization, memory and power."""
+    """Return the charts of utilization, memory and power."""
     gpus: Sequence[Gpu] = layout.gpus
     percent = bqplot.LinearScale(min=0, max=100)
     beside = layout.activity and not layout.many
     title = "GPU utilization, dashed: SM activity (%)" if beside else "GPU utilization (%)"
     util = Chart(title, x, percent, _axis(percent, tick_values=[0, 25, 50, 75, 100]), layout)
-    total = _most([gpu.memory_total for gpu in gpus])
+    total = _maximum([gpu.memory_total for gpu in gpus])
     size = bqplot.LinearScale(min=0, max=total * 1.06) if total else bqplot.LinearScale(min=0)
     ticks = _byte_ticks(total, 1024.0**2) if total else {"num_ticks": 4}
     memory = Chart("GPU memory" if total else "GPU memory (MiB)", x, size, _axis(size, **ticks), layout)
-    limit = _most([gpu.power_limit for gpu in gpus])
+    limit = _maximum([gpu.power_limit for gpu in gpus])
     watts = bqplot.LinearScale(min=0, max=limit * 1.1) if limit else bqplot.LinearScale(min=0)
     power = Chart("GPU power (W)", x, watts, _axis(watts, **({} if limit else {"num_ticks": 4})), layout)
     for chart, values in ((memory, [gpu.memory_total for gpu in gpus]), (power, [gpu.power_limit for gpu in gpus])):
@@ -244,7 +243,7 @@ def _use_charts(layout: Layout, x: Any) -> list[Chart]:
             chart.level(value)
     for chart, field in ((util, "util"), (memory, "memory"), (power, "power")):
         if layout.many:
-            chart.band(field, COLOURS[0], "peak" if field == "util" else "")
+            chart.band(field, COLORS[0], "peak" if field == "util" else "")
         else:
             if field == "util":
                 _per_node(chart, layout, "peak", stroke_width=1, opacities=[0.45] * len(gpus))
@@ -255,18 +254,18 @@ def _use_charts(layout: Layout, x: Any) -> list[Chart]:
 
 
 def host_charts(layout: Layout, x: Any) -> list[Chart]:
-    """CPU of the run's processes, and their memory where there is no GPU to look at."""
+    """Return the chart of the run's CPU, and without GPUs that of its memory."""
     own = "cpu" in layout.columns[layout.nodes[0]]
     names = ("cpu", "memory") if own else ("host_cpu", "host_memory")
     scale = bqplot.LinearScale(min=0) if own else bqplot.LinearScale(min=0, max=100)
-    title = f"CPU of the run (% of one core, of {layout.cpus * 100:.0f})" if own else "CPU of the machine (%)"
+    title = _cpu_title(layout.cpus) if own else "CPU of the machine (%)"
     ticks: dict[str, Any] = {"num_ticks": 4} if own else {"tick_values": [0, 25, 50, 75, 100]}
     charts = [Chart(title, x, scale, _axis(scale, **ticks), layout)]
     if not layout.gpus:
         bytes_ = bqplot.LinearScale(min=0)
         charts.append(
             Chart(
-                "Memory of the run (bytes)" if own else "Memory of the machine (bytes)",
+                "Memory (bytes)" if own else "Memory of the machine (bytes)",
                 x,
                 bytes_,
                 _axis(bytes_, num_ticks=4, tick_format=".3s"),
@@ -277,21 +276,20 @@ def host_charts(layout: Layout, x: Any) -> list[Chart]:
         for k, node in enumerate(layout.nodes):
             spec = {"kind": "lines", "node": node, "columns": [layout.column(node, name)]}
             label = layout.hosts[k] if len(layout.nodes) > 1 else name
-            chart.lines(spec, [COLOURS[(2 + k) % len(COLOURS)]], [label])
+            chart.lines(spec, [COLORS[(2 + k) % len(COLORS)]], [label])
     return charts
 
 
+def _cpu_title(cpus: float) -> str:
+    return f"CPU ({cpus * 100:.0f} % = {cpus:g} core{'' if cpus == 1 else 's'})"
+
+
 def metric_chart(name: str) -> Chart:
-    """One of the script's metrics, by step."""
+    """Return the chart of one metric of the script, by step."""
     scale = bqplot.LinearScale()
     chart = Chart(name[:60], bqplot.LinearScale(), scale, _axis(scale), None)
-    chart.lines({"kind": "metric", "name": name}, [COLOURS[3]], [name], marker_size=40)
+    chart.lines({"kind": "metric", "name": name}, [COLORS[3]], [name], marker_size=40)
     return chart
-
-
-with warnings.catch_warnings():  # of bqplot's own modules; `-W error` must not end the import
-    warnings.simplefilter("ignore")
-    import bqplot
 
 
 class Dashboard:
@@ -302,7 +300,7 @@ class Dashboard:
     layout
         What is shown.
     metrics
-        Names of the script's metrics that are known already.
+        Names of the metrics that the script has logged so far.
     """
 
     def __init__(self, layout: Layout, metrics: tuple[str, ...] = ()) -> None:
@@ -312,27 +310,29 @@ class Dashboard:
             options=windows(layout.window),
             value=layout.window,
             layout=ipywidgets.Layout(width="90px"),
-            tooltip="Time that the charts show",
+            tooltip="Time range",
         )
         self.pause = ipywidgets.ToggleButton(
-            value=False, icon="pause", tooltip="Hold the picture; data go on", layout=ipywidgets.Layout(width="36px")
+            value=False,
+            icon="pause",
+            tooltip="Pause the charts (recording continues)",
+            layout=ipywidgets.Layout(width="36px"),
         )
         self.follow = ipywidgets.ToggleButton(
-            value=True, description="Live", tooltip="Follow the newest data", layout=ipywidgets.Layout(width="56px")
+            value=True, description="Live", tooltip="Jump to latest", layout=ipywidgets.Layout(width="56px")
         )
         self.view = ipywidgets.Dropdown(
             options=[(view.label, view.name) for view in layout.views],
             value=layout.view if layout.views else None,
             layout=ipywidgets.Layout(width="215px", display=None if len(layout.views) > 1 else "none"),
-            tooltip="Which charts of the GPUs are shown",
+            tooltip="GPU charts",
         )
         self.status = ipywidgets.HTML()
         self.table = ipywidgets.HTML()
-        of_gpus = gpu_charts(layout, self.x)
-        found = [*of_gpus, *host_charts(layout, self.x)]
-        self._of_gpus = len(of_gpus)
-        self.charts: list[Chart] = found
-        self.figures = [chart.figure() for chart in found]
+        gpu = gpu_charts(layout, self.x)
+        self._gpu_count = len(gpu)
+        self.charts: list[Chart] = [*gpu, *host_charts(layout, self.x)]
+        self.figures = [chart.figure() for chart in self.charts]
         self.metrics: list[str] = []
         bar = ipywidgets.HBox(
             [self.window, self.view, self.pause, self.follow, self.status],
@@ -351,7 +351,7 @@ class Dashboard:
         self.feed: StreamFeed | None = None
 
     def connect(self, feed_id: str, telemetry: RunTelemetry, *, done: bool) -> StreamFeed:
-        """Make the feed, whose first message carries all that is known. Runs on the loop."""
+        """Create the feed; its first message contains all data so far. Loop thread only."""
         layout = self.plan
         columns = [Columns(telemetry.node(n), layout.columns[n]) for n in layout.nodes]
         self.feed = StreamFeed(
@@ -376,7 +376,7 @@ class Dashboard:
         return self.feed
 
     def add_metrics(self, names: tuple[str, ...]) -> bool:
-        """Give new metrics a chart, the first few of them; returns whether there are any."""
+        """Add charts for new metrics, up to the maximum; returns whether any was added."""
         new = [name for name in names if name not in self.metrics][: METRICS - len(self.metrics)]
         for name in new:
             chart = metric_chart(name)
@@ -401,42 +401,42 @@ class Dashboard:
             feed.specs = [spec for chart in self.charts for spec in chart.specs]
 
     def prepare(self, layout: Layout) -> tuple[list[Chart], list[Any]]:
-        """Build the GPU charts of another view, off the loop: charts and their figures."""
-        found = gpu_charts(layout, self.x)
-        return found, [chart.figure() for chart in found]
+        """Build the charts and figures of another GPU view; run this off the loop."""
+        charts = gpu_charts(layout, self.x)
+        return charts, [chart.figure() for chart in charts]
 
     def switch(self, layout: Layout, built: tuple[list[Chart], list[Any]], telemetry: RunTelemetry) -> list[Any]:
-        """Show the GPU charts of another view; the page asks for its data.
+        """Switch to the GPU charts of another view; the page then requests their data.
 
         Returns
         -------
         list
             Widgets that are no longer shown, to be closed off the loop.
         """
-        old = _with_parts(self.figures[: self._of_gpus])
+        old = _with_parts(self.figures[: self._gpu_count])
         self.plan = layout
-        self.charts[: self._of_gpus], self.figures[: self._of_gpus] = built
-        self._of_gpus = len(built[0])
+        self.charts[: self._gpu_count], self.figures[: self._gpu_count] = built
+        self._gpu_count = len(built[0])
         self._show_figures(telemetry)
-        kept = {id(widget) for widget in _with_parts([getattr(self, "feed", None), self.root])}
-        return [widget for widget in old if id(widget) not in kept]
+        current = {id(widget) for widget in _with_parts([getattr(self, "feed", None), self.root])}
+        return [widget for widget in old if id(widget) not in current]
 
     def say(self, note: str, metrics: int) -> None:
-        """Say beside the GPUs what happened to them, and of how many metrics the charts are the first few."""
+        """Show a note about the GPUs in the legend, and how many of all metrics have a chart."""
         text = _legend(self.plan, note, f"{len(self.metrics)} of {metrics} metrics" if metrics > METRICS else "")
         if text != self.legend.value:
             self.legend.value = text
 
     def close(self) -> None:
-        """Close every widget, with the layouts, styles and scales that each brought along."""
+        """Close every widget, including layouts, styles and scales."""
         for widget in _with_parts([self.feed, self.root]):
             if widget.comm is not None:
                 widget.close()
 
 
-def _with_parts(found: Any) -> list[Any]:
-    """All widgets that are reached from some by what they send to the page, those first."""
-    waiting, seen = list(found), dict[int, Any]()
+def _with_parts(widgets: Any) -> list[Any]:
+    """Return `widgets` and all widgets reachable through their synchronized traits."""
+    waiting, seen = list(widgets), dict[int, Any]()
     for value in waiting:
         if isinstance(value, ipywidgets.Widget) and id(value) not in seen:
             seen[id(value)] = value
@@ -449,22 +449,22 @@ def _with_parts(found: Any) -> list[Any]:
 
 
 def _legend(layout: Layout, note: str = "", metrics: str = "") -> str:
-    """Which colour is which GPU (many have none of their own), and what else there is to say."""
+    """Return the legend as HTML: the color of each GPU unless there are too many, and notes."""
     if not layout.gpus:
-        text = note or layout.note or "No GPU is used: the charts show the host."
+        text = note or layout.note or "This run has no GPU. Showing its CPU and memory."
         text = " · ".join(filter(None, (text, metrics)))
         return f'<span class="jp-AmlDashboard-note">{html.escape(text)}</span>'
     what = gpu_counts((msgspec.to_builtins(gpu) for gpu in layout.gpus), "×")
     if layout.many:
         what += f" on {len(layout.nodes)} nodes" if len(layout.nodes) > 1 else ""
-        what += ": mean, least to most"
+        what += ": mean, minimum to maximum"
     what = html.escape(" · ".join(filter(None, (what, metrics))))
     if note:
         what += f' · <strong class="jp-AmlDashboard-news">{html.escape(note)}</strong>'
     if layout.many:
         return f'<span class="jp-AmlDashboard-note">{what}</span>'
     chips = "".join(
-        f'<span class="jp-AmlDashboard-chip"><i style="background:{GPUS[k]}"></i>{html.escape(gpu.label)}</span>'
+        f'<span class="jp-AmlDashboard-chip"><i style="background:{COLORS[k]}"></i>{html.escape(gpu.label)}</span>'
         for k, gpu in enumerate(layout.gpus)
     )
     return f'<span class="jp-AmlDashboard-legend">{chips}<span class="jp-AmlDashboard-note">{what}</span></span>'

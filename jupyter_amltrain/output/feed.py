@@ -1,10 +1,10 @@
-"""The kernel's end of a live dashboard: new ticks go out once, in one binary message a node.
+"""Kernel side of a live dashboard: sends each new tick once, in one binary message per node.
 
-The page's end (``labextension/src/widgets/feed.ts``) holds ring and history and gives them
-to the bqplot marks, so that a tick costs the same in hour 24 as in minute 1. The kernel
-only sends on this comm: what a page has to say comes by the control channel, which works
-while a cell runs, and a comm that a background thread sends on and the page too is
-re-routed by ipykernel 7.4.
+The page side (``labextension/src/widgets/feed.ts``) stores ring and history and sets them on
+the bqplot marks, so that a tick costs the same in hour 24 as in minute 1. The kernel only
+sends on this comm. Pages send requests on the control channel, because it works while a cell
+runs, and because ipykernel 7.4 re-routes a comm on which both a background thread and the
+page send.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MODULE, MODULE_VERSION = "jupyter-amltrain", "^0.1.0"
 
 
 class Columns:
-    """Which series of a node a page gets, and how they are packed for the wire.
+    """The series of a node that a page receives, and their encoding.
 
     Parameters
     ----------
     names
-        Series of the node in the order of the wire. Unknown ones are sent as holes.
+        Series of the node in wire order. Unknown series are sent as NaN.
     """
 
     def __init__(self, node: NodeTelemetry, names: Sequence[str]) -> None:
@@ -43,11 +43,11 @@ class Columns:
 
     @property
     def stale(self) -> bool:
-        """Whether the node has got other series since."""
+        """Whether the node's series have changed since this object was created."""
         return self._of is not self.node.columns
 
     def _pick(self, table: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The rows of `table` (series first) that are sent."""
+        """Return the rows of `table` (series first) that are sent."""
         import numpy as np
 
         picked = table[self._index]
@@ -56,7 +56,7 @@ class Columns:
         return np.ascontiguousarray(picked, dtype=np.float32)
 
     def frames(self, first: int) -> Iterable[tuple[dict[str, Any], list[bytes]]]:
-        """Messages that bring the ticks from number `first` on."""
+        """Yield messages with the ticks from number `first` on."""
         t, rows = self.node.since(first)
         if not len(t):
             return
@@ -67,22 +67,22 @@ class Columns:
             yield {**head, "k": len(t)}, [t.tobytes(), self._pick(rows).tobytes()]
 
     def snapshot(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Ring and history as they are now: head, and the buffers ``[x, y, buckets]``.
+        """Return ring and history as of now: head, and the buffers ``[x, y, buckets]``.
 
-        Right on any thread: a page that is loaded again asks for the state of every widget, and
-        the main thread answers while the loop takes ticks.
+        Safe on any thread: a reloaded page requests the state of every widget, and the main
+        thread replies while the loop adds ticks.
         """
         while True:
             before = self.node.changes
             try:
-                found = self._snapshot()
+                snapshot = self._snapshot()
             except (IndexError, ValueError):
                 if before == self.node.changes:
                     raise
                 continue
             if not before % 2 and before == self.node.changes:
-                return found
-            time.sleep(0)  # let the loop go on
+                return snapshot
+            time.sleep(0)  # yield to the loop thread
 
     def _snapshot(self) -> tuple[dict[str, Any], list[bytes]]:
         t, rows = self.node.since(0)
@@ -111,9 +111,9 @@ def _snapshot(_value: Any, feed: StreamFeed) -> dict[str, Any]:
 
 
 class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
-    """Feeds the marks of one dashboard on one page; is never displayed itself.
+    """Feeds the marks of one dashboard on one page; never displayed itself.
 
-    The traits are what the page needs to know once; see the page's end for their meaning.
+    The traits are the page's initial state; ``feed.ts`` documents their meaning.
     """
 
     _model_name = traitlets.Unicode("StreamFeedModel").tag(sync=True)
@@ -136,29 +136,29 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
     rate = traitlets.Float(4.0).tag(sync=True)
     done = traitlets.Bool(False).tag(sync=True)
     heat = traitlets.Bool(False).tag(sync=True)
-    #: Never changes, so it is never sent again; who asks for the state (a comm that opens) gets it.
+    #: Never changes, so it is sent only with the full state, such as when a comm opens.
     snapshot = traitlets.Any(None, allow_none=True).tag(sync=True, to_json=_snapshot)
 
     def __init__(self, columns: Sequence[Columns], **traits: Any) -> None:
         self.columns = tuple(columns)
         self._by_node = {c.node.node: c for c in self.columns}
-        #: Number of the next tick that the page lacks, by node, as far as we have sent.
+        #: Number of the next tick to send, by node.
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
         super().__init__(**traits)
 
     def use(self, columns: Sequence[Columns]) -> None:
-        """Send other series from now on; the page is told of them by `layout`, and asks for what was."""
+        """Send other series from now on; the page learns of them from `layout` and requests the past."""
         self.columns = tuple(columns)
         self._by_node = {c.node.node: c for c in self.columns}
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
 
     @property
     def stale(self) -> bool:
-        """Whether a node has other series than the page was told of."""
+        """Whether a node's series differ from those that the page knows."""
         return any(columns.stale for columns in self.columns)
 
     def push(self, node: NodeTelemetry) -> None:
-        """Send what is new of a node. Runs on the loop."""
+        """Send new ticks of a node. Loop thread only."""
         columns = self._by_node.get(node.node)
         if columns is None:
             return
@@ -167,7 +167,7 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         self.sent[node.node] = node.ticks
 
     def catch_up(self, seen: Sequence[int]) -> None:
-        """Send what a page lacks that has the ticks up to `seen`: by node, in the order of the columns."""
+        """Send the ticks after `seen`, one tick number per node in the order of the columns."""
         gaps = [c.node.ticks - (seen[i] if i < len(seen) else 0) for i, c in enumerate(self.columns)]
         if all(0 <= gap <= c.node.held for gap, c in zip(gaps, self.columns, strict=True)):
             for columns, gap in zip(self.columns, gaps, strict=True):
@@ -190,11 +190,11 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         points
             ``{name: {"t": unix seconds, "s": steps, "i": numbers of the points, "v": values}}``.
         whole
-            These replace what was sent before.
+            Whether the points replace those sent before.
         """
         if points:
             self.send({"m": points, "all": whole})
 
 
-#: What the page's ring is sized by.
+#: Capacity of the page's ring.
 RING = CAPACITY

@@ -1,4 +1,4 @@
-"""What a dashboard shows of an entry: decided once, on the loop, as frozen data."""
+"""Layout of a dashboard as frozen data, computed on the loop from an entry's telemetry."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class GpuChart(NamedTuple):
     Attributes
     ----------
     field
-        Column of each GPU that is drawn.
+        Column to draw for each GPU.
     thin
-        Another one, drawn thin and pale beside it.
+        Second column, drawn as a thin, pale line.
     """
 
     title: str
@@ -33,7 +33,7 @@ class GpuChart(NamedTuple):
 
 
 class GpuView(NamedTuple):
-    """A view."""
+    """A set of GPU charts that the user can select."""
 
     name: str
     label: str
@@ -41,11 +41,11 @@ class GpuView(NamedTuple):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Columns of each GPU that it draws."""
+        """Columns of each GPU that the view draws."""
         return tuple(field for chart in self.charts for field in (chart.field, chart.thin) if field)
 
 
-#: Drawn by hand: it has sizes, limits and peaks.
+#: View with its own drawing code, for sizes, limits and peaks.
 USE = "use"
 
 
@@ -59,41 +59,41 @@ VIEWS = tuple(
     for name, label in gpu_columns.VIEWS
 )
 
-#: Unit of each series of a GPU, as charts write it.
+#: Unit symbol of each GPU series.
 UNITS = {column.name: symbol(column.unit) for column in GPU_COLUMNS if column.kind != SLOW}
 
 
 def available(fields: Sequence[str]) -> tuple[GpuView, ...]:
-    """Views, with the charts for which a GPU has one of these columns."""
+    """Return the views, reduced to charts for which a GPU has one of these columns."""
     known = set(fields)
-    found = (
+    views = (
         view._replace(charts=tuple(chart for chart in view.charts if known & {chart.field, chart.thin}))
         for view in VIEWS
     )
-    return tuple(view for view in found if view.charts or view.name == USE)
+    return tuple(view for view in views if view.charts or view.name == USE)
 
 
-#: Series of each node's host that a page gets.
+#: Series of each node's host that are sent to a page.
 HOST = ("cpu", "memory")
 
-#: The script's metrics that get a chart of their own beside the GPUs'.
+#: Maximum metrics of the script that get a chart.
 METRICS = 4
 
-#: Seconds of a long wait in a queue that a chart shows before the run's beginning.
-_QUEUE = 30.0
+#: Maximum seconds of queueing that charts show before the start of the run.
+_MAX_QUEUE_S = 30.0
 
 
-#: Choices of the window: label and seconds; 0 is all.
+#: Window options: label and seconds; 0 = whole run.
 _WINDOWS = (("2 min", 120.0), ("10 min", 600.0), ("1 h", 3600.0), ("6 h", 21600.0), ("all", 0.0))
 
 
 def windows(chosen: float) -> list[tuple[str, float]]:
-    """The choices of the window, `chosen` seconds among them."""
-    known = list(_WINDOWS)
-    if chosen not in [seconds for _, seconds in known]:
-        known.append((_duration(chosen), chosen))
-        known.sort(key=lambda item: item[1] or float("inf"))
-    return known
+    """Return the window options, including `chosen` seconds."""
+    options = list(_WINDOWS)
+    if chosen not in [seconds for _, seconds in options]:
+        options.append((_duration(chosen), chosen))
+        options.sort(key=lambda item: item[1] or float("inf"))
+    return options
 
 
 def _duration(seconds: float) -> str:
@@ -123,16 +123,16 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module's docstring.
+    """What a dashboard shows.
 
     Attributes
     ----------
     columns
-        Series of each node in the order of the wire, by node number.
+        Series of each node in wire order, by node number.
     start
         Unix seconds at which the charts begin.
     view, views
-        Name of the GPUs' charts that are shown, and all that can be.
+        Name of the current GPU view, and all available views.
     """
 
     handle: str
@@ -153,16 +153,16 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def activity(self) -> bool:
-        """Whether the SM activity is drawn beside the utilization."""
+        """Whether SM activity is drawn with utilization."""
         return self.view == USE and any(ACTIVITY in view.fields for view in self.views)
 
     @property
     def many(self) -> bool:
-        """More GPUs than can be told apart as lines."""
+        """Whether there are too many GPUs for one line each."""
         return len(self.gpus) > LINES
 
     def wire(self, capacity: int, buckets: int) -> dict[str, Any]:
-        """The part that the page's feed needs."""
+        """Return the layout in the form that the page's feed needs."""
         hosts = dict(zip(self.nodes, self.hosts, strict=True))
         return {
             "nodes": [{"node": n, "host": hosts[n], "columns": list(self.columns[n])} for n in self.nodes],
@@ -177,19 +177,19 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def column(self, node: int, name: str) -> int:
-        """Position of a series in a node's messages."""
+        """Return the position of a series in a node's messages."""
         return self.columns[node].index(name)
 
 
 def layout_of(entry: Entry, window: float = 600.0, view: str = USE) -> Layout | None:
-    """The layout of an entry's dashboard; ``None`` before anything was sampled.
+    """Return the layout of an entry's dashboard; ``None`` before the first sample.
 
     Parameters
     ----------
     window
-        Seconds that are shown at first; 0 for all.
+        Seconds that are shown initially; 0 = whole run.
     view
-        Which charts of the GPUs; the first view where there is none of that name.
+        Name of the GPU view; an unknown name selects the first view.
     """
     nodes = [node for node in entry.telemetry.nodes() if node.ticks or node.pyramid.count]
     if not nodes:
@@ -222,7 +222,7 @@ def layout_of(entry: Entry, window: float = 600.0, view: str = USE) -> Layout | 
 
 
 def _fields(view: GpuView | None, views: tuple[GpuView, ...]) -> tuple[str, ...]:
-    """Series of each GPU that a page gets with every tick; the heat map needs the utilization."""
+    """Return the series of each GPU that are sent with every tick; the heat map needs utilization."""
     if view is None:
         return ()
     beside = [ACTIVITY] if view.name == USE and any(ACTIVITY in one.fields for one in views) else []
@@ -230,7 +230,7 @@ def _fields(view: GpuView | None, views: tuple[GpuView, ...]) -> tuple[str, ...]
 
 
 def _host(entry: Entry) -> tuple[str, ...]:
-    # A monitor watches nobody's processes: it shows the machine's own use.
+    # A monitor has no processes of its own, so show the whole machine.
     return ("host_cpu", "host_memory") if entry.kind == "monitor" else HOST
 
 
@@ -252,7 +252,7 @@ def _gpu(node: NodeTelemetry, i: int, several: bool) -> Gpu:
 
 
 def _spans(entry: Entry) -> tuple[tuple[Span, ...], float | None]:
-    """Phases beside *running*, and when the charts begin."""
+    """Return the phases other than *running*, and the start of the charts."""
     spans, start = [], None
     for phase in entry.run.status.phases:
         if phase.name == "running":
@@ -261,5 +261,5 @@ def _spans(entry: Entry) -> tuple[tuple[Span, ...], float | None]:
         end = phase.end if phase.end is not None else phase.start + (phase.seconds or 0.0)
         spans.append(Span(name=phase.name, start=phase.start, end=end))
     if start is not None and spans and spans[0].start < start:
-        start = max(spans[0].start, start - _QUEUE)
+        start = max(spans[0].start, start - _MAX_QUEUE_S)
     return tuple(spans), start

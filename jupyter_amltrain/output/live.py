@@ -1,7 +1,7 @@
-"""Live dashboards of a kernel: one for each page that shows a run, fed while it is seen.
+"""Live dashboards of a kernel: one per page and run, updated while visible.
 
-Everything here runs on the loop. A page asks by the control channel, so this works while
-a cell runs; the widgets go out by comms that only the kernel opens and sends on.
+Loop thread only. Pages send requests on the control channel, which works while a cell runs;
+the widgets use comms that only the kernel opens and sends on.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Dashboards that are kept, of one run and in all: pages come back, and some never say goodbye.
+#: Maximum dashboards per run and in total. Pages may reconnect, and some disappear without closing theirs.
 OF_A_RUN, IN_ALL = 3, 12
-#: Seconds between looks at what changes rarely: table, metrics.
-_SLOW = 1.0
-#: Seconds between two versions of the table.
+#: Seconds between updates of table and metrics.
+_SLOW_INTERVAL_S = 1.0
+#: Minimum seconds between two versions of the table.
 TABLE_INTERVAL_S = 3.0
-#: Points of a metric that a page gets when it connects.
-_POINTS = 600
+#: Maximum points of a metric in the first message to a page.
+_MAX_POINTS = 600
 
 
 class _Live:
@@ -44,7 +44,7 @@ class _Live:
         self.id = uuid.uuid4().hex
         self.dashboard: Dashboard | None = None
         self.shown = False
-        self.why = ""
+        self.reason = ""
         self.view = ""
         self.stop: Callable[[], None] | None = None
         self.sent: dict[str, int] = {}
@@ -55,14 +55,14 @@ class _Live:
 
 
 class LiveDashboards:
-    """See the module's docstring.
+    """Registry of the live dashboards of a kernel.
 
     Parameters
     ----------
     runs
-        The runs.
+        Provider of the runs.
     build
-        Makes the widgets of a layout, off the loop; default :class:`~.dashboard.Dashboard`.
+        Creates the widgets of a layout, off the loop; default :class:`~.dashboard.Dashboard`.
     """
 
     def __init__(self, runs: RunProvider, build: Callable[[Layout, tuple[str, ...]], Dashboard] | None = None) -> None:
@@ -70,11 +70,11 @@ class LiveDashboards:
         self._build = build or _build
         self._all: dict[tuple[str, str], _Live] = {}
         self._ticking: Coroutine[Any, Any, None] | None = None
-        self._beat: asyncio.Task[None] | Any = None
+        self._slow_task: asyncio.Task[None] | Any = None
         self._wake = asyncio.Event()
 
     def open(self, entry: Entry, page: str, window: float = 600.0) -> tuple[str, str]:
-        """The feed's id for a page (empty while it is being made), and why there will be none."""
+        """Return the feed's id for a page (empty while the dashboard is built), and why there is none."""
         key = (entry.run.handle, page)
         live = self._all.pop(key, None)
         if live is not None and live.entry is not entry:  # deleted and submitted again
@@ -84,13 +84,13 @@ class LiveDashboards:
             live = _Live(entry, page)
             self._runs.shown(entry.run.handle, 1)
             live.shown = True
-            self._runs.loop.start(self._make(live, window), f"dashboard of {entry.run.handle}")
-        self._all[key] = live  # the newest is the last
+            self._runs.loop.start(self._create(live, window), f"dashboard of {entry.run.handle}")
+        self._all[key] = live  # keep the newest last
         self._evict(entry.run.handle)
-        if live.why:
+        if live.reason:
             self._all.pop(key)
             self._hide(live)
-        return (live.id if live.dashboard is not None else ""), live.why
+        return (live.id if live.dashboard is not None else ""), live.reason
 
     def _evict(self, handle: str) -> None:
         same = [key for key in self._all if key[0] == handle]
@@ -98,58 +98,58 @@ class LiveDashboards:
             if key in self._all:
                 self._close(self._all.pop(key))
 
-    async def _make(self, live: _Live, window: float) -> None:
+    async def _create(self, live: _Live, window: float) -> None:
         entry = live.entry
         try:
             while (layout := layout_of(entry, window)) is None:
                 if entry.run.status.state.terminal:
                     began = any(phase.name == "running" for phase in entry.run.status.phases)
-                    live.why = "No samples were taken of this run: it " + (
-                        "was too short, or its machine cannot tell." if began else "never started."
+                    live.reason = "No samples were recorded for this run: " + (
+                        "it was too short, or its machine does not report any." if began else "it never started."
                     )
                     return
                 await asyncio.sleep(0.2)
-                if self._gone(live):
+                if self._is_removed(live):
                     return
-            # A device that appears later than its header does not exist: the header names all.
+            # The header names all devices, so none can appear later.
             names = tuple(entry.metrics.metrics)
             dashboard = await self._runs.loop.offload(self._build, layout, names)
-            if self._gone(live):
+            if self._is_removed(live):
                 await self._runs.loop.offload(dashboard.close)
                 return
             done = entry.run.status.state.terminal
             live.dashboard, live.ended = dashboard, done
             feed = dashboard.connect(live.id, entry.telemetry, done=done)
-            live.stop = entry.telemetry.listen(lambda node, first: self._ticked(live, node))
-            self._slow(live)
+            live.stop = entry.telemetry.listen(lambda node, first: self._on_tick(live, node))
+            self._update_slow(live)
             feed.rate = 4.0
-            self._start_beat()
+            self._start_slow_updates()
         except Exception:
             log.exception("dashboard of %s", entry.run.handle)
             self._close(live)
-            live.why = "The dashboard could not be made; the kernel's log says why."
+            live.reason = "Could not create the dashboard. See the kernel's log."
 
-    def _gone(self, live: _Live) -> bool:
-        """Whether a page's dashboard was forgotten while it was made."""
+    def _is_removed(self, live: _Live) -> bool:
+        """Return whether a page's dashboard was removed while it was built."""
         return self._all.get((live.entry.run.handle, live.page)) is not live
 
-    def _ticked(self, live: _Live, node: NodeTelemetry) -> None:
+    def _on_tick(self, live: _Live, node: NodeTelemetry) -> None:
         feed = live.dashboard.feed if live.dashboard is not None else None
         if feed is None:
             return
-        if feed.stale:  # a damaged file was begun anew on what the machine has now: the page asks again
+        if feed.stale:  # a damaged file was restarted with other columns; the page reopens the dashboard
             self._all.pop((live.entry.run.handle, live.page), None)
             self._close(live)
         elif live.shown:
             feed.push(node)
 
     def follow(self, feed_id: str, shown: bool, seen: Sequence[int], view: str = "") -> bool:
-        """A page shows its feed or has hidden it; False for a feed that is gone.
+        """Handle that a page shows or hides its feed; returns False if the feed no longer exists.
 
         Parameters
         ----------
         view
-            The GPU charts that the reader has chosen; empty for those that are shown.
+            The GPU charts that the user has chosen; empty for no change.
         """
         live = next((live for live in self._all.values() if live.id == feed_id), None)
         if live is None or live.dashboard is None or live.dashboard.feed is None:
@@ -162,15 +162,15 @@ class LiveDashboards:
                 live.shown = True
                 self._runs.shown(live.entry.run.handle, 1)
             live.dashboard.feed.catch_up(seen)
-            live.sent.clear()  # metrics are few: all again
-            self._slow(live)
-            self._start_beat()
+            live.sent.clear()  # metrics are small: send all
+            self._update_slow(live)
+            self._start_slow_updates()
         else:
             self._hide(live)
         return True
 
     async def _switch(self, live: _Live) -> None:
-        """Show the charts that were chosen last."""
+        """Switch to the view that was chosen last."""
         dashboard, view = live.dashboard, live.view
         if dashboard is None:
             return
@@ -187,26 +187,26 @@ class LiveDashboards:
             live.shown = False
             self._runs.shown(live.entry.run.handle, -1)
 
-    # -- what changes rarely
+    # -- slow updates: table and metrics
 
-    def _start_beat(self) -> None:
+    def _start_slow_updates(self) -> None:
         self._wake.set()
-        if self._beat is None or self._beat.done():
-            self._beat = self._runs.loop.start(self._beats(), "dashboards")
+        if self._slow_task is None or self._slow_task.done():
+            self._slow_task = self._runs.loop.start(self._run_slow_updates(), "dashboards")
 
-    async def _beats(self) -> None:
-        pace = Pace(1 / _SLOW, 1)
+    async def _run_slow_updates(self) -> None:
+        pace = Pace(1 / _SLOW_INTERVAL_S, 1)
         while any(live.shown and not live.ended for live in self._all.values()):
             await asyncio.sleep(max(0.05, pace.due()))
             pace.wait()
             for live in list(self._all.values()):
                 if live.shown and live.dashboard is not None:
                     try:
-                        self._slow(live)
+                        self._update_slow(live)
                     except Exception:
                         log.exception("dashboard of %s", live.entry.run.handle)
 
-    def _slow(self, live: _Live) -> None:
+    def _update_slow(self, live: _Live) -> None:
         from jupyter_amltrain.output.tables import table_html
 
         entry, dashboard = live.entry, live.dashboard
@@ -215,23 +215,23 @@ class LiveDashboards:
         metrics = entry.metrics.metrics
         dashboard.add_metrics(tuple(metrics))
         whole = not live.sent
-        news: dict[str, dict[str, Sequence[float | None]]] = {}
+        new_points: dict[str, dict[str, Sequence[float | None]]] = {}
         for name in dashboard.metrics:
             metric = metrics[name]
             first = live.sent.get(name, 0)
             if len(metric.values) > first:
-                keep = metric.shown.indices(_POINTS) if first == 0 else range(first, len(metric.values))
+                keep = metric.shown.indices(_MAX_POINTS) if first == 0 else range(first, len(metric.values))
                 values = [metric.values[i] for i in keep]
-                news[name] = {
+                new_points[name] = {
                     "t": [metric.times[i] for i in keep],
                     "s": [metric.steps[i] for i in keep],
                     "i": list(keep),
                     "v": [value if math.isfinite(value) else None for value in values],
                 }
                 live.sent[name] = len(metric.values)
-        dashboard.feed.send_metrics(news, whole=whole)
+        dashboard.feed.send_metrics(new_points, whole=whole)
         if live.changed_at != entry.changed_at:
-            # A page that was loaded after the cell ran gets no frames: it asks when it hears this.
+            # A page that was loaded after the cell ran gets no frames; this makes it request the record.
             live.changed_at = entry.changed_at
             dashboard.feed.send({"changed": True})
         ended = entry.run.status.state.terminal
@@ -239,7 +239,7 @@ class LiveDashboards:
         dashboard.say(part.note if part is not None else "", len(metrics))
         text = table_html(part, entry.kind == "run") if dashboard.plan.gpus else ""
         now = time.monotonic()
-        # Its figures change with every tick, and it is larger than all of the tick.
+        # The table changes with every tick and is larger than the tick itself.
         if text != live.table and (whole or ended or now - live.table_at >= TABLE_INTERVAL_S):
             live.table_at = now
             live.table = dashboard.table.value = text
@@ -253,19 +253,19 @@ class LiveDashboards:
             live.stop()
         if live.dashboard is not None:
             dashboard, live.dashboard = live.dashboard, None
-            return self._runs.loop.start(self._closed(dashboard), "close a dashboard")
+            return self._runs.loop.start(self._close_widgets(dashboard), "close a dashboard")
         return None
 
-    async def _closed(self, dashboard: Dashboard) -> None:
+    async def _close_widgets(self, dashboard: Dashboard) -> None:
         await self._runs.loop.offload(dashboard.close)
 
     async def close(self) -> None:
-        """Close all of them: nobody will feed them any more."""
-        if self._beat is not None:
-            self._beat.cancel()
-        ends = [end for key in list(self._all) if (end := self._close(self._all.pop(key))) is not None]
-        if ends:
-            await asyncio.wait(ends, timeout=2.0)
+        """Close all dashboards."""
+        if self._slow_task is not None:
+            self._slow_task.cancel()
+        tasks = [task for key in list(self._all) if (task := self._close(self._all.pop(key))) is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=2.0)
 
     def forget(self, handle: str) -> None:
         """Close every dashboard of a run."""

@@ -1,4 +1,4 @@
-"""The output of a cell: one MIME bundle, drawn by our renderer, kept by the notebook."""
+"""Cell outputs as MIME bundles, rendered by the labextension and saved in the notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.output.plain import wanted
+from jupyter_amltrain.output.plain import needs_plain_widgets
 from jupyter_amltrain.output.text_view import record_text, state_line
 from jupyter_amltrain.schema.record import RECORD_MIME, RunRecord
 
@@ -29,26 +29,26 @@ class Picture(Protocol):
     def height(self) -> int: ...
 
 
-Paint = Callable[[RunRecord, "Picture | None"], None]
+FrameCallback = Callable[[RunRecord, "Picture | None"], None]
 
 
 class Watchable(Protocol):
-    """A run that can be watched; `api.TrackedRun` is one."""
+    """Interface of what a cell can show: :class:`~jupyter_amltrain.run.TrackedRun` or a monitor."""
 
     handle: Any
 
     def record(self) -> RunRecord:
-        """The record now."""
+        """Return the current record."""
 
-    def watch(self, paint: Paint, rate: float) -> Any:
-        """Call `paint(record, picture)` on the loop, now and on change, to the end."""
+    def watch(self, paint: FrameCallback, rate: float) -> Any:
+        """Call `paint(record, picture)` on the loop thread, now and on every change until the end."""
 
     def widget(self, window: float) -> Any:
-        """Plain ipywidgets of the charts."""
+        """Return the charts as plain ipywidgets."""
 
 
 def bundle_of(record: RunRecord, picture: Picture | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The MIME bundle of a record, and its metadata."""
+    """Return the MIME bundle of a record and its metadata."""
     bundle: dict[str, Any] = {
         RECORD_MIME: msgspec.to_builtins(record),
         "text/plain": record_text(record),
@@ -60,22 +60,22 @@ def bundle_of(record: RunRecord, picture: Picture | None = None) -> tuple[dict[s
 
 
 def show(run: Watchable, rate: float = 2.0, view: str = "run", window: float = 600.0) -> None:
-    """Display a run in the current cell and keep it current until it has ended.
+    """Display a run in the current cell and update the output until the run has ended.
 
     Parameters
     ----------
     rate
-        Frames a second, at most.
+        Maximum updates per second.
     view
         ``run``, or ``dashboard`` for the charts only.
     window
-        Seconds that live charts show at first; 0 for all.
+        Seconds that live charts show initially; 0 = whole run.
     """
     from IPython import get_ipython
 
     shell = get_ipython()
     if getattr(shell, "kernel", None) is None:
-        if view == "dashboard":  # somebody asked for it
+        if view == "dashboard":  # explicitly requested
             print(record_text(run.record()))
         elif sys.stdout.isatty():
             print(state_line(run.record()))
@@ -88,17 +88,17 @@ def _show_in_kernel(shell: Any, run: Watchable, rate: float, view: str, window: 
 
     display_id = uuid.uuid4().hex
 
-    def seen(record: RunRecord) -> RunRecord:
+    def with_view(record: RunRecord) -> RunRecord:
         return msgspec.structs.replace(record, view=view, window=window)
 
-    display(bundle_of(seen(run.record()))[0], raw=True, display_id=display_id)  # type: ignore[no-untyped-call]
+    display(bundle_of(with_view(run.record()))[0], raw=True, display_id=display_id)  # type: ignore[no-untyped-call]
     publisher = shell.display_pub
-    # Taken now, on the main thread: later another cell may be the shell's parent.
+    # Read on the main thread now; the shell's parent changes when another cell runs.
     parent = shell.kernel.get_parent("shell")
     last: list[Any] = [None]
 
     def paint(record: RunRecord, picture: Picture | None) -> None:
-        bundle, metadata = bundle_of(seen(record), picture)
+        bundle, metadata = bundle_of(with_view(record), picture)
         if bundle == last[0]:
             return
         last[0] = bundle
@@ -111,7 +111,7 @@ def _show_in_kernel(shell: Any, run: Watchable, rate: float, view: str, window: 
         )
 
     run.watch(paint, rate)
-    if wanted():
+    if needs_plain_widgets():
         display(run.widget(window))  # type: ignore[no-untyped-call]
 
 
@@ -121,18 +121,18 @@ class View:
     Parameters
     ----------
     run
-        What is watched.
+        Run or monitor to show.
     window
-        Seconds that the charts show at first; 0 for all.
+        Seconds that the charts show initially; 0 = whole run.
 
     Raises
     ------
     CommandError
-        The window is no number of seconds.
+        The window is not a number of seconds.
     """
 
     def __init__(self, run: Watchable, window: float = 600.0) -> None:
-        self._run, self._window = run, seconds_of(window)
+        self._run, self._window = run, parse_window(window)
 
     def show(self) -> None:
         """Display the charts in the current cell."""
@@ -150,8 +150,8 @@ class View:
         return f"<View of {self._run.handle}>"
 
 
-def seconds_of(window: Any) -> float:
-    """A window as a caller gave it, in seconds; 0 for all."""
+def parse_window(window: Any) -> float:
+    """Validate a window and return it in seconds; 0 = whole run."""
     if isinstance(window, (int, float)) and not isinstance(window, bool) and 0 <= window < float("inf"):
         return float(window)
-    raise CommandError(f"window={window!r}: it is a number of seconds, 0 for all.", hint="Try: window=600")
+    raise CommandError(f"window must be seconds (0 = whole run), got {window!r}.", hint="Example: window=600")

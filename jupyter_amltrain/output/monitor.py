@@ -1,4 +1,4 @@
-"""A monitor as users hold it: a target's GPUs without a run."""
+"""``Monitor``: the user's object for sampling a target's GPUs and host without a run."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from jupyter_amltrain.kernel.record import TABLE_FIGURES, gpu_record, record_of
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import MIB, known
-from jupyter_amltrain.output.mime import View, seconds_of
+from jupyter_amltrain.output.mime import View, parse_window
 from jupyter_amltrain.schema.record import RunRecord
 
-#: How long the first sample of a target may take (seconds); a sleeping driver takes some.
-FIRST = 30.0
+#: Seconds to wait for the first sample of a target; an idle driver needs several.
+FIRST_SAMPLE_TIMEOUT_S = 30.0
 
 
 class Monitor:
-    """The GPUs and the host of a target, sampled until :meth:`stop` or the kernel's end."""
+    """Samples GPUs and host of a target until :meth:`stop` or the end of the kernel."""
 
     def __init__(self, handle: str, window: float = 600.0) -> None:
         self.handle = handle
-        self._window = seconds_of(window)
+        self._window = parse_window(window)
 
     def _entry(self) -> Entry:
         entry = controller().monitors.entry(self.handle)
         if entry is None:
-            raise UnknownRun(f"{self.handle} is over.", hint="Start another: %aml_monitor")
+            raise UnknownRun(f"{self.handle} has stopped.", hint="Start another: %aml_monitor")
         return entry
 
     def record(self) -> RunRecord:
-        """What a cell output says of the monitor."""
+        """Return the record that a cell output shows."""
 
         async def get() -> RunRecord:
             return record_of(self._entry())
@@ -40,7 +40,7 @@ class Monitor:
         return controller().loop.call(get())
 
     def watch(self, paint: FrameCallback, rate: float = 2.0) -> Future[None]:
-        """Call `paint(record, None)` on the loop now, from time to time, and at the end."""
+        """Call `paint(record, None)` on the loop thread now, periodically, and at the end."""
         return controller().loop.post(controller().monitors.watch(self.handle, paint))
 
     def show(self) -> None:
@@ -48,46 +48,49 @@ class Monitor:
         View(self, self._window).show()
 
     def widget(self, window: float = 600.0) -> Any:
-        """The charts as plain ipywidgets, for front ends without our labextension."""
+        """Return the charts as plain ipywidgets, for front ends without the labextension."""
         from jupyter_amltrain.output.plain import plain_dashboard
 
         return plain_dashboard(controller(), self.handle, window)
 
     def snapshot(self) -> dict[str, Any]:
-        """The newest sample, or the first one when there is none yet; of a monitor that is over the last.
+        """Return the newest sample, waiting for the first one; the last sample if the monitor has stopped.
 
         ``t``: unix seconds of the sample;
         ``gpus``: rows of ``index``, ``label`` (``GPU 0 MIG 1``), ``name``, ``util`` (percent), ``memory``,
         ``memory_total`` (MiB), ``power``, ``power_limit`` (W), ``temperature`` (C), ``throttle`` (words), ``lost``
-        (the driver has lost it), and of the figures that the device tells ``sm_activity``, ``tensor_activity``,
+        (the driver has lost the GPU), and, where the device supports them, ``sm_activity``, ``tensor_activity``,
         ``dram_bandwidth``, ``memory_busy`` (percent), ``pcie_rx``, ``pcie_tx``, ``nvlink_rx``, ``nvlink_tx``
         (MiB/s); ``processes``: rows of ``gpu``, ``label``, ``pid``, ``user``, ``command``, ``memory`` (MiB),
         ``sm`` (percent); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
-        ``note``: a sentence or empty. ``None`` is what the device cannot tell.
+        ``note``: a sentence or empty. ``None`` marks values that the device does not report.
 
         Raises
         ------
         TargetUnreachable
-            Nothing was sampled in time.
+            No sample arrived in time.
         UnknownRun
-            It ended by itself, and the message says why.
+            The monitor stopped by itself; the message gives the reason.
         """
 
         async def get() -> dict[str, Any]:
             entry = self._entry()
-            controller().monitors.shown(self.handle, 0)  # who asks still looks
-            await controller().monitors.first_sample(self.handle, FIRST)
+            controller().monitors.shown(self.handle, 0)  # counts as activity of the monitor
+            await controller().monitors.first_sample(self.handle, FIRST_SAMPLE_TIMEOUT_S)
             if entry.run.error:
-                raise UnknownRun(f"{self.handle} is over: {entry.run.error}", hint="Start another: %aml_monitor")
+                raise UnknownRun(f"{self.handle} has stopped: {entry.run.error}", hint="Start another: %aml_monitor")
             return _newest(entry)
 
-        found = controller().loop.call(get(), None)
-        if not found:
-            raise TargetUnreachable(f"{self.handle}: no sample within {FIRST:g} s.", hint="%aml_compute test")
-        return found
+        sample = controller().loop.call(get(), None)
+        if not sample:
+            raise TargetUnreachable(
+                f"{self.handle}: no sample within {FIRST_SAMPLE_TIMEOUT_S:g} s.",
+                hint="Check the target: %aml_compute test",
+            )
+        return sample
 
     def stop(self) -> None:
-        """End the monitor; its charts stay as they are."""
+        """Stop the monitor; the charts keep their last state."""
         controller().loop.call(controller().monitors.close(self.handle), 60)
 
     def _ipython_display_(self) -> None:
@@ -98,6 +101,7 @@ class Monitor:
 
 
 def _newest(entry: Entry) -> dict[str, Any]:
+    """Return the newest sample of the first node; empty without samples."""
     node = next(entry.telemetry.nodes(), None)
     if node is None or not node.ticks:
         return {}

@@ -1,17 +1,17 @@
-"""Colours of all that is drawn in Python, chosen to stay apart for colour-blind eyes."""
+"""Colors of everything drawn in Python, distinguishable with color blindness."""
 
 from __future__ import annotations
 
 INK, SOFT, GRID, SHADE = "#1f2933", "#66727f", "#e4e8ec", "#eef1f4"
 BLUE, TEAL = "#1967a8", "#0f8a7a"
-#: Loud, and its light ground.
+#: Alert color and its light background.
 RED, RED_GROUND = "#b3261e", "#fdecea"
 
-#: One for each of up to eight GPUs, on white and on black: Okabe and Ito's, with a violet and a grey for their
-#: yellow and black. The page has the same (``labextension/style``).
+#: One color for each of up to eight GPUs, readable on white and on black: the Okabe-Ito palette, with violet and
+#: gray instead of yellow and black. ``labextension/style`` has the same colors.
 GPUS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#8a8a8a")
 
-#: Utilization of 0 to 100 percent (Matplotlib's cividis at five places): dark is idle.
+#: Utilization of 0 to 100 percent (five samples of Matplotlib's cividis): dark is idle.
 HEAT = ("#00224e", "#434e6c", "#7d7c78", "#bcaf6f", "#fee838")
 
 STATES = {

@@ -1,4 +1,4 @@
-"""A record as a PNG: what stays in a saved notebook for readers without our renderer."""
+"""PNG of a record, saved in notebooks for readers without the labextension."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from jupyter_amltrain.text import seconds_text
 
 Record = dict[str, Any]
 
-#: CSS pixels: the picture's width, its margin, and the height of a row of charts.
+#: CSS pixels: width of the image, margin, and height of a row of charts.
 WIDTH, MARGIN, ROW = 760, 14, 128
 
 COLUMNS = 3
 
-#: Metrics in a picture.
+#: Maximum metrics in an image.
 METRICS = 6
 
 
 class Sheet:
-    """A Matplotlib figure of :data:`WIDTH` x `height` CSS pixels, `scale` pixels each."""
+    """A Matplotlib figure of :data:`WIDTH` x `height` CSS pixels, at `scale` pixels per CSS pixel."""
 
     def __init__(self, height: float, scale: float) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -41,7 +41,7 @@ class Sheet:
     def text(
         self, x: float, y: float, text: str, size: float = 7.5, color: str = SOFT, **more: Any
     ) -> tuple[Any, float]:
-        """Write a line whose middle is at `y`; the text and where it ends (x)."""
+        """Draw a line of text centered vertically at `y`; returns the artist and the right end (x)."""
         drawn = self.figure.text(
             x / WIDTH, 1 - y / self.height, text, size=size, color=color, va="center", parse_math=False, **more
         )
@@ -49,12 +49,12 @@ class Sheet:
         return drawn, float(box.x1 / self.figure.bbox.width * WIDTH)
 
     def axes(self, x: float, y: float, width: float, height: float) -> Any:
-        """Axes over a rectangle whose top left corner is (`x`, `y`)."""
+        """Add axes over a rectangle whose top left corner is (`x`, `y`)."""
         box = (x / WIDTH, 1 - (y + height) / self.height, width / WIDTH, height / self.height)
         return self.figure.add_axes(box)
 
     def box(self, x: float, y: float, width: float, height: float, color: str) -> None:
-        """A filled rectangle."""
+        """Draw a filled rectangle."""
         from matplotlib.patches import Rectangle
 
         corner = (x / WIDTH, 1 - (y + height) / self.height)
@@ -65,16 +65,16 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Span:
-    """The time axis that all charts of a record share.
+    """Time axis shared by all charts of a record.
 
     Attributes
     ----------
     start
-        Unix seconds of its zero.
+        Unix seconds of the origin.
     length
         Seconds.
     shades
-        Stretches (seconds from the start) in which the script did not run.
+        Intervals (seconds from the start) in which the script did not run.
     """
 
     start: float
@@ -82,7 +82,7 @@ class Span:
     shades: tuple[tuple[float, float], ...] = ()
 
     def seconds(self, times: Sequence[Any]) -> list[float]:
-        """Unix seconds -> seconds from the start."""
+        """Convert unix seconds to seconds from the start."""
         return [number(t) - self.start for t in times]
 
 
@@ -93,19 +93,19 @@ class Chart:
     Attributes
     ----------
     title, value
-        Above it, left and right.
+        Texts above the chart, left and right.
     unit
-        ``step`` (an x of steps, any y), or ``percent``, ``bytes``, ``watts`` over time.
+        ``step`` (x is steps, y any number), or ``percent``, ``bytes``, ``watts`` over time.
     lines
-        Values and colour of each line; NaN is a hole.
+        Values and color of each line; NaN is a gap.
     band
-        Low, high and colour of an area behind the lines.
+        Low, high and color of an area behind the lines.
     total
-        A dashed line: what there is at most.
+        Capacity, drawn as a dashed line.
     top
-        End of the y axis; ``None``: by the values.
+        Upper end of the y axis; ``None`` derives it from the values.
     dashed
-        More lines, dashed.
+        Additional dashed lines.
     """
 
     title: str
@@ -121,7 +121,7 @@ class Chart:
 
 
 def time_span(record: Record) -> Span | None:
-    """The time axis of a record; ``None`` without telemetry."""
+    """Return the time axis of a record; ``None`` without telemetry."""
     sources = [(record.get(name) or {}).get("t") or [] for name in ("telemetry", "gpu")]
     ends = [number(t) for times in sources if len(times) > 1 for t in (times[0], times[-1])]
     ends = [t for t in ends if not math.isnan(t)]
@@ -134,13 +134,13 @@ def time_span(record: Record) -> Span | None:
         if phase.get("name") == "running" or math.isnan(begin):
             continue
         low, high = max(begin, 0.0), length if math.isnan(end) else min(end, length)
-        if high - low > 0.01 * length:  # else nobody sees it
+        if high - low > 0.01 * length:  # narrower shades would be invisible
             shades.append((low, high))
     return Span(start, length, tuple(shades))
 
 
 def metric_charts(record: Record) -> list[Chart]:
-    """The first :data:`METRICS` metrics."""
+    """Return the charts of the first :data:`METRICS` metrics."""
     charts: list[Chart] = []
     metrics = record.get("metrics") or {}
     for name in list(metrics)[:METRICS]:
@@ -159,7 +159,7 @@ def metric_charts(record: Record) -> list[Chart]:
 
 
 def host_charts(telemetry: Record, span: Span | None) -> list[Chart]:
-    """CPU and memory of the run's processes."""
+    """Return the charts of CPU and memory of the run's processes."""
     times = telemetry.get("t") or []
     if len(times) < 2 or span is None:
         return []
@@ -181,7 +181,7 @@ def host_charts(telemetry: Record, span: Span | None) -> list[Chart]:
 
 
 def draw_row(sheet: Sheet, top: float, charts: Sequence[Chart], span: Span | None) -> None:
-    """Up to :data:`COLUMNS` charts beside each other, :data:`ROW` high."""
+    """Draw up to :data:`COLUMNS` charts side by side, :data:`ROW` high."""
     width = WIDTH / COLUMNS
     for column, chart in enumerate(charts):
         _draw(sheet.axes(column * width + 44, top + 26, width - 58, 76), chart, span)
@@ -193,8 +193,8 @@ def _draw(axes: Any, chart: Chart, span: Span | None) -> None:
     over_time = chart.unit != "step" and span is not None
     length = time_unit(span.length)[1] if over_time and span else 1.0
     x = [value / length for value in chart.x]
-    every = [v for values, _ in chart.lines for v in values if not math.isnan(v)]
-    highest = max([*every, chart.total or 0.0, chart.top or 0.0], default=0.0)
+    known = [v for values, _ in chart.lines for v in values if not math.isnan(v)]
+    highest = max([*known, chart.total or 0.0, chart.top or 0.0], default=0.0)
     unit, size = byte_unit(highest) if chart.unit == "bytes" else ("", 1.0)
     if chart.band:
         low, high, color = chart.band
@@ -209,7 +209,7 @@ def _draw(axes: Any, chart: Chart, span: Span | None) -> None:
         axes.plot(x, [v / size for v in values], color=color, linewidth=0.9, dashes=(3, 2))
     if chart.total:
         axes.axhline(chart.total / size, color=SOFT, linewidth=1, dashes=(4, 2.5))
-    if not every:
+    if not known:
         axes.text(0.5, 0.5, "n/a", transform=axes.transAxes, size=9, color=SOFT, ha="center", va="center")
     axes.set_title(clip(chart.title, 22), loc="left", size=8, color=INK, pad=4, parse_math=False)
     axes.set_title(chart.value, loc="right", size=8, color=chart.color, weight="bold", pad=4)
@@ -230,16 +230,16 @@ def _draw(axes: Any, chart: Chart, span: Span | None) -> None:
         axes.axvspan(begin / length, end / length, color=SHADE, linewidth=0, zorder=0)
     time_axis(axes, span.length)
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
-    if not highest:  # nothing is known: no scale is made up
+    if not highest:  # no values: show no scale
         axes.set_yticks([])
     highest = highest / size or 1.0
-    axes.set_ylim(-0.03 * highest, 1.06 * highest)  # a line at zero is seen whole
+    axes.set_ylim(-0.03 * highest, 1.06 * highest)  # keep a line at zero fully visible
     ending = {"percent": "%", "watts": "W"}.get(chart.unit, unit)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} {ending}" if value else "0"))
 
 
 def time_axis(axes: Any, seconds: float) -> None:
-    """Ticks of an x axis in the unit of :func:`time_unit`, which only the last one names."""
+    """Set x ticks in the unit of :func:`time_unit`; only the last label names the unit."""
     from matplotlib.ticker import MaxNLocator
 
     name, length = time_unit(seconds)
@@ -253,20 +253,20 @@ def time_axis(axes: Any, seconds: float) -> None:
         labels[-1].set_ha("right")
 
 
-# -- words and numbers
+# -- text and numbers
 
 
 def number(value: Any) -> float:
-    """`value` as a float; NaN for whatever is none, or not finite."""
+    """Return `value` as a float; NaN if it is not a finite number."""
     try:
-        found = float(value)
+        result = float(value)
     except (TypeError, ValueError):
         return math.nan
-    return found if math.isfinite(found) else math.nan
+    return result if math.isfinite(result) else math.nan
 
 
 def number_text(value: float) -> str:
-    """Four figures."""
+    """Format a number with four significant digits."""
     if 1000 <= abs(value) < 1e6:
         return f"{value:.0f}"
     if value == 0 or 1e-3 <= abs(value) < 1000:
@@ -274,49 +274,49 @@ def number_text(value: float) -> str:
     return f"{value:.2e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
 
 
-def byte_unit(most: float) -> tuple[str, float]:
-    """Unit for values up to `most` bytes: its name, and its size in bytes."""
+def byte_unit(highest: float) -> tuple[str, float]:
+    """Return the unit for values up to `highest` bytes: its name and its size in bytes."""
     size = 1.0
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(most) < 1000 * size:
+        if abs(highest) < 1000 * size:
             return unit, size
         size *= 1024
     return "TiB", size
 
 
 def bytes_text(value: float) -> str:
-    """Three figures: ``39.8 GiB``."""
+    """Format bytes with three significant digits: ``39.8 GiB``."""
     unit, size = byte_unit(value)
     return f"{value / size:.3g} {unit}"
 
 
 def time_unit(longest: float) -> tuple[str, float]:
-    """Unit for an axis that reaches `longest` seconds: its name and its length in seconds."""
+    """Return the unit for an axis up to `longest` seconds: its name and its length in seconds."""
     if longest < 120:
         return "s", 1.0
     return ("min", 60.0) if longest < 7200 else ("h", 3600.0)
 
 
 def clip(text: str, length: int) -> str:
-    """At most `length` characters, without those that the font cannot draw in a line."""
+    """Truncate to `length` characters and replace non-printable ones by spaces."""
     text = "".join(c if c.isprintable() else " " for c in text)
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-#: CSS pixels: the line with the names, the heat map's least and most, its title and its end.
-NAMES, HEAT_LEAST, HEAT_MOST, HEAT_HEAD, HEAT_FOOT = 20, 24, 200, 24, 26
+#: Heights in CSS pixels: line of names; heat map minimum and maximum; heat map title and footer.
+NAMES, MIN_HEAT_HEIGHT, MAX_HEAT_HEIGHT, HEAT_HEAD, HEAT_FOOT = 20, 24, 200, 24, 26
 
-#: Left end of the charts.
+#: Left edge of the charts, in CSS pixels.
 _LEFT = 44
 
-#: Series that is drawn beside the utilization.
+#: Series drawn together with utilization.
 ACTIVITY = "sm_activity"
 
 _FIELDS = (("util", "Utilization", "percent"), ("memory", "Memory", "bytes"), ("power", "Power", "watts"))
 
 
 def gpu_charts(gpu: Record, span: Span | None) -> list[Chart]:
-    """Utilization, memory and power; nothing when there are no GPUs or no samples."""
+    """Return the charts of utilization, memory and power; empty without GPUs or samples."""
     gpus = gpu.get("gpus") or []
     times = gpu.get("t") or []
     if not gpus or span is None or not times:
@@ -335,24 +335,24 @@ def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, ti
     if gpu.get(field):
         mean, low, high = (_padded(gpu[field].get(name), len(seconds)) for name in ("mean", "low", "high"))
         lines: tuple[tuple[list[float], str], ...] = ((mean, BLUE),)
-        band, color, known, most = (low, high, BLUE), BLUE, mean, high
+        band, color, known, peaks = (low, high, BLUE), BLUE, mean, high
     else:
         rows = [_padded(g.get(field), len(seconds)) for g in gpus[: len(GPUS)]]
         lines = tuple(zip(rows, GPUS, strict=False))
-        known = most = [value for row in rows for value in row]
+        known = peaks = [value for row in rows for value in row]
         if field == "util" and any(g.get(ACTIVITY) for g in gpus):
             dashed = tuple((_padded(g.get(ACTIVITY), len(seconds)), c) for g, c in zip(gpus, GPUS, strict=False))
         if len(gpus) == 1 and field == "util":  # bursts between two samples
             band = (rows[0], _padded(gpus[0].get("peak"), len(seconds)), GPUS[0])
     return Chart(
         title,
-        _with_activity(_gpu_value(field, known, most, total), dashed),
+        _with_activity(_gpu_value(field, known, peaks, total), dashed),
         unit,
         seconds,
         lines,
         color=color,
         band=band,
-        # One line for all of them would be wrong of some.
+        # A single line would be wrong if the GPUs differ.
         total=total if len(sizes) == 1 else None,
         top=100.0 if unit == "percent" else None,
         dashed=dashed,
@@ -360,31 +360,31 @@ def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, ti
 
 
 def _with_activity(value: str, dashed: Sequence[tuple[list[float], str]]) -> str:
-    """The value of a chart, with what its dashed lines are, and their mean."""
+    """Append the meaning of the dashed lines and their mean to a chart's value."""
     known = [value for values, _ in dashed for value in values if not math.isnan(value)]
-    # Shorter, for both have to stand beside the title.
+    # Shortened, because both must fit next to the title.
     return f"{value.removeprefix('mean ')}, SM - - {sum(known) / len(known):.0f} %" if known else value
 
 
-def _gpu_value(field: str, mean: Sequence[float], most: Sequence[float], total: float) -> str:
-    mean, most = ([value for value in values if not math.isnan(value)] for values in (mean, most))
-    if not mean or not most:
+def _gpu_value(field: str, mean: Sequence[float], peaks: Sequence[float], total: float) -> str:
+    mean, peaks = ([value for value in values if not math.isnan(value)] for values in (mean, peaks))
+    if not mean or not peaks:
         return "n/a"
     if field != "memory":
         return f"mean {sum(mean) / len(mean):.0f} {'%' if field == 'util' else 'W'}"
-    peak, whole = bytes_text(max(most)), "" if math.isnan(total) else f" of {bytes_text(total)}"
+    peak, whole = bytes_text(max(peaks)), "" if math.isnan(total) else f" of {bytes_text(total)}"
     if whole.endswith(peak.split()[1]):
         peak = peak.split()[0]  # "peak 40 of 79.7 GiB"
     return f"peak {peak}{whole}"
 
 
 def _padded(values: Any, length: int) -> list[float]:
-    found = [number(value) for value in values or []][:length]
-    return found + [math.nan] * (length - len(found))
+    numbers = [number(value) for value in values or []][:length]
+    return numbers + [math.nan] * (length - len(numbers))
 
 
 def draw_names(sheet: Sheet, top: float, gpu: Record) -> None:
-    """What the GPUs are, and which colour is which, in one line :data:`NAMES` high."""
+    """Draw GPU names and their colors in one line, :data:`NAMES` high."""
     gpus = gpu.get("gpus") or []
     middle = top + NAMES / 2
     nodes = len({g.get("node") for g in gpus})
@@ -403,7 +403,7 @@ def draw_names(sheet: Sheet, top: float, gpu: Record) -> None:
 
 
 def heat_height(gpu: Record) -> float:
-    """CSS pixels that the heat map takes; 0 without one."""
+    """Return the height of the heat map in CSS pixels; 0 without one."""
     rows = len((gpu.get("heat") or {}).get("labels") or [])
     columns = int((gpu.get("heat") or {}).get("columns") or 0)
     if not rows or not columns:
@@ -412,24 +412,24 @@ def heat_height(gpu: Record) -> float:
 
 
 def _heat_rows(rows: int) -> float:
-    return min(HEAT_MOST, max(HEAT_LEAST, 3.0 * rows if rows > 16 else 8.0 * rows))
+    return min(MAX_HEAT_HEIGHT, max(MIN_HEAT_HEIGHT, 3.0 * rows if rows > 16 else 8.0 * rows))
 
 
 def draw_heat(sheet: Sheet, top: float, gpu: Record, span: Span) -> None:
-    """Utilization of each GPU over time: a row a GPU, nodes set apart."""
+    """Draw utilization of each GPU over time: one row per GPU, nodes separated."""
     import numpy as np
     from matplotlib.colors import LinearSegmentedColormap
 
     heat = gpu["heat"]
     labels, columns = heat["labels"], int(heat["columns"])
     cells = np.frombuffer(bytes.fromhex(heat["cells"]), np.uint8).reshape(len(labels), columns)
-    colors = LinearSegmentedColormap.from_list("heat", HEAT, 21)  # few shades: a small file, the same to the eye
+    colors = LinearSegmentedColormap.from_list("heat", HEAT, 21)  # few shades: a smaller file
     colors.set_bad("white")
-    place: dict[str, Any] = {"cmap": colors, "vmin": 0, "vmax": 100, "aspect": "auto", "interpolation": "nearest"}
+    style: dict[str, Any] = {"cmap": colors, "vmin": 0, "vmax": 100, "aspect": "auto", "interpolation": "nearest"}
     height = _heat_rows(len(labels))
     axes = sheet.axes(_LEFT, top + HEAT_HEAD, WIDTH - _LEFT - MARGIN, height)
     begin, end = (t / time_unit(span.length)[1] for t in span.seconds([gpu["t"][0], gpu["t"][-1]]))
-    axes.imshow(np.ma.masked_where(cells > 100, cells), extent=(begin, end, len(labels) - 0.5, -0.5), **place)
+    axes.imshow(np.ma.masked_where(cells > 100, cells), extent=(begin, end, len(labels) - 0.5, -0.5), **style)
     time_axis(axes, span.length)
     axes.tick_params(colors=SOFT, labelsize=6.5, length=0, pad=4)
     axes.set_yticks([])
@@ -437,7 +437,7 @@ def draw_heat(sheet: Sheet, top: float, gpu: Record, span: Span) -> None:
         spine.set_visible(False)
     sheet.text(_LEFT, top + HEAT_HEAD - 10, "Utilization of each GPU", 8, INK)
     scale = sheet.axes(WIDTH - MARGIN - 142, top + HEAT_HEAD - 14, 80, 8)
-    scale.imshow([list(range(101))], **place)
+    scale.imshow([list(range(101))], **style)
     scale.set_axis_off()
     sheet.text(WIDTH - MARGIN - 146, top + HEAT_HEAD - 10, "idle", 6.5, ha="right")
     sheet.text(WIDTH - MARGIN - 58, top + HEAT_HEAD - 10, "100 % busy", 6.5)
@@ -447,7 +447,7 @@ def draw_heat(sheet: Sheet, top: float, gpu: Record, span: Span) -> None:
         starts = [i for i, label in enumerate(labels) if i == 0 or _node(label) != _node(labels[i - 1])]
         ends = [*starts[1:], len(labels)]
         marks = [(start, end, f"node {_node(labels[start])}") for start, end in zip(starts, ends, strict=True)]
-        if 7 * len(marks) <= height:  # narrower nodes would be hidden by what sets them apart
+        if 7 * len(marks) <= height:  # separators would hide narrower nodes
             for start in starts[1:]:
                 axes.axhline(start - 0.5, color="white", linewidth=1.2)
     free = 0.0
@@ -463,12 +463,12 @@ def _node(label: str) -> str:
 
 
 def banner(record: Record) -> list[str]:
-    """Lines of the strip that says that GPUs lie idle; empty when they do not, or nobody can tell."""
+    """Return the lines of the idle-GPU banner; empty if the GPUs are used or their use is unknown."""
     truth = record.get("truth") or {}
     if truth.get("verdict") != "not used":
         return []
-    found = [" ".join(str(truth.get(name) or "").split()) for name in ("detail", "cause")]
-    return [line for text in found for line in _wrapped(text, 118)][:4]
+    texts = [" ".join(str(truth.get(name) or "").split()) for name in ("detail", "cause")]
+    return [line for text in texts for line in _wrapped(text, 118)][:4]
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -476,34 +476,34 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def banner_height(lines: Sequence[str]) -> float:
-    """CSS pixels of :func:`draw_banner`."""
+    """Return the height of the idle-GPU banner in CSS pixels."""
     return 34 + 15 * len(lines) if lines else 0.0
 
 
 def draw_banner(sheet: Sheet, top: float, lines: Sequence[str], record: Record) -> None:
-    """The loud strip."""
+    """Draw the idle-GPU banner."""
     several = len((record.get("gpu") or {}).get("gpus") or []) > 1
-    told = f"GPU idle: this run {'did' if record.get('done') else 'does'} not use its GPU{'s' if several else ''}"
+    title = f"GPU idle: this run {'did' if record.get('done') else 'does'} not use its GPU{'s' if several else ''}"
     height = banner_height(lines) - 8
     sheet.box(MARGIN, top, WIDTH - 2 * MARGIN, height, RED_GROUND)
     sheet.box(MARGIN, top, 5, height, RED)
-    sheet.text(MARGIN + 16, top + 14, told, 9.5, RED, weight="bold")
+    sheet.text(MARGIN + 16, top + 14, title, 9.5, RED, weight="bold")
     for i, line in enumerate(lines):
         sheet.text(MARGIN + 16, top + 32 + 15 * i, line, 7.5, INK)
 
 
-#: Pixels per CSS pixel, each way.
+#: Pixels per CSS pixel, in each direction.
 SCALE = 2
 
-#: Bytes that a saved notebook spends on one picture at most.
+#: Maximum bytes of one image in a saved notebook.
 MAX_BYTES = 120_000
 
 _HEAD, _LINE = 54, 17
 
-#: Characters of a line of text.
+#: Maximum characters of a line of text.
 _LINE_CHARS = 130
 
-#: Height and what draws it at its top.
+#: Height of a part in CSS pixels, and the function that draws it at a given top.
 Part = tuple[float, Callable[[Sheet, float], None]]
 
 
@@ -513,13 +513,13 @@ def draw(record: Record) -> dict[str, Any]:
     Parameters
     ----------
     record
-        The JSON of ``application/vnd.amltrain.run+json``. Absent parts are left out.
+        The JSON of ``application/vnd.amltrain.run+json``. Absent parts are omitted.
 
     Returns
     -------
     dict
         ``png``: bytes, at most 120 kB; ``width`` and ``height`` in CSS pixels (the
-        picture has twice as many each way).
+        image has twice as many pixels in each direction).
     """
     parts = _parts(record)
     height = round(sum(part[0] for part in parts))
@@ -531,7 +531,7 @@ def draw(record: Record) -> dict[str, Any]:
 
 
 def _parts(record: Record) -> list[Part]:
-    """What is drawn, from top to bottom."""
+    """Return the parts of the image, from top to bottom."""
     span = time_span(record)
     gpu = record.get("gpu") or {}
     gpus = gpu_charts(gpu, span)
@@ -564,16 +564,16 @@ def _render(parts: list[Part], height: int, scale: float) -> bytes:
     sheet = Sheet(height, scale)
     top = 0.0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a name in a script that the font lacks shows boxes
-        for tall, paint in parts:
-            paint(sheet, top)
-            top += tall
+        warnings.simplefilter("ignore")  # characters that the font lacks are drawn as boxes
+        for part_height, draw_part in parts:
+            draw_part(sheet, top)
+            top += part_height
         sheet.canvas.draw()
     return _png(sheet.canvas)
 
 
 def _png(canvas: Any) -> bytes:
-    """The canvas with a palette of 128 colours: a third of the bytes, to the eye the same."""
+    """Encode the canvas with a palette of 128 colors: a third of the bytes, with no visible difference."""
     from PIL import Image
 
     size = canvas.get_width_height(physical=True)
@@ -597,9 +597,9 @@ def _header(sheet: Sheet, record: Record) -> None:
     left = handle.get_window_extent(sheet.canvas.get_renderer()).x0 / sheet.figure.bbox.width * WIDTH
     if left < x + 14:
         handle.remove()
-    why = record.get("error") or record.get("detail") or _phases(record)
+    reason = record.get("error") or record.get("detail") or _phases(record)
     color = STATES["failed"] if record.get("error") else SOFT
-    sheet.text(MARGIN, 42, clip(" ".join(str(why or "").split()), 130), 7.5, color)
+    sheet.text(MARGIN, 42, clip(" ".join(str(reason or "").split()), 130), 7.5, color)
 
 
 def _foot(sheet: Sheet, top: float, lines: list[tuple[str, str]]) -> None:
@@ -608,10 +608,10 @@ def _foot(sheet: Sheet, top: float, lines: list[tuple[str, str]]) -> None:
 
 
 def _lines(record: Record) -> list[tuple[str, str]]:
-    """Summary, parameters and results below the charts: text and colour."""
+    """Return the lines below the charts: summary, parameters and results, as text and color."""
     lines = []
     error = " ".join(str(record.get("error") or "").split())
-    if len(error) > _LINE_CHARS:  # the head shows its beginning
+    if len(error) > _LINE_CHARS:  # the header shows its beginning
         lines += [(line, STATES["failed"]) for line in textwrap.wrap(clip(error, 4 * _LINE_CHARS), _LINE_CHARS)]
     summary = record.get("summary") or {}
     rate = throughput_words(
@@ -619,8 +619,8 @@ def _lines(record: Record) -> list[tuple[str, str]]:
     )
     summed = gpu_words(record.get("gpu") or {}, summary, rate) if summary else []
     if summed:
-        # its name is said above the charts; a figure stays with its unit
-        # (notes of what happened are sentences)
+        # The GPU name is above the charts. Non-breaking spaces keep figures with their units;
+        # notes are sentences, which may break.
         text = "GPU:  " + ", ".join(
             word.replace(" ", "\xa0") if len(word) < 40 else clip(word, 400) for word in summed[1:]
         )
@@ -633,14 +633,14 @@ def _lines(record: Record) -> list[tuple[str, str]]:
         lines.append((clip(f"GPU:  {note}", 130), SOFT))
     truth = record.get("truth") or {}
     if truth.get("verdict") == "cannot tell":
-        lines.append((clip(f"GPU use cannot be told:  {truth.get('detail') or ''}", 130), SOFT))
+        lines.append((clip(f"GPU use is unknown:  {truth.get('detail') or ''}", 130), SOFT))
     for title, values in (("params", record.get("params") or {}), ("results", record.get("outputs") or {})):
         if values:
             text = "   ".join(f"{name} = {_param_value(value)}" for name, value in values.items())
             lines.append((clip(f"{title}:  {text}", 130), SOFT))
     hidden = max(0, len(record.get("metrics") or {}) - METRICS) + int(record.get("metrics_hidden") or 0)
     if hidden > 0:
-        lines.append((f"{hidden} more metrics are in MLflow", SOFT))
+        lines.append((f"{hidden} more metrics in MLflow", SOFT))
     return lines
 
 
@@ -654,7 +654,7 @@ def _phases(record: Record) -> str:
 
 
 def _duration(record: Record) -> float | None:
-    """Seconds of the run's life, from what its phases measured."""
+    """Return the run's duration in seconds, as the sum of its phases."""
     known = [p["seconds"] for p in record.get("phases") or [] if p.get("seconds") is not None]
     return float(sum(known)) if known else None
 

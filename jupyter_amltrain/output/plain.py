@@ -1,8 +1,8 @@
-"""Charts where our labextension is absent (VS Code, Colab): whole arrays, bounded.
+"""Charts for front ends without the labextension (VS Code, Colab), as plain ipywidgets.
 
-The same figures as a dashboard in JupyterLab. The kernel cuts the window out of ring or
-pyramid and sets it on the marks, at most :data:`RATE` times a second and at most
-:data:`POINTS` points a line, so that a message does not grow with the run.
+The figures are those of a dashboard in JupyterLab. The kernel selects the window from the ring
+or the history and sets whole arrays on the marks, at most :data:`RATE` times per second and at
+most :data:`POINTS` points per line, so that message size does not grow with the run.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Maximum points of a line.
 POINTS = 300
+#: Maximum redraws per second.
 RATE = 1.0
 
 
-def wanted() -> bool:
-    """Whether this kernel's front end is known to lack JupyterLab's extensions."""
+def needs_plain_widgets() -> bool:
+    """Return whether this kernel's front end is known not to load JupyterLab extensions."""
     return "google.colab" in sys.modules or any(name in os.environ for name in ("VSCODE_PID", "VSCODE_CWD"))
 
 
 def rows_since(node: NodeTelemetry, begin: float) -> tuple[Float64, Float32, Float32]:
-    """Times, least and most of every column from `begin` on: ticks while the ring reaches so far, else buckets."""
+    """Return times, minima and maxima of every column since `begin`: ticks if the ring has them, else buckets."""
     t, rows = node.since(0)
     if len(t) and (t[0] <= begin or node.ticks == len(t) == node.pyramid.count * node.pyramid.width):
         keep = t >= begin
@@ -57,7 +59,7 @@ def rows_since(node: NodeTelemetry, begin: float) -> tuple[Float64, Float32, Flo
 
 
 def reduced(t: Float64, low: Float32, high: Float32) -> tuple[Float64, Float32]:
-    """At most :data:`POINTS` points that keep the extremes: ``(k,)`` and ``(columns, k)``."""
+    """Downsample to at most :data:`POINTS` points, keeping extremes: ``(k,)`` and ``(columns, k)``."""
     import numpy as np
 
     if len(t) <= POINTS and low is high:
@@ -71,59 +73,59 @@ def reduced(t: Float64, low: Float32, high: Float32) -> tuple[Float64, Float32]:
     return times, values
 
 
-class _Plain:
-    """One displayed dashboard. Lives on the loop."""
+class _PlainDashboard:
+    """One displayed dashboard. Loop thread only."""
 
     def __init__(self, runs: RunProvider, entry: Entry, dashboard: Dashboard) -> None:
         self._runs, self._entry, self._dashboard = runs, entry, dashboard
-        self._news = asyncio.Event()
-        self._news.set()
+        self._changed = asyncio.Event()
+        self._changed.set()
         self.window = float(dashboard.window.value)
         self.paused = False
 
     def choose(self, window: float, paused: bool) -> None:
-        """The person has chosen another window, or pauses."""
+        """Apply the user's choice of window and pause."""
         self.window, self.paused = window, paused
-        self._news.set()
+        self._changed.set()
 
     async def switch(self, view: str) -> None:
-        """Show other charts of the GPUs."""
+        """Switch to another view of the GPU charts."""
         layout = layout_of(self._entry, self.window, view)
         if layout is not None and layout.view != self._dashboard.plan.view:
             built = await self._runs.loop.offload(self._dashboard.prepare, layout)
             self._dashboard.switch(layout, built, self._entry.telemetry)
-            self._news.set()
+            self._changed.set()
 
     async def follow(self) -> None:
-        """Redraw on news until the run has ended."""
+        """Redraw on new data until the run has ended."""
         entry, handle = self._entry, self._entry.run.handle
-        stop = entry.telemetry.listen(lambda node, first: self._news.set())
-        looking = 1
-        self._runs.shown(handle, looking)
+        stop = entry.telemetry.listen(lambda node, first: self._changed.set())
+        viewers = 1
+        self._runs.shown(handle, viewers)
         pace = Pace(RATE, 2)
         try:
             while True:
                 ended = entry.run.status.state.terminal
-                self._news.clear()
+                self._changed.clear()
                 if not self.paused:
                     self._draw()
                 await asyncio.sleep(pace.due())
                 pace.wait()
-                if ended and not self._news.is_set():
-                    self._runs.shown(handle, -looking)
-                    looking = 0
-                    await self._news.wait()  # another window of an ended run
+                if ended and not self._changed.is_set():
+                    self._runs.shown(handle, -viewers)
+                    viewers = 0
+                    await self._changed.wait()  # the user may still change the window
                 elif not ended:
                     try:
-                        await asyncio.wait_for(self._news.wait(), 2.0)
+                        await asyncio.wait_for(self._changed.wait(), 2.0)
                     except asyncio.TimeoutError:
                         continue
         except Exception:
-            self._dashboard.status.value = "The charts have stopped; the kernel's log says why."
+            self._dashboard.status.value = "The charts have stopped because of an error. See the kernel's log."
             raise
         finally:
             stop()
-            self._runs.shown(handle, -looking)
+            self._runs.shown(handle, -viewers)
 
     def _draw(self) -> None:
         from jupyter_amltrain.kernel.record import gpu_record
@@ -136,17 +138,17 @@ class _Plain:
         nodes = {node.node: rows_since(node, begin) for node in entry.telemetry.nodes()}
         for chart in dashboard.charts:
             for mark, spec in zip(chart.marks, chart.specs, strict=True):
-                found = self._points(spec, dashboard.plan, nodes, begin)
-                if found is not None:
+                points = self._points(spec, dashboard.plan, nodes, begin)
+                if points is not None:
                     with mark.hold_sync():
-                        mark.x, mark.y = (found[0] * 1e3).astype("datetime64[ms]"), found[1]
+                        mark.x, mark.y = (points[0] * 1e3).astype("datetime64[ms]"), points[1]
         shown = max(begin, dashboard.plan.start)
         with dashboard.x.hold_sync():
             dashboard.x.min, dashboard.x.max = (_moment(t) for t in (shown, max(last, shown + 1)))
         ended = entry.run.status.state.terminal
-        # bqplot draws time in UTC, and no page of ours is here to shift it.
+        # bqplot draws time in UTC; without the labextension nothing converts it to local time.
         age = "ended" if ended else f"last sample {max(0.0, time.time() - last):.0f} s ago"
-        dashboard.status.value = f"agent, every {dashboard.plan.period:g} s; {age}; times in UTC"
+        dashboard.status.value = f"sampled every {dashboard.plan.period:g} s · {age} · times in UTC"
         part = gpu_record(entry.telemetry, ended)
         dashboard.say(part.note if part is not None else "", len(entry.metrics.metrics))
         if dashboard.plan.gpus:
@@ -160,7 +162,7 @@ class _Plain:
             t, low, high = nodes[spec["node"]]
             names = [layout.columns[spec["node"]][column] for column in spec["columns"]]
             index = [node.index.get(name, -1) for name in names]
-            if -1 in index:  # this node does not tell it
+            if -1 in index:  # this node does not report the column
                 return np.zeros(0), np.zeros((len(names), 0), np.float32)
             same = low is high
             low, high = low[index], high[index]
@@ -175,7 +177,7 @@ class _Plain:
 
 
 def _band(entry: Entry, field: str, top: str, nodes: dict[int, Any]) -> tuple[Float64, Float32]:
-    """Most, mean and least over all GPUs, at the times of the first node."""
+    """Return maximum, mean and minimum over all GPUs, at the times of the first node."""
     import numpy as np
 
     times, lows, means, highs = None, [], [], []
@@ -208,7 +210,7 @@ def _moment(seconds: float) -> Any:
 
 
 def plain_dashboard(runs: RunProvider, handle: str, window: float = 600.0) -> Any:
-    """Plain ipywidgets of a run's charts, kept current from the loop: a box that is filled when samples come."""
+    """Return a box that is filled with a run's charts on the first sample and then updated by the loop."""
     import ipywidgets
 
     box = ipywidgets.VBox([ipywidgets.HTML("Waiting for the first sample.")])
@@ -221,24 +223,24 @@ async def _fill(runs: RunProvider, handle: str, window: float, box: Any) -> None
         entry = await runs.source(handle)
         layout = await _layout(runs, entry, window)
         if layout is None:
-            box.children[0].value = "No samples were taken of this run."
+            box.children[0].value = "No samples were recorded for this run."
             return
         dashboard = await runs.loop.offload(_build, layout, tuple(entry.metrics.metrics))
-        plain = _Plain(runs, entry, dashboard)
+        plain = _PlainDashboard(runs, entry, dashboard)
         runs.loop.start(plain.follow(), f"charts of {handle}")
         box.children = [dashboard.root]
 
-        async def choose() -> None:
+        async def apply() -> None:
             plain.choose(float(dashboard.window.value), bool(dashboard.pause.value))
 
         for control in (dashboard.window, dashboard.pause):
-            control.observe(lambda _: runs.loop.post(choose()), "value")
+            control.observe(lambda _: runs.loop.post(apply()), "value")
         dashboard.view.observe(lambda _: runs.loop.post(plain.switch(str(dashboard.view.value))), "value")
     except AmlTrainError as error:
         box.children[0].value = html.escape(str(error))
     except Exception:
         log.exception("charts of %s", handle)
-        box.children[0].value = "The charts could not be made; the kernel's log says why."
+        box.children[0].value = "Could not create the charts. See the kernel's log."
 
 
 async def _layout(runs: RunProvider, entry: Entry, window: float) -> Layout | None:
@@ -255,5 +257,5 @@ def _build(layout: Layout, metrics: tuple[str, ...]) -> Dashboard:
     from jupyter_amltrain.output.dashboard import Dashboard
 
     dashboard = Dashboard(layout, metrics)
-    dashboard.follow.layout.display = "none"  # it is the page's
+    dashboard.follow.layout.display = "none"  # works only with the labextension
     return dashboard

@@ -1,4 +1,4 @@
-"""The tables below a dashboard: what each GPU says now, and the processes on it."""
+"""HTML tables below a dashboard: current readings and processes of each GPU."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.schema.record import GpuProcess, GpuSeries, GpuTelemetry
 from jupyter_amltrain.text import bytes_text
 
-#: GPUs whose readings are listed one by one.
-LISTED = 8
+#: Maximum GPUs for which the readings table is shown.
+MAX_LISTED_GPUS = 8
 
 
 def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
-    """Tables as HTML; empty without GPUs. What the device cannot tell is n/a.
+    """Return the tables as HTML; empty without GPUs. Values that the device does not report are n/a.
 
     Parameters
     ----------
     run
-        Tell the run's memory and processes from those of others; a monitor has no run.
+        Distinguish the run's memory and processes from others; false for a monitor.
     """
     if part is None or not part.gpus:
         return ""
     several = len(part.nodes) > 1
 
-    def where(gpu: GpuSeries | GpuProcess) -> str:
+    def label(gpu: GpuSeries | GpuProcess) -> str:
         return (f"n{gpu.node} " if several else "") + gpu_name({"index": gpu.index, "label": gpu.label})
 
     tables = []
-    if len(part.gpus) <= LISTED and any(part.now):
-        whose = ("this run", "others") if run else ("in processes",)
-        told = [figure for figure in _FIGURES if any(name in now for now in part.now for name in figure[1])]
+    if len(part.gpus) <= MAX_LISTED_GPUS and any(part.now):
+        owners = ("this run", "others") if run else ("in processes",)
+        figures = [figure for figure in _FIGURES if any(name in now for now in part.now for name in figure[1])]
         head = (
-            "GPU", "utilization", "memory", "power", "temperature", *(title for title, _, _ in told), "SM clock",
-            "memory clock", "throttled by", "ECC errors", *whose,
+            "GPU", "utilization", "memory", "power", "temperature", *(title for title, _, _ in figures), "SM clock",
+            "memory clock", "throttled by", "ECC errors", *owners,
         )  # fmt: skip
         rows = [
             (
-                where(gpu),
+                label(gpu),
                 _unit(now.get("util"), " %"),
                 _of(_size(now.get("memory")), None if gpu.memory_total is None else bytes_text(gpu.memory_total)),
                 _of(_unit(now.get("power"), " W"), None if gpu.power_limit is None else f"{gpu.power_limit:.0f} W"),
                 _unit(now.get("temperature"), " °C"),
-                *(_pair([now.get(name) for name in names], unit) for _, names, unit in told),
+                *(_pair([now.get(name) for name in names], unit) for _, names, unit in figures),
                 _unit(now.get("sm_clock"), " MHz"),
                 _unit(now.get("mem_clock"), " MHz"),
-                "n/a" if now.get("throttle") is None else (_few(now["throttle"]) or "nothing"),
+                "n/a" if now.get("throttle") is None else (_shortened(now["throttle"]) or "nothing"),
                 _unit(now.get("ecc"), ""),
                 *([_size(now.get("mine"))] if run else []),
                 _size(now.get("others")),
@@ -58,7 +58,7 @@ def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
     if part.processes:
         rows_ = [
             (
-                where(p),
+                label(p),
                 str(p.pid),
                 p.user or "n/a",
                 p.name or "n/a",
@@ -68,12 +68,12 @@ def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
             )
             for p in part.processes
         ]
-        head = ("GPU", "pid", "user", "command", *(["whose"] if run else []), "SM", "GPU memory")
+        head = ("GPU", "pid", "user", "command", *(["owner"] if run else []), "SM", "GPU memory")
         tables.append(_table(head, rows_, _NUMBERS))
     return "".join(tables)
 
 
-#: Title, readings and unit of figures that not every device has.
+#: Title, readings and unit of figures that only some devices report.
 _FIGURES = tuple(
     (
         heading,
@@ -82,23 +82,23 @@ _FIGURES = tuple(
     )
     for heading in dict.fromkeys(column.heading for column in FIGURES if column.heading)
 )
-#: What a column means, shown when the pointer rests on its title.
+#: Tooltips of column titles.
 _MEANINGS = {
     **{column.heading: column.meaning for column in GPU_COLUMNS if column.meaning},
     "SM": "Share of the streaming multiprocessors' time that the process uses, as the driver samples it.",
 }
-#: Columns of numbers, which are set flush right.
+#: Columns of numbers, aligned right.
 _NUMBERS = frozenset(
     {column.heading for column in GPU_COLUMNS if column.unit != "bits"}
     | {"pid", "SM", "this run", "others", "in processes", "GPU memory"}
 )
-_OWNERS = {"mine": "this run", "other": "others", "unknown": "cannot tell"}
+_OWNERS = {"mine": "this run", "other": "others", "unknown": "unknown"}
 
 
-def _few(words: str, most: int = 2) -> str:
-    """The first of some words, and how many more: a wide cell pushes others out of the output."""
+def _shortened(words: str, limit: int = 2) -> str:
+    """Return the first `limit` words and the number of the rest, to keep the column narrow."""
     parts = words.split(", ")
-    return ", ".join(parts[:most]) + (f" +{len(parts) - most}" if len(parts) > most else "")
+    return ", ".join(parts[:limit]) + (f" +{len(parts) - limit}" if len(parts) > limit else "")
 
 
 def _unit(value: Any, unit: str) -> str:
@@ -110,7 +110,7 @@ def _size(value: Any) -> str:
 
 
 def _of(value: str, whole: str | None) -> str:
-    """``40 of 80 GiB``, with the unit once where both have the same."""
+    """``40 of 80 GiB``, with the unit once if both have the same unit."""
     if whole is None or value == "n/a":
         return value
     number, _, unit = value.partition(" ")
@@ -118,7 +118,7 @@ def _of(value: str, whole: str | None) -> str:
 
 
 def _pair(values: list[Any], unit: str) -> str:
-    """One value, or two with their unit once."""
+    """Format one value, or two values with one unit."""
     if len(values) == 1 or all(value is None for value in values):
         return _unit(values[0], unit)
     return ", ".join("n/a" if value is None else f"{value:,.0f}" for value in values) + unit

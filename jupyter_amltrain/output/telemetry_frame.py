@@ -1,4 +1,4 @@
-"""Every tick of a run as a table, read from its files; written as CSV, Parquet or a picture."""
+"""Telemetry of a run as a pandas DataFrame, read from the run's files; exported as CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from jupyter_amltrain.tracking.telemetry_table import SlowColumns
 if TYPE_CHECKING:
     import pandas
 
-#: What :func:`write` can write, by the file's ending.
+#: Suffixes of files that a run can be exported to.
 FORMATS = (".csv", ".parquet", ".png")
 
 
 async def read_whole(backend: Backend, run_id: str, nodes: int) -> dict[int, bytes]:
-    """The files of ticks of all nodes, by node number."""
-    found = {}
+    """Read the telemetry files of all nodes, by node number."""
+    files = {}
     for number in range(nodes):
         parts, offset = [], 0
         stream = "telemetry" if number == 0 else f"telemetry/{number}"
         while (chunk := await backend.read(run_id, stream, offset)).data:
             parts.append(chunk.data)
             offset = chunk.offset
-        found[number] = b"".join(parts)
-    return found
+        files[number] = b"".join(parts)
+    return files
 
 
 def frame_of(files: Mapping[int, bytes]) -> pandas.DataFrame:
-    """One row a tick and node, sorted by time.
+    """Return one row per tick and node, sorted by time.
 
     Columns: ``node``; ``seq`` (number of the tick on its node); ``time`` (UTC, milliseconds); host
-    columns; of each GPU those of the file's header: ``gpu<i>_util``, ``gpu<i>_peak`` (percent),
+    columns; for each GPU the columns in the file's header: ``gpu<i>_util``, ``gpu<i>_peak`` (percent),
     ``gpu<i>_memory`` (bytes), ``gpu<i>_power`` (W), ``gpu<i>_temperature`` (C), ``gpu<i>_sm_clock``
-    (MHz)...; then what is recorded when it changes, held until the next change: ``gpu<i>_mem_clock``
+    (MHz)...; then values recorded on change, repeated until the next change: ``gpu<i>_mem_clock``
     (MHz), ``gpu<i>_throttle`` (bits of NVML's clock event reasons), ``gpu<i>_ecc`` (uncorrected
     errors), ``gpu<i>_power_limit`` (W), ``gpu<i>_mine``, ``gpu<i>_others`` (bytes of the run's own and of
-    other processes), ``gpu<i>_processes`` (how many are listed)...; ``processes`` and ``note``: text in
-    the rows where the list changed or something happened. NaN is what the machine cannot tell.
+    other processes), ``gpu<i>_processes`` (number listed)...; ``processes`` and ``note``: text in
+    the rows where the list changed or an event occurred. NaN marks values that the machine does not report.
     All units are in ``frame.attrs["units"]``; ``frame.attrs["gpus"]`` lists the GPUs of each node.
     """
     import pandas
@@ -66,8 +66,8 @@ def frame_of(files: Mapping[int, bytes]) -> pandas.DataFrame:
     return frame
 
 
-class _Stretch:
-    """Ticks of the same series, and what was told between them."""
+class _Segment:
+    """Consecutive ticks with the same columns, and the slow values recorded between them."""
 
     def __init__(self, header: dict[str, Any]) -> None:
         self.header, self.names = header, flat_names(header)
@@ -87,48 +87,49 @@ class _Stretch:
         parts: dict[str, Any] = {"seq": seq}
         parts["time"] = pandas.to_datetime(np.rint(table[:, 1] * 1000).astype(np.int64), unit="ms", utc=True)
         parts.update((name.replace(".", "_"), table[:, k + 2]) for k, name in enumerate(self.names))
-        # A file may tell seldom what another one has in each tick.
+        # A slow value of one file can be a column of every tick in another.
         parts.update((name, column) for name, column in self.slow.columns(seq).items() if name not in parts)
         return pandas.DataFrame(parts)
 
     def _unit(self, name: str) -> str:
-        units = {"memory": BY_NAME["memory"].unit}  # a header of a job may leave it out
+        units = {"memory": BY_NAME["memory"].unit}  # the header of a job may omit the unit
         units.update(zip(self.header.get("gpu_columns", ()), self.header.get("gpu_units", ()), strict=False))
         return units.get(name.partition(".")[2], "")
 
 
 def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:
+    """Parse one telemetry file: its table (``None`` without ticks) and its last header."""
     import pandas
 
-    one = _Stretch({})
-    done: list[_Stretch] = []
+    segment = _Segment({})
+    segments: list[_Segment] = []
     last = -1
     for line in data.split(b"\n"):
         if not line.startswith((b"[", b"{")):
             continue
         value = decode_line(line)
         if isinstance(value, list):
-            whole = len(value) == len(one.names) - one.held.count + 2 > 2
-            if whole and isinstance(value[0], int) and isinstance(value[1], int | float) and value[0] > last:
-                one.rows.append(value + one.held.at(value[1]))
+            is_complete = len(value) == len(segment.names) - segment.held.count + 2 > 2
+            if is_complete and isinstance(value[0], int) and isinstance(value[1], int | float) and value[0] > last:
+                segment.rows.append(value + segment.held.at(value[1]))
                 last = value[0]
         elif isinstance(value, dict) and "columns" in value:
             value = cleaned_header(value)
-            if one.rows and one.names != flat_names(value):
-                done.append(one)
-                one = _Stretch(value)
-            elif not one.rows:
-                one = _Stretch(value)
-            one.header, one.held = value, held_figures(value)
+            if segment.rows and segment.names != flat_names(value):
+                segments.append(segment)
+                segment = _Segment(value)
+            elif not segment.rows:
+                segment = _Segment(value)
+            segment.header, segment.held = value, held_figures(value)
         elif isinstance(value, dict) and "figures" in value:
-            one.held.take(value["figures"])
+            segment.held.take(value["figures"])
         elif isinstance(value, dict):
-            one.slow.add(last + 1, value)
-    done += [one] if one.rows else []
-    if not done:
-        return None, one.header
-    frames = [stretch.frame() for stretch in done]
-    return (frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)), one.header
+            segment.slow.add(last + 1, value)
+    segments += [segment] if segment.rows else []
+    if not segments:
+        return None, segment.header
+    frames = [segment.frame() for segment in segments]
+    return (frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)), segment.header
 
 
 def _units(header: Mapping[str, Any], columns: Iterable[str]) -> dict[str, str]:
@@ -147,20 +148,21 @@ def _units(header: Mapping[str, Any], columns: Iterable[str]) -> dict[str, str]:
 
 
 def check_format(path: Path) -> None:
-    """Refuse what :func:`write` cannot write."""
+    """Raise an error if a run cannot be exported to `path`."""
     if path.suffix.lower() not in FORMATS:
         raise CommandError(
-            f"Cannot export to {path.name!r}: it ends in none of {', '.join(FORMATS)}.",
-            hint="Try: run.export('run.csv')",
+            f"Unknown file type {path.suffix!r} of {path.name!r}. Use .csv, .parquet or .png.",
+            hint="Example: run.export('run.csv')",
         )
     if not path.absolute().parent.is_dir():
         raise CommandError(
-            f"Cannot export to {path}: there is no folder {path.absolute().parent}.", hint="Make it first."
+            f"Cannot export to {path}: the folder {path.absolute().parent} does not exist.",
+            hint="Create the folder first.",
         )
 
 
 def write(frame: pandas.DataFrame, path: Path) -> None:
-    """Write a frame as CSV or Parquet, by the file's ending."""
+    """Write a frame as CSV or Parquet, by the file's suffix."""
     if path.suffix.lower() == ".csv":
         frame = frame.assign(time=_iso_times(frame)) if len(frame) else frame
         frame.to_csv(path, index=False)
@@ -169,12 +171,12 @@ def write(frame: pandas.DataFrame, path: Path) -> None:
         frame.to_parquet(path, index=False)
     except ImportError as error:
         raise MissingDependency(
-            "Parquet needs pyarrow, which is not installed here.", hint="pip install pyarrow"
+            "Cannot write Parquet: pyarrow is not installed.", hint="pip install pyarrow"
         ) from error
 
 
 def _iso_times(frame: pandas.DataFrame) -> Any:
-    """Times as ISO text with milliseconds, all of one length."""
+    """Format times as ISO 8601 text with milliseconds, all of one length."""
     import numpy as np
 
     times = frame["time"].dt.tz_localize(None).to_numpy().astype("datetime64[ms]")

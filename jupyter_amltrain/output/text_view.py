@@ -1,4 +1,4 @@
-"""A record as plain text: terminals, ``nbconvert``, screens without our renderer."""
+"""Plain text of a record, for terminals, ``nbconvert`` and front ends without the labextension."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import DAMAGED
 from jupyter_amltrain.text import bytes_text, seconds_text
 
-#: Counters of a summary that are told when they have risen during a run, and their words (one, several).
+#: Error counters of a summary that are shown if not zero, with their singular and plural.
 _ERRORS = (
     ("ecc_uncorrectable", "uncorrectable memory error", "uncorrectable memory errors"),
     ("ecc_correctable", "correctable memory error", "correctable memory errors"),
@@ -26,28 +26,28 @@ _ERRORS = (
 
 
 def allocator_words(gpus: Iterable[Mapping[str, Any]], size: Callable[[float | None], str]) -> list[str]:
-    """Return ``PyTorch peak 30.1 GiB allocated, 35.0 GiB reserved``, of the GPU where it was highest.
+    """Return ``PyTorch peak 30.1 GiB allocated, 35.0 GiB reserved``, for the GPU with the highest peak.
 
     Parameters
     ----------
     gpus
-        Of a summary or a record's ``now``; MiB.
+        GPUs of a summary or of a record's ``now``; values in MiB.
     size
-        Bytes as text.
+        Formats bytes as text.
     """
-    found = [
+    peaks = [
         (float(gpu["torch_reserved_peak"]), float(gpu.get("torch_allocated_peak") or 0))
         for gpu in gpus
         if isinstance(gpu.get("torch_reserved_peak"), int | float) and gpu["torch_reserved_peak"] > 0
     ]
-    if not found:
+    if not peaks:
         return []
-    reserved, allocated = max(found)
+    reserved, allocated = max(peaks)
     return [f"PyTorch peak {size(allocated * 2**20)} allocated", f"{size(reserved * 2**20)} reserved"]
 
 
 def error_words(gpus: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return ``Xid 79, 45`` and what the counters of memory errors have counted, summed over the GPUs."""
+    """Return Xid numbers and memory error counts, summed over the GPUs."""
     gpus = list(gpus)
     numbers = dict.fromkeys(text for gpu in gpus for text in str(gpu.get("xids") or "")[:100].split(", ") if text)
     words = [f"Xid {' and '.join(numbers)}"] if numbers else []
@@ -57,8 +57,8 @@ def error_words(gpus: Iterable[Mapping[str, Any]]) -> list[str]:
     return words
 
 
-#: What is counted, the better first: a rate of steps says less than one of samples.
-_COUNTED = (
+#: Units of throughput, most informative first.
+_RATE_UNITS = (
     ("samples", r"samples?|examples?|items?"),
     ("images", r"images?|imgs?"),
     ("sequences", r"sequences?|seqs?|sentences?"),
@@ -70,23 +70,23 @@ _COUNTED = (
 
 _PER_SECOND = r"_?(?:per_?(?:s|sec|secs|second|seconds)|_s|_sec|_second|ps)$"
 
-_RATES = [(unit, re.compile(rf"(?:^|_)(?:{words}){_PER_SECOND}")) for unit, words in _COUNTED]
+_RATES = [(unit, re.compile(rf"(?:^|_)(?:{words}){_PER_SECOND}")) for unit, words in _RATE_UNITS]
 
 _PLAIN = re.compile(r"(?:^|_)throughput$")
 
-#: Rates of the evaluation say nothing of the training.
+#: Names of evaluation metrics, whose rates do not describe training.
 _NOT_TRAINING = re.compile(r"(?:^|_)(?:eval|valid|validation|val|test|predict)_")
 
 
 def throughput_words(values: Mapping[str, float | None]) -> str:
-    """Return ``412 samples/s``; empty where no such metric is logged.
+    """Return ``412 samples/s``; empty if no such metric is logged.
 
     Parameters
     ----------
     values
-        Last value of each metric, by its name.
+        Last value of each metric, by name.
     """
-    found: tuple[int, str] | None = None
+    best: tuple[int, str] | None = None
     for name, value in values.items():
         plain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
         if value is None or not value > 0 or _NOT_TRAINING.search(plain):
@@ -98,26 +98,27 @@ def throughput_words(values: Mapping[str, float | None]) -> str:
             words = f"throughput {_rate_text(value)}"
         else:
             continue
-        if found is None or rank < found[0]:
-            found = (rank, words)
-    return found[1] if found else ""
+        if best is None or rank < best[0]:
+            best = (rank, words)
+    return best[1] if best else ""
 
 
 def _rate_text(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-#: Log lines in the text form of an output.
+#: Maximum log lines in the text of an output.
 LOG_LINES = 8
 
-#: Steps or trials in it, and characters of a name or sentence of one.
+#: Maximum steps or trials in the text of an output.
 CHILD_ROWS = 12
 
-_CELL = 60
+#: Maximum characters of a name or detail in the table of steps or trials.
+_MAX_CELL_CHARS = 60
 
 
 def state_line(record: RunRecord) -> str:
-    """``local/digits-k3f9  completed  (queued 0.1 s, running 12 s)``."""
+    """Return a line such as ``local/digits-k3f9  completed  (queued 0.1 s, running 12 s)``."""
     spans = ", ".join(
         f"{phase.name} {seconds_text(phase.seconds)}" for phase in record.phases if phase.seconds is not None
     )
@@ -130,9 +131,9 @@ def state_line(record: RunRecord) -> str:
 
 
 def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int = CHILD_ROWS) -> str:
-    """The whole record, a few lines; of its steps or trials at most `child_rows`."""
+    """Return the record in a few lines, with at most `child_rows` steps or trials."""
     lines = [state_line(record), *(f"note: {_one_line(note)}" for note in record.notes)]
-    lines += [f"{door.title}: {_one_line(door.url or door.hint)}" for door in record.doors]
+    lines += [f"{link.title}: {_one_line(link.url or link.hint)}" for link in record.doors]
     if record.error:
         lines.append(record.error)
     elif record.detail and not record.done:
@@ -157,13 +158,13 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
     lines += [line for line in (gpus, hint and f"hint: {hint}") if line]
     tail = record.log.tail.splitlines()[-log_lines:]
     if tail:
-        lines.append(f"log ({bytes_text(record.log.bytes)}, {record.log.path}), its end:")
+        lines.append(f"log ({bytes_text(record.log.bytes)}, {record.log.path}), last lines:")
         lines += [f"  {line}" for line in tail]
     return "\n".join(lines)
 
 
 def children_lines(record: RunRecord, limit: int = CHILD_ROWS) -> list[str]:
-    """Steps or trials as a table: name, state, metric, time, id."""
+    """Return steps or trials as a table: name, state, metric, time, id."""
     shown = most_telling(record.children, limit)
     if not shown:
         return []
@@ -177,12 +178,12 @@ def children_lines(record: RunRecord, limit: int = CHILD_ROWS) -> list[str]:
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     hidden = record.children_hidden + len(record.children) - len(shown)
     lines += [f"and {hidden} more"] if hidden else []
-    return [*lines, f"The log of one: %aml_runs logs {record.handle} --step {shlex.quote(shown[0].name)}"]
+    return [*lines, f"To see a log: %aml_runs logs {record.handle} --step {shlex.quote(shown[0].name)}"]
 
 
 def _short(text: str) -> str:
     text = _one_line(text)
-    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+    return text if len(text) <= _MAX_CELL_CHARS else f"{text[: _MAX_CELL_CHARS - 1]}…"
 
 
 def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> str:
@@ -193,19 +194,19 @@ def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "")
 
 
 def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> list[str]:
-    """What a run did with its GPUs: of its summary where it has ended, else of what is known so far.
+    """Return a run's GPU use: from the summary if the run has ended, otherwise from the samples so far.
 
     Parameters
     ----------
     gpu, summary
-        Those fields of a record, as JSON. Of several GPUs, least and most are said.
+        These fields of a record, as JSON. For several GPUs, minimum and maximum are shown.
     rate
-        How fast it trains, in words.
+        Training throughput as text.
 
     Returns
     -------
     list
-        What they are, then a few figures; empty without GPUs. What no device told is ``n/a``.
+        GPU names, then figures; empty without GPUs. Values that no device reports are ``n/a``.
     """
     drawn, summed = gpu.get("gpus") or (), summary.get("gpus") or ()
     count = max(len(drawn), len(summed))
@@ -220,9 +221,9 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = ""
         means = _values(summed, "util_mean")
     else:
         series = [g.get("memory") or () for g in drawn] + [(gpu.get("memory") or {}).get("high") or ()]
-        peaks = [max(found) for values in series if (found := _known(values))]
+        peaks = [max(known) for values in series if (known := _known(values))]
         series = [g.get("util") or () for g in drawn] + [(gpu.get("util") or {}).get("mean") or ()]
-        means = [sum(found) / len(found) for values in series if (found := _known(values))]
+        means = [sum(known) / len(known) for values in series if (known := _known(values))]
     of = f" of {bytes_text(max(totals))}" if totals else ""
     words += error_words(summed)
     words.append("memory peak " + (_span(bytes_text(min(peaks)), bytes_text(max(peaks))) + of if peaks else "n/a"))
@@ -231,7 +232,7 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = ""
     words += [rate] if rate else []
     if summed:
         words.append(f"p95 {_percent(_values(summed, 'util_p95'))}")
-        words += [f"{title} mean {_percent(found)}" for key, title in _ACTIVITY if (found := _values(summed, key))]
+        words += [f"{title} mean {_percent(means)}" for key, title in _ACTIVITY if (means := _values(summed, key))]
         words.append(f"under 10 % for {_percent([100 * v for v in _values(summed, 'idle_share')])} of the time")
         energy = _values(summed, "energy_wh")
         sources = {str(gpu.get("energy_source") or "") for gpu in summed}
@@ -246,7 +247,7 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = ""
     return words
 
 
-#: Of a summary: means, and seconds in which something kept the clocks down.
+#: Keys of a summary and their titles: means, and seconds of throttling.
 _ACTIVITY = (
     ("sm_activity_mean", "SM activity"),
     ("tensor_activity_mean", "tensor activity"),
@@ -262,7 +263,7 @@ def _energy(hours: float) -> str:
 
 
 def _source(sources: set[str]) -> str:
-    """Whence an energy is; earlier versions did not say it."""
+    """Return the source of an energy value; records of earlier versions have none."""
     if sources == {"counter"}:
         return " by the driver's counter"
     return " summed from power" if sources == {"power"} else ""
@@ -280,8 +281,8 @@ def _percent(values: list[float]) -> str:
     return f"{_span(f'{min(values):.0f}', f'{max(values):.0f}')} %" if values else "n/a"
 
 
-def _span(least: str, most: str) -> str:
-    return most if least == most else f"{least} to {most}"
+def _span(low: str, high: str) -> str:
+    return high if low == high else f"{low} to {high}"
 
 
 def _one_line(text: str) -> str:

@@ -35,7 +35,7 @@ def test_run_of_deleted_cluster_is_readable(desk: Desk) -> None:
     desk.good("%aml_compute disconnect lab --yes")
     assert handle not in desk.good("%aml_runs").text
     seen = desk.good("run").text
-    assert "not in the list any more" in seen and "Traceback" not in seen
+    assert "no longer exists" in seen and "Traceback" not in seen
 
 
 def test_live_run_of_deleted_cluster_ends(desk: Desk) -> None:

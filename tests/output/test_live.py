@@ -194,7 +194,7 @@ def test_live_dashboard_forgotten_stops_waiting_task(house: House) -> None:
 def test_live_dashboard_failed_connect_leaves_no_widget(house: House, tmp_path: Path) -> None:
     entry, _ = fed(tmp_path)
     before = set(instances())
-    house.live._slow = lambda live: 1 / 0  # type: ignore[assignment]
+    house.live._update_slow = lambda live: 1 / 0  # type: ignore[assignment]
     feed, why = house.open(entry, "page")
     assert not feed and "kernel's log" in why
     house.until(lambda: set(instances()) == before)

@@ -45,7 +45,7 @@ def test_frame_without_samples_is_empty() -> None:
 def test_export_format_invalid_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"run\.xls.*\.csv"):
         check_format(tmp_path / "run.xls")
-    with pytest.raises(CommandError, match="no folder"):
+    with pytest.raises(CommandError, match="does not exist"):
         check_format(tmp_path / "nowhere" / "run.csv")
 
 

@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--size", default=SIZE, help=f"of the machine (default {SIZE})")
     parser.add_argument("--serverless", action="store_true", help="make no cluster; the service finds a machine")
     parser.add_argument("--dedicated", action="store_true", help="no low-priority machine")
-    parser.add_argument("--environment", default="", help="of the jobs (default: as every job of ours)")
+    parser.add_argument("--environment", default="", help="of the jobs (default: that of a normal job)")
     parser.add_argument("--seconds", type=float, default=150.0, help="that the long job runs")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that the job with a time limit may run")
     parser.add_argument("--no-instance", action="store_true", help="make no compute instance to see a start fail")

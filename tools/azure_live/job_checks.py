@@ -54,12 +54,12 @@ class Watch:
         self.queued: dict[str, list[str]] = {}
 
     def record(self) -> dict[str, Any]:
-        """The run itself: what its details leave out."""
+        """Return the run's own record, which has fields that its details lack."""
         answer = self.place.data.get(f"{self.place.history}/runs/{self.name}", api=http.HISTORY, ok=ANY)
         return (answer.json or {}) if answer.status == 200 else {}
 
     def look(self) -> str:
-        """The state now."""
+        """Poll the job and return its state."""
         path = f"{self.place.history}/runs/{self.name}/details"
         answer = self.place.data.get(path, api=http.HISTORY, ok=ANY)
         if answer.status != 200:
@@ -72,14 +72,14 @@ class Watch:
         if status == "Queued":
             whole = self.record()
             self.queued = {"details": sorted(found), "runs/ID": sorted(whole)}
-            if told := found.get("queueingInfo") or whole.get("queueingInfo"):
-                self.reason = str(told)[:120]
+            if info := found.get("queueingInfo") or whole.get("queueingInfo"):
+                self.reason = str(info)[:120]
         if status == "Running":
             self.live |= {path for path in found.get("logFiles") or {} if path.startswith("logs/")}
         return status
 
     def found(self) -> dict[str, Seen]:
-        """What was seen of a job of two processes that is over."""
+        """Return the findings of an ended job with two processes."""
         files: Mapping[str, str] = self.details.get("logFiles") or {}
         ours = sorted(path for path in files if path.startswith("logs/"))
         logs = sorted(path for path in files if path.startswith("user_logs/"))
@@ -210,7 +210,10 @@ def token_seconds(log: str) -> Seen:
 
 def cancel_found(log: str) -> dict[str, Seen]:
     """From the log of :data:`.scripts.STAY`."""
-    told = "got SIGTERM" in log
+    signaled = "got SIGTERM" in log
     lived = [line.rpartition(" ")[2] for line in log.splitlines() if line.startswith("alive for")]
     seen = f"{lived[-1]} s in the log" if lived else "nothing was printed after it"
-    return {"cancel_signal": (told, "SIGTERM" if told else "no SIGTERM seen"), "cancel_grace": (bool(lived), seen)}
+    return {
+        "cancel_signal": (signaled, "SIGTERM" if signaled else "no SIGTERM seen"),
+        "cancel_grace": (bool(lived), seen),
+    }

@@ -1,4 +1,4 @@
-"""One round on one workspace: everything that is made for it is taken away again."""
+"""One round of checks on one workspace; everything created for it is deleted afterwards."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tools.azure_live import job_checks, scripts, workspace_checks
 from tools.azure_live.findings import Seen, attempt, attempt_all
 
 T = TypeVar("T")
-#: Version of ARM's contract, as the product asks for it.
+#: ARM api-version that the product uses.
 ARM = "2024-10-01"
-#: Seconds until a job has a machine, at most; and until something is taken away.
-QUEUE, AWAY = 1500.0, 600.0
+#: Maximum seconds until a job has a machine, and until something is deleted.
+QUEUE_TIMEOUT_S, DELETE_TIMEOUT_S = 1500.0, 600.0
 
 
 class Round:
-    """One round on one workspace."""
+    """One round of checks on one workspace."""
 
     def __init__(self, chosen: argparse.Namespace, where: dict[str, str], folder: Path) -> None:
         from jupyter_amltrain.loop import LoopThread
@@ -48,11 +48,11 @@ class Round:
         self.left: list[str] = []
 
     def call(self, work: Coroutine[Any, Any, T], seconds: float = 1800.0) -> T:
-        """On the loop, for as long as it takes; Ctrl-C is heard meanwhile."""
+        """Run a coroutine on the loop, up to `seconds`; Ctrl-C interrupts."""
         return self.loop.call(work, seconds)
 
     async def ask(self, op: str, **payload: Any) -> Any:
-        """One operation of the product's Azure process, with what it says."""
+        """Call one operation of the Azure service process and print its progress."""
         from jupyter_amltrain.backends.azureml.client import client_of
 
         link = client_of(self.loop, self.root)
@@ -61,10 +61,10 @@ class Round:
     async def of(self, op: str, **payload: Any) -> Any:
         return await self.ask(op, workspace=self.name, **payload)
 
-    # ---- what is done
+    # ---- steps
 
     def go(self) -> None:
-        """All checks, in the order of their cost."""
+        """Run all checks, cheapest first."""
         self._connect()
         print("Looking at the workspace.", flush=True)
         self.found |= workspace_checks.look_before(self.place)
@@ -127,13 +127,13 @@ class Round:
         print(f"Submitted {run.run_id}.", flush=True)
         return run, job_checks.Watch(self.place, run.run_id)
 
-    def _until(self, watch: job_checks.Watch, *wanted: str, seconds: float = QUEUE) -> str:
-        end, said = time.monotonic() + seconds, ""
+    def _until(self, watch: job_checks.Watch, *requested: str, seconds: float = QUEUE_TIMEOUT_S) -> str:
+        end, last_shown = time.monotonic() + seconds, ""
         pause = float(os.environ.get("AMLTRAIN_AZURE_POLL") or 2.0)
-        while (status := watch.look()) not in (*wanted, "Completed", "Failed", "Canceled"):
-            if status != said:
+        while (status := watch.look()) not in (*requested, "Completed", "Failed", "Canceled"):
+            if status != last_shown:
                 print(f"  {status or 'not in run history yet'}", flush=True)
-                said = status
+                last_shown = status
             assert time.monotonic() < end, f"{watch.name} was {status} for too long"
             time.sleep(pause)
         print(f"  {status}", flush=True)
@@ -148,7 +148,7 @@ class Round:
             backend, "long", scripts.WORK, env={"AMLT_LIVE_SECONDS": f"{self.chosen.seconds:g}"},
             outputs={"model": JobOutput()}, distribution=Distribution(kind="pytorch", processes=2),
         )  # fmt: skip
-        end = self._until(watch, seconds=QUEUE + self.chosen.seconds)
+        end = self._until(watch, seconds=QUEUE_TIMEOUT_S + self.chosen.seconds)
         self.found |= attempt_all(watch.found)
         assert end == "Completed", f"the long job ended as {end}: {watch.error()[:200]}"
         log = watch.log()
@@ -180,7 +180,7 @@ class Round:
         self.found["exit_told"] = "code 3" in text or "status 3" in text, " ".join(text.split())[:120]
 
     def _limited(self, backend: Any) -> None:
-        """A job that the service itself ends (no agent of ours is in it), its code below a folder."""
+        """Run a job without the agent, with its code in a subfolder, until the service ends it."""
         name = f"{self.mark}-limit"
         like = (self.place.arm.get(f"jobs/{self.mark}-long", api=ARM).json or {})["properties"]
         code = self._code(scripts.LIMIT)
@@ -201,7 +201,7 @@ class Round:
         self.place.arm.put(f"jobs/{name}", api=ARM, json={"properties": body}, act="submit a job with a time limit")
         print(f"Submitted {name}.", flush=True)
         watch = job_checks.Watch(self.place, name)
-        end = self._until(watch, seconds=QUEUE + self.chosen.limit)
+        end = self._until(watch, seconds=QUEUE_TIMEOUT_S + self.chosen.limit)
         watch.look()
         log = self.attempted(watch.log)
         self.found["code_folder"] = (
@@ -215,17 +215,17 @@ class Round:
         """Id of a code asset: ``live.py`` in the folder ``code`` of a container of the service."""
         path = f"codes/{uuid.uuid4()}/versions/1"
         wish = {"pendingUploadType": "TemporaryBlobReference"}
-        told = (self.place.arm.post(f"{path}/startPendingUpload", api=ARM, json=wish).json or {})[
+        upload = (self.place.arm.post(f"{path}/startPendingUpload", api=ARM, json=wish).json or {})[
             "blobReferenceForConsumption"
         ]
-        where, _, signature = str(told["credential"]["sasUri"]).partition("?")
+        where, _, signature = str(upload["credential"]["sasUri"]).partition("?")
         http.Blob(http.Rest("", "", None), f"{where}/code/live.py?{signature}").put(text.encode())
-        uri = str(told["blobUri"]).rstrip("/") + "/code"
+        uri = str(upload["blobUri"]).rstrip("/") + "/code"
         made = self.place.arm.put(path, api=ARM, json={"properties": {"codeUri": uri, "isAnonymous": True}})
         return str((made.json or {})["id"])
 
     def _instance(self, backend: Any) -> None:
-        """An instance whose second start fails by its own script: how that is told."""
+        """Check how the service reports an instance whose second start fails in its script."""
         if self.chosen.no_instance:
             return
         name = self.instance = f"{self.mark}-vm"
@@ -241,26 +241,26 @@ class Round:
         found = self._until_state(name, "Running", "Stopped", operation="Start")
         self.found["power_failure"] = workspace_checks.failure_found(found)
 
-    def _until_state(self, name: str, *wanted: str, operation: str = "") -> dict[str, Any]:
-        """Wait for a state of an instance, or until its operation is over; what it says then.
+    def _until_state(self, name: str, *requested: str, operation: str = "") -> dict[str, Any]:
+        """Wait for a state of an instance or the end of its operation; returns its properties.
 
         Raises
         ------
         AssertionError
-            It takes too long, or it failed.
+            The instance failed or the wait timed out.
         """
-        end, said = time.monotonic() + QUEUE, ""
+        end, last_shown = time.monotonic() + QUEUE_TIMEOUT_S, ""
         pause = float(os.environ.get("AMLTRAIN_AZURE_POLL") or 5.0)
         while True:
             body = (self.place.arm.get(f"computes/{name}", api=ARM).json or {})["properties"]
             found = body.get("properties") or {}
             last, state = found.get("lastOperation") or {}, str(found.get("state") or body["provisioningState"])
-            if state != said:
+            if state != last_shown:
                 print(f"  {state}", flush=True)
-                said = state
+                last_shown = state
             if operation and last.get("operationName") == operation and last.get("operationStatus") != "InProgress":
                 return dict(found)
-            if not operation and state in wanted:
+            if not operation and state in requested:
                 return dict(found)
             broken = not operation and (body["provisioningState"] == "Failed" or state.endswith("Failed"))
             assert not broken and time.monotonic() < end, f"the instance {name} is {state}"
@@ -280,28 +280,28 @@ class Round:
 
     @staticmethod
     def attempted(work: Callable[[], str]) -> str:
-        """What it says, or nothing."""
+        """Return the result of `work`; empty on an error."""
         try:
             return work()
-        except Exception:  # one finding less; the round goes on
+        except Exception:  # one finding less; the round continues
             return ""
 
-    # ---- what is left
+    # ---- cleanup
 
     def clean(self) -> None:
-        """Take everything away; each thing is tried, whatever becomes of the others."""
+        """Delete everything, continuing after errors."""
         if self.name:
-            print("Taking everything away.", flush=True)
+            print("Deleting everything.", flush=True)
             for job in self.jobs:
-                self._away(f"job {job}", self.of("jobs.cancel", name=job))
+                self._delete(f"job {job}", self.of("jobs.cancel", name=job))
             for job in self.jobs:
-                self._away(f"job {job}", self._archived(job))
+                self._delete(f"job {job}", self._archived(job))
             for name, version in self.models:
-                self._gone(f"model {name}", f"models/{name}/versions/{version}")
+                self._delete_at(f"model {name}", f"models/{name}/versions/{version}")
             if self.instance:
-                self._away(f"instance {self.instance}", self.of("computes.delete", name=self.instance))
+                self._delete(f"instance {self.instance}", self.of("computes.delete", name=self.instance))
             if self.cluster:
-                self._away(f"cluster {self.cluster}", self.of("computes.delete", name=self.cluster))
+                self._delete(f"cluster {self.cluster}", self.of("computes.delete", name=self.cluster))
             with contextlib.suppress(Exception):
                 self.bills = self.call(self.of("billing.list"), 120.0)
         from jupyter_amltrain.backends.azureml.client import close_client
@@ -321,16 +321,16 @@ class Round:
             await asyncio.sleep(1)
         await self.of("jobs.archive", name=job)
 
-    def _away(self, what: str, work: Coroutine[Any, Any, Any]) -> None:
+    def _delete(self, what: str, work: Coroutine[Any, Any, Any]) -> None:
         try:
-            self.call(work, AWAY)
-        except BaseException as error:  # a second Ctrl-C too: the others still go
+            self.call(work, DELETE_TIMEOUT_S)
+        except BaseException as error:  # also a second Ctrl-C: delete the rest
             self.left.append(f"{what}: {error or type(error).__name__}")
 
-    def _gone(self, what: str, path: str) -> None:
+    def _delete_at(self, what: str, path: str) -> None:
         try:
             self.place.arm.delete(path, api=ARM, ok=(200, 202, 204))
-        except BaseException as error:  # a second Ctrl-C too: what may still bill is named at the end
+        except BaseException as error:  # also a second Ctrl-C: the report names what may still be billed
             self.left.append(f"{what}: {error}")
 
 

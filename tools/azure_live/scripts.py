@@ -1,8 +1,8 @@
-"""Scripts of the jobs that are run."""
+"""Scripts of the jobs in a round."""
 
 from __future__ import annotations
 
-#: What the long job does; it prints nothing of its token but for how long it holds.
+#: Script of the long job; of its token, it prints only the remaining validity.
 WORK = """
 import base64, json, os, pathlib, time
 import mlflow
@@ -10,8 +10,8 @@ rank = os.environ.get("RANK", "0")
 if rank == "0":
     try:
         part = os.environ["AZUREML_RUN_TOKEN"].split(".")[1]
-        said = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-        print("token holds for", int(said["exp"] - time.time()), flush=True)
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        print("token holds for", int(claims["exp"] - time.time()), flush=True)
     except Exception as error:
         print("token tells nothing:", type(error).__name__, flush=True)
     here = pathlib.Path("logs/amltrain-live")
@@ -32,7 +32,7 @@ while time.time() < end:
     time.sleep(min(5, max(0.1, end - time.time())))
 """
 
-#: Says that it is there, and runs into the time limit.
+#: Prints a line, then runs into the time limit.
 LIMIT = "import time\nprint('the code is here', flush=True)\ntime.sleep(600)\n"
 
 #: Startup script of an instance: the first start succeeds, the second fails. The folder outlives a stop.
@@ -46,13 +46,13 @@ FAIL = "print('fails on purpose')\nraise SystemExit(3)\n"
 
 STAY = """
 import signal, time
-def told(*_):
+def on_sigterm(*_):
     began = time.time()
     print("got SIGTERM", flush=True)
     while True:
         print("alive for %.1f" % (time.time() - began), flush=True)
         time.sleep(0.5)
-signal.signal(signal.SIGTERM, told)
+signal.signal(signal.SIGTERM, on_sigterm)
 print("waits", flush=True)
 time.sleep(3600)
 """

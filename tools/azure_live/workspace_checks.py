@@ -1,7 +1,7 @@
-"""Checks that need a workspace and nothing in it, and those of a cluster.
+"""Checks of an empty workspace and of a cluster.
 
-Each asks the service itself (not through our own reading of it) and gives whether the assumption holds, and what was
-seen.
+Each check queries the service directly, not through the product's parsing, and returns whether the assumption holds
+and what was observed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tools.azure_live.signed import seconds_left
 
 ARM_HOST = "https://management.azure.com"
 
-#: Switch -> how it is checked, as the table of docs/azure-assumptions.md says it.
+#: Switch -> how it is checked, as in the table of docs/azure-assumptions.md.
 CHECKED: dict[str, str] = {}
 _BEFORE: dict[str, Callable[[Workspace], Seen]] = {}
 
 
 def before(switch: str, how: str) -> Callable[[Callable[[Workspace], Seen]], Callable[[Workspace], Seen]]:
-    """Register a check that needs a workspace and nothing in it."""
+    """Register a check of an empty workspace."""
 
     def register(check: Callable[[Workspace], Seen]) -> Callable[[Workspace], Seen]:
         CHECKED[switch], _BEFORE[switch] = how, check
@@ -35,7 +35,7 @@ def before(switch: str, how: str) -> Callable[[Callable[[Workspace], Seen]], Cal
 
 
 def look_before(place: Workspace) -> dict[str, Seen]:
-    """Every check of a workspace; one that fails by itself is not checked."""
+    """Run every check of a workspace; a check that raises counts as not checked."""
     return {switch: attempt(lambda check=check: check(place)) for switch, check in _BEFORE.items()}  # type: ignore[misc]
 
 
@@ -45,8 +45,11 @@ def look_before(place: Workspace) -> dict[str, Seen]:
 @before("challenge_tenant", "a request without a token")
 def _tenant(place: Workspace) -> Seen:
     answer = http.Rest(ARM_HOST, "", None).get(f"/subscriptions/{place.subscription}", api=http.RESOURCES, ok=ANY)
-    told = "authorization_uri=" in answer.headers.get("www-authenticate", "")
-    return answer.status == 401 and told, f"{answer.status}, the directory is {'named' if told else 'not named'}"
+    has_directory = "authorization_uri=" in answer.headers.get("www-authenticate", "")
+    return (
+        answer.status == 401 and has_directory,
+        f"{answer.status}, the directory is {'named' if has_directory else 'not named'}",
+    )
 
 
 @before("permissions_readable", "GET permissions")
@@ -65,20 +68,20 @@ def _discovery(place: Workspace) -> Seen:
 
 @before("data_audience", "run history asked with either token")
 def _audience(place: Workspace) -> Seen:
-    said = {}
+    statuses = {}
     for name, scope in (("ml", "https://ml.azure.com/.default"), ("arm", ARM_SCOPE)):
         plain = http.Rest(place.api, "", None)
         token = str(place.credential.get_token(scope).token)
         path = f"{place.history}/runs/amltrain-nobody/details"
-        said[name] = plain.get(path, api=http.HISTORY, headers={"Authorization": f"Bearer {token}"}, ok=ANY).status
-    return all(status != 401 for status in said.values()), ", ".join(f"{n}: {s}" for n, s in said.items())
+        statuses[name] = plain.get(path, api=http.HISTORY, headers={"Authorization": f"Bearer {token}"}, ok=ANY).status
+    return all(status != 401 for status in statuses.values()), ", ".join(f"{n}: {s}" for n, s in statuses.items())
 
 
 _CURATED = tuple(f"environments/{name.partition('@')[0]}" for name in (DEFAULT_ENVIRONMENT, DEFAULT_GPU_ENVIRONMENT))
 
 
 def _container(place: Workspace, path: str) -> tuple[int, str]:
-    """Status of a container, and the latest version that it names."""
+    """Return the status of a container and its latest version."""
     answer = place.arm.get(path, api=http.ARM, ok=ANY)
     return answer.status, str(((answer.json or {}).get("properties") or {}).get("latestVersion") or "")
 
@@ -91,8 +94,8 @@ def _some_version(place: Workspace, path: str) -> str:
 
 def _containers(place: Workspace) -> Seen:
     found = {path.rpartition("/")[2]: _container(place, path) for path in _CURATED}
-    said = (f"{name}: {status}, latestVersion {version or 'null'}" for name, (status, version) in found.items())
-    return all(version for _, version in found.values()), "; ".join(said)
+    texts = (f"{name}: {status}, latestVersion {version or 'null'}" for name, (status, version) in found.items())
+    return all(version for _, version in found.values()), "; ".join(texts)
 
 
 _BEFORE["curated_container"] = _containers
@@ -104,10 +107,10 @@ def _curated(place: Workspace) -> Seen:
     for path, version in ((path, _container(place, path)[1] or _some_version(place, path)) for path in _CURATED):
         found = (place.arm.get(f"{path}/versions/{version}", api=http.ARM).json or {})["properties"]
         seen.append((path.rpartition("/")[2], version, bool(found.get("condaFile"))))
-    said = (
+    texts = (
         f"{name}:{version} {'with a conda file' if conda else 'is an image alone'}" for name, version, conda in seen
     )
-    return not any(conda for *_, conda in seen), ", ".join(said)
+    return not any(conda for *_, conda in seen), ", ".join(texts)
 
 
 # ---- computes
@@ -136,7 +139,7 @@ def _missing(place: Workspace) -> Seen:
     return answer.status == 204, f"{answer.status}"
 
 
-@before("compute_envelope", "PUT of a cluster of a size that does not exist (refused, nothing is made)")
+@before("compute_envelope", "PUT of a cluster of a size that does not exist (rejected, nothing is created)")
 def _envelope(place: Workspace) -> Seen:
     name = f"amlt-{uuid.uuid4().hex[:8]}"
     body = {"computeType": "AmlCompute", "properties": {"vmSize": "Standard_Nothing"}}
@@ -176,7 +179,7 @@ CHECKED["retry_after_header"] = CHECKED["long_poll_urls"] = "headers of a PATCH 
 
 
 def failure_found(instance: dict[str, Any]) -> Seen:
-    """Of an instance whose start should have failed."""
+    """Return the finding for an instance whose start should have failed."""
     status = str((instance.get("lastOperation") or {}).get("operationStatus"))
     errors = [
         str((one.get("error") or one).get("code")) for one in instance.get("errors") or () if isinstance(one, dict)
@@ -188,7 +191,7 @@ def failure_found(instance: dict[str, Any]) -> Seen:
 
 
 def look_at_list(place: Workspace, most: int = 50) -> dict[str, Seen]:
-    """Whether the list of jobs begins with the newest; of the first `most`."""
+    """Check whether the job list starts with the newest job, using the first `most` jobs."""
     times = []
     for job in place.arm.pages("jobs", api=http.ARM, params={"listViewType": "ActiveOnly"}):
         times.append(history.unix((job.get("systemData") or {}).get("createdAt")))
@@ -203,7 +206,7 @@ def look_at_list(place: Workspace, most: int = 50) -> dict[str, Seen]:
 
 
 def look_at_cluster(place: Workspace, name: str) -> dict[str, Seen]:
-    """Headers of a long operation that changes nothing, and its poll url with less."""
+    """Check the headers of a long operation without effect, and a shortened poll URL."""
     inner = (place.arm.get(f"computes/{name}", api=http.ARM).json or {})["properties"]["properties"]
     body = {"properties": {"properties": {"scaleSettings": inner["scaleSettings"]}}}
     answer = place.arm.patch(f"computes/{name}", api=http.ARM, json=body)
