@@ -1,6 +1,6 @@
 /** A record as it may lie in a saved notebook -> one with every field. Pure functions. */
 
-import { count, list, object, text } from './loose';
+import { count, list, object, text } from './untyped';
 import {
   IChildRun,
   IRunLink,

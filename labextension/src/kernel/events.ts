@@ -22,7 +22,7 @@ export const NO_SUBSCRIPTION: ISubscription = { shown: '', gpus: '', looks: [], 
 const MAX_DETAILS = 30;
 /** Milliseconds in which a second gap counts as the first. */
 const GAP_INTERVAL_MS = 2000;
-/** Milliseconds in which changes are gathered before the kernel is told. */
+/** Milliseconds to collect subscription changes before notifying the kernel. */
 const GATHER_MS = 60;
 /** Milliseconds for which past runs have to stay in view before their details are requested. */
 const DETAILS_DELAY_MS = 250;
@@ -86,7 +86,7 @@ export class EventStream {
     return this._comm.send();
   }
 
-  /** Tell the kernel what it was not told while it did not answer. */
+  /** Send the changes that could not be delivered while the kernel was not responding. */
   catchUp(): void {
     if (this._comm?.isBehind(this.wanted)) {
       void this.subscribe();

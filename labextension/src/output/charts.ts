@@ -89,9 +89,9 @@ export function gpuCharts(record: IRunRecord, trans: TranslationBundle): Map<str
   ) => {
     const band: IGpuBand | null = part[field];
     const own = part.gpus.filter(gpu => gpu[field].length);
-    const series = band ? [{ name: trans.__('mean'), y: band.mean, colour: 0 }] : lines(part, own, field, trans);
+    const series = band ? [{ name: trans.__('mean'), y: band.mean, color: 0 }] : lines(part, own, field, trans);
     if (!band && !series.some(({ y }) => extent(y))) {
-      // Nothing was ever told of it: an empty chart would look like zero.
+      // Never sampled: an empty chart would look like zero.
       return;
     }
     const last = band
@@ -126,14 +126,14 @@ function lines(
   trans: TranslationBundle
 ): ISeries[] {
   return gpus.flatMap(gpu => {
-    const colour = part.gpus.indexOf(gpu);
+    const color = part.gpus.indexOf(gpu);
     const name = gpuLabel(part, gpu.node, gpu.index);
-    const line: ISeries = { name, y: gpu[field], colour };
+    const line: ISeries = { name, y: gpu[field], color };
     // Between two points the device may have been busier than their mean says.
     const peaks = field === 'util' && gpu.peak.some((value, i) => value !== gpu.util[i]);
-    const found: ISeries[] = peaks ? [{ name: trans.__('%1 peak', name), y: gpu.peak, colour, faint: true }, line] : [line];
+    const found: ISeries[] = peaks ? [{ name: trans.__('%1 peak', name), y: gpu.peak, color, faint: true }, line] : [line];
     if (field === 'util' && gpu.sm_activity.some(value => value !== null)) {
-      found.push({ name: trans.__('%1 SM activity', name), y: gpu.sm_activity, colour, dashed: true });
+      found.push({ name: trans.__('%1 SM activity', name), y: gpu.sm_activity, color, dashed: true });
     }
     return found;
   });
@@ -141,7 +141,7 @@ function lines(
 
 /** Rows of the list of processes. */
 const PROCESSES = 20;
-/** More GPUs than this have no line, so no colour, of their own. */
+/** More GPUs than this have no line, so no color, of their own. */
 const CHIPS = 8;
 
 function element(tag: string, name: string, text = ''): HTMLElement {
@@ -219,10 +219,10 @@ class GpuView {
     if (part.gpus.length && part.gpus.length <= CHIPS) {
       part.gpus.forEach((gpu, i) => {
         const chip = element('span', 'gpuChip');
-        const colour = element('i', 'hoverKey');
-        colour.dataset.colour = String(i);
+        const key = element('i', 'hoverKey');
+        key.dataset.color = String(i);
         const label = gpuLabel(part, gpu.node, gpu.index);
-        chip.append(colour, gpu.lost ? this._trans.__('%1 lost', label) : label);
+        chip.append(key, gpu.lost ? this._trans.__('%1 lost', label) : label);
         chip.title = [gpu.name, gpu.uuid].filter(Boolean).join(', ');
         nodes.push(chip);
       });

@@ -26,7 +26,7 @@ export class Follower {
     _feed.onView = view => {
       this._view = view;
       // Other series come, and what they were before has to be asked for at once.
-      this._asked = 0;
+      this._requests = 0;
       this._send(this._anybody);
     };
     _feed.onLost(() => {
@@ -59,7 +59,7 @@ export class Follower {
   private _update(): void {
     clearTimeout(this._timer);
     this._timer = undefined;
-    if (this._anybody === this._told || this._gone) {
+    if (this._anybody === this._notified || this._gone) {
       return;
     }
     if (this._anybody) {
@@ -72,8 +72,8 @@ export class Follower {
   /** Ticks are missing: the answer comes on the feed. */
   private _gap(): void {
     const now = Date.now();
-    if (this._told && now - this._asked > ASK_AGAIN) {
-      this._asked = now;
+    if (this._notified && now - this._requests > ASK_AGAIN) {
+      this._requests = now;
       this._send(true);
     }
   }
@@ -82,7 +82,7 @@ export class Follower {
     if (this._gone) {
       return;
     }
-    this._told = shown;
+    this._notified = shown;
     const payload = { feed: this._feed.feedId, shown, seen: shown ? this._feed.seen : [], view: this._view };
     this._client.request('follow', payload).then(
       ({ known }) => {
@@ -102,8 +102,8 @@ export class Follower {
   /** chosen charts of the GPUs; empty for those that the kernel has made */
   private _view = '';
   /** A feed begins by sending. */
-  private _told = true;
-  private _asked = 0;
+  private _notified = true;
+  private _requests = 0;
   private _gone = false;
 }
 

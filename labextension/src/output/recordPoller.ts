@@ -213,7 +213,7 @@ function changed(old: IRunRecord, fresh: IRunRecord): boolean {
 
 export type Source = 'live' | 'saved' | KernelKind | 'unknown-run';
 
-/** Empty for a record that is live; `untrusted`: the kernel may not be asked. */
+/** Empty for a live record; `untrusted`: requests to the kernel are not allowed. */
 export function notice(trans: TranslationBundle, record: IRunRecord, source: Source, untrusted = false): string {
   const age = ago(Date.now() / 1000 - record.seen_at);
   if (source === 'live' && !untrusted) {

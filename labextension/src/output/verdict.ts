@@ -2,7 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, duration, number, percent } from '../format';
-import { count, list, object, text } from '../loose';
+import { count, list, object, text } from '../untyped';
 import { IRunRecord } from '../protocol';
 import { gpuName } from '../record';
 import { Column, gpuLabel, table } from './charts';

@@ -2,7 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ChildrenTable } from '../children';
-import { drawDoors } from '../doors';
+import { drawLinks } from '../links';
 import { duration, json, plain } from '../format';
 import { IChildRun, IRunRecord, RECORD_SCHEMA } from '../protocol';
 import { ISpan, spans, TERMINAL } from '../record';
@@ -24,7 +24,7 @@ export interface ISituation {
   failure: string;
   /** live charts of this ended run can be had */
   interactive: boolean;
-  /** the kernel is asked about the run only when the person wants it */
+  /** query the kernel about the run only at the user's request */
   loadable: boolean;
 }
 
@@ -135,7 +135,7 @@ export class RunView {
         : situation.notice
     );
     write(this._notes, record.notes.join('\n'));
-    drawDoors(this._doors, record.doors, this._trans);
+    drawLinks(this._doors, record.doors, this._trans);
     write(this._error, record.error ?? '');
     // Somebody wished for this end.
     this._error.classList.toggle('jp-mod-wished', record.state === 'canceled');

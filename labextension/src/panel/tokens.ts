@@ -67,7 +67,7 @@ export interface IGpuFrame {
   readonly host: Float32Array;
 }
 
-/** A run has come to a point of which a person should be told. */
+/** A change of a run that deserves a notification. */
 export interface ITransition {
   readonly row: IRunRow;
   readonly what: 'ended' | 'attention';
@@ -114,16 +114,16 @@ export interface IPanelModel {
   request<K extends keyof IOperations>(op: K, payload: IOperations[K]['payload'], ms?: number): Promise<IOperations[K]['reply']>;
   /** What is at the other end; probes where that is not known. */
   kind(): Promise<KernelKind>;
-  /** The forms, asked once for each connection, and anew when workspaces have come or gone. */
+  /** The forms, requested once for each connection and again when the workspaces change. */
   kinds(): Promise<IKindsReply>;
   /** Load the extension in the kernel. */
   connect(): Promise<void>;
-  /** Ask the kernel anew, whatever is believed of it. */
+  /** Probe the kernel again, whatever its current state. */
   refresh(): void;
 
   /** The panel is seen or not: hidden, nothing is sent but the ends of runs. */
   setShown(shown: boolean): void;
-  /** Whose GPUs to stream: a handle, `target:<name>`, or none. `gpuWhy` says why none come. */
+  /** Source of the GPU stream: a handle, `target:<name>`, or none. `gpuWhy` is the reason for an empty stream. */
   watchGpus(source: string): void;
   readonly gpuSource: string;
   readonly gpuWhy: string;
@@ -144,13 +144,13 @@ export interface IPanelContext {
 }
 
 export interface IPanelSettings {
-  /** Load the extension in every Python kernel without being asked. */
+  /** Load the extension automatically in every Python kernel. */
   readonly autoConnect: boolean;
   readonly notifyEnded: boolean;
   readonly notifyAttention: boolean;
   /** Sample the target in use while the GPUs section is seen. */
   readonly watchTarget: boolean;
-  /** Seconds between two looks at the GPUs of the target in use while the panel is hidden; 0: never. */
+  /** Refresh interval in seconds for the GPUs of the target in use while the panel is hidden; 0: never. */
   readonly statusBarSeconds: number;
   readonly changed: ISignal<IPanelSettings, void>;
 }

@@ -43,7 +43,7 @@ export function allow(button: HTMLButtonElement, disabledReason: string): void {
   }
 }
 
-/** Set a text only when it differs, so that nothing is announced or selected anew. */
+/** Set a text only when it differs, so that screen readers do not repeat it and a selection survives. */
 export function say(node: HTMLElement, text: string): void {
   if (node.textContent !== text) {
     node.textContent = text;

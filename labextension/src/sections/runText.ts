@@ -65,9 +65,9 @@ export function when(row: IRunRow, now: number, trans: TranslationBundle): strin
 /** A sentence about the run without its name and the magic that shows its log: both stand beside it. */
 export function bare(row: IRunRow, sentence: string): string {
   const named = `${row.handle} failed: `;
-  const told = ` See: %aml_runs logs ${row.handle}`;
+  const hint = ` See: %aml_runs logs ${row.handle}`;
   const rest = sentence.startsWith(named) ? sentence.slice(named.length) : sentence;
-  return rest.endsWith(told) ? rest.slice(0, -told.length) : rest;
+  return rest.endsWith(hint) ? rest.slice(0, -hint.length) : rest;
 }
 
 /** What is the matter, if anything. */

@@ -13,7 +13,7 @@ import { element, say } from './dom';
 import { attention, progressParts, select, sparkPoints, spoken, stateWord, when, windowOf } from './runText';
 
 const SECOND_MS = 1000;
-/** Rows that stay in view whatever is said of the selected one. */
+/** Rows that stay in view beside the details of the selected one. */
 const MIN_VISIBLE_ROWS = 3;
 
 /** What a person does with a row, beyond choosing it. */
@@ -185,7 +185,7 @@ export class RunsList extends Widget {
     this._mark();
   }
 
-  /** The run whose row this node of ours is in. */
+  /** The run whose row contains this node. */
   private _handleAt(node: EventTarget | null): string | null {
     const row = node instanceof Element && this._rows.contains(node) ? node.closest<HTMLElement>('.jp-AmlRuns-row') : null;
     return row?.dataset.handle ?? null;

@@ -16,7 +16,7 @@ import { workspaceFacts, workspaceTitle } from './targetText';
 /** What a row asks for. */
 export interface IWorkspaceHost {
   readonly trans: TranslationBundle;
-  /** Sign in again, look for computes anew, and make it the current one. */
+  /** Sign in again, list its computes again, and make it the current workspace. */
   connect(name: string): void;
   disconnect(name: string): void;
 }

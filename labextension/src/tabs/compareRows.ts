@@ -2,7 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, duration, json, number } from '../format';
-import { count, list, object, text } from '../loose';
+import { count, list, object, text } from '../untyped';
 import type { IMetricSeries, IRunRecord } from '../protocol';
 import { TERMINAL } from '../record';
 

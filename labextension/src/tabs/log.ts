@@ -274,9 +274,9 @@ export class LogTab extends Widget {
     if (this._restarts) {
       parts.push(trans.__('emptied by the job'));
     }
-    const said = parts.join(', ');
-    if (this._state.textContent !== said) {
-      this._state.textContent = said;
+    const text = parts.join(', ');
+    if (this._state.textContent !== text) {
+      this._state.textContent = text;
       this._state.title = this._path;
     }
     const empty = this._began && !this._lines.lines.length;

@@ -8,13 +8,13 @@ import { DASHES } from '../charts/palette';
 import { ago, bytes, percent } from '../format';
 import { gpuName, heatRow } from '../record';
 import { element, say } from './dom';
-import { GpuField, GpuStore } from './gpu_store';
+import { GpuField, GpuStore } from './gpuStore';
 
 /** Draws a second, at most. */
 const RATE = 2;
 
 /** Ticks that an axis holds at least: a minute. */
-const LEAST = 60;
+const MIN_COLUMNS = 60;
 
 /** GPUs that have a line each. */
 const LINES = 4;
@@ -55,7 +55,7 @@ export function when(trans: TranslationBundle, store: GpuStore, i: number): stri
 
 /** Ticks that have room on an axis, and how many of them are empty: those at the left. */
 export function columnsOf(store: GpuStore): { count: number; empty: number } {
-  const count = Math.max(LEAST, store.length);
+  const count = Math.max(MIN_COLUMNS, store.length);
   return { count, empty: count - store.length };
 }
 
@@ -107,20 +107,20 @@ export function fieldChart(trans: TranslationBundle, store: GpuStore, field: Gpu
   const { mean, low, high } = store.range(field, store.latest);
   const held = field === 'memory' ? heldOf(trans, store) : '';
   const range = store.count === 1 || low === high ? '' : ` (${Math.round(low)}–${percent(high)})`;
-  const colour = field === 'util' ? 0 : 2;
+  const color = field === 'util' ? 0 : 2;
   const many = store.count > LINES;
   const lines = (): ISeries[] =>
     labelsOf(store).map((name, g) => ({
       name,
       y: store.row(field, g),
-      colour: store.count === 1 ? colour : g,
+      color: store.count === 1 ? color : g,
       dash: DASHES[g]
     }));
   return {
     ...timed(trans, store),
     title: field === 'util' ? trans.__('Utilization') : trans.__('Memory'),
     last: Number.isNaN(mean) ? trans.__('n/a') : `${held || percent(mean)}${range}`,
-    series: many ? [{ name: trans.__('mean'), y: store.together(`${field} mean`), colour }] : lines(),
+    series: many ? [{ name: trans.__('mean'), y: store.together(`${field} mean`), color }] : lines(),
     band: many ? { low: store.together(`${field} low`), high: store.together(`${field} high`) } : null,
     yFormat: percent,
     yMax: 100,
@@ -218,7 +218,7 @@ function drawHeat(trans: TranslationBundle, store: GpuStore, map: HeatMap, found
 }
 
 export class GpuBoard {
-  /** Charts of `store`; `drawing` is told of each draw, also of one without samples. */
+  /** Charts of `store`; `drawing` is called for each draw, also without samples. */
   constructor(
     private readonly _trans: TranslationBundle,
     private readonly _store: GpuStore,
@@ -246,7 +246,7 @@ export class GpuBoard {
 
   /** There is something new to draw. */
   dirty(): void {
-    // Nothing is drawn for nobody, and nothing waits: what is shown again is drawn anew.
+    // Hidden charts are not drawn and queue no draws: they are redrawn when shown.
     if (this._seen()) {
       this._gate.dirty();
     }
@@ -312,7 +312,7 @@ function part(parent: HTMLElement, tag: string, name: string): HTMLElement {
 
 const NS = 'http://www.w3.org/2000/svg';
 
-/** The line of a GPU in the charts above: its colour and its dashes. */
+/** The line of a GPU in the charts above: its color and its dashes. */
 function key(gpu: number): SVGElement {
   const node = document.createElementNS(NS, 'svg');
   node.setAttribute('class', 'jp-AmlGpus-key');
