@@ -148,9 +148,9 @@ export class ChildrenTable {
       cell(row, 'log').append(log);
     }
     if (child.detail && child.state === 'failed') {
-      const why = (row.parentElement as HTMLTableSectionElement).insertRow();
-      why.className = 'jp-AmlChildren-why';
-      const detail = why.insertCell();
+      const detailRow = (row.parentElement as HTMLTableSectionElement).insertRow();
+      detailRow.className = 'jp-AmlChildren-why';
+      const detail = detailRow.insertCell();
       detail.colSpan = open ? 5 : 4;
       detail.textContent = child.detail;
     }

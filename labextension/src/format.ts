@@ -1,4 +1,4 @@
-/** Numbers as a person reads them. Pure functions. */
+/** Formatters of numbers, times and sizes for display. */
 
 /** Seconds: `0.42 s`, `12.3 s`, `3 min 05 s`, `2 h 04 min`, `3 d 02 h`. */
 export function duration(seconds: number): string {

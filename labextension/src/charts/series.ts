@@ -53,10 +53,10 @@ export class Ring {
 
   /** Append the tick `next`; its values are `values[at + c * stride]`. */
   push(t: number, values: Float32Array, at = 0, stride = 1): void {
-    const place = this.next % this.capacity;
-    this._t[place] = t;
+    const slot = this.next % this.capacity;
+    this._t[slot] = t;
     for (let c = 0; c < this.columns; c++) {
-      this._y[c * this.capacity + place] = values[at + c * stride];
+      this._y[c * this.capacity + slot] = values[at + c * stride];
     }
     this.next += 1;
     this._length = Math.min(this._length + 1, this.capacity);

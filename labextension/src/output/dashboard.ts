@@ -12,7 +12,7 @@ const PAGE = Array.from(crypto.getRandomValues(new Uint32Array(3)), x => x.toStr
 /** Milliseconds. */
 const RETRY_INTERVAL_MS = 1000;
 const SLOW_RETRY_INTERVAL_MS = 10000;
-const MODEL_COMES = 15000;
+const MODEL_TIMEOUT_MS = 15000;
 
 /** Questions about one dashboard that is being made: each makes the kernel's status flicker. */
 const MAX_FAST_ATTEMPTS = 60;
@@ -30,8 +30,8 @@ export interface IHost {
 
 export class DashboardHost {
   constructor(private readonly _host: IHost) {
-    this._look = () => this._tellShown();
-    document.addEventListener('visibilitychange', this._look);
+    this._onVisibility = () => this._tellShown();
+    document.addEventListener('visibilitychange', this._onVisibility);
   }
 
   /** Why there are no live charts, in the kernel's words; else empty. */
@@ -99,7 +99,7 @@ export class DashboardHost {
   }
 
   dispose(): void {
-    document.removeEventListener('visibilitychange', this._look);
+    document.removeEventListener('visibilitychange', this._onVisibility);
     this._handle = null;
     this.release();
   }
@@ -119,7 +119,7 @@ export class DashboardHost {
         this._attempts += 1;
         this._pausedUntil = Date.now() + (this._attempts < MAX_FAST_ATTEMPTS ? RETRY_INTERVAL_MS : SLOW_RETRY_INTERVAL_MS);
       } else {
-        const found = await waitForFeed(feed, MODEL_COMES);
+        const found = await waitForFeed(feed, MODEL_TIMEOUT_MS);
         if (!found) {
           throw new Error(`the widgets of feed ${feed} did not come`);
         }
@@ -178,7 +178,7 @@ export class DashboardHost {
     this._follower?.tell(this, this._host.isVisible && !document.hidden);
   }
 
-  private readonly _look: () => void;
+  private readonly _onVisibility: () => void;
   private _handle: string | null = null;
   private _window = 600;
   private _site: ISite | null = null;

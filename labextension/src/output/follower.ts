@@ -1,18 +1,18 @@
-/** Tells the kernel whether anybody sees a feed, and what is missing of it. */
+/** Reports to the kernel whether a feed is visible and which samples are missing. */
 
 import type { IOperations } from '../protocol';
 import { IFeed } from '../widgets/feeds';
 
 /** Milliseconds: a glance at another tab is not worth two messages. */
-const HIDDEN_FOR = 4000;
-const ASK_AGAIN = 2000;
+const HIDDEN_TIMEOUT_MS = 4000;
+const RETRY_INTERVAL_MS = 2000;
 
 /** The part of `Client` that is needed here. */
 export interface IAsk {
   request(op: 'follow', payload: IOperations['follow']['payload']): Promise<IOperations['follow']['reply']>;
 }
 
-/** Somebody who shows the feed. */
+/** A viewer of the feed. */
 export interface IFollowing {
   lost(): void;
 }
@@ -31,7 +31,7 @@ export class Follower {
     };
     _feed.onLost(() => {
       clearTimeout(this._timer);
-      this._gone = true;
+      this._removed = true;
     });
   }
 
@@ -59,27 +59,27 @@ export class Follower {
   private _update(): void {
     clearTimeout(this._timer);
     this._timer = undefined;
-    if (this._anybody === this._notified || this._gone) {
+    if (this._anybody === this._notified || this._removed) {
       return;
     }
     if (this._anybody) {
       this._send(true);
     } else {
-      this._timer = setTimeout(() => this._send(false), HIDDEN_FOR);
+      this._timer = setTimeout(() => this._send(false), HIDDEN_TIMEOUT_MS);
     }
   }
 
   /** Ticks are missing: the answer comes on the feed. */
   private _gap(): void {
     const now = Date.now();
-    if (this._notified && now - this._requests > ASK_AGAIN) {
+    if (this._notified && now - this._requests > RETRY_INTERVAL_MS) {
       this._requests = now;
       this._send(true);
     }
   }
 
   private _send(shown: boolean): void {
-    if (this._gone) {
+    if (this._removed) {
       return;
     }
     this._notified = shown;
@@ -87,7 +87,7 @@ export class Follower {
     this._client.request('follow', payload).then(
       ({ known }) => {
         if (!known) {
-          this._gone = true;
+          this._removed = true;
           [...this._shown.keys()].forEach(who => who.lost());
         }
       },
@@ -104,7 +104,7 @@ export class Follower {
   /** A feed begins by sending. */
   private _notified = true;
   private _requests = 0;
-  private _gone = false;
+  private _removed = false;
 }
 
 const followers = new WeakMap<IFeed, Follower>();

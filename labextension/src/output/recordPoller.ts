@@ -38,7 +38,7 @@ export class RecordPoller {
   received = 0;
   /** One line about a request that failed, or empty. */
   failure = '';
-  /** A person has cancelRequested Cancel. */
+  /** The user has clicked Cancel. */
   cancelRequested = false;
   /** What is kept has a picture for readers without us. */
   hasPicture = false;

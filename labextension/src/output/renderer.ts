@@ -186,8 +186,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
 
   /** A queued run has no data and may stay queued for hours: do not request its charts. */
   private _want(record: IRunRecord): void {
-    const wanted = this._live && this._mayPoll && !WAITING.has(record.state);
-    this._dashboard.want(wanted ? record.handle : null, record.window);
+    const isLive = this._live && this._mayPoll && !WAITING.has(record.state);
+    this._dashboard.want(isLive ? record.handle : null, record.window);
   }
 
   private get _cancelable(): boolean {
@@ -225,16 +225,16 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     const { source, received, failure, cancelRequested } = this._poller;
     const kernel = this._host.kernel;
     const live = source === 'live';
-    const over = this._finished || TERMINAL.has(record.state);
+    const hasEnded = this._finished || TERMINAL.has(record.state);
     const why = this._dashboard.why;
-    const startable = over && record.reason !== 'launch' && available() && kernel !== null && isWhole(record.handle);
+    const startable = hasEnded && record.reason !== 'launch' && available() && kernel !== null && isWhole(record.handle);
     const untrusted = !this._mayPoll && kernel !== null;
     this._view.update(record, {
       since: live && record.reachable ? Math.max(0, Date.now() - received) / 1000 : 0,
       cancellable: this._cancelable && kernel !== null && !(record.kind === 'monitor' && source === 'unknown-run'),
       cancelClicked: cancelRequested,
       notice: this._finished ? '' : notice(this._trans, record, source, untrusted),
-      failure: failure || (over && (this._dashboardOpened || record.view === 'dashboard') ? why : ''),
+      failure: failure || (hasEnded && (this._dashboardOpened || record.view === 'dashboard') ? why : ''),
       interactive: startable && (!this._live || why !== ''),
       loadable: untrusted && isWhole(record.handle) && !this._finished
     });

@@ -10,7 +10,7 @@ import { RunCharts } from './charts';
 import { LogView } from './log';
 import { SummaryView, VerdictView } from './verdict';
 
-/** What the view cannot know from the record. */
+/** State of the view that is not in the record. */
 export interface ISituation {
   /** seconds since the record was received from a live run; 0 when it is not live */
   since: number;
@@ -28,7 +28,7 @@ export interface ISituation {
   loadable: boolean;
 }
 
-/** What a person can ask for. */
+/** Actions of the user. */
 export interface IActions {
   cancel(): void;
   dashboard(): void;
@@ -137,7 +137,7 @@ export class RunView {
     write(this._notes, record.notes.join('\n'));
     drawLinks(this._doors, record.doors, this._trans);
     write(this._error, record.error ?? '');
-    // Somebody wished for this end.
+    // The user requested this end.
     this._error.classList.toggle('jp-mod-wished', record.state === 'canceled');
     write(this._failure, situation.failure);
     this._pairs(this._outputs, this._trans.__('Results'), record.outputs);
@@ -199,14 +199,14 @@ export class RunView {
 
   private _head(record: IRunRecord, situation: ISituation): void {
     const { state } = record;
-    const over = TERMINAL.has(state);
-    const requested = !over && (record.cancel_requested || situation.cancelClicked);
+    const hasEnded = TERMINAL.has(state);
+    const requested = !hasEnded && (record.cancel_requested || situation.cancelClicked);
     let text: string = state;
-    if (over && record.kind === 'monitor') {
+    if (hasEnded && record.kind === 'monitor') {
       text = this._trans.__('stopped');
-    } else if (over && state === 'failed' && record.reason && record.reason !== 'exit') {
+    } else if (hasEnded && state === 'failed' && record.reason && record.reason !== 'exit') {
       text = `${state} (${record.reason})`;
-    } else if (over && record.exit_code) {
+    } else if (hasEnded && record.exit_code) {
       text = this._trans.__('%1 (exit code %2)', state, record.exit_code);
     } else if (requested && record.kind !== 'monitor') {
       text = this._trans.__('%1, cancel requested', state);
@@ -221,7 +221,7 @@ export class RunView {
     const detail = record.detail || record.handle;
     this._state.title = detail;
     const monitor = record.kind === 'monitor';
-    this._cancel.hidden = over || record.done || !situation.cancellable;
+    this._cancel.hidden = hasEnded || record.done || !situation.cancellable;
     this._cancel.disabled = requested;
     const label = monitor
       ? this._trans.__('Stop')

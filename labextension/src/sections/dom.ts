@@ -73,8 +73,8 @@ interface IReach {
  * It stays where it is unless that button cannot be pressed any more.
  */
 export function stopOf(buttons: readonly { readonly usable: boolean; readonly stop: boolean }[]): number {
-  const kept = buttons.findIndex(button => button.usable && button.stop);
-  return kept >= 0 ? kept : buttons.findIndex(button => button.usable);
+  const current = buttons.findIndex(button => button.usable && button.stop);
+  return current >= 0 ? current : buttons.findIndex(button => button.usable);
 }
 
 /**

@@ -1,4 +1,4 @@
-/** The panel's board of GPU charts: what they show of the store, and when they are drawn. */
+/** GPU charts of the panel: their data from the store, and their draw schedule. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { IChartSize, ILineData, ISeries, LineChart, Tick } from '../charts/chart';
@@ -11,13 +11,13 @@ import { element, say } from './dom';
 import { GpuField, GpuStore } from './gpuStore';
 
 /** Draws a second, at most. */
-const RATE = 2;
+const MAX_DRAWS_PER_S = 2;
 
 /** Ticks that an axis holds at least: a minute. */
 const MIN_COLUMNS = 60;
 
 /** GPUs that have a line each. */
-const LINES = 4;
+const MAX_LINES = 4;
 
 const LARGE: IChartSize = { height: 79, left: 28, right: 4, top: 2, bottom: 15 };
 const SMALL: IChartSize = { ...LARGE, height: 49 };
@@ -65,7 +65,7 @@ function ends(trans: TranslationBundle, store: GpuStore): [string, string] {
   return store.ended ? [trans.__('%1 before', span), trans.__('end')] : [trans.__('%1 ago', span), trans.__('now')];
 }
 
-/** What the charts over time have in common: x is the number of the tick. */
+/** Common options of the time charts: x is the number of the tick. */
 function timed(trans: TranslationBundle, store: GpuStore) {
   const [from, to] = [store.length - columnsOf(store).count, store.length - 1];
   const [first, last] = ends(trans, store);
@@ -108,7 +108,7 @@ export function fieldChart(trans: TranslationBundle, store: GpuStore, field: Gpu
   const held = field === 'memory' ? heldOf(trans, store) : '';
   const range = store.count === 1 || low === high ? '' : ` (${Math.round(low)}–${percent(high)})`;
   const color = field === 'util' ? 0 : 2;
-  const many = store.count > LINES;
+  const many = store.count > MAX_LINES;
   const lines = (): ISeries[] =>
     labelsOf(store).map((name, g) => ({
       name,
@@ -165,12 +165,12 @@ export class HeatCells {
     const columns = Math.ceil(store.total / each) - first;
     const same = this._labels === store.labels && this._each === each && this._total <= store.total;
     // Columns that were whole the last time.
-    const kept = same ? Math.max(0, Math.floor(this._total / each) - Math.max(first, this.first)) : 0;
+    const reused = same ? Math.max(0, Math.floor(this._total / each) - Math.max(first, this.first)) : 0;
     const cells = new Float32Array(columns * store.count);
     for (let g = 0; g < store.count; g++) {
       const from = g * this.columns + first - this.first;
-      cells.set(kept ? this.cells.subarray(from, from + kept) : [], g * columns);
-      for (let c = kept; c < columns; c++) {
+      cells.set(reused ? this.cells.subarray(from, from + reused) : [], g * columns);
+      for (let c = reused; c < columns; c++) {
         cells[g * columns + c] = store.mean('util', g, (first + c) * each, (first + c + 1) * each);
       }
     }
@@ -239,7 +239,7 @@ export class GpuBoard {
     this._list = new GpuList(_trans);
     const host = element('div', 'jp-AmlGpus-host', '', this._cpu.node, this._host.node);
     this.node.append(this._util.node, this._heat.node, this._memory.node, this._list.node, host);
-    this._gate = new DrawGate(() => this._frame(), _seen, () => RATE);
+    this._gate = new DrawGate(() => this._frame(), _seen, () => MAX_DRAWS_PER_S);
   }
 
   readonly node = element('div', 'jp-AmlGpus-charts');
@@ -301,7 +301,7 @@ export class GpuBoard {
 }
 
 /** More of them are a heat map alone. */
-const LISTED = 8;
+const MAX_LISTED = 8;
 
 function part(parent: HTMLElement, tag: string, name: string): HTMLElement {
   const node = document.createElement(tag);
@@ -335,7 +335,7 @@ class GpuList {
   readonly node: HTMLElement;
 
   update(store: GpuStore): void {
-    const count = store.count <= LISTED ? store.count : 0;
+    const count = store.count <= MAX_LISTED ? store.count : 0;
     this.node.hidden = !count;
     while (this.node.children.length > count) {
       this.node.lastElementChild?.remove();
@@ -350,7 +350,7 @@ class GpuList {
     if (!row) {
       row = document.createElement('li');
       const head = part(row, 'div', 'listHead');
-      if (g < LINES) {
+      if (g < MAX_LINES) {
         head.append(key(g));
       }
       part(head, 'span', 'listLabel');
@@ -364,7 +364,7 @@ class GpuList {
       this.node.append(row);
     }
     const mark = row.querySelector('.jp-AmlGpus-key');
-    mark?.toggleAttribute('hidden', store.count < 2 || store.count > LINES);
+    mark?.toggleAttribute('hidden', store.count < 2 || store.count > MAX_LINES);
     const find = (name: string) => (row as HTMLElement).querySelector(`.jp-AmlGpus-${name}`) as HTMLElement;
     const na = this._trans.__('n/a');
     const i = store.latest;

@@ -1,4 +1,4 @@
-/** The drop-down list of whose GPUs are shown. */
+/** Drop-down list of runs and targets for the GPU section. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { element } from './dom';

@@ -14,11 +14,11 @@ import { choiceOf, GpuChoice, IN_USE, options, targetOf } from './gpuSource';
 import { GpuStore } from './gpuStore';
 
 /** Milliseconds: a glance at another section is not worth two messages. */
-const HIDDEN_FOR = 2000;
-const TICK = 1000;
+const HIDDEN_TIMEOUT_MS = 2000;
+const TICK_INTERVAL_MS = 1000;
 
 /** Seconds without a sample before the section reports it. */
-const STALE = 6;
+const STALE_TIMEOUT_S = 6;
 
 export class GpusSection extends PanelWithToolbar {
   constructor(context: IPanelContext) {
@@ -134,12 +134,12 @@ export class GpusSection extends PanelWithToolbar {
     clearInterval(this._timer);
     this._timer = undefined;
     if (this._seen) {
-      this._timer = setInterval(() => this._says(), TICK);
+      this._timer = setInterval(() => this._says(), TICK_INTERVAL_MS);
       this._update();
       this._board.dirty();
     } else {
       // The kernel shall not go on reading GPUs for nobody.
-      this._hiding = setTimeout(() => this._watch(), HIDDEN_FOR);
+      this._hiding = setTimeout(() => this._watch(), HIDDEN_TIMEOUT_MS);
     }
   }
 
@@ -215,7 +215,7 @@ export class GpusSection extends PanelWithToolbar {
     let age = '';
     if (store.length && store.ended) {
       lines.push(trans.__('Finished. Showing the last minutes.'));
-    } else if (store.length && silent > Math.max(STALE, 3 * store.period)) {
+    } else if (store.length && silent > Math.max(STALE_TIMEOUT_S, 3 * store.period)) {
       age = trans.__('Last sample %1 ago.', ago(silent));
     }
     const text = lines.filter(Boolean).join(' ');

@@ -107,15 +107,15 @@ export class RunsList extends Widget {
       this._rows.style.height = height;
       this.node.style.minHeight = `${Math.min(MIN_VISIBLE_ROWS, count) * ROW_HEIGHT}px`;
     }
-    const wanted = new Map(this._all.slice(from, to).map((row, k) => [row.handle, from + k]));
+    const visible = new Map(this._all.slice(from, to).map((row, k) => [row.handle, from + k]));
     const free: RowView[] = [];
     for (const [handle, view] of this._views) {
-      if (!wanted.has(handle)) {
+      if (!visible.has(handle)) {
         this._views.delete(handle);
         free.push(view);
       }
     }
-    for (const [handle, index] of wanted) {
+    for (const [handle, index] of visible) {
       let view = this._views.get(handle);
       if (!view) {
         view = free.pop() ?? new RowView(this._trans);

@@ -388,7 +388,7 @@ class SubmitForm extends FieldForm {
   private _filled = false;
   /** What a person has typed for cells without a line. */
   private _draft: Values = {};
-  /** Form values at the time that the kernel was asked to parse a line; `null`: it has replied. */
+  /** Form values when the request to parse a line was sent; `null`: it has replied. */
   private _valuesBefore: Values | null = null;
 }
 

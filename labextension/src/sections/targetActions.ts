@@ -237,7 +237,7 @@ export class Checker<T> {
   private readonly _failed = new Signal<this, string>(this);
 }
 
-/** Tell a person who does not see the section what came of an act. */
+/** Notify the user of the result of an action when the section is hidden. */
 export function notify(outcome: IOutcome, seen: boolean): void {
   if (!seen && outcome.text) {
     Notification.emit(outcome.text, outcome.done ? 'success' : 'error', { autoClose: outcome.done ? 5000 : false });

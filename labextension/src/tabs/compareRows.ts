@@ -1,4 +1,4 @@
-/** Two runs side by side: what is the same, what differs. Pure. */
+/** Rows of a comparison of two runs, with their differences. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, duration, json, number } from '../format';

@@ -1,4 +1,4 @@
-/** What the charts of a dashboard show: stretch of time or steps, limits and ticks of the axes, titles, controls. */
+/** Axes of a dashboard: visible range of time or steps, limits, ticks, titles and controls. */
 
 import type { WidgetModel } from '@jupyter-widgets/base';
 import { IPoints } from '../charts/series';

@@ -1,4 +1,4 @@
-/** What the kernel sends on a feed, and what it means: messages to ticks, layout, points of the marks. Pure. */
+/** Decoder of feed messages: ticks, layout and points of the marks. */
 
 import { band, INodeSnapshot, IPoints, IRows, ITicks, lines, NodeHistory } from '../charts/series';
 import { duration } from '../format';
@@ -201,8 +201,8 @@ export function dashed({ x, y }: IPoints, span: number): IPoints {
   if (!at.length) {
     return { x, y };
   }
-  const wanted = new Set(at);
-  const order = Array.from(x.keys()).flatMap(i => (wanted.has(i) ? [i, -1 - i] : [i]));
+  const selected = new Set(at);
+  const order = Array.from(x.keys()).flatMap(i => (selected.has(i) ? [i, -1 - i] : [i]));
   const end = (i: number) => x[i] + Math.min(DASH_SHARE * span, i + 1 < x.length ? (x[i + 1] - x[i]) / 2 : Infinity);
   return {
     x: Float64Array.from(order, i => (i < 0 ? end(-1 - i) : x[i])),
@@ -258,16 +258,16 @@ class Metric {
   /** Of every four points, the lowest and the highest stay. */
   private _thin(): void {
     const all = this._points;
-    const kept: IPoint[] = [];
+    const retained: IPoint[] = [];
     for (let i = 0; i < all.length; i += 4) {
       let [low, high] = [i, i];
       for (let j = i; j < Math.min(i + 4, all.length); j++) {
         low = all[j].value < all[low].value ? j : low;
         high = all[j].value > all[high].value ? j : high;
       }
-      kept.push(...(low === high ? [low] : [Math.min(low, high), Math.max(low, high)]).map(j => all[j]));
+      retained.push(...(low === high ? [low] : [Math.min(low, high), Math.max(low, high)]).map(j => all[j]));
     }
-    this._points = kept;
+    this._points = retained;
   }
 
   private _points: IPoint[] = [];
@@ -300,7 +300,7 @@ export class MetricStore {
 }
 
 /** Points of a line in one drawing. */
-const POINTS = 300;
+const MAX_DRAWN_POINTS = 300;
 
 /** What a feed has stored. */
 export interface IStored {
@@ -314,7 +314,7 @@ export interface IStored {
 export function pointsOf({ layout, nodes, metrics }: IStored, spec: MarkSpec, [t0, t1]: readonly [number, number]): IPoints | null {
   if (spec.kind === 'lines') {
     const i = layout.nodes.findIndex(node => node.node === spec.node);
-    return i < 0 ? null : lines({ rows: nodes[i].rows(t0), columns: spec.columns }, t0, t1, POINTS);
+    return i < 0 ? null : lines({ rows: nodes[i].rows(t0), columns: spec.columns }, t0, t1, MAX_DRAWN_POINTS);
   }
   if (spec.kind === 'band') {
     const parts = nodes
@@ -324,7 +324,7 @@ export function pointsOf({ layout, nodes, metrics }: IStored, spec: MarkSpec, [t
         tops: columnsOf(layout.nodes[i], spec.high)
       }))
       .filter(part => part.columns.length);
-    return parts.length ? band(parts, t0, t1, POINTS) : null;
+    return parts.length ? band(parts, t0, t1, MAX_DRAWN_POINTS) : null;
   }
   if (spec.kind === 'span') {
     const x = Float64Array.of(spec.start * 1000, spec.end * 1000);
@@ -332,12 +332,12 @@ export function pointsOf({ layout, nodes, metrics }: IStored, spec: MarkSpec, [t
   }
   if (spec.kind === 'metric') {
     const rows = metrics.rows(spec.name);
-    return rows && lines({ rows, columns: [0] }, t0, t1, POINTS, 1);
+    return rows && lines({ rows, columns: [0] }, t0, t1, MAX_DRAWN_POINTS, 1);
   }
   return null;
 }
 /** Seconds by which a clock may differ before the difference is taken for the clocks' and not for a delay. */
-const CLOCKS_AGREE = 5;
+const MAX_CLOCK_SKEW_S = 5;
 
 export class SampleAge {
   /**
@@ -361,7 +361,7 @@ export class SampleAge {
     }
     // The least delay is the difference of the clocks plus the way here.
     const least = Math.min(...this._delays);
-    const skew = least < 0 || least > CLOCKS_AGREE ? least : 0;
+    const skew = least < 0 || least > MAX_CLOCK_SKEW_S ? least : 0;
     return Math.max(0, now - this._taken - skew);
   }
 

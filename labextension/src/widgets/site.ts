@@ -16,7 +16,7 @@ import { plot, Zoom } from './zoom';
 const AGE = 500;
 
 /** The views of a box come after it: looks for them, and milliseconds between. */
-const ATTEMPTS = 50;
+const MAX_ATTEMPTS = 50;
 const RETRY_INTERVAL_MS = 100;
 
 export class FeedSite extends Panel implements ISite {
@@ -97,7 +97,7 @@ export class FeedSite extends Panel implements ISite {
       return null;
     };
     const status = this.feed.get('status') as WidgetModel | null;
-    for (let attempt = 0; attempt < ATTEMPTS && !this.isDisposed; attempt++) {
+    for (let attempt = 0; attempt < MAX_ATTEMPTS && !this.isDisposed; attempt++) {
       // A box makes the views of its children on its own time.
       const models = this.feed.get('figures') as WidgetModel[];
       this._figures = await Promise.all(models.map(own));
