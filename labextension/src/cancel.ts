@@ -17,7 +17,7 @@ export interface ICancelable {
   readonly kind?: string;
 }
 
-/** What came of a request to cancel runs. */
+/** Result of a request to cancel runs. */
 export interface ICancelResult {
   /** Runs that had ended already, with their states. */
   readonly ended: readonly { readonly name: string; readonly state: string }[];
@@ -59,7 +59,7 @@ export async function confirmCancel(trans: TranslationBundle, runs: readonly ICa
   return result.button.accept;
 }
 
-/** Request the end of these runs, each whatever comes of the others. */
+/** Cancel these runs independently of each other. */
 export async function requestCancel(
   trans: TranslationBundle,
   session: Pick<KernelSession, 'request' | 'kind'>,

@@ -1,7 +1,7 @@
 /** Steps of a pipeline and trials of a sweep or AutoML job, as a table. Text is only ever set as text. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { addressOf } from './doors';
+import { addressOf } from './links';
 import { duration, number } from './format';
 import type { IChildRun } from './protocol';
 
@@ -45,7 +45,7 @@ export class ChildrenTable {
 
   readonly node: HTMLElement;
 
-  /** Draw anew when something has changed; the clock of those that run goes on by `tick`. */
+  /** Redraw after a change; `tick` advances the durations of running children. */
   update(children: readonly IChildRun[] | undefined, hidden = 0): void {
     const key = JSON.stringify([children ?? [], hidden]);
     if (key === this._key) {
@@ -75,7 +75,7 @@ export class ChildrenTable {
     const trans = this._trans;
     const steps = this._children[0].kind === 'step';
     const table = document.createElement('table');
-    // Where the style makes lines of the rows, it is a table all the same.
+    // Where the style makes lines of the rows, it is still a table.
     table.setAttribute('role', 'table');
     table.setAttribute('aria-label', steps ? trans.__('Steps') : trans.__('Trials'));
     const head = table.createTHead().insertRow();
@@ -148,11 +148,11 @@ export class ChildrenTable {
       cell(row, 'log').append(log);
     }
     if (child.detail && child.state === 'failed') {
-      const why = (row.parentElement as HTMLTableSectionElement).insertRow();
-      why.className = 'jp-AmlChildren-why';
-      const said = why.insertCell();
-      said.colSpan = open ? 5 : 4;
-      said.textContent = child.detail;
+      const detailRow = (row.parentElement as HTMLTableSectionElement).insertRow();
+      detailRow.className = 'jp-AmlChildren-why';
+      const detail = detailRow.insertCell();
+      detail.colSpan = open ? 5 : 4;
+      detail.textContent = child.detail;
     }
   }
 

@@ -1,4 +1,4 @@
-/** Numbers as a person reads them. Pure functions. */
+/** Formatters of numbers, times and sizes for display. */
 
 /** Seconds: `0.42 s`, `12.3 s`, `3 min 05 s`, `2 h 04 min`, `3 d 02 h`. */
 export function duration(seconds: number): string {
@@ -93,7 +93,7 @@ export function json(value: unknown, limit = 80): string {
   return text === undefined ? '–' : text.length > limit ? `${text.slice(0, limit - 1)}…` : text;
 }
 
-/** Text of a terminal without its colour and cursor codes. */
+/** Text of a terminal without its color and cursor codes. */
 export function plain(text: string): string {
   // eslint-disable-next-line no-control-regex
   return text.replace(/\u001b\[[0-9;?]*[ -/]*[@-~]/g, '');

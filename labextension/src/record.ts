@@ -1,6 +1,6 @@
 /** A record as it may lie in a saved notebook -> one with every field. Pure functions. */
 
-import { count, list, object, text } from './loose';
+import { count, list, object, text } from './untyped';
 import {
   IChildRun,
   IRunLink,
@@ -249,11 +249,11 @@ export interface ISpan {
  * the right length.
  */
 export function spans(record: IRunRecord, since = 0): ISpan[] {
-  const over = TERMINAL.has(record.state);
+  const hasEnded = TERMINAL.has(record.state);
   return record.phases
     .filter(p => !STATES.slice(4).includes(p.name))
     .map(p => {
-      const open = p.end === null && p.seconds === null && !over;
+      const open = p.end === null && p.seconds === null && !hasEnded;
       const end = p.end ?? record.seen_at + (open ? since : 0);
       return { name: p.name, seconds: Math.max(0, p.seconds ?? end - p.start), open };
     });

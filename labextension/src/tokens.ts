@@ -9,8 +9,8 @@ export const PANEL_ID = 'jupyter-amltrain-panel';
 /** Domain of the translations. */
 export const DOMAIN = 'jupyter_amltrain';
 
-/** What a person types to connect a kernel that has not loaded us. */
+/** Command that loads the extension in a kernel. */
 export const LOAD_COMMAND = '%load_ext jupyter_amltrain';
 
-/** What a person types to install us in the kernel's environment. */
+/** Command that installs the package in the kernel's environment. */
 export const INSTALL_COMMAND = '%pip install jupyter-amltrain';

@@ -27,7 +27,7 @@ test('the second press of a double click does nothing, a later one does', async 
   assert.equal(done.length, 2);
 });
 
-test('other runs and what the first press made are told apart', async () => {
+test('a press on another run is not suppressed', async () => {
   const { press, done, pass } = house();
   await press('again a', 'again b');
   await press('again c');
@@ -39,7 +39,7 @@ test('other runs and what the first press made are told apart', async () => {
   assert.deepEqual(done, ['again a', 'again c', 'again b']);
 });
 
-test('what takes long is not begun anew meanwhile, and may be after it failed', async () => {
+test('a slow action does not start twice and can be retried after a failure', async () => {
   const { guard, press, done, pass } = house();
   let fail: (error: Error) => void = () => undefined;
   const first = guard.once('delete a', () => new Promise((_, reject) => (fail = reject)));

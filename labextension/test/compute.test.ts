@@ -31,7 +31,7 @@ const row = (more: Partial<ITargetRow>): ITargetRow => ({
   ...more
 });
 
-test('a price has its currency; where nobody charges nothing is said', () => {
+test('a price shows its currency; a free target shows no price', () => {
   assert.equal(price(null, 'USD', trans, 'en-US'), '');
   assert.equal(price(7.346, 'USD', trans, 'en-US'), '$7.35/h');
   assert.equal(price(0, 'EUR', trans, 'en-US'), '€0.00/h');

@@ -54,9 +54,9 @@ class Tracker {
 function made() {
   const tracker = new Tracker();
   const follower = new NotebookFollower(tracker as any);
-  let told = 0;
-  follower.changed.connect(() => void told++);
-  return { tracker, follower, told: () => told };
+  let notifications = 0;
+  follower.changed.connect(() => void notifications++);
+  return { tracker, follower, notifications: () => notifications };
 }
 
 test('the active notebook is followed, and another when it is closed', () => {
@@ -78,7 +78,7 @@ test('the active notebook is followed, and another when it is closed', () => {
 });
 
 test('what Jupyter says of a notebook that was left is not heard', () => {
-  const { tracker, told } = made();
+  const { tracker, notifications } = made();
   const [a, b] = [new Notebook(), new Notebook()];
   tracker.add(a);
   tracker.activate(a);
@@ -87,25 +87,25 @@ test('what Jupyter says of a notebook that was left is not heard', () => {
     tracker.activate(a);
     tracker.activate(b);
   }
-  const before = told();
+  const before = notifications();
   a.sessionContext.statusChanged.emit();
   a.sessionContext.kernelChanged.emit();
-  assert.equal(told(), before);
+  assert.equal(notifications(), before);
   b.sessionContext.statusChanged.emit();
-  assert.equal(told(), before + 1);
+  assert.equal(notifications(), before + 1);
 });
 
 test('a kernel is on its way for a moment; then there is none', () => {
   mock.timers.enable({ apis: ['setTimeout', 'Date'] });
   try {
-    const { tracker, follower, told } = made();
+    const { tracker, follower, notifications } = made();
     const notebook = new Notebook();
     tracker.add(notebook);
     tracker.activate(notebook);
     assert.equal(follower.kernelComes, true);
-    const before = told();
+    const before = notifications();
     mock.timers.tick(2100);
-    assert.equal(told(), before + 1);
+    assert.equal(notifications(), before + 1);
     assert.equal(follower.kernelComes, false);
     const { sessionContext } = notebook;
     sessionContext.hasNoKernel = false; // one was chosen
@@ -122,18 +122,18 @@ test('wishes are gathered; a page that is not seen wants the status alone', () =
   mock.timers.enable({ apis: ['setTimeout'] });
   try {
     let visible = true;
-    let told = 0;
+    let notifications = 0;
     const wants = new PageSubscription(
       () => visible,
       () => 30
     );
-    wants.changed.connect(() => void told++);
+    wants.changed.connect(() => void notifications++);
     wants.shown = true;
     wants.gpus = 'local/a';
     const look = wants.view('local/a');
     wants.view('local/a');
     mock.timers.tick(100);
-    assert.equal(told, 1);
+    assert.equal(notifications, 1);
     assert.deepEqual(wants.now, { shown: 'panel', gpus: 'local/a', looks: ['local/a'], details: [], meter: 0 });
     look.dispose();
     look.dispose();

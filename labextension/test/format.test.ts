@@ -41,6 +41,6 @@ test('long JSON values are cut', () => {
   assert.equal(json(undefined), '–');
 });
 
-test('terminal colours are dropped', () => {
+test('terminal colors are dropped', () => {
   assert.equal(plain('\u001b[1;32mok\u001b[0m \u001b[2K done'), 'ok  done');
 });

@@ -45,7 +45,7 @@ test('charts of few GPUs are lines; what no device tells has no chart', () => {
   const charts = gpuCharts(record, trans);
   assert.deepEqual([...charts.keys()], ['gpu util', 'gpu memory']);
   const util = charts.get('gpu util');
-  assert.deepEqual(util?.series.map(s => [s.name, s.colour, s.faint === true]), [
+  assert.deepEqual(util?.series.map(s => [s.name, s.color, s.faint === true]), [
     ['GPU 0 peak', 0, true],
     ['GPU 0', 0, false],
     ['GPU 1 peak', 1, true],

@@ -276,7 +276,7 @@ test('a view that is chosen is asked for, and so is what was before', () => {
   );
 });
 
-test('who follows a feed that the kernel has closed is told', async () => {
+test('a follower is notified when the kernel closes its feed', async () => {
   const { found, state, feed } = follower();
   state.known = false;
   let gone = 0;

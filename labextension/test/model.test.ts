@@ -7,14 +7,14 @@ import type { IKindsReply, PanelEvent } from '../src/protocol';
 
 const reply = { kinds: [], submit: [], connect: [], version: 2, ok: true } as IKindsReply;
 
-test('forms are asked for once, and again when they may be others', async () => {
-  let asked = 0;
-  const forms = new FormCache(async () => ((asked += 1), reply));
+test('forms are requested once, and again when they may have changed', async () => {
+  let requests = 0;
+  const forms = new FormCache(async () => ((requests += 1), reply));
   await Promise.all([forms.get(), forms.get()]);
-  assert.equal(asked, 1);
+  assert.equal(requests, 1);
   forms.forget();
   await forms.get();
-  assert.equal(asked, 2);
+  assert.equal(requests, 2);
 });
 
 test('a refusal is not kept, and one of before takes nothing away', async () => {
@@ -22,20 +22,20 @@ test('a refusal is not kept, and one of before takes nothing away', async () => 
     () => Promise.reject(new Error('No answer.')),
     () => Promise.resolve(reply)
   ];
-  let asked = 0;
-  const forms = new FormCache(() => answers[asked++]());
+  let requests = 0;
+  const forms = new FormCache(() => answers[requests++]());
   const first = forms.get();
   forms.forget();
   const second = forms.get();
   await assert.rejects(first, /No answer/);
   assert.equal(await second, reply);
   assert.equal(await forms.get(), reply);
-  assert.equal(asked, 2);
+  assert.equal(requests, 2);
 });
 
 test('the meter tells what is new of the target in use', () => {
-  const told: (number | null)[] = [];
-  const meter = new Meter(value => told.push(value));
+  const reported: (number | null)[] = [];
+  const meter = new Meter(value => reported.push(value));
   const frame = (source: string, util: number) =>
     ({ head: { source, n: 1 }, util: Uint8Array.of(util) }) as unknown as IGpuFrame;
   meter.frame(frame('target:box', 30), 'box');
@@ -45,22 +45,22 @@ test('the meter tells what is new of the target in use', () => {
   meter.event({ type: 'beat' } as PanelEvent);
   meter.stop();
   meter.stop();
-  assert.deepEqual(told, [30, 40, null]);
+  assert.deepEqual(reported, [30, 40, null]);
   meter.event({ type: 'meter', util: 5 } as PanelEvent);
   meter.forget();
   meter.stop();
-  assert.deepEqual(told, [30, 40, null, 5], 'of another kernel nothing is told');
+  assert.deepEqual(reported, [30, 40, null, 5], 'another kernel causes no notification');
 });
 
 test('what the GPUs of one target did is not said of the next one in use', () => {
-  const told: (number | null)[] = [];
-  const meter = new Meter(value => told.push(value));
+  const reported: (number | null)[] = [];
+  const meter = new Meter(value => reported.push(value));
   meter.target('cluster');
   meter.event({ type: 'meter', util: 84 } as Parameters<Meter['event']>[0]);
   meter.target('cluster');
-  assert.deepEqual(told, [84]);
+  assert.deepEqual(reported, [84]);
   meter.target('local');
-  assert.deepEqual(told, [84, null]);
+  assert.deepEqual(reported, [84, null]);
   meter.event({ type: 'meter', util: 3 } as Parameters<Meter['event']>[0]);
-  assert.deepEqual(told, [84, null, 3]);
+  assert.deepEqual(reported, [84, null, 3]);
 });

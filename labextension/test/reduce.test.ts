@@ -42,7 +42,7 @@ test('groups do not change when the window moves', () => {
   assert.ok(inner.length > 200 && inner.every(t => a.get(t) === b.get(t)));
 });
 
-test('what the ring has lost comes from the pyramid, spikes too', () => {
+test('what the ring has lost comes from the min-max history, spikes included', () => {
   const found = history(i => [i === 500 ? 99 : 1], 5000, 100);
   assert.equal(found.rows(5950).raw, true);
   const { x, y } = lines({ rows: found.rows(1000), columns: [0] }, 1000, 6000, 300);
@@ -83,7 +83,7 @@ test('the value under the pointer is the nearest tick, and none in a hole', () =
   assert.equal(nearestRow(rows, 500), -1);
 });
 
-test('a value without neighbours is a dash', () => {
+test('a value without neighbors is a dash', () => {
   const once = dashed({ x: Float64Array.of(500), y: [Float32Array.of(3)] }, 1000);
   assert.deepEqual([[...once.x], [...once.y[0]]], [[500, 508], [3, 3]]);
   const x = Float64Array.of(0, 4, 8);

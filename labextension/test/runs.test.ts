@@ -110,24 +110,24 @@ test('what is the matter with the targets is kept until it is over', () => {
   assert.equal(rows.trouble, '');
 });
 
-test('an end is told once, and not of runs that had ended when we came', () => {
+test('an end is reported once, and not for runs that had ended before', () => {
   const watch = new TransitionWatcher();
-  const told = (...rows: IRunRow[]) => watch.update(rows).map(({ row, what }) => `${row.name} ${what}`);
-  assert.deepEqual(told(row('a'), row('old', { state: 'failed', attention: 'It failed.' })), []);
-  assert.deepEqual(told(row('a', { state: 'completed' })), ['a ended']);
-  assert.deepEqual(told(row('a', { state: 'completed' })), []);
+  const reported = (...rows: IRunRow[]) => watch.update(rows).map(({ row, what }) => `${row.name} ${what}`);
+  assert.deepEqual(reported(row('a'), row('old', { state: 'failed', attention: 'It failed.' })), []);
+  assert.deepEqual(reported(row('a', { state: 'completed' })), ['a ended']);
+  assert.deepEqual(reported(row('a', { state: 'completed' })), []);
   // The same handle in another state root is another run.
-  assert.deepEqual(told(row('a', { created: 5, state: 'completed' })), []);
+  assert.deepEqual(reported(row('a', { created: 5, state: 'completed' })), []);
 });
 
-test('attention is told when it is new, once for each sentence', () => {
+test('attention is reported when new, once for each sentence', () => {
   const watch = new TransitionWatcher();
-  const told = (more: Partial<IRunRow>) => watch.update([row('a', more)]).map(({ what }) => what);
-  assert.deepEqual(told({}), []);
-  assert.deepEqual(told({ attention: 'Idle GPUs.' }), ['attention']);
-  assert.deepEqual(told({}), []);
-  assert.deepEqual(told({ attention: 'Idle GPUs.' }), []);
-  assert.deepEqual(told({ attention: 'No answer.' }), ['attention']);
+  const reported = (more: Partial<IRunRow>) => watch.update([row('a', more)]).map(({ what }) => what);
+  assert.deepEqual(reported({}), []);
+  assert.deepEqual(reported({ attention: 'Idle GPUs.' }), ['attention']);
+  assert.deepEqual(reported({}), []);
+  assert.deepEqual(reported({ attention: 'Idle GPUs.' }), []);
+  assert.deepEqual(reported({ attention: 'No answer.' }), ['attention']);
 });
 
 test('the filter finds words in names, targets, states and parameters', () => {

@@ -7,7 +7,7 @@ import { KernelSession } from '../src/kernel/session';
 import { ISubscription, NO_SUBSCRIPTION } from '../src/kernel/events';
 import type { IRunRow, PanelEvent } from '../src/protocol';
 
-/** Timers that go on when they are told to. */
+/** Timers advanced by the test. */
 class Clock implements ITimers {
   set(run: () => void, ms: number): unknown {
     const timer = { run, at: this.time + ms };
@@ -57,7 +57,7 @@ class FakeKernel implements ITransport {
   detail = '';
   loaded: ILoadReply[] = [];
   probes: number[] = [];
-  asked: Record<string, unknown>[] = [];
+  requests: Record<string, unknown>[] = [];
   comms: string[] = [];
   snapshots = true;
   refusal: Error | null = null;
@@ -73,7 +73,7 @@ class FakeKernel implements ITransport {
       return { kind: this.kind, busy: this.cellRuns, detail: this.detail };
     },
     request: async (op: string, payload: any): Promise<any> => {
-      this.asked.push({ op, ...payload });
+      this.requests.push({ op, ...payload });
       if (this.hang) {
         return new Promise(() => undefined);
       }
@@ -110,7 +110,7 @@ class FakeKernel implements ITransport {
   }
 
   get events(): Record<string, unknown>[] {
-    return this.asked.filter(request => request.op === 'events');
+    return this.requests.filter(request => request.op === 'events');
   }
 
   private _got: (event: unknown, buffers: DataView[]) => void = () => undefined;
@@ -151,7 +151,7 @@ async function ready() {
 
 const beat = { type: 'beat', renew: false };
 
-test('a kernel with us is asked once, sends a snapshot, and is ready', async () => {
+test('a kernel with the extension is probed once, sends a snapshot and is ready', async () => {
   const { kernel, session, clock } = await ready();
   assert.deepEqual(kernel.probes, [8000]);
   assert.equal(kernel.events.length, 1);
@@ -160,7 +160,7 @@ test('a kernel with us is asked once, sends a snapshot, and is ready', async () 
   assert.equal(clock.waiting, 0);
 });
 
-test('a kernel without us offers Connect and is asked again after each cell', async () => {
+test('a kernel without the extension offers Connect and is probed after each cell', async () => {
   const { kernel, session } = made();
   kernel.kind = 'not-loaded';
   session.begin();
@@ -189,7 +189,7 @@ test('a cell that ends while we ask may have loaded us', async () => {
   assert.equal(kernel.probes.length, 2);
 });
 
-test('another version is said with its sentence', async () => {
+test('another version is reported with its message', async () => {
   const { kernel, session } = made();
   kernel.kind = 'other-version';
   kernel.detail = 'The kernel speaks version 1.';
@@ -198,7 +198,7 @@ test('another version is said with its sentence', async () => {
   assert.deepEqual([session.state, session.detail], ['other-version', 'The kernel speaks version 1.']);
 });
 
-test('connect loads the extension; a failed cell before it is no failure of ours', async () => {
+test('connect loads the extension; a failed cell before it does not count as a failure', async () => {
   const { kernel, session, states } = made();
   kernel.kind = 'not-loaded';
   session.begin();
@@ -214,7 +214,7 @@ test('connect loads the extension; a failed cell before it is no failure of ours
   assert.deepEqual(states, ['not-loaded', 'loading', 'ready']);
 });
 
-test('a missing package is told from one that fails to load', async () => {
+test('a missing package is distinguished from one that fails to load', async () => {
   const { kernel, session } = made();
   kernel.kind = 'not-loaded';
   session.begin();
@@ -231,7 +231,7 @@ test('a missing package is told from one that fails to load', async () => {
   assert.deepEqual([session.state, session.detail], ['not-loaded', 'ImportError: too old']);
 });
 
-test('beats keep a busy kernel alive; silence is asked about, then said, then over', async () => {
+test('heartbeats keep a busy kernel alive; silence is probed, reported, then ends the session', async () => {
   const { kernel, session, clock, states } = await ready();
   session.cellRuns(true);
   for (let k = 0; k < 10; k++) {
@@ -275,9 +275,9 @@ test('a cell that takes the kernel before it says that it runs', async () => {
   await clock.pass(3000);
   assert.equal(session.busy, false);
   assert.deepEqual(states, ['ready', 'not-responding', 'ready']);
-  const asked = kernel.probes.length;
+  const probes = kernel.probes.length;
   await clock.pass(60000);
-  assert.equal(kernel.probes.length, asked);
+  assert.equal(kernel.probes.length, probes);
 });
 
 test('an event ends the silence at once', async () => {
@@ -313,9 +313,9 @@ test('a request that fails after its kernel is gone asks nothing more', async ()
   const { kernel, session, clock } = await ready();
   kernel.kind = 'not-responding';
   kernel.refusal = new NoAnswer('no answer in 4 s');
-  const asked = session.request('cancel', { handle: 'local/a' });
+  const reply = session.request('cancel', { handle: 'local/a' });
   session.dispose();
-  await assert.rejects(asked, NoAnswer);
+  await assert.rejects(reply, NoAnswer);
   await clock.pass(60000);
   assert.equal(kernel.probes.length, 1);
 });
@@ -328,7 +328,7 @@ test('a refusal is an answer', async () => {
   assert.equal(session.state, 'ready');
 });
 
-test('a gap is asked about once, and what follows waits for the snapshot', async () => {
+test('a gap requests one snapshot, and later events wait for it', async () => {
   const { kernel, events } = await ready();
   kernel.snapshots = false;
   kernel.send(beat, 5);
@@ -342,7 +342,7 @@ test('a gap is asked about once, and what follows waits for the snapshot', async
   assert.equal(events.length, 1);
 });
 
-test('the kernel asks whether we are there, and is told', async () => {
+test('the page replies to a probe of the kernel', async () => {
   const { kernel } = await ready();
   kernel.send({ type: 'beat', renew: true });
   await settle();
@@ -365,7 +365,7 @@ test('wishes go out once, the last of them counts', async () => {
   assert.equal(kernel.events.length, 3);
 });
 
-test('a restart forgets the comm and begins anew', async () => {
+test('a restart discards the comm and connects again', async () => {
   const { kernel, session, states } = await ready();
   session.statusChanged('restarting');
   assert.equal(session.state, 'starting');
@@ -431,7 +431,7 @@ test('a kernel asks twice before our answer is through, and is answered once', a
   assert.equal(kernel.events.length, 2);
 });
 
-test('what was asked before a restart holds nothing up after it', async () => {
+test('a request from before a restart does not block later ones', async () => {
   const { kernel, session } = await ready();
   kernel.hang = true;
   session.subscribe({ ...PANEL, gpus: 'local/a' });
@@ -456,7 +456,7 @@ test('a restart while we ask: the answer of the old kernel says nothing of the n
   assert.equal(session.state, 'starting');
 });
 
-test('what was wanted while the kernel did not answer is said when it is back', async () => {
+test('subscriptions changed during an outage are sent when the kernel is back', async () => {
   const { kernel, session, clock } = await ready();
   session.cellRuns(true);
   kernel.kind = 'not-responding';
@@ -475,9 +475,9 @@ test('nobody looks: a kernel that does not answer is left alone until somebody d
   await clock.pass(6000);
   session.subscribe({ ...PANEL, shown: '' });
   await clock.pass(60000);
-  const asked = kernel.probes.length;
+  const probes = kernel.probes.length;
   await clock.pass(60000);
-  assert.equal(kernel.probes.length, asked);
+  assert.equal(kernel.probes.length, probes);
   assert.equal(clock.waiting, 0);
   kernel.kind = 'ready';
   session.subscribe(PANEL);
@@ -497,7 +497,7 @@ test('left while it did not answer, a kernel hears that nobody listens when it i
   assert.equal(kernel.events[kernel.events.length - 1].shown, '');
 });
 
-test('a kernel that sleeps for an hour is not asked a thousand times', async () => {
+test('a kernel that sleeps for an hour is not probed a thousand times', async () => {
   const { kernel, session, clock } = await ready();
   session.cellRuns(true);
   kernel.kind = 'not-responding';

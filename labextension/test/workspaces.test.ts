@@ -83,9 +83,9 @@ function page(answer: { line: string; errors: Record<string, string> }, readOnly
   const notebook = { id: 'nb', isDisposed: false, content };
   const model = {
     notebook: notebook as unknown,
-    asked: [] as unknown[],
+    requests: [] as unknown[],
     request: async (op: string, payload: unknown) => {
-      model.asked.push([op, payload]);
+      model.requests.push([op, payload]);
       return answer;
     }
   };
@@ -101,7 +101,7 @@ test('the line goes into a new cell below the active one and is run', async () =
   assert.deepEqual(await connectFromCell(context, { name: 'lab' }), {});
   assert.deepEqual(cells, ['a', '%aml_compute connect', 'b']);
   assert.deepEqual(ran, ['notebook:run-cell %aml_compute connect']);
-  assert.deepEqual(model.asked, [['connect', { values: { name: 'lab' } }]]);
+  assert.deepEqual(model.requests, [['connect', { values: { name: 'lab' } }]]);
 });
 
 test('a notebook behind another document comes to the front', async () => {
@@ -111,7 +111,7 @@ test('a notebook behind another document comes to the front', async () => {
   assert.deepEqual(ran, ['activate nb', 'notebook:run-cell %aml_compute connect']);
 });
 
-test('what is wrong is said and nothing is written', async () => {
+test('invalid input is reported and nothing is written', async () => {
   const wrong = page({ line: '%aml_compute connect', errors: { config: 'No config.json.' } });
   assert.deepEqual(await connectFromCell(wrong.context, {}), { config: 'No config.json.' });
   assert.deepEqual([wrong.cells.length, wrong.ran.length], [2, 0]);

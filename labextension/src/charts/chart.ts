@@ -140,7 +140,7 @@ export class ChartFrame {
     this._show(false);
   }
 
-  /** Put cursor and reading where they belong; read out only what a key has asked for. */
+  /** Put cursor and reading where they belong; announce the reading only after a key press. */
   private _show(aloud: boolean): void {
     const { _at: at, _chart: chart } = this;
     const spot = at && { column: chart.columns - 1 - at.back, row: at.row };
@@ -196,7 +196,7 @@ export function readingNodes({ where, values }: IReading): HTMLElement[] {
       const key = document.createElement('i');
       key.className = 'jp-AmlRun-hoverKey';
       if (typeof color === 'number') {
-        key.dataset.colour = String(color % COLORS);
+        key.dataset.color = String(color % COLORS);
       } else {
         key.style.background = color;
       }
@@ -213,7 +213,7 @@ export interface ISeries {
   name: string;
   y: Row;
   /** which color of the palette; none for the chart's own */
-  colour?: number;
+  color?: number;
   /** drawn thin and pale, behind the others, and not read */
   faint?: boolean;
   dashed?: boolean;
@@ -408,7 +408,7 @@ export class LineChart implements IReadable {
       ];
       return { where, values };
     }
-    const values = shown.map(({ name, y, colour }) => ({ name: name && `${name}:`, text: text(y[column]), color: colour ?? 0 }));
+    const values = shown.map(({ name, y, color }) => ({ name: name && `${name}:`, text: text(y[column]), color: color ?? 0 }));
     return series.length > 1 ? { where, values } : { where, values, inline: `${where}: ${text(shown[0].y[column])}` };
   }
 
@@ -493,19 +493,19 @@ export class LineChart implements IReadable {
       const line = svg('line', { class: 'jp-AmlRun-level', ...at }, this._lines);
       svg('title', {}, line).textContent = `${name} ${data.yFormat(value)}`;
     }
-    const color = (node: Element, colour: number | undefined) => {
-      if (colour !== undefined) {
-        node.setAttribute('data-colour', String(colour % COLORS));
+    const paint = (node: Element, color: number | undefined) => {
+      if (color !== undefined) {
+        node.setAttribute('data-color', String(color % COLORS));
       }
     };
     if (data.band) {
       const shape = svg('path', { class: 'jp-AmlRun-band', d: area(data.x, data.band, sx, sy) }, this._lines);
-      color(shape, data.series[0]?.colour);
+      paint(shape, data.series[0]?.color);
     }
     for (const series of [...data.series].sort((a, b) => Number(b.faint ?? false) - Number(a.faint ?? false))) {
       const name = `jp-AmlRun-line${series.faint ? ' jp-mod-faint' : ''}${series.dashed ? ' jp-mod-dashed' : ''}`;
       const line = svg('path', { class: name, d: path(data.x, series.y, sx, sy) }, this._lines);
-      color(line, series.colour);
+      paint(line, series.color);
       if (series.dash) {
         line.setAttribute('stroke-dasharray', series.dash);
       }

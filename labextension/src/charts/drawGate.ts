@@ -1,4 +1,4 @@
-/** When to draw: at most so often, and not what nobody sees. */
+/** Draw scheduler: limits the draw rate and skips hidden charts. */
 
 export interface ITimers {
   now(): number;
@@ -13,7 +13,7 @@ export const browserTimers: ITimers = {
 };
 
 /** Milliseconds until one looks again whether the charts have come into view. */
-const LOOK_AGAIN = 750;
+const VISIBILITY_INTERVAL_MS = 750;
 
 export class DrawGate {
   /**
@@ -72,7 +72,7 @@ export class DrawGate {
         if (this._seen()) {
           this._now();
         } else {
-          this._schedule(LOOK_AGAIN);
+          this._schedule(VISIBILITY_INTERVAL_MS);
         }
       },
       wait

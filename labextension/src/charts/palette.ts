@@ -1,9 +1,9 @@
 /** Colors and dashes of all charts of the page. The colors themselves are in `style/charts.css`, so themes change them. */
 
-/** Colors of single GPUs and runs: `data-colour` is the number modulo this one. */
+/** Colors of single GPUs and runs: `data-color` is the number modulo this one. */
 export const COLORS = 8;
 
-/** Few lines are told apart by their dashes too. */
+/** Dash patterns that distinguish a few lines in addition to their colors. */
 export const DASHES: readonly string[] = ['', '6 2', '2 2', '8 2 2 2'];
 
 export type Rgb = [number, number, number];

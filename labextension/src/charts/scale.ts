@@ -38,12 +38,12 @@ export function ticks(low: number, high: number, count: number, integer = false)
   if (integer) {
     step = Math.max(1, Math.round(step));
   }
-  const found: number[] = [];
+  const positions: number[] = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) {
     // Rounded to the step's own digits: 3 * 0.1 is 0.30000000000000004.
-    found.push(Number((i * step).toPrecision(12)));
+    positions.push(Number((i * step).toPrecision(12)));
   }
-  return found;
+  return positions;
 }
 
 /** Steps on a clock: seconds, minutes, hours that a person counts in. */
@@ -51,21 +51,21 @@ export function timeTicks(high: number, count: number): number[] {
   const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200];
   const raw = high / Math.max(1, count);
   const step = steps.find(s => s >= raw) ?? Math.ceil(raw / 86400) * 86400;
-  const found: number[] = [];
+  const positions: number[] = [];
   for (let at = 0; at <= high * (1 + 1e-9); at += step) {
-    found.push(at);
+    positions.push(at);
   }
-  return found;
+  return positions;
 }
 
 /** Steps that are powers of two, so that the labels are round in binary units. */
 export function byteTicks(high: number, count: number): number[] {
   const step = 2 ** Math.round(Math.log2(Math.max(1, high / Math.max(1, count))));
-  const found: number[] = [];
+  const positions: number[] = [];
   for (let at = 0; at <= high; at += step) {
-    found.push(at);
+    positions.push(at);
   }
-  return found;
+  return positions;
 }
 
 export type Scale = (value: number) => number;

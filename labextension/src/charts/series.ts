@@ -1,7 +1,7 @@
 /**
  * Series of the charts in fixed memory, and the one reducer to what a chart has room for.
  *
- * A `Ring` keeps the newest ticks one by one, a `Pyramid` the whole history as least, mean and most of stretches.
+ * A `Ring` keeps the newest ticks one by one, a `MinMaxHistory` the whole history as least, mean and most of stretches.
  * `lines`, `band` and `means` make points of them; highs and lows survive.
  */
 
@@ -53,10 +53,10 @@ export class Ring {
 
   /** Append the tick `next`; its values are `values[at + c * stride]`. */
   push(t: number, values: Float32Array, at = 0, stride = 1): void {
-    const place = this.next % this.capacity;
-    this._t[place] = t;
+    const slot = this.next % this.capacity;
+    this._t[slot] = t;
     for (let c = 0; c < this.columns; c++) {
-      this._y[c * this.capacity + place] = values[at + c * stride];
+      this._y[c * this.capacity + slot] = values[at + c * stride];
     }
     this.next += 1;
     this._length = Math.min(this._length + 1, this.capacity);
@@ -90,13 +90,13 @@ export class Ring {
  * merged, so a spike stays visible whatever the age of the run.
  */
 
-export class Pyramid {
+export class MinMaxHistory {
   constructor(
     readonly columns: number,
     readonly capacity: number
   ) {
     if (capacity < 2 || capacity % 2) {
-      throw new Error(`a pyramid needs an even number of buckets, not ${capacity}`);
+      throw new Error(`a history needs an even number of buckets, not ${capacity}`);
     }
     const size = columns * capacity;
     this._t = new Float64Array(capacity);
@@ -254,11 +254,11 @@ export class NodeHistory {
     private readonly _period: number
   ) {
     this.ring = new Ring(columns, capacity);
-    this.pyramid = new Pyramid(columns, buckets);
+    this.history = new MinMaxHistory(columns, buckets);
   }
 
   readonly ring: Ring;
-  readonly pyramid: Pyramid;
+  readonly history: MinMaxHistory;
 
   /** Unix seconds of the newest tick; NaN before the first. */
   get last(): number {
@@ -267,7 +267,7 @@ export class NodeHistory {
 
   /** Unix seconds of the oldest tick that left a trace. */
   get start(): number {
-    return this.pyramid.length ? this.pyramid.t(0) : this.ring.length ? this.ring.t(0) : NaN;
+    return this.history.length ? this.history.t(0) : this.ring.length ? this.ring.t(0) : NaN;
   }
 
   /**
@@ -285,7 +285,7 @@ export class NodeHistory {
     }
     for (let j = Math.max(0, known); j < ticks.count; j++) {
       this.ring.push(ticks.t[j], ticks.y, j, ticks.count);
-      this.pyramid.push(ticks.t[j], ticks.y, j, ticks.count);
+      this.history.push(ticks.t[j], ticks.y, j, ticks.count);
     }
     return true;
   }
@@ -295,10 +295,10 @@ export class NodeHistory {
     for (let j = 0; j < snapshot.ring; j++) {
       this.ring.push(snapshot.t[j], snapshot.y, j, snapshot.ring);
     }
-    this.pyramid.load(
+    this.history.load(
       snapshot.bucketT,
       snapshot.bucketY,
-      Math.min(snapshot.buckets, this.pyramid.capacity),
+      Math.min(snapshot.buckets, this.history.capacity),
       snapshot.width,
       snapshot.partial
     );
@@ -306,9 +306,9 @@ export class NodeHistory {
 
   /** The rows that reach back to `from`: single ticks where they are kept that long, else buckets. */
   rows(from: number): IRows {
-    const { ring, pyramid } = this;
+    const { ring, history } = this;
     const enough = ring.length > 0 && (ring.t(0) <= from || ring.t(0) <= this.start);
-    if (enough || !pyramid.length) {
+    if (enough || !history.length) {
       const value = (column: number, i: number) => ring.value(column, i);
       return {
         length: ring.length,
@@ -322,14 +322,14 @@ export class NodeHistory {
       };
     }
     return {
-      length: pyramid.length,
+      length: history.length,
       base: 0,
-      raw: pyramid.width === 1,
-      step: this._period * pyramid.width,
-      t: i => pyramid.t(i),
-      low: (column, i) => pyramid.min(column, i),
-      mean: (column, i) => pyramid.mean(column, i),
-      high: (column, i) => pyramid.max(column, i)
+      raw: history.width === 1,
+      step: this._period * history.width,
+      t: i => history.t(i),
+      low: (column, i) => history.min(column, i),
+      mean: (column, i) => history.mean(column, i),
+      high: (column, i) => history.max(column, i)
     };
   }
 }

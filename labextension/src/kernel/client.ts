@@ -99,7 +99,7 @@ export class KernelClient {
   }
 
   /**
-   * Find out what is at the other end.
+   * Probe the kernel for the extension and its version.
    *
    * A kernel never answers an unknown message type, so silence alone is ambiguous: a kernel that answers
    * `kernel_info_request` on the same channel has not loaded the extension; otherwise it may be inside one long C

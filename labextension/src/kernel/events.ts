@@ -22,12 +22,12 @@ export const NO_SUBSCRIPTION: ISubscription = { shown: '', gpus: '', looks: [], 
 const MAX_DETAILS = 30;
 /** Milliseconds in which a second gap counts as the first. */
 const GAP_INTERVAL_MS = 2000;
-/** Milliseconds in which changes are gathered before the kernel is told. */
+/** Milliseconds to collect subscription changes before notifying the kernel. */
 const GATHER_MS = 60;
 /** Milliseconds for which past runs have to stay in view before their details are requested. */
 const DETAILS_DELAY_MS = 250;
 
-/** What an event stream needs of the kernel. */
+/** Kernel interface of an event stream. */
 export interface IEventSource {
   readonly newId: () => string;
   readonly now: () => number;
@@ -60,11 +60,11 @@ export class EventStream {
 
   readonly rows = new Rows();
 
-  /** What is wanted now. */
-  wanted: ISubscription = NO_SUBSCRIPTION;
+  /** The current subscription. */
+  requested: ISubscription = NO_SUBSCRIPTION;
 
   get isWanted(): boolean {
-    return this.wanted.shown !== '';
+    return this.requested.shown !== '';
   }
 
   /** The kernel's message when it refused; else empty. */
@@ -72,12 +72,12 @@ export class EventStream {
     return this._comm?.failure ?? '';
   }
 
-  /** Tell the kernel what is wanted; whether it knows now. */
+  /** Send the subscription to the kernel; return whether it was acknowledged. */
   async subscribe(): Promise<boolean> {
-    if (!this.isWanted && !this._comm?.isBehind(this.wanted)) {
+    if (!this.isWanted && !this._comm?.isBehind(this.requested)) {
       return true;
     }
-    this._comm ??= new EventComm(this._source, () => this.wanted, {
+    this._comm ??= new EventComm(this._source, () => this.requested, {
       rowsChanged: difference => this._listener.rowsChanged(difference),
       gpuReason: reason => this._listener.gpuReason(reason),
       heard: event => this._listener.heard(event),
@@ -86,9 +86,9 @@ export class EventStream {
     return this._comm.send();
   }
 
-  /** Tell the kernel what it was not told while it did not answer. */
+  /** Send the changes that could not be delivered while the kernel was not responding. */
   catchUp(): void {
-    if (this._comm?.isBehind(this.wanted)) {
+    if (this._comm?.isBehind(this.requested)) {
       void this.subscribe();
     }
   }
@@ -122,7 +122,7 @@ export class EventStream {
 class EventComm {
   constructor(
     private readonly _source: IEventSource,
-    private readonly _wanted: () => ISubscription,
+    private readonly _requested: () => ISubscription,
     private readonly _listener: IEventListener
   ) {
     this._id = _source.newId();
@@ -138,8 +138,8 @@ class EventComm {
   }
 
   /** The kernel does not know that this is wanted. */
-  isBehind(wanted: ISubscription): boolean {
-    return JSON.stringify(this._acknowledged) !== JSON.stringify(wanted);
+  isBehind(requested: ISubscription): boolean {
+    return JSON.stringify(this._acknowledged) !== JSON.stringify(requested);
   }
 
   /** Send what is wanted; one message at a time, the last change counts. */
@@ -167,12 +167,12 @@ class EventComm {
   }
 
   private async _sendOne(): Promise<boolean> {
-    const wanted = this._wanted();
+    const requested = this._requested();
     try {
-      const reply = await this._source.request('events', this._payload(wanted));
-      this._acknowledged = wanted;
+      const reply = await this._source.request('events', this._payload(requested));
+      this._acknowledged = requested;
       this.failure = '';
-      if (!this._disposed && wanted.gpus) {
+      if (!this._disposed && requested.gpus) {
         this._listener.gpuReason(reply.why);
       }
       return true;
@@ -183,10 +183,10 @@ class EventComm {
     }
   }
 
-  private _payload(wanted: ISubscription): Payload {
-    const { shown, gpus, meter } = wanted;
-    const details = wanted.details.slice(0, MAX_DETAILS);
-    return { comm: this._id, seq: this._last, shown, gpus, looks: [...wanted.looks], details, meter };
+  private _payload(requested: ISubscription): Payload {
+    const { shown, gpus, meter } = requested;
+    const details = requested.details.slice(0, MAX_DETAILS);
+    return { comm: this._id, seq: this._last, shown, gpus, looks: [...requested.looks], details, meter };
   }
 
   private _receive(event: unknown, buffers: DataView[]): void {
@@ -234,7 +234,7 @@ function isEvent(value: unknown): value is PanelEvent {
   return typeof event === 'object' && event !== null && typeof event.type === 'string' && typeof event.seq === 'number';
 }
 
-/** What all parts of the page together want of the followed kernel. */
+/** Combined subscription of all parts of the page. */
 export class PageSubscription {
   /**
    * @param visible Whether the page is seen.

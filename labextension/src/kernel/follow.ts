@@ -5,7 +5,7 @@ import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { Kernel } from '@jupyterlab/services';
 import { ISignal, Signal } from '@lumino/signaling';
 
-/** Milliseconds in which Jupyter has begun to start a kernel, or has asked a person for one. */
+/** Milliseconds for Jupyter to start a kernel or to show its kernel selection dialog. */
 const UNDECIDED_MS = 2000;
 
 /** Follows the active notebook, and another one when that is closed. */

@@ -213,8 +213,8 @@ export class KernelSession {
 
   /** Subscribe to these events from now on. */
   subscribe(wanted: ISubscription): void {
-    const before = JSON.stringify(this._stream.wanted);
-    this._stream.wanted = wanted;
+    const before = JSON.stringify(this._stream.requested);
+    this._stream.requested = wanted;
     if (before === JSON.stringify(wanted)) {
       return;
     }
@@ -412,7 +412,7 @@ export class KernelSession {
   /** While a cell runs and the panel is seen, silence means that the kernel does not respond. */
   private _watchSilence(): void {
     const isWatched = () =>
-      !this._disposed && this._state === 'ready' && this._busy && this._stream.wanted.shown === 'panel';
+      !this._disposed && this._state === 'ready' && this._busy && this._stream.requested.shown === 'panel';
     if (!isWatched() || this._prober.busy || this._prober.planned) {
       return;
     }

@@ -5,16 +5,22 @@ import { ILevel, ILineData, ISeries, IShade, LineChart } from '../charts/chart';
 import { HeatMap, timed } from '../charts/heat';
 import { extent } from '../charts/scale';
 import { ago, bytes, clock, number, percent } from '../format';
+import { GPU_COLUMNS, IGpuColumn } from '../gpuColumns';
 import { IGpuBand, IGpuProcess, IGpuSeries, IGpuTelemetry, IRunRecord } from '../protocol';
 import { gpuName, heatCells, heatRow, TERMINAL } from '../record';
 
 /** Dashed lines of sizes and limits in one chart. */
-const LEVELS = 4;
+const MAX_LEVELS = 4;
 
 type Field = 'util' | 'memory' | 'power';
 
 /** `16 GiB` on an axis, where `bytes` says `16.0 GiB`. */
 const size = (value: number): string => bytes(value).replace(/\.0+ /, ' ');
+
+/** Return the formatter of a column's values. A record has memory in bytes. */
+function formatOf({ unit }: IGpuColumn): (value: number) => string {
+  return unit === 'MiB' ? size : unit === '%' ? percent : value => `${Math.round(value)} ${unit}`;
+}
 
 /** `GPU 3`, or `n1 GPU 3` where there are several nodes. */
 export function gpuLabel(part: IGpuTelemetry, node: number, index: number): string {
@@ -65,10 +71,10 @@ function now(trans: TranslationBundle, values: (number | null)[], format: (value
 }
 
 export function gpuCharts(record: IRunRecord, trans: TranslationBundle): Map<string, ILineData> {
-  const found = new Map<string, ILineData>();
+  const result = new Map<string, ILineData>();
   const part = record.gpu;
   if (!part || !part.t.length || !part.gpus.length) {
-    return found;
+    return result;
   }
   const start = part.t[0];
   const common = {
@@ -79,19 +85,20 @@ export function gpuCharts(record: IRunRecord, trans: TranslationBundle): Map<str
     fromZero: true,
     shades: shades(record, start)
   };
-  const watts = (value: number) => `${Math.round(value)} W`;
   const add = (
     field: Field,
-    title: string,
-    yKind: 'number' | 'bytes',
-    yFormat: (value: number) => string,
     more: Partial<ILineData>
   ) => {
+    const column = GPU_COLUMNS.find(({ name }) => name === field)!;
+    const yKind = column.unit === 'MiB' ? ('bytes' as const) : ('number' as const);
+    const yFormat = formatOf(column);
+    const title = trans.__(column.label);
+    const yMax = column.range[1] ?? undefined;
     const band: IGpuBand | null = part[field];
     const own = part.gpus.filter(gpu => gpu[field].length);
-    const series = band ? [{ name: trans.__('mean'), y: band.mean, colour: 0 }] : lines(part, own, field, trans);
+    const series = band ? [{ name: trans.__('mean'), y: band.mean, color: 0 }] : lines(part, own, field, trans);
     if (!band && !series.some(({ y }) => extent(y))) {
-      // Nothing was ever told of it: an empty chart would look like zero.
+      // Never sampled: an empty chart would look like zero.
       return;
     }
     const last = band
@@ -101,22 +108,21 @@ export function gpuCharts(record: IRunRecord, trans: TranslationBundle): Map<str
           own.map(gpu => lastOf(gpu[field])),
           yFormat
         );
-    found.set(`gpu ${field}`, { ...common, title, last, yKind, yFormat, series, band, ...more });
+    result.set(`gpu ${field}`, { ...common, title, last, yKind, yFormat, yMax, series, band, ...more });
   };
   // GPUs may have different sizes and limits: a line for each.
   const levels = (name: string, values: (number | null)[]): ILevel[] =>
     [...new Set(values.filter((value): value is number => value !== null && value > 0))]
       .sort((a, b) => a - b)
-      .slice(-LEVELS)
+      .slice(-MAX_LEVELS)
       .map(value => ({ name, value }));
   const totals = part.gpus.map(gpu => gpu.memory_total);
   const limits = part.gpus.map(gpu => gpu.power_limit);
   const activity = part.gpus.some(gpu => gpu.sm_activity.some(value => value !== null));
-  const util = activity ? trans.__('GPU utilization, dashed: SM activity') : trans.__('GPU utilization');
-  add('util', util, 'number', percent, { yMax: 100 });
-  add('memory', trans.__('GPU memory'), 'bytes', size, { levels: levels(trans.__('size'), totals) });
-  add('power', trans.__('GPU power'), 'number', watts, { levels: levels(trans.__('limit'), limits) });
-  return found;
+  add('util', activity ? { title: trans.__('GPU utilization, dashed: SM activity') } : {});
+  add('memory', { levels: levels(trans.__('size'), totals) });
+  add('power', { levels: levels(trans.__('limit'), limits) });
+  return result;
 }
 
 function lines(
@@ -126,23 +132,23 @@ function lines(
   trans: TranslationBundle
 ): ISeries[] {
   return gpus.flatMap(gpu => {
-    const colour = part.gpus.indexOf(gpu);
+    const color = part.gpus.indexOf(gpu);
     const name = gpuLabel(part, gpu.node, gpu.index);
-    const line: ISeries = { name, y: gpu[field], colour };
+    const line: ISeries = { name, y: gpu[field], color };
     // Between two points the device may have been busier than their mean says.
     const peaks = field === 'util' && gpu.peak.some((value, i) => value !== gpu.util[i]);
-    const found: ISeries[] = peaks ? [{ name: trans.__('%1 peak', name), y: gpu.peak, colour, faint: true }, line] : [line];
+    const result: ISeries[] = peaks ? [{ name: trans.__('%1 peak', name), y: gpu.peak, color, faint: true }, line] : [line];
     if (field === 'util' && gpu.sm_activity.some(value => value !== null)) {
-      found.push({ name: trans.__('%1 SM activity', name), y: gpu.sm_activity, colour, dashed: true });
+      result.push({ name: trans.__('%1 SM activity', name), y: gpu.sm_activity, color, dashed: true });
     }
-    return found;
+    return result;
   });
 }
 
 /** Rows of the list of processes. */
-const PROCESSES = 20;
-/** More GPUs than this have no line, so no colour, of their own. */
-const CHIPS = 8;
+const MAX_PROCESSES = 20;
+/** More GPUs than this have no line, so no color, of their own. */
+const MAX_CHIPS = 8;
 
 function element(tag: string, name: string, text = ''): HTMLElement {
   const node = document.createElement(tag);
@@ -169,10 +175,10 @@ export function table<T>(columns: readonly Column<T>[], items: readonly T[]): HT
     });
     return row;
   };
-  const found = element('table', 'table');
+  const result = element('table', 'table');
   const titles = columns.map(([title]) => title);
-  found.append(line('th', titles), ...items.map(item => line('td', columns.map(([, text]) => text(item)))));
-  return found;
+  result.append(line('th', titles), ...items.map(item => line('td', columns.map(([, text]) => text(item)))));
+  return result;
 }
 
 /** What a record says of its GPUs beside the charts: which they are, their processes, the heat map. */
@@ -216,13 +222,13 @@ class GpuView {
     if (!part) {
       return nodes;
     }
-    if (part.gpus.length && part.gpus.length <= CHIPS) {
+    if (part.gpus.length && part.gpus.length <= MAX_CHIPS) {
       part.gpus.forEach((gpu, i) => {
         const chip = element('span', 'gpuChip');
-        const colour = element('i', 'hoverKey');
-        colour.dataset.colour = String(i);
+        const key = element('i', 'hoverKey');
+        key.dataset.color = String(i);
         const label = gpuLabel(part, gpu.node, gpu.index);
-        chip.append(colour, gpu.lost ? this._trans.__('%1 lost', label) : label);
+        chip.append(key, gpu.lost ? this._trans.__('%1 lost', label) : label);
         chip.title = [gpu.name, gpu.uuid].filter(Boolean).join(', ');
         nodes.push(chip);
       });
@@ -230,7 +236,7 @@ class GpuView {
     const words: string[] = [];
     if (part.gpus.length) {
       words.push(gpuCounts(part.gpus, this._trans));
-      if (part.gpus.length > CHIPS) {
+      if (part.gpus.length > MAX_CHIPS) {
         words.push(this._trans.__('mean, and the range from lowest to highest'));
       }
     }
@@ -298,9 +304,9 @@ class GpuView {
       [trans.__('SM'), ({ sm }) => (sm === null ? trans.__('n/a') : percent(sm)), true],
       [trans.__('GPU memory'), ({ memory }) => (memory === null ? trans.__('n/a') : bytes(memory)), true]
     ];
-    this._table.append(table(columns, all.slice(0, PROCESSES)));
-    if (all.length > PROCESSES) {
-      this._table.append(element('div', 'gpuSource', trans.__('and %1 more', all.length - PROCESSES)));
+    this._table.append(table(columns, all.slice(0, MAX_PROCESSES)));
+    if (all.length > MAX_PROCESSES) {
+      this._table.append(element('div', 'gpuSource', trans.__('and %1 more', all.length - MAX_PROCESSES)));
     }
   }
 
@@ -332,10 +338,10 @@ export class RunCharts {
   readonly node: HTMLElement;
 
   update(record: IRunRecord): void {
-    const wanted = new Map<string, ILineData>();
+    const requested = new Map<string, ILineData>();
     for (const [name, series] of Object.entries(record.metrics)) {
       if (series.value.length) {
-        wanted.set(`metric ${name}`, {
+        requested.set(`metric ${name}`, {
           title: name,
           last: number(series.last),
           x: steps(series.step),
@@ -349,15 +355,15 @@ export class RunCharts {
         });
       }
     }
-    gpuCharts(record, this._trans).forEach((data, key) => wanted.set(key, data));
-    this._host(record, wanted);
+    gpuCharts(record, this._trans).forEach((data, key) => requested.set(key, data));
+    this._host(record, requested);
     for (const [key, chart] of this._charts) {
-      if (!wanted.has(key)) {
+      if (!requested.has(key)) {
         chart.dispose();
         this._charts.delete(key);
       }
     }
-    for (const [key, data] of wanted) {
+    for (const [key, data] of requested) {
       let chart = this._charts.get(key);
       if (!chart) {
         this._charts.set(key, (chart = new LineChart(this._trans)));
@@ -370,8 +376,8 @@ export class RunCharts {
     const hidden = record.metrics_hidden;
     this._more.textContent = hidden ? this._trans.__('+%1 more metrics in MLflow', hidden) : '';
     this._more.hidden = !hidden;
-    this._grid.hidden = !wanted.size;
-    this.node.hidden = !wanted.size && this._gpu.legend.hidden && !hidden;
+    this._grid.hidden = !requested.size;
+    this.node.hidden = !requested.size && this._gpu.legend.hidden && !hidden;
   }
 
   dispose(): void {
@@ -387,7 +393,7 @@ export class RunCharts {
     return later.length ? this._grid.querySelector(later.join(', ')) : null;
   }
 
-  private _host(record: IRunRecord, wanted: Map<string, ILineData>): void {
+  private _host(record: IRunRecord, requested: Map<string, ILineData>): void {
     const { t, cpu, memory, cpus, memory_total } = record.telemetry;
     // A monitor has no processes: its charts would be empty.
     if (!t.length || (record.kind === 'monitor' && ![...cpu, ...memory].some(value => value !== null))) {
@@ -405,7 +411,7 @@ export class RunCharts {
     const of = (now: string, all: string | number | null) => (all ? this._trans.__('%1 of %2', now, all) : now);
     const use = last(cpu);
     const cpuTitle = this._trans.__('CPU');
-    wanted.set('host cpu', {
+    requested.set('host cpu', {
       ...time,
       title: cpuTitle,
       last: of(use === null ? '–' : percent(use), cpus && percent(100 * cpus)),
@@ -415,7 +421,7 @@ export class RunCharts {
     });
     const held = last(memory);
     const memoryTitle = this._trans.__('Memory');
-    wanted.set('host memory', {
+    requested.set('host memory', {
       ...time,
       title: memoryTitle,
       last: of(held === null ? '–' : bytes(held), memory_total && bytes(memory_total)),

@@ -6,16 +6,16 @@ import { sessionOf } from '../kernel/connection';
 import { available, IFeed, ISite, waitForFeed } from '../widgets/feeds';
 import { Follower, followerOf } from './follower';
 
-/** Names this load of the page: after a reload the kernel makes widgets anew. */
+/** Names this load of the page: after a reload the kernel creates new widgets. */
 const PAGE = Array.from(crypto.getRandomValues(new Uint32Array(3)), x => x.toString(36)).join('');
 
 /** Milliseconds. */
-const AGAIN = 1000;
-const LATER = 10000;
-const MODEL_COMES = 15000;
+const RETRY_INTERVAL_MS = 1000;
+const SLOW_RETRY_INTERVAL_MS = 10000;
+const MODEL_TIMEOUT_MS = 15000;
 
 /** Questions about one dashboard that is being made: each makes the kernel's status flicker. */
-const PATIENCE = 60;
+const MAX_FAST_ATTEMPTS = 60;
 
 /** The output that shows the charts. */
 export interface IHost {
@@ -30,8 +30,8 @@ export interface IHost {
 
 export class DashboardHost {
   constructor(private readonly _host: IHost) {
-    this._look = () => this._tellShown();
-    document.addEventListener('visibilitychange', this._look);
+    this._onVisibility = () => this._tellShown();
+    document.addEventListener('visibilitychange', this._onVisibility);
   }
 
   /** Why there are no live charts, in the kernel's words; else empty. */
@@ -41,7 +41,7 @@ export class DashboardHost {
     return this._site !== null;
   }
 
-  /** What a feed that goes on has told of its run's record so far; null where there is none. */
+  /** Latest record fields from a live feed; null without a feed. */
   get revision(): number | null {
     return this._site !== null && this._feed !== null ? this._feed.revision : null;
   }
@@ -60,7 +60,7 @@ export class DashboardHost {
     }
   }
 
-  /** Ask again although the kernel has said no. */
+  /** Retry although the kernel has declined. */
   retry(): void {
     this._forget();
     this.tick();
@@ -99,7 +99,7 @@ export class DashboardHost {
   }
 
   dispose(): void {
-    document.removeEventListener('visibilitychange', this._look);
+    document.removeEventListener('visibilitychange', this._onVisibility);
     this._handle = null;
     this.release();
   }
@@ -107,7 +107,7 @@ export class DashboardHost {
   private async _open(kernel: Kernel.IKernelConnection, handle: string, attempt: number): Promise<void> {
     const session = sessionOf(kernel);
     if ((await session.kind()) !== 'ready') {
-      this._pausedUntil = Date.now() + 2 * AGAIN;
+      this._pausedUntil = Date.now() + 2 * RETRY_INTERVAL_MS;
       return;
     }
     try {
@@ -116,10 +116,10 @@ export class DashboardHost {
         this._refuse(kernel, why);
       } else if (!feed) {
         // It is being made.
-        this._asked += 1;
-        this._pausedUntil = Date.now() + (this._asked < PATIENCE ? AGAIN : LATER);
+        this._attempts += 1;
+        this._pausedUntil = Date.now() + (this._attempts < MAX_FAST_ATTEMPTS ? RETRY_INTERVAL_MS : SLOW_RETRY_INTERVAL_MS);
       } else {
-        const found = await waitForFeed(feed, MODEL_COMES);
+        const found = await waitForFeed(feed, MODEL_TIMEOUT_MS);
         if (!found) {
           throw new Error(`the widgets of feed ${feed} did not come`);
         }
@@ -130,7 +130,7 @@ export class DashboardHost {
         console.warn('jupyter-amltrain: live charts failed, the record is drawn instead', error);
       }
       this._failed += 1;
-      this._pausedUntil = Date.now() + LATER;
+      this._pausedUntil = Date.now() + SLOW_RETRY_INTERVAL_MS;
       if (this._failed >= 3 || error instanceof Refused) {
         this._refuse(kernel, error instanceof Error ? error.message : String(error));
       }
@@ -159,7 +159,7 @@ export class DashboardHost {
   lost(site: ISite | null = this._site): void {
     if (site === this._site && site !== null) {
       this.release();
-      this._pausedUntil = Date.now() + 2 * AGAIN;
+      this._pausedUntil = Date.now() + 2 * RETRY_INTERVAL_MS;
     }
   }
 
@@ -169,7 +169,7 @@ export class DashboardHost {
   }
 
   private _forget(): void {
-    [this._failed, this._asked, this._pausedUntil] = [0, 0, 0];
+    [this._failed, this._attempts, this._pausedUntil] = [0, 0, 0];
     this._refusedBy = null;
     this.why = '';
   }
@@ -178,7 +178,7 @@ export class DashboardHost {
     this._follower?.tell(this, this._host.isVisible && !document.hidden);
   }
 
-  private readonly _look: () => void;
+  private readonly _onVisibility: () => void;
   private _handle: string | null = null;
   private _window = 600;
   private _site: ISite | null = null;
@@ -187,7 +187,7 @@ export class DashboardHost {
   private _follower: Follower | null = null;
   private _refusedBy: Kernel.IKernelConnection | null = null;
   private _attempt = 0;
-  private _asked = 0;
+  private _attempts = 0;
   private _failed = 0;
   private _pausedUntil = 0;
   private _busy = false;

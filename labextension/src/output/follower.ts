@@ -1,18 +1,18 @@
-/** Tells the kernel whether anybody sees a feed, and what is missing of it. */
+/** Reports to the kernel whether a feed is visible and which samples are missing. */
 
 import type { IOperations } from '../protocol';
 import { IFeed } from '../widgets/feeds';
 
 /** Milliseconds: a glance at another tab is not worth two messages. */
-const HIDDEN_FOR = 4000;
-const ASK_AGAIN = 2000;
+const HIDDEN_TIMEOUT_MS = 4000;
+const RETRY_INTERVAL_MS = 2000;
 
 /** The part of `Client` that is needed here. */
 export interface IAsk {
   request(op: 'follow', payload: IOperations['follow']['payload']): Promise<IOperations['follow']['reply']>;
 }
 
-/** Somebody who shows the feed. */
+/** A viewer of the feed. */
 export interface IFollowing {
   lost(): void;
 }
@@ -26,12 +26,12 @@ export class Follower {
     _feed.onView = view => {
       this._view = view;
       // Other series come, and what they were before has to be asked for at once.
-      this._asked = 0;
+      this._requests = 0;
       this._send(this._anybody);
     };
     _feed.onLost(() => {
       clearTimeout(this._timer);
-      this._gone = true;
+      this._removed = true;
     });
   }
 
@@ -59,35 +59,35 @@ export class Follower {
   private _update(): void {
     clearTimeout(this._timer);
     this._timer = undefined;
-    if (this._anybody === this._told || this._gone) {
+    if (this._anybody === this._notified || this._removed) {
       return;
     }
     if (this._anybody) {
       this._send(true);
     } else {
-      this._timer = setTimeout(() => this._send(false), HIDDEN_FOR);
+      this._timer = setTimeout(() => this._send(false), HIDDEN_TIMEOUT_MS);
     }
   }
 
   /** Ticks are missing: the answer comes on the feed. */
   private _gap(): void {
     const now = Date.now();
-    if (this._told && now - this._asked > ASK_AGAIN) {
-      this._asked = now;
+    if (this._notified && now - this._requests > RETRY_INTERVAL_MS) {
+      this._requests = now;
       this._send(true);
     }
   }
 
   private _send(shown: boolean): void {
-    if (this._gone) {
+    if (this._removed) {
       return;
     }
-    this._told = shown;
+    this._notified = shown;
     const payload = { feed: this._feed.feedId, shown, seen: shown ? this._feed.seen : [], view: this._view };
     this._client.request('follow', payload).then(
       ({ known }) => {
         if (!known) {
-          this._gone = true;
+          this._removed = true;
           [...this._shown.keys()].forEach(who => who.lost());
         }
       },
@@ -102,9 +102,9 @@ export class Follower {
   /** chosen charts of the GPUs; empty for those that the kernel has made */
   private _view = '';
   /** A feed begins by sending. */
-  private _told = true;
-  private _asked = 0;
-  private _gone = false;
+  private _notified = true;
+  private _requests = 0;
+  private _removed = false;
 }
 
 const followers = new WeakMap<IFeed, Follower>();

@@ -5,7 +5,7 @@ import { bytes, plain } from '../format';
 import { ILogTail } from '../protocol';
 
 /** Characters kept on the page, whatever a record holds. */
-const CAP = 64 * 1024;
+const MAX_CHARS = 64 * 1024;
 
 export class LogView {
   constructor(private readonly _trans: TranslationBundle) {
@@ -27,7 +27,7 @@ export class LogView {
   readonly node: HTMLElement;
 
   update(log: ILogTail): void {
-    const text = plain(log.tail).slice(-CAP);
+    const text = plain(log.tail).slice(-MAX_CHARS);
     this.node.hidden = !text && !log.path;
     this._titles(log);
     if (text === this._text.data) {

@@ -35,7 +35,7 @@ export function asShown<T>(old: { view?: string; window?: number }, fresh: T): T
  * Put a fresh bundle into every unfinished output of this run in cells that are trusted.
  *
  * An output that somebody else wrote may name any run: what our kernel knows of it must not get into their file.
- * The notebook becomes dirty and is left to autosave: a save of ours could meet the user's own.
+ * The notebook becomes dirty and is left to autosave: saving it here could conflict with a save by the user.
  *
  * @param sizes metadata by MIME type
  * @returns how many outputs were written

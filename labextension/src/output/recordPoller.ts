@@ -38,7 +38,7 @@ export class RecordPoller {
   received = 0;
   /** One line about a request that failed, or empty. */
   failure = '';
-  /** A person has cancelRequested Cancel. */
+  /** The user has clicked Cancel. */
   cancelRequested = false;
   /** What is kept has a picture for readers without us. */
   hasPicture = false;
@@ -213,7 +213,7 @@ function changed(old: IRunRecord, fresh: IRunRecord): boolean {
 
 export type Source = 'live' | 'saved' | KernelKind | 'unknown-run';
 
-/** Empty for a record that is live; `untrusted`: the kernel may not be asked. */
+/** Empty for a live record; `untrusted`: requests to the kernel are not allowed. */
 export function notice(trans: TranslationBundle, record: IRunRecord, source: Source, untrusted = false): string {
   const age = ago(Date.now() / 1000 - record.seen_at);
   if (source === 'live' && !untrusted) {

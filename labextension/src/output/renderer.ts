@@ -127,7 +127,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     return isWhole(handle) && (this._trusted || this._allowedHandle === handle);
   }
 
-  /** A person wants the kernel to be asked about this run. */
+  /** The user requested the state of this run from the kernel. */
   private _load(): void {
     if (this._record) {
       this._allowedHandle = this._record.handle;
@@ -184,10 +184,10 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     }
   }
 
-  /** A run that waits has nothing to show, and may wait for hours: nobody is asked for its charts. */
+  /** A queued run has no data and may stay queued for hours: do not request its charts. */
   private _want(record: IRunRecord): void {
-    const wanted = this._live && this._mayPoll && !WAITING.has(record.state);
-    this._dashboard.want(wanted ? record.handle : null, record.window);
+    const isLive = this._live && this._mayPoll && !WAITING.has(record.state);
+    this._dashboard.want(isLive ? record.handle : null, record.window);
   }
 
   private get _cancelable(): boolean {
@@ -225,16 +225,16 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     const { source, received, failure, cancelRequested } = this._poller;
     const kernel = this._host.kernel;
     const live = source === 'live';
-    const over = this._finished || TERMINAL.has(record.state);
+    const hasEnded = this._finished || TERMINAL.has(record.state);
     const why = this._dashboard.why;
-    const startable = over && record.reason !== 'launch' && available() && kernel !== null && isWhole(record.handle);
+    const startable = hasEnded && record.reason !== 'launch' && available() && kernel !== null && isWhole(record.handle);
     const untrusted = !this._mayPoll && kernel !== null;
     this._view.update(record, {
       since: live && record.reachable ? Math.max(0, Date.now() - received) / 1000 : 0,
       cancellable: this._cancelable && kernel !== null && !(record.kind === 'monitor' && source === 'unknown-run'),
       cancelClicked: cancelRequested,
       notice: this._finished ? '' : notice(this._trans, record, source, untrusted),
-      failure: failure || (over && (this._dashboardOpened || record.view === 'dashboard') ? why : ''),
+      failure: failure || (hasEnded && (this._dashboardOpened || record.view === 'dashboard') ? why : ''),
       interactive: startable && (!this._live || why !== ''),
       loadable: untrusted && isWhole(record.handle) && !this._finished
     });
@@ -247,15 +247,15 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   private readonly _poller: RecordPoller;
   private readonly _seen: IntersectionObserver;
   private _record: IRunRecord | null = null;
-  /** JupyterLab trusts the cell: it was run here, or a person has said so */
+  /** JupyterLab trusts the cell: it ran here, or the user marked it as trusted */
   private _trusted = false;
-  /** handle of the run about which a person wants the kernel to be asked */
+  /** handle of the run whose state the user requested */
   private _allowedHandle = '';
   private _confirming = false;
   private _onScreen = false;
-  /** live charts are wanted: the run was going on when it was first seen, or a person asked for them */
+  /** live charts are enabled: the run was active when first shown, or the user requested them */
   private _live = false;
-  /** a person asked for live charts */
+  /** the user requested live charts */
   private _dashboardOpened = false;
   private _timer: ReturnType<typeof setInterval> | undefined;
 }

@@ -1,14 +1,14 @@
-/** The loud part: a run that does not use its GPUs; and the quiet one: what an ended run made of them. */
+/** Idle-GPU banner and end-of-run GPU summary. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, duration, number, percent } from '../format';
-import { count, list, object, text } from '../loose';
+import { count, list, object, text } from '../untyped';
 import { IRunRecord } from '../protocol';
 import { gpuName } from '../record';
 import { Column, gpuLabel, table } from './charts';
 
 /** GPUs that are listed one by one. */
-const LISTED = 16;
+const MAX_LISTED = 16;
 const MIB = 1024 * 1024;
 
 function element(tag: string, name: string, content = ''): HTMLElement {
@@ -81,8 +81,8 @@ export class SummaryView {
     if (gpus.length) {
       parts.push(this._table(gpus, record));
     }
-    if (gpus.length > LISTED) {
-      parts.push(element('div', 'gpuSource', this._trans.__('and %1 more', gpus.length - LISTED)));
+    if (gpus.length > MAX_LISTED) {
+      parts.push(element('div', 'gpuSource', this._trans.__('and %1 more', gpus.length - MAX_LISTED)));
     }
     if (hint) {
       parts.push(element('div', 'hint', hint));
@@ -154,7 +154,7 @@ export class SummaryView {
     if (gpus.some(gpu => errors(gpu))) {
       columns.push([trans.__('errors'), errors]);
     }
-    return table(columns, gpus.slice(0, LISTED));
+    return table(columns, gpus.slice(0, MAX_LISTED));
   }
 
   private _key = '';

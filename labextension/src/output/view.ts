@@ -2,7 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ChildrenTable } from '../children';
-import { drawDoors } from '../doors';
+import { drawLinks } from '../links';
 import { duration, json, plain } from '../format';
 import { IChildRun, IRunRecord, RECORD_SCHEMA } from '../protocol';
 import { ISpan, spans, TERMINAL } from '../record';
@@ -10,7 +10,7 @@ import { RunCharts } from './charts';
 import { LogView } from './log';
 import { SummaryView, VerdictView } from './verdict';
 
-/** What the view cannot know from the record. */
+/** State of the view that is not in the record. */
 export interface ISituation {
   /** seconds since the record was received from a live run; 0 when it is not live */
   since: number;
@@ -24,11 +24,11 @@ export interface ISituation {
   failure: string;
   /** live charts of this ended run can be had */
   interactive: boolean;
-  /** the kernel is asked about the run only when the person wants it */
+  /** query the kernel about the run only at the user's request */
   loadable: boolean;
 }
 
-/** What a person can ask for. */
+/** Actions of the user. */
 export interface IActions {
   cancel(): void;
   dashboard(): void;
@@ -135,9 +135,9 @@ export class RunView {
         : situation.notice
     );
     write(this._notes, record.notes.join('\n'));
-    drawDoors(this._doors, record.doors, this._trans);
+    drawLinks(this._doors, record.doors, this._trans);
     write(this._error, record.error ?? '');
-    // Somebody wished for this end.
+    // The user requested this end.
     this._error.classList.toggle('jp-mod-wished', record.state === 'canceled');
     write(this._failure, situation.failure);
     this._pairs(this._outputs, this._trans.__('Results'), record.outputs);
@@ -199,14 +199,14 @@ export class RunView {
 
   private _head(record: IRunRecord, situation: ISituation): void {
     const { state } = record;
-    const over = TERMINAL.has(state);
-    const requested = !over && (record.cancel_requested || situation.cancelClicked);
+    const hasEnded = TERMINAL.has(state);
+    const requested = !hasEnded && (record.cancel_requested || situation.cancelClicked);
     let text: string = state;
-    if (over && record.kind === 'monitor') {
+    if (hasEnded && record.kind === 'monitor') {
       text = this._trans.__('stopped');
-    } else if (over && state === 'failed' && record.reason && record.reason !== 'exit') {
+    } else if (hasEnded && state === 'failed' && record.reason && record.reason !== 'exit') {
       text = `${state} (${record.reason})`;
-    } else if (over && record.exit_code) {
+    } else if (hasEnded && record.exit_code) {
       text = this._trans.__('%1 (exit code %2)', state, record.exit_code);
     } else if (requested && record.kind !== 'monitor') {
       text = this._trans.__('%1, cancel requested', state);
@@ -221,7 +221,7 @@ export class RunView {
     const detail = record.detail || record.handle;
     this._state.title = detail;
     const monitor = record.kind === 'monitor';
-    this._cancel.hidden = over || record.done || !situation.cancellable;
+    this._cancel.hidden = hasEnded || record.done || !situation.cancellable;
     this._cancel.disabled = requested;
     const label = monitor
       ? this._trans.__('Stop')

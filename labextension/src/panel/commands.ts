@@ -4,7 +4,7 @@ import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputil
 import { copyIcon, LabIcon, refreshIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { confirmCancel, names, requestCancel } from '../cancel';
-import { addressOf } from '../doors';
+import { addressOf } from '../links';
 import { messageOf } from '../kernel/client';
 import { isLive } from '../kernel/rows';
 import type { IRunRow } from '../protocol';
@@ -39,7 +39,7 @@ interface IRunCommand {
   run(rows: readonly IRunRow[], same: (handle: string) => void, args: ReadonlyPartialJSONObject): Promise<void>;
 }
 
-/** Show what the kernel said. */
+/** Show the message of the kernel. */
 export function failed(title: string, error: unknown): void {
   const text = messageOf(error);
   Notification.error(text ? `${title}: ${text}` : title, { autoClose: 10000 });

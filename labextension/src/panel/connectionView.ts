@@ -47,11 +47,11 @@ export class StateView extends Widget {
     this._icon = element('div', 'jp-AmlState-icon');
     this._icon.setAttribute('aria-hidden', 'true');
     // Read out when it changes; the seconds are not.
-    const said = element('div', 'jp-AmlState-said', '', this._title, this._text);
-    said.setAttribute('role', 'status');
-    said.setAttribute('aria-live', 'polite');
+    const message = element('div', 'jp-AmlState-said', '', this._title, this._text);
+    message.setAttribute('role', 'status');
+    message.setAttribute('aria-live', 'polite');
     this._doing = element('div', 'jp-AmlState-doing');
-    this.node.append(this._icon, element('div', 'jp-AmlState-body', '', said, this._seen, this._doing));
+    this.node.append(this._icon, element('div', 'jp-AmlState-body', '', message, this._seen, this._doing));
     _model.connectionChanged.connect(this._draw, this);
     this._draw();
   }

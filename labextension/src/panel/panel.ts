@@ -1,4 +1,4 @@
-/** The side panel: who is followed, how it stands with that kernel, and the sections. */
+/** The side panel: the followed notebook, the connection state of its kernel, and the sections. */
 
 import { SessionContextDialogs } from '@jupyterlab/apputils';
 import type { IStateDB } from '@jupyterlab/statedb';

@@ -1,4 +1,4 @@
-/** Our live runs in JupyterLab's own panel of what is running. */
+/** Live runs in JupyterLab's panel of running sessions. */
 
 import type { IRunningSessionManagers, IRunningSessions } from '@jupyterlab/running';
 import { Signal } from '@lumino/signaling';

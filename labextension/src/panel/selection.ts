@@ -1,4 +1,4 @@
-/** What is selected in the panel: commands without arguments act on it. */
+/** Selection of the panel: commands without arguments act on it. */
 
 import { ISignal, Signal } from '@lumino/signaling';
 

@@ -1,4 +1,4 @@
-/** How many runs are going on and what the GPUs do, in the status bar. */
+/** Number of active runs and GPU use, in the status bar. */
 
 import type { IStatusBar } from '@jupyterlab/statusbar';
 import { ISignal, Signal } from '@lumino/signaling';

@@ -1,4 +1,4 @@
-/** What the parts of the panel know of each other: the model, the place they live in, their commands. */
+/** Interfaces shared by the parts of the panel: model, context and commands. */
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
@@ -9,14 +9,14 @@ import type { KernelKind } from '../kernel/client';
 import type { IGpus, IKindsReply, INotice, IOperations, IRunRow, ITargetRow, IWorkspaceRow } from '../protocol';
 
 /**
- * How it stands with the kernel that the panel follows.
+ * Connection state of the kernel that the panel follows.
  *
  * - `no-notebook`: no notebook is open.
  * - `no-kernel`: the notebook has none.
  * - `other-language`: the kernel is not Python.
  * - `starting`: it starts or restarts; nothing is known yet.
- * - `connecting`: we have asked and wait for the first answer.
- * - `not-loaded`: it answers and does not know us: the Connect button.
+ * - `connecting`: a probe was sent; no reply yet.
+ * - `not-loaded`: the kernel replies but has not loaded the extension: the Connect button.
  * - `loading`: Connect was pressed; it waits for the running cell where there is one.
  * - `missing`: the package is not installed in the kernel's environment.
  * - `other-version`: kernel and page speak different versions.
@@ -67,7 +67,7 @@ export interface IGpuFrame {
   readonly host: Float32Array;
 }
 
-/** A run has come to a point of which a person should be told. */
+/** A change of a run that deserves a notification. */
 export interface ITransition {
   readonly row: IRunRow;
   readonly what: 'ended' | 'attention';
@@ -112,18 +112,18 @@ export interface IPanelModel {
    * connection's state.
    */
   request<K extends keyof IOperations>(op: K, payload: IOperations[K]['payload'], ms?: number): Promise<IOperations[K]['reply']>;
-  /** What is at the other end; probes where that is not known. */
+  /** Result of the last probe of the kernel; probes it first if there is none. */
   kind(): Promise<KernelKind>;
-  /** The forms, asked once for each connection, and anew when workspaces have come or gone. */
+  /** The forms, requested once for each connection and again when the workspaces change. */
   kinds(): Promise<IKindsReply>;
   /** Load the extension in the kernel. */
   connect(): Promise<void>;
-  /** Ask the kernel anew, whatever is believed of it. */
+  /** Probe the kernel again, whatever its current state. */
   refresh(): void;
 
   /** The panel is seen or not: hidden, nothing is sent but the ends of runs. */
   setShown(shown: boolean): void;
-  /** Whose GPUs to stream: a handle, `target:<name>`, or none. `gpuWhy` says why none come. */
+  /** Source of the GPU stream: a handle, `target:<name>`, or none. `gpuWhy` is the reason for an empty stream. */
   watchGpus(source: string): void;
   readonly gpuSource: string;
   readonly gpuWhy: string;
@@ -133,7 +133,7 @@ export interface IPanelModel {
   details(handles: readonly string[]): void;
 }
 
-/** What every part is handed. */
+/** Context passed to every section. */
 export interface IPanelContext {
   readonly app: JupyterFrontEnd;
   readonly model: IPanelModel;
@@ -144,13 +144,13 @@ export interface IPanelContext {
 }
 
 export interface IPanelSettings {
-  /** Load the extension in every Python kernel without being asked. */
+  /** Load the extension automatically in every Python kernel. */
   readonly autoConnect: boolean;
   readonly notifyEnded: boolean;
   readonly notifyAttention: boolean;
   /** Sample the target in use while the GPUs section is seen. */
   readonly watchTarget: boolean;
-  /** Seconds between two looks at the GPUs of the target in use while the panel is hidden; 0: never. */
+  /** Refresh interval in seconds for the GPUs of the target in use while the panel is hidden; 0: never. */
   readonly statusBarSeconds: number;
   readonly changed: ISignal<IPanelSettings, void>;
 }

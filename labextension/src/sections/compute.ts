@@ -189,7 +189,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     }
   }
 
-  /** What targets have unless they are told otherwise: the details leave it out. */
+  /** Default values of targets, which the details omit. */
   private async _learnDefaults(): Promise<void> {
     const { model } = this._context;
     if (model.connection.state !== 'ready' || this._kernel === model.kernel) {
@@ -256,7 +256,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     }
   }
 
-  /** What came of an act: what was said, and what could have been typed. */
+  /** Result of an action: its message, and the equivalent command line. */
   private _show(_: TargetActions, outcome: IOutcome): void {
     notify(outcome, this.isVisible);
     if (outcome.request.verb === 'create' || outcome.request.verb === 'attach') {

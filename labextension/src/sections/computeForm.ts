@@ -208,9 +208,9 @@ export class NewTarget extends Widget {
 
   private _kinds: readonly ITargetKind[] = [];
   private _kind: ITargetKind | null = null;
-  /** From the press until all is said, a question included. */
+  /** True from the click until the reply, including a confirmation. */
   private _creating = false;
-  /** Names of the workspaces when the kinds were asked for. */
+  /** Workspace names at the time that the kinds were requested. */
   private _workspaces = '';
   private readonly _unconnected = element('div', 'jp-AmlNew-unconnected');
   private readonly _workspaceWanted = new Signal<this, void>(this);

@@ -43,7 +43,7 @@ export function allow(button: HTMLButtonElement, disabledReason: string): void {
   }
 }
 
-/** Set a text only when it differs, so that nothing is announced or selected anew. */
+/** Set a text only when it differs, so that screen readers do not repeat it and a selection survives. */
 export function say(node: HTMLElement, text: string): void {
   if (node.textContent !== text) {
     node.textContent = text;
@@ -73,8 +73,8 @@ interface IReach {
  * It stays where it is unless that button cannot be pressed any more.
  */
 export function stopOf(buttons: readonly { readonly usable: boolean; readonly stop: boolean }[]): number {
-  const kept = buttons.findIndex(button => button.usable && button.stop);
-  return kept >= 0 ? kept : buttons.findIndex(button => button.usable);
+  const current = buttons.findIndex(button => button.usable && button.stop);
+  return current >= 0 ? current : buttons.findIndex(button => button.usable);
 }
 
 /**

@@ -13,7 +13,7 @@ interface IPart {
   readonly field: IField;
   readonly control: IControl;
   readonly error: HTMLElement;
-  /** A person has been there, so that what is missing may be said. */
+  /** The user has visited the field, so a missing value may be reported. */
   touched: boolean;
 }
 
@@ -227,8 +227,8 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
       node.append(head);
     } else {
       // `NAME` says nothing beside the label `Name`, and an empty list shows what goes into it.
-      const told = field.kind === 'list' || field.metavar.toLowerCase() === labelOf(field).toLowerCase();
-      if (field.metavar && !told && field.kind !== 'target' && field.kind !== 'choice') {
+      const isObvious = field.kind === 'list' || field.metavar.toLowerCase() === labelOf(field).toLowerCase();
+      if (field.metavar && !isObvious && field.kind !== 'target' && field.kind !== 'choice') {
         head.append(element('span', 'jp-AmlForm-unit', field.metavar));
       }
       node.append(head, control.node);

@@ -8,17 +8,17 @@ import { sectionLayoutOf } from '../panel/accordionLayout';
 import type { IGpuFrame, IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';
 import { element, say } from './dom';
-import { GpuBoard } from './gpu_board';
-import { GpuSelect } from './gpu_select';
-import { choiceOf, GpuChoice, IN_USE, options, targetOf } from './gpu_source';
-import { GpuStore } from './gpu_store';
+import { GpuBoard } from './gpuBoard';
+import { GpuSelect } from './gpuSelect';
+import { choiceOf, GpuChoice, IN_USE, options, targetOf } from './gpuSource';
+import { GpuStore } from './gpuStore';
 
 /** Milliseconds: a glance at another section is not worth two messages. */
-const HIDDEN_FOR = 2000;
-const TICK = 1000;
+const HIDDEN_TIMEOUT_MS = 2000;
+const TICK_INTERVAL_MS = 1000;
 
-/** Seconds without a sample until that is said. */
-const STALE = 6;
+/** Seconds without a sample before the section reports it. */
+const STALE_TIMEOUT_S = 6;
 
 export class GpusSection extends PanelWithToolbar {
   constructor(context: IPanelContext) {
@@ -45,8 +45,8 @@ export class GpusSection extends PanelWithToolbar {
     this._select = new GpuSelect(trans, chosen => this._choice.choose(chosen));
     this._state = document.createElement('div');
     this._state.className = 'jp-AmlGpus-state';
-    this._said.setAttribute('role', 'status');
-    this._state.append(this._said, this._age);
+    this._message.setAttribute('role', 'status');
+    this._state.append(this._message, this._age);
     this._ask = document.createElement('button');
     this._ask.type = 'button';
     this._ask.className = 'jp-AmlGpus-ask jp-mod-styled jp-mod-minimal';
@@ -56,7 +56,7 @@ export class GpusSection extends PanelWithToolbar {
       // The button is gone, and would take the focus with it.
       this._select.focus();
     });
-    // Colours are those of the body.
+    // Colors are those of the body.
     this._board = new GpuBoard(trans, this._store, body.node, () => this._seen, () => this._says());
     body.node.append(this._select.node, this._state, this._ask, this._board.node);
     this.addWidget(body);
@@ -122,7 +122,7 @@ export class GpusSection extends PanelWithToolbar {
     return this._choice.watches(this._context.settings.watchTarget);
   }
 
-  /** Expand this section: somebody asked for it. */
+  /** Expand this section at the user's request. */
   private _reveal(): void {
     sectionLayoutOf(this.parent)?.reveal(this);
     this._select.focus();
@@ -134,12 +134,12 @@ export class GpusSection extends PanelWithToolbar {
     clearInterval(this._timer);
     this._timer = undefined;
     if (this._seen) {
-      this._timer = setInterval(() => this._says(), TICK);
+      this._timer = setInterval(() => this._says(), TICK_INTERVAL_MS);
       this._update();
       this._board.dirty();
     } else {
       // The kernel shall not go on reading GPUs for nobody.
-      this._hiding = setTimeout(() => this._watch(), HIDDEN_FOR);
+      this._hiding = setTimeout(() => this._watch(), HIDDEN_TIMEOUT_MS);
     }
   }
 
@@ -215,11 +215,11 @@ export class GpusSection extends PanelWithToolbar {
     let age = '';
     if (store.length && store.ended) {
       lines.push(trans.__('Finished. Showing the last minutes.'));
-    } else if (store.length && silent > Math.max(STALE, 3 * store.period)) {
+    } else if (store.length && silent > Math.max(STALE_TIMEOUT_S, 3 * store.period)) {
       age = trans.__('Last sample %1 ago.', ago(silent));
     }
     const text = lines.filter(Boolean).join(' ');
-    say(this._said, text);
+    say(this._message, text);
     // It changes every second: seen, not read out.
     say(this._age, text && age ? ` ${age}` : age);
     this._state.hidden = !text && !age;
@@ -232,7 +232,7 @@ export class GpusSection extends PanelWithToolbar {
   private readonly _store = new GpuStore();
   private readonly _select: GpuSelect;
   private readonly _state: HTMLElement;
-  private readonly _said = element('span');
+  private readonly _message = element('span');
   private readonly _age = element('span');
   private readonly _ask: HTMLButtonElement;
   private readonly _board: GpuBoard;

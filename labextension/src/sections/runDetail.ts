@@ -3,7 +3,7 @@
 import { copyIcon, LabIcon } from '@jupyterlab/ui-components';
 import { Widget } from '@lumino/widgets';
 import { ChildrenTable } from '../children';
-import { drawDoors } from '../doors';
+import { drawLinks } from '../links';
 import { bytes } from '../format';
 import { isLive } from '../kernel/rows';
 import { compareIcon, gpuIcon, linkIcon, runsIcon } from '../panel/icons';
@@ -69,7 +69,7 @@ export class RunDetail extends Widget {
       const one = rows.length === 1 ? rows[0] : null;
       say(this._title, one ? one.name : trans._n('%1 run', '%1 runs', rows.length));
       this._title.title = one ? one.handle : rows.map(row => row.handle).join('\n');
-      drawDoors(this._doors, one?.doors, trans);
+      drawLinks(this._doors, one?.doors, trans);
       // A kernel with an older package does not tell.
       this._children.update(one?.children, one?.children_hidden ?? 0);
       this._drawFacts(one);

@@ -65,12 +65,12 @@ export function when(row: IRunRow, now: number, trans: TranslationBundle): strin
 /** A sentence about the run without its name and the magic that shows its log: both stand beside it. */
 export function bare(row: IRunRow, sentence: string): string {
   const named = `${row.handle} failed: `;
-  const told = ` See: %aml_runs logs ${row.handle}`;
+  const hint = ` See: %aml_runs logs ${row.handle}`;
   const rest = sentence.startsWith(named) ? sentence.slice(named.length) : sentence;
-  return rest.endsWith(told) ? rest.slice(0, -told.length) : rest;
+  return rest.endsWith(hint) ? rest.slice(0, -hint.length) : rest;
 }
 
-/** What is the matter, if anything. */
+/** Problem of the run, or an empty string. */
 export function attention(row: IRunRow): string {
   return bare(row, row.attention);
 }
@@ -79,7 +79,7 @@ export function metric(row: IRunRow): string {
   return row.metric ? `${row.metric} ${number(row.value)}` : '';
 }
 
-/** The row in one sentence, for those who hear it. */
+/** The row in one sentence, for screen readers. */
 export function spoken(row: IRunRow, now: number, trans: TranslationBundle): string {
   return [row.name, progress(row, now, trans), trans.__('on %1', row.target), metric(row), attention(row)]
     .filter(Boolean)
@@ -127,14 +127,14 @@ function textOf(row: IRunRow): string {
 
 /** Every word must be found; `lr=0.1` finds a parameter. */
 export function filterRuns(rows: readonly IRunRow[], words: string, state: StateFilter): readonly IRunRow[] {
-  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
-  if (wanted.length === 0 && state === 'all') {
+  const terms = words.toLowerCase().split(/\s+/).filter(Boolean);
+  if (terms.length === 0 && state === 'all') {
     return rows;
   }
   return rows.filter(
     row =>
       (state === 'all' || (state === 'live' ? isLive(row) : FAILED.has(row.state) || row.attention !== '')) &&
-      wanted.every(part => textOf(row).includes(part))
+      terms.every(part => textOf(row).includes(part))
   );
 }
 

@@ -13,7 +13,7 @@ import { element, say } from './dom';
 import { attention, progressParts, select, sparkPoints, spoken, stateWord, when, windowOf } from './runText';
 
 const SECOND_MS = 1000;
-/** Rows that stay in view whatever is said of the selected one. */
+/** Rows that stay in view beside the details of the selected one. */
 const MIN_VISIBLE_ROWS = 3;
 
 /** What a person does with a row, beyond choosing it. */
@@ -107,15 +107,15 @@ export class RunsList extends Widget {
       this._rows.style.height = height;
       this.node.style.minHeight = `${Math.min(MIN_VISIBLE_ROWS, count) * ROW_HEIGHT}px`;
     }
-    const wanted = new Map(this._all.slice(from, to).map((row, k) => [row.handle, from + k]));
+    const visible = new Map(this._all.slice(from, to).map((row, k) => [row.handle, from + k]));
     const free: RowView[] = [];
     for (const [handle, view] of this._views) {
-      if (!wanted.has(handle)) {
+      if (!visible.has(handle)) {
         this._views.delete(handle);
         free.push(view);
       }
     }
-    for (const [handle, index] of wanted) {
+    for (const [handle, index] of visible) {
       let view = this._views.get(handle);
       if (!view) {
         view = free.pop() ?? new RowView(this._trans);
@@ -185,7 +185,7 @@ export class RunsList extends Widget {
     this._mark();
   }
 
-  /** The run whose row this node of ours is in. */
+  /** The run whose row contains this node. */
   private _handleAt(node: EventTarget | null): string | null {
     const row = node instanceof Element && this._rows.contains(node) ? node.closest<HTMLElement>('.jp-AmlRuns-row') : null;
     return row?.dataset.handle ?? null;

@@ -102,7 +102,7 @@ export class SubmitSection extends PanelWithToolbar {
     this._connected();
   }
 
-  /** See the whole form where that can be; once what was asked for is drawn. */
+  /** Scroll the whole form into view if it fits, after the requested fields are drawn. */
   private _makeRoom(): void {
     requestAnimationFrame(() => void (this.isDisposed || sectionLayoutOf(this.parent)?.requestSpace(this, 0.65)));
   }
@@ -119,7 +119,7 @@ export class SubmitSection extends PanelWithToolbar {
 
   // ---- following the notebook
 
-  /** The kernel is busy for a moment with each of our questions: that alone asks nothing anew. */
+  /** Each request makes the kernel busy for a moment: that alone must not trigger another request. */
   private _connectionChanged(): void {
     const { connection, notebook } = this._context.model;
     if (connection.state !== this._state || notebook !== this._notebook) {
@@ -150,7 +150,7 @@ export class SubmitSection extends PanelWithToolbar {
     }
   }
 
-  /** The fields are asked for once for each connection; the model remembers them. */
+  /** The fields are requested once for each connection; the model caches them. */
   private async _loadFields(): Promise<void> {
     try {
       const first = this._form.empty;
@@ -258,7 +258,7 @@ export class SubmitSection extends PanelWithToolbar {
     }
   }
 
-  /** Write the line, and run its cell if wanted; the line is made anew first, from what is there now. */
+  /** Write the line, rebuilt from the current values, and optionally run its cell. */
   private async _finish(run: boolean): Promise<void> {
     const { notebook } = this._context.model;
     this._follower.cancel();
@@ -313,7 +313,7 @@ class SubmitForm extends FieldForm {
     });
   }
 
-  /** The kernel has not been asked for the fields yet. */
+  /** The fields have not been requested yet. */
   get empty(): boolean {
     return this.fields.length === 0;
   }
@@ -388,7 +388,7 @@ class SubmitForm extends FieldForm {
   private _filled = false;
   /** What a person has typed for cells without a line. */
   private _draft: Values = {};
-  /** What the form said when the kernel was asked what a line says; `null`: it has answered. */
+  /** Form values when the request to parse a line was sent; `null`: it has replied. */
   private _valuesBefore: Values | null = null;
 }
 

@@ -124,10 +124,10 @@ export function relative(notebook: string, file: string): string | null {
   }
   const parts = (path: string) => path.split('/').filter(part => part !== '' && part !== '.');
   const here = parts(folderOf(notebook));
-  const there = parts(drive(file)[1]);
+  const target = parts(drive(file)[1]);
   let common = 0;
-  while (common < here.length && common < there.length - 1 && here[common] === there[common]) {
+  while (common < here.length && common < target.length - 1 && here[common] === target[common]) {
     common += 1;
   }
-  return [...here.slice(common).map(() => '..'), ...there.slice(common)].join('/');
+  return [...here.slice(common).map(() => '..'), ...target.slice(common)].join('/');
 }

@@ -21,7 +21,7 @@ export interface ITargetRequest {
 /** The outcome of an action. */
 export interface IOutcome {
   readonly request: ITargetRequest;
-  /** `false`: refused, or a person has said no. */
+  /** `false`: refused by the kernel, or declined by the user. */
   readonly done: boolean;
   /** What the magic would print, or one sentence why not; may be empty. */
   readonly text: string;
@@ -133,8 +133,8 @@ export class TargetActions {
         }
         reply = await this._send(request, false, true);
       }
-      const { accepted, errors, said, line } = reply;
-      const text = accepted ? said : Object.values(errors).join('\n');
+      const { accepted, errors, said: message, line } = reply;
+      const text = accepted ? message : Object.values(errors).join('\n');
       return { request, done: accepted, text, line: accepted ? line : '', errors };
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
@@ -237,7 +237,7 @@ export class Checker<T> {
   private readonly _failed = new Signal<this, string>(this);
 }
 
-/** Tell a person who does not see the section what came of an act. */
+/** Notify the user of the result of an action when the section is hidden. */
 export function notify(outcome: IOutcome, seen: boolean): void {
   if (!seen && outcome.text) {
     Notification.emit(outcome.text, outcome.done ? 'success' : 'error', { autoClose: outcome.done ? 5000 : false });

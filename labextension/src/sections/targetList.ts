@@ -334,14 +334,14 @@ class TargetView {
 
   /** Buttons stay the same elements, so that one keeps the focus while the row changes. */
   private _drawActs(acts: readonly ITargetAction[]): void {
-    const wanted = acts.filter(act => act.verb !== 'dismiss');
+    const available = acts.filter(act => act.verb !== 'dismiss');
     for (const [verb, old] of this._buttons) {
-      if (!wanted.some(act => act.verb === verb)) {
+      if (!available.some(act => act.verb === verb)) {
         old.remove();
         this._buttons.delete(verb);
       }
     }
-    for (const act of wanted) {
+    for (const act of available) {
       let created = this._buttons.get(act.verb);
       if (!created) {
         const label = verbText(act.verb, this._host.trans) + (act.fields.length ? '…' : '');
@@ -357,7 +357,7 @@ class TargetView {
       allow(created, this._whyNot || act.why_not);
     }
     // In their order; one that is in its place keeps the focus.
-    wanted.forEach(({ verb }, at) => {
+    available.forEach(({ verb }, at) => {
       const created = this._buttons.get(verb);
       if (created && this._actions.children[at] !== created) {
         this._actions.insertBefore(created, this._actions.children[at] ?? null);

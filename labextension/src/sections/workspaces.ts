@@ -16,7 +16,7 @@ import { workspaceFacts, workspaceTitle } from './targetText';
 /** What a row asks for. */
 export interface IWorkspaceHost {
   readonly trans: TranslationBundle;
-  /** Sign in again, look for computes anew, and make it the current one. */
+  /** Sign in again, list its computes again, and make it the current workspace. */
   connect(name: string): void;
   disconnect(name: string): void;
 }
@@ -76,11 +76,11 @@ class WorkspaceView {
     this._link.title = trans.__('Open %1 in Azure ML studio', name);
     this._link.setAttribute('aria-label', this._link.title);
     linkIcon.element({ container: this._link });
-    this._again = act('again', againIcon, trans.__('Connect %1 again: sign in, refresh its computes, make it the current workspace', name), () =>
+    this._reconnect = act('again', againIcon, trans.__('Connect %1 again: sign in, refresh its computes, make it the current workspace', name), () =>
       host.connect(name)
     );
     this._off = act('disconnect', closeIcon, trans.__('Disconnect %1…', name), () => host.disconnect(name));
-    const acts = element('span', 'jp-AmlWorkspace-acts', '', this._link, this._again.node, this._off.node);
+    const acts = element('span', 'jp-AmlWorkspace-acts', '', this._link, this._reconnect.node, this._off.node);
     this.node.append(element('div', 'jp-AmlTarget-head', '', icon, this._name, this._badge, acts), this._facts);
   }
 
@@ -98,7 +98,7 @@ class WorkspaceView {
     if (linked) {
       this._link.href = row.studio_url;
     }
-    this._again.allow(disabledReason);
+    this._reconnect.allow(disabledReason);
     this._off.allow(disabledReason);
   }
 
@@ -107,7 +107,7 @@ class WorkspaceView {
   private readonly _badge = element('span', 'jp-AmlTarget-badge');
   private readonly _facts = element('div', 'jp-AmlTarget-facts');
   private readonly _link = element('a', 'jp-AmlTarget-dismiss');
-  private readonly _again: IAct;
+  private readonly _reconnect: IAct;
   private readonly _off: IAct;
 }
 

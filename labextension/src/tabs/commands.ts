@@ -11,7 +11,7 @@ import { chartIcon, compareIcon, gpuIcon, logIcon, runsIcon } from '../panel/ico
 import { chosenRuns, selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import { RUN_MIME } from '../protocol';
-import { choiceOf, IN_USE, targetSource } from '../sections/gpu_source';
+import { choiceOf, IN_USE, targetSource } from '../sections/gpuSource';
 import { CompareTab } from './compare';
 import { DashboardTab } from './dashboard';
 import { LogTab } from './log';
@@ -279,7 +279,7 @@ async function showCell(
   cell?.ready.then(
     () => {
       cell.node.classList.remove('jp-AmlFlash');
-      // Begin anew where it flashes already.
+      // Restart a flash that is in progress.
       void cell.node.offsetWidth;
       cell.node.classList.add('jp-AmlFlash');
       setTimeout(() => cell.node.classList.remove('jp-AmlFlash'), FLASH_MS);

@@ -11,7 +11,7 @@ import { element } from '../sections/dom';
 import { compareRows, IRow, overlays } from './compareRows';
 import { quiet } from './tabText';
 
-/** Milliseconds between two looks at a run that goes on. */
+/** Poll interval of an active run, in milliseconds. */
 const POLL_INTERVAL_MS = 5000;
 
 export class CompareTab extends Widget {
@@ -81,7 +81,7 @@ export class CompareTab extends Widget {
     }
   }
 
-  /** What changes many times a second is asked for now and then. */
+  /** Throttle requests for runs that change many times a second. */
   private _later(): void {
     if (this._timer === undefined && this.isVisible) {
       const wait = Math.max(0, this._fetchedAt + POLL_INTERVAL_MS - Date.now());
@@ -239,8 +239,8 @@ export class CompareTab extends Widget {
         last: `${number(a.metrics[name].last)} | ${number(b.metrics[name].last)}`,
         x,
         series: [
-          { name: names[0], y: left, colour: 0 },
-          { name: names[1], y: right, colour: 1 }
+          { name: names[0], y: left, color: 0 },
+          { name: names[1], y: right, color: 1 }
         ],
         xKind: 'integer',
         yKind: 'number',

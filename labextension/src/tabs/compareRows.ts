@@ -1,8 +1,8 @@
-/** Two runs side by side: what is the same, what differs. Pure. */
+/** Rows of a comparison of two runs, with their differences. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, duration, json, number } from '../format';
-import { count, list, object, text } from '../loose';
+import { count, list, object, text } from '../untyped';
 import type { IMetricSeries, IRunRecord } from '../protocol';
 import { TERMINAL } from '../record';
 

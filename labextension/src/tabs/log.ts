@@ -15,7 +15,7 @@ import { quiet, runLine } from './tabText';
 const PART_BYTES = 128 * 1024;
 
 /** Milliseconds between questions about the last bytes of an ended run. */
-const LAST = [500, 1000, 2000, 4000, 8000];
+const TAIL_LINES = [500, 1000, 2000, 4000, 8000];
 
 export class LogTab extends Widget {
   constructor(
@@ -75,7 +75,7 @@ export class LogTab extends Widget {
     }
     this._look.dispose();
     clearInterval(this._timer);
-    clearTimeout(this._again);
+    clearTimeout(this._pollTimer);
     this._model.runsChanged.disconnect(this._changed, this);
     this._model.connectionChanged.disconnect(this._connection, this);
     super.dispose();
@@ -131,7 +131,7 @@ export class LogTab extends Widget {
       return;
     }
     this._reading = true;
-    clearTimeout(this._again);
+    clearTimeout(this._pollTimer);
     try {
       for (let more = true; more && !this.isDisposed && !this._detached; ) {
         const first = !this._began;
@@ -170,7 +170,7 @@ export class LogTab extends Widget {
       this._failure = error instanceof Refused ? error.message : '';
       if (!(error instanceof Refused) && !this.isDisposed) {
         // Of a run that has ended nothing else would make us ask.
-        this._again = setTimeout(() => void this._read(), LAST[2]);
+        this._pollTimer = setTimeout(() => void this._read(), TAIL_LINES[2]);
       }
     } finally {
       this._reading = false;
@@ -187,12 +187,12 @@ export class LogTab extends Widget {
   /** The last bytes of an ended run may come after the news of its end; of a child there is no other news. */
   private _askAgain(): void {
     if (this.child) {
-      this._again = this._ended ? undefined : setTimeout(() => void this._read(), LAST[2]);
+      this._pollTimer = this._ended ? undefined : setTimeout(() => void this._read(), TAIL_LINES[2]);
       return;
     }
     const row = this._model.run(this.handle);
-    if (row && TERMINAL.has(row.state) && !this._ended && this._last < LAST.length) {
-      this._again = setTimeout(() => void this._read(), LAST[this._last++]);
+    if (row && TERMINAL.has(row.state) && !this._ended && this._last < TAIL_LINES.length) {
+      this._pollTimer = setTimeout(() => void this._read(), TAIL_LINES[this._last++]);
     }
   }
 
@@ -274,21 +274,21 @@ export class LogTab extends Widget {
     if (this._restarts) {
       parts.push(trans.__('emptied by the job'));
     }
-    const said = parts.join(', ');
-    if (this._state.textContent !== said) {
-      this._state.textContent = said;
+    const text = parts.join(', ');
+    if (this._state.textContent !== text) {
+      this._state.textContent = text;
       this._state.title = this._path;
     }
     const empty = this._began && !this._lines.lines.length;
-    const why =
+    const reason =
       (this._ended ? '' : quiet(trans, model.connection, trans.__('the log'))) ||
       this._failure ||
       (empty ? (this._ended ? trans.__('The log is empty.') : trans.__('Nothing has been written yet.')) : '') ||
       (this._began ? '' : trans.__('Reading the log…'));
-    if (this._quiet.textContent !== why) {
-      this._quiet.textContent = why;
+    if (this._quiet.textContent !== reason) {
+      this._quiet.textContent = reason;
     }
-    this._quiet.hidden = !why;
+    this._quiet.hidden = !reason;
     this._earlier.hidden = !this._lines.start || !this._began;
     this._earlier.disabled = model.connection.state !== 'ready';
     this._copy.hidden = !this._path;
@@ -306,7 +306,7 @@ export class LogTab extends Widget {
   private readonly _look: { dispose(): void };
   private readonly _lines = new LogLines();
   private readonly _timer: ReturnType<typeof setInterval>;
-  private _again: ReturnType<typeof setTimeout> | undefined;
+  private _pollTimer: ReturnType<typeof setTimeout> | undefined;
   /** size of the log when the row was last heard of */
   private _bytes = 0;
   private _restarts = 0;
@@ -361,13 +361,13 @@ class LogPage {
 
   /** Show these lines; one with the same key is left as it is, with what is selected in it. */
   show(lines: readonly ILine[]): void {
-    const wanted = new Set(lines.map(line => line.key));
+    const keys = new Set(lines.map(line => line.key));
     const old = this._nodes;
     // What is read stays where it is while lines come and go before it.
-    const anchor = this._follows ? undefined : this._anchor(wanted);
+    const anchor = this._follows ? undefined : this._anchor(keys);
     const was = anchor?.offsetTop ?? 0;
     old.forEach((node, key) => {
-      if (!wanted.has(key)) {
+      if (!keys.has(key)) {
         node.remove();
       }
     });
@@ -398,11 +398,11 @@ class LogPage {
   }
 
   /** The first line in view that stays. */
-  private _anchor(wanted: ReadonlySet<number>): HTMLElement | undefined {
+  private _anchor(keys: ReadonlySet<number>): HTMLElement | undefined {
     const top = this.node.scrollTop + this.node.offsetTop;
     let result: HTMLElement | undefined;
     for (const [key, node] of this._nodes) {
-      if (wanted.has(key)) {
+      if (keys.has(key)) {
         result = node;
         if (node.offsetTop + node.offsetHeight > top) {
           return node;

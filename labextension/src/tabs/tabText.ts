@@ -9,16 +9,16 @@ import { TERMINAL } from '../record';
 
 /** `running, 3 min 05 s`, `failed (exit code 1), 12.3 s`. */
 export function runLine(trans: TranslationBundle, row: IRunRow, now: number): string {
-  const over = TERMINAL.has(row.state);
+  const hasEnded = TERMINAL.has(row.state);
   let state: string = row.state;
-  if (over && row.exit_code) {
+  if (hasEnded && row.exit_code) {
     state = trans.__('%1 (exit code %2)', row.state, row.exit_code);
-  } else if (over && row.state === 'failed' && row.reason && row.reason !== 'exit') {
+  } else if (hasEnded && row.state === 'failed' && row.reason && row.reason !== 'exit') {
     state = `${row.state} (${row.reason})`;
-  } else if (!over && row.cancel_requested) {
+  } else if (!hasEnded && row.cancel_requested) {
     state = trans.__('%1, cancel requested', row.state);
   }
-  const seconds = row.started === null ? null : (row.ended ?? (over ? row.started : now)) - row.started;
+  const seconds = row.started === null ? null : (row.ended ?? (hasEnded ? row.started : now)) - row.started;
   return seconds === null || seconds <= 0 ? state : `${state}, ${duration(seconds)}`;
 }
 

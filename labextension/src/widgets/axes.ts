@@ -1,4 +1,4 @@
-/** What the charts of a dashboard show: stretch of time or steps, limits and ticks of the axes, titles, controls. */
+/** Axes of a dashboard: visible range of time or steps, limits, ticks, titles and controls. */
 
 import type { WidgetModel } from '@jupyter-widgets/base';
 import { IPoints } from '../charts/series';
@@ -11,7 +11,7 @@ export type Span = [number, number];
 const EMPTY = 10;
 
 /** Shown at least (seconds). */
-const LEAST = 1;
+const MIN_SPAN_S = 1;
 
 export class ShownSpan {
   /** Seconds; 0 shows everything. */
@@ -35,7 +35,7 @@ export class ShownSpan {
     const oldest = Number.isFinite(start) ? start : newest;
     const from = this.window ? Math.max(oldest, newest - this.window) : oldest;
     // A run that has just begun has its first points at the left.
-    return newest - from < LEAST ? [from, from + LEAST] : [from, newest];
+    return newest - from < MIN_SPAN_S ? [from, from + MIN_SPAN_S] : [from, newest];
   }
 
   /** A zoom or a pan by the person. */
@@ -129,7 +129,7 @@ export class YRanges {
         }
         markAxis(axisOf(scale), axis.ticks, axis.labels);
       } else if (own && (scale.get('max') ?? null) === null) {
-        // Nothing has been told so far: bqplot cannot draw an axis without limits.
+        // No data so far: bqplot cannot draw an axis without limits.
         const min = scale.get('min') ?? 0;
         scale.set_state({ min, max: min + 1 });
       }

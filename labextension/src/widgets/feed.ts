@@ -78,7 +78,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     };
   }
 
-  // Backbone calls this from the constructor: class field initialisers would run after it and wipe it all.
+  // Backbone calls this from the constructor: class field initializers would run after it and wipe it all.
   initialize(attributes: any, options: any): void {
     super.initialize(attributes, options);
     this.layout = layoutOf(this.get('layout'));

@@ -1,4 +1,4 @@
-/** What the kernel sends on a feed, and what it means: messages to ticks, layout, points of the marks. Pure. */
+/** Decoder of feed messages: ticks, layout and points of the marks. */
 
 import { band, INodeSnapshot, IPoints, IRows, ITicks, lines, NodeHistory } from '../charts/series';
 import { duration } from '../format';
@@ -21,7 +21,7 @@ export interface IChanged {
 
 export type Frame = ITicks | ISnapshot | IMetrics | IChanged;
 
-type Loose = Record<string, any>;
+type Untyped = Record<string, any>;
 
 /** Own, aligned memory: a buffer is a view into the whole websocket message. */
 function own(bytes: Bytes): ArrayBuffer {
@@ -32,7 +32,7 @@ function own(bytes: Bytes): ArrayBuffer {
 
 const whole = (x: unknown): number => (typeof x === 'number' && Number.isInteger(x) && x >= 0 ? x : 0);
 
-function node(keys: Loose, x: Bytes, y: Bytes, buckets: Bytes): INodeSnapshot {
+function node(keys: Untyped, x: Bytes, y: Bytes, buckets: Bytes): INodeSnapshot {
   const count = whole(keys.b);
   const memory = own(buckets);
   return {
@@ -50,9 +50,9 @@ function node(keys: Loose, x: Bytes, y: Bytes, buckets: Bytes): INodeSnapshot {
 }
 
 /** A custom message of the feed's comm, or null for one that this version does not know. */
-export function decode(content: Loose, buffers: readonly Bytes[]): Frame | null {
+export function decode(content: Untyped, buffers: readonly Bytes[]): Frame | null {
   if (Array.isArray(content.snap)) {
-    const nodes = content.snap.map((keys: Loose, i: number) =>
+    const nodes = content.snap.map((keys: Untyped, i: number) =>
       node(keys, buffers[3 * i], buffers[3 * i + 1], buffers[3 * i + 2])
     );
     return { kind: 'snapshot', nodes };
@@ -77,11 +77,11 @@ export function decode(content: Loose, buffers: readonly Bytes[]): Frame | null 
 
 /** The synced trait `snapshot`: what the feed held when its model was opened. */
 export function fromState(state: unknown): ISnapshot | null {
-  const nodes = (state as Loose | null)?.nodes;
+  const nodes = (state as Untyped | null)?.nodes;
   if (!Array.isArray(nodes)) {
     return null;
   }
-  return { kind: 'snapshot', nodes: nodes.map((keys: Loose) => node(keys, keys.x, keys.y, keys.buckets)) };
+  return { kind: 'snapshot', nodes: nodes.map((keys: Untyped) => node(keys, keys.x, keys.y, keys.buckets)) };
 }
 
 export interface INode {
@@ -125,15 +125,15 @@ const numberOr = (x: unknown, fallback: number): number =>
 const text = (x: unknown): string => (typeof x === 'string' ? x : '');
 
 export function layoutOf(raw: unknown): ILayout {
-  const l = (raw ?? {}) as Loose;
+  const l = (raw ?? {}) as Untyped;
   const buckets = Math.max(2, numberOr(l.buckets, 1024));
   return {
-    nodes: list(l.nodes).map((n: Loose, i) => ({
+    nodes: list(l.nodes).map((n: Untyped, i) => ({
       node: numberOr(n?.node, i),
       host: text(n?.host),
       columns: list(n?.columns).map(String)
     })),
-    gpus: list(l.gpus).map((g: Loose) => {
+    gpus: list(l.gpus).map((g: Untyped) => {
       const index = numberOr(g?.index, 0);
       return { node: numberOr(g?.node, 0), index, name: text(g?.name), label: text(g?.label) || `GPU ${index}` };
     }),
@@ -148,7 +148,7 @@ export function layoutOf(raw: unknown): ILayout {
 }
 
 export function specOf(raw: unknown): MarkSpec {
-  const s = (raw ?? {}) as Loose;
+  const s = (raw ?? {}) as Untyped;
   if (s.kind === 'lines') {
     return { kind: 'lines', node: numberOr(s.node, 0), columns: list(s.columns).map(c => numberOr(c, 0)) };
   }
@@ -179,14 +179,14 @@ export function unitOf(layout: ILayout, column: string): string {
 /** Part of the shown time that a value without neighbors takes: a line through it alone has no length. */
 const DASH_SHARE = 0.008;
 
-const told = (value: number | undefined): boolean => value !== undefined && Number.isFinite(value);
+const isKnown = (value: number | undefined): boolean => value !== undefined && Number.isFinite(value);
 
-/** Values of a line that have neither a neighbour before nor one behind. */
+/** Values of a line that have neither a neighbor before nor one behind. */
 function lone(row: Float32Array, i: number): boolean {
-  return told(row[i]) && !told(row[i - 1]) && !told(row[i + 1]);
+  return isKnown(row[i]) && !isKnown(row[i - 1]) && !isKnown(row[i + 1]);
 }
 
-/** Whether there is a value without neighbours. */
+/** Whether there is a value without neighbors. */
 export function hasLone({ x, y }: IPoints): boolean {
   return y.some(row => x.some((_, i) => lone(row, i)));
 }
@@ -201,8 +201,8 @@ export function dashed({ x, y }: IPoints, span: number): IPoints {
   if (!at.length) {
     return { x, y };
   }
-  const wanted = new Set(at);
-  const order = Array.from(x.keys()).flatMap(i => (wanted.has(i) ? [i, -1 - i] : [i]));
+  const selected = new Set(at);
+  const order = Array.from(x.keys()).flatMap(i => (selected.has(i) ? [i, -1 - i] : [i]));
   const end = (i: number) => x[i] + Math.min(DASH_SHARE * span, i + 1 < x.length ? (x[i + 1] - x[i]) / 2 : Infinity);
   return {
     x: Float64Array.from(order, i => (i < 0 ? end(-1 - i) : x[i])),
@@ -218,7 +218,7 @@ export interface IMetricPoints {
 }
 
 /** Points kept of one metric; when there are more, pairs become their low and high. */
-const KEPT = 8192;
+const MAX_POINTS = 8192;
 
 interface IPoint {
   step: number;
@@ -236,7 +236,7 @@ class Metric {
       this._ordered = this._ordered && (!last || point.step >= last.step);
       this._points.push(point);
     }
-    while (this._points.length > KEPT) {
+    while (this._points.length > MAX_POINTS) {
       this._thin();
     }
   }
@@ -258,16 +258,16 @@ class Metric {
   /** Of every four points, the lowest and the highest stay. */
   private _thin(): void {
     const all = this._points;
-    const kept: IPoint[] = [];
+    const retained: IPoint[] = [];
     for (let i = 0; i < all.length; i += 4) {
       let [low, high] = [i, i];
       for (let j = i; j < Math.min(i + 4, all.length); j++) {
         low = all[j].value < all[low].value ? j : low;
         high = all[j].value > all[high].value ? j : high;
       }
-      kept.push(...(low === high ? [low] : [Math.min(low, high), Math.max(low, high)]).map(j => all[j]));
+      retained.push(...(low === high ? [low] : [Math.min(low, high), Math.max(low, high)]).map(j => all[j]));
     }
-    this._points = kept;
+    this._points = retained;
   }
 
   private _points: IPoint[] = [];
@@ -300,7 +300,7 @@ export class MetricStore {
 }
 
 /** Points of a line in one drawing. */
-const POINTS = 300;
+const MAX_DRAWN_POINTS = 300;
 
 /** What a feed has stored. */
 export interface IStored {
@@ -314,7 +314,7 @@ export interface IStored {
 export function pointsOf({ layout, nodes, metrics }: IStored, spec: MarkSpec, [t0, t1]: readonly [number, number]): IPoints | null {
   if (spec.kind === 'lines') {
     const i = layout.nodes.findIndex(node => node.node === spec.node);
-    return i < 0 ? null : lines({ rows: nodes[i].rows(t0), columns: spec.columns }, t0, t1, POINTS);
+    return i < 0 ? null : lines({ rows: nodes[i].rows(t0), columns: spec.columns }, t0, t1, MAX_DRAWN_POINTS);
   }
   if (spec.kind === 'band') {
     const parts = nodes
@@ -324,7 +324,7 @@ export function pointsOf({ layout, nodes, metrics }: IStored, spec: MarkSpec, [t
         tops: columnsOf(layout.nodes[i], spec.high)
       }))
       .filter(part => part.columns.length);
-    return parts.length ? band(parts, t0, t1, POINTS) : null;
+    return parts.length ? band(parts, t0, t1, MAX_DRAWN_POINTS) : null;
   }
   if (spec.kind === 'span') {
     const x = Float64Array.of(spec.start * 1000, spec.end * 1000);
@@ -332,12 +332,12 @@ export function pointsOf({ layout, nodes, metrics }: IStored, spec: MarkSpec, [t
   }
   if (spec.kind === 'metric') {
     const rows = metrics.rows(spec.name);
-    return rows && lines({ rows, columns: [0] }, t0, t1, POINTS, 1);
+    return rows && lines({ rows, columns: [0] }, t0, t1, MAX_DRAWN_POINTS, 1);
   }
   return null;
 }
 /** Seconds by which a clock may differ before the difference is taken for the clocks' and not for a delay. */
-const CLOCKS_AGREE = 5;
+const MAX_CLOCK_SKEW_S = 5;
 
 export class SampleAge {
   /**
@@ -361,7 +361,7 @@ export class SampleAge {
     }
     // The least delay is the difference of the clocks plus the way here.
     const least = Math.min(...this._delays);
-    const skew = least < 0 || least > CLOCKS_AGREE ? least : 0;
+    const skew = least < 0 || least > MAX_CLOCK_SKEW_S ? least : 0;
     return Math.max(0, now - this._taken - skew);
   }
 

@@ -16,8 +16,8 @@ import { plot, Zoom } from './zoom';
 const AGE = 500;
 
 /** The views of a box come after it: looks for them, and milliseconds between. */
-const ATTEMPTS = 50;
-const AGAIN = 100;
+const MAX_ATTEMPTS = 50;
+const RETRY_INTERVAL_MS = 100;
 
 export class FeedSite extends Panel implements ISite {
   /** Create the views of the charts, which takes a moment. */
@@ -97,7 +97,7 @@ export class FeedSite extends Panel implements ISite {
       return null;
     };
     const status = this.feed.get('status') as WidgetModel | null;
-    for (let attempt = 0; attempt < ATTEMPTS && !this.isDisposed; attempt++) {
+    for (let attempt = 0; attempt < MAX_ATTEMPTS && !this.isDisposed; attempt++) {
       // A box makes the views of its children on its own time.
       const models = this.feed.get('figures') as WidgetModel[];
       this._figures = await Promise.all(models.map(own));
@@ -106,7 +106,7 @@ export class FeedSite extends Panel implements ISite {
       if (this._figures.every(Boolean) && (statusNode || !status)) {
         break;
       }
-      await new Promise(resolve => setTimeout(resolve, AGAIN));
+      await new Promise(resolve => setTimeout(resolve, RETRY_INTERVAL_MS));
     }
     const figures = this._figures.filter((node): node is HTMLElement => node !== null);
     if (this._heat && figures.length) {
@@ -181,7 +181,7 @@ export class FeedSite extends Panel implements ISite {
 
 /** The moment under the pointer: a rule through all charts and every series' value at it. */
 /** At most so many lines in the reading; a chart has no more lines than that. */
-const MOST = 18;
+const MAX_VALUES = 18;
 
 export class Hover {
   /**
@@ -265,14 +265,14 @@ export class Hover {
     const specs = (this._feed.get('specs') as unknown[]).map(specOf);
     return marks
       .flatMap((mark, i) => (own.has(mark) && specs[i] ? this._ofMark(mark, specs[i], t) : []))
-      .slice(0, MOST);
+      .slice(0, MAX_VALUES);
   }
 
   private _ofMark(mark: any, spec: MarkSpec, t: number): IValue[] {
     const { layout, nodes } = this._feed;
     const labels = mark.get('labels') as string[];
-    const colours = mark.get('colors') as string[];
-    const colour = (row: number) => colours[row % Math.max(1, colours.length)] ?? 'currentColor';
+    const colors = mark.get('colors') as string[];
+    const colorOf = (row: number) => colors[row % Math.max(1, colors.length)] ?? 'currentColor';
     if (spec.kind === 'lines') {
       const i = layout.nodes.findIndex(node => node.node === spec.node);
       if (i < 0) {
@@ -289,30 +289,30 @@ export class Hover {
         const name = labels[row] || names[column];
         const unit = unitOf(layout, names[column] ?? '');
         if (at < 0) {
-          return { name, color: colour(row), text: this._value(NaN, unit) };
+          return { name, color: colorOf(row), text: this._value(NaN, unit) };
         }
         const [low, high] = [rows.low(column, at), rows.high(column, at)];
         const mean = this._value(rows.mean(column, at), unit);
         if (peak >= 0 && peak !== column) {
           const most = this._value(rows.high(peak, at), unit);
-          return { name, color: colour(row), text: this._trans.__('%1 (peak %2)', mean, most) };
+          return { name, color: colorOf(row), text: this._trans.__('%1 (peak %2)', mean, most) };
         }
         const range = [low, high].map(value => this._value(value, unit));
         const text = high > low ? this._trans.__('%1 (%2 to %3)', mean, ...range) : mean;
-        return { name, color: colour(row), text };
+        return { name, color: colorOf(row), text };
       });
     }
     if (spec.kind === 'band') {
-      return this._ofBand(spec.field, spec.high, t, colour(1));
+      return this._ofBand(spec.field, spec.high, t, colorOf(1));
     }
     const rows = spec.kind === 'metric' ? this._feed.metrics.rows(spec.name) : null;
     if (!rows || spec.kind !== 'metric' || !rows.length) {
       return [];
     }
-    return [{ name: labels[0] || spec.name, color: colour(0), text: number(rows.mean(0, nearest(rows, t))) }];
+    return [{ name: labels[0] || spec.name, color: colorOf(0), text: number(rows.mean(0, nearest(rows, t))) }];
   }
 
-  private _ofBand(field: string, top: string, t: number, colour: string): IValue[] {
+  private _ofBand(field: string, top: string, t: number, color: string): IValue[] {
     const { layout, nodes } = this._feed;
     const all = new Tally();
     nodes.forEach((node, i) => {
@@ -323,7 +323,7 @@ export class Hover {
       }
     });
     const unit = layout.units[field] ?? '';
-    const reading = (name: string, value: number) => ({ name, color: colour, text: this._value(value, unit) });
+    const reading = (name: string, value: number) => ({ name, color, text: this._value(value, unit) });
     return [
       reading(this._trans.__('highest'), all.count ? all.high : NaN),
       reading(this._trans.__('mean'), all.mean),

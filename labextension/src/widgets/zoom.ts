@@ -14,7 +14,7 @@ export interface IZoomed {
 }
 
 /** Part of what could be shown that is shown at least. */
-const LEAST = 1e-4;
+const MIN_FRACTION = 1e-4;
 
 /** A span moved and cut so that it lies within what there is. */
 export function within([from, to]: Span, [first, last]: Span): Span {
@@ -93,7 +93,7 @@ export class Zoom {
     const share = (event.clientX - area.left) / area.width;
     const delta = event.deltaY * (event.deltaMode === WheelEvent.DOM_DELTA_PIXEL ? 1 : 30);
     // A chart of two steps cannot be read; of time, a tick and the next one.
-    const least = Math.min(all[1] - all[0], Math.max(LEAST * (all[1] - all[0]), metric === null ? 1 : 2));
+    const least = Math.min(all[1] - all[0], Math.max(MIN_FRACTION * (all[1] - all[0]), metric === null ? 1 : 2));
     const span = zoomed(shown, all, share, delta, least);
     if (span[0] === shown[0] && span[1] === shown[1]) {
       return; // nothing more to show: the page scrolls

@@ -2,7 +2,7 @@
 
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { addressOf } from '../src/doors';
+import { addressOf } from '../src/links';
 
 const door = (url: string) => ({ kind: 'jupyterlab', title: 'JupyterLab', url, hint: '' });
 

@@ -1,8 +1,8 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { IGpuFrame } from '../src/panel/tokens';
-import { GpuChoice, IN_USE, options } from '../src/sections/gpu_source';
-import { CAPACITY, GpuStore } from '../src/sections/gpu_store';
+import { GpuChoice, IN_USE, options } from '../src/sections/gpuSource';
+import { CAPACITY, GpuStore } from '../src/sections/gpuStore';
 
 function frame(times: number[], util: number[][], more: Record<string, unknown> = {}): IGpuFrame {
   const head: any = {

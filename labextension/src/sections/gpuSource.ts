@@ -1,4 +1,4 @@
-/** Whose GPUs are shown: what there is to choose from, and what was chosen. Pure, but for the signal. */
+/** Source of the GPU section: the available runs and targets, and the selected one. */
 
 import { ISignal, Signal } from '@lumino/signaling';
 import type { IRunRow, ITargetRow } from '../protocol';
@@ -22,7 +22,7 @@ export const targetSource = (name: string): string => TARGET + name;
 /** Name of the target that a source means, or empty. */
 export const targetOf = (source: string): string => (source.startsWith(TARGET) ? source.slice(TARGET.length) : '');
 
-/** Names of runs, told apart by handles where two are alike. */
+/** Names of runs, with the handle where two names are equal. */
 function names(rows: readonly IRunRow[]): Map<string, string> {
   const seen = new Map<string, number>();
   rows.forEach(row => seen.set(row.name, (seen.get(row.name) ?? 0) + 1));
@@ -95,7 +95,7 @@ export class GpuChoice {
     return gone;
   }
 
-  /** What a person has said about this source. */
+  /** The user's choice for this source. */
   set on(on: boolean) {
     this._on = on;
     (this.changed as Signal<this, void>).emit();
@@ -106,7 +106,7 @@ export class GpuChoice {
     return this._on ?? (this._isTarget ? automatic : true);
   }
 
-  /** What the kernel is asked for. */
+  /** The source requested from the kernel. */
   source(current: string): string {
     return this._chosen === IN_USE ? (current ? targetSource(current) : '') : this._chosen;
   }

@@ -1,8 +1,8 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { IHeatSize, nodesOf, topsOf } from '../src/charts/heat';
-import { columnsOf, fieldChart, HeatCells, when } from '../src/sections/gpu_board';
-import { GpuStore } from '../src/sections/gpu_store';
+import { columnsOf, fieldChart, HeatCells, when } from '../src/sections/gpuBoard';
+import { GpuStore } from '../src/sections/gpuStore';
 
 const trans: any = {
   __: (text: string, ...values: unknown[]) => values.reduce((t: string, v, i) => t.replace(`%${i + 1}`, String(v)), text)

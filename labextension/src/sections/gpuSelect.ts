@@ -1,16 +1,16 @@
-/** The drop-down list of whose GPUs are shown. */
+/** Drop-down list of runs and targets for the GPU section. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { element } from './dom';
 import { caret } from './form';
-import type { IOption } from './gpu_source';
+import type { IOption } from './gpuSource';
 
 export class GpuSelect {
   constructor(
     private readonly _trans: TranslationBundle,
     choose: (chosen: string) => void
   ) {
-    this._select.setAttribute('aria-label', _trans.__('Whose GPUs'));
+    this._select.setAttribute('aria-label', _trans.__('Show resources of'));
     this._select.addEventListener('change', () => choose(this._select.value));
     this.node = element('div', 'jp-select-wrapper jp-AmlGpus-choose', '', this._select, caret());
   }

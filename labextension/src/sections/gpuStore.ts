@@ -35,7 +35,7 @@ function periodOf(frame: IGpuFrame): number {
  * tick's place says when it was.
  */
 export class GpuStore {
-  /** As it was asked for; empty before the first frame. */
+  /** As requested; empty before the first frame. */
   source = '';
   labels: readonly string[] = [];
   /** What each is called: `GPU 0 MIG 1`. */

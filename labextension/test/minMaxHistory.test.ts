@@ -1,6 +1,6 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { Pyramid } from '../src/charts/series';
+import { MinMaxHistory } from '../src/charts/series';
 
 /** A generator of its own: the same numbers in every run. */
 function random(seed: number): () => number {
@@ -28,20 +28,20 @@ for (const [ticks, buckets, seed] of [
     const rows = Array.from({ length: ticks }, () =>
       Float32Array.from({ length: columns }, (_, c) => (next() < 0.2 + 0.3 * c ? NaN : 100 * next() - 20))
     );
-    const pyramid = new Pyramid(columns, buckets);
-    rows.forEach((row, i) => pyramid.push(1000 + i, row));
-    const width = pyramid.width;
-    assert.equal(pyramid.length, Math.ceil(ticks / width));
-    assert.equal(pyramid.partial, ticks - (pyramid.length - 1) * width);
-    assert.ok(width === 1 || pyramid.length > buckets / 2, 'no more is merged than has to be');
-    for (let b = 0; b < pyramid.length; b++) {
-      assert.equal(pyramid.t(b), 1000 + b * width);
+    const history = new MinMaxHistory(columns, buckets);
+    rows.forEach((row, i) => history.push(1000 + i, row));
+    const width = history.width;
+    assert.equal(history.length, Math.ceil(ticks / width));
+    assert.equal(history.partial, ticks - (history.length - 1) * width);
+    assert.ok(width === 1 || history.length > buckets / 2, 'no more is merged than has to be');
+    for (let b = 0; b < history.length; b++) {
+      assert.equal(history.t(b), 1000 + b * width);
       for (let c = 0; c < columns; c++) {
         const known = rows.slice(b * width, (b + 1) * width).map(row => row[c]).filter(v => !Number.isNaN(v));
         const [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [NaN, NaN];
-        close(pyramid.min(c, b), low, 'min');
-        close(pyramid.max(c, b), high, 'max');
-        close(pyramid.mean(c, b), known.reduce((a, v) => a + v, 0) / known.length, 'mean');
+        close(history.min(c, b), low, 'min');
+        close(history.max(c, b), high, 'max');
+        close(history.mean(c, b), known.reduce((a, v) => a + v, 0) / known.length, 'mean');
       }
     }
   });
@@ -49,8 +49,8 @@ for (const [ticks, buckets, seed] of [
 
 test('a state that was taken over goes on as the original', () => {
   const next = random(7);
-  const one = new Pyramid(2, 8);
-  const two = new Pyramid(2, 8);
+  const one = new MinMaxHistory(2, 8);
+  const two = new MinMaxHistory(2, 8);
   const row = () => Float32Array.from([next(), next()]);
   for (let i = 0; i < 21; i++) {
     one.push(i, row());

@@ -1,4 +1,4 @@
-/** The panel's board of GPU charts: what they show of the store, and when they are drawn. */
+/** GPU charts of the panel: their data from the store, and their draw schedule. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { IChartSize, ILineData, ISeries, LineChart, Tick } from '../charts/chart';
@@ -8,16 +8,16 @@ import { DASHES } from '../charts/palette';
 import { ago, bytes, percent } from '../format';
 import { gpuName, heatRow } from '../record';
 import { element, say } from './dom';
-import { GpuField, GpuStore } from './gpu_store';
+import { GpuField, GpuStore } from './gpuStore';
 
 /** Draws a second, at most. */
-const RATE = 2;
+const MAX_DRAWS_PER_S = 2;
 
 /** Ticks that an axis holds at least: a minute. */
-const LEAST = 60;
+const MIN_COLUMNS = 60;
 
 /** GPUs that have a line each. */
-const LINES = 4;
+const MAX_LINES = 4;
 
 const LARGE: IChartSize = { height: 79, left: 28, right: 4, top: 2, bottom: 15 };
 const SMALL: IChartSize = { ...LARGE, height: 49 };
@@ -55,7 +55,7 @@ export function when(trans: TranslationBundle, store: GpuStore, i: number): stri
 
 /** Ticks that have room on an axis, and how many of them are empty: those at the left. */
 export function columnsOf(store: GpuStore): { count: number; empty: number } {
-  const count = Math.max(LEAST, store.length);
+  const count = Math.max(MIN_COLUMNS, store.length);
   return { count, empty: count - store.length };
 }
 
@@ -65,7 +65,7 @@ function ends(trans: TranslationBundle, store: GpuStore): [string, string] {
   return store.ended ? [trans.__('%1 before', span), trans.__('end')] : [trans.__('%1 ago', span), trans.__('now')];
 }
 
-/** What the charts over time have in common: x is the number of the tick. */
+/** Common options of the time charts: x is the number of the tick. */
 function timed(trans: TranslationBundle, store: GpuStore) {
   const [from, to] = [store.length - columnsOf(store).count, store.length - 1];
   const [first, last] = ends(trans, store);
@@ -107,20 +107,20 @@ export function fieldChart(trans: TranslationBundle, store: GpuStore, field: Gpu
   const { mean, low, high } = store.range(field, store.latest);
   const held = field === 'memory' ? heldOf(trans, store) : '';
   const range = store.count === 1 || low === high ? '' : ` (${Math.round(low)}–${percent(high)})`;
-  const colour = field === 'util' ? 0 : 2;
-  const many = store.count > LINES;
+  const color = field === 'util' ? 0 : 2;
+  const many = store.count > MAX_LINES;
   const lines = (): ISeries[] =>
     labelsOf(store).map((name, g) => ({
       name,
       y: store.row(field, g),
-      colour: store.count === 1 ? colour : g,
+      color: store.count === 1 ? color : g,
       dash: DASHES[g]
     }));
   return {
     ...timed(trans, store),
     title: field === 'util' ? trans.__('Utilization') : trans.__('Memory'),
     last: Number.isNaN(mean) ? trans.__('n/a') : `${held || percent(mean)}${range}`,
-    series: many ? [{ name: trans.__('mean'), y: store.together(`${field} mean`), colour }] : lines(),
+    series: many ? [{ name: trans.__('mean'), y: store.together(`${field} mean`), color }] : lines(),
     band: many ? { low: store.together(`${field} low`), high: store.together(`${field} high`) } : null,
     yFormat: percent,
     yMax: 100,
@@ -165,12 +165,12 @@ export class HeatCells {
     const columns = Math.ceil(store.total / each) - first;
     const same = this._labels === store.labels && this._each === each && this._total <= store.total;
     // Columns that were whole the last time.
-    const kept = same ? Math.max(0, Math.floor(this._total / each) - Math.max(first, this.first)) : 0;
+    const reused = same ? Math.max(0, Math.floor(this._total / each) - Math.max(first, this.first)) : 0;
     const cells = new Float32Array(columns * store.count);
     for (let g = 0; g < store.count; g++) {
       const from = g * this.columns + first - this.first;
-      cells.set(kept ? this.cells.subarray(from, from + kept) : [], g * columns);
-      for (let c = kept; c < columns; c++) {
+      cells.set(reused ? this.cells.subarray(from, from + reused) : [], g * columns);
+      for (let c = reused; c < columns; c++) {
         cells[g * columns + c] = store.mean('util', g, (first + c) * each, (first + c + 1) * each);
       }
     }
@@ -218,7 +218,7 @@ function drawHeat(trans: TranslationBundle, store: GpuStore, map: HeatMap, found
 }
 
 export class GpuBoard {
-  /** Charts of `store`; `drawing` is told of each draw, also of one without samples. */
+  /** Charts of `store`; `drawing` is called for each draw, also without samples. */
   constructor(
     private readonly _trans: TranslationBundle,
     private readonly _store: GpuStore,
@@ -239,14 +239,14 @@ export class GpuBoard {
     this._list = new GpuList(_trans);
     const host = element('div', 'jp-AmlGpus-host', '', this._cpu.node, this._host.node);
     this.node.append(this._util.node, this._heat.node, this._memory.node, this._list.node, host);
-    this._gate = new DrawGate(() => this._frame(), _seen, () => RATE);
+    this._gate = new DrawGate(() => this._frame(), _seen, () => MAX_DRAWS_PER_S);
   }
 
   readonly node = element('div', 'jp-AmlGpus-charts');
 
   /** There is something new to draw. */
   dirty(): void {
-    // Nothing is drawn for nobody, and nothing waits: what is shown again is drawn anew.
+    // Hidden charts are not drawn and queue no draws: they are redrawn when shown.
     if (this._seen()) {
       this._gate.dirty();
     }
@@ -301,7 +301,7 @@ export class GpuBoard {
 }
 
 /** More of them are a heat map alone. */
-const LISTED = 8;
+const MAX_LISTED = 8;
 
 function part(parent: HTMLElement, tag: string, name: string): HTMLElement {
   const node = document.createElement(tag);
@@ -312,7 +312,7 @@ function part(parent: HTMLElement, tag: string, name: string): HTMLElement {
 
 const NS = 'http://www.w3.org/2000/svg';
 
-/** The line of a GPU in the charts above: its colour and its dashes. */
+/** The line of a GPU in the charts above: its color and its dashes. */
 function key(gpu: number): SVGElement {
   const node = document.createElementNS(NS, 'svg');
   node.setAttribute('class', 'jp-AmlGpus-key');
@@ -335,7 +335,7 @@ class GpuList {
   readonly node: HTMLElement;
 
   update(store: GpuStore): void {
-    const count = store.count <= LISTED ? store.count : 0;
+    const count = store.count <= MAX_LISTED ? store.count : 0;
     this.node.hidden = !count;
     while (this.node.children.length > count) {
       this.node.lastElementChild?.remove();
@@ -350,7 +350,7 @@ class GpuList {
     if (!row) {
       row = document.createElement('li');
       const head = part(row, 'div', 'listHead');
-      if (g < LINES) {
+      if (g < MAX_LINES) {
         head.append(key(g));
       }
       part(head, 'span', 'listLabel');
@@ -364,7 +364,7 @@ class GpuList {
       this.node.append(row);
     }
     const mark = row.querySelector('.jp-AmlGpus-key');
-    mark?.toggleAttribute('hidden', store.count < 2 || store.count > LINES);
+    mark?.toggleAttribute('hidden', store.count < 2 || store.count > MAX_LINES);
     const find = (name: string) => (row as HTMLElement).querySelector(`.jp-AmlGpus-${name}`) as HTMLElement;
     const na = this._trans.__('n/a');
     const i = store.latest;
