@@ -28,22 +28,6 @@ _API = ("TrackedRun", "attach", "compute", "current_target", "monitor", "runs", 
 __all__ = [*_API, "errors", "load_ipython_extension", "unload_ipython_extension"]
 
 
-class _Package(ModuleType):
-    """The package module; keeps its API names bound to functions, never to sub-modules.
-
-    Importing a sub-module binds it to its name in the package, which would replace a
-    function of the same name; imports do not need the binding.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in _API and isinstance(value, ModuleType):
-            return
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
-
-
 def __getattr__(name: str) -> Any:
     if name in _API:
         from jupyter_amltrain import api

@@ -106,10 +106,10 @@ def watch(
             raise TargetError(f"{name!r} no longer exists in {ws.name}.", hint="See %aml_compute list.")
         if elapsed > limit:
             raise TargetError(
-                f"still not done after {passed / 60:.0f} minutes; Azure goes on with it.",
-                hint="%aml_compute list shows how it stands.",
+                f"still not done after {elapsed / 60:.0f} minutes; Azure continues the operation.",
+                hint="See %aml_compute list.",
             ).about(repr(name))
-        call.progress(f"{doing}: {passed:.0f} s{_nodes(found)}{_reason(found)}"[:300])
+        call.progress(f"{doing}: {elapsed:.0f} s{_nodes(compute)}{_reason(compute)}"[:300])
         call.wait(period)
         period = min(max_period, period * 1.3)
 
