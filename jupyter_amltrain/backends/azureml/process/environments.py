@@ -85,7 +85,7 @@ def _properties(workspace: Workspace, name: str, version: str) -> dict[str, Any]
 
 
 def _latest(workspace: Workspace, name: str) -> str:
-    """Return the version of a label: one request, and our words when there is none of that name.
+    """Return the version of a label with one request; raises our own error when the environment does not exist.
 
     Of a curated environment the label is enough: the service resolves it, as it does for the SDK, which never asks.
     """

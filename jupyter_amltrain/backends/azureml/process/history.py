@@ -93,7 +93,7 @@ def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
 
 
 def record(workspace: Workspace, name: str) -> dict[str, Any] | None:
-    """Return the record of a run, which has no log files; ``None`` when there is none of that name."""
+    """Return the record of a run, which has no log files; ``None`` when the run does not exist."""
     answer = workspace.data.get(
         f"{workspace.history}/runs/{quote(name, safe='')}", api=rest.HISTORY, ok=(200, 404), act=f"look at job {name}"
     )
