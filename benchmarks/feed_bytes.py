@@ -190,7 +190,7 @@ class Replay:
 
     def record(self) -> int:
         """Bytes of one frame of the record as it is now."""
-        from jupyter_amltrain.kernel.record import record_of
+        from jupyter_amltrain.kernel.run_record import record_of
         from jupyter_amltrain.output.mime import bundle_of
 
         return len(json.dumps(bundle_of(record_of(self.entry))[0]))

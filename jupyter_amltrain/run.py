@@ -12,7 +12,7 @@ import msgspec
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, UnknownRun
 from jupyter_amltrain.kernel.observers import FrameCallback
 from jupyter_amltrain.kernel.outcome_text import as_error
-from jupyter_amltrain.kernel.record import record_of
+from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.schema.child_run import ChildRun, ChildRuns
 from jupyter_amltrain.schema.job import JobSpec

@@ -190,7 +190,7 @@ def installed() -> Iterator[None]:
 
 def _import_worker() -> None:
     from jupyter_amltrain import tracking
-    from jupyter_amltrain.tracking import importer, store, worker  # noqa: F401
+    from jupyter_amltrain.tracking import importer, mlflow_store, worker  # noqa: F401
 
     tracking.warm()
     for module, _, _ in (operation.partition(":") for operation in worker.OPERATIONS.values()):
@@ -199,9 +199,9 @@ def _import_worker() -> None:
 
 def _copy_stores() -> None:
     """New stores are copies of one that MLflow has made: the same tables, other paths."""
-    from jupyter_amltrain.tracking import store
+    from jupyter_amltrain.tracking import mlflow_store
 
-    make = store._create
+    make = mlflow_store._create
     folder = Path(tempfile.mkdtemp(prefix="amltrain-store-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     template, root = folder / "mlflow.db", folder / "mlartifacts"
@@ -228,7 +228,7 @@ def _copy_stores() -> None:
         os.replace(new, path)
 
     if template.exists():
-        store._create = copy
+        mlflow_store._create = copy
 
 
 def _import_azure() -> None:

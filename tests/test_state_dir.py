@@ -222,7 +222,7 @@ def test_lock_without_file_system_support_uses_fallback(
     ],
 )
 def test_damaged_targets_file_is_refused(tmp_path: Path, written: str) -> None:
-    from jupyter_amltrain.backends.registry import target_kinds
+    from jupyter_amltrain.backends.target_kinds import target_kinds
     from jupyter_amltrain.kernel.target_file import TargetFile
 
     root = StateRoot(tmp_path / "home")

@@ -11,7 +11,7 @@ import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.backends.provisioner import SCALE_FIELDS
-from jupyter_amltrain.backends.registry import forms
+from jupyter_amltrain.backends.target_kinds import forms
 from jupyter_amltrain.commands import azure, connect
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result

@@ -17,7 +17,7 @@ from jupyter_amltrain.commands.runs import MAX_NAMED, deletion_warning, not_ende
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
 from jupyter_amltrain.kernel.observers import Picture
-from jupyter_amltrain.kernel.record import record_of
+from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.output.live import LiveDashboards
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from jupyter_amltrain.backends.azureml.workspace_file import bills
-from jupyter_amltrain.backends.registry import forms
+from jupyter_amltrain.backends.target_kinds import forms
 from jupyter_amltrain.commands.compute import line_of
 from jupyter_amltrain.commands.connect import compose as compose_connect_line
 from jupyter_amltrain.commands.connect import connect_fields

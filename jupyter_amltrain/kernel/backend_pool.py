@@ -11,7 +11,7 @@ import msgspec
 
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.provisioner import Provisioner
-from jupyter_amltrain.backends.registry import backend_class, kind_of
+from jupyter_amltrain.backends.target_kinds import backend_class, kind_of
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.target_file import TargetFile
 from jupyter_amltrain.kernel.watcher import Watcher

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.base import Backend, Chunk, Plan
-from jupyter_amltrain.backends.registry import target_kinds
 from jupyter_amltrain.backends.run_files import RunFiles
+from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
 from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.finish import RunFinalizer, StreamCache, read_log, refresh_run
@@ -22,8 +22,8 @@ from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.kernel.models import Models
 from jupyter_amltrain.kernel.monitors import Monitors
 from jupyter_amltrain.kernel.observers import FrameCallback, RunObservers
-from jupyter_amltrain.kernel.record import record_of
 from jupyter_amltrain.kernel.run_index import RunIndex, TargetRunReader
+from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.run_row import StreamSummary, stream_summary_of
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue, snapshot_of

@@ -19,7 +19,7 @@ import msgspec
 from jupyter_amltrain.backends.base import MONITORS, Backend
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, UnknownRun
 from jupyter_amltrain.kernel.observers import FrameCallback
-from jupyter_amltrain.kernel.record import record_of
+from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.watcher import read_anew, read_ticks
 from jupyter_amltrain.loop import LoopThread

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
-from jupyter_amltrain.kernel.record import record_of
+from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.loop import Pace
 from jupyter_amltrain.schema.record import RunRecord

@@ -14,7 +14,7 @@ import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
 from jupyter_amltrain.backends.provisioner import Provisioner, ProvisionState
-from jupyter_amltrain.backends.registry import kind_of
+from jupyter_amltrain.backends.target_kinds import kind_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
 from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.store import RunStore

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState
-from jupyter_amltrain.backends.registry import forms, target_kinds
+from jupyter_amltrain.backends.target_kinds import forms, target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError
 from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.operations import STATUS_TIMEOUT_S, ActionResult, TargetOperations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jupyter_amltrain.agent.telemetry.files import HeldFigures
-from jupyter_amltrain.kernel.history import Pyramid, known_mean_at
+from jupyter_amltrain.kernel.min_max_history import Pyramid, known_mean_at
 from jupyter_amltrain.kernel.streams import Lines
 from jupyter_amltrain.text import seconds_text
 

@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces, bills
-from jupyter_amltrain.backends.registry import target_kinds
+from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
 from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.kernel.target_file import TargetFile, stored_fields

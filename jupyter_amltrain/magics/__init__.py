@@ -16,7 +16,7 @@ from jupyter_amltrain.commands import magic_line
 from jupyter_amltrain.commands.parser import HelpRequested
 from jupyter_amltrain.commands.registry import NOUNS, Context, Noun, Result, parser_of, run
 from jupyter_amltrain.errors import ConfirmationNeeded
-from jupyter_amltrain.magics import completion, display
+from jupyter_amltrain.magics import display, tab_completion
 from jupyter_amltrain.magics.config import AMLTrain
 from jupyter_amltrain.magics.control_channel import ControlChannel
 from jupyter_amltrain.magics.out_variables import OutVariables
@@ -56,7 +56,7 @@ class _Extension:
             kind = "line_cell" if noun.takes_cell else "line"
             ip.magics_manager.register_function(self._magic(noun), kind, f"aml_{noun.name}")
         ip.events.register("pre_run_cell", self.variables.collect)
-        completion.install(ip)
+        tab_completion.install(ip)
         self.control_channel = ControlChannel(ip, self.config.defaults) if hasattr(ip, "kernel") else None
         if self.control_channel is not None:
             self.control_channel.install()
@@ -72,7 +72,7 @@ class _Extension:
         configurables: list[Any] = ip.configurables
         configurables.remove(self.config)
         ip.events.unregister("pre_run_cell", self.variables.collect)
-        completion.remove(ip)
+        tab_completion.remove(ip)
         self.config.unobserve_all()
         if self.control_channel is not None:
             self.control_channel.remove()

@@ -15,7 +15,7 @@ import numpy as np
 
 from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
-from jupyter_amltrain.kernel.history import BUCKETS
+from jupyter_amltrain.kernel.min_max_history import BUCKETS
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.output.feed import RING, Columns, StreamFeed
 from jupyter_amltrain.output.layout import METRICS, USE, Gpu, GpuChart, Layout, windows

@@ -10,7 +10,7 @@ import msgspec
 from jupyter_amltrain.agent.telemetry import gpu_columns
 from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, GPU_COLUMNS, SLOW, GpuColumn, symbol
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
-from jupyter_amltrain.kernel.record import LINES
+from jupyter_amltrain.kernel.run_record import LINES
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 

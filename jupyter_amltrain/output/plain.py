@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.errors import AmlTrainError
-from jupyter_amltrain.kernel.history import known_mean
+from jupyter_amltrain.kernel.min_max_history import known_mean
 from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
@@ -128,7 +128,7 @@ class _PlainDashboard:
             self._runs.shown(handle, -viewers)
 
     def _draw(self) -> None:
-        from jupyter_amltrain.kernel.record import gpu_record
+        from jupyter_amltrain.kernel.run_record import gpu_record
         from jupyter_amltrain.output.tables import table_html
 
         entry, dashboard = self._entry, self._dashboard

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from jupyter_amltrain.agent import testing
-from jupyter_amltrain.tracking.store import TrackingStore
+from jupyter_amltrain.tracking.mlflow_store import TrackingStore
 
 #: Prefix of files of an MLflow client that was killed while it wrote.
 _UNFINISHED = ".artifact.uploading."

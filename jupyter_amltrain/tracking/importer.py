@@ -141,7 +141,7 @@ def _locked_import(
     result: dict[str, Any],
 ) -> None:
     from jupyter_amltrain.tracking.copies import copy_artifacts, copy_traces
-    from jupyter_amltrain.tracking.store import TrackingStore
+    from jupyter_amltrain.tracking.mlflow_store import TrackingStore
 
     store_folder = project_store(project)
     store_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -271,7 +271,7 @@ class _Import:
             self.result["rejects"].append({"seq": record["seq"], "why": clean(reason)[:500]})
 
     def _replay(self, session: Any) -> Any:
-        from jupyter_amltrain.tracking.rows import Replay
+        from jupyter_amltrain.tracking.mlflow_rows import Replay
 
         return Replay(self.store, session, self.experiments, self.main)
 
@@ -295,7 +295,7 @@ class _Import:
             self._commit(records[half:])
 
     def _commit_whole(self, records: list[dict[str, Any]], cursor: int = 0) -> None:
-        from jupyter_amltrain.tracking.rows import Rejected
+        from jupyter_amltrain.tracking.mlflow_rows import Rejected
 
         cursor = cursor or records[-1]["seq"]
         rejected = list[tuple[dict[str, Any], str]]()

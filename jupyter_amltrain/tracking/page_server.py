@@ -33,8 +33,8 @@ from jupyter_amltrain.agent.processes import alive
 from jupyter_amltrain.agent.tcp_owner import is_other_user
 from jupyter_amltrain.state_dir import write_json
 from jupyter_amltrain.tracking import page_proxy
+from jupyter_amltrain.tracking.mlflow_store import artifact_root, database_uri
 from jupyter_amltrain.tracking.page_proxy import SECRET_HEADER
-from jupyter_amltrain.tracking.store import artifact_root, database_uri
 
 #: Methods of the local artifact repository that read or write below its folder, in any version of MLflow.
 _METHODS = (

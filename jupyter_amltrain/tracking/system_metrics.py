@@ -19,7 +19,7 @@ from typing import Any
 
 from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.agent.telemetry.gpu_columns import BY_NAME, GPU_COLUMNS, SLOW, mlflow_name, summary_names
-from jupyter_amltrain.tracking.rows import Replay
+from jupyter_amltrain.tracking.mlflow_rows import Replay
 from jupyter_amltrain.tracking.telemetry_table import NodeTable, tables
 
 #: Tag of the run: which of its telemetry is in the store.

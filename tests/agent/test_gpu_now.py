@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.agent.processes import brief, command_of, user_of
-from jupyter_amltrain.kernel.record import gpu_record
+from jupyter_amltrain.kernel.run_record import gpu_record
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.output.tables import table_html
 from jupyter_amltrain.output.telemetry_frame import frame_of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_amltrain.agent.telemetry.reduce import Reducer, highest, reduce
-from jupyter_amltrain.kernel.history import Pyramid
+from jupyter_amltrain.kernel.min_max_history import Pyramid
 
 VALUES = st.lists(st.none() | st.integers(0, 1000), min_size=1, max_size=64)
 

@@ -87,7 +87,7 @@ def others_are_fine(api: Any) -> None:
     assert friend.handle in [run.handle for run in listed]
 
     async def rows() -> Any:
-        from jupyter_amltrain.kernel.record import record_of
+        from jupyter_amltrain.kernel.run_record import record_of
         from jupyter_amltrain.kernel.run_row import row_of
 
         return [(record_of(entry), row_of(entry)) for entry in api.controller().store.entries()]

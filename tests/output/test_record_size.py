@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from jupyter_amltrain.kernel.observers import Picture
-from jupyter_amltrain.kernel.record import record_of
+from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.streams import Metric
 from jupyter_amltrain.output.mime import bundle_of
 from jupyter_amltrain.output.picture import draw

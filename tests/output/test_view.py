@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.kernel.record import gpu_record, record_of
+from jupyter_amltrain.kernel.run_record import gpu_record, record_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.output.dashboard import Dashboard
 from jupyter_amltrain.output.layout import layout_of

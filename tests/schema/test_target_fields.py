@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.backends.provisioner import scale_action
-from jupyter_amltrain.backends.registry import forms, target_kinds
+from jupyter_amltrain.backends.target_kinds import forms, target_kinds
 from jupyter_amltrain.schema.fields import checked, checked_scale, described, fields_of, kind_of_type, name_error
 from jupyter_amltrain.schema.target import ComputeTarget, FakeTarget, LocalTarget, limits
 

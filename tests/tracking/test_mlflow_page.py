@@ -37,7 +37,7 @@ MAKE = r"""
 import json, os, sys
 from pathlib import Path
 import sqlalchemy
-from jupyter_amltrain.tracking.store import TrackingStore, artifact_root
+from jupyter_amltrain.tracking.mlflow_store import TrackingStore, artifact_root
 
 project, outside = Path(sys.argv[1]), sys.argv[2]
 (project / ".amltrain").mkdir()

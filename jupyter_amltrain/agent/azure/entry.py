@@ -31,10 +31,10 @@ from ..telemetry.gpu_usage import GpuUsageGuard
 from . import code_archive
 from . import job as service_job
 from .forward import log_to_job
-from .helpers import ServiceHelpers
 from .identity import Identity
 from .identity import of as identity_of
 from .job import BadJob, JobFolders
+from .job_helpers import ServiceHelpers
 
 #: Signals that are passed on to the job's process group; the first two end the job.
 _ENDING = (signal.SIGTERM, signal.SIGINT)

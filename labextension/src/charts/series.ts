@@ -86,7 +86,7 @@ export class Ring {
 /**
  * The whole history of one node in fixed memory: least, mean and most of stretches of ticks.
  *
- * The kernel does the same (`jupyter_amltrain/kernel/history.py`). When all buckets are used, pairs are
+ * The kernel does the same (`jupyter_amltrain/kernel/min_max_history.py`). When all buckets are used, pairs are
  * merged, so a spike stays visible whatever the age of the run.
  */
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.azureml import errors
 from jupyter_amltrain.backends.azureml.service import artifacts, history, http, sdk
 from jupyter_amltrain.errors import AmlTrainError, CommandError, UnknownRun
-from jupyter_amltrain.tracking.models import chosen, counted, only, path_in_run, settle
+from jupyter_amltrain.tracking.model_registry import chosen, counted, only, path_in_run, settle
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace

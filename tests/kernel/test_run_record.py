@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jupyter_amltrain.kernel.record import METRICS, record_of
+from jupyter_amltrain.kernel.run_record import METRICS, record_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric
 from jupyter_amltrain.schema.job import JobSpec

@@ -10,7 +10,7 @@ from typing import Any
 
 from jupyter_amltrain.agent.mlflow.journal import clean
 from jupyter_amltrain.agent.mlflow.validation import STATUSES
-from jupyter_amltrain.tracking.store import TrackingStore
+from jupyter_amltrain.tracking.mlflow_store import TrackingStore
 
 Record = dict[str, Any]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_amltrain.kernel.history import Pyramid
+from jupyter_amltrain.kernel.min_max_history import Pyramid
 
 
 def _check(pyramid: Pyramid, t: np.ndarray, rows: np.ndarray) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME, FIGURES, LAST, MAX, MIN
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.agent.telemetry.torch_memory import TORCH
-from jupyter_amltrain.kernel.history import known_mean
+from jupyter_amltrain.kernel.min_max_history import known_mean
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, RunTelemetry, grid, known, on_grid

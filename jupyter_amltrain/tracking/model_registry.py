@@ -14,7 +14,7 @@ from jupyter_amltrain.errors import CommandError, UnknownModel
 from jupyter_amltrain.state_dir import locked, project_store, read_json
 from jupyter_amltrain.tracking import importer
 from jupyter_amltrain.tracking.copies import copy_file, copy_tree, local_folder
-from jupyter_amltrain.tracking.store import TrackingStore, database_uri
+from jupyter_amltrain.tracking.mlflow_store import TrackingStore, database_uri
 
 
 def path_in_run(path: str) -> str:
