@@ -128,7 +128,7 @@ class Parent:
 
     async def _automl(self) -> str:
         """One child with the primary metric, which the parent has too."""
-        from azureml_emulator.mlflow_door import SERVER, Door
+        from azureml_emulator.mlflow_door import SERVER, MlflowRuns
 
         sent = {"jobType": "Command", "command": "echo model of AutoML", "environmentId": _CURATED}
         child = self.begin(f"{self.run.name}_0", f"{self.run.name}_0", sent, self.body.get("computeId"))
@@ -136,7 +136,7 @@ class Parent:
             raise JobFailed("UserError", "No model could be trained.")
         metric = re.sub(r"(?<!^)(?=[A-Z])", "_", str(self.body["taskDetails"].get("primaryMetric") or "score")).lower()
         for run in (child, self.run):
-            await self.world.part(Door).has(run)
+            await self.world.part(MlflowRuns).has(run)
             now = int(time.time() * 1000)
             await SERVER.post("runs/log-metric", run_id=run.name, key=metric, value=0.9, timestamp=now, step=0)
         self.run.properties["tags"]["automl_best_child_run_id"] = child.name  # recorded

@@ -127,7 +127,7 @@ class Server:
 SERVER = Server()
 
 
-class Door:
+class MlflowRuns:
     """Which runs of jobs the server has; forgotten, with all that the server holds, at reset."""
 
     def __init__(self, world: World) -> None:
@@ -194,7 +194,7 @@ async def forward(call: Call) -> Any:
         return arm.empty(404)
     if what.startswith("runs/log-") or what == "runs/set-tag":
         _check(call, what)
-    door, jobs = call.world.part(Door), call.world.part(Jobs)
+    door, jobs = call.world.part(MlflowRuns), call.world.part(Jobs)
     named = _named_runs(call)
     wanted = (
         list(jobs.runs.values())

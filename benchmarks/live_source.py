@@ -20,7 +20,7 @@ CHARTS = (("util", "peak"), ("memory",), ("power",))
 def play(gpus: int, history: int = 3600, goes_on: bool = True) -> None:
     """Display a run with `history` ticks behind it that goes on with one a second."""
     from jupyter_amltrain.kernel.session import controller
-    from jupyter_amltrain.kernel.watcher import worth_a_frame
+    from jupyter_amltrain.kernel.watcher import needs_frame
     from jupyter_amltrain.output.mime import show
     from jupyter_amltrain.run import TrackedRun
     from jupyter_amltrain.schema.job import JobSpec
@@ -53,7 +53,7 @@ def play(gpus: int, history: int = 3600, goes_on: bool = True) -> None:
         for line in lines[past:]:
             if line.startswith(b"["):
                 await asyncio.sleep(max(0.0, json.loads(line)[1] - time.time()))
-            if entry.telemetry.feed(0, line) and worth_a_frame(entry, {"telemetry"}):
+            if entry.telemetry.feed(0, line) and needs_frame(entry, {"telemetry"}):
                 home.store.touch(run.handle)
 
     home.loop.call(begin())

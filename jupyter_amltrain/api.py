@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, keyword_values
 from jupyter_amltrain.kernel.session import close, controller
-from jupyter_amltrain.run import ANSWER, TrackedRun
+from jupyter_amltrain.run import ANSWER_TIMEOUT_S, TrackedRun
 from jupyter_amltrain.schema.inputs import with_literals
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
@@ -23,8 +23,8 @@ from jupyter_amltrain.text import notebook_name
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.catalog import Quotas, Size
     from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts
-    from jupyter_amltrain.backends.base import Plan
-    from jupyter_amltrain.kernel.models import Fetched, ModelRow
+    from jupyter_amltrain.backends.base import LaunchPlan
+    from jupyter_amltrain.kernel.models import DownloadedModel, ModelRow
     from jupyter_amltrain.kernel.operations import ActionResult
     from jupyter_amltrain.kernel.workspaces import ConnectResult, WorkspaceRef
     from jupyter_amltrain.output.monitor import Monitor
@@ -62,12 +62,12 @@ def connect(place: WorkspaceRef, show: Callable[[dict[str, Any]], None] | None =
 
 def workspaces() -> tuple[list[WorkspaceFacts], str]:
     """Return the connected Azure ML workspaces and the name of the current one."""
-    return controller().loop.call(controller().connections.all(), ANSWER)
+    return controller().loop.call(controller().connections.all(), ANSWER_TIMEOUT_S)
 
 
 def disconnect(name: str, *, confirmed: bool = False) -> str:
     """Disconnect an Azure ML workspace and remove its targets; returns a message for the user."""
-    return controller().loop.call(controller().connections.disconnect(name, confirmed=confirmed), ANSWER)
+    return controller().loop.call(controller().connections.disconnect(name, confirmed=confirmed), ANSWER_TIMEOUT_S)
 
 
 def sizes(
@@ -92,11 +92,11 @@ def sizes(
     workspace, region
         Default: the current workspace, and its region.
     """
-    from jupyter_amltrain.backends.azureml.catalog import choose, sizes_of
+    from jupyter_amltrain.backends.azureml.catalog import matching_sizes, sizes_of
 
     rows = _azure("sizes.list", workspace, location=region)
     kind = "ComputeInstance" if instance else "AmlCompute"
-    return choose(sizes_of(rows), gpu=gpu, family=family, min_gpu_memory=min_gpu_memory, kind=kind)
+    return matching_sizes(sizes_of(rows), gpu=gpu, family=family, min_gpu_memory=min_gpu_memory, kind=kind)
 
 
 def quota(*, workspace: str = "", region: str = "") -> Quotas:
@@ -131,7 +131,7 @@ def _azure(op: str, workspace: str, **payload: Any) -> Any:
 
 def targets() -> list[ComputeTarget]:
     """Return all compute targets."""
-    return controller().loop.call(controller().list_targets(), ANSWER)
+    return controller().loop.call(controller().list_targets(), ANSWER_TIMEOUT_S)
 
 
 def compute(name: str | None = None) -> TargetInfo:
@@ -143,7 +143,7 @@ def compute(name: str | None = None) -> TargetInfo:
         c.computes.forget_failure(info.target)
         return info
 
-    return c.loop.call(read(), ANSWER)
+    return c.loop.call(read(), ANSWER_TIMEOUT_S)
 
 
 def current_target() -> str:
@@ -153,7 +153,7 @@ def current_target() -> str:
 
 def use(name: str) -> None:
     """Make `name` the target in use."""
-    controller().loop.call(controller().computes.act("use", name), ANSWER)
+    controller().loop.call(controller().computes.act("use", name), ANSWER_TIMEOUT_S)
 
 
 def configure_target(name: str, *, share_gpus: bool) -> dict[str, Any]:
@@ -164,7 +164,9 @@ def configure_target(name: str, *, share_gpus: bool) -> dict[str, Any]:
     share_gpus
         Whether runs may use GPUs that other processes are using.
     """
-    return dict(controller().loop.call(controller().computes.configure(name, {"share_gpus": share_gpus}), ANSWER))
+    return dict(
+        controller().loop.call(controller().computes.configure(name, {"share_gpus": share_gpus}), ANSWER_TIMEOUT_S)
+    )
 
 
 def compute_rows(patience: float = 1.5) -> tuple[TargetRow, ...]:
@@ -175,7 +177,7 @@ def compute_rows(patience: float = 1.5) -> tuple[TargetRow, ...]:
         await c.computes.listed(patience)
         return c.computes.rows()
 
-    return c.loop.call(read(), ANSWER)
+    return c.loop.call(read(), ANSWER_TIMEOUT_S)
 
 
 def act(
@@ -188,7 +190,7 @@ def act(
 ) -> ActionResult:
     """Start ``create``, ``start``, ``stop``, ``scale``, ``delete``, ... on a target; see ``TargetManager.act``."""
     return controller().loop.call(
-        controller().computes.act(verb, name, kind=kind, values=values, confirmed=confirmed), ANSWER
+        controller().computes.act(verb, name, kind=kind, values=values, confirmed=confirmed), ANSWER_TIMEOUT_S
     )
 
 
@@ -199,7 +201,7 @@ def compute_progress(name: str, patience: float = 0.2) -> tuple[str | None, str]
     async def read() -> tuple[str | None, str]:
         return await c.computes.finished(name, patience), c.computes.progress(name)
 
-    return c.loop.call(read(), ANSWER)
+    return c.loop.call(read(), ANSWER_TIMEOUT_S)
 
 
 def create_target(name: str, kind: str, *, confirmed: bool = False, **values: Any) -> str:
@@ -313,7 +315,7 @@ def download_model(
     to: str | os.PathLike[str] = "",
     workspace: str = "",
     progress: Callable[[str], None] | None = None,
-) -> Fetched:
+) -> DownloadedModel:
     """Download a model into a new or empty folder; default: ``NAME-VERSION`` in the working folder."""
     c = controller()
     folder, here = os.fspath(to), working_folder()
@@ -323,12 +325,12 @@ def download_model(
 
 def runs(target: str | None = None) -> list[TrackedRun]:
     """Return all runs of all targets or of `target`, newest first."""
-    return [TrackedRun(handle) for handle in controller().loop.call(controller().handles(target), ANSWER)]
+    return [TrackedRun(handle) for handle in controller().loop.call(controller().handles(target), ANSWER_TIMEOUT_S)]
 
 
 def attach(handle: str = "last") -> TrackedRun:
     """Return a run of any kernel by handle, id, unique prefix of either, or ``last``."""
-    return TrackedRun(controller().loop.call(controller().resolve(handle), ANSWER))
+    return TrackedRun(controller().loop.call(controller().resolve(handle), ANSWER_TIMEOUT_S))
 
 
 def monitor(
@@ -363,7 +365,7 @@ def monitor(
     c = controller()
     name = target or current_target()
     chosen = None if gpus is None else tuple(gpus)
-    return Monitor(c.loop.call(c.monitors.open(name, chosen, 1 / rate), ANSWER), window)
+    return Monitor(c.loop.call(c.monitors.open(name, chosen, 1 / rate), ANSWER_TIMEOUT_S), window)
 
 
 def ui(project: str | os.PathLike[str] | None = None) -> str:
@@ -395,12 +397,12 @@ def submit_spec(spec: JobSpec, *, target: str | None = None, secrets: Mapping[st
 
 def check_spec(spec: JobSpec, *, target: str | None = None) -> None:
     """Raise the error with which the target would reject the job; sends nothing."""
-    controller().loop.call(controller().prepare(spec, target), ANSWER)
+    controller().loop.call(controller().prepare(spec, target), ANSWER_TIMEOUT_S)
 
 
-def plan_spec(spec: JobSpec, *, target: str | None = None) -> Plan:
+def plan_spec(spec: JobSpec, *, target: str | None = None) -> LaunchPlan:
     """Return the exact request of a submission, without secrets; sends nothing."""
-    return controller().loop.call(controller().plan(spec, target), ANSWER)
+    return controller().loop.call(controller().plan(spec, target), ANSWER_TIMEOUT_S)
 
 
 def submit(

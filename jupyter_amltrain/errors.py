@@ -63,7 +63,7 @@ __all__ = [
     "UnknownTarget",
     "UnrecordedRun",
     "WorkspaceGone",
-    "of_name",
+    "error_class",
 ]
 
 
@@ -295,7 +295,7 @@ class ProtocolError(AmlTrainError):
     """Two components of incompatible versions communicated."""
 
 
-def of_name(name: str) -> type[AmlTrainError] | None:
+def error_class(name: str) -> type[AmlTrainError] | None:
     """Return the error class of this name, as another process wrote it; ``None`` if it does not exist."""
     value = globals().get(name)
     return value if isinstance(value, type) and issubclass(value, AmlTrainError) else None

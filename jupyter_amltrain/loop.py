@@ -161,7 +161,7 @@ class LoopThread:
         self._loop = self._thread = self._pool = None
 
 
-class Pace:
+class TokenBucket:
     """A token bucket: `rate` tokens a second, at most `burst` of them."""
 
     def __init__(self, rate: float, burst: int) -> None:

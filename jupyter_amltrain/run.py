@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.output.mime import View
 
 #: Seconds to wait for a target's reply before the target counts as unreachable.
-ANSWER = 60.0
+ANSWER_TIMEOUT_S = 60.0
 #: Bytes of log that an error may quote from.
 _MAX_QUOTED_LOG_BYTES = 64 * 1024
 
@@ -40,7 +40,7 @@ class TrackedRun:
     @property
     def run(self) -> Run:
         """The run as currently known (frozen)."""
-        return controller().loop.call(controller().load(self.handle), ANSWER)
+        return controller().loop.call(controller().load(self.handle), ANSWER_TIMEOUT_S)
 
     @property
     def run_id(self) -> str:
@@ -65,7 +65,7 @@ class TrackedRun:
             entry = await controller().settle(self.handle)
             return entry.run.status
 
-        return controller().loop.call(get(), ANSWER)
+        return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
     @property
     def state(self) -> str:
@@ -80,7 +80,7 @@ class TrackedRun:
             entry = await controller().settle(self.handle)
             return entry.log_path
 
-        return controller().loop.call(get(), ANSWER)
+        return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
     def read_log(self, offset: int, limit: int = 1 << 20) -> tuple[bytes, int]:
         """Return up to `limit` bytes of the log from byte `offset`, and the next offset.
@@ -134,7 +134,7 @@ class TrackedRun:
         async def get() -> ChildRuns:
             return (await controller().settle(self.handle)).children
 
-        return controller().loop.call(get(), ANSWER)
+        return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
     def metrics(self) -> dict[str, list[tuple[int, float, float]]]:
         """Return every metric as a list of ``(step, unix seconds, value)``, in logged order."""
@@ -145,7 +145,7 @@ class TrackedRun:
                 name: list(zip(m.steps, m.times, m.values, strict=True)) for name, m in entry.metrics.metrics.items()
             }
 
-        return controller().loop.call(get(), ANSWER)
+        return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
     def telemetry(self) -> pandas.DataFrame:
         """Return all host and GPU telemetry; see :func:`~jupyter_amltrain.output.telemetry_frame.frame_of`."""
@@ -237,7 +237,7 @@ class TrackedRun:
             return (await controller().backend(run.target).outputs(run.run_id, [name])).get(name)
 
         if run.status.state is RunState.COMPLETED and run.folder:
-            output = controller().loop.call(get(), ANSWER)
+            output = controller().loop.call(get(), ANSWER_TIMEOUT_S)
             if isinstance(output, AmlTrainError):
                 return output
         return ResultMissing(run.error or f"{self.handle} left no value {name}.")
@@ -289,13 +289,13 @@ class TrackedRun:
     def _error(self, run: Run) -> AmlTrainError | None:
         log = ""
         if run.folder and run.status.reason != "deleted":  # the target was deleted, and the log with it
-            data = controller().loop.call(controller().logs(self.handle, _MAX_QUOTED_LOG_BYTES), ANSWER)
+            data = controller().loop.call(controller().logs(self.handle, _MAX_QUOTED_LOG_BYTES), ANSWER_TIMEOUT_S)
             log = data.decode("utf-8", "replace")
         return as_error(run, log)
 
     def cancel(self) -> None:
         """Request cancellation and return; an ended run does not change."""
-        controller().loop.call(controller().cancel(self.handle), ANSWER)
+        controller().loop.call(controller().cancel(self.handle), ANSWER_TIMEOUT_S)
 
     def delete(self, *, without_mlflow: bool = False) -> None:
         """Delete the folder of the ended run; the MLflow record is kept.
@@ -310,18 +310,18 @@ class TrackedRun:
         UnrecordedRun
             MLflow has no record of the run, and none can be written now.
         """
-        controller().loop.call(controller().delete(self.handle, without_mlflow), ANSWER)
+        controller().loop.call(controller().delete(self.handle, without_mlflow), ANSWER_TIMEOUT_S)
 
     def unrecorded(self) -> str:
         """Return why MLflow has no record of this ended run; empty if there is one.
 
         A record that could not be written is retried.
         """
-        return controller().loop.call(controller().unrecorded(self.handle), ANSWER)
+        return controller().loop.call(controller().unrecorded(self.handle), ANSWER_TIMEOUT_S)
 
     def record(self) -> RunRecord:
         """Return the record that a cell output shows; queries the target."""
-        return controller().loop.call(controller().record(self.handle), ANSWER)
+        return controller().loop.call(controller().record(self.handle), ANSWER_TIMEOUT_S)
 
     def watch(self, paint: FrameCallback, rate: float = 2.0) -> Future[None]:
         """Call `paint(record, picture)` on the loop thread: now, on change, at the end.

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from . import damage, machine
 from .damage import DamagedRun
 from .json_dir import WAITING, NumberedJsonDir, default_queue, open_queue
-from .processes import boot_id, node, resume
+from .processes import boot_id, pid_scope, resume
 from .protocol import (
     CANCEL,
     LOST,
@@ -27,7 +27,7 @@ from .protocol import (
 )
 from .queue import dispatcher_client, submission
 from .queue.dispatcher_client import AgentContext
-from .queue.gpu_users import lineage
+from .queue.gpu_users import ancestors
 from .supervise import run_state
 from .telemetry import monitor
 
@@ -54,7 +54,7 @@ def add_queue_details(context: AgentContext, waiting: Json) -> Json:
     for run, state in waiting.items():
         if run in details:
             result[run] = dict(state, detail=details[run])
-        elif state.get("node") == node():
+        elif state.get("node") == pid_scope():
             try:
                 result[run] = _state_without_ticket(context, run)
             except AgentError:  # deleted or damaged meanwhile: the next call reports it
@@ -85,7 +85,7 @@ def _state_without_ticket(context: AgentContext, run: str) -> Json:
 NOT_WRITTEN = "not-written"
 
 #: Free space on a disk below which writing a state file is likely to fail.
-LEAST_SPACE_BYTES = 1 << 14
+MIN_FREE_BYTES = 1 << 14
 
 
 def default_home() -> str:
@@ -128,7 +128,7 @@ def _submit(context: AgentContext, payload: Json) -> Json:
     # A dispatcher may die after accepting and before replying; the repeated call must not clash with the first.
     payload.setdefault("submission", os.urandom(12).hex())
     # Lets the queue recognize the submitter when it is the process that occupies the GPU.
-    payload.setdefault("submitter", lineage(os.getpid()))
+    payload.setdefault("submitter", ancestors(os.getpid()))
     return dispatcher_client.submit(context, payload)
 
 
@@ -241,7 +241,7 @@ def _is_full(folder: str) -> bool:
         disk = os.statvfs(folder)
     except (OSError, AttributeError):
         return False
-    no_space = disk.f_blocks > 0 and disk.f_bavail * disk.f_frsize < LEAST_SPACE_BYTES
+    no_space = disk.f_blocks > 0 and disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES
     return no_space or (disk.f_files > 0 and disk.f_favail == 0)
 
 
@@ -259,7 +259,7 @@ def _is_from_other_node(context: AgentContext, state: Json) -> bool:
     """Whether a run of this queue was started in another PID namespace, usually before a container restart."""
     if state["state"] in TERMINAL or state.get("queue") != os.path.realpath(context.queue):
         return False
-    return state.get("node") != node() and any(NumberedJsonDir(os.path.join(context.queue, "slots")).names())
+    return state.get("node") != pid_scope() and any(NumberedJsonDir(os.path.join(context.queue, "slots")).names())
 
 
 def _list(context: AgentContext, payload: Json) -> Json:

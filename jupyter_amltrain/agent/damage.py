@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any, Callable, Dict, Mapping, Optional
 
-from .processes import marked, table
+from .processes import pids_with_mark, process_table
 from .protocol import (
     CANCELED,
     COMPLETED,
@@ -75,8 +75,8 @@ def read_job(home: str, run: str) -> Optional[Json]:
 
 def processes_of(run: str) -> Dict[int, Any]:
     """Return live processes of a run on this machine, found by the mark in their environment."""
-    rows = table()
-    return {pid: rows[pid] for pid in marked(run + ":", rows, whole=False) if rows[pid].state not in "ZX"}
+    rows = process_table()
+    return {pid: rows[pid] for pid in pids_with_mark(run + ":", rows, whole=False) if rows[pid].state not in "ZX"}
 
 
 def _load(home: str, run: str, name: str) -> Optional[Json]:

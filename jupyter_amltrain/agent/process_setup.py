@@ -60,7 +60,7 @@ def _ignore(number: int, frame: Any) -> None:
     """Signal handler whose only effect is that the wakeup descriptor becomes readable."""
 
 
-def wake_on(*numbers: signal.Signals) -> Tuple[int, int]:
+def wakeup_pipe(*numbers: signal.Signals) -> Tuple[int, int]:
     """Return a pipe that becomes readable when one of the signals arrives: (read end, write end)."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
@@ -85,7 +85,7 @@ def drain(handle: int) -> bytes:
     return data
 
 
-def stdio_to(path: str) -> None:
+def redirect_stdio(path: str) -> None:
     """Read standard input from the null device; append output and errors to `path`."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

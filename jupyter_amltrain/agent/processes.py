@@ -50,7 +50,7 @@ def parse_stat(data: bytes) -> Optional[Process]:
     )
 
 
-def look(pid: int) -> Optional[Process]:
+def find_process(pid: int) -> Optional[Process]:
     """Return the process `pid`, or ``None`` when there is none."""
     if not LINUX:
         return _ps_table().get(pid)
@@ -61,7 +61,7 @@ def look(pid: int) -> Optional[Process]:
         return None
 
 
-def table() -> Dict[int, Process]:
+def process_table() -> Dict[int, Process]:
     """Return all processes of this machine by pid."""
     rows = {}
     if not LINUX:
@@ -69,7 +69,7 @@ def table() -> Dict[int, Process]:
     names = os.listdir("/proc")
     for name in names:
         if name.isdigit():
-            row = look(int(name))
+            row = find_process(int(name))
             if row is not None:
                 rows[row.pid] = row
     return rows
@@ -90,11 +90,11 @@ def _ps_table() -> Dict[int, Process]:
 
 def identity(pid: int) -> Optional[Dict[str, Any]]:
     """Return ``{"pid", "start"}`` of a live process: the start time tells reused pids apart."""
-    row = look(pid)
+    row = find_process(pid)
     return None if row is None or row.state in "ZX" else {"pid": pid, "start": row.start}
 
 
-def alive(process: Optional[Mapping[str, Any]]) -> bool:
+def is_alive(process: Optional[Mapping[str, Any]]) -> bool:
     """Whether a process, given by its identity, is running and not a zombie; the identity may come from a job."""
     if not isinstance(process, dict) or not isinstance(process.get("pid"), int):
         return False
@@ -106,7 +106,7 @@ def resume(process: Optional[Mapping[str, Any]]) -> bool:
     """Continue a process, given by its identity, if it is stopped; return whether it was."""
     if not process or not isinstance(process.get("pid"), int):
         return False
-    row = look(process["pid"])
+    row = find_process(process["pid"])
     if row is None or row.state not in "Tt" or row.start != process.get("start"):
         return False
     try:
@@ -131,7 +131,7 @@ def boot_id() -> str:
 
 
 @lru_cache(maxsize=None)
-def node() -> str:
+def pid_scope() -> str:
     """Return the scope in which pids are valid: this machine and, on Linux, this PID namespace.
 
     A state root on a shared disk is read by several machines, and by containers that
@@ -182,7 +182,7 @@ def descendants(root: int, rows: Mapping[int, Process], apart: FrozenSet[int] = 
     return result
 
 
-def marked(mark: str, rows: Iterable[int], whole: bool = True) -> Set[int]:
+def pids_with_mark(mark: str, rows: Iterable[int], whole: bool = True) -> Set[int]:
     """Return pids started with ``AMLTRAIN_RUN=<mark>`` in their environment; without `whole` the mark is a prefix."""
     entry = ("%s=%s" % (MARK, mark)).encode()
     pids = set()
@@ -197,7 +197,7 @@ def marked(mark: str, rows: Iterable[int], whole: bool = True) -> Set[int]:
     return pids
 
 
-def members(
+def run_members(
     mark: str,
     root: Optional[int],
     spare: FrozenSet[int] = frozenset(),
@@ -220,8 +220,8 @@ def members(
     apart
         Pids that do not belong to the run, together with all of their descendants.
     """
-    rows = table()
-    pids = marked(mark, rows)
+    rows = process_table()
+    pids = pids_with_mark(mark, rows)
     if isinstance(leader, dict) and isinstance(leader.get("pid"), int):  # a job may have written it
         # A pid is not reused while a session has its number. Once the session has
         # ended it may be, and the next session is not part of the run.
@@ -246,14 +246,14 @@ def children(pid: int) -> List[int]:
         with open("/proc/%d/task/%d/children" % (pid, pid)) as file:
             return [int(word) for word in file.read().split()]
     except (OSError, ValueError):  # a kernel without CONFIG_PROC_CHILDREN
-        return [row.pid for row in table().values() if row.parent == pid]
+        return [row.pid for row in process_table().values() if row.parent == pid]
 
 
-def send(rows: Iterable[Process], number: int) -> int:
+def signal_processes(rows: Iterable[Process], number: int) -> int:
     """Signal each process whose pid was not reused; return the number of signals sent."""
     count = 0
     for row in rows:
-        current = look(row.pid)
+        current = find_process(row.pid)
         if current is None or current.start != row.start:
             continue
         try:
@@ -306,10 +306,10 @@ def command_of(pid: int) -> str:
             words = file.read(4096).decode("utf-8", "replace").split("\0")
     except OSError:
         return ""
-    return (brief(words) or comm_of(pid))[:MAX_NAME]
+    return (short_command(words) or comm_of(pid))[:MAX_NAME]
 
 
-def brief(words: List[str]) -> str:
+def short_command(words: List[str]) -> str:
     """Return the program of a command line, with the script or module that an interpreter runs."""
     program = os.path.basename(words[0].split(" ")[0]) if words else ""
     if not program.startswith(("python", "pypy", "torchrun", "accelerate", "deepspeed")):

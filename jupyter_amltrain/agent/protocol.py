@@ -45,7 +45,7 @@ LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"
 METRICS = "metrics/rank-0.jsonl"
 
 #: Files of one machine of a run, by its number.
-TELEMETRY, SUMMARY, TRUTH = "telemetry/node-%d.jsonl", "telemetry/summary-%d.json", "telemetry/truth-%d.json"
+TELEMETRY, SUMMARY, GPU_USAGE = "telemetry/node-%d.jsonl", "telemetry/summary-%d.json", "telemetry/truth-%d.json"
 
 OUTPUTS, ARTIFACTS = "outputs", "artifacts"
 

@@ -12,9 +12,18 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.agent import testing
-from jupyter_amltrain.backends.base import STATUS, STREAMS, Backend, Chunk, Plan, RunEvents, StreamNews, monitor_of
+from jupyter_amltrain.backends.base import (
+    STATUS,
+    STREAMS,
+    Backend,
+    Chunk,
+    LaunchPlan,
+    RunEvents,
+    StreamNews,
+    monitor_of,
+)
 from jupyter_amltrain.backends.local_limits import unsupported
-from jupyter_amltrain.backends.past_runs import Key, PastRun, PastRunIndex, listed, tracking_of
+from jupyter_amltrain.backends.past_runs import Key, PastRun, PastRunIndex, listed_fields_of, tracking_of
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, damaged_run, file_of, output_of, run_of, status_of
 from jupyter_amltrain.backends.transport import FileEvents, Transport
 from jupyter_amltrain.errors import DamagedRun, ProtocolError, ResultMissing, SpecError
@@ -75,7 +84,7 @@ class AgentBackend(Backend):
         """See :meth:`Backend.refuses`."""
         return unsupported(spec, self.target.name, self._machine.has_our_disk)
 
-    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`."""
         check_path(self._transport.home, "state root", "Set AMLTRAIN_HOME to another folder and restart the kernel.")
         if spec.tracking != "direct":
@@ -106,9 +115,9 @@ class AgentBackend(Backend):
             },
             "spec": msgspec.to_builtins(spec),
         }
-        return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request=job)
+        return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job)
 
-    async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+    async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
         staging = f"{self._transport.home}/staging/{plan.run_id}"
         await self._transport.put(plan.snapshot.files, staging)
@@ -316,7 +325,7 @@ class LocalBackend(AgentBackend):
         for run in self._rows(answer):
             if run.status.state.terminal and not run.damaged:
                 state = tracking_of(run.folder)
-                run = listed(msgspec.structs.replace(run, tracking=state) if state else run)
+                run = listed_fields_of(msgspec.structs.replace(run, tracking=state) if state else run)
             found.append(run)
         self._index.add(found, keys)
         return found

@@ -82,7 +82,7 @@ def list_local(folder: str) -> list[str]:
     return sorted(path.replace(os.sep, "/") for path in paths)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Exact request of a launch; creating or printing it sends nothing.
 
     Attributes
@@ -176,15 +176,15 @@ class Backend(abc.ABC):
         return unsupported(spec, self.target.name)
 
     @abc.abstractmethod
-    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """Return the exact request, printable; send nothing."""
 
-    async def notes(self, plan: Plan) -> Sequence[str]:
+    async def notes(self, plan: LaunchPlan) -> Sequence[str]:
         """Return the notes of a plan that is only shown, including those that need a request; errors are ignored."""
         return plan.notes
 
     @abc.abstractmethod
-    async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+    async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """Submit the job; return when it is accepted, not when it has started.
 
         `environ` (the submitter's environment) and `secrets` are passed to the job's process

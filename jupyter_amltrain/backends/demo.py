@@ -11,7 +11,16 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from jupyter_amltrain.backends.base import MONITORS, Backend, Chunk, Plan, RunEvents, StreamNews, monitor_of, stream_of
+from jupyter_amltrain.backends.base import (
+    MONITORS,
+    Backend,
+    Chunk,
+    LaunchPlan,
+    RunEvents,
+    StreamNews,
+    monitor_of,
+    stream_of,
+)
 from jupyter_amltrain.backends.demo_telemetry import BASELINE, CPUS, MEMORY, NAME, SIZE, FakeNode, uuid_of
 from jupyter_amltrain.backends.provisioner import (
     Progress,
@@ -418,12 +427,12 @@ class FakeBackend(Backend, Provisioner):
             if not self._status(life).state.terminal:
                 life.canceled = time.monotonic()
 
-    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`."""
         request = {"run": run_id, "target": self.target.name, "spec": msgspec.to_builtins(spec)}
-        return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request=request)
+        return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=request)
 
-    async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+    async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
         self._machines.require_reachable()
         self._machines.require_on()

@@ -274,7 +274,7 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def listed(run: Run) -> Run:
+def listed_fields_of(run: Run) -> Run:
     """Return an ended run with only the listed fields of its job; unchanged if they are too long or not JSON."""
     fields = {name: getattr(run.spec, name) for name in _LISTED}
     partial = msgspec.structs.replace(run, spec=JobSpec(**fields), partial=True)

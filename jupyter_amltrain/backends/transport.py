@@ -102,7 +102,7 @@ READ_BYTES = 1 << 16
 _NOWAIT = getattr(os, "RWF_NOWAIT", None)
 
 
-class Tails:
+class OpenFileCache:
     """Cache of descriptors of growing files whose beginning has been read. For one thread."""
 
     def __init__(self) -> None:
@@ -287,7 +287,7 @@ class LocalTransport(Transport):
         self._loop = loop
         self.home = str(home)
         self.machine = TargetMachine(python=sys.executable, has_our_disk=True)
-        self._tails = Tails()
+        self._tails = OpenFileCache()
 
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """See :meth:`Transport.call`; starts no interpreter."""
@@ -343,7 +343,7 @@ class LocalTransport(Transport):
 
 def agent_error(error: Mapping[str, Any]) -> errors.AmlTrainError:
     """Convert the agent's error to the error class of the same name, if there is one."""
-    kind = errors.of_name(str(error.get("type"))) or errors.SubmitError
+    kind = errors.error_class(str(error.get("type"))) or errors.SubmitError
     return kind(str(error.get("message")))
 
 

@@ -207,7 +207,7 @@ def _size_rows(sizes: Sequence[Size], quotas: Quotas) -> list[dict[str, Any]]:
 
 def quota_text(quotas: Quotas, *, everything: bool = False) -> str:
     """Return the table of ``compute quota``: cores for dedicated and low-priority machines."""
-    from jupyter_amltrain.backends.azureml.catalog import MORE
+    from jupyter_amltrain.backends.azureml.catalog import MORE_QUOTA_URL
 
     rows = [row for row in quotas.rows if row.family != "clusters"]
     shown = [row for row in rows if everything or row.limit or row.used]
@@ -228,7 +228,7 @@ def quota_text(quotas: Quotas, *, everything: bool = False) -> str:
     if hidden := len(rows) - len(shown):
         noun, verb = ("family", "is") if hidden == 1 else ("families", "are")
         notes.append(f"{hidden} {noun} with no quota {verb} hidden (show with --all).")
-    notes.append(f"More: {MORE}")
+    notes.append(f"More: {MORE_QUOTA_URL}")
     return f"{table(['cores of', 'machines', 'used', 'limit', 'free'], lines)}\n\n{' '.join(notes)}"
 
 

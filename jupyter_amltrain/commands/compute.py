@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.schema.target import TargetInfo
 
 #: Prefix of a field's name in the parsed arguments.
-VALUE = "value_"
+VALUE_PREFIX = "value_"
 #: Maximum wait of ``list`` for a service that does not respond (seconds).
 LIST_TIMEOUT_S = 1.5
 #: A shorter name of ``--min-nodes``.
@@ -108,7 +108,7 @@ def _scale_flags(parser: Parser) -> None:
     for field in SCALE_FIELDS:
         _add_field(parser, field)
     parser.flag(
-        "--nodes", dest=f"{VALUE}nodes", metavar="N", default=argparse.SUPPRESS, help="the same as --min-nodes",
+        "--nodes", dest=f"{VALUE_PREFIX}nodes", metavar="N", default=argparse.SUPPRESS, help="the same as --min-nodes",
         samples=("2", "4"),
     )  # fmt: skip
     _operation_flags(parser)
@@ -239,7 +239,7 @@ def _field_help(field: Field) -> str:
 
 def _add_field(parser: Parser, field: Field, text: str = "") -> None:
     text = text or _field_help(field)
-    options: dict[str, Any] = {"dest": VALUE + field.name, "default": argparse.SUPPRESS}
+    options: dict[str, Any] = {"dest": VALUE_PREFIX + field.name, "default": argparse.SUPPRESS}
     flag = field.flag
     if field.kind == "bool":
         options |= {"action": "store_const", "const": not field.default}
@@ -461,7 +461,7 @@ def run(args: argparse.Namespace, *, wait: bool, write: Callable[[str], Any]) ->
     from jupyter_amltrain import api
 
     verb, kind, name = args.verb, getattr(args, "kind", ""), _name_of(args)
-    values = {key[len(VALUE) :]: value for key, value in vars(args).items() if key.startswith(VALUE)}
+    values = {key[len(VALUE_PREFIX) :]: value for key, value in vars(args).items() if key.startswith(VALUE_PREFIX)}
     result = api.act(verb, name, kind=kind, values=values, confirmed=args.yes)
     if result.errors:
         raise _values_error(verb, kind, values, result.errors)
@@ -501,7 +501,7 @@ def _values_error(verb: str, kind: str, values: Mapping[str, Any], errors: Mappi
 def abandoned_text(args: argparse.Namespace) -> str:
     """Return what happens to an operation when the process that waits for it ends."""
     from jupyter_amltrain import api
-    from jupyter_amltrain.backends.azureml.cost_prompts import ASKING
+    from jupyter_amltrain.backends.azureml.cost_prompts import WAITING_FOR_AZURE_TEXT
     from jupyter_amltrain.schema.azure_target import AzureTarget
 
     verb, name = args.verb, _name_of(args)
@@ -514,7 +514,7 @@ def abandoned_text(args: argparse.Namespace) -> str:
     azure_target = any(target.name == name and isinstance(target, AzureTarget) for target in api.targets())
     if not azure_target:
         return f"{name!r} may be only partly {PARTICIPLES[verb]}. To check: %aml_compute list"
-    if detail in ("", ASKING):
+    if detail in ("", WAITING_FOR_AZURE_TEXT):
         return f"Azure may or may not have received the request for {name!r}. To check: %aml_compute list"
     return f"{name!r} is still being {PARTICIPLES[verb]} at Azure. To see the progress: %aml_compute list"
 

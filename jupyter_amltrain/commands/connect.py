@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Maximum number of folders, upward, that are searched for a configuration; the same as in the SDK.
 MAX_LEVELS = 20
 #: Parts of a workspace's address, and their keys in a configuration.
-KEYS = {"subscription": "subscription_id", "resource_group": "resource_group", "workspace": "workspace_name"}
+CONFIG_KEYS = {"subscription": "subscription_id", "resource_group": "resource_group", "workspace": "workspace_name"}
 #: The magic at the start of the line that a form writes.
 MAGIC = "%aml_compute connect"
 #: Fields that a form hides at first.
@@ -63,7 +63,7 @@ def _connect(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
 
     try:
-        connected = api.connect(place_of(args), context.sign_in)
+        connected = api.connect(workspace_ref(args), context.sign_in)
     except KeyboardInterrupt:
         raise AmlTrainError("Connecting was interrupted; nothing has changed.", code="interrupted") from None
     data = msgspec.to_builtins(connected)
@@ -115,7 +115,9 @@ COMMANDS = (
 # ---- operations
 
 
-def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequence[str] | None = None) -> WorkspaceRef:
+def workspace_ref(
+    args: argparse.Namespace, folder: Path | None = None, names: Sequence[str] | None = None
+) -> WorkspaceRef:
     """Return the workspace to connect: from the flags, else from a ``config.json``, else a connected workspace.
 
     Parameters
@@ -133,7 +135,7 @@ def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequen
     from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 
     rest = {"tenant": args.tenant, "method": args.method, "name": args.name}
-    parts = {key: str(getattr(args, key)) for key in KEYS}
+    parts = {key: str(getattr(args, key)) for key in CONFIG_KEYS}
     if all(parts.values()):
         return WorkspaceRef(**parts, **rest)
     if any(parts.values()) and not args.config:
@@ -158,7 +160,7 @@ def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequen
             code="connect.no_config",
             field="config",
         )
-    configured = read(path)
+    configured = read_config(path)
     typed = {key: value for key, value in {**parts, **rest}.items() if value}
     return WorkspaceRef(**{**configured, **typed})
 
@@ -173,10 +175,10 @@ def _connected_names(names: Sequence[str] | None) -> Sequence[str]:
 
 def config_of(args: argparse.Namespace, folder: Path | None = None) -> Path | None:
     """Return the path of ``--config``, else the nearest configuration."""
-    return Path(args.config).expanduser() if args.config else find(folder or Path(working_folder()))
+    return Path(args.config).expanduser() if args.config else find_config(folder or Path(working_folder()))
 
 
-def find(folder: Path) -> Path | None:
+def find_config(folder: Path) -> Path | None:
     """Return the nearest ``config.json`` or ``.azureml/config.json`` upward, as ``MLClient.from_config`` finds it."""
     folder = folder.absolute()
     for parent in (folder, *list(folder.parents)[: MAX_LEVELS - 1]):
@@ -195,7 +197,7 @@ def _is_of_workspace(path: Path) -> bool:
     return "subscription" in text.lower() or "workspace" in text.lower() or '"Scope"' in text
 
 
-def read(path: Path) -> dict[str, str]:
+def read_config(path: Path) -> dict[str, str]:
     """Return the parts of the workspace that a ``config.json`` names.
 
     Raises
@@ -214,14 +216,14 @@ def read(path: Path) -> dict[str, str]:
     scope = str(value.get("Scope") or "").strip("/").split("/")
     if len(scope) >= 8 and scope[0].lower() == "subscriptions":  # an older format
         return {"subscription": scope[1], "resource_group": scope[3], "workspace": scope[7]}
-    missing = [key for key in KEYS.values() if not isinstance(value.get(key), str) or not value[key].strip()]
+    missing = [key for key in CONFIG_KEYS.values() if not isinstance(value.get(key), str) or not value[key].strip()]
     if missing:
         raise _config_error(f"{path} lacks {' and '.join(missing)}.")
-    placeholder = [key for key in KEYS.values() if value[key].strip().startswith("<")]
+    placeholder = [key for key in CONFIG_KEYS.values() if value[key].strip().startswith("<")]
     if placeholder:
         message = f"{path} still has a placeholder in {placeholder[0]}: {value[placeholder[0]]}."
         raise _config_error(message, "Fill it in.")
-    parts = {part: value[key].strip() for part, key in KEYS.items()}
+    parts = {part: value[key].strip() for part, key in CONFIG_KEYS.items()}
     return {**parts, "tenant": str(value.get("tenant_id") or "")}
 
 
@@ -335,7 +337,7 @@ def compose(values: Mapping[str, Any], known: Sequence[str], folder: Path | None
         line.errors[error.field if error.field in actions else ""] = str(error)
         return line
     try:
-        line.place = place_of(args, folder, known)
+        line.place = workspace_ref(args, folder, known)
     except CommandError as error:
         line.errors[error.field] = str(error)
     else:
@@ -344,7 +346,7 @@ def compose(values: Mapping[str, Any], known: Sequence[str], folder: Path | None
 
 
 def _note(args: argparse.Namespace, place: WorkspaceRef, folder: Path | None) -> str:
-    if all(getattr(args, key) for key in KEYS):
+    if all(getattr(args, key) for key in CONFIG_KEYS):
         return ""
     path = config_of(args, folder)
     if path is None or not place.workspace:

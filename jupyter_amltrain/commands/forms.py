@@ -24,7 +24,7 @@ from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.schema.fields import Field
 
 #: Fields that a form shows at first, in this order; the others are advanced fields.
-SHOWN = ("target", "param", "gpus")
+BASIC_FIELDS = ("target", "param", "gpus")
 #: The advanced fields that are listed first, because they are used most.
 _NEXT = ("name", "out", "timeout", "require-gpu", "wait")
 #: Not fields: the help, the script, and flags that change what the command does.
@@ -72,9 +72,9 @@ def submit_fields(defaults: Defaults | None = None) -> tuple[Field, ...]:
 @functools.lru_cache(maxsize=1)
 def _fields() -> tuple[Field, ...]:
     actions = submit_actions()
-    first = (*SHOWN, *_NEXT)
+    first = (*BASIC_FIELDS, *_NEXT)
     order = [*first, *(name for name in actions if name not in first)]
-    return tuple(form_field(name, actions[name], SHOWN) for name in order)
+    return tuple(form_field(name, actions[name], BASIC_FIELDS) for name in order)
 
 
 def form_field(name: str, action: argparse.Action, shown: Collection[str]) -> Field:

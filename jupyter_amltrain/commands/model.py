@@ -15,7 +15,7 @@ from jupyter_amltrain.text import ago, table, tilde
 if TYPE_CHECKING:
     import argparse
 
-    from jupyter_amltrain.kernel.models import Fetched, ModelRow
+    from jupyter_amltrain.kernel.models import DownloadedModel, ModelRow
 
 _WORKSPACE = "registry: a connected workspace, or local; default that of the target in use"
 
@@ -140,7 +140,7 @@ def registered_text(row: ModelRow, prog: str = "%aml_model") -> str:
     return f"Registered {model}{kind} from {row.run}. Download it with: {prog} download {model}{where}"
 
 
-def downloaded_text(copy: Fetched) -> str:
+def downloaded_text(copy: DownloadedModel) -> str:
     """Return one sentence about a downloaded model."""
     size = f"{copy.bytes / 1e6:.1f} MB" if copy.bytes >= 1e5 else f"{copy.bytes / 1e3:.1f} kB"
     files = "1 file" if copy.files == 1 else f"{copy.files} files"

@@ -17,7 +17,7 @@ from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import AmlTrainError, CommandError, RunError, TargetError, UnrecordedRun
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.jobs.snapshot import of_yaml, take
+from jupyter_amltrain.jobs.snapshot import of_yaml, take_snapshot
 from jupyter_amltrain.schema.child_run import MAX_CHILDREN
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import DAMAGED, NOT_WRITTEN, Run, RunHandle, RunState
@@ -283,9 +283,9 @@ COMMANDS = (
 def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
     """Return the newest runs as JSON-serializable rows; `limit` 0 for all."""
     from jupyter_amltrain.kernel.session import controller
-    from jupyter_amltrain.run import ANSWER
+    from jupyter_amltrain.run import ANSWER_TIMEOUT_S
 
-    runs = controller().loop.call(controller().runs(target, limit or None), ANSWER)
+    runs = controller().loop.call(controller().runs(target, limit or None), ANSWER_TIMEOUT_S)
     return [_row(run) for run in runs]
 
 
@@ -701,7 +701,7 @@ def _current_digest(run: Run, original: str) -> str:
     spec = run.spec
     if spec.job_type:  # a service's job has the digest of the file alone: its SDK sends the code
         return next((digest for code in (True, False) if (digest := of_yaml(spec, code=code).digest) == original), "")
-    return take(
+    return take_snapshot(
         spec.script_name, spec.script, notebook_dir=spec.notebook_dir or working_folder(), source=spec.source
     ).digest
 

@@ -23,7 +23,7 @@ from jupyter_amltrain.schema.job import JobSpec, validated
 from jupyter_amltrain.text import notebook_name
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.backends.base import Plan
+    from jupyter_amltrain.backends.base import LaunchPlan
     from jupyter_amltrain.run import TrackedRun
 
 __all__ = ["COMMANDS", "Defaults", "Submission", "parse_submit", "plan_text", "secret", "send"]
@@ -160,7 +160,7 @@ def _spec(
     values = typed_values(args)
     source = values["source"] = str(Path(args.source).expanduser().resolve()) if args.source else None
     # IPython halves the braces of ${{inputs.data}} in a magic's line.
-    typed = references.restored if prog.startswith("%") else lambda value: value
+    typed = references.restore_references if prog.startswith("%") else lambda value: value
     fields = job_fields(values)
     inputs = fields.get("inputs", {})
     params = fields["params"] = references.with_literals(typed(fields.get("params", {})), inputs)
@@ -372,7 +372,7 @@ def _target_of(compute: str) -> str:
     )
 
 
-def yaml_text(plan: Plan) -> str:
+def yaml_text(plan: LaunchPlan) -> str:
     """Return a planned job as a file for ``az ml job create``."""
     from jupyter_amltrain.backends.azureml import environments, job_body
     from jupyter_amltrain.jobs import requirements
@@ -419,7 +419,7 @@ def yaml_text(plan: Plan) -> str:
     return az_yaml_job.text_of(doc, [*remarks, *spec.notes, *plan.notes])
 
 
-def _script(plan: Plan) -> str:
+def _script(plan: LaunchPlan) -> str:
     """Return the text of the script as it will run."""
     if plan.spec.script:
         return plan.spec.script

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jupyter_amltrain.frontend.protocol import Beat, Changes, Event, Meter, Request
-from jupyter_amltrain.loop import Pace
+from jupyter_amltrain.loop import TokenBucket
 from jupyter_amltrain.schema.rows import RunRow, TargetRow, WorkspaceRow
 
 #: Sends one message: id of the comm, the event, its buffers.
@@ -26,7 +26,7 @@ MAX_MESSAGES_PER_S = 2.0
 #: Seconds after which a silent client has to renew its subscription.
 SILENCE_S = 30.0
 #: A client is removed after this number of unanswered requests to renew, over this number of seconds.
-MAX_QUESTIONS, REMOVE_AFTER_S = 3, 60.0
+MAX_RENEWALS, REMOVE_AFTER_S = 3, 60.0
 #: Seconds for which an event that a client has not confirmed may still be in transit.
 DELIVERY_TIMEOUT_S = 1.0
 #: Events with the field ``renew``.
@@ -108,7 +108,7 @@ class FrontendClient:
         self.targets = TargetState()
         self.dirty: set[str] = set()
         self.removed: set[str] = set()
-        self.pace = Pace(MAX_MESSAGES_PER_S, 1)
+        self.pace = TokenBucket(MAX_MESSAGES_PER_S, 1)
         self.timer: Any = None
         self.heard_at = time.monotonic()  #: time of its last request
         self._sent: deque[float] = deque(maxlen=64)  #: monotonic seconds of the newest events
@@ -166,7 +166,7 @@ class FrontendClient:
         self._send(self.comm, event, buffers)
         if silent and kind not in _RENEWING_EVENTS and now - self._last_renewal > SILENCE_S / 3:
             self.send(Changes)  # an empty event, because this one has no field `renew`
-        elif self._renewals >= MAX_QUESTIONS and now - self._first_renewal >= REMOVE_AFTER_S:
+        elif self._renewals >= MAX_RENEWALS and now - self._first_renewal >= REMOVE_AFTER_S:
             asyncio.get_running_loop().call_soon(self._on_lost, self)
 
 

@@ -28,7 +28,7 @@ from jupyter_amltrain.kernel.run_row import row_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.target_file import LOCAL
 from jupyter_amltrain.kernel.target_status import OperationFinished
-from jupyter_amltrain.loop import Pace
+from jupyter_amltrain.loop import TokenBucket
 from jupyter_amltrain.schema.rows import RunRow
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState
 
@@ -424,7 +424,7 @@ class ExternalChangeWatcher:
         self._runs = str(runs.root.runs)
         self._home = str(runs.root.path)
         self._lists = (str(runs.root.targets), str(runs.root.workspaces))
-        self._pace = Pace(self.LISTS_PER_S, self.LISTS_BURST)
+        self._pace = TokenBucket(self.LISTS_PER_S, self.LISTS_BURST)
 
     async def run(self) -> None:
         """Watch until canceled."""

@@ -15,7 +15,7 @@ from jupyter_amltrain.frontend.protocol import Gpus, Meter
 from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, known
-from jupyter_amltrain.loop import Pace
+from jupyter_amltrain.loop import TokenBucket
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,7 +66,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.ticks: GpuTicks | None = None
-        self.pace = Pace(MAX_MESSAGES_PER_S, 1)
+        self.pace = TokenBucket(MAX_MESSAGES_PER_S, 1)
         self.timer: Any = None
         self.note = ""
         self.ended = False

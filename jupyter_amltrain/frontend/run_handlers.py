@@ -169,7 +169,7 @@ class ResubmitRun(Request, frozen=True, kw_only=True):
     handle: str
 
 
-class AgainReply(Reply, frozen=True, kw_only=True):
+class ResubmitReply(Reply, frozen=True, kw_only=True):
     """Answer to :class:`ResubmitRun`: the handle of the new run."""
 
     handle: str
@@ -302,12 +302,12 @@ class RunHandlers:
                     self._notify("error", str(error), run.target)
 
     @op("again")
-    async def resubmit(self, request: ResubmitRun) -> AgainReply:
+    async def resubmit(self, request: ResubmitRun) -> ResubmitReply:
         """Submit a run's job again; the environment variables are the kernel's."""
         controller = self._controller
         run = await controller.load(await controller.find(request.handle))
         spec, secrets = await controller.loop.offload(resubmit, run, controller.files(run.handle))
-        return AgainReply(handle=await controller.submit(spec, run.target, dict(os.environ), secrets))
+        return ResubmitReply(handle=await controller.submit(spec, run.target, dict(os.environ), secrets))
 
 
 # ---- log

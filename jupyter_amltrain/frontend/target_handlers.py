@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from jupyter_amltrain.backends.azureml.workspace_file import bills
+from jupyter_amltrain.backends.azureml.workspace_file import may_be_billed
 from jupyter_amltrain.backends.target_kinds import forms
 from jupyter_amltrain.commands.compute import line_of
 from jupyter_amltrain.commands.connect import compose as compose_connect_line
@@ -54,7 +54,7 @@ class TargetAction(Request, frozen=True, kw_only=True):
     confirmed: bool = False
 
 
-class ActReply(Reply, frozen=True, kw_only=True):
+class TargetActionReply(Reply, frozen=True, kw_only=True):
     """Answer to :class:`TargetAction`.
 
     Attributes
@@ -85,7 +85,7 @@ class TargetHandlers:
         self._controller = controller
 
     @op("act")
-    async def act(self, request: TargetAction) -> ActReply:
+    async def act(self, request: TargetAction) -> TargetActionReply:
         """Check an action, ask for confirmation, or start it."""
         if request.verb == "disconnect":
             return await self._disconnect(request)
@@ -100,9 +100,9 @@ class TargetHandlers:
                 confirmed=request.confirmed,
             )
         except CommandError as error:
-            return ActReply(accepted=False, errors={"": str(error)}, line=line)
+            return TargetActionReply(accepted=False, errors={"": str(error)}, line=line)
         asks = bool(result.ask) or (result.accepted and request.confirmed)
-        return ActReply(
+        return TargetActionReply(
             accepted=result.accepted,
             ask=result.ask,
             errors=result.errors,
@@ -110,7 +110,7 @@ class TargetHandlers:
             line=f"{line} --yes" if line and asks else line,
         )
 
-    async def _disconnect(self, request: TargetAction) -> ActReply:
+    async def _disconnect(self, request: TargetAction) -> TargetActionReply:
         """Disconnect a workspace after confirmation; the same as ``%aml_compute disconnect``."""
         controller, name = self._controller, request.target
         connections = controller.connections
@@ -118,15 +118,15 @@ class TargetHandlers:
         try:
             if request.dry or not request.confirmed:
                 _, targets, live = await connections.held(name)
-                billed = [target.name for target in targets if bills(target)]
+                billed = [target.name for target in targets if may_be_billed(target)]
                 text = disconnect_loss(name, [target.name for target in targets], billed, live)
-                return ActReply(accepted=False, ask=text, line=line)
+                return TargetActionReply(accepted=False, ask=text, line=line)
             task = controller.loop.start(connections.disconnect(name, confirmed=True), f"disconnect {name}")
             await asyncio.wait({task}, timeout=DISCONNECT_TIMEOUT_S)
             message = task.result() if task.done() else f"Disconnecting {name}."
         except AmlTrainError as error:
-            return ActReply(accepted=False, errors={"": str(error)}, line=line)
-        return ActReply(accepted=True, message=message, line=line)
+            return TargetActionReply(accepted=False, errors={"": str(error)}, line=line)
+        return TargetActionReply(accepted=True, message=message, line=line)
 
 
 def disconnect_loss(name: str, targets: list[str], billed: list[str], live: list[str]) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from jupyter_amltrain.agent.protocol import OUTPUTS
 from jupyter_amltrain.jobs.snapshot import OUTPUTS_LINK
-from jupyter_amltrain.schema.inputs import input_variable, literal_text, output_variable, with_places
+from jupyter_amltrain.schema.inputs import input_variable, literal_text, output_variable, with_paths
 from jupyter_amltrain.schema.job import JobSpec
 
 #: Files that a job of Azure ML puts into ``./outputs`` belong to the run: here they get into its folder.
@@ -81,9 +81,9 @@ def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]
     data
         Variables with the paths of inputs and outputs; references to those that are not in it stay as they are.
     """
-    argv = [python, "-u", f"{source}/{spec.script_name}", *with_places(spec.args, data)]
+    argv = [python, "-u", f"{source}/{spec.script_name}", *with_paths(spec.args, data)]
     if not spec.script:  # a file: its parameters are arguments, nothing is injected
-        for name, value in with_places(spec.params, data).items():
+        for name, value in with_paths(spec.params, data).items():
             argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]
     return argv
 

@@ -117,7 +117,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-def take(
+def take_snapshot(
     script_name: str,
     script_text: str,
     *,
@@ -368,7 +368,7 @@ class _Folder:
 def _too_large(root: Path, sizes: dict[str, int], limit_bytes: int, limit_files: int, whole: bool) -> SnapshotTooLarge:
     total, count = sum(sizes.values()), len(sizes)
     by_count = total <= limit_bytes
-    worst = culprits(sizes.items() if not by_count else ((name, 1) for name in sizes))
+    worst = largest_entries(sizes.items() if not by_count else ((name, 1) for name in sizes))
     named = ", ".join(f"{name} ({number} files)" if by_count else f"{name} ({_mb(number)})" for name, number in worst)
     at_least = "" if whole else "more than "
     keep = ""
@@ -382,7 +382,7 @@ def _too_large(root: Path, sizes: dict[str, int], limit_bytes: int, limit_files:
     )
 
 
-def culprits(sizes: Iterable[tuple[str, int]], most: int = 3) -> list[tuple[str, int]]:
+def largest_entries(sizes: Iterable[tuple[str, int]], most: int = 3) -> list[tuple[str, int]]:
     """The biggest files and folders (names with a final ``/``), each as deep as possible.
 
     A folder is named unless a single entry has at least 80 % of its size.

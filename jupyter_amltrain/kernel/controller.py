@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.base import Backend, Chunk, Plan
+from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan
 from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
 from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.finish import RunFinalizer, StreamCache, read_log, refresh_run
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
-from jupyter_amltrain.kernel.models import Models
+from jupyter_amltrain.kernel.models import ModelRegistry
 from jupyter_amltrain.kernel.monitors import Monitors
 from jupyter_amltrain.kernel.observers import FrameCallback, RunObservers
 from jupyter_amltrain.kernel.run_index import RunIndex, TargetRunReader
@@ -63,7 +63,7 @@ class Controller:
         self.places = BackendPool(self.loop, self.root, self.targets, self.store, *ends)
         self.computes = TargetManager(self.loop, self.targets, self.places, self.store, self._forget)
         self.connections = WorkspaceManager(self.loop, self.root, self.targets, self.computes, self.store)
-        self.models = Models(self.loop, self.root, self.imports, self.targets)
+        self.models = ModelRegistry(self.loop, self.root, self.imports, self.targets)
         directory = TargetRunReader(self.store)
         self._run_index = RunIndex(self.targets, self.computes.status, self.places, self.store, directory)
         self._submit_queue = SubmitQueue(self.loop, self.store, self._on_submitted)
@@ -104,7 +104,7 @@ class Controller:
             raise SpecError(reason)
         return name, spec
 
-    async def plan(self, spec: JobSpec, target: str | None = None) -> Plan:
+    async def plan(self, spec: JobSpec, target: str | None = None) -> LaunchPlan:
         """Return the exact request that a submit would send. Sends nothing."""
         name, spec = await self.prepare(spec, target)
         backend = self.backend(name)

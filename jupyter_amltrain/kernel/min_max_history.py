@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     Float64 = NDArray[np.float64]
 
 #: Maximum buckets of a history; even.
-BUCKETS = 1024
+MAX_BUCKETS = 1024
 
 
-class Pyramid:
+class MinMaxHistory:
     """Minimum, mean and maximum of every column in at most `buckets` intervals of time.
 
     Parameters
@@ -44,7 +44,7 @@ class Pyramid:
         Ticks in the last bucket.
     """
 
-    def __init__(self, columns: int, buckets: int = BUCKETS) -> None:
+    def __init__(self, columns: int, buckets: int = MAX_BUCKETS) -> None:
         import numpy as np
 
         self.t: Float64 = np.zeros(buckets)

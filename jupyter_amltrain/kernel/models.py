@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Types of models, with the names that MLflow and Azure ML share.
 TYPES = ("custom_model", "mlflow_model")
 #: Name of the project's registry, used in registry_name of a workspace.
-HERE = "local"
+PROJECT_REGISTRY = "local"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 Progress = Callable[[str], None]
@@ -60,7 +60,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str = ""
 
 
-class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+class DownloadedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A downloaded model: its folder, number of files and bytes."""
 
     name: str
@@ -95,7 +95,7 @@ def name_and_version(text: str) -> tuple[str, str]:
     return checked_name(name), version
 
 
-class Models:
+class ModelRegistry:
     """Access to the model registries. Loop thread only."""
 
     def __init__(self, loop: LoopThread, root: StateRoot, imports: MlflowImportQueue, targets: TargetFile) -> None:
@@ -134,7 +134,7 @@ class Models:
         if workspace is None:
             payload = {**fields, "tags": tag_values, **await self._imports.model_request(run)}
             reply = await self._imports.worker.request("model_register", payload, timeout=WORKER_TIMEOUT_S)
-            registry = HERE if self._workspaces().all() else ""
+            registry = PROJECT_REGISTRY if self._workspaces().all() else ""
         else:
             registry = self._facts(workspace)
             payload = {**fields, "tags": tag_values, "workspace": registry, "job": run.run_id}
@@ -165,7 +165,7 @@ class Models:
         to: str = "",
         workspace: str = "",
         progress: Progress | None = None,
-    ) -> Fetched:
+    ) -> DownloadedModel:
         """Download a model into a new or empty folder.
 
         Parameters
@@ -192,7 +192,7 @@ class Models:
             reply = await self._imports.worker.request("model_download", payload, timeout=WORKER_TIMEOUT_S)
         else:
             reply = await self._azure("models.download", {**payload, "workspace": registry_name}, progress)
-        return msgspec.convert(reply, Fetched)
+        return msgspec.convert(reply, DownloadedModel)
 
     async def _azure(self, op: str, payload: dict[str, Any], progress: Progress | None) -> Any:
         from jupyter_amltrain.backends.azureml.client import client_of
@@ -201,7 +201,7 @@ class Models:
 
     def _registry(self, workspace: str) -> str | None:
         """Resolve the name of a workspace; ``None`` for the project's registry."""
-        if workspace == HERE:
+        if workspace == PROJECT_REGISTRY:
             return None
         if workspace:
             return self._facts(workspace)

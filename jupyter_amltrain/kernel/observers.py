@@ -12,7 +12,7 @@ import msgspec
 
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.store import RunStore
-from jupyter_amltrain.loop import Pace
+from jupyter_amltrain.loop import TokenBucket
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle
 
@@ -44,7 +44,7 @@ async def frames(
 
     stop = store.subscribe(on_change)
     ended = 0.0
-    pace = Pace(rate, MAX_FRAME_BURST)
+    pace = TokenBucket(rate, MAX_FRAME_BURST)
     try:
         while True:
             changed.clear()

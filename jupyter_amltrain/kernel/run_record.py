@@ -17,7 +17,7 @@ from jupyter_amltrain.kernel.min_max_history import known_mean
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, RunTelemetry, grid, known, on_grid
-from jupyter_amltrain.schema.child_run import ChildRun, most_telling
+from jupyter_amltrain.schema.child_run import ChildRun, most_relevant
 from jupyter_amltrain.schema.record import (
     GpuBand,
     GpuHeat,
@@ -333,7 +333,7 @@ def _children(entry: Entry) -> tuple[ChildRun, ...]:
     """Return the steps or trials that fit in a record."""
     size = sum(len(msgspec.json.encode(run)) for run in entry.children.runs)
     runs = entry.children.runs
-    return runs if size <= _CHILDREN_BYTES else most_telling(runs, len(runs) * _CHILDREN_BYTES // size)
+    return runs if size <= _CHILDREN_BYTES else most_relevant(runs, len(runs) * _CHILDREN_BYTES // size)
 
 
 def _part(entry: Entry, name: str, make: Callable[[], _T], otherwise: _T) -> _T:

@@ -11,7 +11,7 @@ import msgspec
 
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import RunTelemetry, grid, on_grid
-from jupyter_amltrain.schema.child_run import ChildRun, most_telling
+from jupyter_amltrain.schema.child_run import ChildRun, most_relevant
 from jupyter_amltrain.schema.rows import RunRow
 from jupyter_amltrain.schema.run import Phase, Run, RunState
 
@@ -112,7 +112,7 @@ def stream_summary_of(entry: Entry) -> StreamSummary:
     for metric, points in entry.metrics.metrics.items():
         if len(points.values) and points.times[-1] >= newest:  # of one log call the metric that was logged last
             name, value, newest = metric, points.values[-1], points.times[-1]
-    children = most_telling(entry.children.runs, MAX_ROW_CHILDREN)
+    children = most_relevant(entry.children.runs, MAX_ROW_CHILDREN)
     return StreamSummary(
         metric=name[:250],
         value=value if value is not None and math.isfinite(value) else None,

@@ -53,7 +53,7 @@ def controller() -> Controller:
         return _controller
 
 
-def existing() -> Controller | None:
+def current_controller() -> Controller | None:
     """Return the controller if this process has one, without creating it."""
     return _controller
 

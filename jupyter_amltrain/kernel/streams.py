@@ -13,7 +13,7 @@ import msgspec
 from jupyter_amltrain.agent.mlflow.journal import parse, well_formed
 
 #: Maximum bytes of a line; longer ones are skipped, because a line is held in memory until its end.
-MAX_LINE = 16 << 20
+MAX_LINE_BYTES = 16 << 20
 
 
 class Lines:
@@ -29,10 +29,10 @@ class Lines:
         self._rest = lines.pop()
         if self._too_long and lines:
             lines[0], self._too_long = b"", False
-        if self._too_long or len(self._rest) > MAX_LINE:
+        if self._too_long or len(self._rest) > MAX_LINE_BYTES:
             self._rest, self._too_long = b"", True
         for line in lines:
-            if line.strip() and len(line) <= MAX_LINE:
+            if line.strip() and len(line) <= MAX_LINE_BYTES:
                 yield line
 
     def restart(self) -> None:
@@ -58,10 +58,10 @@ def decode_object(data: bytes) -> dict[str, Any] | None:
 
 
 #: Maximum points of a drawn series.
-POINTS = 300
+MAX_DRAWN_POINTS = 300
 
 #: Bytes of log kept in memory, and of the tail that is shown.
-LOG_WINDOW = 64 * 1024
+LOG_WINDOW_BYTES = 64 * 1024
 
 LOG_TAIL = 8 * 1024
 
@@ -76,7 +76,7 @@ class Metric:
         self.steps = array("q")
         self.times = array("d")
         self.values = array("d")
-        self.shown = Shown(self.values)
+        self.shown = IncrementalDownsampler(self.values)
 
     def append(self, step: int, time: float, value: float) -> None:
         """Add one point."""
@@ -178,7 +178,7 @@ class LogWindow:
             self._whole = False
             self._window = b""
         self._lines += data.count(b"\n")
-        self._window = (self._window + data)[-LOG_WINDOW:]
+        self._window = (self._window + data)[-LOG_WINDOW_BYTES:]
         self.bytes = end
 
     def tail(self, limit: int = LOG_TAIL) -> tuple[str, int]:
@@ -208,7 +208,9 @@ def collapse(text: str) -> str:
     return "\n".join(lines)
 
 
-def downsample(values: Sequence[float], points: int = POINTS, among: Sequence[int] | None = None) -> list[int]:
+def downsample(
+    values: Sequence[float], points: int = MAX_DRAWN_POINTS, among: Sequence[int] | None = None
+) -> list[int]:
     """Indices of at most `points` values that keep first, last and every bucket's extremes.
 
     Parameters
@@ -235,7 +237,7 @@ def _extremes(values: Sequence[float], indices: Sequence[int]) -> tuple[int, int
     return min(known, key=values.__getitem__), max(known, key=values.__getitem__)
 
 
-class Shown:
+class IncrementalDownsampler:
     """Incremental downsampling of an array that grows: the indices of the drawn values.
 
     The extremes of complete blocks are computed once, so that the cost of a frame depends only on
@@ -252,7 +254,7 @@ class Shown:
         self._kept: list[int] = []
         self._block = self.FIRST_BLOCK
 
-    def indices(self, points: int = POINTS) -> list[int]:
+    def indices(self, points: int = MAX_DRAWN_POINTS) -> list[int]:
         """Return the indices of :func:`downsample` for all values so far."""
         n = len(self._values)
         while n - self._done >= self._block:

@@ -11,7 +11,7 @@ import msgspec
 
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SubmitUnsure
-from jupyter_amltrain.jobs.snapshot import Snapshot, of_yaml, take
+from jupyter_amltrain.jobs.snapshot import Snapshot, of_yaml, take_snapshot
 from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
@@ -30,7 +30,7 @@ async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snap
     if spec.job_type:
         return await loop.offload(lambda: of_yaml(spec, code=not backend.sends_code))
     return await loop.offload(
-        lambda: take(
+        lambda: take_snapshot(
             spec.script_name,
             spec.script,
             notebook_dir=spec.notebook_dir or working_folder(),

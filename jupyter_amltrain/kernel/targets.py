@@ -34,8 +34,8 @@ from jupyter_amltrain.kernel.target_status import (
     info_text,
 )
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.azure_target import GONE
-from jupyter_amltrain.schema.fields import NAME, checked, checked_scale, no_such_text
+from jupyter_amltrain.schema.azure_target import RETIRED_KINDS
+from jupyter_amltrain.schema.fields import NAME, checked_scale, checked_target, unknown_name_text
 from jupyter_amltrain.schema.rows import TargetRow
 from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
 
@@ -193,12 +193,12 @@ class TargetManager:
         self, verb: str, name: str, kind: str, values: dict[str, Any], dry: bool, confirmed: bool
     ) -> ActionResult:
         kinds = {form.kind: form for form in forms() if form.verb == verb}
-        if kind in GONE:
-            raise CommandError(GONE[kind])
+        if kind in RETIRED_KINDS:
+            raise CommandError(RETIRED_KINDS[kind])
         if kind not in kinds:
-            return ActionResult(errors={"kind": no_such_text(kind, kinds, "kind of target")})
+            return ActionResult(errors={"kind": unknown_name_text(kind, kinds, "kind of target")})
         target_type = next(one for one in target_kinds() if one.__struct_config__.tag == kind)
-        target, errors = checked(target_type, name, values)
+        target, errors = checked_target(target_type, name, values)
         if target is None:
             return ActionResult(errors=errors)
         old = self.status.get(name)
@@ -359,7 +359,7 @@ class TargetManager:
         fields = acts[verb].fields if verb in acts else ()
         known = [field.name for field in fields]
         alias = ("nodes",) if verb == "scale" else ()  # alias of min_nodes
-        errors = {k: no_such_text(k, known, "field") for k in values if k not in (*known, *alias)}
+        errors = {k: unknown_name_text(k, known, "field") for k in values if k not in (*known, *alias)}
         if verb == "scale" and not errors:
             values, errors = checked_scale(target, acts[verb].fields, values)
         if errors:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jupyter_amltrain.agent.telemetry.files import HeldFigures
-from jupyter_amltrain.kernel.min_max_history import Pyramid, known_mean_at
+from jupyter_amltrain.kernel.min_max_history import MinMaxHistory, known_mean_at
 from jupyter_amltrain.kernel.streams import Lines
 from jupyter_amltrain.text import seconds_text
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Float64 = NDArray[np.float64]
 
 #: Ticks in a node's ring buffer: one hour at one tick per second.
-CAPACITY = 3600
+RING_TICKS = 3600
 
 #: Maximum series and GPUs of one node, because a job can write anything into its files.
 MAX_COLUMNS, MAX_GPUS = 20_000, 1024
@@ -194,7 +194,7 @@ class NodeTelemetry:
             self.index = {name: i for i, name in enumerate(names)}
             self.t: Float64 = np.zeros(256)
             self.ring: Float32 = _by_time((len(names), 256))
-            self.pyramid = Pyramid(len(names))
+            self.pyramid = MinMaxHistory(len(names))
             self.ticks = 0
 
     def _change(self, value: dict[str, Any]) -> None:
@@ -249,9 +249,9 @@ class NodeTelemetry:
         import numpy as np
 
         size = len(self.t)
-        while size < CAPACITY and self.ticks + more > size:
+        while size < RING_TICKS and self.ticks + more > size:
             size *= 2
-        size = min(size, CAPACITY)
+        size = min(size, RING_TICKS)
         if size == len(self.t):
             return
         # The ring has not wrapped yet, so slots keep their positions.

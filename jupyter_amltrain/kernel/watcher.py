@@ -14,9 +14,9 @@ import msgspec
 from jupyter_amltrain.backends.base import PER_NODE, Backend, RunEvents, StreamNews
 from jupyter_amltrain.errors import AmlTrainError, DamagedRun, TargetError
 from jupyter_amltrain.kernel.store import Entry, RunStore
-from jupyter_amltrain.kernel.streams import LOG_WINDOW, decode_object
+from jupyter_amltrain.kernel.streams import LOG_WINDOW_BYTES, decode_object
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
-from jupyter_amltrain.loop import LoopThread, Pace
+from jupyter_amltrain.loop import LoopThread, TokenBucket
 from jupyter_amltrain.schema.child_run import PARENT_TYPES
 from jupyter_amltrain.schema.run import RunHandle, RunState, RunStatus, split_handle
 
@@ -36,7 +36,7 @@ _OVERLAP = 64
 _MIN_FRAME_INTERVAL_S, _MAX_FRAME_INTERVAL_S = 1.0, 600.0
 
 
-def worth_a_frame(entry: Entry, grown: Collection[str]) -> bool:
+def needs_frame(entry: Entry, grown: Collection[str]) -> bool:
     """Whether new stream data should redraw the record.
 
     Live charts get samples separately; the record is redrawn after a tenth of the run's
@@ -65,7 +65,7 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
     nodes = max(1, status.nodes)
     grown = set()
     streams: list[tuple[str, Callable[[], Awaitable[bool]]]] = [
-        ("telemetry", lambda: read_ticks(backend, run_id, entry, nodes)),
+        ("telemetry", lambda: read_samples(backend, run_id, entry, nodes)),
         ("metrics", lambda: _read_metrics(backend, run_id, entry)),
         ("log", lambda: _read_log(backend, run_id, entry)),
     ]
@@ -105,13 +105,13 @@ async def _read_log(backend: Backend, run_id: str, entry: Entry) -> bool:
     start = entry.offsets["log"]
     # A read from byte 0 would reopen even a file that is kept open.
     known = entry.log.last(min(_OVERLAP, start - 1)) if backend.log_may_shrink else b""
-    chunk = await backend.read(run_id, "log", start - len(known), 2 * LOG_WINDOW + len(known))
+    chunk = await backend.read(run_id, "log", start - len(known), 2 * LOG_WINDOW_BYTES + len(known))
     data, restarted = chunk.data[len(known) :], False
     if not chunk.data.startswith(known):
-        chunk = await backend.read(run_id, "log", 0, 2 * LOG_WINDOW)
+        chunk = await backend.read(run_id, "log", 0, 2 * LOG_WINDOW_BYTES)
         data, restarted = chunk.data, True
-    if len(data) >= 2 * LOG_WINDOW:
-        chunk = await backend.read(run_id, "log", -LOG_WINDOW, LOG_WINDOW)
+    if len(data) >= 2 * LOG_WINDOW_BYTES:
+        chunk = await backend.read(run_id, "log", -LOG_WINDOW_BYTES, LOG_WINDOW_BYTES)
         data = chunk.data
     # A concurrent read may have added this part. A file may be empty because its folder was moved away.
     if not data or entry.offsets["log"] != start:
@@ -132,7 +132,7 @@ async def _read_children(backend: Backend, run_id: str, entry: Entry) -> bool:
     return True
 
 
-async def read_ticks(backend: Backend, run_id: str, entry: Entry, nodes: int = 1) -> bool:
+async def read_samples(backend: Backend, run_id: str, entry: Entry, nodes: int = 1) -> bool:
     """Read new samples of every node; return whether there were any."""
     has_new = False
     for number in range(nodes):
@@ -154,7 +154,7 @@ async def read_ticks(backend: Backend, run_id: str, entry: Entry, nodes: int = 1
     return has_new
 
 
-async def read_anew(backend: Backend, run_id: str, node: NodeTelemetry) -> None:
+async def restart_if_truncated(backend: Backend, run_id: str, node: NodeTelemetry) -> None:
     """Restart reading if the telemetry file is shorter than the part already read: a new sampler has replaced it."""
     end = (await backend.read(run_id, _node_stream("telemetry", node.node), -1, 1)).offset
     if end < node.offset:
@@ -271,7 +271,7 @@ class Watcher:
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
         self._changes = backend.changes()
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, TokenBucket] = {}
 
     def wake(self) -> None:
         """Poll now, because of a new run or viewer."""
@@ -304,7 +304,7 @@ class Watcher:
                 await self._wake.wait()
                 continue
             # Rate limit per run: a run with many events does not delay the others.
-            paces = {i: self._paces.setdefault(i, Pace(MAX_POLLS_PER_S, MAX_POLL_BURST)) for i in live}
+            paces = {i: self._paces.setdefault(i, TokenBucket(MAX_POLLS_PER_S, MAX_POLL_BURST)) for i in live}
             pause = min((paces[i].due() for i in waiting if i in live), default=POLL_INTERVAL_S)
             for i, what in (await self._news(live, pause)).items():
                 waiting.setdefault(i, set()).update(what)
@@ -344,8 +344,8 @@ class Watcher:
         While a cell is busy every hop to another thread costs the interpreter's switch interval.
         """
         try:
-            has_new = await read_ticks(self._backend, entry.run.run_id, entry, max(1, entry.run.status.nodes))
-            if has_new and worth_a_frame(entry, {"telemetry"}):
+            has_new = await read_samples(self._backend, entry.run.run_id, entry, max(1, entry.run.status.nodes))
+            if has_new and needs_frame(entry, {"telemetry"}):
                 self._store.touch(entry.run.handle)
         except Exception as error:  # the next poll reports the same error
             log.info("%s", error)
@@ -428,7 +428,7 @@ class Watcher:
             status = msgspec.structs.replace(status, cancel_requested=True)
         seen = {"status": status, "reachable": True, "seen_at": time.time()}
         if not status.state.terminal:
-            if not self._store.amend(handle, **seen) and worth_a_frame(entry, grown):
+            if not self._store.amend(handle, **seen) and needs_frame(entry, grown):
                 self._store.touch(handle)
             return
         self._store.amend(handle, **seen, **await self._outcome(entry, status))

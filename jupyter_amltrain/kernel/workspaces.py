@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
-from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces, bills
+from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces, may_be_billed
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
 from jupyter_amltrain.kernel.store import RunStore
@@ -268,7 +268,7 @@ class WorkspaceManager:
         await client_of(self._loop, self._root).request("workspace.forget", {"workspace": facts.name})
         off = "1 target was" if len(targets) == 1 else f"{len(targets)} targets were"
         said = f"{facts.name} is disconnected; {off} removed from the list. Nothing changed in Azure."
-        on = [t.name for t in own if bills(t)]
+        on = [t.name for t in own if may_be_billed(t)]
         return f"{said} These are still on and cost money: {', '.join(on)}." if on else said
 
     async def close(self) -> None:

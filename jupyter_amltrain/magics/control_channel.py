@@ -49,7 +49,7 @@ class ControlChannel:
         if handlers is not None:  # clients get no more events; runs continue
             from jupyter_amltrain.kernel import session
 
-            if session.existing() is controller:
+            if session.current_controller() is controller:
                 handlers.post(handlers.close())
 
     def _begin(self) -> None:

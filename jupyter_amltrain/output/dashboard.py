@@ -15,7 +15,7 @@ import numpy as np
 
 from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
-from jupyter_amltrain.kernel.min_max_history import BUCKETS
+from jupyter_amltrain.kernel.min_max_history import MAX_BUCKETS
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.output.feed import RING, Columns, StreamFeed
 from jupyter_amltrain.output.layout import METRICS, USE, Gpu, GpuChart, Layout, windows
@@ -369,7 +369,7 @@ class Dashboard:
             figures=list(self.figures),
             marks=[mark for chart in self.charts for mark in chart.marks],
             specs=[spec for chart in self.charts for spec in chart.specs],
-            layout=layout.wire(RING, BUCKETS),
+            layout=layout.wire(RING, MAX_BUCKETS),
             heat=layout.many,
             done=done,
         )
@@ -395,7 +395,7 @@ class Dashboard:
         with feed.hold_sync():
             if telemetry is not None:
                 feed.use([Columns(telemetry.node(n), self.plan.columns[n]) for n in self.plan.nodes])
-                feed.layout = self.plan.wire(RING, BUCKETS)
+                feed.layout = self.plan.wire(RING, MAX_BUCKETS)
             feed.figures = list(self.figures)
             feed.marks = [mark for chart in self.charts for mark in chart.marks]
             feed.specs = [spec for chart in self.charts for spec in chart.specs]

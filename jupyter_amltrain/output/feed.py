@@ -17,7 +17,7 @@ import ipywidgets
 import traitlets
 from ipywidgets.widgets.widget import widget_serialization
 
-from jupyter_amltrain.kernel.telemetry import CAPACITY, NodeTelemetry
+from jupyter_amltrain.kernel.telemetry import RING_TICKS, NodeTelemetry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -197,4 +197,4 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
 
 
 #: Capacity of the page's ring.
-RING = CAPACITY
+RING = RING_TICKS

@@ -18,7 +18,7 @@ from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.run_record import gpu_record
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
-from jupyter_amltrain.loop import Pace
+from jupyter_amltrain.loop import TokenBucket
 from jupyter_amltrain.output.layout import Layout, layout_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Maximum dashboards per run and in total. Pages may reconnect, and some disappear without closing theirs.
-OF_A_RUN, IN_ALL = 3, 12
+MAX_DASHBOARDS_PER_RUN, MAX_DASHBOARDS = 3, 12
 #: Seconds between updates of table and metrics.
 _SLOW_INTERVAL_S = 1.0
 #: Minimum seconds between two versions of the table.
@@ -94,7 +94,7 @@ class LiveDashboards:
 
     def _evict(self, handle: str) -> None:
         same = [key for key in self._all if key[0] == handle]
-        for key in [*same[:-OF_A_RUN], *list(self._all)[:-IN_ALL]]:
+        for key in [*same[:-MAX_DASHBOARDS_PER_RUN], *list(self._all)[:-MAX_DASHBOARDS]]:
             if key in self._all:
                 self._close(self._all.pop(key))
 
@@ -195,7 +195,7 @@ class LiveDashboards:
             self._slow_task = self._runs.loop.start(self._run_slow_updates(), "dashboards")
 
     async def _run_slow_updates(self) -> None:
-        pace = Pace(1 / _SLOW_INTERVAL_S, 1)
+        pace = TokenBucket(1 / _SLOW_INTERVAL_S, 1)
         while any(live.shown and not live.ended for live in self._all.values()):
             await asyncio.sleep(max(0.05, pace.due()))
             pace.wait()

@@ -13,7 +13,7 @@ from typing import Any
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts, gpu_name
 from jupyter_amltrain.output.palette import BLUE, GPUS, GRID, HEAT, INK, RED, RED_GROUND, SHADE, SOFT, STATES, TEAL
-from jupyter_amltrain.output.text_view import gpu_words, throughput_words
+from jupyter_amltrain.output.text_view import gpu_texts, throughput_text
 from jupyter_amltrain.text import seconds_text
 
 Record = dict[str, Any]
@@ -614,10 +614,8 @@ def _lines(record: Record) -> list[tuple[str, str]]:
     if len(error) > _LINE_CHARS:  # the header shows its beginning
         lines += [(line, STATES["failed"]) for line in textwrap.wrap(clip(error, 4 * _LINE_CHARS), _LINE_CHARS)]
     summary = record.get("summary") or {}
-    rate = throughput_words(
-        {name: (metric or {}).get("last") for name, metric in (record.get("metrics") or {}).items()}
-    )
-    summed = gpu_words(record.get("gpu") or {}, summary, rate) if summary else []
+    rate = throughput_text({name: (metric or {}).get("last") for name, metric in (record.get("metrics") or {}).items()})
+    summed = gpu_texts(record.get("gpu") or {}, summary, rate) if summary else []
     if summed:
         # The GPU name is above the charts. Non-breaking spaces keep figures with their units;
         # notes are sentences, which may break.

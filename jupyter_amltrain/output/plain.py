@@ -20,7 +20,7 @@ from jupyter_amltrain.kernel.min_max_history import known_mean
 from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
-from jupyter_amltrain.loop import Pace
+from jupyter_amltrain.loop import TokenBucket
 from jupyter_amltrain.output.layout import Layout, layout_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Maximum points of a line.
-POINTS = 300
+MAX_POINTS = 300
 #: Maximum redraws per second.
 RATE = 1.0
 
@@ -58,13 +58,13 @@ def rows_since(node: NodeTelemetry, begin: float) -> tuple[Float64, Float32, Flo
     return pyramid.t[: pyramid.count][keep], values[0][:, keep], values[2][:, keep]
 
 
-def reduced(t: Float64, low: Float32, high: Float32) -> tuple[Float64, Float32]:
+def downsample(t: Float64, low: Float32, high: Float32) -> tuple[Float64, Float32]:
     """Downsample to at most :data:`POINTS` points, keeping extremes: ``(k,)`` and ``(columns, k)``."""
     import numpy as np
 
-    if len(t) <= POINTS and low is high:
+    if len(t) <= MAX_POINTS and low is high:
         return t, low
-    stretches = min(len(t), POINTS // 2)
+    stretches = min(len(t), MAX_POINTS // 2)
     starts = np.linspace(0, len(t), stretches + 1).astype(int)[:-1]
     times = np.repeat(t[starts], 2)
     values = np.empty((len(low), 2 * stretches), np.float32)
@@ -102,7 +102,7 @@ class _PlainDashboard:
         stop = entry.telemetry.listen(lambda node, first: self._changed.set())
         viewers = 1
         self._runs.shown(handle, viewers)
-        pace = Pace(RATE, 2)
+        pace = TokenBucket(RATE, 2)
         try:
             while True:
                 ended = entry.run.status.state.terminal
@@ -166,12 +166,12 @@ class _PlainDashboard:
                 return np.zeros(0), np.zeros((len(names), 0), np.float32)
             same = low is high
             low, high = low[index], high[index]
-            return reduced(t, low, low if same else high)
+            return downsample(t, low, low if same else high)
         if spec["kind"] == "band":
             return _band(self._entry, spec["field"], spec["high"], nodes)
         if spec["kind"] == "metric":
             metric = self._entry.metrics.metrics[spec["name"]]
-            keep = [i for i in metric.shown.indices(POINTS) if metric.times[i] >= begin]
+            keep = [i for i in metric.shown.indices(MAX_POINTS) if metric.times[i] >= begin]
             return np.array([metric.times[i] for i in keep]), np.array([[metric.values[i] for i in keep]])
         return None
 
@@ -199,7 +199,7 @@ def _band(entry: Entry, field: str, top: str, nodes: dict[int, Any]) -> tuple[Fl
         return np.zeros(0), np.zeros((3, 0), np.float32)
     low, high = np.concatenate(lows), np.concatenate(highs)
     rows = np.stack([np.fmax.reduce(high), known_mean(np.concatenate(means)), np.fmin.reduce(low)]).astype(np.float32)
-    step = max(1, -(-len(times) // POINTS))
+    step = max(1, -(-len(times) // MAX_POINTS))
     return times[::step], rows[:, ::step]
 
 

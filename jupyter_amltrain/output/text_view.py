@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
-from jupyter_amltrain.schema.child_run import most_telling
+from jupyter_amltrain.schema.child_run import most_relevant
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import DAMAGED
 from jupyter_amltrain.text import bytes_text, seconds_text
@@ -25,7 +25,7 @@ _ERRORS = (
 )
 
 
-def allocator_words(gpus: Iterable[Mapping[str, Any]], size: Callable[[float | None], str]) -> list[str]:
+def allocator_texts(gpus: Iterable[Mapping[str, Any]], size: Callable[[float | None], str]) -> list[str]:
     """Return ``PyTorch peak 30.1 GiB allocated, 35.0 GiB reserved``, for the GPU with the highest peak.
 
     Parameters
@@ -46,7 +46,7 @@ def allocator_words(gpus: Iterable[Mapping[str, Any]], size: Callable[[float | N
     return [f"PyTorch peak {size(allocated * 2**20)} allocated", f"{size(reserved * 2**20)} reserved"]
 
 
-def error_words(gpus: Iterable[Mapping[str, Any]]) -> list[str]:
+def error_texts(gpus: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return Xid numbers and memory error counts, summed over the GPUs."""
     gpus = list(gpus)
     numbers = dict.fromkeys(text for gpu in gpus for text in str(gpu.get("xids") or "")[:100].split(", ") if text)
@@ -78,7 +78,7 @@ _PLAIN = re.compile(r"(?:^|_)throughput$")
 _NOT_TRAINING = re.compile(r"(?:^|_)(?:eval|valid|validation|val|test|predict)_")
 
 
-def throughput_words(values: Mapping[str, float | None]) -> str:
+def throughput_text(values: Mapping[str, float | None]) -> str:
     """Return ``412 samples/s``; empty if no such metric is logged.
 
     Parameters
@@ -152,7 +152,7 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
         if peaks and busy:
             mean = sum(busy) / len(busy)
             lines.append(f"host: cpu mean {mean:.0f} %, memory peak {bytes_text(max(peaks))}")
-    rate = throughput_words({name: metric.last for name, metric in record.metrics.items()})
+    rate = throughput_text({name: metric.last for name, metric in record.metrics.items()})
     gpus = gpu_line(msgspec.to_builtins(record.gpu) or {}, record.summary, rate)
     hint = _one_line(str(record.summary.get("hint") or ""))
     lines += [line for line in (gpus, hint and f"hint: {hint}") if line]
@@ -165,7 +165,7 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
 
 def children_lines(record: RunRecord, limit: int = CHILD_ROWS) -> list[str]:
     """Return steps or trials as a table: name, state, metric, time, id."""
-    shown = most_telling(record.children, limit)
+    shown = most_relevant(record.children, limit)
     if not shown:
         return []
     rows = [[shown[0].kind, "state", "metric", "ran", "id"]]
@@ -188,12 +188,12 @@ def _short(text: str) -> str:
 
 def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> str:
     """:func:`gpu_words` in one line; empty without GPUs."""
-    words = gpu_words(gpu, summary, rate)
+    words = gpu_texts(gpu, summary, rate)
     several = max(len(gpu.get("gpus") or ()), len(summary.get("gpus") or ())) > 1
     return f"GPU{'s' if several else ''}: " + ", ".join(words) if words else ""
 
 
-def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> list[str]:
+def gpu_texts(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> list[str]:
     """Return a run's GPU use: from the summary if the run has ended, otherwise from the samples so far.
 
     Parameters
@@ -225,9 +225,9 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = ""
         series = [g.get("util") or () for g in drawn] + [(gpu.get("util") or {}).get("mean") or ()]
         means = [sum(known) / len(known) for values in series if (known := _known(values))]
     of = f" of {bytes_text(max(totals))}" if totals else ""
-    words += error_words(summed)
+    words += error_texts(summed)
     words.append("memory peak " + (_span(bytes_text(min(peaks)), bytes_text(max(peaks))) + of if peaks else "n/a"))
-    words += allocator_words(summed or gpu.get("now") or (), bytes_text)
+    words += allocator_texts(summed or gpu.get("now") or (), bytes_text)
     words.append("utilization mean " + _percent(means))
     words += [rate] if rate else []
     if summed:

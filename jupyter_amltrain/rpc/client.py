@@ -343,7 +343,7 @@ def _result_of(reply: dict[str, Any]) -> Any:
         return reply["result"]
     fields = reply["error"]
     kind, message = str(fields.get("type", "")), str(fields.get("message", ""))
-    error_class = errors.of_name(kind)
+    error_class = errors.error_class(kind)
     if error_class is None:
         raise RpcCancelled(message) if kind == "Cancelled" else RpcFault(kind, message)
     error: AmlTrainError = error_class(message, hint=str(fields.get("hint", "")))

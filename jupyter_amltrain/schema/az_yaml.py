@@ -242,7 +242,7 @@ def with_params(job: JobFile, params: Mapping[str, Any]) -> JobFile:
     return msgspec.structs.replace(job, doc=doc)
 
 
-def placed(job: JobFile, compute: str, size: str = "") -> dict[str, Any]:
+def with_compute(job: JobFile, compute: str, size: str = "") -> dict[str, Any]:
     """Return the content to submit: the file with a target's compute.
 
     Parameters
@@ -268,7 +268,7 @@ def placed(job: JobFile, compute: str, size: str = "") -> dict[str, Any]:
     return doc
 
 
-def dumped(doc: Mapping[str, Any]) -> str:
+def to_yaml(doc: Mapping[str, Any]) -> str:
     """Return the YAML text of a file."""
     text: str = _yaml().dump(
         dict(doc), Dumper=_dumper(), sort_keys=False, default_flow_style=False, allow_unicode=True, width=110

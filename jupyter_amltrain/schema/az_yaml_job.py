@@ -18,7 +18,7 @@ from typing import Any
 
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema import az_yaml, azure_terms
-from jupyter_amltrain.schema.az_yaml import JobFile, Keys, dumped
+from jupyter_amltrain.schema.az_yaml import JobFile, Keys, to_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import INPUT_TYPES, JobInput, JobOutput, input_variable, is_address, output_variable
 from jupyter_amltrain.schema.job import DISTRIBUTIONS, Distribution, JobSpec, Resources, validated
@@ -450,4 +450,4 @@ def _write_script_lines(path: str, script: str) -> list[str]:
 
 def text_of(doc: dict[str, Any], remarks: Sequence[str] = ()) -> str:
     """Return the file's text, with remarks as comments before it."""
-    return "".join(f"# {line}\n" for line in remarks) + dumped(doc)
+    return "".join(f"# {line}\n" for line in remarks) + to_yaml(doc)

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from jupyter_amltrain.schema.target import ComputeTarget, limits
+from jupyter_amltrain.schema.target import ComputeTarget, number_field
 
 RULE = "3 to 24 letters, digits and hyphens, starting with a letter and not ending with a hyphen"
 
@@ -23,10 +23,10 @@ def compute_name_error(name: str, *, instance: bool = False) -> str:
     if _VALID.fullmatch(name) and not (instance and _NUMBERED.search(name)):
         return ""
     rule = f"{RULE}{_INSTANCE if instance else ''}"
-    return f"{name[:80]!r} is not a valid name of a compute at Azure ML: {rule}. Example: {suggested(name)}."
+    return f"{name[:80]!r} is not a valid name of a compute at Azure ML: {rule}. Example: {suggested_name(name)}."
 
 
-def suggested(name: str) -> str:
+def suggested_name(name: str) -> str:
     """Return a name similar to `name` that is valid for a compute of any kind."""
     text = re.sub(r"[^a-zA-Z0-9]+", "-", name).strip("-")
     if not text[:1].isalpha():
@@ -44,7 +44,7 @@ RESOURCE_ID = re.compile(r"/subscriptions/[^/]+/resource[gG]roups/[^/]+/provider
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 
 
-def named(metavar: str, *, advanced: bool = False) -> msgspec.Meta:
+def text_field(metavar: str, *, advanced: bool = False) -> msgspec.Meta:
     """Return metadata for the display of a text field in a form."""
     return msgspec.Meta(extra={"metavar": metavar, "advanced": advanced})
 
@@ -69,8 +69,8 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
     #: ARM provider and type that `resource_id` must name; empty for any.
     resource_type: ClassVar[str] = ""
 
-    workspace: Annotated[str, named("WORKSPACE")] = ""
-    compute: Annotated[str, named("NAME", advanced=True)] = ""
+    workspace: Annotated[str, text_field("WORKSPACE")] = ""
+    compute: Annotated[str, text_field("NAME", advanced=True)] = ""
 
     @property
     def compute_name(self) -> str:
@@ -110,7 +110,7 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
 
 
 #: Type of the field `env` of targets that run scripts.
-Env = Annotated[str, named("ENV", advanced=True)]
+Env = Annotated[str, text_field("ENV", advanced=True)]
 
 
 def wrong_env(env: str) -> dict[str, str]:
@@ -154,12 +154,12 @@ class _LoginTarget(AttachedTarget, frozen=True, kw_only=True):
         File with the user's private key, instead of a password.
     """
 
-    resource_id: Annotated[str, named("ID")]
-    ssh_user: Annotated[str, named("USER")] = ""
-    password_from: Annotated[str, named("VARIABLE")] = ""
-    ssh_key_file: Annotated[str, named("FILE")] = ""
-    ssh_port: Annotated[int, limits(ge=1, le=65535, metavar="PORT", advanced=True)] = 22
-    address: Annotated[str, named("ADDRESS", advanced=True)] = ""
+    resource_id: Annotated[str, text_field("ID")]
+    ssh_user: Annotated[str, text_field("USER")] = ""
+    password_from: Annotated[str, text_field("VARIABLE")] = ""
+    ssh_key_file: Annotated[str, text_field("FILE")] = ""
+    ssh_port: Annotated[int, number_field(ge=1, le=65535, metavar="PORT", advanced=True)] = 22
+    address: Annotated[str, text_field("ADDRESS", advanced=True)] = ""
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
@@ -211,9 +211,9 @@ class KubernetesTarget(AttachedTarget, frozen=True, kw_only=True, tag="kubernete
         "Microsoft.ContainerService/managedClusters or Microsoft.Kubernetes/connectedClusters"
     )
 
-    resource_id: Annotated[str, named("ID")]
-    namespace: Annotated[str, named("NAMESPACE")] = "default"
-    identity: Annotated[str, named("system|ID", advanced=True)] = ""
+    resource_id: Annotated[str, text_field("ID")]
+    namespace: Annotated[str, text_field("NAMESPACE")] = "default"
+    identity: Annotated[str, text_field("system|ID", advanced=True)] = ""
     env: Env = ""
 
     def wrong(self) -> dict[str, str]:
@@ -236,8 +236,8 @@ class SynapseSparkTarget(AttachedTarget, frozen=True, kw_only=True, tag="synapse
     compute_type: ClassVar[str] = "SynapseSpark"
     resource_type: ClassVar[str] = "Microsoft.Synapse/workspaces/bigDataPools"
 
-    resource_id: Annotated[str, named("ID")]
-    identity: Annotated[str, named("system|ID", advanced=True)] = ""
+    resource_id: Annotated[str, text_field("ID")]
+    identity: Annotated[str, text_field("system|ID", advanced=True)] = ""
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
@@ -279,9 +279,9 @@ class DatabricksTarget(AttachedTarget, frozen=True, kw_only=True, tag="databrick
     compute_type: ClassVar[str] = "Databricks"
     resource_type: ClassVar[str] = "Microsoft.Databricks/workspaces"
 
-    resource_id: Annotated[str, named("ID")]
-    token_from: Annotated[str, named("VARIABLE")] = ""
-    workspace_url: Annotated[str, named("URL", advanced=True)] = ""
+    resource_id: Annotated[str, text_field("ID")]
+    token_from: Annotated[str, text_field("VARIABLE")] = ""
+    workspace_url: Annotated[str, text_field("URL", advanced=True)] = ""
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
@@ -304,18 +304,18 @@ class DataLakeTarget(AttachedTarget, frozen=True, kw_only=True, tag="datalake"):
     compute_type: ClassVar[str] = "DataLakeAnalytics"
     resource_type: ClassVar[str] = "Microsoft.DataLakeAnalytics/accounts"
 
-    resource_id: Annotated[str, named("ID")]
-    store: Annotated[str, named("ACCOUNT")] = ""
+    resource_id: Annotated[str, text_field("ID")]
+    store: Annotated[str, text_field("ACCOUNT")] = ""
 
 
 __all__ = [
+    "RETIRED_KINDS",
     "AZURE_KINDS",
     "AmlComputeTarget",
     "AttachedTarget",
     "AzureTarget",
     "DataLakeTarget",
     "DatabricksTarget",
-    "GONE",
     "HDInsightTarget",
     "InstanceTarget",
     "KubernetesTarget",
@@ -375,19 +375,19 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
     verb: ClassVar[str] = "create"
     compute_type: ClassVar[str] = "AmlCompute"
 
-    size: Annotated[str, named("SIZE")]
-    max_nodes: Annotated[int, limits(ge=0, le=65000, metavar="N")] = 1
-    min_nodes: Annotated[int, limits(ge=0, le=65000, metavar="N")] = 0
-    idle_minutes: Annotated[float, limits(gt=0, le=10080, metavar="MINUTES")] = 15.0
+    size: Annotated[str, text_field("SIZE")]
+    max_nodes: Annotated[int, number_field(ge=0, le=65000, metavar="N")] = 1
+    min_nodes: Annotated[int, number_field(ge=0, le=65000, metavar="N")] = 0
+    idle_minutes: Annotated[float, number_field(gt=0, le=10080, metavar="MINUTES")] = 15.0
     low_priority: bool = False
-    vnet: Annotated[str, named("NAME", advanced=True)] = ""
-    subnet: Annotated[str, named("NAME", advanced=True)] = ""
+    vnet: Annotated[str, text_field("NAME", advanced=True)] = ""
+    subnet: Annotated[str, text_field("NAME", advanced=True)] = ""
     public_ip: Annotated[bool, ADVANCED] = True
-    identity: Annotated[str, named("system|ID", advanced=True)] = ""
-    ssh_user: Annotated[str, named("USER", advanced=True)] = ""
-    ssh_key_file: Annotated[str, named("FILE", advanced=True)] = ""
+    identity: Annotated[str, text_field("system|ID", advanced=True)] = ""
+    ssh_user: Annotated[str, text_field("USER", advanced=True)] = ""
+    ssh_key_file: Annotated[str, text_field("FILE", advanced=True)] = ""
     env: Env = ""
-    region: Annotated[str, named("REGION", advanced=True)] = ""
+    region: Annotated[str, text_field("REGION", advanced=True)] = ""
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
@@ -422,7 +422,7 @@ class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless")
     title: ClassVar[str] = "Azure ML serverless"
     verb: ClassVar[str] = "create"
 
-    size: Annotated[str, named("SIZE")]
+    size: Annotated[str, text_field("SIZE")]
     tier: Literal["Standard", "Spot"] = "Standard"
     env: Env = ""
 
@@ -467,15 +467,15 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
     verb: ClassVar[str] = "create"
     compute_type: ClassVar[str] = "ComputeInstance"
 
-    size: Annotated[str, named("SIZE")]
-    idle_shutdown: Annotated[int, limits(ge=0, le=4320, metavar="MINUTES")] = 60
-    schedule_start: Annotated[str, named("HH:MM|CRON")] = ""
-    schedule_stop: Annotated[str, named("HH:MM|CRON")] = ""
-    vnet: Annotated[str, named("NAME", advanced=True)] = ""
-    subnet: Annotated[str, named("NAME", advanced=True)] = ""
+    size: Annotated[str, text_field("SIZE")]
+    idle_shutdown: Annotated[int, number_field(ge=0, le=4320, metavar="MINUTES")] = 60
+    schedule_start: Annotated[str, text_field("HH:MM|CRON")] = ""
+    schedule_stop: Annotated[str, text_field("HH:MM|CRON")] = ""
+    vnet: Annotated[str, text_field("NAME", advanced=True)] = ""
+    subnet: Annotated[str, text_field("NAME", advanced=True)] = ""
     public_ip: Annotated[bool, ADVANCED] = True
-    identity: Annotated[str, named("system|ID", advanced=True)] = ""
-    ssh_key_file: Annotated[str, named("FILE", advanced=True)] = ""
+    identity: Annotated[str, text_field("system|ID", advanced=True)] = ""
+    ssh_key_file: Annotated[str, text_field("FILE", advanced=True)] = ""
     env: Env = ""
 
     def wrong(self) -> dict[str, str]:
@@ -504,7 +504,7 @@ AZURE_KINDS: tuple[type[AzureTarget], ...] = (
 )
 
 #: Kinds that are no longer supported, with the alternative.
-GONE = {
+RETIRED_KINDS = {
     "batch": "Azure Batch is no longer among the computes that Azure ML publishes (the last was SDK v1's"
     " BatchCompute, whose support ended on 2026-06-30). Use a cluster with low priority for many parallel runs"
     " (%aml_compute create NAME --kind amlcompute --size SIZE --low-priority), or Azure Batch's own tools.",

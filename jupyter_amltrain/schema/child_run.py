@@ -100,7 +100,7 @@ class ChildRuns(msgspec.Struct, frozen=True, kw_only=True):
         raise CommandError(f"There is no step or trial {name[:80]!r}.", hint=existing)
 
 
-def most_telling(runs: tuple[ChildRun, ...], limit: int) -> tuple[ChildRun, ...]:
+def most_relevant(runs: tuple[ChildRun, ...], limit: int) -> tuple[ChildRun, ...]:
     """Return at most `limit` children in their order: the best, the unfinished ones, then the newest."""
     if len(runs) <= limit:
         return runs

@@ -130,7 +130,7 @@ def name_error(name: object) -> str:
 def fields_of(target_type: type[ComputeTarget]) -> tuple[Field, ...]:
     """Return the fields of a target type in the order of the form, the name first."""
     fields = [NAME]
-    help_texts = described(target_type)
+    texts = help_texts(target_type)
     for name, (value_type, extra, default, required) in _parts(target_type).items():
         if name == NAME.name:
             continue
@@ -140,7 +140,7 @@ def fields_of(target_type: type[ComputeTarget]) -> tuple[Field, ...]:
                 name=name,
                 flag=f"--{name.replace('_', '-')}",
                 kind=_KINDS.get(type(value_type), "text"),
-                help=help_texts.get(name, ""),
+                help=texts.get(name, ""),
                 default=default,
                 required=required,
                 choices=choices,
@@ -162,30 +162,30 @@ def kind_of_type(target_type: type[ComputeTarget]) -> TargetKind:
     )
 
 
-def described(target_type: type[ComputeTarget]) -> dict[str, str]:
+def help_texts(target_type: type[ComputeTarget]) -> dict[str, str]:
     """Return the help of each field, from the docstrings' `Attributes`, without the full stop; base classes first."""
-    help_texts: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(target_type.__mro__):
         if issubclass(base, ComputeTarget):
-            help_texts |= _described(base)
-    return help_texts
+            texts |= _described(base)
+    return texts
 
 
 def _described(target_type: type[ComputeTarget]) -> dict[str, str]:
     """Return the help texts in the docstring of one class."""
     _, _, section = inspect.cleandoc(target_type.__doc__ or "").partition("Attributes\n----------\n")
-    help_texts: dict[str, str] = {}
+    texts: dict[str, str] = {}
     names: list[str] = []
     for line in section.splitlines():
         if line and not line[0].isspace():
             names = [name.strip() for name in line.partition(":")[0].split(",")]
         elif line.strip():
             for name in names:
-                help_texts[name] = f"{help_texts.get(name, '')} {line.strip()}".strip()
-    return {name: text.removesuffix(".") for name, text in help_texts.items()}
+                texts[name] = f"{texts.get(name, '')} {line.strip()}".strip()
+    return {name: text.removesuffix(".") for name, text in texts.items()}
 
 
-def checked(
+def checked_target(
     target_type: type[ComputeTarget], name: object, values: Mapping[str, Any]
 ) -> tuple[ComputeTarget | None, dict[str, str]]:
     """Return a target made from `values`, or one error sentence per invalid field.
@@ -205,7 +205,7 @@ def checked(
         if field == NAME.name:
             continue
         if field not in parts:
-            errors[field] = no_such_text(field, parts, "field")
+            errors[field] = unknown_name_text(field, parts, "field")
             continue
         value_type, _, _, _ = parts[field]
         if value is None or (value == "" and not isinstance(value_type, (StrType, LiteralType))):
@@ -346,7 +346,7 @@ def _bounds(kind: IntType | FloatType) -> str:
     return low + (high if kind.ge is not None else high.replace(" to ", " up to "))
 
 
-def no_such_text(word: str, words: Iterable[str], what: str) -> str:
+def unknown_name_text(word: str, words: Iterable[str], what: str) -> str:
     """Return the message for an unknown field, kind or the like, with similar ones."""
     if not word:
         return f"A {what} is missing. {_near(word, words)}"

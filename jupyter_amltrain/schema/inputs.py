@@ -213,7 +213,7 @@ _REFERENCE = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
 _EXPANDED = re.compile(r"\$\{\s*(inputs|outputs)\.([\w.-]+)\s*\}(?!\})")
 
 
-def restored(value: Any) -> Any:
+def restore_references(value: Any) -> Any:
     """Return `value` of a magic's line with references as typed, at any depth."""
     return _mapped(value, lambda text: _EXPANDED.sub(r"${{\1.\2}}", text))
 
@@ -250,7 +250,7 @@ def with_literals(value: Any, inputs: Mapping[str, JobInput]) -> Any:
     return _mapped(value, replaced)
 
 
-def with_places(value: Any, env: Mapping[str, str]) -> Any:
+def with_paths(value: Any, env: Mapping[str, str]) -> Any:
     """Return `value` with references replaced by the paths of data, which the variables `env` hold."""
 
     def path_of(match: re.Match[str]) -> str:

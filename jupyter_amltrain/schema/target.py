@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 import msgspec
 
 
-def limits(*, metavar: str = "", advanced: bool = False, **bounds: float) -> msgspec.Meta:
+def number_field(*, metavar: str = "", advanced: bool = False, **bounds: float) -> msgspec.Meta:
     """Return metadata of a number's field: its bounds (`ge`, `gt`, `le`, `lt`) and its display in a form."""
     return msgspec.Meta(extra={"metavar": metavar, "advanced": advanced}, **cast(Any, bounds))
 
@@ -127,23 +127,23 @@ class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
     verb: ClassVar[str] = "create"
 
     size: Literal["", "cpu-4", "cpu-32", "gpu-v100", "gpu-8xa100", "gpu-8xh100"] = ""
-    max_nodes: Annotated[int, limits(ge=1, le=20, metavar="N")] = 1
-    min_nodes: Annotated[int, limits(ge=0, le=20, metavar="N")] = 0
-    idle_minutes: Annotated[float, limits(gt=0, le=1440, metavar="MINUTES")] = 15.0
+    max_nodes: Annotated[int, number_field(ge=1, le=20, metavar="N")] = 1
+    min_nodes: Annotated[int, number_field(ge=0, le=20, metavar="N")] = 0
+    idle_minutes: Annotated[float, number_field(gt=0, le=1440, metavar="MINUTES")] = 15.0
     low_priority: bool = False
-    provisioning: Annotated[float, limits(ge=0, le=600, metavar="SECONDS", advanced=True)] = 0.0
-    quota: Annotated[int, limits(ge=0, metavar="CORES", advanced=True)] = 0
+    provisioning: Annotated[float, number_field(ge=0, le=600, metavar="SECONDS", advanced=True)] = 0.0
+    quota: Annotated[int, number_field(ge=0, metavar="CORES", advanced=True)] = 0
     fails: Annotated[
         Literal["", "create", "start", "stop", "scale", "delete", "test"], msgspec.Meta(extra={"advanced": True})
     ] = ""
-    queued: Annotated[float, limits(ge=0, metavar="SECONDS", advanced=True)] = 0.05
-    running: Annotated[float, limits(ge=0, metavar="SECONDS", advanced=True)] = 0.2
-    exit_code: Annotated[int, limits(metavar="CODE", advanced=True)] = 0
+    queued: Annotated[float, number_field(ge=0, metavar="SECONDS", advanced=True)] = 0.05
+    running: Annotated[float, number_field(ge=0, metavar="SECONDS", advanced=True)] = 0.2
+    exit_code: Annotated[int, number_field(metavar="CODE", advanced=True)] = 0
     unreachable: Annotated[bool, msgspec.Meta(extra={"advanced": True})] = False
-    nodes: Annotated[int, limits(ge=1, le=64, metavar="N", advanced=True)] = 1
-    gpus: Annotated[int, limits(ge=0, le=64, metavar="N", advanced=True)] = 0
+    nodes: Annotated[int, number_field(ge=1, le=64, metavar="N", advanced=True)] = 1
+    gpus: Annotated[int, number_field(ge=0, le=64, metavar="N", advanced=True)] = 0
     idle: Annotated[bool, msgspec.Meta(extra={"advanced": True})] = False
-    period: Annotated[float, limits(gt=0, metavar="SECONDS", advanced=True)] = 1.0
+    period: Annotated[float, number_field(gt=0, metavar="SECONDS", advanced=True)] = 1.0
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""

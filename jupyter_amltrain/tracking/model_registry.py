@@ -32,7 +32,7 @@ def path_in_run(path: str) -> str:
     return below
 
 
-def only(found: Collection[str], run: str) -> str:
+def only_model(found: Collection[str], run: str) -> str:
     """Return the only model of a run.
 
     Raises
@@ -52,13 +52,13 @@ def only(found: Collection[str], run: str) -> str:
     )
 
 
-def counted(folder: Path) -> dict[str, int]:
+def folder_size(folder: Path) -> dict[str, int]:
     """Return ``files`` and ``bytes`` below a folder."""
     sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
     return {"files": len(sizes), "bytes": sum(sizes)}
 
 
-def settle(new: Path, to: Path) -> None:
+def rename_into_place(new: Path, to: Path) -> None:
     """Rename a filled folder to its final name; an empty folder of that name is replaced.
 
     Raises
@@ -78,7 +78,7 @@ def settle(new: Path, to: Path) -> None:
         ) from error
 
 
-def chosen(rows: Sequence[Mapping[str, Any]], name: str, version: str, where: str) -> Mapping[str, Any]:
+def find_version(rows: Sequence[Mapping[str, Any]], name: str, version: str, where: str) -> Mapping[str, Any]:
     """Return the row of a model; the newest version if none is given.
 
     Raises
@@ -183,7 +183,7 @@ def download(project: str, name: str, version: str, folder: str) -> dict[str, An
         The folder is not empty, or the files were removed.
     """
     rows = list_models(project)
-    row = chosen(rows, name, version, "this folder's project")
+    row = find_version(rows, name, version, "this folder's project")
     files = Path(row["path"])
     if not files.exists():
         raise CommandError(f"The files of {name}:{row['version']} were removed: {files}.", hint="Register it again.")
@@ -195,10 +195,10 @@ def download(project: str, name: str, version: str, folder: str) -> dict[str, An
         else:
             new.mkdir(parents=True)
             copy_file(files, new / files.name)
-        settle(new, to)
+        rename_into_place(new, to)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    return {"name": name, "version": row["version"], "folder": str(to), **counted(to)}
+    return {"name": name, "version": row["version"], "folder": str(to), **folder_size(to)}
 
 
 # ---- the store
@@ -294,7 +294,7 @@ class _Run:
             for prefix, folder in self.artifacts.items()
             for file in folder.rglob("MLmodel")
         }
-        name = only(models, self.handle)
+        name = only_model(models, self.handle)
         return models[name][0], Path(name), models[name][1]
 
     def _at(self, path: str) -> tuple[Path, Path, str]:

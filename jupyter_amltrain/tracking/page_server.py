@@ -29,7 +29,7 @@ from urllib.request import url2pathname
 
 from tornado import httpserver, iostream, netutil, web
 
-from jupyter_amltrain.agent.processes import alive
+from jupyter_amltrain.agent.processes import is_alive
 from jupyter_amltrain.agent.tcp_owner import is_other_user
 from jupyter_amltrain.state_dir import write_json
 from jupyter_amltrain.tracking import page_proxy
@@ -401,7 +401,7 @@ async def _serve(args: dict[str, Any], folder: Path, path: Path) -> None:
         server = listen(record, args.get("hub", ""))
     write_json(path, record)
     while not orphaned.is_set() and activity.idle_s() < args["idle"]:
-        if args.get("session") and not alive(args["session"]):
+        if args.get("session") and not is_alive(args["session"]):
             break
         await asyncio.sleep(min(CHECK_INTERVAL_S, args["idle"] / 4))
     if server is not None:

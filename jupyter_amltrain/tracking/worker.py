@@ -131,7 +131,7 @@ def ping() -> dict[str, Any]:
     return {"pid": os.getpid(), "python": sys.version.split()[0]}
 
 
-def answer(op: str, payload: dict[str, Any]) -> Any:
+def run_operation(op: str, payload: dict[str, Any]) -> Any:
     """Run one operation; its payload is the function's keyword arguments."""
     return server.resolve_operation(OPERATIONS, op)(**payload)
 
@@ -140,7 +140,7 @@ def main() -> None:
     """Entry point of the process."""
     source, sink = server.own_process()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    serving = server.RpcServer(source, sink, lambda call, op, payload: answer(op, payload))
+    serving = server.RpcServer(source, sink, lambda call, op, payload: run_operation(op, payload))
     serving.serve()
     serving.finish()
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.agent.calls import call
-from jupyter_amltrain.agent.processes import table
+from jupyter_amltrain.agent.processes import process_table
 from jupyter_amltrain.backends.agent_zipapp import build
 
 DEADLINE = 90.0
@@ -39,7 +39,7 @@ def processes_of(text: str) -> set[int]:
     """Pids that hold `text` in their command line or environment; zombies do not count."""
     wanted = os.fsencode(text)
     found = set()
-    for pid, row in table().items():
+    for pid, row in process_table().items():
         if pid == os.getpid() or row.state in "ZX":
             continue
         try:
@@ -149,7 +149,7 @@ def stranger(code: str = "import time; time.sleep(600)") -> Iterator[int]:
 
 
 def alive(pid: int) -> bool:
-    row = table().get(pid)
+    row = process_table().get(pid)
     return row is not None and row.state not in "ZX"
 
 

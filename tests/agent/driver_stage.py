@@ -86,7 +86,7 @@ def main() -> None:
     """Serve one test."""
     from jupyter_amltrain.agent import protocol
     from jupyter_amltrain.agent.telemetry import sampler
-    from jupyter_amltrain.agent.telemetry.gpu_processes import Owners
+    from jupyter_amltrain.agent.telemetry.gpu_processes import ProcessOwners
 
     now = [0.0]
     protocol.wall = lambda: EPOCH + now[0]
@@ -95,7 +95,7 @@ def main() -> None:
     members = {int(pid): None for pid in start["members"]}
     now[0] = start["t"]
     one = sampler.Sampler(start["folder"], None, 1.0, start["uuids"])
-    one.slow_metrics.owners = Owners(true=start["true"])
+    one.slow_metrics.owners = ProcessOwners(true=start["true"])
 
     def usage() -> list[Any]:
         one.usage.rows = members  # type: ignore[assignment]

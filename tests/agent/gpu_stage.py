@@ -82,7 +82,7 @@ def main() -> None:
     how = json.load(sys.stdin)
     from jupyter_amltrain.agent import protocol
     from jupyter_amltrain.agent.telemetry import sampler
-    from jupyter_amltrain.agent.telemetry.gpu_processes import Owners
+    from jupyter_amltrain.agent.telemetry.gpu_processes import ProcessOwners
     from jupyter_amltrain.agent.telemetry.gpu_slow import SlowMetrics
 
     now = [0.0]
@@ -110,7 +110,7 @@ def main() -> None:
             one.close()
         return
     readings, note = sampler.find_gpus(how.get("uuids"), how.get("indices"), how.get("known"))
-    seldom = SlowMetrics(readings, Owners(true=how.get("true", True)))
+    seldom = SlowMetrics(readings, ProcessOwners(true=how.get("true", True)))
     found: dict[str, Any] = {"gpus": readings.gpus, "note": note, "rows": [], "notes": [], "slow": [], "told": []}
     for seconds in how["times"]:
         at(seconds)

@@ -121,10 +121,10 @@ def one_line(errors: bytes, text: str) -> None:
 
 def helper(parent: int, number: int) -> int:
     """Pid of the `number`-th forked process of an agent that has exec'd nothing."""
-    from jupyter_amltrain.agent.processes import table
+    from jupyter_amltrain.agent.processes import process_table
 
     def found() -> list[int]:
-        rows = [row for row in table().values() if row.parent == parent and row.state not in "ZX"]
+        rows = [row for row in process_table().values() if row.parent == parent and row.state not in "ZX"]
         return sorted(r.pid for r in rows if b"agent.pyz" in Path(f"/proc/{r.pid}/cmdline").read_bytes())
 
     return until(lambda: pids[number] if len(pids := found()) > number else 0, "a helper")

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_amltrain.agent.supervise.outcome import Life, Outcome, find_cause
+from jupyter_amltrain.agent.supervise.outcome import Outcome, RunTimes, find_cause
 from jupyter_amltrain.agent.telemetry.gpu_incidents import APPLICATION, CLEANUP, RECORD, XIDS, xid
 
-LIFE = Life(began=1000.0, ended=2000.0)
+LIFE = RunTimes(began=1000.0, ended=2000.0)
 FAILED = Outcome("failed", "exit", "exited with code 1", 1, None)
 
 
 def cause(
-    errors: Any, outcome: Outcome = FAILED, life: Life = LIFE, log: str = "", processes: Any = ()
+    errors: Any, outcome: Outcome = FAILED, life: RunTimes = LIFE, log: str = "", processes: Any = ()
 ) -> dict[str, str] | None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

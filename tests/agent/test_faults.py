@@ -23,9 +23,13 @@ def kill(*pids: int) -> None:
 
 def helpers(agent: Agent, state: dict) -> list[int]:
     """Pids of sampler and sink."""
-    from jupyter_amltrain.agent.processes import table
+    from jupyter_amltrain.agent.processes import process_table
 
-    return [p.pid for p in table().values() if p.parent == state["supervisor"]["pid"] and p.pid != state["rank"]["pid"]]
+    return [
+        p.pid
+        for p in process_table().values()
+        if p.parent == state["supervisor"]["pid"] and p.pid != state["rank"]["pid"]
+    ]
 
 
 def test_supervisor_killed_marks_run_lost(agent: Agent) -> None:

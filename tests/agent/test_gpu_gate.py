@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.processes import table
+from jupyter_amltrain.agent.processes import process_table
 from tests.fakes import nvml
 
 from .conftest import Agent, alive, until
@@ -169,7 +169,7 @@ def test_gpu_guard_after_sampler_restart_keeps_verdict(machine: Machine) -> None
     state = machine.agent.running(run, "up")
     truth = machine.agent.run_folder(run) / "telemetry" / "truth-0.json"
     until(lambda: truth.exists() and '"began":null' not in truth.read_text(), "the first tick")
-    row = table()
+    row = process_table()
     (sampler,) = [p for p, r in row.items() if r.parent == state["supervisor"]["pid"] and p != state["rank"]["pid"]]
     os.kill(sampler, signal.SIGKILL)
     state = machine.agent.wait(run)
@@ -257,7 +257,7 @@ def test_monitor_after_process_kill_continues_file(machine: Machine) -> None:
     agent = machine.agent
     first = agent.good("monitor", id="w", gpus=[0], period=0.1)
     header(agent, "w")
-    children = [pid for pid, row in table().items() if row.parent == first["pid"]]
+    children = [pid for pid, row in process_table().items() if row.parent == first["pid"]]
     os.kill(first["pid"], signal.SIGKILL)
     until(lambda: not any(alive(pid) for pid in [first["pid"], *children]), "the sampler's end")
     path = Path(first["folder"], "telemetry", "node-0.jsonl")

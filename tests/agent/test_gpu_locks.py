@@ -80,61 +80,61 @@ def squat() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def test_gpu_lock_is_exclusive_and_reports_uid() -> None:
-    lock = gpu_locks.take("GPU-a")
-    assert lock is not None and gpu_locks.take("GPU-a") is None
-    assert gpu_locks.holder("GPU-a") == os.getuid()
-    assert gpu_locks.holder("GPU-b") is None
-    gpu_locks.drop([lock])
-    assert gpu_locks.holder("GPU-a") is None
-    again = gpu_locks.take("GPU-a")
+    lock = gpu_locks.take_lock("GPU-a")
+    assert lock is not None and gpu_locks.take_lock("GPU-a") is None
+    assert gpu_locks.holder_uid("GPU-a") == os.getuid()
+    assert gpu_locks.holder_uid("GPU-b") is None
+    gpu_locks.close_locks([lock])
+    assert gpu_locks.holder_uid("GPU-a") is None
+    again = gpu_locks.take_lock("GPU-a")
     assert again is not None
-    gpu_locks.drop([again])
+    gpu_locks.close_locks([again])
 
 
 def test_gpu_lock_with_many_queries_reports_uid() -> None:
-    lock = gpu_locks.take("GPU-a")
+    lock = gpu_locks.take_lock("GPU-a")
     assert lock is not None
     try:
-        found = {gpu_locks.holder("GPU-a") for _ in range(3 * gpu_locks.BACKLOG)}
+        found = {gpu_locks.holder_uid("GPU-a") for _ in range(3 * gpu_locks.BACKLOG)}
         assert found == {os.getuid(), gpu_locks.UNKNOWN}  # the backlog is full
         gpu_locks._held.append(lock)
-        while gpu_locks.holder("GPU-a") == gpu_locks.UNKNOWN:
-            gpu_locks.answer()
-        assert gpu_locks.holder("GPU-a") == os.getuid()
+        while gpu_locks.holder_uid("GPU-a") == gpu_locks.UNKNOWN:
+            gpu_locks.accept_probes()
+        assert gpu_locks.holder_uid("GPU-a") == os.getuid()
     finally:
         gpu_locks._held.clear()
-        gpu_locks.drop([lock])
+        gpu_locks.close_locks([lock])
 
 
 def test_gpu_lock_without_answer_keeps_known_uid() -> None:
     locks = gpu_locks.Locks()
-    lock = gpu_locks.take("GPU-a")
+    lock = gpu_locks.take_lock("GPU-a")
     assert lock is not None
     try:
         for _ in range(2 * gpu_locks.BACKLOG):
             assert locks.take(["GPU-a"], 1) is None
         assert locks.others == {"GPU-a": os.getuid()}
     finally:
-        gpu_locks.drop([lock])
+        gpu_locks.close_locks([lock])
 
 
 def test_gpu_locks_are_passed_through_socket() -> None:
     here, there = socket.socketpair()
-    lock = gpu_locks.take("GPU-a")
+    lock = gpu_locks.take_lock("GPU-a")
     assert lock is not None
     data = bytes(range(256)) * 10
-    assert gpu_locks.send(here.fileno(), data, [lock]) == len(data)
-    gpu_locks.drop([lock])
-    assert gpu_locks.take("GPU-a") is None  # on its way
+    assert gpu_locks.send_with_locks(here.fileno(), data, [lock]) == len(data)
+    gpu_locks.close_locks([lock])
+    assert gpu_locks.take_lock("GPU-a") is None  # on its way
     try:
-        assert gpu_locks.receive(there.fileno(), 1 << 16) == data
-        assert gpu_locks.take("GPU-a") is None
+        assert gpu_locks.receive_with_locks(there.fileno(), 1 << 16) == data
+        assert gpu_locks.take_lock("GPU-a") is None
         assert len(gpu_locks._held) == 1 and not os.get_inheritable(gpu_locks._held[0])
     finally:
-        gpu_locks.drop(gpu_locks._held)
+        gpu_locks.close_locks(gpu_locks._held)
         gpu_locks._held.clear()
         here.close(), there.close()
-    assert gpu_locks.holder("GPU-a") is None
+    assert gpu_locks.holder_uid("GPU-a") is None
 
 
 # -- two queues ----------------------------------------------------------------------
@@ -160,14 +160,14 @@ def test_gpu_lock_outlives_dispatcher_until_run_end(agent: Agent, driver: Switch
     run = agent.gated(gpus=1)
     state = agent.running(run, "up")
     agent.kill_dispatcher()
-    assert gpu_locks.holder(uuid) == os.getuid()
+    assert gpu_locks.holder_uid(uuid) == os.getuid()
     os.kill(state["guardian"]["pid"], signal.SIGKILL)
     until(lambda: "guardian was killed" in (agent.run_folder(run) / "log" / "agent.txt").read_text(), "the note")
-    assert gpu_locks.holder(uuid) == os.getuid()
+    assert gpu_locks.holder_uid(uuid) == os.getuid()
     # Nobody but the two has it: neither the job nor the sampler.
     os.kill(state["rank"]["pid"], signal.SIGSTOP)
     os.kill(state["supervisor"]["pid"], signal.SIGKILL)
-    until(lambda: gpu_locks.holder(uuid) is None, "the lock's end")
+    until(lambda: gpu_locks.holder_uid(uuid) is None, "the lock's end")
     os.kill(state["rank"]["pid"], signal.SIGKILL)
 
 
@@ -176,10 +176,10 @@ def test_guardian_keeps_lock_of_killed_supervisor(agent: Agent, driver: Switchab
     state = agent.running(run, "up")
     os.kill(state["guardian"]["pid"], signal.SIGSTOP)
     os.kill(state["supervisor"]["pid"], signal.SIGKILL)
-    assert gpu_locks.holder(driver.uuid(0)) == os.getuid()
+    assert gpu_locks.holder_uid(driver.uuid(0)) == os.getuid()
     os.kill(state["guardian"]["pid"], signal.SIGCONT)
     assert agent.wait(run)["state"] == "lost"
-    until(lambda: gpu_locks.holder(driver.uuid(0)) is None, "the lock's end")
+    until(lambda: gpu_locks.holder_uid(driver.uuid(0)) is None, "the lock's end")
 
 
 def test_large_job_receives_gpu_lock(agent: Agent, driver: SwitchableDriver) -> None:
@@ -187,7 +187,7 @@ def test_large_job_receives_gpu_lock(agent: Agent, driver: SwitchableDriver) -> 
     environ = {**os.environ, **{f"LARGE_{k}": "x" * 100_000 for k in range(20)}}
     run = agent.gated(gpus=1, environ=environ)
     agent.running(run, "up")
-    assert gpu_locks.holder(driver.uuid(0)) == os.getuid()
+    assert gpu_locks.holder_uid(driver.uuid(0)) == os.getuid()
     agent.open_gate()
     assert agent.wait(run)["state"] == "completed"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.processes import brief, command_of, user_of
+from jupyter_amltrain.agent.processes import command_of, short_command, user_of
 from jupyter_amltrain.kernel.run_record import gpu_record
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.output.tables import table_html
@@ -188,7 +188,7 @@ def test_telemetry_without_slow_metrics_is_read(driver: SwitchableDriver, tmp_pa
     ],
 )
 def test_process_command_is_short_and_redacted(line: list[str], words: str) -> None:
-    assert brief(line) == words
+    assert short_command(line) == words
 
 
 def probe(driver: SwitchableDriver) -> dict[str, Any]:

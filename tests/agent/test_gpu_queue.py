@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.queue.gpu_users import lineage, strangers
+from jupyter_amltrain.agent.queue.gpu_users import ancestors, foreign_processes
 from tests.fakes import driver as fake
 from tests.fakes.driver import Process, SwitchableDriver
 
@@ -232,7 +232,7 @@ def test_queue_detail_names_submitting_kernel(agent: Agent, driver: SwitchableDr
     driver.set_gpus(1)
     with kernel() as pid:
         driver.processes(0, [Process(pid, 1 << 30)])
-        run = agent.submit(SHOW, gpus=1, submitter=lineage(pid))
+        run = agent.submit(SHOW, gpus=1, submitter=ancestors(pid))
         text = detail(agent, run, "this notebook's kernel")
         for word in (str(pid), "Restart the kernel", "--gpus 0", "--share-gpus"):
             assert word in text
@@ -246,7 +246,7 @@ def test_queue_detail_names_kernel_of_command_line(agent: Agent, driver: Switcha
     driver.set_gpus(1)
     with kernel() as pid:
         driver.processes(0, [Process(pid)])
-        run = agent.submit(SHOW, gpus=1, submitter=[{"pid": 1 << 22, "start": 1}, *lineage(pid)])
+        run = agent.submit(SHOW, gpus=1, submitter=[{"pid": 1 << 22, "start": 1}, *ancestors(pid)])
         detail(agent, run, "this notebook's kernel", str(pid))
         agent.good("cancel", run=run)
 
@@ -263,7 +263,7 @@ def test_queue_detail_names_child_of_submitter(agent: Agent, driver: SwitchableD
 def test_reused_pid_is_not_submitter(agent: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(1)
     with stranger() as pid:
-        who = lineage(pid)[0]
+        who = ancestors(pid)[0]
         driver.processes(0, [Process(pid)])
         run = agent.submit(SHOW, gpus=1, submitter=[{**who, "start": who["start"] - 1}])
         assert "this" not in detail(agent, run, f"pid {pid}", "--share-gpus").split("pid")[0]
@@ -284,7 +284,7 @@ def test_gpu_with_system_process_is_free(agent: Agent, driver: SwitchableDriver,
 @pytest.mark.parametrize(("own", "row", "count"), [(None, None, 1), (3, 3, 1), (3, 5, 0), (3, None, 1), (None, 3, 1)])
 def test_process_of_other_mig_instance_is_ignored(own: int | None, row: int | None, count: int) -> None:
     gpu = {"gpu_instance": own, "processes": [{"pid": 1 << 22, "instance": row}]}
-    assert len(strangers(gpu, set())) == count
+    assert len(foreign_processes(gpu, set())) == count
 
 
 # -- sharing -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.telemetry.gpu_processes import Owners
+from jupyter_amltrain.agent.telemetry.gpu_processes import ProcessOwners
 
 from .gpu_stage import UUIDS, Stage
 
@@ -187,11 +187,11 @@ def test_gpu_process_owner_follows_pid_mode(
 
 def test_host_pid_of_other_process_is_unknown() -> None:
     # The driver lists the host's process 77; here 77 is a shell that has nothing to do with it.
-    inside = Owners(true=False, here=lambda pid: pid == 77, holds=lambda pid: False)
+    inside = ProcessOwners(true=False, here=lambda pid: pid == 77, holds=lambda pid: False)
     assert inside.tell([(77, 10)], {5, 6}) == [(77, "unknown", 10)]
     assert inside.sums(inside.tell([(77, 10)], {5, 6})) == {"mine": None, "others": None, "own": False}
     # It has the GPU open, or the driver is seen to list ours: it is another user of the GPU.
-    open_ = Owners(true=False, here=lambda pid: pid == 77, holds=lambda pid: True)
+    open_ = ProcessOwners(true=False, here=lambda pid: pid == 77, holds=lambda pid: True)
     assert open_.tell([(77, 10)], {5}) == [(77, "other", 10)]
     assert inside.tell([(77, 10), (5, 20)], {5}) == [(77, "other", 10), (5, "mine", 20)]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.telemetry.gpu_processes import MAX_NOTES, Sharing, pids_are_true
+from jupyter_amltrain.agent.telemetry.gpu_processes import MAX_NOTES, SharingDetector, pids_are_reliable
 from tests.fakes import driver as fake
 from tests.fakes.driver import Process
 
@@ -25,7 +25,7 @@ def row(pid: int, owner: str = "other") -> list[Any]:
 
 
 def test_sharing_note_names_other_process_once() -> None:
-    sharing, us = Sharing(GPUS), os.getpid()
+    sharing, us = SharingDetector(GPUS), os.getpid()
     assert sharing.look([[], [row(us)]], ()) == {}
     found = sharing.look([[], [row(us)]], ())
     assert list(found) == [1] and "GPU 0 MIG 0" in found[1] and f"pid {us}" in found[1]
@@ -33,20 +33,20 @@ def test_sharing_note_names_other_process_once() -> None:
 
 
 def test_sharing_note_omits_own_process() -> None:
-    sharing, us = Sharing(GPUS), os.getpid()
+    sharing, us = SharingDetector(GPUS), os.getpid()
     assert sharing.look([[row(us)], []], ()) == {}
     assert sharing.look([[row(us)], []], {us}) == {}
     assert sharing.look([[row(us, "unknown")], []], ()) == {}
 
 
 def test_sharing_notes_are_limited() -> None:
-    sharing = Sharing([{"index": 0}] * (MAX_NOTES + 5))
+    sharing = SharingDetector([{"index": 0}] * (MAX_NOTES + 5))
     rows = [[row(os.getpid())] for _ in range(MAX_NOTES + 5)]
     sharing.look(rows, ())
     assert len(sharing.look(rows, ())) == MAX_NOTES
 
 
-@pytest.mark.skipif(not pids_are_true(), reason="in a container pids of a driver say nothing of others")
+@pytest.mark.skipif(not pids_are_reliable(), reason="in a container pids of a driver say nothing of others")
 def test_sharing_note_is_in_run_record(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = fake.needed(tmp_path, 1).use(monkeypatch)
     run = agent.gated(gpus=1)

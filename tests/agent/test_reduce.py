@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_amltrain.agent.telemetry.reduce import Reducer, highest, reduce
-from jupyter_amltrain.kernel.min_max_history import Pyramid
+from jupyter_amltrain.kernel.min_max_history import MinMaxHistory
 
 VALUES = st.lists(st.none() | st.integers(0, 1000), min_size=1, max_size=64)
 
@@ -43,7 +43,7 @@ def test_reduce_and_merge_and_history_agree(first: list[int | None], second: lis
     both = one.merge(other)
     assert both.high == whole.high
     assert both.mean() == (None if whole.mean is None else pytest.approx(whole.mean))
-    history = Pyramid(1, 2)
+    history = MinMaxHistory(1, 2)
     rows = np.array([[np.nan if value is None else value] for value in [*first, *second]], np.float32)
     history.add(np.arange(len(rows), dtype=float), rows)
     found = history.values[:, 0, : history.count]

@@ -184,7 +184,7 @@ def test_forwarder_sends_token_to_azure_only():
         "azureml://",
     ):
         assert service_uri(text) == "", text
-    assert forward.of({"MLFLOW_TRACKING_URI": f"azureml://{host}/mlflow/v1.0{WORKSPACE}"}) is None
+    assert forward.endpoint_of({"MLFLOW_TRACKING_URI": f"azureml://{host}/mlflow/v1.0{WORKSPACE}"}) is None
 
 
 def header(count: int) -> dict[str, Any]:

@@ -159,16 +159,16 @@ CONFIG = json.dumps({"rank": "VK_TASK_INDEX", "host_list": ["a", "b", "c"]})
     ],
 )
 def test_node_number_of_runtime_is_used(environ, node):
-    assert identity.of({**RING, **environ}) == Identity(3, 0, node, 6)
+    assert identity.identity_of({**RING, **environ}) == Identity(3, 0, node, 6)
 
 
 def test_mpi_round_robin_uses_node_of_runtime():
     launcher = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
                 "OMPI_COMM_WORLD_SIZE": "6"}  # fmt: skip
-    assert identity.of(launcher).node == 1  # what the launcher tells fits both ways
-    assert identity.of({**launcher, "AZUREML_CR_NODE_RANK": "0"}) == Identity(3, 1, 0, 6)
+    assert identity.identity_of(launcher).node == 1  # what the launcher tells fits both ways
+    assert identity.identity_of({**launcher, "AZUREML_CR_NODE_RANK": "0"}) == Identity(3, 1, 0, 6)
 
 
 @pytest.mark.parametrize(("environ", "who"), ENVIRONS)
 def test_rank_identity_follows_environment(environ, who):
-    assert identity.of(environ) == who
+    assert identity.identity_of(environ) == who

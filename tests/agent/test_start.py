@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.agent.processes import table
+from jupyter_amltrain.agent.processes import process_table
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
 
 from .conftest import Agent, alive, until
@@ -25,7 +25,7 @@ def spare_pair(agent: Agent) -> tuple[int, int]:
     dispatcher = agent.dispatcher()
 
     def found() -> tuple[int, int] | None:
-        rows = table()
+        rows = process_table()
         for guardian in (row.pid for row in rows.values() if row.parent == dispatcher):
             for row in rows.values():
                 if row.parent == guardian and row.state == "S":

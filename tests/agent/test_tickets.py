@@ -117,7 +117,7 @@ def test_run_of_ended_container_is_lost(agent: Agent) -> None:
         until(lambda: '"rank":{' in (agent.run_folder("inner") / "state.json").read_text(), "its state")
         # Its dispatcher is killed: one of ours takes the queue over, and leaves the live run and its slot alone.
         theirs = json.loads(Path(agent.queue, "dispatcher.lock").read_text())["pid"]
-        pid = next(pid for pid in processes.table() if f"\t{pid}\t{theirs}\n" in status_of(pid))
+        pid = next(pid for pid in processes.process_table() if f"\t{pid}\t{theirs}\n" in status_of(pid))
         os.kill(pid, signal.SIGKILL)
         until(lambda: not alive(pid), "the dispatcher's end")
         assert agent.good("info")["running"] == 1
@@ -135,12 +135,12 @@ def test_node_without_namespaces_is_host(monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(path: str) -> str:
         raise FileNotFoundError(path)
 
-    named = processes.node()
-    processes.node.cache_clear()
+    named = processes.pid_scope()
+    processes.pid_scope.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(os, "readlink", refuse)
-        assert named.split(" ")[0] == processes.node()
-    processes.node.cache_clear()
+        assert named.split(" ")[0] == processes.pid_scope()
+    processes.pid_scope.cache_clear()
 
 
 def newer(path: Path) -> None:
@@ -254,11 +254,17 @@ def test_forged_process_ids_affect_no_other_run(tmp_path: Path, who: Any) -> Non
     run.mkdir(parents=True)
     phases = [{"name": "running", "start": 1.0, "end": None, "seconds": None}]
     state = {"schema": 1, "run": "bad-1", "state": "running", "version": 1, "phases": phases, "mark": "no-such-mark"}
-    state |= {"supervisor": who, "guardian": who, "rank": who, "node": processes.node(), "boot": processes.boot_id()}
+    state |= {
+        "supervisor": who,
+        "guardian": who,
+        "rank": who,
+        "node": processes.pid_scope(),
+        "boot": processes.boot_id(),
+    }
     (run / "state.json").write_text(json.dumps(state))
     me = processes.identity(os.getpid())
     record = {"schema": 1, "number": 1, "run": "bad-1", "home": home, "devices": [], "cpu_slot": 0}
-    record |= {"guardian": me, "boot": processes.boot_id(), "node": processes.node()}
+    record |= {"guardian": me, "boot": processes.boot_id(), "node": processes.pid_scope()}
     slots = json_dir.NumberedJsonDir(os.path.join(folder, "slots"))
     for supervisor in (me, None):  # None: of an older dispatcher
         slots.put(1, {**record, "supervisor": supervisor})

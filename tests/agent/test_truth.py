@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.telemetry.gpu_usage import THREE, GpuUsageCheck, for_run, likely, read_truth
+from jupyter_amltrain.agent.telemetry.gpu_usage import (
+    COMMON_CAUSES,
+    GpuUsageCheck,
+    likely_cause,
+    read_verdict,
+    usage_check_of_run,
+)
 
 GPUS = [{"index": 0, "uuid": "GPU-a"}, {"index": 1, "uuid": "GPU-b"}]
 IDLE = {"util": 0, "peak": 0, "memory": 600}
@@ -52,7 +58,7 @@ class Watch:
 
     @property
     def file(self) -> dict[str, Any]:
-        return read_truth(str(self.folder / "telemetry" / "truth-0.json"))
+        return read_verdict(str(self.folder / "telemetry" / "truth-0.json"))
 
     @property
     def verdict(self) -> str:
@@ -269,19 +275,19 @@ def test_usage_file_is_written_rarely(folder: Path) -> None:
 
 
 def test_gpu_usage_reads_devices_and_grace_of_run(folder: Path) -> None:
-    assert for_run(str(folder), ["GPU-a"], GPUS[:1], [600], 1.0) is None  # no run: a monitor
+    assert usage_check_of_run(str(folder), ["GPU-a"], GPUS[:1], [600], 1.0) is None  # no run: a monitor
     (folder / "job.json").write_text(json.dumps({"schema": 1, "gpu_grace": 5}))
     (folder / "state.json").write_text(json.dumps({"schema": 1, "rank": None}))
-    assert for_run(str(folder), [], [], [], 1.0) is None
-    made = for_run(str(folder), ["GPU-a"], GPUS[:1], [600], 1.0)
+    assert usage_check_of_run(str(folder), [], [], [], 1.0) is None
+    made = usage_check_of_run(str(folder), ["GPU-a"], GPUS[:1], [600], 1.0)
     assert made is not None and made.grace == 5 and made.baselines == [600] and made.doubt == ""
     (folder / "telemetry" / "truth-0.json").unlink()
     # The run did not wait: nobody knows what was on its devices before.
     (folder / "state.json").write_text(json.dumps({"schema": 1, "rank": {"pid": 7, "start": 1}}))
-    late = for_run(str(folder), ["GPU-a"], GPUS[:1], [600], 1.0)
+    late = usage_check_of_run(str(folder), ["GPU-a"], GPUS[:1], [600], 1.0)
     assert late is not None and late.baselines == [None]
     (folder / "telemetry" / "truth-0.json").unlink()
-    part = for_run(str(folder), ["GPU-a", "GPU-b"], GPUS[:1], [600], 1.0)
+    part = usage_check_of_run(str(folder), ["GPU-a", "GPU-b"], GPUS[:1], [600], 1.0)
     assert part is not None and part.doubt == "1 of 2 GPUs cannot be read"
 
 
@@ -322,14 +328,14 @@ CUDA_TORCH = [*CPU_TORCH, "torch/lib/libtorch_cuda.so", "nvidia/libcudart.so.12"
         # A worker without a GPU beside a script that has it.
         ([(CUDA_TORCH, "GPU-a"), (CUDA_TORCH, "")], r"^nothing was moved"),
         ([(CUDA_TORCH, "0")], r"^nothing was moved"),
-        ([([], "GPU-a")], "^" + re.escape(THREE)),
-        ([([], None)], "^" + re.escape(THREE)),
-        ([], "^" + re.escape(THREE)),
+        ([([], "GPU-a")], "^" + re.escape(COMMON_CAUSES)),
+        ([([], None)], "^" + re.escape(COMMON_CAUSES)),
+        ([], "^" + re.escape(COMMON_CAUSES)),
     ],
 )
 def test_idle_cause_is_read_from_processes(tmp_path: Path, processes: Any, said: str) -> None:
     for pid, (libraries, visible) in enumerate(processes, 10):
         process(tmp_path, pid, libraries, **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}))
-    found = likely([*range(10, 10 + len(processes)), 999], GPUS, str(tmp_path))
+    found = likely_cause([*range(10, 10 + len(processes)), 999], GPUS, str(tmp_path))
     assert re.search(said, found), found
     assert "s3cret" not in found and "\n" not in found

@@ -114,8 +114,8 @@ def test_visible_devices_hiding_all_is_detected(value: str | None, hides: bool) 
 
 def test_nested_submit_ignores_gpus_of_parent() -> None:
     inside = {"AMLTRAIN_RUN": "outer:1", "CUDA_VISIBLE_DEVICES": "GPU-aa10"}
-    assert visible_gpus.of_submitter(inside) is None
-    assert visible_gpus.of_submitter({**inside, visible_gpus.OUTER: "0,2"}) == "0,2"
+    assert visible_gpus.submitter_value(inside) is None
+    assert visible_gpus.submitter_value({**inside, visible_gpus.SUBMITTER_VARIABLE: "0,2"}) == "0,2"
 
 
 # -- end to end --------------------------------------------------------------------

@@ -16,7 +16,7 @@ from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
-from jupyter_amltrain.jobs.snapshot import take
+from jupyter_amltrain.jobs.snapshot import take_snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import AmlComputeTarget
 from jupyter_amltrain.schema.inputs import JobOutput
@@ -209,7 +209,9 @@ class Bench:
 
     async def launch(self, backend: AzureBackend, name: str, text: str, **more: Any) -> Run:
         spec = JobSpec(name=name, script=text, **more)
-        plan = await backend.plan(spec, take(spec.script_name, text, notebook_dir=Path.cwd()), new_run_id(name))
+        plan = await backend.plan(
+            spec, take_snapshot(spec.script_name, text, notebook_dir=Path.cwd()), new_run_id(name)
+        )
         return await backend.launch(plan, {}, {})
 
     async def ended(self, backend: AzureBackend, run: Run) -> Run:
@@ -240,7 +242,7 @@ class Bench:
         return found
 
     def source(self, run: Run) -> str:
-        return mirror_store.source(Path(run.folder))
+        return mirror_store.source_text(Path(run.folder))
 
     async def nodes(self, backend: AzureBackend, run: Run) -> list[int]:
         """Which nodes have ticks that say whose they are."""

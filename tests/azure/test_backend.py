@@ -16,7 +16,7 @@ from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
 from jupyter_amltrain.errors import CommandError, SpecError
-from jupyter_amltrain.jobs.snapshot import Snapshot, take
+from jupyter_amltrain.jobs.snapshot import Snapshot, take_snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import AmlComputeTarget, ServerlessTarget
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput
@@ -97,7 +97,7 @@ def az(azure: Azure, shared: AzureBackend) -> Iterator[Azure]:
 
 def job(name: str, text: str, **more: Any) -> tuple[JobSpec, Snapshot]:
     spec = JobSpec(name=name, script=text, **more)
-    return spec, take(spec.script_name, text, notebook_dir=Path.cwd())
+    return spec, take_snapshot(spec.script_name, text, notebook_dir=Path.cwd())
 
 
 async def raw_job(backend: AzureBackend, name: str, **body: Any) -> None:
@@ -438,7 +438,7 @@ class TestAzureBackend(BackendContract):
 
         def submitted() -> tuple[Run, list[dict[str, Any]]]:
             spec = JobSpec(name="tree", script_name="train.py", source=str(source))
-            snapshot = take("train.py", "", notebook_dir=tmp_path, source=source)
+            snapshot = take_snapshot("train.py", "", notebook_dir=tmp_path, source=source)
             before = len(az.control("/wire"))
             run = self._run(call, backend, (spec, snapshot))
             wire = az.control("/wire")[before:]

@@ -396,9 +396,9 @@ def test_config_json_is_found_in_parent_folder(api, az, place, tmp_path):
     (deep / "config.json").write_text('{"theme": "dark"}')  # somebody else's
     (Path.cwd() / ".azureml").mkdir()
     (Path.cwd() / ".azureml" / "config.json").write_text(json.dumps(config), "utf-8-sig")
-    assert commands.find(deep) == Path.cwd() / ".azureml" / "config.json"
+    assert commands.find_config(deep) == Path.cwd() / ".azureml" / "config.json"
     asked = api_parser("connect")
-    assert api.connect(commands.place_of(asked, deep)).facts.name == "ml-dev"
+    assert api.connect(commands.workspace_ref(asked, deep)).facts.name == "ml-dev"
 
 
 def api_parser(line):
@@ -422,11 +422,11 @@ def api_parser(line):
 def test_invalid_config_json_is_refused(api, text, sentence):
     Path("config.json").write_text(text)
     with pytest.raises(CommandError, match=sentence):
-        commands.place_of(api_parser("connect --config config.json"))
+        commands.workspace_ref(api_parser("connect --config config.json"))
     with pytest.raises(CommandError, match="No config.json|Cannot read"):
-        commands.place_of(api_parser("connect --config nowhere.json"))
+        commands.workspace_ref(api_parser("connect --config nowhere.json"))
     with pytest.raises(CommandError, match="--resource-group and --workspace are missing"):
-        commands.place_of(api_parser("connect --subscription s"))
+        commands.workspace_ref(api_parser("connect --subscription s"))
 
 
 def test_cli_connect_imports_no_azure_in_kernel(az, home):

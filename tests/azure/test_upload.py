@@ -13,7 +13,7 @@ import pytest
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
-from jupyter_amltrain.jobs.snapshot import take
+from jupyter_amltrain.jobs.snapshot import take_snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import ServerlessTarget
 from jupyter_amltrain.schema.job import JobSpec
@@ -42,7 +42,7 @@ class Submitter:
         """Submit it; of every file written to the storage its size, and whether the service copied it itself."""
         before = len(self._wire())
         spec = JobSpec(name="tree", script_name="train.py", source=str(self._folder))
-        snapshot = take("train.py", "", notebook_dir=self._folder, source=self._folder)
+        snapshot = take_snapshot("train.py", "", notebook_dir=self._folder, source=self._folder)
 
         async def go() -> None:
             plan = await self._backend.plan(spec, snapshot, new_run_id("tree"))

@@ -92,4 +92,4 @@ def test_contract_equals_generated_client(version: str) -> None:
 
 
 def test_chosen_environments_are_known_to_emulator() -> None:
-    assert {f"AzureML-{name}" for name in environments.KNOWN} <= set(images.CURATED)
+    assert {f"AzureML-{name}" for name in environments.CURATED} <= set(images.CURATED)

@@ -13,7 +13,7 @@ import pytest
 from jupyter_amltrain.backends.agent_backend import AgentBackend, LocalBackend
 from jupyter_amltrain.backends.run_files import status_of
 from jupyter_amltrain.errors import ProtocolError, SpecError
-from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of, of_yaml, take
+from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of, of_yaml, take_snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec, Resources
 from jupyter_amltrain.schema.run import RunStatus
@@ -42,7 +42,7 @@ def backend(loop: LoopThread, home: Path) -> Iterator[LocalBackend]:
 class TestLocalBackend(BackendContract):
     def _job(self, name: str, text: str) -> tuple[JobSpec, Snapshot]:
         spec = JobSpec(name=name, script=text, python=sys.executable, resources=Resources(gpus=0), secrets=("TOKEN",))
-        return spec, take(spec.script_name, text, notebook_dir=Path.cwd())
+        return spec, take_snapshot(spec.script_name, text, notebook_dir=Path.cwd())
 
     def short(self) -> tuple[JobSpec, Snapshot]:
         return self._job("short", "print('one line')\nprint('and the end')\n")
@@ -122,7 +122,7 @@ def test_changed_file_digest_is_of_copy(loop: LoopThread, backend: LocalBackend,
     source.mkdir()
     (source / "train.py").write_text("print(1)")
     spec = JobSpec(name="r", script_name="train.py", source=str(source), python=sys.executable)
-    made = take("train.py", "", notebook_dir=tmp_path, source=source)
+    made = take_snapshot("train.py", "", notebook_dir=tmp_path, source=source)
     plan = loop.call(backend.plan(spec, made, new_run_id("r")))
     (source / "train.py").write_text("print(2)")
     run = loop.call(backend.launch(plan, {}, {}))
@@ -172,7 +172,7 @@ def test_plan_with_non_utf8_folder_is_refused(loop: LoopThread, tmp_path: Path, 
     backend = LocalBackend(LocalTarget(name="local"), loop, StateRoot(home))
     spec = JobSpec(name="x", script="pass\n", python=sys.executable, project=str(project))
     with pytest.raises(SpecError, match="UTF-8") as caught:
-        loop.call(backend.plan(spec, take("x.py", "pass\n", notebook_dir=tmp_path), "x"))
+        loop.call(backend.plan(spec, take_snapshot("x.py", "pass\n", notebook_dir=tmp_path), "x"))
     loop.call(backend.close())
     str(caught.value).encode()  # it can be shown
     assert odd in str(caught.value) and "\n" not in str(caught.value)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.mlflow_pins import GOOD, derived, judged, pip_pins
+from jupyter_amltrain.backends.azureml.mlflow_pins import WORKING_PINS, check_pins, pip_pins, with_working_pins
 from jupyter_amltrain.errors import EnvironmentFailed
 
 CONDA = """\
@@ -40,7 +40,7 @@ dependencies:
     ],
 )
 def test_mlflow_pins_compatible_can_log(pins: list[str]) -> None:
-    assert judged([*pins, "numpy==1.26"], "e").logs is True and not judged(pins).sentence
+    assert check_pins([*pins, "numpy==1.26"], "e").logs is True and not check_pins(pins).sentence
 
 
 @pytest.mark.parametrize(
@@ -55,19 +55,19 @@ def test_mlflow_pins_compatible_can_log(pins: list[str]) -> None:
     ],
 )
 def test_mlflow_pins_incompatible_are_named(pins: list[str], said: str) -> None:
-    verdict = judged(pins, "e")
+    verdict = check_pins(pins, "e")
     assert verdict.logs is False and said in verdict.sentence and "--derive-env" in verdict.sentence
     assert "\n" not in verdict.sentence
 
 
 def test_mlflow_pins_direct_models_depend_on_version() -> None:
-    assert judged(["mlflow==2.9.2", "azureml-mlflow"]).models is True
-    assert judged(["mlflow==3.5.0", "azureml-mlflow"]).models is False
-    assert judged(["mlflow==2.9.2"]).models is False  # without the service's package there is no way to it
+    assert check_pins(["mlflow==2.9.2", "azureml-mlflow"]).models is True
+    assert check_pins(["mlflow==3.5.0", "azureml-mlflow"]).models is False
+    assert check_pins(["mlflow==2.9.2"]).models is False  # without the service's package there is no way to it
 
 
 def test_mlflow_pins_unknown_are_not_judged() -> None:
-    assert judged(None, "e") == (None, None, "")
+    assert check_pins(None, "e") == (None, None, "")
 
 
 def test_conda_pins_are_read_from_yaml_and_json() -> None:
@@ -75,19 +75,19 @@ def test_conda_pins_are_read_from_yaml_and_json() -> None:
     assert pip_pins(CONDA) == pins
     pip = {"pip": ["azureml-mlflow==1.57.0", "torch==2.4.0"]}
     answered = json.dumps({"dependencies": ["python=3.10", "mlflow=2.9.2", "numpy>=1.26", pip]}, indent=2)
-    assert pip_pins(answered) == pins and judged(pins).logs
+    assert pip_pins(answered) == pins and check_pins(pins).logs
 
 
 def test_derived_conda_file_can_log_and_keeps_packages() -> None:
-    made = derived(CONDA)
-    assert pip_pins(made) == ["python==3.10.*", "numpy>=1.26", "pip", "torch==2.4.0", *GOOD]
-    assert judged(pip_pins(made)).logs and derived(made) == made
+    made = with_working_pins(CONDA)
+    assert pip_pins(made) == ["python==3.10.*", "numpy>=1.26", "pip", "torch==2.4.0", *WORKING_PINS]
+    assert check_pins(pip_pins(made)).logs and with_working_pins(made) == made
     assert made.startswith("name: project\n")
-    assert pip_pins(derived("dependencies: [python=3.11, pip=24]"))[1] == "pip==24.*"
+    assert pip_pins(with_working_pins("dependencies: [python=3.11, pip=24]"))[1] == "pip==24.*"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "a: [", "dependencies: 3", "name: x"])
 def test_invalid_conda_file_is_refused(text: str) -> None:
-    for read in (pip_pins, derived):
+    for read in (pip_pins, with_working_pins):
         with pytest.raises(EnvironmentFailed, match="conda file"):
             read(text)

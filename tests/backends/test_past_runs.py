@@ -221,7 +221,7 @@ def test_concurrent_index_writes_lose_nothing(place: tuple[Any, Path]) -> None:
     seed = PastRunIndex(home)
     keys = seed.scan(frozenset(), "local").others
     from jupyter_amltrain.agent.damage import read_job, read_state
-    from jupyter_amltrain.backends.past_runs import listed as light
+    from jupyter_amltrain.backends.past_runs import listed_fields_of as light
     from jupyter_amltrain.backends.run_files import run_of
 
     runs = [

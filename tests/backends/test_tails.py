@@ -59,7 +59,7 @@ def test_tail_of_replaced_file_reads_new_content(loop: LoopThread, tmp_path: Pat
 
 
 def test_tails_open_files_are_limited(tmp_path: Path) -> None:
-    kept = transport.Tails()
+    kept = transport.OpenFileCache()
 
     def opened() -> int:
         """Descriptors of files of this test; other threads open and close files of theirs."""

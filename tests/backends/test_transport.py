@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_amltrain import errors
 from jupyter_amltrain.backends.transport import FileEvents, LocalTransport, agent_error
-from jupyter_amltrain.jobs.snapshot import digest_of, take
+from jupyter_amltrain.jobs.snapshot import digest_of, take_snapshot
 from jupyter_amltrain.loop import LoopThread
 
 DEADLINE = 60.0
@@ -69,7 +69,7 @@ def test_put_of_any_rights_keeps_snapshot_digest(
     script.parent.mkdir()
     script.write_text("pass\n")
     script.chmod(rights)
-    taken = take("train.py", "", notebook_dir=script.parent, source=script.parent)
+    taken = take_snapshot("train.py", "", notebook_dir=script.parent, source=script.parent)
     # On a file system that is mounted without `exec` nothing may be executed, whatever its rights.
     monkeypatch.setattr(os, "access", lambda path, mode, **how: not mode & os.X_OK)
     loop.call(local.put(taken.files, str(tmp_path / "copy")))

@@ -144,7 +144,7 @@ def test_completion_names_without_controller_come_from_disk(root: Path) -> None:
     assert known.runs() == ["local/new-3", "local/mid-2", "local/old-1"]
     assert known.runs(ended=False) == ["local/mid-2"]
     assert known.runs(ended=True) == ["local/new-3", "local/old-1"]
-    assert session.existing() is None  # none was made for that
+    assert session.current_controller() is None  # none was made for that
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"targets": 3}'])

@@ -12,11 +12,11 @@ import pytest
 
 from jupyter_amltrain.cli import main
 from jupyter_amltrain.commands import compute
-from jupyter_amltrain.commands.compute import VALUE, line_of
+from jupyter_amltrain.commands.compute import VALUE_PREFIX, line_of
 from jupyter_amltrain.commands.parser import HelpRequested
 from jupyter_amltrain.commands.registry import parser_of
 from jupyter_amltrain.errors import CommandError, QuotaExceeded
-from jupyter_amltrain.schema.fields import Field, checked, fields_of
+from jupyter_amltrain.schema.fields import Field, checked_target, fields_of
 from jupyter_amltrain.schema.target import FakeTarget
 
 from ..places import until
@@ -40,7 +40,7 @@ def table() -> list[str]:
 
 def test_compute_create_flags_come_from_fields() -> None:
     asked = parse("create big --kind fake --size gpu-v100 --max-nodes 4 --low-priority --idle-minutes=2")
-    given = {k[len(VALUE) :]: v for k, v in vars(asked).items() if k.startswith(VALUE)}
+    given = {k[len(VALUE_PREFIX) :]: v for k, v in vars(asked).items() if k.startswith(VALUE_PREFIX)}
     assert given == {"size": "gpu-v100", "max_nodes": "4", "low_priority": True, "idle_minutes": "2"}
     create = parser_of("compute", "%aml_compute").verbs["create"]
     flags = {flag for action in create._actions for flag in action.option_strings}
@@ -59,8 +59,8 @@ def test_boolean_flag_default_on_can_be_turned_off() -> None:
     _add_field(parser, Field(name="shell", flag="--shell", kind="bool", default=True, help="Open one"))
     _add_field(parser, Field(name="tags", flag="--tags", kind="list", default=()))
     given = vars(parser.parse(["--no-shell", "--tags", "a", "--tags", "b"]))
-    assert given[f"{VALUE}shell"] is False and given[f"{VALUE}tags"] == ["a", "b"]
-    assert not [name for name in vars(parser.parse([])) if name.startswith(VALUE)]
+    assert given[f"{VALUE_PREFIX}shell"] is False and given[f"{VALUE_PREFIX}tags"] == ["a", "b"]
+    assert not [name for name in vars(parser.parse([])) if name.startswith(VALUE_PREFIX)]
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,15 @@ def test_compute_form_values_become_parseable_line(values: dict[str, Any], line:
     assert line_of("create", "big", "fake", values) == line
     if "'" not in line:
         asked = parse(line.partition(" ")[2])
-        again = {k[len(VALUE) :]: v for k, v in vars(asked).items() if k.startswith(VALUE)}
-        assert checked(FakeTarget, "big", again) == checked(FakeTarget, "big", values)
+        again = {k[len(VALUE_PREFIX) :]: v for k, v in vars(asked).items() if k.startswith(VALUE_PREFIX)}
+        assert checked_target(FakeTarget, "big", again) == checked_target(FakeTarget, "big", values)
     assert line_of("scale", "big", values={"nodes": 4}) == "%aml_compute scale big --nodes 4"
     changed = {"min_nodes": 1, "max_nodes": 4, "idle_minutes": 30.0}
     line = "%aml_compute scale big --min-nodes 1 --max-nodes 4 --idle-minutes 30"
     assert line_of("scale", "big", values=changed) == line
-    again = {k[len(VALUE) :]: v for k, v in vars(parse(line.partition(" ")[2])).items() if k.startswith(VALUE)}
+    again = {
+        k[len(VALUE_PREFIX) :]: v for k, v in vars(parse(line.partition(" ")[2])).items() if k.startswith(VALUE_PREFIX)
+    }
     assert again == {"min_nodes": "1", "max_nodes": "4", "idle_minutes": "30"}
     assert line_of("dismiss", "big") == ""
 
@@ -145,7 +147,7 @@ def test_compute_target_lifecycle_in_notebook(api: Any) -> None:
 
 def test_compute_magic_and_form_errors_are_equal(api: Any) -> None:
     values = {"size": "gpu-v10", "max_nodes": "99", "min_nodes": "x"}
-    wrong = checked(FakeTarget, "b", values)[1]
+    wrong = checked_target(FakeTarget, "b", values)[1]
     with pytest.raises(CommandError) as caught:
         typed("create b --kind fake --size gpu-v10 --max-nodes 99 --min-nodes x")
     assert set(wrong) == {"name", *values}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_amltrain.commands import magic_line
-from jupyter_amltrain.commands.forms import SHOWN, compose, submit_actions, submit_fields
+from jupyter_amltrain.commands.forms import BASIC_FIELDS, compose, submit_actions, submit_fields
 from jupyter_amltrain.commands.magic_line import quote, words
 from jupyter_amltrain.commands.submit import parse_submit
 
@@ -23,7 +23,7 @@ def spec_of(line: str) -> Any:
 
 def test_submit_form_has_every_flag_common_first() -> None:
     fields = submit_fields()
-    assert [field.name for field in fields if not field.advanced] == list(SHOWN)
+    assert [field.name for field in fields if not field.advanced] == list(BASIC_FIELDS)
     flags = {flag for action in submit_actions().values() for flag in action.option_strings}
     assert {field.flag for field in fields} == flags and all(field.help for field in fields)
     kinds = {field.name: field.kind for field in fields}

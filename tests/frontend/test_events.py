@@ -195,7 +195,7 @@ def test_silent_client_is_pinged_then_dropped(house: House, monkeypatch: pytest.
     until(lambda: any(event.renew for event in house.heard(Beat)))
     assert not house.ask().snapshot  # it is there
     until(lambda: "c" not in house.events._clients, "to be forgotten")
-    assert sum(event.renew for event in house.heard(Beat)) >= clients.MAX_QUESTIONS
+    assert sum(event.renew for event in house.heard(Beat)) >= clients.MAX_RENEWALS
     count = len(house.sent["c"])
     house.submit("quick")
     house.call(asyncio.sleep(1))

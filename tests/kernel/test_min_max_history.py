@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_amltrain.kernel.min_max_history import Pyramid
+from jupyter_amltrain.kernel.min_max_history import MinMaxHistory
 
 
-def _check(pyramid: Pyramid, t: np.ndarray, rows: np.ndarray) -> None:
+def _check(pyramid: MinMaxHistory, t: np.ndarray, rows: np.ndarray) -> None:
     """Every bucket says least, mean and most of exactly its ticks."""
     starts = np.searchsorted(t, pyramid.t[: pyramid.count])
     ends = [*starts[1:], len(t)]
@@ -37,7 +37,7 @@ def test_history_bucket_equals_min_mean_max_of_samples(ticks: int, columns: int,
     t = np.arange(ticks) + random.random() * 0.5
     rows = random.random((ticks, columns)).astype(np.float32) * 100
     rows[random.random((ticks, columns)) < 0.2] = np.nan
-    pyramid = Pyramid(columns, buckets=16)
+    pyramid = MinMaxHistory(columns, buckets=16)
     at = 0
     for cut in [*cuts, ticks]:  # in pieces of any size, as the file is read
         pyramid.add(t[at : at + cut], rows[at : at + cut])
@@ -49,14 +49,14 @@ def test_history_bucket_equals_min_mean_max_of_samples(ticks: int, columns: int,
 def test_history_of_day_keeps_one_sample_spike() -> None:
     rows = np.full((86_400, 1), 3.0, np.float32)
     rows[51_234] = 97.0
-    pyramid = Pyramid(1)
+    pyramid = MinMaxHistory(1)
     pyramid.add(np.arange(86_400.0), rows)
     assert np.nanmax(pyramid.values[2]) == 97.0 and np.nanmin(pyramid.values[0]) == 3.0
     assert 512 < pyramid.count <= 1024 and pyramid.width == 128
 
 
 def test_history_takes_blocks_and_samples() -> None:
-    pyramid = Pyramid(2, buckets=8)
+    pyramid = MinMaxHistory(2, buckets=8)
     for minute in range(20):
         low, mean, high = (np.array([value, np.nan], np.float32) for value in (minute, minute + 1, minute + 2))
         pyramid.add_block(minute * 60.0, 60, low, mean, high)
@@ -69,7 +69,7 @@ def test_history_takes_blocks_and_samples() -> None:
 
 def test_history_with_missing_values_emits_no_warning() -> None:
     """Filters are the whole process's: touched on the loop, a cell's warnings come again or never."""
-    pyramid = Pyramid(2)
+    pyramid = MinMaxHistory(2)
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
         before = warnings.filters

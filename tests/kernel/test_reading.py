@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jupyter_amltrain.backends.base import Chunk
 from jupyter_amltrain.kernel.store import Entry
-from jupyter_amltrain.kernel.watcher import read_streams, worth_a_frame
+from jupyter_amltrain.kernel.watcher import needs_frame, read_streams
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
@@ -122,9 +122,9 @@ def test_growing_log_is_never_restarted(parts: list[bytes]) -> None:
 
 def test_telemetry_redraw_interval_is_tenth_of_run_age() -> None:
     young, old = entry_of(age=0.0), entry_of(age=1000.0)
-    assert worth_a_frame(young, {"log"}) and worth_a_frame(young, {"telemetry", "metrics"})
-    assert not worth_a_frame(young, set())
+    assert needs_frame(young, {"log"}) and needs_frame(young, {"telemetry", "metrics"})
+    assert not needs_frame(young, set())
     for entry in (young, old):
         entry.telemetry.told = time.monotonic() - 1.5
-    assert worth_a_frame(young, {"telemetry"}) and not worth_a_frame(young, {"telemetry"})
-    assert not worth_a_frame(old, {"telemetry"}) and worth_a_frame(old, {"log"})
+    assert needs_frame(young, {"telemetry"}) and not needs_frame(young, {"telemetry"})
+    assert not needs_frame(old, {"telemetry"}) and needs_frame(old, {"log"})

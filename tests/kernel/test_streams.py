@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.kernel.streams import LogWindow, MetricLog, Shown, collapse, downsample
+from jupyter_amltrain.kernel.streams import IncrementalDownsampler, LogWindow, MetricLog, collapse, downsample
 
 
 def _point(run: str, value: float, timestamp: int) -> dict[str, object]:
@@ -103,7 +103,7 @@ def test_downsample_keeps_ends_and_extremes(values: list[float]) -> None:
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=1, max_size=3000), st.integers(1, 7))
 def test_shown_growing_series_keeps_ends_and_extremes(values: list[float], frames: int) -> None:
     column: array[float] = array("d")
-    shown = Shown(column)
+    shown = IncrementalDownsampler(column)
     for frame in range(frames):  # drawn while it grows, as a live output does
         column.extend(values[frame * len(values) // frames : (frame + 1) * len(values) // frames])
         shown.indices(100)
@@ -119,15 +119,15 @@ def test_shown_growing_series_keeps_ends_and_extremes(values: list[float], frame
 @pytest.mark.parametrize("n", [257, 400, 3000, 100_000])
 def test_shown_falling_curve_has_no_long_gap(n: int) -> None:
     column = array("d", [1 / (1 + i / 20) for i in range(n)])
-    keep = Shown(column).indices()
+    keep = IncrementalDownsampler(column).indices()
     longest = max(b - a for a, b in itertools.pairwise(keep))
     assert longest <= max(4, 8 * n // 300)  # no part of the curve is one straight line
 
 
 def test_shown_long_series_is_bounded() -> None:
-    shown = Shown(array("d", (i % 977 for i in range(300_000))))
+    shown = IncrementalDownsampler(array("d", (i % 977 for i in range(300_000))))
     assert len(shown.indices()) <= 300
-    assert len(shown._kept) <= Shown.MAX_KEPT
+    assert len(shown._kept) <= IncrementalDownsampler.MAX_KEPT
 
 
 def test_metric_with_huge_step_is_skipped() -> None:

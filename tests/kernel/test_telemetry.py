@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jupyter_amltrain.kernel.telemetry import CAPACITY, NodeTelemetry, RunTelemetry
+from jupyter_amltrain.kernel.telemetry import RING_TICKS, NodeTelemetry, RunTelemetry
 from tests import telemetry_files as files
 
 OLD = b'{"schema":1,"columns":["seq","t","cpu"],"units":["","s","%"],"cpus":2}\n'
@@ -44,11 +44,11 @@ def test_telemetry_of_64_gpus_keeps_every_value(tmp_path: Path) -> None:
 
 
 def test_telemetry_ring_drops_old_and_history_keeps(tmp_path: Path) -> None:
-    files.write_node(tmp_path, gpus=1, seconds=2 * CAPACITY, curve=lambda g, s: (99 if s == 5 else 1, 1, 2, 3, 4, 5))
+    files.write_node(tmp_path, gpus=1, seconds=2 * RING_TICKS, curve=lambda g, s: (99 if s == 5 else 1, 1, 2, 3, 4, 5))
     node = NodeTelemetry(0)
     node.feed(raw(tmp_path))
     t, rows = node.since(0)
-    assert len(t) == CAPACITY and t[-1] == files.START + 2 * CAPACITY - 1
+    assert len(t) == RING_TICKS and t[-1] == files.START + 2 * RING_TICKS - 1
     assert rows[node.index["gpu0.util"]].max() == 1
     assert np.nanmax(node.pyramid.values[2, node.index["gpu0.util"]]) == 99
 

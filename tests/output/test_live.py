@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.output.live import IN_ALL, OF_A_RUN, LiveDashboards
+from jupyter_amltrain.output.live import MAX_DASHBOARDS, MAX_DASHBOARDS_PER_RUN, LiveDashboards
 from jupyter_amltrain.schema.run import RunState
 from tests import telemetry_files as files
 from tests.output.test_feed import entry_of, instances, lines_of
@@ -145,10 +145,10 @@ def test_live_dashboard_new_metric_gets_chart(house: House, tmp_path: Path) -> N
 
 def test_live_dashboard_over_limit_drops_oldest_page(house: House, tmp_path: Path) -> None:
     entry, _ = fed(tmp_path)
-    for number in range(OF_A_RUN + 2):
+    for number in range(MAX_DASHBOARDS_PER_RUN + 2):
         house.open(entry, f"page {number}")
-    assert len(house.live._all) == OF_A_RUN <= IN_ALL
-    assert house.sources.lookers[entry.run.handle] == OF_A_RUN
+    assert len(house.live._all) == MAX_DASHBOARDS_PER_RUN <= MAX_DASHBOARDS
+    assert house.sources.lookers[entry.run.handle] == MAX_DASHBOARDS_PER_RUN
 
 
 def test_live_dashboard_of_ended_run_without_samples_gives_reason(house: House) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.output.plain import POINTS, plain_dashboard, reduced, rows_since
+from jupyter_amltrain.output.plain import MAX_POINTS, downsample, plain_dashboard, rows_since
 from jupyter_amltrain.schema.run import RunState
 from tests import telemetry_files as files
 from tests.output.test_feed import entry_of, lines_of
@@ -62,10 +62,10 @@ def all_of(widget: Any) -> list[Any]:
 
 def test_plain_chart_of_few_samples_is_exact(tmp_path: Path) -> None:
     entry = entry_of()
-    entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 1, POINTS - 1)))
+    entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 1, MAX_POINTS - 1)))
     node = entry.telemetry.node(0)
-    t, values = reduced(*rows_since(node, 0.0))
-    assert list(t) == [files.START + s for s in range(POINTS - 1)]
+    t, values = downsample(*rows_since(node, 0.0))
+    assert list(t) == [files.START + s for s in range(MAX_POINTS - 1)]
     assert np.array_equal(values, node.since(0)[1], equal_nan=True)
 
 

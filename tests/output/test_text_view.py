@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.output.text_view import gpu_words, record_text, state_line
+from jupyter_amltrain.output.text_view import gpu_texts, record_text, state_line
 from jupyter_amltrain.schema.record import (
     GpuBand,
     GpuSeries,
@@ -189,6 +189,6 @@ def test_record_text_shows_allocator_errors_and_throughput() -> None:
 )
 def test_gpu_energy_text_names_source(sources: tuple[str, str], word: str) -> None:
     summary = {"gpus": [summed(k, energy_source=source) for k, source in enumerate(sources)]}
-    words = gpu_words({}, summary)
+    words = gpu_texts({}, summary)
     energy = next(text for text in words if "Wh" in text)
     assert word in energy and ("by" in energy or "from" in energy) == bool(word)

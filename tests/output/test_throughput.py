@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.output.text_view import throughput_words
+from jupyter_amltrain.output.text_view import throughput_text
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ from jupyter_amltrain.output.text_view import throughput_words
     ],
 )
 def test_throughput_metric_name_is_recognized(name: str, unit: str) -> None:
-    words = throughput_words({"loss": 0.1, name: 412.4})
+    words = throughput_text({"loss": 0.1, name: 412.4})
     assert words == ("" if not unit else "throughput 412" if unit == "throughput" else f"412 {unit}/s")
 
 
 def test_throughput_prefers_samples_over_steps() -> None:
-    assert throughput_words({"it/s": 3.21, "samples/s": 12345.0}) == "12,345 samples/s"
-    assert throughput_words({"samples/s": None, "it/s": 3.214}) == "3.21 steps/s"
-    assert throughput_words({"samples/s": float("nan"), "x/s": -1.0, "it/s": 0.0}) == ""
+    assert throughput_text({"it/s": 3.21, "samples/s": 12345.0}) == "12,345 samples/s"
+    assert throughput_text({"samples/s": None, "it/s": 3.214}) == "3.21 steps/s"
+    assert throughput_text({"samples/s": float("nan"), "x/s": -1.0, "it/s": 0.0}) == ""

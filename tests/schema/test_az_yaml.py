@@ -91,16 +91,16 @@ identity: {type: managed, client_id: 00000000-0000-0000-0000-000000000000}
 
 def test_yaml_compute_is_replaced_by_target() -> None:
     command = job("command: a\ncompute: azureml:old\n" + ENV)
-    assert command.compute == "old" and az_yaml.placed(command, "new")["compute"] == "azureml:new"
-    free = az_yaml.placed(command, "", "Standard_DS3_v2")
+    assert command.compute == "old" and az_yaml.with_compute(command, "new")["compute"] == "azureml:new"
+    free = az_yaml.with_compute(command, "", "Standard_DS3_v2")
     assert "compute" not in free and free["resources"] == {"instance_type": "Standard_DS3_v2"}
     own = job("command: a\nresources: {instance_type: Big}\n")
-    assert az_yaml.placed(own, "", "Small")["resources"] == {"instance_type": "Big"}
+    assert az_yaml.with_compute(own, "", "Small")["resources"] == {"instance_type": "Big"}
     pipe = job("type: pipeline\nsettings: {default_compute: azureml:old, x: 1}\njobs: {}\n")
     assert pipe.compute == "old"
-    assert az_yaml.placed(pipe, "new")["settings"] == {"default_compute": "azureml:new", "x": 1}
-    assert az_yaml.placed(pipe, "")["settings"]["default_compute"] == "azureml:serverless"
-    assert "compute" not in az_yaml.placed(job("type: import\n"), "new")
+    assert az_yaml.with_compute(pipe, "new")["settings"] == {"default_compute": "azureml:new", "x": 1}
+    assert az_yaml.with_compute(pipe, "")["settings"]["default_compute"] == "azureml:serverless"
+    assert "compute" not in az_yaml.with_compute(job("type: import\n"), "new")
 
 
 def test_yaml_parameters_become_inputs() -> None:

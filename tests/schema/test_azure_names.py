@@ -5,7 +5,7 @@ import re
 import pytest
 
 from jupyter_amltrain.backends.azureml.job_body import job_name
-from jupyter_amltrain.schema.azure_target import compute_name_error, suggested
+from jupyter_amltrain.schema.azure_target import compute_name_error, suggested_name
 
 
 @pytest.mark.parametrize("name", ["abc", "gpu-cluster", "A1b", "a" * 24, "gpu-1"])
@@ -18,7 +18,7 @@ def test_compute_name_invalid_error_has_rule_and_suggestion(name: str) -> None:
     said = compute_name_error(name)
     assert "3 to 24 letters" in said and "\n" not in said
     for instance in (False, True):
-        assert compute_name_error(suggested(name), instance=instance) == ""
+        assert compute_name_error(suggested_name(name), instance=instance) == ""
 
 
 def test_instance_name_with_hyphen_digits_end_is_refused() -> None:
@@ -28,7 +28,7 @@ def test_instance_name_with_hyphen_digits_end_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["x", "9", "a-1-2", "x" * 23 + "-9", "--1--", "a--b", "gpu cluster 2026-11-21"])
 def test_suggested_compute_name_is_valid(name: str) -> None:
-    assert compute_name_error(suggested(name), instance=True) == ""
+    assert compute_name_error(suggested_name(name), instance=True) == ""
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from jupyter_amltrain.schema.azure_target import (
     AZURE_KINDS,
-    GONE,
+    RETIRED_KINDS,
     AmlComputeTarget,
     AzureTarget,
     DatabricksTarget,
@@ -17,14 +17,14 @@ from jupyter_amltrain.schema.azure_target import (
     ServerlessTarget,
     SynapseSparkTarget,
 )
-from jupyter_amltrain.schema.fields import checked, fields_of
+from jupyter_amltrain.schema.fields import checked_target, fields_of
 
 PROVIDERS = "/subscriptions/s/resourceGroups/g/providers/"
 MACHINE = f"{PROVIDERS}Microsoft.Compute/virtualMachines/box"
 
 
 def wrong(kind: type[AzureTarget], name: str = "gpu-cluster", **values: Any) -> dict[str, str]:
-    return checked(kind, name, values)[1]
+    return checked_target(kind, name, values)[1]
 
 
 @pytest.mark.parametrize("kind", AZURE_KINDS)
@@ -39,7 +39,7 @@ def test_azure_kind_fields_name_required_flags(kind: type[AzureTarget]) -> None:
 
 
 def test_azure_target_with_valid_fields_is_accepted() -> None:
-    target, none = checked(AmlComputeTarget, "gpu-cluster", {"size": "Standard_NC6s_v3", "max_nodes": "4"})
+    target, none = checked_target(AmlComputeTarget, "gpu-cluster", {"size": "Standard_NC6s_v3", "max_nodes": "4"})
     assert none == {} and target == AmlComputeTarget(name="gpu-cluster", size="Standard_NC6s_v3", max_nodes=4)
     again = msgspec.convert(msgspec.to_builtins(target), AmlComputeTarget)
     assert again == target and again.compute_name == "gpu-cluster"
@@ -91,4 +91,4 @@ def test_secret_in_target_field_is_not_repeated_in_error() -> None:
 
 
 def test_retired_kind_names_replacement() -> None:
-    assert "--low-priority" in GONE["batch"] and "\n" not in GONE["batch"]
+    assert "--low-priority" in RETIRED_KINDS["batch"] and "\n" not in RETIRED_KINDS["batch"]

@@ -26,7 +26,7 @@ TEXTS = st.lists(PARTS, max_size=6).map("".join)
 
 @given(TEXTS)
 def test_reference_expression_equals_argument_value(text: str) -> None:
-    expected = references.with_places(text, ENV)
+    expected = references.with_paths(text, ENV)
     with mock.patch.dict(os.environ, ENV):
         assert eval(references.expression_of(text)) == expected
     assert "\n" not in references.expression_of(text)
@@ -37,12 +37,12 @@ def test_reference_expression_equals_argument_value(text: str) -> None:
 def test_nested_reference_is_found_and_replaced(value: Any) -> None:
     found = list(references.references(value))
     assert len(found) == len(re.findall(r"\$\{\{", str(value)))
-    assert not list(references.references(references.with_places(value, ENV)))
+    assert not list(references.references(references.with_paths(value, ENV)))
 
 
 def test_reference_expanded_by_ipython_is_restored() -> None:
     given_line = {"data_dir": "${inputs.data}/a", "both": ["${{inputs.data}}", "${HOME}"], "n": 3}
-    assert references.restored(given_line) == {
+    assert references.restore_references(given_line) == {
         "data_dir": "${{inputs.data}}/a",
         "both": ["${{inputs.data}}", "${HOME}"],
         "n": 3,

@@ -7,8 +7,15 @@ import pytest
 
 from jupyter_amltrain.backends.provisioner import scale_action
 from jupyter_amltrain.backends.target_kinds import forms, target_kinds
-from jupyter_amltrain.schema.fields import checked, checked_scale, described, fields_of, kind_of_type, name_error
-from jupyter_amltrain.schema.target import ComputeTarget, FakeTarget, LocalTarget, limits
+from jupyter_amltrain.schema.fields import (
+    checked_scale,
+    checked_target,
+    fields_of,
+    help_texts,
+    kind_of_type,
+    name_error,
+)
+from jupyter_amltrain.schema.target import ComputeTarget, FakeTarget, LocalTarget, number_field
 
 
 class Sample(ComputeTarget, frozen=True, kw_only=True, tag="sample"):
@@ -29,8 +36,8 @@ class Sample(ComputeTarget, frozen=True, kw_only=True, tag="sample"):
     verb: ClassVar[str] = "attach"
 
     host: Annotated[str, msgspec.Meta(min_length=2, max_length=5, pattern="^[a-z]+$")]
-    low: Annotated[int, limits(gt=0, lt=10, metavar="N")] = 1
-    high: Annotated[float, limits(le=1.5, advanced=True)] | None = None
+    low: Annotated[int, number_field(gt=0, lt=10, metavar="N")] = 1
+    high: Annotated[float, number_field(le=1.5, advanced=True)] | None = None
     shell: bool = True
     mode: Literal["slow", "quick"] = "slow"
     tags: tuple[str, ...] = ()
@@ -51,7 +58,7 @@ def test_fields_of_struct_match_annotations() -> None:
 
 @pytest.mark.parametrize("kind", target_kinds())
 def test_target_field_has_description(kind: type[ComputeTarget]) -> None:
-    texts = described(kind)
+    texts = help_texts(kind)
     fields = [field for field in fields_of(kind) if field.name != "name"]
     assert {field.name for field in fields} == set(texts) and all(texts.values())
     assert kind.title
@@ -70,9 +77,9 @@ def test_typed_and_form_values_give_equal_target() -> None:
     typed: dict[str, Any] = {"size": "gpu-v100", "max_nodes": "4", "low_priority": "true", "idle_minutes": "2.5"}
     form = {"size": "gpu-v100", "max_nodes": 4, "low_priority": True, "idle_minutes": 2.5, "quota": None, "gpus": ""}
     wanted = FakeTarget(name="big", size="gpu-v100", max_nodes=4, low_priority=True, idle_minutes=2.5)
-    assert checked(FakeTarget, "big", typed) == (wanted, {})
-    assert checked(FakeTarget, "big", {**form, "name": "big"}) == (wanted, {})
-    found, wrong = checked(Sample, "s1", {"host": "abc", "tags": ["x", "y"], "high": "1e-1"})
+    assert checked_target(FakeTarget, "big", typed) == (wanted, {})
+    assert checked_target(FakeTarget, "big", {**form, "name": "big"}) == (wanted, {})
+    found, wrong = checked_target(Sample, "s1", {"host": "abc", "tags": ["x", "y"], "high": "1e-1"})
     assert found == Sample(name="s1", host="abc", tags=("x", "y"), high=0.1) and not wrong
 
 
@@ -99,7 +106,7 @@ def test_typed_and_form_values_give_equal_target() -> None:
     ],
 )
 def test_target_field_invalid_error_is_one_sentence(field: str, value: Any, sentence: str) -> None:
-    found, wrong = checked(FakeTarget, "big", {field: value})
+    found, wrong = checked_target(FakeTarget, "big", {field: value})
     assert found is None and list(wrong) == [field]
     assert sentence in wrong[field] and "\n" not in wrong[field] and wrong[field].endswith((".", "?"))
 
@@ -111,12 +118,12 @@ def test_text_limits_and_required_fields_are_checked() -> None:
         "ABC": "does not match the pattern",
         "": "too short",
     }.items():
-        assert sentence in checked(Sample, "s1", {"host": host})[1]["host"]
-    assert checked(Sample, "s1", {})[1] == {"host": "This field is required."}
-    assert "is not text" in checked(Sample, "s1", {"host": 3})[1]["host"]
-    assert "from" not in checked(Sample, "s1", {"host": "abc", "high": 2})[1]["high"]
-    assert set(checked(Sample, "!", {"host": "A", "low": 10, "mode": "?"})[1]) == {"name", "host", "low", "mode"}
-    assert "is not a list" in checked(Sample, "s1", {"host": "abc", "tags": {"a": 1}})[1]["tags"]
+        assert sentence in checked_target(Sample, "s1", {"host": host})[1]["host"]
+    assert checked_target(Sample, "s1", {})[1] == {"host": "This field is required."}
+    assert "is not text" in checked_target(Sample, "s1", {"host": 3})[1]["host"]
+    assert "from" not in checked_target(Sample, "s1", {"host": "abc", "high": 2})[1]["high"]
+    assert set(checked_target(Sample, "!", {"host": "A", "low": 10, "mode": "?"})[1]) == {"name", "host", "low", "mode"}
+    assert "is not a list" in checked_target(Sample, "s1", {"host": "abc", "tags": {"a": 1}})[1]["tags"]
 
 
 def test_target_name_is_checked() -> None:

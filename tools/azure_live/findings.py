@@ -20,7 +20,7 @@ def attempt(check: Callable[[], Seen]) -> Seen:
     try:
         return check()
     except Exception as error:
-        return None, errors.redacted(f"{type(error).__name__}: {error}")[:200]
+        return None, errors.redact(f"{type(error).__name__}: {error}")[:200]
 
 
 def attempt_all(check: Callable[[], dict[str, Seen]]) -> dict[str, Seen]:
@@ -28,7 +28,7 @@ def attempt_all(check: Callable[[], dict[str, Seen]]) -> dict[str, Seen]:
     try:
         return check()
     except Exception as error:
-        print(f"  not checked: {errors.redacted(f'{type(error).__name__}: {error}')[:300]}", flush=True)
+        print(f"  not checked: {errors.redact(f'{type(error).__name__}: {error}')[:300]}", flush=True)
         return {}
 
 

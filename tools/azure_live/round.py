@@ -111,7 +111,7 @@ class Round:
         return AzureBackend(target, self.loop, self.root)
 
     def _submit(self, backend: Any, name: str, text: str, **more: Any) -> tuple[Any, job_checks.Watch]:
-        from jupyter_amltrain.jobs.snapshot import take
+        from jupyter_amltrain.jobs.snapshot import take_snapshot
         from jupyter_amltrain.schema.environment import Environment
         from jupyter_amltrain.schema.job import JobSpec
 
@@ -119,7 +119,7 @@ class Round:
         run_id = f"{self.mark}-{name}"
 
         async def send() -> Any:
-            plan = await backend.plan(spec, take(spec.script_name, text, notebook_dir=self.root.path), run_id)
+            plan = await backend.plan(spec, take_snapshot(spec.script_name, text, notebook_dir=self.root.path), run_id)
             return await backend.launch(plan, {}, {})
 
         self.jobs.append(run_id)
@@ -162,7 +162,7 @@ class Round:
             return len((await backend.read(run.run_id, "log", 0)).data)
 
         size = self.call(read(), 300.0)
-        source = mirror_store.source(Path(run.folder)) or "none"
+        source = mirror_store.source_text(Path(run.folder)) or "none"
         self.notes["our own reading"] = f"{size} bytes of log; telemetry and metrics: {source}"
         self.found |= attempt_all(lambda: job_checks.look_at_mlflow(self.place, run.run_id))
 

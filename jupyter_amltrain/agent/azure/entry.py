@@ -20,7 +20,7 @@ import sys
 from typing import Any, Callable, Dict, FrozenSet, List, Optional
 
 from .. import protocol
-from ..process_setup import wake_on
+from ..process_setup import wakeup_pipe
 from ..processes import become_subreaper, identity
 from ..protocol import STATE, TELEMETRY, write_json
 from ..queue.submission import first_state
@@ -31,8 +31,7 @@ from ..telemetry.gpu_usage import GpuUsageGuard
 from . import code_archive
 from . import job as service_job
 from .forward import log_to_job
-from .identity import Identity
-from .identity import of as identity_of
+from .identity import Identity, identity_of
 from .job import BadJob, JobFolders
 from .job_helpers import ServiceHelpers
 
@@ -51,7 +50,7 @@ def main(argv: List[str]) -> int:
     argv
         Path of the job's file, then the paths of its data.
     """
-    wakeup, _ = wake_on(signal.SIGCHLD, *_PASSED)
+    wakeup, _ = wakeup_pipe(signal.SIGCHLD, *_PASSED)
     try:
         job = service_job.read(argv[0], service_job.data_paths(argv[1:]))
         code = code_archive.unpack(os.getcwd(), job["run"])

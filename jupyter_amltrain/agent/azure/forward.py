@@ -15,7 +15,7 @@ import urllib.request
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from .. import protocol, testing
-from ..process_setup import wake_on
+from ..process_setup import wakeup_pipe
 from ..protocol import TELEMETRY, AgentError, read_json, write_json
 from .mlflow_batches import Item, Journal, Telemetry, behind
 
@@ -113,7 +113,7 @@ class Endpoint:
         raise Refused(message or "it answers %d" % code) from None
 
 
-def of(environ: Mapping[str, str]) -> Optional[Endpoint]:
+def endpoint_of(environ: Mapping[str, str]) -> Optional[Endpoint]:
     """Return the endpoint that the service sets for its jobs; ``None`` without one.
 
     The job's token is sent to the service only, not to the user's own tracking server.
@@ -370,7 +370,7 @@ def run(task: Task, endpoint: Endpoint, last: bool = False) -> int:
     last
         Whether the job has already ended.
     """
-    every, wakeup = period(), wake_on(signal.SIGTERM)[0]
+    every, wakeup = period(), wakeup_pipe(signal.SIGTERM)[0]
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     parent = os.getppid()
     forwarder = Forwarder(task, endpoint, every)

@@ -41,7 +41,7 @@ class Identity(NamedTuple):
         return self.local == 0
 
 
-def of(environ: Mapping[str, str]) -> Identity:
+def identity_of(environ: Mapping[str, str]) -> Identity:
     """Return the identity of this process; that of a single process if the variables are missing or invalid."""
     identity, node = _by_launcher(environ), node_of_runtime(environ)
     return identity if node is None else identity._replace(node=node)

@@ -11,7 +11,7 @@ import tempfile
 from typing import Any, Dict, List, Mapping, Match, NamedTuple, Sequence
 
 from ..protocol import OUTPUTS, AgentError, read_json
-from ..queue.submission import checked
+from ..queue.submission import check_payload
 from .identity import Identity
 
 #: Placeholder in ``argv`` for the interpreter that runs the agent.
@@ -57,7 +57,7 @@ def read(path: str, data: Mapping[str, str]) -> Dict[str, Any]:
     tracking = payload["tracking"] = dict(payload.get("tracking") or {})
     tracking["run_id"] = tracking.get("run_id") or hashlib.sha256(("amltrain:" + run).encode()).hexdigest()[:32]
     try:
-        job = checked(payload).job
+        job = check_payload(payload).job
     except AgentError as error:
         raise BadJob("%s: %s" % (path, error.message)) from error
     job["argv"] = command(job["argv"], dict(os.environ, **data))

@@ -10,9 +10,9 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ..process_setup import log_line
 from ..protocol import METRICS
-from ..supervise.helpers import Helper, dismiss
-from ..supervise.process import Assignment, SinkPlace, serve_sink
-from ..supervise.supervisor import open_sink_place
+from ..supervise.helpers import Helper, stop_helper
+from ..supervise.process import Assignment, SinkEndpoint, serve_sink
+from ..supervise.supervisor import open_sink_endpoint
 from ..telemetry import sampler
 from . import forward, job
 from .identity import Identity
@@ -36,7 +36,7 @@ class ServiceHelpers:
         self.grace = None if job["gpus"] == 0 else float(job["gpu_grace"])
         self.sampler, self.sink, self.forwarder = Helper("sampler"), Helper("sink"), Helper("forwarder")
         self.every = [self.sampler, self.sink, self.forwarder]
-        self.place: Optional[SinkPlace] = None
+        self.place: Optional[SinkEndpoint] = None
         self.endpoint = self._endpoint()
         self._poll: Optional[select.poll] = None  #: polls for the first request to the sink
 
@@ -46,7 +46,7 @@ class ServiceHelpers:
         if "MLFLOW_TRACKING_URI" in self.job["env"]:  # the user's own server
             return None
         try:
-            return forward.of(os.environ)
+            return forward.endpoint_of(os.environ)
         except Exception as error:  # a broken trust store must not stop the training
             log_line(self.task.folder, "forwarder: %s: %s" % (type(error).__name__, error))
             return None
@@ -54,7 +54,7 @@ class ServiceHelpers:
     def open_sink(self) -> None:
         """Open the sink's socket, if the job has a sink."""
         if self.can_write and job.tracks(self.job):
-            self.place = open_sink_place(self.task.folder)
+            self.place = open_sink_endpoint(self.task.folder)
 
     def first(self, poll: select.poll) -> List[Helper]:
         """Return the helpers that start with the job."""
@@ -102,7 +102,7 @@ class ServiceHelpers:
         """Let the forwarder send the remaining data; `ended`: the job's process has an exit code."""
         if self.endpoint is not None and not self.forwarder.pid and ended:
             self.fork(self.forwarder, ended=True)  # the job was over before the forwarder was due
-        dismiss(self.forwarder.pid, forward.last_timeout_s() + 1.0)
+        stop_helper(self.forwarder.pid, forward.last_timeout_s() + 1.0)
 
     def _fork(self, helper: Helper, body: Callable[[], int], *keep: int) -> None:
         folder, name = self.task.folder, helper.name

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 from .. import protocol, testing
 from ..json_dir import Address
-from ..process_setup import drain, wake_on
+from ..process_setup import drain, wakeup_pipe
 from ..protocol import PROTOCOL, QUEUED, AgentError, run_folder
 from ..telemetry import driver_state
 from . import claims, slots, submission, visible_gpus
@@ -67,7 +67,7 @@ class Dispatcher:
         self.queue = Queue(queue)
         self.address = Address(queue)
         self.selector = selectors.DefaultSelector()
-        self.wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
+        self.wakeup, _ = wakeup_pipe(signal.SIGCHLD, signal.SIGTERM)
         self.selector.register(self.wakeup, selectors.EVENT_READ, self._on_signal)
         self.gpus = GpuWatch(self.selector, self._on_gpus_read, KnownGpus(queue))
         self.scheduler = Scheduler(self.queue, self.gpus, self.log, self.selector)
@@ -344,8 +344,8 @@ class Dispatcher:
         return "%s. %s" % (self.gpus.note.rstrip("."), driver_state.repair_of(self.gpus.code))
 
     def _submit(self, client: Client, payload: Dict[str, Any], home: str) -> None:
-        job = submission.checked(payload)
-        if job.job["gpus"] is not None or not visible_gpus.hides_all(visible_gpus.of_submitter(job.environ)):
+        job = submission.check_payload(payload)
+        if job.job["gpus"] is not None or not visible_gpus.hides_all(visible_gpus.submitter_value(job.environ)):
             driver_state.check_request(job.job["gpus"], self.gpus)
         if job.job["gpus"] == 0 and self.gpus.trouble:
             job.job["notes"] = ["This run has no GPU: %s." % self.gpus.trouble.rstrip(".")]

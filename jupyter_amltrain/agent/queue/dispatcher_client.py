@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Typ
 
 from .. import machine, protocol
 from ..json_dir import LOCK, LOG_FILE, Address, NumberedJsonDir, open_queue
-from ..processes import alive, look, resume
+from ..processes import find_process, is_alive, resume
 from ..protocol import PROTOCOL, QUEUED, AgentError, read_json, run_folder
 from ..supervise import env_filter
 from . import claims, submission
@@ -108,9 +108,9 @@ class SilenceWatch:
             record = read_json(os.path.join(self._queue, LOCK), "Queue folder")
         except OSError:
             return
-        if not record or not alive(record):
+        if not record or not is_alive(record):
             return
-        row, now = look(record["pid"]), protocol.mono()
+        row, now = find_process(record["pid"]), protocol.mono()
         resume(record)
         # A dispatcher that starves on a busy machine is runnable (R); one that waits for its disk (D) may recover.
         if row is None or row.state in "RD" or row.own_time != self._spent:
@@ -134,7 +134,7 @@ class AgentContext(NamedTuple):
 def running(queue: str) -> bool:
     """Whether the dispatcher of `queue` is alive; takes no lock."""
     try:
-        return alive(read_json(os.path.join(queue, LOCK), "Queue folder"))
+        return is_alive(read_json(os.path.join(queue, LOCK), "Queue folder"))
     except OSError:
         return False
 
@@ -303,13 +303,13 @@ def _kill_hanging(queue: str, record: Mapping[str, Any], own: Optional[str]) -> 
     others = [ticket for ticket in waiting.load().values() if not own or ticket.get("submission") != own]
     if others or waiting.unreadable:  # their environments and secrets exist only in its memory
         return False
-    if alive(record):
+    if is_alive(record):
         try:
             os.kill(record["pid"], signal.SIGKILL)
         except OSError:
-            return not alive(record)
+            return not is_alive(record)
     until = protocol.mono() + PING_TIMEOUT_S
-    while alive(record):
+    while is_alive(record):
         if protocol.mono() > until:
             return False
         time.sleep(0.01)
@@ -336,7 +336,7 @@ def _same_version(queue: str) -> None:
     """Retire an older dispatcher; raise an error for a newer one."""
     record = read_json(os.path.join(queue, LOCK), "Queue folder") or {}
     number = record.get("protocol", PROTOCOL)
-    if number == PROTOCOL or not alive(record):
+    if number == PROTOCOL or not is_alive(record):
         return
     if number > PROTOCOL:
         raise AgentError(
@@ -352,7 +352,7 @@ def _same_version(queue: str) -> None:
             % (number, reply.get("waiting", "some")),
         )
     until = protocol.mono() + DISPATCHER_TIMEOUT_S
-    while alive(record) and protocol.mono() < until:
+    while is_alive(record) and protocol.mono() < until:
         time.sleep(0.01)
     raise NoDispatcher("the older dispatcher has ended")
 

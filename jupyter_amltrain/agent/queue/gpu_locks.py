@@ -45,7 +45,7 @@ def _name(uuid: str) -> str:
     return "\0amltrain-gpu-%s%s" % (os.environ.get("AMLTRAIN_GPU_LOCK_SCOPE", ""), uuid)
 
 
-def take(uuid: str) -> Optional[int]:
+def take_lock(uuid: str) -> Optional[int]:
     """Take the lock of a GPU; return its descriptor, or ``None`` if it is taken.
 
     Raises
@@ -67,7 +67,7 @@ def take(uuid: str) -> Optional[int]:
         lock.close()
 
 
-def holder(uuid: str) -> Optional[int]:
+def holder_uid(uuid: str) -> Optional[int]:
     """Return the uid of the holder of a lock; `UNKNOWN` if it cannot be determined, ``None`` for a free lock."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
@@ -79,7 +79,7 @@ def holder(uuid: str) -> Optional[int]:
             if error.errno != errno.ECONNREFUSED:
                 return UNKNOWN
             try:
-                lock = take(uuid)
+                lock = take_lock(uuid)
             except OSError:
                 return UNKNOWN
             if lock is None:
@@ -120,7 +120,7 @@ class Locks:
             for uuid in free:
                 if len(taken) == count:
                     break
-                lock = take(uuid)
+                lock = take_lock(uuid)
                 if lock is None:
                     locked.append(uuid)
                     self._update_holder(uuid)
@@ -128,17 +128,17 @@ class Locks:
                     taken[uuid] = lock
                     self.others.pop(uuid, None)
         except OSError:
-            drop(list(taken.values()))
+            close_locks(list(taken.values()))
             raise
         forced = locked[: count - len(taken)] if force else []
         if len(taken) + len(forced) < count:
-            drop(list(taken.values()))
+            close_locks(list(taken.values()))
             return None
         devices = [uuid for uuid in free if uuid in taken or uuid in forced]
         return LockedGpus(devices, list(taken.values()), forced)
 
     def _update_holder(self, uuid: str) -> None:
-        uid = holder(uuid)
+        uid = holder_uid(uuid)
         if uid is None:  # released a moment ago: the next try takes it
             self.others.pop(uuid, None)
         elif uid != UNKNOWN or uuid not in self.others:
@@ -176,7 +176,7 @@ def user_text(uid: int) -> str:
         return "uid %d" % uid
 
 
-def drop(locks: Sequence[int]) -> None:
+def close_locks(locks: Sequence[int]) -> None:
     """Close descriptors of locks; a lock stays taken while another process has it."""
     for lock in locks:
         try:
@@ -188,7 +188,7 @@ def drop(locks: Sequence[int]) -> None:
 # -- transfer to other processes --------------------------------------------------------------------
 
 
-def send(handle: int, data: Any, locks: Sequence[int]) -> int:
+def send_with_locks(handle: int, data: Any, locks: Sequence[int]) -> int:
     """Write to a socket, with the locks attached to the first bytes; return the number of bytes written.
 
     Raises
@@ -203,7 +203,7 @@ def send(handle: int, data: Any, locks: Sequence[int]) -> int:
         return connection.sendmsg([data], [rights])
 
 
-def receive(handle: int, size: int) -> bytes:
+def receive_with_locks(handle: int, size: int) -> bytes:
     """Read from a socket; attached locks are kept until this process ends."""
     size_of_rights = socket.CMSG_SPACE(MAX_LOCKS * array.array("i").itemsize)
     with socket.socket(fileno=os.dup(handle)) as connection:
@@ -216,7 +216,7 @@ def receive(handle: int, size: int) -> bytes:
     return data
 
 
-def answer() -> None:
+def accept_probes() -> None:
     """Accept and close connections of queues that requested our uid: the kernel has already reported it."""
     for lock in _held:
         with socket.socket(fileno=os.dup(lock)) as listening:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from .. import protocol
 from ..process_setup import drain
-from ..processes import boot_id, node
+from ..processes import boot_id, pid_scope
 from ..protocol import SCHEMA, AgentError, read_json, write_json
 from ..telemetry import driver_state, nvml
 
@@ -29,7 +29,7 @@ class KnownGpus:
 
     def __init__(self, queue: str) -> None:
         self._path = os.path.join(queue, FILE)
-        self._scope = {"boot": boot_id(), "node": node()}
+        self._scope = {"boot": boot_id(), "node": pid_scope()}
         self.gpus: Dict[str, Gpu] = {}
         try:
             stored = read_json(self._path, "Queue folder") or {}

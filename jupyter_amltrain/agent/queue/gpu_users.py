@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence, Set
 
-from ..processes import Process, comm_of, command_of, descendants, look, table, user_of
+from ..processes import Process, comm_of, command_of, descendants, find_process, process_table, user_of
 
 #: Command names (15 characters, as the kernel cuts them) of processes that permanently have a GPU open:
 #: NVIDIA's MPS server and its control process, display servers and compositors. They do not compute.
@@ -21,7 +21,7 @@ MAX_ANCESTORS = 16
 Row = Mapping[str, Any]
 
 
-def strangers(gpu: Mapping[str, Any], own_pids: Set[int]) -> List[Row]:
+def foreign_processes(gpu: Mapping[str, Any], own_pids: Set[int]) -> List[Row]:
     """Return processes that make `gpu` busy: not of our runs, not permanent, not of another MIG instance."""
     return [row for row in gpu.get("processes") or () if row["pid"] not in own_pids and _counts(gpu, row)]
 
@@ -34,11 +34,11 @@ def _counts(gpu: Mapping[str, Any], row: Row) -> bool:
     return comm_of(row["pid"]) not in ALWAYS_THERE
 
 
-def lineage(pid: int) -> List[Dict[str, Any]]:
+def ancestors(pid: int) -> List[Dict[str, Any]]:
     """Return identities of a process and its ancestors, nearest first, without pid 1."""
     result: List[Dict[str, Any]] = []
     while pid > 1 and len(result) < MAX_ANCESTORS:
-        row = look(pid)
+        row = find_process(pid)
         if row is None:
             break
         result.append({"pid": pid, "start": row.start})
@@ -66,7 +66,7 @@ class Submitter:
         own = {process["pid"] for process in self._chain if process["pid"] in listed and _is_alive(process)}
         others = listed - own
         if others and _is_alive(self._chain[0]):
-            rows_by_pid: Dict[int, Process] = table()
+            rows_by_pid: Dict[int, Process] = process_table()
             own |= others & descendants(self._chain[0]["pid"], rows_by_pid)
         return sorted(own)
 
@@ -90,7 +90,7 @@ def is_kernel(pid: int) -> bool:
 
 
 def _is_alive(process: Mapping[str, Any]) -> bool:
-    row = look(process["pid"])
+    row = find_process(process["pid"])
     return row is not None and row.state not in "ZX" and row.start == process["start"]
 
 

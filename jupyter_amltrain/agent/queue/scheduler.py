@@ -9,7 +9,7 @@ import signal
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .. import protocol, testing
-from ..processes import alive, descendants, node, resume, table
+from ..processes import descendants, is_alive, pid_scope, process_table, resume
 from ..protocol import CANCEL, JOB, QUEUED, SCHEMA, STATE, AgentError, read_json, run_folder
 from ..supervise import run_state
 from ..supervise.guardian import PreforkedPair
@@ -18,7 +18,7 @@ from ..telemetry import driver_state
 from ..telemetry.gpu_names import gpu_name
 from . import gpu_locks, slots, submission, visible_gpus
 from .gpu_probe import GpuWatch
-from .gpu_users import Submitter, describe, is_kernel, strangers
+from .gpu_users import Submitter, describe, foreign_processes, is_kernel
 from .submission import is_removed
 from .tickets import Queue
 
@@ -58,7 +58,7 @@ def waiting_text(
         parts.append("busy with %s" % shorten(busy))
     taken = {uuid for record in records for uuid in record["devices"]}
     for gpu in gpus:
-        others = [] if share or gpu["uuid"] in taken else strangers(gpu, own_pids)
+        others = [] if share or gpu["uuid"] in taken else foreign_processes(gpu, own_pids)
         if not others:
             continue
         submitter_pids = submitter.own(others)
@@ -299,7 +299,7 @@ class Scheduler:
         """Continue stopped guardians and supervisors; kill both if they are stopped repeatedly."""
         for number, record in self.queue.records.items():
             processes = [record.get("guardian"), record.get("supervisor")]
-            is_local = record.get("node", node()) == node()
+            is_local = record.get("node", pid_scope()) == pid_scope()
             resumed = [resume(process) for process in processes] if is_local else []
             if resumed != [True, True]:
                 self.stopped.pop(number, None)
@@ -308,7 +308,7 @@ class Scheduler:
             if protocol.mono() - since > STOPPED_TIMEOUT_S:
                 self.log("guardian and supervisor of run %s are kept stopped: ending it" % record["run"])
                 for process in processes:
-                    if process and alive(process):
+                    if process and is_alive(process):
                         os.kill(process["pid"], signal.SIGKILL)
 
     def cancel(self, home: str, run: str) -> None:
@@ -316,7 +316,7 @@ class Scheduler:
         self.canceled.add((home, run))
         for start in self.starting.values():
             supervisor = start.pair.supervisor
-            if (start.ticket["home"], start.ticket["run"]) == (home, run) and supervisor and alive(supervisor):
+            if (start.ticket["home"], start.ticket["run"]) == (home, run) and supervisor and is_alive(supervisor):
                 os.kill(supervisor["pid"], signal.SIGTERM)
 
     # -- order -----------------------------------------------------------------------
@@ -326,7 +326,7 @@ class Scheduler:
         if not any(gpu.get("processes") for gpu in self.gpus.found):
             return set()
         owners = self.queue.owner_pids()
-        rows = table()
+        rows = process_table()
         return owners.union(*(descendants(owner, rows) for owner in owners)) if owners else set()
 
     def schedule(self) -> None:
@@ -402,7 +402,7 @@ class Scheduler:
         used = [
             "%s by %s" % (gpu_name(gpu), shorten([describe(row) for row in rows]))
             for gpu in self.gpus.found
-            if gpu["uuid"] in devices and (rows := strangers(gpu, own_pids))
+            if gpu["uuid"] in devices and (rows := foreign_processes(gpu, own_pids))
         ]
         return shared_text(used)
 
@@ -479,7 +479,7 @@ class Scheduler:
         try:
             return self._launch(ticket, taken.devices, None, taken.locks, [note for note in notes if note])
         finally:
-            gpu_locks.drop(taken.locks)  # guardian and supervisor now have them
+            gpu_locks.close_locks(taken.locks)  # guardian and supervisor now have them
 
     def _launch(
         self,
@@ -518,7 +518,7 @@ class Scheduler:
         record = {
             "schema": SCHEMA, "number": number, "run": ticket["run"], "home": ticket["home"],
             "devices": devices, "cpu_slot": cpu_slot,
-            "guardian": pair.identity, "supervisor": pair.supervisor, "boot": self.queue.boot, "node": node(),
+            "guardian": pair.identity, "supervisor": pair.supervisor, "boot": self.queue.boot, "node": pid_scope(),
             "mark": task.state["mark"],
         }  # fmt: skip
         self.prefork_due = protocol.mono() + PREFORK_DELAY_S

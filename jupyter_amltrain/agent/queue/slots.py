@@ -14,7 +14,7 @@ import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..protocol import AgentError
-from .gpu_users import strangers
+from .gpu_users import foreign_processes
 
 Gpu = Mapping[str, Any]
 Record = Mapping[str, Any]
@@ -88,7 +88,7 @@ def free_gpus(gpus: Sequence[Gpu], records: Sequence[Record], own_pids: Set[int]
     """Return UUIDs of the GPUs available to a job now, sorted by index, those shared with others last."""
     taken = {uuid for record in records for uuid in record["devices"]}
     free = [gpu for gpu in gpus if gpu["uuid"] not in taken]
-    unused = [gpu["uuid"] for gpu in free if not strangers(gpu, own_pids)]
+    unused = [gpu["uuid"] for gpu in free if not foreign_processes(gpu, own_pids)]
     return unused + [gpu["uuid"] for gpu in free if gpu["uuid"] not in unused] if share else unused
 
 

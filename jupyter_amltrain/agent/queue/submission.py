@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple
 
 from .. import protocol, testing
-from ..processes import boot_id, node
+from ..processes import boot_id, pid_scope
 from ..protocol import (
     DEFAULT_GPU_GRACE,
     DEFAULT_GRACE,
@@ -115,7 +115,7 @@ def _strings(name: str, value: Mapping[Any, Any]) -> Strings:
     return dict(value)
 
 
-def checked(payload: Mapping[str, Any]) -> Submission:
+def check_payload(payload: Mapping[str, Any]) -> Submission:
     """Check a submit payload (fields: `calls`).
 
     Raises
@@ -372,7 +372,8 @@ def first_state(run: str, queue: str, now: float) -> Dict[str, Any]:
     return {
         "schema": SCHEMA, "run": run, "state": QUEUED, "detail": "", "reason": None, "exit_code": None,
         "signal": None, "phases": [{"name": QUEUED, "start": now, "end": None, "seconds": None}], "devices": [],
-        "cpu_slot": None, "cancel_requested": False, "node": node(), "boot": boot_id(), "mark": os.urandom(8).hex(),
+        "cpu_slot": None, "cancel_requested": False, "node": pid_scope(), "boot": boot_id(),
+        "mark": os.urandom(8).hex(),
         "guardian": None, "supervisor": None, "rank": None, "changed": now, "version": 1,
         "queue": os.path.realpath(queue),
     }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Set
 
 from .. import protocol
 from ..json_dir import WAITING, NumberedJsonDir
-from ..processes import alive, boot_id, node
+from ..processes import boot_id, is_alive, pid_scope
 from ..protocol import QUEUED, RUNNING, TERMINAL, AgentError, read_state, run_folder, write_json
 from ..supervise import run_state
 from .submission import Strings, first_state, recover_folder
@@ -96,13 +96,15 @@ class Queue:
         """Whether the guardian or the supervisor of a started job is alive."""
         if record.get("boot") != self.boot:
             return False
-        if record.get("node", node()) != node():  # of another PID namespace, or of this container before its restart
+        if (
+            record.get("node", pid_scope()) != pid_scope()
+        ):  # of another PID namespace, or of this container before its restart
             return self._slots.is_locked(record["number"])
-        if alive(record.get("guardian")) or alive(record.get("supervisor")):
+        if is_alive(record.get("guardian")) or is_alive(record.get("supervisor")):
             return True
         # The record was written before its supervisor was known.
         state = None if record.get("supervisor") else _read_valid_state(record)
-        return state is not None and alive(state.get("supervisor"))
+        return state is not None and is_alive(state.get("supervisor"))
 
     def owner_pids(self) -> Set[int]:
         """Return pids of the guardians and supervisors of this queue."""
@@ -159,7 +161,7 @@ class Queue:
         if isinstance(record.get("mark"), str):
             state["mark"] = record["mark"]  # the job may have changed the mark in the state
         if state["state"] != QUEUED:
-            other_node = "node" in record and record["node"] != node()
+            other_node = "node" in record and record["node"] != pid_scope()
             run_state.refresh_state(record["home"], record["run"], state, known_dead=other_node)
         elif record["number"] not in self.tickets:
             folder = run_folder(record["home"], record["run"])

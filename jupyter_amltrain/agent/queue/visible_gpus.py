@@ -16,7 +16,7 @@ from ..telemetry.gpu_names import gpu_name
 VARIABLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 PCI_ORDER = "PCI_BUS_ID"
 #: In the environment of a run: value of the variable for its submitter, for jobs that the run submits.
-OUTER = "AMLTRAIN_CUDA_VISIBLE_DEVICES"
+SUBMITTER_VARIABLE = "AMLTRAIN_CUDA_VISIBLE_DEVICES"
 #: Forms in which a job gets its GPUs: UUIDs (the default) or indices.
 UUID, INDEX = "uuid", "index"
 GPU_IDS = ("", UUID, INDEX)
@@ -28,12 +28,12 @@ _OLD_INSTANCE = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 Gpu = Mapping[str, Any]
 
 
-def of_submitter(environ: Mapping[str, str]) -> Optional[str]:
+def submitter_value(environ: Mapping[str, str]) -> Optional[str]:
     """Return the variable of a submitter; ``None`` if nothing is restricted.
 
     In a run that submits jobs the agent has set the variable: its value does not restrict the jobs of the run.
     """
-    return environ.get(OUTER if MARK in environ else VARIABLE)
+    return environ.get(SUBMITTER_VARIABLE if MARK in environ else VARIABLE)
 
 
 def hides_all(value: Optional[str]) -> bool:
@@ -128,7 +128,7 @@ def apply_visible_gpus(job: Dict[str, Any], environ: Mapping[str, str], gpus: Se
     AgentError
         ``CapacityError``: the machine has enough GPUs, but this job is not allowed to use them.
     """
-    value = job["visible_gpus"] = of_submitter(environ)
+    value = job["visible_gpus"] = submitter_value(environ)
     requested = job["gpus"]
     visible = allowed(value, gpus)
     usable = candidates(job, gpus)

@@ -16,8 +16,8 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from .. import protocol, testing
 from ..json_dir import NumberedJsonDir
-from ..process_setup import close_others, drain, log_line, reset_signals, stdio_to, wake_on
-from ..processes import alive, become_subreaper, identity, look, members, resume, send
+from ..process_setup import close_others, drain, log_line, redirect_stdio, reset_signals, wakeup_pipe
+from ..processes import become_subreaper, find_process, identity, is_alive, resume, run_members, signal_processes
 from ..protocol import AGENT_LOG, CANCELED, LOST, TERMINAL
 from ..queue import gpu_locks
 from . import run_state
@@ -135,20 +135,20 @@ class PreforkedPair:
 
     def hangs(self) -> bool:
         """Whether neither process is runnable or waits for a disk."""
-        rows = [look(process["pid"]) for process in (self.identity, self.supervisor) if process]
+        rows = [find_process(process["pid"]) for process in (self.identity, self.supervisor) if process]
         return not any(row is not None and row.state in "RD" for row in rows)
 
     def kill(self) -> None:
         """Kill both processes. A supervisor without a guardian starts no job."""
         processes = [process for process in (self.identity, self.supervisor) if process]
         for process in processes:
-            if alive(process):
+            if is_alive(process):
                 try:
                     os.kill(process["pid"], signal.SIGKILL)
                 except OSError:
                     pass
         until = protocol.mono() + KILL_TIMEOUT_S
-        while any(alive(process) for process in processes) and protocol.mono() < until:
+        while any(is_alive(process) for process in processes) and protocol.mono() < until:
             time.sleep(0.002)
 
     def assign(self, task: Assignment, locks: Sequence[int] = ()) -> None:
@@ -177,7 +177,7 @@ class PreforkedPair:
         view = memoryview(len(data).to_bytes(8, "big") + data)
         while view:
             try:
-                view = view[gpu_locks.send(handle, view, locks) :]
+                view = view[gpu_locks.send_with_locks(handle, view, locks) :]
                 locks = ()
             except BlockingIOError:  # more than a socket holds
                 if not select.select([], [handle], [], 0.5)[1]:
@@ -203,7 +203,7 @@ def receive(handle: int) -> Optional[Assignment]:
     """Receive a job from a socket; return ``None`` if the sender died while sending."""
     data = b""
     while True:
-        piece = gpu_locks.receive(handle, 1 << 20)
+        piece = gpu_locks.receive_with_locks(handle, 1 << 20)
         if not piece:
             break
         data += piece
@@ -220,7 +220,7 @@ def _guard(guardian_reads: int, supervisor_reads: int, ready: int) -> None:
         close_others([guardian_reads, supervisor_reads, ready])
         os.setsid()
         become_subreaper()
-        wakeup, _ = wake_on(signal.SIGCHLD)
+        wakeup, _ = wakeup_pipe(signal.SIGCHLD)
         # The supervisor handles an orderly shutdown; the guardian stays until the end.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         own_identity = identity(os.getpid())
@@ -241,7 +241,7 @@ def _guard(guardian_reads: int, supervisor_reads: int, ready: int) -> None:
         task = receive(guardian_reads)
         if task is None:
             os._exit(0)
-        stdio_to(os.path.join(task.folder, AGENT_LOG))
+        redirect_stdio(os.path.join(task.folder, AGENT_LOG))
         NumberedJsonDir(os.path.join(task.queue, "slots")).lock(task.number)
         testing.hit("after_guardian_fork")
         os.write(guarded_end, b"g")
@@ -264,8 +264,8 @@ def _watch(task: Assignment, child: int, wakeup: int, life: int) -> None:
         silent = protocol.mono() - listener.last_beat
         poller.poll(1000 * max(POLL_INTERVAL_S, BEAT_CHECK_S - silent))
         drain(wakeup)
-        run_state.reap()
-        gpu_locks.answer()
+        run_state.reap_children()
+        gpu_locks.accept_probes()
         if listener.receive():
             if listener.has_begun and not listener.has_ended:
                 _clean_up(task, listener.state)
@@ -274,7 +274,7 @@ def _watch(task: Assignment, child: int, wakeup: int, life: int) -> None:
         if silent < BEAT_CHECK_S or listener.has_ended:
             continue
         resume(supervisor)
-        row = look(child)
+        row = find_process(child)
         if silent < STALL_TIMEOUT_S or not listener.has_begun or row is None or row.state in "RDZ":
             continue
         stopped = _overdue(task, listener)
@@ -287,7 +287,7 @@ def _overdue(task: Assignment, listener: Listener) -> Optional[str]:
     """Return the overdue action of a stalled supervisor: ``canceled``, ``timeout``, ``""`` (job ended) or ``None``."""
     file = StateFile(task.folder, str(task.job.get("submission") or ""))
     rank, limit, running_since = listener.state.get("rank"), task.job["timeout"], listener.running_since
-    if rank and not alive(rank):
+    if rank and not is_alive(rank):
         return ""
     if file.cancel_requested():
         return CANCELED
@@ -327,14 +327,16 @@ def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str
             return True
 
     until = protocol.mono() + (task.job["grace"] if stopped else 0.0)
-    rows = members(task.mark, own_pid, apart=apart)
+    rows = run_members(task.mark, own_pid, apart=apart)
     if stopped:
-        send(rows, signal.SIGTERM)
-        send(rows, signal.SIGCONT)
+        signal_processes(rows, signal.SIGTERM)
+        signal_processes(rows, signal.SIGCONT)
     while not reap_children() and status is None and protocol.mono() < until:
         time.sleep(0.02)
     if status is None and rank:
-        send([row for row in members(task.mark, own_pid, apart=apart) if row.pid == rank], signal.SIGKILL)
+        signal_processes(
+            [row for row in run_members(task.mark, own_pid, apart=apart) if row.pid == rank], signal.SIGKILL
+        )
         until = protocol.mono() + KILL_TIMEOUT_S
         while not reap_children() and status is None and protocol.mono() < until:
             time.sleep(0.02)
@@ -391,7 +393,7 @@ def main(guardian: Optional[Dict[str, Any]], job_socket: int, life: int, guarded
     """
     try:
         become_subreaper()
-        wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
+        wakeup, _ = wakeup_pipe(signal.SIGCHLD, signal.SIGTERM)
         own_identity = identity(os.getpid())
         os.write(ready, json.dumps({"supervisor": own_identity}).encode() + b"\n")
         task = receive(job_socket)
@@ -405,7 +407,7 @@ def main(guardian: Optional[Dict[str, Any]], job_socket: int, life: int, guarded
         os.close(ready)
         heart = Heartbeat(life)
         heart.beat()
-        stdio_to(os.path.join(task.folder, AGENT_LOG))
+        redirect_stdio(os.path.join(task.folder, AGENT_LOG))
         NumberedJsonDir(os.path.join(task.queue, "slots")).lock(task.number)
         task.state["guardian"], task.state["supervisor"] = guardian, own_identity
         Supervisor(task, QueueHost(task), wakeup, guarded, heart).run()

@@ -12,7 +12,7 @@ from typing import Any, Callable, FrozenSet, Iterable, List, Mapping, Optional
 from .. import protocol, testing
 from ..json_dir import LOCK, NumberedJsonDir
 from ..process_setup import close_others, log_line, reset_signals
-from ..processes import alive, end_with_parent
+from ..processes import end_with_parent, is_alive
 from ..protocol import AgentError, read_json, read_state, run_folder
 
 
@@ -35,7 +35,7 @@ def protected_pids(queue: str, home: str, run: str) -> FrozenSet[int]:
         if (record["home"], record["run"]) == (home, run):
             continue
         processes += [record.get("guardian"), record.get("supervisor") or _stated_supervisor(record)]
-    return frozenset(process["pid"] for process in processes if process and alive(process))
+    return frozenset(process["pid"] for process in processes if process and is_alive(process))
 
 
 def _stated_supervisor(record: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
@@ -95,7 +95,7 @@ class Helper:
         self.due = protocol.mono() + wait
 
 
-def dismiss(pid: int, timeout_s: float = 3.0) -> None:
+def stop_helper(pid: int, timeout_s: float = 3.0) -> None:
     """End a helper: SIGTERM, wait, SIGKILL. One that hangs in a driver is left behind."""
     if not pid:
         return

@@ -17,9 +17,9 @@ from ..telemetry.gpu_incidents import (
     LOST,
     RECORD,
     XID,
-    in_words,
     read_incidents,
     xid,
+    xid_text,
 )
 from ..telemetry.gpu_names import gpu_name
 
@@ -343,7 +343,7 @@ _LOST_ACTION = "Check the kernel messages (sudo dmesg | grep -i xid); a reboot m
 _UNREADABLE_ACTION = "Reset the GPU (sudo nvidia-smi -r) or reboot before the next run"
 
 
-class Life(NamedTuple):
+class RunTimes(NamedTuple):
     """Start and end of the process of a run (monotonic), and why the supervisor stopped it, if it did."""
 
     began: float
@@ -352,7 +352,7 @@ class Life(NamedTuple):
 
 
 def find_cause(
-    folder: str, outcome: Outcome, life: Life, devices: Sequence[str], number: int = 0
+    folder: str, outcome: Outcome, life: RunTimes, devices: Sequence[str], number: int = 0
 ) -> Optional[Dict[str, str]]:
     """Return ``{"kind", "text", "action"}`` of a failed run; ``None`` if its GPUs were not the cause.
 
@@ -391,12 +391,12 @@ def cause_in_log(log: str) -> Optional[Dict[str, str]]:
     return None if oom is None else _oom_cause(oom, (), (), ())
 
 
-def _is_of_run(error: Mapping[str, Any], life: Life) -> bool:
+def _is_of_run(error: Mapping[str, Any], life: RunTimes) -> bool:
     """Whether an error occurred during the run."""
     return life.began <= _moment(error, life) <= life.ended + CLOSING_S
 
 
-def _moment(error: Mapping[str, Any], life: Life) -> float:
+def _moment(error: Mapping[str, Any], life: RunTimes) -> float:
     first, last = float(error["first"]), float(error["last"])
     return first if first >= life.began else last
 
@@ -408,7 +408,7 @@ def _is_hardware(error: Mapping[str, Any]) -> bool:
 
 
 def _error_cause(
-    candidates: List[Dict[str, Any]], errors: List[Dict[str, Any]], gpus: Sequence[Mapping[str, Any]], life: Life
+    candidates: List[Dict[str, Any]], errors: List[Dict[str, Any]], gpus: Sequence[Mapping[str, Any]], life: RunTimes
 ) -> Optional[Dict[str, str]]:
     """Return the cause for the first of `candidates` that can have ended the run."""
     numbers = [one for one in candidates if one["kind"] == XID and xid(one["number"]).fault not in (CLEANUP, RECORD)]
@@ -423,7 +423,7 @@ def _error_cause(
         known = xid(first["number"])
         others = [str(one["number"]) for one in errors if one["kind"] == XID and one["number"] != first["number"]]
         text = "%s reported %s%s %s" % (
-            _name(first, gpus), in_words(first["number"]),
+            _name(first, gpus), xid_text(first["number"]),
             " and Xid %s" % ", ".join(others) if others else "", _time_before_text(_moment(first, life), life),
         )  # fmt: skip
         if known.fault == APPLICATION and first.get("shared"):
@@ -443,7 +443,7 @@ def _error_cause(
     return None
 
 
-def _time_before_text(moment: float, life: Life) -> str:
+def _time_before_text(moment: float, life: RunTimes) -> str:
     seconds = life.ended - moment
     if seconds < 1:
         return "just before"

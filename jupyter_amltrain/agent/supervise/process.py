@@ -52,7 +52,7 @@ class NoProcess(Exception):
     """The process of the job could not be forked because of a process limit. Can be retried."""
 
 
-class SinkPlace:
+class SinkEndpoint:
     """Socket and token of the MLflow sink of a run.
 
     Raises
@@ -73,7 +73,7 @@ class SinkPlace:
         return int(self.socket.getsockname()[1])
 
 
-def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
+def environment(task: Assignment, sink: Optional[SinkEndpoint]) -> Dict[str, str]:
     """Return the environment of the rank, merged from submitter, job, agent and secrets, in this order."""
     env = without_kernel(task.environ)
     env.pop(TORCH_FOLDER, None)  # of a job that submits jobs
@@ -90,10 +90,10 @@ def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
     env["AML_OUTPUT_DIR"] = os.path.join(task.folder, OUTPUTS)
     if task.job["notebook_dir"]:
         env["AML_NOTEBOOK_DIR"] = task.job["notebook_dir"]
-    outer = visible_gpus.of_submitter(task.environ)
-    env.pop(visible_gpus.OUTER, None)
+    outer = visible_gpus.submitter_value(task.environ)
+    env.pop(visible_gpus.SUBMITTER_VARIABLE, None)
     if outer is not None:
-        env[visible_gpus.OUTER] = outer
+        env[visible_gpus.SUBMITTER_VARIABLE] = outer
     if task.devices:
         env.update(task.gpu_variables or visible_gpus.variables(task.devices, visible_gpus.UUID, ()))
     elif task.hide_gpus and visible_gpus.VARIABLE not in task.job["env"]:
@@ -102,7 +102,7 @@ def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
     return env
 
 
-def start(task: Assignment, sink: Optional[SinkPlace]) -> subprocess.Popen[bytes]:
+def start(task: Assignment, sink: Optional[SinkEndpoint]) -> subprocess.Popen[bytes]:
     """Start the process of the job; its output is appended to ``log/rank-0.txt``.
 
     Raises
@@ -178,7 +178,7 @@ def _launch_error_text(error: Exception, program: str, cwd: str) -> str:
     return "%s could not be started: %s" % (program, getattr(error, "strerror", None) or error)
 
 
-def serve_sink(task: Assignment, endpoint: SinkPlace, journal: str = METRICS, artifacts: str = ARTIFACTS) -> int:
+def serve_sink(task: Assignment, endpoint: SinkEndpoint, journal: str = METRICS, artifacts: str = ARTIFACTS) -> int:
     """Run the MLflow sink in a forked process; return its exit code.
 
     Parameters

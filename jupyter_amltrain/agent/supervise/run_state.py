@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tupl
 
 from .. import protocol
 from ..json_dir import NumberedJsonDir
-from ..processes import LINUX, alive, boot_id, children, members, node, send
+from ..processes import LINUX, boot_id, children, is_alive, pid_scope, run_members, signal_processes
 from ..protocol import (
     CANCEL,
     CANCELED,
@@ -52,14 +52,14 @@ def supervisors(record: Optional[Mapping[str, Any]], state: Mapping[str, Any]) -
         Its ``state.json``, used if there is no record.
     """
     source = state
-    if record is not None and record.get("boot") == boot_id() and record.get("node", node()) == node():
+    if record is not None and record.get("boot") == boot_id() and record.get("node", pid_scope()) == pid_scope():
         source = record if record.get("supervisor") else dict(record, supervisor=state.get("supervisor"))
-    elif state.get("node") != node():
+    elif state.get("node") != pid_scope():
         return []
     return [
         process
         for process in (source.get("supervisor"), source.get("guardian"))
-        if isinstance(process, dict) and alive(process)
+        if isinstance(process, dict) and is_alive(process)
     ]
 
 
@@ -223,8 +223,8 @@ def kill_all(
     known: FrozenSet[int] = frozenset()
     while True:
         tick()
-        childless = root is not None and reap()
-        rows = members(mark, root, spare, leader, apart)
+        childless = root is not None and reap_children()
+        rows = run_members(mark, root, spare, leader, apart)
         empty = 0 if rows else empty + 1
         if not rows and (childless or (empty >= scans and not (root is not None and _has_child(spare | apart)))):
             return ""
@@ -233,7 +233,7 @@ def kill_all(
             pids = [row.pid for row in rows] or [pid for pid in children(os.getpid()) if pid not in spare | apart]
             return "could not be killed: pid %s" % ", ".join(map(str, pids))
         if spent >= grace_s:
-            send(rows, signal.SIGKILL)
+            signal_processes(rows, signal.SIGKILL)
             if root is not None:
                 _kill_orphans(spare | apart)
         if not rows:
@@ -265,7 +265,7 @@ def _kill_orphans(spare: FrozenSet[int]) -> None:
                 pass
 
 
-def reap() -> bool:
+def reap_children() -> bool:
     """Reap all ended children; return whether no child is left, ended or live."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -296,10 +296,10 @@ def refresh_state(home: str, run: str, state: State, known_dead: bool = False, q
     queue
         The queue folder. Its record names the supervisor even if the job has changed the state.
     """
-    if state["state"] in TERMINAL or state["state"] == QUEUED or (state.get("node") != node() and not known_dead):
+    if state["state"] in TERMINAL or state["state"] == QUEUED or (state.get("node") != pid_scope() and not known_dead):
         return state
     rebooted = state.get("boot") != boot_id()
-    if not rebooted and not known_dead and (alive(state.get("supervisor")) or alive(state.get("guardian"))):
+    if not rebooted and not known_dead and (is_alive(state.get("supervisor")) or is_alive(state.get("guardian"))):
         return state
     record = None if queue is None or known_dead else records(queue).get((home, run))
     if record is not None and supervisors(record, {}):

@@ -14,16 +14,16 @@ from typing import Any, Dict, FrozenSet, List, Optional, Protocol
 
 from .. import protocol, testing
 from ..process_setup import drain, log_line
-from ..processes import boot_id, identity, members, node, resume, send
+from ..processes import boot_id, identity, pid_scope, resume, run_members, signal_processes
 from ..protocol import CANCELED, FAILED, FINALIZING, QUEUED, RUNNING
 from ..telemetry import sampler
-from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, Ready
+from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, ReadyPipe
 from . import outcome as failure_cause
 from . import run_state
 from .heartbeat import Heartbeat
-from .helpers import Helper, dismiss, protected_pids
+from .helpers import Helper, protected_pids, stop_helper
 from .outcome import GPU_UNUSED, Outcome, classify, oom_counters, oom_happened
-from .process import Assignment, LaunchFailed, NoProcess, SinkPlace, serve_sink, start
+from .process import Assignment, LaunchFailed, NoProcess, SinkEndpoint, serve_sink, start
 from .run_state import StateFile
 
 #: Seconds for children to end after their rank has ended because of a cancel.
@@ -44,7 +44,7 @@ class Helpers(Protocol):
     #: All helpers.
     every: List[Helper]
     #: Socket of the MLflow sink; ``None`` without a sink.
-    place: Optional[SinkPlace]
+    place: Optional[SinkEndpoint]
 
     def open_sink(self) -> None:
         """Open the socket of the sink, if the job has one."""
@@ -115,13 +115,13 @@ class QueueHelpers:
         self.task = task
         self.sampler, self.sink = Helper("sampler"), Helper("sink")
         self.every = [self.sampler, self.sink]
-        self.place: Optional[SinkPlace] = None
+        self.place: Optional[SinkEndpoint] = None
 
     def open_sink(self) -> None:
         """Open the socket of the sink, if the job has one."""
         tracking = self.task.job["tracking"]
         if tracking.get("mode") == "sink" and tracking.get("run_id"):
-            self.place = open_sink_place(self.task.folder)
+            self.place = open_sink_endpoint(self.task.folder)
 
     def first(self, poll: select.poll) -> List[Helper]:
         """Return the helpers that are started with the job."""
@@ -163,8 +163,8 @@ class QueueHost:
     def ask(self, run: Supervisor) -> None:
         """Send SIGTERM to every process of the run."""
         rows = run.members()
-        send(rows, signal.SIGTERM)
-        send(rows, signal.SIGCONT)  # a stopped process would not handle SIGTERM
+        signal_processes(rows, signal.SIGTERM)
+        signal_processes(rows, signal.SIGCONT)  # a stopped process would not handle SIGTERM
 
     def cancel_requested(self, run: Supervisor) -> bool:
         """Whether the run folder contains the cancel file."""
@@ -195,10 +195,10 @@ class QueueHost:
         resume(run.state["guardian"])
 
 
-def open_sink_place(folder: str) -> Optional[SinkPlace]:
+def open_sink_endpoint(folder: str) -> Optional[SinkEndpoint]:
     """Open the socket of a sink; log an error and return ``None`` if that fails."""
     try:
-        return SinkPlace()
+        return SinkEndpoint()
     except OSError as error:
         log_line(folder, "supervisor: no MLflow sink: %s" % error)
         return None
@@ -254,7 +254,7 @@ class Supervisor:
         self.began = protocol.mono()
         state = self.state
         state["devices"], state["cpu_slot"] = self.task.devices, self.task.cpu_slot
-        state["boot"], state["node"] = boot_id(), node()
+        state["boot"], state["node"] = boot_id(), pid_scope()
         state["detail"] = ""
         run_state.enter(state, RUNNING, self.task.queued_for, self.task.assigned)
         self.save()
@@ -324,7 +324,7 @@ class Supervisor:
             while not self.host.is_sampled() and protocol.mono() < until and not self.told_to_end:
                 self.listen(0.02)
             return
-        ready = Ready()
+        ready = ReadyPipe()
         self.helpers.fork(self.helpers.sampler, ready.writer)
         os.close(ready.writer)
         self.poll.register(ready.reader, select.POLLIN)
@@ -385,7 +385,7 @@ class Supervisor:
                 self.unused = self.gpu_guard.said
                 self._stop(GPU_UNUSED)
         if self.kill_at is not None and now >= self.kill_at:
-            send(self.members(), signal.SIGKILL)
+            signal_processes(self.members(), signal.SIGKILL)
             self.kill_at = now + 0.2
         for helper in self.helpers.every:
             if helper.due is None or now < helper.due:
@@ -444,7 +444,7 @@ class Supervisor:
 
     def members(self) -> List[Any]:
         """Return the processes of the run."""
-        return members(self.task.mark, os.getpid(), self._excluded_pids(), None, self.host.apart())
+        return run_members(self.task.mark, os.getpid(), self._excluded_pids(), None, self.host.apart())
 
     def _excluded_pids(self) -> FrozenSet[int]:
         """Return pids of guardian and helpers, which the end of the run does not kill."""
@@ -467,15 +467,15 @@ class Supervisor:
         # One scan suffices here: missed processes are our children, and the second call checks for children.
         stuck = run_state.kill_all(self.task.mark, os.getpid(), None, self._excluded_pids(), grace_s, apart(), 1, tick)
         for helper in (self.helpers.sampler, self.helpers.sink):
-            dismiss(helper.pid)
+            stop_helper(helper.pid)
             tick()
-        if not stuck and not run_state.reap():
+        if not stuck and not run_state.reap_children():
             stuck = run_state.kill_all(
                 self.task.mark, os.getpid(), None, self._excluded_pids(), 0.0, apart(), tick=tick
             )
         self.gpu_guard.close(state)
         details = [outcome.detail]
-        life = failure_cause.Life(self.began, finalizing, self.stopped)
+        life = failure_cause.RunTimes(self.began, finalizing, self.stopped)
         cause = failure_cause.find_cause(self.task.folder, outcome, life, self.task.devices, self.gpu_guard.number)
         if cause is not None:
             state["cause"] = cause

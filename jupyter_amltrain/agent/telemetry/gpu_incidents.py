@@ -102,7 +102,7 @@ def xid(number: int) -> Xid:
     return XIDS.get(number, _UNKNOWN)
 
 
-def in_words(number: int) -> str:
+def xid_text(number: int) -> str:
     """Return ``Xid 79 (GPU has fallen off the bus)``."""
     name = xid(number).name
     return "Xid %d (%s)" % (number, name) if name else "Xid %d" % number
@@ -410,7 +410,7 @@ class GpuIncidents:
             and len(self._noted) < MAX_ERRORS
         ):
             self._noted[key] = now
-            self.readings.notes.append("%s reported %s" % (gpu_name(self.readings.gpus[i]), in_words(number)))
+            self.readings.notes.append("%s reported %s" % (gpu_name(self.readings.gpus[i]), xid_text(number)))
 
     def _count(self, i: int) -> None:
         """Read the counters of one GPU, and note which have increased since the run began."""

@@ -6,7 +6,7 @@ import ctypes
 import os
 from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ..processes import LINUX, look
+from ..processes import LINUX, find_process
 from .gpu_devices import NOT_FOUND, OK, TOO_SMALL, Refusals
 from .gpu_names import gpu_name
 from .gpu_readings import GpuReadings
@@ -20,7 +20,7 @@ _FIRST_SPACE = "pid:[4026531836]"
 Listed = Tuple[int, Optional[int]]
 
 
-def pids_are_true() -> bool:
+def pids_are_reliable() -> bool:
     """Return whether the driver's pids are this process's pids for certain: not in a container."""
     try:
         return os.readlink("/proc/self/ns/pid") == _FIRST_SPACE
@@ -38,7 +38,7 @@ def one_per_pid(listed: Sequence[Listed]) -> List[Listed]:
 
 
 def _is_here(pid: int) -> bool:
-    row = look(pid)
+    row = find_process(pid)
     return row is not None and row.state not in "ZX"
 
 
@@ -51,7 +51,7 @@ def holds_gpu(pid: int) -> bool:
         return False
 
 
-class Owners:
+class ProcessOwners:
     """Assigns listed processes to owners.
 
     Parameters
@@ -68,7 +68,7 @@ class Owners:
         here: Callable[[int], bool] = _is_here,
         holds: Callable[[int], bool] = holds_gpu,
     ) -> None:
-        self.true = pids_are_true() if true is None and LINUX else bool(true)
+        self.true = pids_are_reliable() if true is None and LINUX else bool(true)
         self.here, self.holds = here, holds
 
     def tell(self, listed: Sequence[Listed], members: Collection[int]) -> List[Tuple[int, str, Optional[int]]]:
@@ -169,7 +169,7 @@ MAX_NOTES = 20
 MAX_NAMED = 3
 
 
-class Sharing:
+class SharingDetector:
     """Watches the lists of processes of a run's GPUs.
 
     Parameters
@@ -200,7 +200,9 @@ class Sharing:
         found: Dict[int, str] = {}
         for at, listed in enumerate(rows):
             now = {pid: name for _, pid, owner, _, name, *_ in listed if owner == OTHER and pid not in members}
-            sure = {pid: name for pid, name in now.items() if pid in self._suspects[at] and look(pid) is not None}
+            sure = {
+                pid: name for pid, name in now.items() if pid in self._suspects[at] and find_process(pid) is not None
+            }
             self._suspects[at] = now
             new = {pid: name for pid, name in sure.items() if pid not in self._reported[at]}
             if new and self._notes < MAX_NOTES:

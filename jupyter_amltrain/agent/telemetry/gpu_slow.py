@@ -11,7 +11,7 @@ from ..processes import command_of, user_of
 from . import nvml
 from .gpu_columns import SLOWS, NvmlCall
 from .gpu_devices import NEVER, OK
-from .gpu_processes import Owners, ProcessLoad
+from .gpu_processes import ProcessLoad, ProcessOwners
 from .gpu_readings import REFUSED_RETRY_S, SLOW_PERIOD_S, GpuReadings, Value
 from .nvml import NO_VALUE, ProcessLists, by_pid
 from .torch_memory import TORCH
@@ -170,10 +170,10 @@ class SlowMetrics:
         ``mem_clock``, ``throttle``, ``ecc``, ``power_limit``, ``mine``, ``others`` and ``own`` of each GPU.
     """
 
-    def __init__(self, readings: GpuReadings, owners: Optional[Owners] = None) -> None:
+    def __init__(self, readings: GpuReadings, owners: Optional[ProcessOwners] = None) -> None:
         self.readings = readings
         self.slow = SlowReader(readings)
-        self.owners = owners or Owners()
+        self.owners = owners or ProcessOwners()
         self.values: List[Dict[str, Any]] = [{} for _ in readings.gpus]
         self._energy: Dict[int, Optional[int]] = {}
         self.processes: List[List[Any]] = [[] for _ in readings.gpus]  #: index, pid, owner, MiB, command, user

@@ -7,7 +7,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, O
 
 from .. import protocol
 from ..processes import LINUX
-from ..protocol import DEFAULT_GPU_GRACE, JOB, SCHEMA, TRUTH, AgentError, read_json, read_state, write_json
+from ..protocol import DEFAULT_GPU_GRACE, GPU_USAGE, JOB, SCHEMA, AgentError, read_json, read_state, write_json
 from .gpu_names import gpu_name
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -39,7 +39,7 @@ _MOVE = {
     "jax": "jax has CUDA libraries and used no GPU: see jax.devices()",
 }
 
-THREE = (
+COMMON_CAUSES = (
     "usually one of three: a CPU-only wheel of the framework, no .to('cuda') for model and batches,"
     " or a CUDA_VISIBLE_DEVICES that hides the GPU"
 )
@@ -53,7 +53,7 @@ class _ProcessInfo(NamedTuple):
     visible: Optional[str]  #: CUDA_VISIBLE_DEVICES at its start
 
 
-def likely(pids: Collection[int], gpus: Sequence[Mapping[str, Any]], proc: str = "/proc") -> str:
+def likely_cause(pids: Collection[int], gpus: Sequence[Mapping[str, Any]], proc: str = "/proc") -> str:
     """Return the likely cause and what to do, one sentence.
 
     Parameters
@@ -64,7 +64,7 @@ def likely(pids: Collection[int], gpus: Sequence[Mapping[str, Any]], proc: str =
         Devices of the run: ``index`` and ``uuid``.
     """
     if not LINUX:
-        return THREE
+        return COMMON_CAUSES
     seen = [_inspect(pid, proc) for pid in sorted(pids)[:MAX_PROCESSES]]
     frameworks = {pid: name for pid, name in ((one.pid, _framework(one.libraries)) for one in seen) if name}
     # Where a framework is loaded its processes matter, not the shell that started them.
@@ -81,7 +81,7 @@ def likely(pids: Collection[int], gpus: Sequence[Mapping[str, Any]], proc: str =
         return "%s is installed without CUDA (CPU-only wheel): %s" % (name, cure)
     if any(library in one.libraries for one in judged for library in _CUDA):
         return _MOVE["torch"]
-    return hidden[0] if hidden else THREE
+    return hidden[0] if hidden else COMMON_CAUSES
 
 
 def _framework(libraries: str) -> str:
@@ -186,11 +186,11 @@ class GpuUsageCheck:
         baselines: Sequence[Optional[float]],
         every: float = 1.0,
         missing: str = "",
-        why: Callable[[Collection[int], Sequence[Mapping[str, Any]]], str] = likely,
+        why: Callable[[Collection[int], Sequence[Mapping[str, Any]]], str] = likely_cause,
         node: int = 0,
         busy: Sequence[Optional[float]] = (),
     ) -> None:
-        self.path = os.path.join(folder, TRUTH % node)
+        self.path = os.path.join(folder, GPU_USAGE % node)
         self.gpus, self.grace, self.missing = gpus, grace, missing
         self.hole = max(HOLE_PERIODS * every, HOLE_SECONDS)
         self.why = why
@@ -403,7 +403,7 @@ class GpuUsageCheck:
 
     def _resume(self) -> bool:
         """Continue the check of an earlier sampler of this run; return whether there was one."""
-        stored = read_truth(self.path)
+        stored = read_verdict(self.path)
         state = stored.get("state")
         if not isinstance(state, dict):
             return False
@@ -424,7 +424,7 @@ class GpuUsageCheck:
         return True
 
 
-def for_run(
+def usage_check_of_run(
     folder: str,
     devices: Sequence[str],
     gpus: Sequence[Mapping[str, Any]],
@@ -466,7 +466,7 @@ def for_run(
     return GpuUsageCheck(folder, gpus, grace, baselines, every, missing, busy=busy)
 
 
-def read_truth(path: str) -> Dict[str, Any]:
+def read_verdict(path: str) -> Dict[str, Any]:
     """Return the content of a truth file; empty if there is none."""
     try:
         return read_json(path) or {}
@@ -517,7 +517,7 @@ class GpuUsageGuard:
 
     def __init__(self, folder: str, devices: List[str], job: Mapping[str, Any], number: int = 0) -> None:
         self.number = number
-        self.path = os.path.join(folder, TRUTH % number)
+        self.path = os.path.join(folder, GPU_USAGE % number)
         self.devices, self.require = devices, job.get("require_gpu") or ""
         self.period = CHECK_INTERVAL_S
         if devices:
@@ -536,7 +536,7 @@ class GpuUsageGuard:
         if self._seen == (now.st_mtime_ns, now.st_ino):
             return False
         self._seen = (now.st_mtime_ns, now.st_ino)
-        stored = read_truth(self.path)
+        stored = read_verdict(self.path)
         truth = {key: str(stored.get(key) or "") for key in ("verdict", "detail", "cause")}
         if not truth["verdict"] or truth == self.said:
             return False
@@ -555,7 +555,7 @@ class GpuUsageGuard:
             state["truth"] = self.said = {"verdict": CANNOT_TELL, "detail": reason, "cause": ""}
 
 
-class Ready:
+class ReadyPipe:
     """The pipe on which a sampler signals that it has read the devices.
 
     Attributes

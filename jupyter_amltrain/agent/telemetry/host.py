@@ -9,7 +9,7 @@ import os
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from .. import protocol
-from ..processes import LINUX, Process, descendants, marked, table
+from ..processes import LINUX, Process, descendants, pids_with_mark, process_table
 
 #: Name and unit of each column after ``seq`` and ``t``.
 COLUMNS: Tuple[Tuple[str, str], ...] = (
@@ -134,7 +134,7 @@ class Usage:
         """Return the current processes of the run."""
         if self.root is None:
             return {}
-        rows = table()
+        rows = process_table()
         if self.mark:
             return self._marked(rows)
         pids: Set[int] = {pid for pid in descendants(self.root, rows) if rows[pid].session != self.session}
@@ -142,7 +142,7 @@ class Usage:
 
     def _marked(self, rows: Dict[int, Process]) -> Dict[int, Process]:
         candidates = [pid for pid, row in rows.items() if self._unmarked.get((pid, row.start), 0) < MAX_MARK_CHECKS]
-        pids = marked(self.mark, candidates, whole=False)
+        pids = pids_with_mark(self.mark, candidates, whole=False)
         self._unmarked = {
             (pid, row.start): self._unmarked.get((pid, row.start), 0) + 1
             for pid, row in rows.items()

@@ -20,7 +20,7 @@ import time
 from typing import Any, Dict, Optional
 
 from .. import protocol
-from ..processes import alive, boot_id, node
+from ..processes import boot_id, is_alive, pid_scope
 from ..protocol import MONITORS, SCHEMA, AgentError, not_writable, private_folder, read_json, valid_run_id, write_json
 from ..queue import dispatcher_client
 from ..queue.dispatcher_client import AgentContext
@@ -38,7 +38,7 @@ STALE_AFTER_S = 3600.0
 MIN_PERIOD_S, MAX_PERIOD_S = 0.1, 3600.0
 
 
-def keep() -> float:
+def keep_alive_s() -> float:
     """Return the seconds that a monitor lives after the last call: ``$AMLTRAIN_MONITOR_KEEP``, else 30."""
     try:
         return max(0.1, float(os.environ["AMLTRAIN_MONITOR_KEEP"]))
@@ -46,7 +46,7 @@ def keep() -> float:
         return 30.0
 
 
-def bad(message: str) -> AgentError:
+def invalid_request(message: str) -> AgentError:
     """Return the error for an invalid request."""
     return AgentError("CommandError", message)
 
@@ -55,15 +55,15 @@ def serve(context: AgentContext, payload: Json) -> Json:
     """Serve the call ``monitor``; see the module's docstring."""
     name, gpus, period = payload.get("id"), payload.get("gpus"), payload.get("period", 1.0)
     if not valid_run_id(name):
-        raise bad("%r is not a monitor's id (letters, digits, '.', '_' and '-', at most 100)." % (name,))
+        raise invalid_request("%r is not a monitor's id (letters, digits, '.', '_' and '-', at most 100)." % (name,))
     folder = os.path.join(context.home, MONITORS, str(name))
     if payload.get("stop"):
         _stop(folder)
         return {"id": name}
     if gpus is not None and not (isinstance(gpus, list) and all(type(index) is int for index in gpus)):
-        raise bad("%r is not a list of GPU indices. Try: --gpus 0,1" % (gpus,))
+        raise invalid_request("%r is not a list of GPU indices. Try: --gpus 0,1" % (gpus,))
     if type(period) not in (int, float) or not MIN_PERIOD_S <= period <= MAX_PERIOD_S:
-        raise bad(
+        raise invalid_request(
             "A monitor's period is %g to %g seconds, not %r. Try: --rate 1" % (MIN_PERIOD_S, MAX_PERIOD_S, period)
         )
     private_folder(os.path.dirname(folder))
@@ -99,7 +99,7 @@ def _record(folder: str) -> Json:
 
 
 def _is_alive(record: Json) -> bool:
-    return record.get("node") == node() and record.get("boot") == boot_id() and alive(record)
+    return record.get("node") == pid_scope() and record.get("boot") == boot_id() and is_alive(record)
 
 
 def _claim(folder: str) -> bool:

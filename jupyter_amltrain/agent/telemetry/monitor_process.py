@@ -10,13 +10,13 @@ import sys
 from typing import Any, Dict, List, Optional, Sequence
 
 from .. import protocol
-from ..process_setup import drain, stdio_to, wake_on
-from ..processes import boot_id, identity, node
+from ..process_setup import drain, redirect_stdio, wakeup_pipe
+from ..processes import boot_id, identity, pid_scope
 from ..protocol import SCHEMA, AgentError, read_json, write_json
 from ..queue.gpu_probe import KnownGpus
-from ..supervise.helpers import Helper, dismiss
+from ..supervise.helpers import Helper, stop_helper
 from . import driver_state, nvml, sampler
-from .monitor import LAST_CALL, LOG_FILE, RECORD, REQUEST, bad, keep, remove
+from .monitor import LAST_CALL, LOG_FILE, RECORD, REQUEST, invalid_request, keep_alive_s, remove
 
 Json = Dict[str, Any]
 
@@ -86,17 +86,17 @@ def _check(requested: Sequence[int], probe: Json, lost: Sequence[Json]) -> None:
         if index not in known:
             listed = ", ".join(str(number) for number in sorted(known))
             existing = "There are: %s." % listed if known else "There is none: %s." % probe["note"]
-            raise bad("There is no GPU %d on this machine. %s" % (index, existing))
+            raise invalid_request("There is no GPU %d on this machine. %s" % (index, existing))
 
 
 def _run(folder: str, gpus: Optional[List[int]], period: float, ready: int, lost: List[Json]) -> int:
-    stdio_to(os.path.join(folder, LOG_FILE))
+    redirect_stdio(os.path.join(folder, LOG_FILE))
     os.umask(0o077)
-    wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
+    wakeup, _ = wakeup_pipe(signal.SIGCHLD, signal.SIGTERM)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     own_pid = os.getpid()
     me = identity(own_pid) or {}
-    write_json(os.path.join(folder, RECORD), dict(me, schema=SCHEMA, node=node(), boot=boot_id()))
+    write_json(os.path.join(folder, RECORD), dict(me, schema=SCHEMA, node=pid_scope(), boot=boot_id()))
     os.write(ready, json.dumps({"pid": own_pid}).encode())
     os.close(ready)
     helper = Helper("sampler")
@@ -113,9 +113,9 @@ def _run(folder: str, gpus: Optional[List[int]], period: float, ready: int, lost
         newest = _last_call(folder)
         if newest != last_call:
             last_call, since = newest, protocol.mono()
-        if newest is None or protocol.mono() - since > keep():
+        if newest is None or protocol.mono() - since > keep_alive_s():
             break
-    dismiss(helper.pid)
+    stop_helper(helper.pid)
     return 0
 
 

@@ -12,7 +12,7 @@ import socket
 from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import protocol, testing
-from ..process_setup import wake_on
+from ..process_setup import wakeup_pipe
 from ..queue.slots import usable_cpus
 from . import driver_state, gpu_processes, gpu_usage, host
 from .files import Minutes, Telemetry, shortened
@@ -172,7 +172,9 @@ class Sampler:
         if root is not None and uuids:
             baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
             busy = [gpu.get("baseline_util") for gpu in self.readings.gpus]
-            self.usage_check = gpu_usage.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note, busy)
+            self.usage_check = gpu_usage.usage_check_of_run(
+                folder, list(uuids), self.readings.gpus, baselines, every, note, busy
+            )
         elif share and share.grace is not None and self.readings.gpus:
             # If a process of the run is running already, memory on the GPUs may be its own.
             free = not self.usage.members()
@@ -181,7 +183,7 @@ class Sampler:
             self.usage_check = gpu_usage.GpuUsageCheck(
                 folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node, busy=busy
             )
-        self.sharing = gpu_processes.Sharing(self.readings.gpus) if self.usage_check is not None else None
+        self.sharing = gpu_processes.SharingDetector(self.readings.gpus) if self.usage_check is not None else None
         ticks, figures = [column.name for column in TICKS], [name for name, _ in self.figures.columns]
         per_gpu = [
             "gpu%s.%s" % (gpu["index"], name)
@@ -307,7 +309,7 @@ def run(
         Position of this machine in a run that a service has started.
     """
     every = period()
-    wakeup, _ = wake_on(signal.SIGTERM)
+    wakeup, _ = wakeup_pipe(signal.SIGTERM)
     try:
         sampler = Sampler(folder, root, every, None if devices is None else list(devices), share=share)
     finally:
@@ -342,7 +344,7 @@ def watch(
     lost
         See :func:`find_gpus`.
     """
-    wakeup, _ = wake_on(signal.SIGTERM)
+    wakeup, _ = wakeup_pipe(signal.SIGTERM)
     return _loop(Sampler(folder, None, every, None, indices, lost=lost), alive, wakeup)
 
 

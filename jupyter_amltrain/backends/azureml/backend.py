@@ -19,13 +19,13 @@ from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends import job_support
 from jupyter_amltrain.backends.azureml import environments, job_body, mirror_store
 from jupyter_amltrain.backends.azureml import status as azure_status
-from jupyter_amltrain.backends.azureml.client import Unanswered
+from jupyter_amltrain.backends.azureml.client import NoReply
 from jupyter_amltrain.backends.azureml.compute import OPERATION_TIMEOUT_S, AzureCompute
 from jupyter_amltrain.backends.azureml.environments import environment_body
 from jupyter_amltrain.backends.azureml.job_body import job_file
 from jupyter_amltrain.backends.azureml.job_tracker import SYNC_TIMEOUT_S, JobTracker
 from jupyter_amltrain.backends.azureml.polling import SingleFlight, poll_interval
-from jupyter_amltrain.backends.base import Backend, Chunk, Plan, RunEvents, monitor_of, stream_of
+from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan, RunEvents, monitor_of, stream_of
 from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState
 from jupyter_amltrain.backends.run_files import output_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
@@ -70,13 +70,13 @@ async def submit_with_recovery(
     testing.hit("kernel_before_submit")
     try:
         submitted = await ask(op, None, silence, **payload)
-    except Unanswered as error:
+    except NoReply as error:
         submitted = await _recover_submit(ask, name, error)
     testing.hit("kernel_after_submit")
     return submitted
 
 
-async def _recover_submit(ask: Callable[..., Awaitable[Any]], name: str, error: Unanswered) -> dict[str, Any]:
+async def _recover_submit(ask: Callable[..., Awaitable[Any]], name: str, error: NoReply) -> dict[str, Any]:
     deadline = time.monotonic() + float(os.environ.get("AMLTRAIN_AZURE_UNSURE") or 30)
     absent_count = 0
     while True:
@@ -195,10 +195,10 @@ class AzureBackend(Backend, Provisioner):
 
     # ---- target
 
-    def _place(self, arm_id: str) -> job_body.Place:
+    def _place(self, arm_id: str) -> job_body.JobLocation:
         target, size = self.compute.azure, self.compute.size()
         serverless = isinstance(target, ServerlessTarget)
-        return job_body.Place(
+        return job_body.JobLocation(
             arm_id=arm_id,
             compute="" if serverless else target.compute_name,
             size=target.size if isinstance(target, ServerlessTarget) else "",
@@ -246,7 +246,7 @@ class AzureBackend(Backend, Provisioner):
     def completed(self, spec: JobSpec) -> JobSpec:
         """See :meth:`Backend.completed`; fills in the environment and the packages of ``--env kernel``."""
         size = self.compute.size(spec.resources.instance_type)
-        return environments.completed(spec, str(getattr(self.target, "env", "")), bool(size and size.gpus))
+        return environments.with_environment(spec, str(getattr(self.target, "env", "")), bool(size and size.gpus))
 
     def refuses(self, spec: JobSpec) -> str:
         """See :meth:`Backend.refuses`."""
@@ -271,7 +271,7 @@ class AzureBackend(Backend, Provisioner):
         if not spec.job_type:
             job_body.check(spec, self._place(""))
 
-    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`."""
         self._check(spec)
         if spec.job_type:
@@ -284,7 +284,7 @@ class AzureBackend(Backend, Provisioner):
         request = job_body.request_of(spec, snapshot, place, job_body.job_name(run_id), self._tags(spec))
         request["code"]["files"] = {name: sizes.get(name) for name in request["code"]["files"]}
         notes = await self.environment_notes(spec, snapshot, request["environment"])
-        return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request}, notes=notes)
+        return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request}, notes=notes)
 
     async def environment_notes(
         self, spec: JobSpec, snapshot: Snapshot, environment: Mapping[str, str], conda: str = ""
@@ -292,14 +292,14 @@ class AzureBackend(Backend, Provisioner):
         """See :func:`.environments.notes`."""
 
         def judged() -> tuple[str, ...]:
-            return environments.notes(environments.wanted_of(spec, snapshot), spec.environment, environment, conda)
+            return environments.notes(environments.imports_of(spec, snapshot), spec.environment, environment, conda)
 
         return await self._loop.offload(judged)
 
-    async def notes(self, plan: Plan) -> Sequence[str]:
+    async def notes(self, plan: LaunchPlan) -> Sequence[str]:
         """See :meth:`Backend.notes`; fetches the contents of the workspace's own environments."""
         environment = plan.request.get("environment")
-        if not isinstance(environment, Mapping) or not environments.unjudged(environment):
+        if not isinstance(environment, Mapping) or not environments.is_unknown(environment):
             return plan.notes
         try:
             conda = await self.compute.ask("environments.conda", None, ENVIRONMENT_TIMEOUT_S, environment=environment)
@@ -307,18 +307,18 @@ class AzureBackend(Backend, Provisioner):
             return plan.notes
         return await self.environment_notes(plan.spec, plan.snapshot, environment, str(conda))
 
-    async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
+    async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         place, name = self._place(self.compute.workspace().arm_id), job_body.job_name(run_id)
         payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
         await self.compute.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
         await self.compute.ask("jobs.yaml_check", None, SYNC_TIMEOUT_S, job=payload)
         request = job_body.yaml_request_of(spec, place, name, self._tags(spec))
-        return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
+        return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
 
     def _tags(self, spec: JobSpec) -> dict[str, str]:
         return job_body.tags_of(spec, self.target.name, __version__)
 
-    async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+    async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`. The submitter's environment is not sent to Azure."""
         spec, name = plan.spec, job_body.job_name(plan.run_id)
         place = self._place(self.compute.workspace().arm_id)
@@ -352,18 +352,18 @@ class AzureBackend(Backend, Provisioner):
             notes = await self.environment_notes(spec, plan.snapshot, environment, conda)
         return msgspec.structs.replace(run, notes=notes)
 
-    async def _record_launch(self, plan: Plan, submitted: Mapping[str, Any]) -> Run:
+    async def _record_launch(self, plan: LaunchPlan, submitted: Mapping[str, Any]) -> Run:
         """Create the mirror and the run of a job that the service has accepted."""
         spec, name = plan.spec, str(submitted["name"])
         self.jobs.accepted(name)
         created = float(submitted.get("created") or time.time())
         folder = self.jobs.folder(name)
         digest = plan.snapshot.digest
-        await self._loop.offload(lambda: mirror_store.begin(folder, name, spec, created, digest))
+        await self._loop.offload(lambda: mirror_store.create(folder, name, spec, created, digest))
         links = (
             {"kind": "studio", "title": "Azure ML studio", "url": url} for url in [submitted.get("studio_url")] if url
         )
-        status = RunStatus(state=RunState.QUEUED, doors=azure_status.doors_of({"doors": list(links)}))
+        status = RunStatus(state=RunState.QUEUED, doors=azure_status.links_of({"doors": list(links)}))
         return self.jobs.make_run(name, spec, status, created, folder)
 
     # ---- cancel and delete
@@ -416,7 +416,7 @@ class AzureBackend(Backend, Provisioner):
         if not any(run.id == child for run in runs) or not job_body.is_job_name(child):
             raise CommandError(f"{make_handle(self.target.name, run_id)} has no step or trial {child[:80]!r}.")
         folder = self.jobs.folder(run_id) / mirror_store.CHILD_LOGS / child
-        if not await self._loop.offload(lambda: mirror_store.ended(folder)):
+        if not await self._loop.offload(lambda: mirror_store.is_complete(folder)):
             payload = {"name": child, "folder": str(folder), "streams": ("log",), "only_log": True}
             await self._child_logs.of(
                 f"{run_id} {child}", lambda: self.compute.ask("mirror.sync", None, SYNC_TIMEOUT_S, **payload)

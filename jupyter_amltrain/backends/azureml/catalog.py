@@ -153,7 +153,7 @@ def offered(size: Size, kind: str) -> bool:
     return not size.types or key(kind) in map(key, size.types)
 
 
-def choose(
+def matching_sizes(
     sizes: Sequence[Size],
     *,
     gpu: bool = False,
@@ -196,7 +196,7 @@ def choose(
 
 
 #: Page to request more quota (named in the service's own errors).
-MORE = "https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas#request-quota-increases"
+MORE_QUOTA_URL = "https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas#request-quota-increases"
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,7 +316,7 @@ def largest(
     return max(own or fitting, key=lambda other: (other.gpus or 0, other.cpus or 0, other.name), default=None)
 
 
-def refusal(
+def quota_error(
     size: Size,
     nodes: int,
     quotas: Quotas,
@@ -366,11 +366,11 @@ def refusal(
     if alternative is not None:
         gpus = f"{alternative.gpus} x {alternative.gpu_name}" if alternative.gpus else f"{alternative.cpus} cores"
         hints.append(f"The largest that fits {'' if nodes == 1 else f'{nodes} times '}is {alternative.name} ({gpus}).")
-    return QuotaExceeded(text, hint=" ".join([*hints, f"More quota: {MORE}"]))
+    return QuotaExceeded(text, hint=" ".join([*hints, f"More quota: {MORE_QUOTA_URL}"]))
 
 
 #: Time before a size's retirement from which on there is a warning.
-NOTICE = datetime.timedelta(days=365)
+RETIREMENT_NOTICE = datetime.timedelta(days=365)
 
 
 @functools.lru_cache(maxsize=1)
@@ -398,7 +398,7 @@ def is_retired(size: str, today: datetime.date | None = None) -> bool:
 def retirement_text(size: str, today: datetime.date | None = None) -> str:
     """``retired 2025-09-30``, ``until 2027-03-31`` within :data:`NOTICE`; else empty."""
     day, now = retirement_date(size), today or datetime.date.today()
-    if day is None or day > now + NOTICE:
+    if day is None or day > now + RETIREMENT_NOTICE:
         return ""
     return f"retired {day}" if day <= now else f"until {day}"
 

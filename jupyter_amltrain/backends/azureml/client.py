@@ -39,11 +39,11 @@ _VARIABLE_PREFIXES = (
 )
 
 
-class Unanswered(TargetUnreachable):
+class NoReply(TargetUnreachable):
     """The process sent no reply within the timeout: the request may have been carried out."""
 
 
-class Ended(Unanswered):
+class ProcessEnded(NoReply):
     """The process ended during a request."""
 
 
@@ -117,10 +117,10 @@ class ServiceClient:
         except RpcClosed:
             raise TargetUnreachable("The connection to Azure has been closed.", hint="Restart the kernel.") from None
         except RpcTimeout:
-            raise Unanswered(f"Azure gave no answer to {op} within {timeout:g} s.", hint="Try again.") from None
+            raise NoReply(f"Azure gave no answer to {op} within {timeout:g} s.", hint="Try again.") from None
         except RpcEnded as error:
             ending = f" ({error.ending})" if error.ending else ""
-            raise Ended(
+            raise ProcessEnded(
                 f"The process that talks to Azure ended{ending}.", hint=f"The next request starts it again. See {log}"
             ) from error
         except RpcCancelled as error:

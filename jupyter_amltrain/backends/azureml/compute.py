@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.backends.azureml import catalog, cost_prompts
-from jupyter_amltrain.backends.azureml.catalog import Quotas, Size, find, refusal, sizes_of
-from jupyter_amltrain.backends.azureml.client import Ended, Unanswered, client_of
+from jupyter_amltrain.backends.azureml.catalog import Quotas, Size, find, quota_error, sizes_of
+from jupyter_amltrain.backends.azureml.client import NoReply, ProcessEnded, client_of
 from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
 from jupyter_amltrain.backends.provisioner import (
     Progress,
@@ -194,7 +194,7 @@ class AzureCompute(Provisioner):
         whole = {"workspace": self.workspace().name, **payload}
         try:
             return await link.request(op, whole, progress=progress, timeout=timeout)
-        except Ended:
+        except ProcessEnded:
             if op not in _READS:
                 raise
             return await link.request(op, whole, progress=progress, timeout=timeout)
@@ -297,13 +297,13 @@ class AzureCompute(Provisioner):
         own_cores = 0
         if isinstance(target, AmlComputeTarget) and self._row is not None:
             own_cores = int(self._row.get("nodes") or 0) * (size_row.cpus or 0)
-        quota_error = refusal(
+        over_quota = quota_error(
             size_row, nodes, quotas, sizes, low_priority=low, kind=self._type, mine=own_cores, now=now, who=target.name
         )
-        if quota_error is not None and not fresh:  # cores may have become free in the last minute
+        if over_quota is not None and not fresh:  # cores may have become free in the last minute
             await self.hold(nodes, size=size, low_priority=low_priority, most=most, now=now, fresh=True)
-        elif quota_error is not None:
-            raise quota_error
+        elif over_quota is not None:
+            raise over_quota
 
     async def possible(self) -> None:
         """Raise an error for a size that is not available, before anything is sent."""
@@ -419,7 +419,7 @@ class AzureCompute(Provisioner):
         op = "computes.attach" if target.attached else "computes.create"
         try:
             self._row = await self.ask(op, progress, OPERATION_TIMEOUT_S, **payload)
-        except Unanswered as error:
+        except NoReply as error:
             raise CreateUnsure(
                 f"{error.message} {target.name!r} may still be created.", hint="Check with: %aml_compute list"
             ) from error
@@ -489,15 +489,15 @@ class AzureCompute(Provisioner):
         nodes = target.max_nodes if isinstance(target, AmlComputeTarget) else 1
         if size_name and there is not None:
             low, quotas = self.low_priority, self.known_quotas()
-            quota_error = refusal(there, nodes, quotas, sizes, low_priority=low, kind=self._type, now=False)
-            if quota_error is not None:
-                return {"max_nodes" if isinstance(target, AmlComputeTarget) else "size": str(quota_error)}
+            over_quota = quota_error(there, nodes, quotas, sizes, low_priority=low, kind=self._type, now=False)
+            if over_quota is not None:
+                return {"max_nodes" if isinstance(target, AmlComputeTarget) else "size": str(over_quota)}
         return wrong_secrets(target)
 
     def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
         """See :meth:`Provisioned.asks`."""
         size, quotas = self.size(), self.known_quotas()
-        return cost_prompts.asks(
+        return cost_prompts.confirmation(
             self.azure, verb, values, running=running, queued=queued, size=size, quotas=quotas, kind=self._type
         )
 

@@ -21,7 +21,7 @@ from jupyter_amltrain.schema.azure_target import (
 )
 
 #: Progress text until Azure has accepted the request.
-ASKING = "Asking Azure for it"
+WAITING_FOR_AZURE_TEXT = "Asking Azure for it"
 #: Kinds that Azure ML lists but that run no jobs.
 _IDLE = (MachineTarget, HDInsightTarget, DatabricksTarget, DataLakeTarget)
 
@@ -91,7 +91,7 @@ def money(amount: float, currency: str) -> str:
     return f"{amount:.2f} {currency}".rstrip() if amount >= 0.1 else f"{amount:.3g} {currency}".rstrip()
 
 
-def asks(
+def confirmation(
     target: AzureTarget,
     verb: str,
     values: Mapping[str, Any],

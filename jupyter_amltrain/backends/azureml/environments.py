@@ -60,7 +60,7 @@ _ACPT = (
 )  # fmt: skip
 
 #: In order of preference for a script without particular imports: the first for CPUs, then the one for GPUs.
-KNOWN: Mapping[str, Curated] = {
+CURATED: Mapping[str, Curated] = {
     "sklearn-1.5": Curated(
         "3.10", _PLAIN, (*_AZURE, *_TOOLS, "scikit-learn~=1.5.0", "scikit-learn-intelex", "joblib~=1.2.0")
     ),
@@ -123,12 +123,12 @@ def is_curated(reference: str) -> bool:
     return re.match(r"(azureml:)?azureml-", reference, re.I) is not None
 
 
-def find(reference: str) -> Curated | None:
+def find_curated(reference: str) -> Curated | None:
     """Return the known contents of a named environment; ``None`` for one of the workspace's own."""
     match = _REGISTRY.fullmatch(reference) or _ID.fullmatch(reference)
     if match is None and is_curated(reference):
         match = _NAME.fullmatch(reference)
-    return KNOWN.get(match["name"].lower()) if match else None
+    return CURATED.get(match["name"].lower()) if match else None
 
 
 def curated_pins_of(known: Curated) -> list[str]:
@@ -156,7 +156,7 @@ def default_image(gpus: bool) -> str:
     return DEFAULT_GPU_ENVIRONMENT if gpus else DEFAULT_ENVIRONMENT
 
 
-def covering(needs: Iterable[str], gpus: bool) -> tuple[str, list[str]]:
+def best_curated(needs: Iterable[str], gpus: bool) -> tuple[str, list[str]]:
     """Return the curated environment with the fewest missing imports, and those (see :func:`lacking`).
 
     Parameters
@@ -165,8 +165,8 @@ def covering(needs: Iterable[str], gpus: bool) -> tuple[str, list[str]]:
         Names of imported modules.
     """
     needs = list(needs)
-    order = sorted(_CHOSEN, key=lambda name: KNOWN[name].gpu != gpus)
-    missing = {name: lacking(needs, curated_pins_of(KNOWN[name])) for name in order}
+    order = sorted(_CHOSEN, key=lambda name: CURATED[name].gpu != gpus)
+    missing = {name: lacking(needs, curated_pins_of(CURATED[name])) for name in order}
     best = min(order, key=lambda name: len(missing[name]))  # the first of several
     return f"AzureML-{best}@latest", missing[best]
 
@@ -258,7 +258,7 @@ def required_modules(text: bytes, own: Iterable[str] = ()) -> list[str]:
 def lacking(modules: Iterable[str], pins: Iterable[str]) -> list[str]:
     """Return those of `modules` that no package of `pins` is known to contain."""
     included: set[str] = set()
-    remaining = [name(pin) for pin in pins]
+    remaining = [package_name(pin) for pin in pins]
     while remaining:
         package = remaining.pop()
         if package not in included:
@@ -269,10 +269,10 @@ def lacking(modules: Iterable[str], pins: Iterable[str]) -> list[str]:
 
 def distributions(module: str) -> tuple[str, ...]:
     """Return the names of packages that contain a module."""
-    return _DISTRIBUTIONS.get(module) or (name(module),)
+    return _DISTRIBUTIONS.get(module) or (package_name(module),)
 
 
-def name(pin: str) -> str:
+def package_name(pin: str) -> str:
     """Return the package's name in a requirement (PEP 503)."""
     match = re.match(r"\s*(?:[\w.-]+::)?([A-Za-z0-9][A-Za-z0-9._-]*)", pin)
     return re.sub(r"[-_.]+", "-", match[1]).lower() if match else ""
@@ -342,7 +342,7 @@ def environment_shown(environment: Mapping[str, str]) -> str:
 _MAX_NAMED = 5
 
 
-class Wanted(NamedTuple):
+class ScriptImports(NamedTuple):
     """Imports of a script.
 
     Attributes
@@ -357,7 +357,7 @@ class Wanted(NamedTuple):
     what: str
 
 
-def completed(spec: JobSpec, default: str, gpus: bool) -> JobSpec:
+def with_environment(spec: JobSpec, default: str, gpus: bool) -> JobSpec:
     """Return `spec` with its environment. Blocks on the disk; no network.
 
     A job that names none gets its target's environment, else the curated one with all imports of the script, else
@@ -384,8 +384,8 @@ def completed(spec: JobSpec, default: str, gpus: bool) -> JobSpec:
             return requirements.completed(_having(spec, environment_of(default)))
         except PreflightError as error:  # the line does not name the environment
             raise PreflightError(f"By default {error}") from None
-    imports = wanted_of(spec)
-    name, missing = covering(imports.modules, gpus)
+    imports = imports_of(spec)
+    name, missing = best_curated(imports.modules, gpus)
     if not missing:
         # A script without imports gets the default for its hardware.
         return _having(spec, Environment(name=name if imports.modules else default_image(gpus)))
@@ -400,7 +400,7 @@ def _having(spec: JobSpec, environment: Environment) -> JobSpec:
     return msgspec.structs.replace(spec, environment=environment)
 
 
-def wanted_of(spec: JobSpec, snapshot: Snapshot | None = None) -> Wanted:
+def imports_of(spec: JobSpec, snapshot: Snapshot | None = None) -> ScriptImports:
     """Return the imports of a job's script that are not among its own files. Blocks on the disk.
 
     Parameters
@@ -424,9 +424,9 @@ def wanted_of(spec: JobSpec, snapshot: Snapshot | None = None) -> Wanted:
             own |= {one.stem for one in (*root.iterdir(), *beside.iterdir())}
         imports = [required_modules(content, own) for content in requirements.reached(text, files)]
     except (OSError, UnicodeError, SubmitError):
-        return Wanted((), what)  # the snapshot raises the error
+        return ScriptImports((), what)  # the snapshot raises the error
     modules = tuple(dict.fromkeys(module for needs in imports for module in needs))
-    return Wanted(modules, what if len(modules) == len(imports[0]) else f"{what} with its modules")
+    return ScriptImports(modules, what if len(modules) == len(imports[0]) else f"{what} with its modules")
 
 
 # ---- notes
@@ -447,11 +447,13 @@ def pins_of(environment: Mapping[str, str], conda: str = "") -> list[str] | None
             return mlflow_pins.pip_pins(conda)
     except (EnvironmentFailed, OSError, UnicodeError, ImportError):
         return None  # the creation of the environment raises the error
-    known = find(environment.get("name", ""))
+    known = find_curated(environment.get("name", ""))
     return curated_pins_of(known) if known else None
 
 
-def notes(wanted: Wanted, environment: Environment, plain: Mapping[str, str], conda: str = "") -> tuple[str, ...]:
+def notes(
+    wanted: ScriptImports, environment: Environment, plain: Mapping[str, str], conda: str = ""
+) -> tuple[str, ...]:
     """Return notes for the user about an environment before the submit, one sentence each.
 
     Parameters
@@ -466,14 +468,14 @@ def notes(wanted: Wanted, environment: Environment, plain: Mapping[str, str], co
     pins = pins_of(plain, conda)
     if pins is None:
         return ()
-    name = shown(plain)
+    name = name_of(plain)
     sentences: list[str] = []
     missing = lacking(wanted.modules, pins)
     if environment.derive:
         missing = [module for module in missing if module not in ("mlflow", "skops")]
     elif "mlflow" in wanted.modules:
         try:
-            verdict = mlflow_pins.judged(pins, name)
+            verdict = mlflow_pins.check_pins(pins, name)
         except ImportError:  # pragma: no cover - packaging comes with every kernel
             verdict = mlflow_pins.Verdict(None)
         if verdict.sentence:
@@ -493,12 +495,12 @@ def notes(wanted: Wanted, environment: Environment, plain: Mapping[str, str], co
     return tuple(sentences)
 
 
-def unjudged(plain: Mapping[str, str]) -> bool:
+def is_unknown(plain: Mapping[str, str]) -> bool:
     """Return whether only the service knows the contents of an environment."""
-    return bool(plain.get("name")) and find(plain["name"]) is None
+    return bool(plain.get("name")) and find_curated(plain["name"]) is None
 
 
-def shown(plain: Mapping[str, str]) -> str:
+def name_of(plain: Mapping[str, str]) -> str:
     """Return an environment's name for a sentence."""
     if path := plain.get("conda"):
         return Path(path).name
@@ -522,7 +524,7 @@ def _listed(found: Sequence[str], modules: bool = False) -> str:
     return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def of_target(text: str) -> dict[str, str]:
+def target_errors(text: str) -> dict[str, str]:
     """Return errors of a target's own environment, by field."""
     try:
         from jupyter_amltrain.schema.environment import check_environment
@@ -533,6 +535,6 @@ def of_target(text: str) -> dict[str, str]:
     return {}
 
 
-def joined(*parts: Iterable[str]) -> tuple[str, ...]:
+def unique_sentences(*parts: Iterable[str]) -> tuple[str, ...]:
     """Return sentences without duplicates."""
     return tuple(dict.fromkeys(sentence for part in parts for sentence in part))

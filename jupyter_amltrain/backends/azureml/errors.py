@@ -35,14 +35,14 @@ _SECRETS = re.compile(
 )
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """Return `text` without tokens, URL signatures and passwords."""
     return _SECRETS.sub(lambda m: f"{next((g for g in m.groups() if g), '')}[redacted]", text)
 
 
 def one_line(text: str) -> str:
     """Return `text` redacted, on one line, cut to 600 characters."""
-    lines = [line.strip() for line in redacted(text).splitlines() if line.strip()]
+    lines = [line.strip() for line in redact(text).splitlines() if line.strip()]
     return " ".join(lines)[:600]
 
 
@@ -477,7 +477,7 @@ def _sentence(response: ErrorDetails, location: str, request: str) -> str:
     return f"Azure{location} refuses{request}: {text}{code}."
 
 
-def of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTrainError | None:
+def error_of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTrainError | None:
     """Return the error for an exception of azure-core, azure-identity or requests; ``None`` for a bug.
 
     Parameters
@@ -529,7 +529,7 @@ def is_unconfirmed(error: AmlTrainError) -> bool:
     return isinstance(error, TargetUnreachable) and status not in (403, 429)
 
 
-def too_long(seconds: float) -> AmlTrainError:
+def throttled_too_long(seconds: float) -> AmlTrainError:
     """Return the error for a ``Retry-After`` that is longer than a user waits for a cell."""
     error = TargetUnreachable(
         f"Azure is throttling requests. It asks to wait {seconds:.0f} s.",

@@ -27,7 +27,7 @@ from jupyter_amltrain.schema.inputs import JobInput, JobOutput, input_variable, 
 from jupyter_amltrain.schema.job import JobSpec
 
 #: Placeholder in a printed request for the id that the service assigns.
-CODE_OF = "(code asset with the content {})"
+CODE_PLACEHOLDER = "(code asset with the content {})"
 
 #: Seconds by which the service's limit is later than the agent's: the agent ends the script and records the reason,
 #: the service kills a job that the agent could not stop.
@@ -35,7 +35,7 @@ SERVICE_LIMIT_MARGIN_S = 60.0
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class JobLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Compute that a job is submitted to.
 
     Attributes
@@ -78,7 +78,7 @@ def tracking_id(name: str) -> str:
     return hashlib.sha256(f"amltrain:{name}".encode()).hexdigest()[:32]
 
 
-def body_of(spec: JobSpec, place: Place, code: str) -> dict[str, Any]:
+def body_of(spec: JobSpec, place: JobLocation, code: str) -> dict[str, Any]:
     """Return ``properties`` of the job, without its environment (see :func:`.environments.environment_body`).
 
     Parameters
@@ -110,7 +110,7 @@ def body_of(spec: JobSpec, place: Place, code: str) -> dict[str, Any]:
     return body | {key: value for key, value in optional.items() if value}
 
 
-def check(spec: JobSpec, place: Place) -> None:
+def check(spec: JobSpec, place: JobLocation) -> None:
     """Raise :class:`SpecError` for the first setting that `place` does not support; it names the flag and the field.
 
     Secrets are rejected because the job's text contains its variables; data, folders and interpreters of this machine
@@ -121,7 +121,7 @@ def check(spec: JobSpec, place: Place) -> None:
         raise error
 
 
-def _unsupported(spec: JobSpec, place: Place) -> Iterator[SpecError]:
+def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
     if spec.secrets:
         yield SpecError(
             "--secret is not supported on Azure ML: job variables are readable by everyone in the workspace.",
@@ -190,9 +190,11 @@ def check_files(snapshot: Snapshot) -> None:
             )
 
 
-def request_of(spec: JobSpec, snapshot: Snapshot, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
+def request_of(
+    spec: JobSpec, snapshot: Snapshot, place: JobLocation, name: str, tags: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the exact request, printable; `tags` are the user's and those of :func:`tags_of`."""
-    body = {**body_of(spec, place, CODE_OF.format(snapshot.digest[:16])), "tags": dict(tags)}
+    body = {**body_of(spec, place, CODE_PLACEHOLDER.format(snapshot.digest[:16])), "tags": dict(tags)}
     environment = environment_body(spec, place.gpus)
     return {
         "request": f"PUT {place.arm_id}/jobs/{name}",
@@ -249,7 +251,7 @@ def _output(output: JobOutput) -> dict[str, Any]:
     return body | ({"mode": azure_terms.MODES.arm(output.mode)} if output.mode else {})
 
 
-def _resources(spec: JobSpec, place: Place) -> dict[str, Any]:
+def _resources(spec: JobSpec, place: JobLocation) -> dict[str, Any]:
     resources = spec.resources
     body: dict[str, Any] = {"instanceCount": resources.nodes}
     size = resources.instance_type or ("" if place.compute else place.size)
@@ -258,7 +260,7 @@ def _resources(spec: JobSpec, place: Place) -> dict[str, Any]:
     return body | ({"dockerArgs": resources.docker_args} if resources.docker_args else {})
 
 
-def _distribution(spec: JobSpec, place: Place) -> dict[str, Any] | None:
+def _distribution(spec: JobSpec, place: JobLocation) -> dict[str, Any] | None:
     distribution, nodes = spec.distribution, spec.resources.nodes
     processes = distribution.processes or spec.resources.gpus or place.gpus or 1
     # Without a distribution the nodes would all run the same script and not connect to each other.
@@ -272,7 +274,7 @@ def _distribution(spec: JobSpec, place: Place) -> dict[str, Any] | None:
     return {"distributionType": kind, "processCountPerInstance": processes} if kind else None
 
 
-def _queue(spec: JobSpec, place: Place) -> dict[str, Any] | None:
+def _queue(spec: JobSpec, place: JobLocation) -> dict[str, Any] | None:
     tier = spec.tier or ("" if place.compute else place.tier)
     body: dict[str, Any] = {"jobTier": azure_terms.TIERS.arm(tier)} if tier else {}
     body |= {"priority": int(azure_terms.PRIORITIES.arm(spec.priority))} if spec.priority else {}
@@ -361,7 +363,7 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
 
 
 #: Characters of one property, and the number of properties (the service allows 1,000 and 50, and others need some).
-PIECE, PIECES = 1000, 30
+MAX_PROPERTY_CHARS, MAX_PROPERTIES = 1000, 30
 SPEC = "amltrain.spec"
 #: Fields that are dropped in this order from a spec that is too long.
 _LONG_FIELDS = ("cell", "script", "params", "args", "env")
@@ -385,11 +387,14 @@ def properties_of(spec: JobSpec) -> dict[str, str]:
             dropped.append(field)
             fields.pop(field, None)
         packed = base64.b85encode(zlib.compress(msgspec.json.encode(fields), 9)).decode()
-        if len(packed) <= PIECE * PIECES:
+        if len(packed) <= MAX_PROPERTY_CHARS * MAX_PROPERTIES:
             break
     else:
         return {f"{SPEC}.cut": "all"}
-    pieces = {f"{SPEC}.{i // PIECE}": packed[i : i + PIECE] for i in range(0, len(packed), PIECE)}
+    pieces = {
+        f"{SPEC}.{i // MAX_PROPERTY_CHARS}": packed[i : i + MAX_PROPERTY_CHARS]
+        for i in range(0, len(packed), MAX_PROPERTY_CHARS)
+    }
     return pieces | ({f"{SPEC}.cut": ",".join(dropped)} if dropped else {})
 
 
@@ -408,7 +413,7 @@ def spec_from(properties: Mapping[str, Any]) -> JobSpec | None:
         return None
 
 
-def foreign(name: str, properties: Mapping[str, Any]) -> JobSpec:
+def spec_of_foreign_job(name: str, properties: Mapping[str, Any]) -> JobSpec:
     """Return a spec for a job that another tool submitted, from its JSON.
 
     Parameters
@@ -441,21 +446,21 @@ def foreign(name: str, properties: Mapping[str, Any]) -> JobSpec:
 COMPUTE_PROPERTY = "amltrain.compute"
 
 
-def doc_of(spec: JobSpec, place: Place) -> dict[str, Any]:
+def doc_of(spec: JobSpec, place: JobLocation) -> dict[str, Any]:
     """Return the file to submit: on the target's compute, with the line's parameters, named after the run."""
     job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
-    doc = az_yaml.placed(az_yaml.with_params(job, spec.params), place.compute, place.size)
+    doc = az_yaml.with_compute(az_yaml.with_params(job, spec.params), place.compute, place.size)
     doc.pop("name", None)  # replaced by the run's unique id
     doc["display_name"] = spec.name
     doc["experiment_name"] = spec.experiment
     return doc
 
 
-def yaml_payload_of(spec: JobSpec, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
+def yaml_payload_of(spec: JobSpec, place: JobLocation, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
     """Return the ``job`` of the operations ``jobs.yaml`` and ``jobs.yaml_check``."""
     return {
         "name": name,
-        "text": az_yaml.dumped(doc_of(spec, place)),
+        "text": az_yaml.to_yaml(doc_of(spec, place)),
         "said": spec.cell,
         "file": spec.script_name,
         "folder": spec.notebook_dir,
@@ -464,7 +469,7 @@ def yaml_payload_of(spec: JobSpec, place: Place, name: str, tags: Mapping[str, s
     }
 
 
-def yaml_request_of(spec: JobSpec, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
+def yaml_request_of(spec: JobSpec, place: JobLocation, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
     """Return the request that ``--dry-run`` prints."""
     doc = doc_of(spec, place)
     return {

@@ -184,7 +184,7 @@ class JobTracker:
         status = azure_status.status_of(row, agent)
         if ended and status is not None:
             final, ended_at = status, row.get("ended")
-            await self._loop.offload(lambda: mirror_store.end(folder, final, ended_at))
+            await self._loop.offload(lambda: mirror_store.write_end(folder, final, ended_at))
         return status
 
     async def _fetch_final_files(self, run_id: str) -> None:
@@ -307,7 +307,7 @@ class JobTracker:
         folder = self.folder(name)
 
         def begin_mirror() -> dict[str, Any]:
-            mirror_store.begin(folder, name, spec, created)
+            mirror_store.create(folder, name, spec, created)
             return mirror_store.agent_state(folder)
 
         agent = await self._loop.offload(begin_mirror)
@@ -316,7 +316,7 @@ class JobTracker:
         )
         self._rows[name] = time.monotonic(), dict(row)
         if status.state.terminal:
-            await self._loop.offload(lambda: mirror_store.end(folder, status, row.get("ended")))
+            await self._loop.offload(lambda: mirror_store.write_end(folder, status, row.get("ended")))
         return self.make_run(name, spec, status, created, folder)
 
     async def listed(self, known: Collection[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.azureml.job_body import foreign, spec_from, tracking_id
+from jupyter_amltrain.backends.azureml.job_body import spec_from, spec_of_foreign_job, tracking_id
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of
 from jupyter_amltrain.errors import StateError
 from jupyter_amltrain.schema.child_run import ChildRuns
@@ -39,10 +39,10 @@ def folder_of(root: Path, workspace: str, name: str) -> Path:
 def spec_of(name: str, job: Mapping[str, Any]) -> tuple[JobSpec, bool]:
     """Return the spec of a job from its JSON, and whether jupyter_amltrain submitted it."""
     own = spec_from(job.get("properties") or {})
-    return (own, True) if own is not None else (foreign(name, job), False)
+    return (own, True) if own is not None else (spec_of_foreign_job(name, job), False)
 
 
-def begin(folder: Path, name: str, spec: JobSpec, created: float, digest: str = "") -> None:
+def create(folder: Path, name: str, spec: JobSpec, created: float, digest: str = "") -> None:
     """Create the folder with its ``job.json``; an existing one is not changed.
 
     Raises
@@ -75,7 +75,7 @@ def begin(folder: Path, name: str, spec: JobSpec, created: float, digest: str = 
         ) from error
 
 
-def end(folder: Path, status: RunStatus, ended: float | None) -> None:
+def write_end(folder: Path, status: RunStatus, ended: float | None) -> None:
     """Write the final state of a run, for the importer; idempotent."""
     if not folder.is_dir():
         return
@@ -89,12 +89,12 @@ def agent_state(folder: Path) -> dict[str, Any]:
     return _json(folder / AGENT_STATE)
 
 
-def source(folder: Path) -> str:
+def source_text(folder: Path) -> str:
     """Return a description of the source of the metrics."""
     return str(_json(folder / SOURCE).get("words") or "")
 
 
-def ended(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Return whether the mirror has all files of an ended run."""
     return bool((_json(folder / "mirror.json").get("facts") or {}).get("complete"))
 

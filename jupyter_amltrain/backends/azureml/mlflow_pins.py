@@ -28,7 +28,7 @@ _OLDEST = "2.0.0"
 #: (azure-sdk-for-python#44896, azureml-examples#3885, #3891, #3902).
 _LOGGED_MODELS = "2.17"
 #: Pins of a derived environment; a later mlflow lets pip fall back to azureml-mlflow 1.60.0 of 2025.
-GOOD = ("azureml-mlflow>=1.62.0.post6", "mlflow-skinny<=3.15")
+WORKING_PINS = ("azureml-mlflow>=1.62.0.post6", "mlflow-skinny<=3.15")
 #: By it MLflow 3.14 and later save models of scikit-learn; mlflow-skinny does not bring it.
 _SKOPS = "skops<1"
 
@@ -67,7 +67,7 @@ def pip_pins(conda: str) -> list[str]:
     return list(_pins(_read(conda)))
 
 
-def judged(pins: Iterable[str] | None, name: str = "") -> Verdict:
+def check_pins(pins: Iterable[str] | None, name: str = "") -> Verdict:
     """Check the requirements of an environment.
 
     Parameters
@@ -111,7 +111,7 @@ def judged(pins: Iterable[str] | None, name: str = "") -> Verdict:
     return Verdict(True, models)
 
 
-def derived(conda: str) -> str:
+def with_working_pins(conda: str) -> str:
     """Return the text of a conda file with MLflow pins that can log; everything else is unchanged.
 
     Raises
@@ -132,7 +132,7 @@ def derived(conda: str) -> str:
     pip = [pin for pin in pip if _name(pin) not in _OURS]
     names = {_name(pin) for pin in [*pip, *(item for item in dependencies if isinstance(item, str))]}
     added = (_SKOPS,) if "scikit-learn" in names and "skops" not in names else ()
-    data["dependencies"] = [*dependencies, {"pip": [*pip, *GOOD, *added]}]
+    data["dependencies"] = [*dependencies, {"pip": [*pip, *WORKING_PINS, *added]}]
     text: str = _yaml().safe_dump(data, sort_keys=False)
     return text
 

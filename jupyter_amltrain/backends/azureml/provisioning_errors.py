@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from jupyter_amltrain.backends.azureml.catalog import MORE
+from jupyter_amltrain.backends.azureml.catalog import MORE_QUOTA_URL
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CapacityError, QuotaExceeded, TargetError
 
 #: ``has a total vCPU quota of 0 and cannot accomodate for ... which maps to 2 vCPUs``.
@@ -31,10 +31,12 @@ _CORES = re.compile(
 #: Takes the text, and the requested size and region if they are known.
 _Rule = Callable[[str, str, str], AmlTrainError | None]
 
-_QUOTA_HINT = f"%aml_compute quota shows what is left. Take fewer or smaller machines, or ask for more: {MORE}"
+_QUOTA_HINT = (
+    f"%aml_compute quota shows what is left. Take fewer or smaller machines, or ask for more: {MORE_QUOTA_URL}"
+)
 
 
-def plain(texts: Iterable[str], who: str, *, size: str = "", region: str = "") -> AmlTrainError:
+def error_of(texts: Iterable[str], who: str, *, size: str = "", region: str = "") -> AmlTrainError:
     """Return one error for the service's reasons; the first text that matches a rule decides.
 
     Parameters
@@ -55,7 +57,7 @@ def plain(texts: Iterable[str], who: str, *, size: str = "", region: str = "") -
     return error.about(repr(who))
 
 
-def understood(text: str) -> bool:
+def is_known(text: str) -> bool:
     """Return whether a rule matches the text."""
     return any(rule(text, "", "") is not None for rule in _RULES)
 

@@ -89,11 +89,11 @@ def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) ->
         truth={str(k): str(v) for k, v in truth.items()} if isinstance(truth, dict) else {},
         cause={str(k): str(v) for k, v in cause.items()} if isinstance(cause, dict) else {},
         nodes=max(1, _int(row.get("count")) or 1),
-        doors=doors_of(row),
+        doors=links_of(row),
     )
 
 
-def doors_of(row: Mapping[str, Any]) -> tuple[RunLink, ...]:
+def links_of(row: Mapping[str, Any]) -> tuple[RunLink, ...]:
     """Return the links of a run, as far as they are known."""
     return tuple(msgspec.convert(door, RunLink) for door in row.get("doors") or ())
 

@@ -94,7 +94,7 @@ def rows_of(
     )
 
 
-def bills(target: ComputeTarget) -> bool:
+def may_be_billed(target: ComputeTarget) -> bool:
     """Return whether a target may be on, and billed, without running jobs."""
     return isinstance(target, InstanceTarget) or (isinstance(target, AmlComputeTarget) and target.min_nodes > 0)
 

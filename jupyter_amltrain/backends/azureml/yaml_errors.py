@@ -32,7 +32,7 @@ def is_validation(error: BaseException) -> bool:
     return "MlException" in names or any("Validation" in name for name in names)
 
 
-def of_exception(error: BaseException, text: str, name: str, folder: str) -> SpecError:
+def error_of_exception(error: BaseException, text: str, name: str, folder: str) -> SpecError:
     """Return one error for an exception of ``load_job``.
 
     Parameters
@@ -58,7 +58,7 @@ def of_exception(error: BaseException, text: str, name: str, folder: str) -> Spe
     return file.fault(_named(str(error), file), first_line(str(error)))
 
 
-def of_messages(messages: Mapping[str, Any], text: str, name: str, folder: str) -> SpecError:
+def error_of_messages(messages: Mapping[str, Any], text: str, name: str, folder: str) -> SpecError:
     """Return one error for the result of the SDK's own check of a loaded job: messages by dotted path."""
     file = az_yaml.parse(text, name, folder)
     for path, what in messages.items():

@@ -9,18 +9,18 @@ import pytest
 
 from jupyter_amltrain.backends.azureml.catalog import (
     GIB,
-    MORE,
+    MORE_QUOTA_URL,
     UNKNOWN,
     Quotas,
     Size,
-    choose,
     family_key,
     field,
     find,
     gpu_table,
     largest,
+    matching_sizes,
+    quota_error,
     quota_row,
-    refusal,
     size_row,
     sizes_of,
 )
@@ -82,7 +82,7 @@ def test_unknown_gpu_size_is_unknown_model() -> None:
     (size,) = sizes_of([{"name": "Standard_NC1x_Z9_v9", "gpus": 2, "cpus": 8}])
     assert size.gpu_name == UNKNOWN and size.gpu_memory is None
     assert gpu_text(size) == "GPU of unknown model"
-    assert choose([size], gpu=True) == [size] and choose([size], min_gpu_memory=1.0) == []
+    assert matching_sizes([size], gpu=True) == [size] and matching_sizes([size], min_gpu_memory=1.0) == []
 
 
 def test_size_price_is_linux_price(sizes: tuple[Size, ...]) -> None:
@@ -117,15 +117,15 @@ def test_family_key_ignores_spelling() -> None:
 
 
 def test_choose_filters_sizes(sizes: tuple[Size, ...]) -> None:
-    assert {size.series for size in choose(sizes, gpu=True)} == {"NC", "ND", "NV"}
-    names = [size.name for size in choose(sizes, family="nv")]
+    assert {size.series for size in matching_sizes(sizes, gpu=True)} == {"NC", "ND", "NV"}
+    names = [size.name for size in matching_sizes(sizes, family="nv")]
     assert names == ["Standard_NV12s_v3", "Standard_NV24s_v3", "Standard_NV48s_v3"]  # A10 is for MIR only
-    big = choose(sizes, min_gpu_memory=80 * GIB)
+    big = matching_sizes(sizes, min_gpu_memory=80 * GIB)
     assert big and all((size.gpu_memory or 0) >= 80 * GIB for size in big)
     assert [size.gpus for size in big] == sorted(size.gpus or 0 for size in big)
-    assert choose(sizes, family="standardNCSv3Family") == choose(sizes, family="Standard NCSv3 Family")
+    assert matching_sizes(sizes, family="standardNCSv3Family") == matching_sizes(sizes, family="Standard NCSv3 Family")
     with pytest.raises(CommandError, match="No size of family 'XX'.*NC, ND, NV"):
-        choose(sizes, family="XX")
+        matching_sizes(sizes, family="XX")
     assert gpu_memory("24GB") == gpu_memory("24 GiB") == gpu_memory("24") == 24 * GIB and gpu_memory("") == 0
     with pytest.raises(CommandError, match="24GB"):
         gpu_memory("much")
@@ -177,23 +177,23 @@ def test_quota_error_names_free_cores_and_fitting_size(sizes: tuple[Size, ...]) 
         [{"family": "", "used": 0, "limit": 200}, {"family": "standardNCSv3Family", "used": 12, "limit": 24}]
     )
     big = get(sizes, "Standard_NC24s_v3")
-    error = refusal(big, 1, found, sizes, who="gpu")
+    error = quota_error(big, 1, found, sizes, who="gpu")
     assert error is not None
     assert str(error) == (
         "'gpu': 1 machine of Standard_NC24s_v3 has 24 cores, 12 of 24 are free (standardNCSv3Family)."
-        f" The largest that fits is Standard_NC12s_v3 (2 x NVIDIA V100). More quota: {MORE}"
+        f" The largest that fits is Standard_NC12s_v3 (2 x NVIDIA V100). More quota: {MORE_QUOTA_URL}"
     )
-    assert refusal(big, 1, found, sizes, now=False) is None  # it could be, when the others let go
-    some = refusal(get(sizes, "Standard_NC6s_v3"), 3, found, sizes)
+    assert quota_error(big, 1, found, sizes, now=False) is None  # it could be, when the others let go
+    some = quota_error(get(sizes, "Standard_NC6s_v3"), 3, found, sizes)
     assert some is not None and "2 machines of this size would fit." in str(some) and "largest" not in str(some)
-    ever = refusal(get(sizes, "Standard_NC6s_v3"), 5, found, sizes, now=False)
+    ever = quota_error(get(sizes, "Standard_NC6s_v3"), 5, found, sizes, now=False)
     assert ever is not None and "the quota is 24 (12 free)" in str(ever)
     assert "4 machines" in str(ever) and "2 of them now" in str(ever)
     other = Quotas([{"family": "", "used": 12, "limit": 100}])
-    full = refusal(get(sizes, "Standard_ND96asr_v4"), 9, other, sizes, now=False)
+    full = quota_error(get(sizes, "Standard_ND96asr_v4"), 9, other, sizes, now=False)
     assert full is not None and "would fit" not in str(full) and "none of them now" in str(full)
     low = Quotas([{"family": "", "used": 0, "limit": 4, "low_priority": True}])
-    cheap = refusal(get(sizes, "Standard_NC6s_v3"), 1, low, sizes, low_priority=True)
+    cheap = quota_error(get(sizes, "Standard_NC6s_v3"), 1, low, sizes, low_priority=True)
     assert cheap is not None and "low-priority cores" in str(cheap) and "all low-priority machines" in str(cheap)
 
 
@@ -210,15 +210,15 @@ def test_quota_error_suggests_largest_size_of_same_gpu(sizes: tuple[Size, ...]) 
 
 
 def test_sizes_and_quota_tables_show_columns(sizes: tuple[Size, ...]) -> None:
-    text = sizes_text(choose(sizes, family="NC"), Quotas([{"family": "", "used": 0, "limit": 24}]))
+    text = sizes_text(matching_sizes(sizes, family="NC"), Quotas([{"family": "", "used": 0, "limit": 24}]))
     lines = text.splitlines()
     assert "USD/h" in lines[0] and "4 x NVIDIA A100 80GB PCIe" in text and "2026" in lines[-1]
     assert any("Standard_NC64as_T4_v3" in line and "none" in line for line in lines)
-    assert " ? " in sizes_text(choose(sizes, family="DS"), Quotas())
+    assert " ? " in sizes_text(matching_sizes(sizes, family="DS"), Quotas())
     assert "No size" in sizes_text([], Quotas())
     shown = quota_text(quotas())
     assert "standardDSv2Family" in shown and "standardNCSv3Family" not in shown and "Computes: 3 of 200." in shown
-    assert "standardNCSv3Family" in quota_text(quotas(), everything=True) and MORE in shown
+    assert "standardNCSv3Family" in quota_text(quotas(), everything=True) and MORE_QUOTA_URL in shown
     assert "amlcompute" in support()[0] and max(map(len, support()[0].splitlines())) < 120
 
 

@@ -15,7 +15,7 @@ from jupyter_amltrain.backends.azureml import mirror_store
 from jupyter_amltrain.backends.azureml.service import children
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import CommandError, TargetUnreachable
-from jupyter_amltrain.schema.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_telling
+from jupyter_amltrain.schema.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_relevant
 from tests.azure.conftest import ROOT
 
 RECORDED = ROOT / "azureml_emulator" / "data" / "recordings" / "02_pipeline_two_steps_failed_children.json"
@@ -166,7 +166,7 @@ def test_children_selection_keeps_order_best_and_live(states: list[tuple[bool, b
         ChildRun(id=str(i), name=str(i), best=best, ended=1.0 if ended else None)
         for i, (best, ended) in enumerate(states)
     )
-    kept = most_telling(runs, limit)
+    kept = most_relevant(runs, limit)
     assert len(kept) == min(limit, len(runs)) and [int(run.id) for run in kept] == sorted(int(r.id) for r in kept)
     gone = [run for run in runs if run not in kept]
     assert not any(run.best for run in gone) or all(run.best for run in kept)

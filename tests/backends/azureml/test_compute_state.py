@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_amltrain.backends.azureml import compute_state, provisioning_errors
 from jupyter_amltrain.backends.azureml.catalog import Quotas, find, size_row, sizes_of
-from jupyter_amltrain.backends.azureml.cost_prompts import asks, state_of
+from jupyter_amltrain.backends.azureml.cost_prompts import confirmation, state_of
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CapacityError, QuotaExceeded, TargetError
 from jupyter_amltrain.schema.azure_target import (
     AmlComputeTarget,
@@ -155,20 +155,18 @@ PASTED = json.loads((Path(__file__).parent / "refusals.json").read_text())
 @pytest.mark.parametrize("at", range(len(PASTED)))
 def test_provisioning_error_is_mapped_to_class(at: int) -> None:
     text, kind, words = (PASTED[at][key] for key in ("text", "error", "words"))
-    error = provisioning_errors.plain(["something else", text], "gpu", size="Standard_NC6", region="eastus")
+    error = provisioning_errors.error_of(["something else", text], "gpu", size="Standard_NC6", region="eastus")
     assert type(error).__name__ == kind and words in str(error), str(error)
     assert str(error).startswith("'gpu': ") and "\n" not in str(error) and error.hint
-    assert provisioning_errors.understood(text)
+    assert provisioning_errors.is_known(text)
 
 
 def test_provisioning_error_unknown_is_passed_on() -> None:
-    error = provisioning_errors.plain(["Novel: the moon is full"], "gpu")
+    error = provisioning_errors.error_of(["Novel: the moon is full"], "gpu")
     assert (
-        type(error) is TargetError
-        and "the moon is full" in str(error)
-        and not provisioning_errors.understood("the moon")
+        type(error) is TargetError and "the moon is full" in str(error) and not provisioning_errors.is_known("the moon")
     )
-    assert "no reason" in str(provisioning_errors.plain([], "gpu"))
+    assert "no reason" in str(provisioning_errors.error_of([], "gpu"))
     assert issubclass(QuotaExceeded, AmlTrainError) and issubclass(AuthenticationError, TargetError)
     assert issubclass(CapacityError, TargetError)
 
@@ -178,7 +176,9 @@ QUOTAS = Quotas([{"family": "", "used": 0, "limit": 100}, {"family": "standardNC
 
 def say(target: Any, verb: str, running: int = 0, queued: int = 0, **values: Any) -> str:
     size = find(SIZES, getattr(target, "size", ""))
-    return asks(target, verb, values, running=running, queued=queued, size=size, quotas=QUOTAS, kind="AmlCompute")
+    return confirmation(
+        target, verb, values, running=running, queued=queued, size=size, quotas=QUOTAS, kind="AmlCompute"
+    )
 
 
 def test_cluster_create_prompt_names_cost() -> None:

@@ -71,21 +71,21 @@ def test_no_credential_error_names_connect(metadata, monkeypatch):
     monkeypatch.setenv("AMLTRAIN_AZURE_IMDS", "0.3")
     metadata(None)
     with pytest.raises(AuthenticationError, match=r"^Not signed in .*--sign-in device$"):
-        next(auth.candidates())
+        next(auth.available_accounts())
 
 
 @pytest.mark.parametrize("name", ["SSH_CONNECTION", "JUPYTERHUB_USER", "KUBERNETES_SERVICE_HOST"])
 def test_browser_on_remote_session_is_unavailable(monkeypatch, name):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv(name, "x")
-    assert auth.browser_here() is False
+    assert auth.has_local_browser() is False
 
 
 def test_browser_without_display_is_unavailable(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    assert auth.browser_here() is False
+    assert auth.has_local_browser() is False
 
 
 def test_sdk_field_reads_both_spellings():
@@ -107,7 +107,7 @@ def test_az_cli_token_is_cached(tmp_path):
         """echo '{"accessToken": "secret", "expiresOn": "2099-01-01 00:00:00.000000", "expires_on": 4070908800}'\n"""
     )
     program.chmod(0o755)
-    account = next(auth.candidates())
+    account = next(auth.available_accounts())
     assert account.how == "az login"
     for _ in range(5):
         assert account.get_token(ARM_SCOPE).token == "secret"

@@ -29,7 +29,7 @@ def job(text: str, **more: Any) -> JobSpec:
 
 
 def said(spec: JobSpec, conda: str = "") -> tuple[str, ...]:
-    return environments.notes(environments.wanted_of(spec), spec.environment, environment_body(spec, 0), conda)
+    return environments.notes(environments.imports_of(spec), spec.environment, environment_body(spec, 0), conda)
 
 
 # ---- what is there
@@ -48,22 +48,22 @@ def said(spec: JobSpec, conda: str = "") -> tuple[str, ...]:
     ],
 )
 def test_curated_environment_spelling_is_recognized(reference: str, known: str | None) -> None:
-    assert environments.find(reference) == (environments.KNOWN[known] if known else None)
+    assert environments.find_curated(reference) == (environments.CURATED[known] if known else None)
 
 
-@pytest.mark.parametrize("name", environments.KNOWN)
+@pytest.mark.parametrize("name", environments.CURATED)
 def test_curated_environment_as_conda_file_has_same_packages(name: str) -> None:
-    known = environments.KNOWN[name]
+    known = environments.CURATED[name]
     pins = mlflow_pins.pip_pins(environments.conda_of(known))
     assert pins[0].startswith("python==3.") and set(environments.curated_pins_of(known)) <= {*pins}
-    assert mlflow_pins.judged(pins, name).logs is True
+    assert mlflow_pins.check_pins(pins, name).logs is True
 
 
 def test_curated_environments_lack_torch_or_sklearn() -> None:
     """If this fails, the default with GPUs has become simpler."""
     assert all(
         environments.lacking(["torch", "sklearn"], environments.curated_pins_of(known))
-        for known in environments.KNOWN.values()
+        for known in environments.CURATED.values()
     )
 
 
@@ -115,24 +115,24 @@ def test_missing_packages_are_listed(modules: list[str], pins: list[str], lackin
     ],
 )
 def test_default_environment_has_imported_packages(text: str, gpus: bool, name: str) -> None:
-    spec = environments.completed(job(text), "", gpus)
+    spec = environments.with_environment(job(text), "", gpus)
     assert spec.environment == Environment(name=name) and said(spec) == ()
 
 
 @pytest.mark.parametrize("gpus", [False, True])
 def test_digits_cell_environment_has_its_packages(gpus: bool) -> None:
     """MLflow of the newest images saves models by skops, which none of the images has."""
-    spec = environments.completed(job(digits()), "", gpus)
+    spec = environments.with_environment(job(digits()), "", gpus)
     check_environment(spec.environment)
-    names = {environments.name(pin) for pin in spec.environment.packages}
+    names = {environments.package_name(pin) for pin in spec.environment.packages}
     assert spec.environment.kernel and {"mlflow", "scikit-learn", "numpy", "matplotlib"} <= names
     (note,) = said(spec)
     assert "lacks skops" in note and "a few minutes" in note
-    assert environments.completed(spec, "", gpus) == spec  # sent again
+    assert environments.with_environment(spec, "", gpus) == spec  # sent again
 
 
 def test_unknown_import_uses_best_environment_with_note() -> None:
-    spec = environments.completed(job("import torch, nobody_has_this\n"), "", True)
+    spec = environments.with_environment(job("import torch, nobody_has_this\n"), "", True)
     assert spec.environment == Environment(name="AzureML-acpt-pytorch-2.8-cuda12.6@latest")
     (note,) = said(spec)
     assert note.startswith(
@@ -142,12 +142,14 @@ def test_unknown_import_uses_best_environment_with_note() -> None:
 
 def test_environment_precedence_is_line_target_choice(tmp_path: Path) -> None:
     asked = job("import torch", environment=Environment(name="mine:3"))
-    assert environments.completed(asked, "other:2", True) == asked
-    assert environments.completed(job("import torch"), "other:2", True).environment == Environment(name="other:2")
+    assert environments.with_environment(asked, "other:2", True) == asked
+    assert environments.with_environment(job("import torch"), "other:2", True).environment == Environment(
+        name="other:2"
+    )
     configured = job("import torch", environment=Environment(name="all:1", chosen="%config"))
-    assert environments.completed(configured, "", True) == configured
-    assert environments.completed(configured, "other:2", True).environment == Environment(name="other:2")
-    taken = environments.completed(job("import numpy"), "kernel", False).environment
+    assert environments.with_environment(configured, "", True) == configured
+    assert environments.with_environment(configured, "other:2", True).environment == Environment(name="other:2")
+    taken = environments.with_environment(job("import numpy"), "kernel", False).environment
     assert taken.kernel and not taken.chosen and taken.packages[0].startswith("numpy==")
 
 
@@ -171,7 +173,7 @@ def test_conda_file_lacking_package_has_note(tmp_path: Path) -> None:
 
 def test_workspace_environment_is_judged_by_its_conda_file() -> None:
     spec = job("import mlflow", environment=Environment(name="mine:3"))
-    assert environments.unjudged(environment_body(spec, 0)) and said(spec) == ()
+    assert environments.is_unknown(environment_body(spec, 0)) and said(spec) == ()
     (line,) = said(spec, json.dumps({"dependencies": ["python=3.8", {"pip": ["mlflow==1.30.1"]}]}))
     assert line.startswith("Environment mine has mlflow==1.30.1: MLflow before 2.0.0 cannot log here.")
 
@@ -189,8 +191,8 @@ def test_local_modules_are_not_required(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("x = 1")
     (tmp_path / "train.py").write_text("import mine, numpy\n")
     spec = JobSpec(name="n", script_name="train.py", notebook_dir=str(tmp_path))
-    assert environments.wanted_of(spec) == (("numpy",), "train.py")
-    assert environments.wanted_of(JobSpec(name="n", script_name="gone.py", notebook_dir=str(tmp_path))).modules == ()
+    assert environments.imports_of(spec) == (("numpy",), "train.py")
+    assert environments.imports_of(JobSpec(name="n", script_name="gone.py", notebook_dir=str(tmp_path))).modules == ()
 
 
 def test_script_folder_modules_are_not_required(tmp_path: Path) -> None:
@@ -199,14 +201,14 @@ def test_script_folder_modules_are_not_required(tmp_path: Path) -> None:
     (tmp_path / "src" / "helper.py").write_text("import sklearn\n")
     (tmp_path / "common.py").write_text("import numpy\n")
     spec = JobSpec(name="n", script_name="src/train.py", source=str(tmp_path), notebook_dir=str(tmp_path))
-    wanted = environments.wanted_of(spec)
+    wanted = environments.imports_of(spec)
     assert sorted(wanted.modules) == ["numpy", "sklearn"] and wanted.what == "src/train.py with its modules"
     files: dict[str, str | bytes] = {
         path.relative_to(tmp_path).as_posix(): str(path) for path in tmp_path.rglob("*.py")
     }
-    assert environments.wanted_of(spec, Snapshot(files=files, digest="", bytes=0)) == wanted
+    assert environments.imports_of(spec, Snapshot(files=files, digest="", bytes=0)) == wanted
     kernel = msgspec.structs.replace(spec, environment=Environment(kernel=True))
-    pins = environments.completed(kernel, "", False).environment.packages
+    pins = environments.with_environment(kernel, "", False).environment.packages
     assert [pin.partition("==")[0] for pin in pins] == ["numpy", "scikit-learn"]
 
 
@@ -217,9 +219,9 @@ def test_imports_of_local_modules_are_required(tmp_path: Path) -> None:
     (tmp_path / "net" / "unused.py").write_text("import tensorflow\n")
     (tmp_path / "shown.py").write_text("import net\ndef show():\n    import plotly\n")
     spec = job("import pandas\nfrom shown import show\n", notebook_dir=str(tmp_path))
-    assert environments.wanted_of(spec) == (("pandas", "torch"), "The cell with its modules")
+    assert environments.imports_of(spec) == (("pandas", "torch"), "The cell with its modules")
     taken = job("from shown import show\n", notebook_dir=str(tmp_path))
-    assert environments.completed(taken, "", False).environment.name.startswith("AzureML-acpt-pytorch")
+    assert environments.with_environment(taken, "", False).environment.name.startswith("AzureML-acpt-pytorch")
     (line,) = said(
         job("import net", notebook_dir=str(tmp_path), environment=Environment(name="AzureML-sklearn-1.5@latest"))
     )
@@ -248,4 +250,4 @@ def test_configured_environment_yields_to_flag(tmp_path: Path) -> None:
     ],
 )
 def test_environment_label_is_readable(name: str, shown: str) -> None:
-    assert environments.shown({"name": name}) == shown
+    assert environments.name_of({"name": name}) == shown

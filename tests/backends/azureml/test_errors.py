@@ -162,7 +162,7 @@ def test_error_text_redacts_secrets():
 
 
 def test_unexpected_exception_is_not_mapped():
-    assert azure_errors.of_exception(KeyError("x")) is None
+    assert azure_errors.error_of_exception(KeyError("x")) is None
     assert azure_errors.details_of(KeyError("x")).status == 0
-    missing = azure_errors.of_exception(ModuleNotFoundError("no", name="azure.ai"))
+    missing = azure_errors.error_of_exception(ModuleNotFoundError("no", name="azure.ai"))
     assert isinstance(missing, errors.MissingDependency) and "pip install" in missing.hint

@@ -273,7 +273,7 @@ def test_retry_policy_of_rest_sdk_and_sign_in_is_one(monkeypatch):
     assert wanted.items() <= sdk._retries().items()
     seen = {}
     monkeypatch.setattr("azure.identity.DeviceCodeCredential", lambda **keywords: seen.update(keywords))
-    auth.credential_of("device", "", None)
+    auth.interactive_credential("device", "", None)
     assert wanted.items() <= seen.items()
     policies = http.pipeline("https://x", None, "")._pipeline._impl_policies
     (ours,) = [policy for policy in policies if isinstance(policy, http._CoreRetryPolicy)]

@@ -17,14 +17,14 @@ from jupyter_amltrain.backends.azureml import environments, job_body
 from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.service import history
 from jupyter_amltrain.errors import CommandError, SpecError
-from jupyter_amltrain.jobs.snapshot import Snapshot, take
+from jupyter_amltrain.jobs.snapshot import Snapshot, take_snapshot
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput
 from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources
 from jupyter_amltrain.schema.run import RunState
 
 WS = "/subscriptions/S/resourceGroups/R/providers/Microsoft.MachineLearningServices/workspaces/W"
-PLACE = job_body.Place(arm_id=WS, compute="gpu", gpus=4)
+PLACE = job_body.JobLocation(arm_id=WS, compute="gpu", gpus=4)
 RECORDINGS = Path(__file__).resolve().parents[3] / "azureml_emulator" / "data" / "recordings"
 
 
@@ -33,7 +33,7 @@ def recorded(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def body(place: job_body.Place = PLACE, **fields: Any) -> dict[str, Any]:
+def body(place: job_body.JobLocation = PLACE, **fields: Any) -> dict[str, Any]:
     return job_body.body_of(JobSpec(name="n", script="print(1)", **fields), place, "CODE")
 
 
@@ -106,7 +106,7 @@ def test_job_body_has_distribution() -> None:
         "distributionType": "PyTorch",
         "processCountPerInstance": 4,
     }
-    one = job_body.Place(arm_id=WS, compute="cpu")
+    one = job_body.JobLocation(arm_id=WS, compute="cpu")
     assert body(one, distribution=Distribution(kind="mpi"))["distribution"]["processCountPerInstance"] == 1
     tensorflow = Distribution(kind="tensorflow", parameter_servers=1)
     assert body(resources=Resources(nodes=3), distribution=tensorflow)["distribution"] == {
@@ -117,13 +117,13 @@ def test_job_body_has_distribution() -> None:
 
 
 def test_serverless_job_body_has_instance_type() -> None:
-    place = job_body.Place(arm_id=WS, size="Standard_NC6s_v3", tier="spot")
+    place = job_body.JobLocation(arm_id=WS, size="Standard_NC6s_v3", tier="spot")
     found = body(place)
     assert "computeId" not in found and found["resources"]["instanceType"] == "Standard_NC6s_v3"
     assert found["queueSettings"] == {"jobTier": "Spot"}
     assert body(place, resources=Resources(instance_type="X"), tier="standard")["resources"]["instanceType"] == "X"
     with pytest.raises(SpecError) as caught:
-        job_body.check(JobSpec(name="n"), job_body.Place(arm_id=WS))
+        job_body.check(JobSpec(name="n"), job_body.JobLocation(arm_id=WS))
     assert caught.value.field == "resources.instance_type"
 
 
@@ -135,17 +135,17 @@ def test_duration_is_iso_8601(seconds: float, text: str) -> None:
 
 
 def test_job_body_has_environment() -> None:
-    def of(place: job_body.Place = PLACE, **fields: Any) -> dict[str, str]:
+    def of(place: job_body.JobLocation = PLACE, **fields: Any) -> dict[str, str]:
         return environments.environment_body(JobSpec(name="n", environment=Environment(**fields)), place.gpus)
 
     assert of() == {"name": environments.DEFAULT_GPU_ENVIRONMENT}
-    assert of(job_body.Place(arm_id=WS, compute="cpu")) == {"name": environments.DEFAULT_ENVIRONMENT}
+    assert of(job_body.JobLocation(arm_id=WS, compute="cpu")) == {"name": environments.DEFAULT_ENVIRONMENT}
     assert of(name="azureml:mine:3") == {"name": "mine:3"}
     assert of(name="mine:3", derive=True) == {"name": "mine:3", "derive": "yes"}
     assert of(conda="/x/conda.yml") == {"conda": "/x/conda.yml", "image": environments.BASE_GPU_IMAGE}
     assert of(image="python:3.11") == {"image": "python:3.11"}
     assert environments.environment_shown({"name": "mine:3"}) == "azureml:mine:3"
-    cpu = job_body.Place(arm_id=WS, compute="cpu")
+    cpu = job_body.JobLocation(arm_id=WS, compute="cpu")
     as_here = of(cpu, kernel=True, python="3.11", packages=("numpy==2.4.6",))
     assert json.loads(as_here.pop("packages"))["dependencies"] == ["python=3.11", "pip", {"pip": ["numpy==2.4.6"]}]
     assert as_here == {"image": environments.BASE_IMAGE}
@@ -173,7 +173,7 @@ def test_setting_that_azure_does_not_have_is_refused_with_its_field(fields: dict
 
 def test_file_in_the_reserved_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("1")
-    snapshot = take("a.py", "", notebook_dir=tmp_path, source=tmp_path)
+    snapshot = take_snapshot("a.py", "", notebook_dir=tmp_path, source=tmp_path)
     job_body.check_files(snapshot)
     with pytest.raises(CommandError) as caught:
         job_body.check_files(Snapshot(files={".amltrain/agent.pyz": b""}, digest="", bytes=0))
@@ -182,7 +182,7 @@ def test_file_in_the_reserved_folder_is_refused(tmp_path: Path) -> None:
 
 def test_dry_run_request_is_json_without_secret(tmp_path: Path) -> None:
     spec = JobSpec(name="n", script="print(1)")
-    snapshot = take("script.py", "print(1)", notebook_dir=tmp_path)
+    snapshot = take_snapshot("script.py", "print(1)", notebook_dir=tmp_path)
     found = job_body.request_of(spec, snapshot, PLACE, "n-22222", {"a": "b"})
     assert found["request"] == f"PUT {WS}/jobs/n-22222" and found["code"]["digest"] == snapshot.digest
     assert found["properties"]["tags"] == {"a": "b"} and json.dumps(found)
@@ -237,7 +237,7 @@ def test_job_command_without_python_unpacks_code(tmp_path: Path, bin_folder: Pat
     from jupyter_amltrain.backends.azureml.service import code_upload
 
     (tmp_path / ".amltrain").mkdir()
-    pack = code_upload.packed({"deep/module.py": code_upload.of_bytes(b"1")})
+    pack = code_upload.tar_gz({"deep/module.py": code_upload.content_of_bytes(b"1")})
     (tmp_path / ".amltrain" / "base-0.tar.gz").write_bytes(pack)
     run_command(JobSpec(name="n", script="1"), tmp_path, str(bin_folder))
     assert (tmp_path / "deep" / "module.py").read_bytes() == b"1"
@@ -283,7 +283,7 @@ def test_job_spec_from_foreign_tags_is_none(found: dict[str, str]) -> None:
 
 def test_foreign_job_is_read() -> None:
     job = recorded("07a_job_completed_list_and_get.json")[1]["response"]
-    spec = job_body.foreign(job["name"], job["properties"])
+    spec = job_body.spec_of_foreign_job(job["name"], job["properties"])
     assert (spec.name, spec.experiment, spec.script) == ("commandJob01", "jobexperiment", 'echo "hello powershell 01"')
     row = history.row_of_job(job)
     assert (row["compute"], row["status"]) == ("commandjobcompute", "Completed")
@@ -382,9 +382,9 @@ def test_job_canceled_by_limit_is_failed() -> None:
 def test_tier_and_instance_type_on_cluster_are_refused(more: dict[str, Any], flag: str) -> None:
     spec = JobSpec(name="a", script="print(1)\n", **more)
     with pytest.raises(SpecError, match=flag):
-        job_body.check(spec, job_body.Place(arm_id=WS, compute="cpu", own_machines=True))
-    job_body.check(spec, job_body.Place(arm_id=WS, size="Standard_DS2_v2"))
-    job_body.check(spec, job_body.Place(arm_id=WS, compute="k8s"))
+        job_body.check(spec, job_body.JobLocation(arm_id=WS, compute="cpu", own_machines=True))
+    job_body.check(spec, job_body.JobLocation(arm_id=WS, size="Standard_DS2_v2"))
+    job_body.check(spec, job_body.JobLocation(arm_id=WS, compute="k8s"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.azureml.service import logs, metrics
-from jupyter_amltrain.backends.azureml.service.logs import FileDelta, advance
+from jupyter_amltrain.backends.azureml.service.logs import FileDelta, advance_position
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
@@ -108,9 +108,9 @@ def test_unsaved_log_append_is_repeated(tmp_path: Path) -> None:
 
 def test_read_offset_and_tail_advance() -> None:
     known: dict[str, Any] = {"offset": 0, "tail": ""}
-    advance(known, b"x" * 40, False)
+    advance_position(known, b"x" * 40, False)
     assert known["offset"] == 40 and len(bytes.fromhex(known["tail"])) == 32
-    advance(known, b"yz", True)
+    advance_position(known, b"yz", True)
     assert known["offset"] == 2 and bytes.fromhex(known["tail"]) == b"yz"
 
 
@@ -203,7 +203,7 @@ def test_late_mlflow_answer_adds_no_point(tmp_path: Path, monkeypatch: pytest.Mo
     mirror = MirrorFiles(tmp_path)
     came = lines(record(1, "loss", 0), record(2, "loss", 1))
     metrics.take_journal(mirror, came, False)
-    advance(mirror.of(metrics.AGENT + metrics.JOURNAL), came, False)
+    advance_position(mirror.of(metrics.AGENT + metrics.JOURNAL), came, False)
     nobody: Any = None
     metrics.FallbackMetrics(nobody, nobody, "job", mirror, "Preparing", False).figures(True)
     assert [r["b"]["step"] for r in journal(tmp_path)] == [0, 1]

@@ -17,7 +17,7 @@ from jupyter_amltrain.backends.azureml.catalog import (
     retirement_warning,
     sizes_of,
 )
-from jupyter_amltrain.backends.azureml.cost_prompts import asks
+from jupyter_amltrain.backends.azureml.cost_prompts import confirmation
 from jupyter_amltrain.commands.azure import sizes_text
 from jupyter_amltrain.schema.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
 
@@ -73,7 +73,7 @@ def test_create_of_retired_size_warns(kind: type[AzureTarget]) -> None:
     def said(size: str) -> str:
         target = kind(name="gpu", size=size)  # type: ignore[call-arg]
         found = find(SIZES, size)
-        return asks(target, "create", {}, running=0, size=found, quotas=Quotas(), kind="AmlCompute")
+        return confirmation(target, "create", {}, running=0, size=found, quotas=Quotas(), kind="AmlCompute")
 
     assert "Warning" in said("Standard_NC6s_v3") and "2025-09-30" in said("Standard_NC6s_v3")
     assert "Warning" not in said("Standard_NC4as_T4_v3")

@@ -37,7 +37,7 @@ class ValidationError(Exception):
 
 
 def told(error: Exception, text: str) -> str:
-    return str(yaml_errors.of_exception(error, text, "job.yml", "/home"))
+    return str(yaml_errors.error_of_exception(error, text, "job.yml", "/home"))
 
 
 def test_yaml_schema_error_is_extracted_from_advice() -> None:

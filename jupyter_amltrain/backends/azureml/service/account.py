@@ -99,6 +99,6 @@ def identity(token: str) -> dict[str, str]:
     return {"user": user or str(claims.get("name") or claims.get("oid") or ""), "tenant": str(claims.get("tid") or "")}
 
 
-def setting(name: str, default: float) -> float:
+def env_seconds(name: str, default: float) -> float:
     """Return a time constant, seconds: environment ``AMLTRAIN_AZURE_<NAME>``."""
     return float(os.environ.get(f"AMLTRAIN_AZURE_{name}") or default)

@@ -17,13 +17,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from jupyter_amltrain.backends.azureml import errors
-from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, Account, setting
+from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, Account, env_seconds
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError
 
 log = logging.getLogger("amltrain.azure")
 
 
-def browser_here() -> bool:
+def has_local_browser() -> bool:
     """Return whether a browser opened by this process appears on the user's screen."""
     remote = ("SSH_CONNECTION", "SSH_TTY", "JUPYTERHUB_USER", "KUBERNETES_SERVICE_HOST", "CODESPACES", "COLAB_GPU")
     if any(os.environ.get(name) for name in remote):
@@ -42,7 +42,7 @@ def browser_here() -> bool:
     return type(browser) is not webbrowser.GenericBrowser
 
 
-def interactive(method: str, tenant: str, event: Callable[..., None]) -> Account:
+def sign_in(method: str, tenant: str, event: Callable[..., None]) -> Account:
     """Let the user sign in.
 
     Parameters
@@ -58,8 +58,8 @@ def interactive(method: str, tenant: str, event: Callable[..., None]) -> Account
         Nobody signed in before the timeout, or Entra rejected the sign-in.
     """
     if method == "auto":
-        method = "browser" if browser_here() else "device"
-    credential = credential_of(method, tenant, event)
+        method = "browser" if has_local_browser() else "device"
+    credential = interactive_credential(method, tenant, event)
     account = Account(credential, method=method, how="a browser" if method == "browser" else "a device code")
     if method == "browser":
         event("sign-in", text="A browser window is open: sign in to Azure there.", url="", code="", expires=300)
@@ -69,8 +69,8 @@ def interactive(method: str, tenant: str, event: Callable[..., None]) -> Account
         event("sign-in", text="", url="", code="", expires=0)
         # the browser cannot be opened, for example on a machine with a display but without a desktop
         if method == "browser" and type(error).__name__ == "CredentialUnavailableError":
-            return interactive("device", tenant, event)
-        plain = errors.of_exception(error)
+            return sign_in("device", tenant, event)
+        plain = errors.error_of_exception(error)
         if plain is None:
             raise
         raise plain from error
@@ -78,7 +78,7 @@ def interactive(method: str, tenant: str, event: Callable[..., None]) -> Account
     return account
 
 
-def credential_of(method: str, tenant: str, event: Callable[..., None] | None, record: str = "") -> Any:
+def interactive_credential(method: str, tenant: str, event: Callable[..., None] | None, record: str = "") -> Any:
     """Return a credential for interactive sign-in; with the `record` of an earlier sign-in it does not prompt again."""
     from azure.identity import AuthenticationRecord, DeviceCodeCredential, InteractiveBrowserCredential
 
@@ -96,7 +96,7 @@ def credential_of(method: str, tenant: str, event: Callable[..., None] | None, r
     if (cache := _token_cache_options()) is not None:
         options["cache_persistence_options"] = cache
     if method == "browser":
-        return InteractiveBrowserCredential(timeout=int(setting("SIGN_IN", 300)), **options)
+        return InteractiveBrowserCredential(timeout=int(env_seconds("SIGN_IN", 300)), **options)
 
     def prompt(url: str, code: str, expires: Any) -> None:
         left = max(0, round(expires.timestamp() - time.time()))
@@ -142,7 +142,7 @@ _NAMES = {
 }
 
 
-def candidates(tenant: str = "", notify: Callable[[str], None] | None = None) -> Iterator[Account]:
+def available_accounts(tenant: str = "", notify: Callable[[str], None] | None = None) -> Iterator[Account]:
     """Yield the accounts that this machine can use without interaction, in azure-identity's order.
 
     Raises
@@ -166,14 +166,14 @@ def candidates(tenant: str = "", notify: Callable[[str], None] | None = None) ->
         except CredentialUnavailableError:
             continue
         except ClientAuthenticationError as error:
-            log.info("%s: %s", name, errors.redacted(str(error.message)))
+            log.info("%s: %s", name, errors.redact(str(error.message)))
             plain = errors.signin_failed(str(error.message), how=label)
             if name == "EnvironmentCredential":  # set explicitly, so do not fall back to another credential
                 raise plain from error
             refusals.append(plain.message)
             continue
         except Exception as error:
-            if (translated := errors.of_exception(error)) is not None:
+            if (translated := errors.error_of_exception(error)) is not None:
                 raise translated from error
             raise
         any_account = True
@@ -246,11 +246,11 @@ class Reopened(Account):
 
     def _open(self) -> None:
         if self.method == "auto":
-            self.credential = next(candidates(self.tenant)).credential
+            self.credential = next(available_accounts(self.tenant)).credential
             return
         from azure.identity import AuthenticationRequiredError
 
-        credential = credential_of(self.method, self.tenant, None, self.record)
+        credential = interactive_credential(self.method, self.tenant, None, self.record)
         try:
             credential.get_token(ARM_SCOPE)
         except AuthenticationRequiredError as error:

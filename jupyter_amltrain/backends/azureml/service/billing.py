@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.azureml import catalog, errors
 from jupyter_amltrain.backends.azureml.catalog import quota_row, size_row
 from jupyter_amltrain.backends.azureml.service import computes, http
-from jupyter_amltrain.backends.azureml.service.account import setting
+from jupyter_amltrain.backends.azureml.service.account import env_seconds
 from jupyter_amltrain.backends.azureml.service.computes import API
 from jupyter_amltrain.errors import CommandError, TargetError
 from jupyter_amltrain.state_dir import write_json
@@ -28,13 +28,13 @@ Row = dict[str, Any]
 def list_sizes(call: ServiceCall, *, workspace: str, location: str = "", fresh: bool = False) -> list[Row]:
     """List all VM sizes of a region, for any kind of compute; default the workspace's region."""
     # Recorded responses have a single page.
-    age = 0.0 if fresh else setting("SIZES_AGE", 86400)
+    age = 0.0 if fresh else env_seconds("SIZES_AGE", 86400)
     return _region_rows(call, workspace, location, "sizes", "vmSizes", size_row, age)
 
 
 def quota(call: ServiceCall, *, workspace: str, location: str = "", fresh: bool = False) -> list[Row]:
     """List the quotas of a region; default the workspace's region."""
-    age = 0.0 if fresh else setting("QUOTA_AGE", 60)
+    age = 0.0 if fresh else env_seconds("QUOTA_AGE", 60)
     return _region_rows(call, workspace, location, "quota", "usages", quota_row, age)
 
 

@@ -21,7 +21,7 @@ from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.service import history, http, jobs, links, logs
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import AmlTrainError
-from jupyter_amltrain.schema.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_telling
+from jupyter_amltrain.schema.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_relevant
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace
@@ -115,7 +115,7 @@ def _rows(
     metric, goal = ("", "") if kind == "step" else _objective(mirror, workspace, name)
     best = _best_of(parent) or (_best_at_arm(workspace, name) if ended and kind == "trial" else "")
     runs = tuple(_row(workspace, child, kind, best) for child in children)
-    _read_metrics(mirror, workspace, most_telling(runs, MAX_CHILDREN), metric, ended)
+    _read_metrics(mirror, workspace, most_relevant(runs, MAX_CHILDREN), metric, ended)
     values: dict[str, list[Any]] = mirror.facts.get("child_values") or {}
     runs = tuple(
         msgspec.structs.replace(run, metric=value[0], value=value[1]) if (value := values.get(run.id)) else run
@@ -124,7 +124,7 @@ def _rows(
     if not best and goal:
         best = _best_completed(runs, goal)
         runs = tuple(msgspec.structs.replace(run, best=run.id == best) for run in runs)
-    shown = most_telling(runs, MAX_CHILDREN)
+    shown = most_relevant(runs, MAX_CHILDREN)
     return ChildRuns(runs=shown, hidden=len(runs) - len(shown))
 
 
@@ -279,4 +279,4 @@ def _display_name(child: Mapping[str, Any]) -> str:
 
 
 def _sentence(text: Any) -> str:
-    return " ".join(errors.redacted(str(text or "")).split())[:_MAX_SENTENCE_CHARS]
+    return " ".join(errors.redact(str(text or "")).split())[:_MAX_SENTENCE_CHARS]

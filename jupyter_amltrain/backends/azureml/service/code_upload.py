@@ -119,7 +119,7 @@ class Content(NamedTuple):
 Tree = Mapping[str, Content]
 
 
-def tree_of(files: Mapping[str, str | bytes]) -> dict[str, Content]:
+def hash_files(files: Mapping[str, str | bytes]) -> dict[str, Content]:
     """Return the files with their digests.
 
     Raises
@@ -141,7 +141,7 @@ def _unreadable(path: str | bytes, error: OSError) -> SubmitError:
     return SubmitError(f"Cannot read {path!r}: {error.strerror or error}.", hint="Submit again.")
 
 
-def snapshot_of(tree: Tree) -> str:
+def snapshot_digest(tree: Tree) -> str:
     """Return the digest of a snapshot (:func:`jupyter_amltrain.jobs.snapshot.take`) of these files."""
     digest = hashlib.sha256()
     for name in sorted(tree):
@@ -150,17 +150,17 @@ def snapshot_of(tree: Tree) -> str:
     return digest.hexdigest()
 
 
-def of_bytes(data: bytes) -> Content:
+def content_of_bytes(data: bytes) -> Content:
     """Return content that is not a local file."""
     return Content(data, len(data), hashlib.sha256(data).hexdigest())
 
 
-def of_json(value: Any) -> Content:
+def content_of_json(value: Any) -> Content:
     """Return JSON content; equal values give equal bytes."""
-    return of_bytes(json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+    return content_of_bytes(json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n")
 
 
-def digest_of(snapshot: str, contents: Iterable[Content]) -> str:
+def code_asset_digest(snapshot: str, contents: Iterable[Content]) -> str:
     """Return the hash that identifies a code asset: of the user's files and amltrain's, independent of packs."""
     digest = hashlib.sha256(b"amltrain code 1\n" + snapshot.encode())
     for content in contents:
@@ -176,22 +176,22 @@ class Packed(NamedTuple):
     table: dict[str, str]  #: file in the base -> sha256, with a trailing ``+`` for executables
 
 
-def plain(tree: Tree) -> Packed:
+def pack_none(tree: Tree) -> Packed:
     """Return a tree without packs: each file is a blob."""
     return Packed(dict(tree), "", {})
 
 
-def based(tree: Tree, script: str) -> Packed:
+def pack_base(tree: Tree, script: str) -> Packed:
     """Return a tree with one pack of all files except the script."""
     rest = {name: content for name, content in tree.items() if name != script}
-    pack = of_bytes(packed(rest))
+    pack = content_of_bytes(tar_gz(rest))
     name = f"{OURS}/base-{pack.sha256[:16]}.tar.gz"
     manifest = _manifest([name], [])
     blobs = {script: tree[script], MANIFEST: manifest, name: pack}
-    return Packed(blobs, name, {file: marked(content) for file, content in rest.items()})
+    return Packed(blobs, name, {file: digest_and_mode(content) for file, content in rest.items()})
 
 
-def edited(tree: Tree, script: str, base: str, table: Mapping[str, str], pack: Content) -> Packed | None:
+def pack_edit(tree: Tree, script: str, base: str, table: Mapping[str, str], pack: Content) -> Packed | None:
     """Return the difference from a base that the service has, as a second pack; ``None`` if it is too large.
 
     Parameters
@@ -200,14 +200,14 @@ def edited(tree: Tree, script: str, base: str, table: Mapping[str, str], pack: C
         Name, files and content (whose bytes need not be local) of the base.
     """
     rest = {name: content for name, content in tree.items() if name != script}
-    new = {name: content for name, content in rest.items() if table.get(name) != marked(content)}
+    new = {name: content for name, content in rest.items() if table.get(name) != digest_and_mode(content)}
     size = sum(content.size for content in rest.values())
     if sum(content.size for content in new.values()) > _EDIT_SHARE * size + 4096:
         return None
     blobs = {script: tree[script], base: pack}
     packs = [base]
     if new:
-        edit = of_bytes(packed(new))
+        edit = content_of_bytes(tar_gz(new))
         packs.append(f"{OURS}/edit-{edit.sha256[:16]}.tar.gz")
         blobs[packs[-1]] = edit
     removed = sorted(table.keys() - rest.keys())
@@ -218,15 +218,15 @@ def edited(tree: Tree, script: str, base: str, table: Mapping[str, str], pack: C
 def _manifest(packs: list[str], removed: list[str]) -> Content:
     # The names of the packs contain their digests.
     digest = hashlib.sha256("\n".join([*packs, "", *removed]).encode()).hexdigest()[:16]
-    return of_json({"schema": 1, "digest": digest, "packs": packs, "removed": removed})
+    return content_of_json({"schema": 1, "digest": digest, "packs": packs, "removed": removed})
 
 
-def marked(content: Content) -> str:
+def digest_and_mode(content: Content) -> str:
     """Return digest and mode of a file."""
     return content.sha256 + ("+" if content.executable else "")
 
 
-def packed(tree: Tree) -> bytes:
+def tar_gz(tree: Tree) -> bytes:
     """Return a tar.gz; equal trees give equal bytes."""
     buffer = io.BytesIO()
     with (
@@ -244,7 +244,7 @@ def packed(tree: Tree) -> bytes:
 
 def _content(content: str | bytes) -> Content:
     if isinstance(content, bytes):
-        return of_bytes(content)
+        return content_of_bytes(content)
     digest, size = hashlib.sha256(), 0
     with open(content, "rb", buffering=0) as file:
         executable = bool(os.fstat(file.fileno()).st_mode & stat.S_IXUSR)
@@ -346,17 +346,17 @@ def send(
     """
     from jupyter_amltrain.backends.agent_zipapp import build
 
-    agent = of_bytes(build(call.root).read_bytes())
-    job = of_json(job_file)
-    whole = digest_of(digest, (agent, job))
+    agent = content_of_bytes(build(call.root).read_bytes())
+    job = content_of_json(job_file)
+    whole = code_asset_digest(digest, (agent, job))
     uploads = UploadHistory(call.root, workspace.name)
     if existing := _find_asset(workspace, whole):
         log.info("code %s exists already: %s", whole[:12], existing.rpartition("/codes/")[2])
         return existing
-    tree = tree_of(files)
-    if (current := snapshot_of(tree)) != digest:
+    tree = hash_files(files)
+    if (current := snapshot_digest(tree)) != digest:
         # A file was saved since the snapshot: under the snapshot's digest the asset would have the wrong content.
-        whole = digest_of(current, (agent, job))
+        whole = code_asset_digest(current, (agent, job))
         if existing := _find_asset(workspace, whole):
             return existing
     ours = {AGENT: agent, JOB: job}
@@ -367,7 +367,7 @@ def send(
             return upload.asset(_with(packed, ours), whole)
         except _NotCopied as error:
             log.info("%s", error)
-            packed = based(tree, script)
+            packed = pack_base(tree, script)
             return upload.asset(_with(packed, ours), whole)
     except (TargetUnreachable, SubmitError):  # the SDK would retry the same for minutes
         raise
@@ -375,7 +375,7 @@ def send(
         log.warning("using the SDK to upload the code, because: %s", error)
         call.progress("Uploading the code with the Azure SDK instead.")
         # With or without packs, the SDK sends every file again whenever one has changed.
-        repacked = based(tree, script) if packed.base else packed
+        repacked = pack_base(tree, script) if packed.base else packed
         return _stage({**repacked.blobs, **ours})
 
 
@@ -385,17 +385,17 @@ def _with(packed: Packed, ours: Mapping[str, Content]) -> Packed:
 
 def _packed(tree: Tree, script: str, uploads: UploadHistory) -> Packed:
     if len(tree) <= PLAIN_FILES:
-        return plain(tree)
+        return pack_none(tree)
     best: Packed | None = None
     for asset in uploads.assets:
         base = asset.get("base")
         if not base:
             continue
         size, sha256 = asset["blobs"][base]
-        candidate = edited(tree, script, base, uploads.table(base), Content(b"", size, sha256))
+        candidate = pack_edit(tree, script, base, uploads.table(base), Content(b"", size, sha256))
         if candidate is not None and (best is None or _bytes_to_send(candidate) < _bytes_to_send(best)):
             best = candidate
-    return best or based(tree, script)
+    return best or pack_base(tree, script)
 
 
 def _bytes_to_send(packed: Packed) -> int:

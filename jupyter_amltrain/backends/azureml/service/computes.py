@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import catalog, compute_state, errors, provisioning_errors
 from jupyter_amltrain.backends.azureml.compute_state import row
-from jupyter_amltrain.backends.azureml.cost_prompts import ASKING
+from jupyter_amltrain.backends.azureml.cost_prompts import WAITING_FOR_AZURE_TEXT
 from jupyter_amltrain.backends.azureml.service import sdk
-from jupyter_amltrain.backends.azureml.service.account import setting
+from jupyter_amltrain.backends.azureml.service.account import env_seconds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError, TargetUnreachable
 
 if TYPE_CHECKING:
@@ -47,16 +47,18 @@ def find(ws: Workspace, name: str) -> Row | None:
 
 def translate_error(error: BaseException, ws: Workspace, name: str, settings: Mapping[str, Any]) -> BaseException:
     """Translate an error of the service to a provisioning error; returns other errors unchanged."""
-    translated = error if isinstance(error, AmlTrainError) else errors.of_exception(error, ws.name, f"make {name}")
+    translated = (
+        error if isinstance(error, AmlTrainError) else errors.error_of_exception(error, ws.name, f"make {name}")
+    )
     if translated is None:
         return error
     details = errors.details_of(translated)
     texts = [f"{code}: {details.message}" for code in reversed(details.codes)] or [details.message]
     if details.status in (401, 403, 404, 408, 429, 500, 502, 503, 504) or not any(
-        map(provisioning_errors.understood, texts)
+        map(provisioning_errors.is_known, texts)
     ):
         return translated
-    return provisioning_errors.plain(texts, name, size=str(settings.get("size") or ""), region=region(ws, settings))
+    return provisioning_errors.error_of(texts, name, size=str(settings.get("size") or ""), region=region(ws, settings))
 
 
 def region(ws: Workspace, settings: Mapping[str, Any]) -> str:
@@ -87,15 +89,15 @@ def watch(
     TargetError
         The compute was deleted, or took more than an hour (``AMLTRAIN_AZURE_PROVISIONING``, seconds).
     """
-    started_at, period = time.monotonic(), setting("POLL", 2.0)
-    max_period, limit, last_answer = period * 5, setting("PROVISIONING", 3600.0), 0.0
+    started_at, period = time.monotonic(), env_seconds("POLL", 2.0)
+    max_period, limit, last_answer = period * 5, env_seconds("PROVISIONING", 3600.0), 0.0
     while True:
         catalog.drop_quotas(call.root, ws.subscription)
         elapsed = time.monotonic() - started_at
         try:
             compute, last_answer = find(ws, name), elapsed
         except TargetUnreachable as error:  # Azure continues the operation
-            if elapsed - last_answer > setting("UNREACHABLE", 900.0):
+            if elapsed - last_answer > env_seconds("UNREACHABLE", 900.0):
                 raise
             call.progress(f"{doing}: {elapsed:.0f} s, Azure does not answer: {error.message}"[:200])
             call.wait(period)
@@ -158,7 +160,7 @@ def update(call: ServiceCall, *, workspace: str, name: str, settings: Mapping[st
         return compute
     with contextlib.suppress(AmlTrainError):
         _rescale(ws, name, _scale(old))
-    raise provisioning_errors.plain(
+    raise provisioning_errors.error_of(
         compute["errors"] or [compute["detail"]], name, size=compute["size"], region=compute["location"]
     )
 
@@ -215,7 +217,7 @@ def _power(call: ServiceCall, workspace: str, name: str, verb: str, doing: str, 
         return current
     operation = current["operation"].get("status") if power_watch.failed(current) else ""
     texts = current["errors"] or [operation or current["detail"] or f"it is {current['state']} after the {verb}"]
-    raise provisioning_errors.plain(texts, name, size=current["size"], region=current["location"])
+    raise provisioning_errors.error_of(texts, name, size=current["size"], region=current["location"])
 
 
 class _PowerWatch:
@@ -253,7 +255,7 @@ class _PowerWatch:
         ):  # or back in the original state: the operation had no effect
             return True
         # A quick restart may finish before the first poll, and then leaves no trace.
-        observed = self._changed or time.monotonic() - self._started_at > 3 * setting("POLL", 2.0)
+        observed = self._changed or time.monotonic() - self._started_at > 3 * env_seconds("POLL", 2.0)
         return state in (self._target_state, "failed") and observed
 
 
@@ -279,7 +281,7 @@ def _remove(call: ServiceCall, workspace: str, name: str, action: str, doing: st
 
     compute = watch(call, ws, name, doing, settled)
     if compute is not None:
-        raise provisioning_errors.plain(compute["errors"] or ["it could not be deleted"], name, size=compute["size"])
+        raise provisioning_errors.error_of(compute["errors"] or ["it could not be deleted"], name, size=compute["size"])
 
 
 def request_removal(ws: Workspace, name: str, action: str) -> bool:
@@ -448,7 +450,7 @@ def request_create(
     call: ServiceCall, ws: Workspace, entity: Callable[[], Any], name: str, settings: Mapping[str, Any]
 ) -> None:
     """Send the create request through the SDK, without its poller."""
-    call.progress(ASKING)
+    call.progress(WAITING_FOR_AZURE_TEXT)
     try:
         client = sdk.client(call.cloud, ws)
         client.compute.begin_create_or_update(entity())
@@ -509,7 +511,7 @@ def wait_created(
         with contextlib.suppress(AmlTrainError):
             request_removal(ws, name, "Delete")
     texts = compute["errors"] or [compute["detail"]]
-    raise provisioning_errors.plain(texts, name, size=str(settings.get("size") or ""), region=region(ws, settings))
+    raise provisioning_errors.error_of(texts, name, size=str(settings.get("size") or ""), region=region(ws, settings))
 
 
 def _is_missing(ws: Workspace, name: str) -> bool:
@@ -553,7 +555,7 @@ def attach(
     if kind in ("vm", "kubernetes", "synapse-spark"):
         request_create(call, ws, lambda: attached_entity(kind, name, settings, credentials), name, settings)
     else:
-        call.progress(ASKING)
+        call.progress(WAITING_FOR_AZURE_TEXT)
         try:
             ws.arm.put(f"computes/{name}", api=API, json=body(kind, ws, settings, credentials), act=f"attach {name}")
         except AmlTrainError as error:

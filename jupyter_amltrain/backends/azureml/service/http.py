@@ -16,7 +16,7 @@ from azure.core.rest import HttpRequest
 
 from jupyter_amltrain._version import __version__
 from jupyter_amltrain.backends.azureml import errors
-from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, setting
+from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, env_seconds
 from jupyter_amltrain.rpc import server
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def retry_policy() -> RetryPolicy:
     """Return the retry policy; ``AMLTRAIN_AZURE_BACKOFF`` and ``AMLTRAIN_AZURE_PATIENCE`` change it (seconds)."""
-    return RetryPolicy(backoff_s=setting("BACKOFF", 0.8), max_wait_s=setting("PATIENCE", 60.0))
+    return RetryPolicy(backoff_s=env_seconds("BACKOFF", 0.8), max_wait_s=env_seconds("PATIENCE", 60.0))
 
 
 class _Transport(RequestsTransport):  # type: ignore[misc]
@@ -79,7 +79,7 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
             The wait is longer than the retry policy allows; the SDK's own policy has no such limit.
         """
         if duration > retry_policy().max_wait_s:
-            raise errors.too_long(duration)
+            raise errors.throttled_too_long(duration)
         call = server.current_call()
         if call is None:
             time.sleep(duration)
@@ -132,7 +132,9 @@ def _rejection_text(response: Any) -> str:
 
 def transport() -> RequestsTransport:
     """Return a transport that uses the proxies and certificates of the environment."""
-    return _Transport(connection_timeout=setting("CONNECT_TIMEOUT", 10), read_timeout=setting("READ_TIMEOUT", 60))
+    return _Transport(
+        connection_timeout=env_seconds("CONNECT_TIMEOUT", 10), read_timeout=env_seconds("READ_TIMEOUT", 60)
+    )
 
 
 def pipeline(base: str, credential: Account | None, scope: str) -> PipelineClient:  # type: ignore[type-arg]
@@ -282,7 +284,7 @@ class Rest:
             response = self._client.send_request(request)
             response.read()
         except AzureError as error:
-            plain = errors.of_exception(error, self._where)
+            plain = errors.error_of_exception(error, self._where)
             assert plain is not None
             raise plain from error
         response_headers = {key.lower(): value for key, value in response.headers.items()}

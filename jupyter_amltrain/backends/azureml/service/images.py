@@ -163,14 +163,14 @@ def _derive(workspace: Workspace, name: str) -> Any:
             f"--derive-env: {name} is built from a Dockerfile, so packages cannot be added.",
             hint="Use your own conda file: --env conda.yml",
         )
-    curated = environments.find(name)
+    curated = environments.find_curated(name)
     text = str(properties.get("condaFile") or "") or (environments.conda_of(curated) if curated else "")
     if not text:  # a new environment on the same image would not have the packages of the image's own environment
         raise EnvironmentFailed(
             f"--derive-env: {name} is an image, and its packages are unknown.",
             hint="Use --env kernel, or your own conda file: --env conda.yml",
         )
-    return Environment(image=properties["image"], conda_file=_conda(mlflow_pins.derived(text), name))
+    return Environment(image=properties["image"], conda_file=_conda(mlflow_pins.with_working_pins(text), name))
 
 
 def _conda(text: str, where: str) -> dict[str, Any]:

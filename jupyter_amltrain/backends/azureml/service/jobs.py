@@ -17,7 +17,7 @@ from urllib.parse import quote
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends.azureml import errors, job_body, yaml_errors
 from jupyter_amltrain.backends.azureml.service import code_upload, history, http, images, links, sdk
-from jupyter_amltrain.backends.azureml.service.account import setting
+from jupyter_amltrain.backends.azureml.service.account import env_seconds
 from jupyter_amltrain.errors import (
     AmlTrainError,
     AuthenticationError,
@@ -197,7 +197,7 @@ def archive(call: ServiceCall, *, workspace: str, name: str) -> None:
     try:
         sdk.client(call.cloud, ws).jobs.archive(name)
     except Exception as error:
-        plain = errors.of_exception(error, ws.name)
+        plain = errors.error_of_exception(error, ws.name)
         if plain is None:
             raise
         raise plain from error
@@ -294,7 +294,7 @@ def _create(
             created = sdk.client(call.cloud, ws).jobs.create_or_update(entity, skip_validation=True)
             break
         except Exception as error:
-            plain = errors.of_exception(error, ws.name, "take the job")
+            plain = errors.error_of_exception(error, ws.name, "take the job")
             if plain is None:
                 raise
             if (existing := accepted(call, ws, name, plain)) is not None:
@@ -323,7 +323,7 @@ def accepted(call: ServiceCall, ws: Workspace, name: str, error: AmlTrainError) 
     rejected = not errors.is_unconfirmed(error)
     if rejected and errors.details_of(error).status not in (400, 409):
         return None
-    until = time.monotonic() + setting("UNSURE", 30.0)
+    until = time.monotonic() + env_seconds("UNSURE", 30.0)
     while True:
         try:
             job = job_of(ws, name)
@@ -334,7 +334,7 @@ def accepted(call: ServiceCall, ws: Workspace, name: str, error: AmlTrainError) 
             if time.monotonic() > until:
                 raise unconfirmed_error(name, error.message) from poll_error
             call.progress(f"Checking whether the job was accepted: {poll_error.message}"[:200])
-            call.wait(setting("POLL", 2.0))
+            call.wait(env_seconds("POLL", 2.0))
     if job is None:
         return None
     log.info("%s was accepted despite an error: %s", name, error)
@@ -520,9 +520,9 @@ def _load(job: Mapping[str, Any]) -> Any:
         except AmlTrainError:
             raise
         except Exception as error:
-            raise yaml_errors.of_exception(error, job["said"], job["file"], job["folder"]) from None
+            raise yaml_errors.error_of_exception(error, job["said"], job["file"], job["folder"]) from None
         if validation is not None and not validation.passed:
-            raise yaml_errors.of_messages(validation.error_messages, job["said"], job["file"], job["folder"])
+            raise yaml_errors.error_of_messages(validation.error_messages, job["said"], job["file"], job["folder"])
     return entity
 
 
@@ -566,9 +566,9 @@ def _plain(error: Exception, job: Mapping[str, Any], where: str) -> Exception:
     """Translate an error of the service or the SDK to one line."""
     if isinstance(error, AmlTrainError):
         return error
-    plain = errors.of_exception(error, where)
+    plain = errors.error_of_exception(error, where)
     if plain is not None and not yaml_errors.is_validation(error):
         return plain
     if yaml_errors.is_validation(error):
-        return yaml_errors.of_exception(error, job["said"], job["file"], job["folder"])
+        return yaml_errors.error_of_exception(error, job["said"], job["file"], job["folder"])
     return SpecError(f"{job['file']}: {yaml_errors.first_line(str(error))}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from jupyter_amltrain.backends.azureml.service import http
-from jupyter_amltrain.backends.azureml.service.account import setting
+from jupyter_amltrain.backends.azureml.service.account import env_seconds
 from jupyter_amltrain.errors import AmlTrainError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _services(ws: Workspace, name: str) -> list[dict[str, str]]:
     if not requested:
         return []
     all_open = len(links) >= len(requested) and all(link.get("url") or link["kind"] == "ssh" for link in links)
-    if time.monotonic() - fetched_at < (_COMPLETE_INTERVAL_S if all_open else setting("DOORS", _INTERVAL_S)):
+    if time.monotonic() - fetched_at < (_COMPLETE_INTERVAL_S if all_open else env_seconds("DOORS", _INTERVAL_S)):
         return links
     answer = ws.data.get(
         f"{ws.history}/runs/{quote(name, safe='')}/serviceinstances/0",

@@ -125,7 +125,7 @@ class Reader:
         return None
 
 
-def advance(known: dict[str, Any], data: bytes, restarted: bool, made: str = "") -> None:
+def advance_position(known: dict[str, Any], data: bytes, restarted: bool, made: str = "") -> None:
     """Advance the read position in `known` past `data`."""
     if made and not restarted and known.get("made", made) != made:
         known["rewritten"] = True
@@ -247,7 +247,7 @@ def append_logs(
                     append_note(mirror, "building the environment's image")
                 mirror.append(MERGED, delta.data, "log")
                 mirror.facts["building"] = not delta.data.endswith(b"\n")
-            advance(position, delta.data, delta.restarted, delta.made)
+            advance_position(position, delta.data, delta.restarted, delta.made)
             continue
         if delta.data and not started:
             started = mirror.facts["begun"] = True
@@ -260,7 +260,7 @@ def append_logs(
             mirror.append(MERGED, delta.data, "log")
             if delta.data:
                 mirror.facts["open"] = not delta.data.endswith(b"\n")
-        advance(position, delta.data, delta.restarted, delta.made)
+        advance_position(position, delta.data, delta.restarted, delta.made)
 
 
 def _merge(mirror: MirrorFiles, name: str, delta: FileDelta, ended: bool) -> None:

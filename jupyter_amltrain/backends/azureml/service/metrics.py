@@ -18,7 +18,7 @@ from jupyter_amltrain.agent.telemetry.host import COLUMNS as HOST_COLUMNS
 from jupyter_amltrain.backends.azureml import errors
 from jupyter_amltrain.backends.azureml.job_body import tracking_id
 from jupyter_amltrain.backends.azureml.service import artifacts, history
-from jupyter_amltrain.backends.azureml.service.account import setting
+from jupyter_amltrain.backends.azureml.service.account import env_seconds
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
 
@@ -459,7 +459,7 @@ _requests: dict[str, Future[FetchedPoints]] = {}
 
 def poll_interval_s() -> float:
     """Return the poll interval in seconds of a job with viewers."""
-    return setting("POLL", 1.0)
+    return env_seconds("POLL", 1.0)
 
 
 def should_retry(mirror: MirrorFiles, now: float) -> bool:
@@ -581,7 +581,7 @@ class FallbackMetrics:
         """Download artifacts that the script logged, for the project's MLflow store, up to a size limit."""
         if not (self._mirror.folder / AGENT_STATE).exists() or "artifacts" in self._mirror.facts:
             return
-        limit = setting("ARTIFACTS_MB", 64) * 1e6
+        limit = env_seconds("ARTIFACTS_MB", 64) * 1e6
         try:
             files = list(artifacts.list_job_files(self._call, self._ws, self._name, [ARTIFACTS]))
             total_bytes = sum(file.size for file in files)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends.azureml.service import children, history, logs, metrics
-from jupyter_amltrain.backends.azureml.service.logs import FileDelta, Reader, advance
+from jupyter_amltrain.backends.azureml.service.logs import FileDelta, Reader, advance_position
 from jupyter_amltrain.backends.azureml.service.metrics import (
     AGENT,
     AGENT_STATE,
@@ -306,7 +306,7 @@ class _Sync:
             metrics.take_journal(mirror, data, delta.restarted)
         elif not delta.restarted:
             mirror.append(local, data, "minutes")
-        advance(mirror.of(name), data, delta.restarted, delta.made)
+        advance_position(mirror.of(name), data, delta.restarted, delta.made)
         return True
 
     def _replace_whole(self, name: str, local: str, stream: str, interval_factor: float) -> None:

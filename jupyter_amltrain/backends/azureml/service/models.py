@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.azureml import errors
 from jupyter_amltrain.backends.azureml.service import artifacts, history, http, sdk
 from jupyter_amltrain.errors import AmlTrainError, CommandError, UnknownRun
-from jupyter_amltrain.tracking.model_registry import chosen, counted, only, path_in_run, settle
+from jupyter_amltrain.tracking.model_registry import (
+    find_version,
+    folder_size,
+    only_model,
+    path_in_run,
+    rename_into_place,
+)
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace
@@ -99,16 +105,16 @@ def download(call: ServiceCall, *, workspace: str, name: str, version: str = "",
         The folder is not empty.
     """
     place = call.cloud.workspace(workspace)
-    row = chosen(_versions(place, name) or list_all(call, workspace=workspace), name, version, place.name)
+    row = find_version(_versions(place, name) or list_all(call, workspace=workspace), name, version, place.name)
     to = Path(folder)
     new = to.with_name(f".{to.name}.{os.getpid()}.part")
     call.progress(f"Downloading {name}:{row['version']}")
     try:
         new.mkdir(parents=True)
-        settle(_download_version(call, place, row, new), to)
+        rename_into_place(_download_version(call, place, row, new), to)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    return {"name": name, "version": row["version"], "folder": str(to), **counted(to)}
+    return {"name": name, "version": row["version"], "folder": str(to), **folder_size(to)}
 
 
 class _JobOutputs:
@@ -159,14 +165,14 @@ class _JobOutputs:
     def only(self) -> tuple[str, bool | None]:
         """Return the URI of the only model, and whether it is an MLflow model."""
         if self.outputs:
-            return self.at(f"outputs/{only([*self.outputs], self.job).removeprefix('outputs/')}")
+            return self.at(f"outputs/{only_model([*self.outputs], self.job).removeprefix('outputs/')}")
         files = self.files("outputs/") or []
         paths = {str(PurePosixPath(file).parent) for file in files if file.endswith("/MLmodel")}
         if not paths and _has_path(files, "outputs/model"):
             paths = {"outputs/model"}
         names = {path: f"outputs/{name}" for name, path in self.named(files).items()}
         models = {names.get(path, path): path for path in paths}
-        path = models[only(models, self.job)]
+        path = models[only_model(models, self.job)]
         return self._artifact_uri(path), f"{path}/MLmodel" in files
 
     def named(self, files: Sequence[str]) -> dict[str, str]:
@@ -293,4 +299,4 @@ def _innermost(new: Path, name: str, uri: str) -> Path:
 
 
 def _translated(error: Exception, place: Workspace) -> Exception:
-    return errors.of_exception(error, place.name) or error
+    return errors.error_of_exception(error, place.name) or error

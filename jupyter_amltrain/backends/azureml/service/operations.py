@@ -125,8 +125,8 @@ def make_server(source: int, sink: int, root: Path) -> server.RpcServer:
         run,
         threads=MAX_OPERATIONS,
         make_call=partial(ServiceCall, root=root, cloud=CloudOnce(root)),
-        explain=errors.of_exception,
-        redact=errors.redacted,
+        explain=errors.error_of_exception,
+        redact=errors.redact,
     )
 
 
@@ -145,7 +145,7 @@ class _RedactingFormatter(logging.Formatter):
     """Removes tokens and signed URLs from all log messages."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return errors.redacted(super().format(record))
+        return errors.redact(super().format(record))
 
 
 def log_to(stream: Any) -> None:

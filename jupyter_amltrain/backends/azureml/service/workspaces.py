@@ -157,7 +157,7 @@ def _accounts(call: ServiceCall, tenant: str, method: str, name: str) -> Iterato
     if method in ("", "auto"):
         any_account = False
         try:
-            for account in auth.candidates(tenant, call.progress):
+            for account in auth.available_accounts(tenant, call.progress):
                 any_account = True
                 yield account
         except AuthenticationError as error:
@@ -166,7 +166,7 @@ def _accounts(call: ServiceCall, tenant: str, method: str, name: str) -> Iterato
             call.progress(f"{error.message} Starting an interactive sign-in.")
         if any_account:
             return
-    yield auth.interactive(method or "auto", tenant, call.event)
+    yield auth.sign_in(method or "auto", tenant, call.event)
 
 
 def _by_name(arm: Rest, name: str) -> str:
