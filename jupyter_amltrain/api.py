@@ -41,7 +41,7 @@ def connect(place: WorkspaceRef, show: Callable[[dict[str, Any]], None] | None =
     """
     c = controller()
     events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    future = c.loop.post(c.connections.connect(place, events.put))
+    future = c.loop.post(c.workspaces.connect(place, events.put))
     future.add_done_callback(lambda _: events.put(None))
     try:
         while True:
@@ -62,12 +62,12 @@ def connect(place: WorkspaceRef, show: Callable[[dict[str, Any]], None] | None =
 
 def workspaces() -> tuple[list[WorkspaceFacts], str]:
     """Return the connected Azure ML workspaces and the name of the current one."""
-    return controller().loop.call(controller().connections.all(), ANSWER_TIMEOUT_S)
+    return controller().loop.call(controller().workspaces.all(), ANSWER_TIMEOUT_S)
 
 
 def disconnect(name: str, *, confirmed: bool = False) -> str:
     """Disconnect an Azure ML workspace and remove its targets; returns a message for the user."""
-    return controller().loop.call(controller().connections.disconnect(name, confirmed=confirmed), ANSWER_TIMEOUT_S)
+    return controller().loop.call(controller().workspaces.disconnect(name, confirmed=confirmed), ANSWER_TIMEOUT_S)
 
 
 def sizes(
@@ -139,8 +139,8 @@ def compute(name: str | None = None) -> TargetInfo:
     c = controller()
 
     async def read() -> TargetInfo:
-        info = await c.computes.check(name)
-        c.computes.forget_failure(info.target)
+        info = await c.target_manager.check(name)
+        c.target_manager.forget_failure(info.target)
         return info
 
     return c.loop.call(read(), ANSWER_TIMEOUT_S)
@@ -153,7 +153,7 @@ def current_target() -> str:
 
 def use(name: str) -> None:
     """Make `name` the target in use."""
-    controller().loop.call(controller().computes.act("use", name), ANSWER_TIMEOUT_S)
+    controller().loop.call(controller().target_manager.run_action("use", name), ANSWER_TIMEOUT_S)
 
 
 def configure_target(name: str, *, share_gpus: bool) -> dict[str, Any]:
@@ -165,7 +165,9 @@ def configure_target(name: str, *, share_gpus: bool) -> dict[str, Any]:
         Whether runs may use GPUs that other processes are using.
     """
     return dict(
-        controller().loop.call(controller().computes.configure(name, {"share_gpus": share_gpus}), ANSWER_TIMEOUT_S)
+        controller().loop.call(
+            controller().target_manager.configure(name, {"share_gpus": share_gpus}), ANSWER_TIMEOUT_S
+        )
     )
 
 
@@ -174,8 +176,8 @@ def compute_rows(patience: float = 1.5) -> tuple[TargetRow, ...]:
     c = controller()
 
     async def read() -> tuple[TargetRow, ...]:
-        await c.computes.listed(patience)
-        return c.computes.rows()
+        await c.target_manager.refresh_all(patience)
+        return c.target_manager.rows()
 
     return c.loop.call(read(), ANSWER_TIMEOUT_S)
 
@@ -188,9 +190,10 @@ def act(
     values: Mapping[str, Any] | None = None,
     confirmed: bool = False,
 ) -> ActionResult:
-    """Start ``create``, ``start``, ``stop``, ``scale``, ``delete``, ... on a target; see ``TargetManager.act``."""
+    """Start ``create``, ``start``, ``stop``, ``scale``, ``delete``, ... on a target."""
     return controller().loop.call(
-        controller().computes.act(verb, name, kind=kind, values=values, confirmed=confirmed), ANSWER_TIMEOUT_S
+        controller().target_manager.run_action(verb, name, kind=kind, values=values, confirmed=confirmed),
+        ANSWER_TIMEOUT_S,
     )
 
 
@@ -199,7 +202,7 @@ def compute_progress(name: str, patience: float = 0.2) -> tuple[str | None, str]
     c = controller()
 
     async def read() -> tuple[str | None, str]:
-        return await c.computes.finished(name, patience), c.computes.progress(name)
+        return await c.target_manager.finished(name, patience), c.target_manager.progress(name)
 
     return c.loop.call(read(), ANSWER_TIMEOUT_S)
 
@@ -262,9 +265,9 @@ def _act_and_wait(verb: str, name: str, kind: str, values: Mapping[str, Any], co
     result = act(verb, name, kind=kind, values=values, confirmed=confirmed)
     if result.errors:
         raise CommandError(" ".join(f"{field}: {text}" for field, text in result.errors.items()))
-    if result.ask:
-        raise CommandError(result.ask, hint="To confirm, pass confirmed=True.")
-    message: str | None = result.said
+    if result.confirmation:
+        raise CommandError(result.confirmation, hint="To confirm, pass confirmed=True.")
+    message: str | None = result.message
     if result.begun:
         message = None
         while message is None:
@@ -294,7 +297,7 @@ def register_model(
     c = controller()
 
     async def go() -> ModelRow:
-        entry = await c.settle(await c.resolve(run))
+        entry = await c.refresh_run(await c.resolve(run))
         return await c.models.register(
             entry.run, name, path=path, type=type, description=description, tags=tags, progress=progress
         )

@@ -62,7 +62,7 @@ class TrackedRun:
         """State, phases and exit code; queries the target."""
 
         async def get() -> RunStatus:
-            entry = await controller().settle(self.handle)
+            entry = await controller().refresh_run(self.handle)
             return entry.run.status
 
         return controller().loop.call(get(), ANSWER_TIMEOUT_S)
@@ -77,7 +77,7 @@ class TrackedRun:
         """Path of the complete log."""
 
         async def get() -> str:
-            entry = await controller().settle(self.handle)
+            entry = await controller().refresh_run(self.handle)
             return entry.log_path
 
         return controller().loop.call(get(), ANSWER_TIMEOUT_S)
@@ -132,7 +132,7 @@ class TrackedRun:
 
     def _children(self) -> ChildRuns:
         async def get() -> ChildRuns:
-            return (await controller().settle(self.handle)).children
+            return (await controller().refresh_run(self.handle)).children
 
         return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
@@ -140,7 +140,7 @@ class TrackedRun:
         """Return every metric as a list of ``(step, unix seconds, value)``, in logged order."""
 
         async def get() -> dict[str, list[tuple[int, float, float]]]:
-            entry = await controller().settle(self.handle)
+            entry = await controller().refresh_run(self.handle)
             return {
                 name: list(zip(m.steps, m.times, m.values, strict=True)) for name, m in entry.metrics.metrics.items()
             }
@@ -152,7 +152,7 @@ class TrackedRun:
         from jupyter_amltrain.output.telemetry_frame import frame_of, read_whole
 
         async def get() -> dict[int, bytes]:
-            run = (await controller().settle(self.handle)).run
+            run = (await controller().refresh_run(self.handle)).run
             if not run.folder:
                 return {}
             return await read_whole(controller().backend(run.target), run.run_id, max(1, run.status.nodes))

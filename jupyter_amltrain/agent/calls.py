@@ -112,9 +112,9 @@ def call(
         context = AgentContext(os.path.abspath(home), os.path.abspath(queue or default_queue()), agent)
         return handler(context, dict(payload))
     except AgentError as error:
-        return error.answer()
+        return error.to_reply()
     except OSError as error:
-        return not_writable(error.filename or home, error).answer()
+        return not_writable(error.filename or home, error).to_reply()
 
 
 def _run_id(payload: Json) -> str:
@@ -246,7 +246,7 @@ def _is_full(folder: str) -> bool:
 
 
 def _error_of(context: AgentContext, run: str, error: AgentError) -> Json:
-    details: Json = dict(error.answer()["error"])
+    details: Json = dict(error.to_reply()["error"])
     if isinstance(error, DamagedRun):
         try:
             details["changed"] = os.stat(run_folder(context.home, run)).st_mtime

@@ -173,7 +173,7 @@ class NumberedJsonDir:
                 self.unreadable.append("skipped %s: damaged" % path)
         return values
 
-    def last(self) -> int:
+    def last_number(self) -> int:
         """Return the highest number in use, readable or not; 0 if there is none."""
         stems = [name[: -len(".json")] for name in self.names()]
         return max([0, *(int(stem) for stem in stems if stem.isdigit())])

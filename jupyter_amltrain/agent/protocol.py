@@ -91,7 +91,7 @@ class AgentError(Exception):
         self.kind = kind
         self.message = message
 
-    def answer(self) -> Dict[str, Any]:
+    def to_reply(self) -> Dict[str, Any]:
         """Return the error as a reply of the protocol."""
         return {"error": {"type": self.kind, "message": self.message}}
 

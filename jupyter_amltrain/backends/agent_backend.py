@@ -80,8 +80,8 @@ class AgentBackend(Backend):
         """See :meth:`Backend.configure`."""
         return await self._transport.call("configure", dict(settings))
 
-    def refuses(self, spec: JobSpec) -> str:
-        """See :meth:`Backend.refuses`."""
+    def unsupported_reason(self, spec: JobSpec) -> str:
+        """See :meth:`Backend.unsupported_reason`."""
         return unsupported(spec, self.target.name, self._machine.has_our_disk)
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
@@ -158,9 +158,9 @@ class AgentBackend(Backend):
         self._damage |= {run_id: str(error["message"]) for run_id, error in answer["errors"].items()}
         return {run_id: status_of(state) for run_id, state in answer["runs"].items()}
 
-    def lost(self, run: Run) -> str:
-        """See :meth:`Backend.lost`."""
-        return self._damage.get(run.run_id, "").rstrip(".") or super().lost(run)
+    def lost_reason(self, run: Run) -> str:
+        """See :meth:`Backend.lost_reason`."""
+        return self._damage.get(run.run_id, "").rstrip(".") or super().lost_reason(run)
 
     async def find(self, run_id: str) -> Run | None:
         """See :meth:`Backend.find`."""
@@ -179,10 +179,10 @@ class AgentBackend(Backend):
 
     async def list(self) -> Sequence[Run]:
         """See :meth:`Backend.list`."""
-        return [run if isinstance(run, Run) else run.read() for run in (await self.roster(()))[1]]
+        return [run if isinstance(run, Run) else run.read() for run in (await self.list_unknown(()))[1]]
 
-    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
-        """See :meth:`Backend.roster`; directories of known runs are not read."""
+    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
+        """See :meth:`Backend.list_unknown`; directories of known runs are not read."""
         answer = await self._transport.call("list", {"full": True, "but": sorted(known)})
         # An older agent does not support `but`: it returns all runs and no list of ids.
         ids = answer.get("ids", [row["run"] for row in answer["runs"]])
@@ -258,9 +258,9 @@ class AgentBackend(Backend):
             values[name] = output_of(name, data, handle, folder)
         return values
 
-    def changes(self) -> RunEvents:
-        """See :meth:`Backend.changes`."""
-        return _FolderRunEvents(self._transport.changes(), self._folder)
+    def events(self) -> RunEvents:
+        """See :meth:`Backend.events`."""
+        return _FolderRunEvents(self._transport.events(), self._folder)
 
     async def close(self) -> None:
         """See :meth:`Backend.close`."""
@@ -308,8 +308,8 @@ class LocalBackend(AgentBackend):
             return snapshot.digest
         return await self._loop.offload(digest_of, staging, list(snapshot.files))
 
-    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
-        """See :meth:`Backend.roster`; ended runs have only the listed fields of their jobs."""
+    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
+        """See :meth:`Backend.list_unknown`; ended runs have only the listed fields of their jobs."""
         scan = await self._loop.offload(self._index.scan, frozenset(known), self.target.name)
         runs: list[Run | PastRun] = [*scan.runs]
         others = list(scan.others)

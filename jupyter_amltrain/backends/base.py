@@ -157,7 +157,7 @@ class Backend(abc.ABC):
             hint="Targets that run jobs on this machine support it: %aml_compute edit local --share-gpus yes",
         )
 
-    def completed(self, spec: JobSpec) -> JobSpec:
+    def complete_spec(self, spec: JobSpec) -> JobSpec:
         """Return the job with the target's defaults filled in. Called in a thread before :meth:`refuses`. No network.
 
         Raises
@@ -167,7 +167,7 @@ class Backend(abc.ABC):
         """
         return spec
 
-    def refuses(self, spec: JobSpec) -> str:
+    def unsupported_reason(self, spec: JobSpec) -> str:
         """Return why the target cannot run a job, as one sentence that begins with the flag; empty if it can.
 
         Called in a thread before anything is sent: it checks `spec`, the target's own fields and the
@@ -199,7 +199,7 @@ class Backend(abc.ABC):
     async def find(self, run_id: str) -> Run | None:
         """Return a run for attaching; ``None`` if the target has no such run."""
 
-    def holds(self, run: Run) -> bool:
+    def owns(self, run: Run) -> bool:
         """Return whether a run from :meth:`find` belongs to this target, and is not only reachable through it."""
         return True
 
@@ -207,7 +207,7 @@ class Backend(abc.ABC):
     async def list(self) -> Sequence[Run]:
         """Return all runs of the target, oldest first."""
 
-    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
+    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
         """Return the ids of all runs of the target, and the runs whose ids are not `known`, oldest first."""
         runs = await self.list()
         return {run.run_id for run in runs}, [run for run in runs if run.run_id not in known]
@@ -274,12 +274,12 @@ class Backend(abc.ABC):
     async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
         """Return values of ``--out``; a name without a value maps to a ``ResultMissing``."""
 
-    def lost(self, run: Run) -> str:
+    def lost_reason(self, run: Run) -> str:
         """Return why a run that the target no longer knows is lost, a phrase."""
         return f"its folder {run.folder} is gone"
 
     @abc.abstractmethod
-    def changes(self) -> RunEvents:
+    def events(self) -> RunEvents:
         """Return a new consumer of events of runs."""
 
     @abc.abstractmethod
@@ -309,7 +309,7 @@ class Backend(abc.ABC):
 
     async def tail(self, run_id: str, stream: str, offset: int = 0) -> AsyncIterator[Chunk]:
         """Yield a stream from a byte offset, until the run has ended and everything is read."""
-        ended, changes = False, self.changes()
+        ended, changes = False, self.events()
         try:
             while True:
                 chunk = await self.read(run_id, stream, offset)

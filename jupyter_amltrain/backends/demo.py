@@ -184,7 +184,7 @@ class FakeMachines:
         return size_of(self.script).price * (LOW_PRIORITY_PRICE_FACTOR if self.script.low_priority else 1.0)
 
     async def state(self) -> ProvisionState:
-        """See :meth:`Provisioned.state`."""
+        """See :meth:`Provisioner.state`."""
         self.require_reachable()
         script, size = self.script, size_of(self.script)
         if not script.size:
@@ -247,7 +247,7 @@ class FakeMachines:
             ).about(repr(self.script.name))
 
     async def create(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.create`."""
+        """See :meth:`Provisioner.create`."""
         self.require_reachable()
         if not self.script.size and self.script.fails != "create":
             return
@@ -256,14 +256,14 @@ class FakeMachines:
         await self._simulate("create", progress, f"Making {what}")
 
     async def start(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.start`."""
+        """See :meth:`Provisioner.start`."""
         self.require_reachable()
         if not self._on:
             await self._simulate("start", progress, "Starting the machine")
             self._on = True
 
     async def stop(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.stop`."""
+        """See :meth:`Provisioner.stop`."""
         self.require_reachable()
         if self._on:
             await self._simulate("stop", progress, "Stopping the machine")
@@ -271,7 +271,7 @@ class FakeMachines:
             self._on = False
 
     async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
-        """See :meth:`Provisioned.scale`."""
+        """See :meth:`Provisioner.scale`."""
         self.require_reachable()
         nodes = int(settings.get("min_nodes", self.script.min_nodes))
         self._within_quota(max(nodes, int(settings.get("max_nodes", 0))))
@@ -280,14 +280,14 @@ class FakeMachines:
         self.script = msgspec.structs.replace(self.script, **settings)
 
     async def remove(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.remove`."""
+        """See :meth:`Provisioner.remove`."""
         if self.script.size or self.script.fails == "delete":
             await self._simulate("delete", progress, "Releasing the machines")
         self._cancel_runs()
         self._on = False
 
-    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
-        """See :meth:`Provisioned.asks`."""
+    def confirmation(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
+        """See :meth:`Provisioner.confirmation`."""
         name, price, script = self.script.name, self._price(), self.script
         if verb == "delete":
             stopped = stopped_runs_text(running, queued)
@@ -321,8 +321,8 @@ class FakeMachines:
             )
         return " ".join(costs)
 
-    def acts(self, state: ProvisionState) -> tuple[TargetAction, ...]:
-        """See :meth:`Provisioned.acts`."""
+    def actions(self, state: ProvisionState) -> tuple[TargetAction, ...]:
+        """See :meth:`Provisioner.actions`."""
         delete = TargetAction(verb="delete")
         if not self.script.size:
             return (delete,)
@@ -332,7 +332,7 @@ class FakeMachines:
         return (*start_stop_actions(state.state == "stopped"), delete)
 
     def renew(self, target: FakeTarget) -> None:
-        """See :meth:`Provisioned.renew`."""
+        """See :meth:`Provisioner.renew`."""
         self.script, self._nodes_on = with_size(target), target.min_nodes
 
 
@@ -611,8 +611,8 @@ class FakeBackend(Backend, Provisioner):
             for name in names
         }
 
-    def changes(self) -> RunEvents:
-        """See :meth:`Backend.changes`."""
+    def events(self) -> RunEvents:
+        """See :meth:`Backend.events`."""
         return _Clock()
 
     async def close(self) -> None:
@@ -621,40 +621,40 @@ class FakeBackend(Backend, Provisioner):
     # ---- machines
 
     async def state(self) -> ProvisionState:
-        """See :meth:`Provisioned.state`."""
+        """See :meth:`Provisioner.state`."""
         return await self._machines.state()
 
     async def create(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.create`."""
+        """See :meth:`Provisioner.create`."""
         await self._machines.create(progress)
 
     async def remove(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.remove`."""
+        """See :meth:`Provisioner.remove`."""
         await self._machines.remove(progress)
 
     async def start(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.start`."""
+        """See :meth:`Provisioner.start`."""
         await self._machines.start(progress)
 
     async def stop(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.stop`."""
+        """See :meth:`Provisioner.stop`."""
         await self._machines.stop(progress)
 
     async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
-        """See :meth:`Provisioned.scale`."""
+        """See :meth:`Provisioner.scale`."""
         await self._machines.scale(settings, progress)
         self.target = msgspec.structs.replace(self.target, **settings)
 
-    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
-        """See :meth:`Provisioned.asks`."""
-        return self._machines.asks(verb, values, running=running, queued=queued)
+    def confirmation(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
+        """See :meth:`Provisioner.confirmation`."""
+        return self._machines.confirmation(verb, values, running=running, queued=queued)
 
-    def acts(self, state: ProvisionState) -> tuple[TargetAction, ...]:
-        """See :meth:`Provisioned.acts`."""
-        return self._machines.acts(state)
+    def actions(self, state: ProvisionState) -> tuple[TargetAction, ...]:
+        """See :meth:`Provisioner.actions`."""
+        return self._machines.actions(state)
 
     def renew(self, target: ComputeTarget) -> None:
-        """See :meth:`Provisioned.renew`."""
+        """See :meth:`Provisioner.renew`."""
         assert isinstance(target, FakeTarget)
         self.target = target
         self._machines.renew(target)

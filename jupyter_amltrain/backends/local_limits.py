@@ -44,7 +44,7 @@ class _Messages:
         """
         if self._job is None:
             return f"{flag}: {reason} {hint}"
-        return str(self._job.fault(tuple(keys), reason, hint))
+        return str(self._job.error(tuple(keys), reason, hint))
 
     @property
     def of_file(self) -> bool:
@@ -93,7 +93,7 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool) -> Iterator[str]:
     elif spec.environment and not spec.environment.chosen and spec.environment != Environment(kernel=True):
         # The environment of a file, and one that was not requested, is ignored.
         yield (
-            f"--env {spec.environment.shown or '(derived)'}: {target!r} runs jobs with the kernel's own Python and"
+            f"--env {spec.environment.flag_value or '(derived)'}: {target!r} runs jobs with the kernel's own Python and"
             f" creates no environment. Install missing packages here (%pip install), or use {_AZURE}."
         )
     yield from _data_reasons(spec, target, messages, has_our_disk)
@@ -104,7 +104,7 @@ def _unsupported_keys(spec: JobSpec, target: str) -> Iterator[str]:
     job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
     for key, has in (("code", spec.source), ("distribution", spec.distribution.kind), ("services", spec.services)):
         if job.doc.get(key) and not has:
-            yield str(job.fault((key,), f"{target!r} does not support it.", f"Supported by: {_AZURE}."))
+            yield str(job.error((key,), f"{target!r} does not support it.", f"Supported by: {_AZURE}."))
 
 
 def _data_reasons(spec: JobSpec, target: str, messages: _Messages, has_our_disk: bool) -> Iterator[str]:

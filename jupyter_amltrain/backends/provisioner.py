@@ -68,9 +68,9 @@ class Provisioner(abc.ABC):
 
     target: ComputeTarget
     #: Whether the service keeps the runs of a deleted target.
-    outlived: ClassVar[bool] = False
+    keeps_history: ClassVar[bool] = False
 
-    def inherits(self, past: ComputeTarget) -> bool:
+    def adopts_runs_of(self, past: ComputeTarget) -> bool:
         """Return whether this target takes over the runs of a removed target with the same name."""
         return False
 
@@ -109,7 +109,7 @@ class Provisioner(abc.ABC):
         """Fetch prices and quotas for :meth:`asks`; callers wait briefly for this before a create."""
         return None
 
-    def wrong(self) -> dict[str, str]:
+    def field_errors(self) -> dict[str, str]:
         """Return an error sentence for each field that the service does not support, before a create. No I/O."""
         return {}
 
@@ -131,7 +131,7 @@ class Provisioner(abc.ABC):
         )
 
     @abc.abstractmethod
-    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
+    def confirmation(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
         """Return the confirmation text of an operation, with costs and losses; empty if none is needed.
 
         No I/O.
@@ -145,7 +145,7 @@ class Provisioner(abc.ABC):
         """
 
     @abc.abstractmethod
-    def acts(self, state: ProvisionState) -> tuple[TargetAction, ...]:
+    def actions(self, state: ProvisionState) -> tuple[TargetAction, ...]:
         """Return the supported ones of start, stop, restart, scale and delete, with `why_not` and without `ask`."""
 
     def renew(self, target: ComputeTarget) -> None:

@@ -85,7 +85,7 @@ class Transport(abc.ABC):
         """Return a local path of a file or folder, copied from another machine if needed; ``None`` if absent."""
 
     @abc.abstractmethod
-    def changes(self) -> FileEvents:
+    def events(self) -> FileEvents:
         """Return a new consumer of change events of folders."""
 
     @abc.abstractmethod
@@ -332,8 +332,8 @@ class LocalTransport(Transport):
         """See :meth:`Transport.fetch`; nothing is copied."""
         return path if await self._loop.offload(os.path.exists, path) else None
 
-    def changes(self) -> FileEvents:
-        """See :meth:`Transport.changes`."""
+    def events(self) -> FileEvents:
+        """See :meth:`Transport.events`."""
         return FolderEvents()
 
     async def close(self) -> None:

@@ -186,7 +186,7 @@ def _fits(size: Size, quotas: Quotas, *, low: bool) -> str:
 
 def _fit(size: Size, quotas: Quotas, low: bool) -> int | None:
     """Return how many machines fit now; ``None`` where no quota of the size is known."""
-    return quotas.most(size, low) if quotas.is_known(size, low) else None
+    return quotas.max_machines(size, low) if quotas.is_known(size, low) else None
 
 
 def _size_rows(sizes: Sequence[Size], quotas: Quotas) -> list[dict[str, Any]]:

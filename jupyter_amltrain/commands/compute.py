@@ -465,15 +465,15 @@ def run(args: argparse.Namespace, *, wait: bool, write: Callable[[str], Any]) ->
     result = api.act(verb, name, kind=kind, values=values, confirmed=args.yes)
     if result.errors:
         raise _values_error(verb, kind, values, result.errors)
-    if result.ask:
+    if result.confirmation:
         line = line_of(verb, name, kind, values)
         raise ConfirmationNeeded(
-            result.ask,
+            result.confirmation,
             hint=f"To go ahead, type: {line} --yes{' --wait' if getattr(args, 'wait', False) else ''}",
             code=f"confirm.{verb}",
         )
     if not result.begun:
-        return result.said
+        return result.message
     if not wait:
         progress = "To see the progress: %aml_compute list. To wait for the end, add --wait."
         return f"{name} is being {PARTICIPLES[verb]}. {progress}"

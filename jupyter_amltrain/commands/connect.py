@@ -68,7 +68,7 @@ def _connect(args: argparse.Namespace, context: Context) -> Result:
         raise AmlTrainError("Connecting was interrupted; nothing has changed.", code="interrupted") from None
     data = msgspec.to_builtins(connected)
     del data["facts"]["account"]
-    return Result(connected.said(), data)
+    return Result(connected.message(), data)
 
 
 def _workspaces(args: argparse.Namespace, context: Context) -> Result:
@@ -289,7 +289,7 @@ class ConnectLine:
 
     line: str
     errors: dict[str, str]
-    place: WorkspaceRef | None = None  #: ``None`` if there are errors, or if only IPython knows the values
+    workspace: WorkspaceRef | None = None  #: ``None`` if there are errors, or if only IPython knows the values
     note: str = ""
 
 
@@ -337,11 +337,11 @@ def compose(values: Mapping[str, Any], known: Sequence[str], folder: Path | None
         line.errors[error.field if error.field in actions else ""] = str(error)
         return line
     try:
-        line.place = workspace_ref(args, folder, known)
+        line.workspace = workspace_ref(args, folder, known)
     except CommandError as error:
         line.errors[error.field] = str(error)
     else:
-        line.note = _note(args, line.place, folder)
+        line.note = _note(args, line.workspace, folder)
     return line
 
 

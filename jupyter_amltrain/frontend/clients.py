@@ -108,9 +108,9 @@ class FrontendClient:
         self.targets = TargetState()
         self.dirty: set[str] = set()
         self.removed: set[str] = set()
-        self.pace = TokenBucket(MAX_MESSAGES_PER_S, 1)
+        self.rate_limit = TokenBucket(MAX_MESSAGES_PER_S, 1)
         self.timer: Any = None
-        self.heard_at = time.monotonic()  #: time of its last request
+        self.last_request_at = time.monotonic()  #: time of its last request
         self._sent: deque[float] = deque(maxlen=64)  #: monotonic seconds of the newest events
         self._renewals, self._first_renewal, self._last_renewal = 0, 0.0, 0.0
 
@@ -126,7 +126,7 @@ class FrontendClient:
 
     def update(self, subscription: Subscribe) -> None:
         """Replace the subscription."""
-        self.subscription, self.heard_at, self._renewals = subscription, time.monotonic(), 0
+        self.subscription, self.last_request_at, self._renewals = subscription, time.monotonic(), 0
 
     def lag(self, seq: int) -> float:
         """Return seconds since the first event that a client with `seq` lacks; below 0 if it has all."""
@@ -153,7 +153,7 @@ class FrontendClient:
     def send(self, kind: type[Any], buffers: Sequence[bytes] = (), **fields: Any) -> None:
         """Send an event of a type; adds its number, and the request to renew if the client has been silent."""
         now = time.monotonic()
-        silent = now - self.heard_at > SILENCE_S
+        silent = now - self.last_request_at > SILENCE_S
         if silent and kind in _RENEWING_EVENTS:
             fields["renew"] = True
             self._renewals += 1

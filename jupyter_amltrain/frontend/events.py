@@ -136,7 +136,7 @@ class EventPublisher:
 
     def _add(self, comm: str) -> FrontendClient:
         client = self._clients[comm] = FrontendClient(comm, self._send, self._on_lost)
-        for old in sorted(self._clients.values(), key=lambda client: client.heard_at)[:-MAX_CLIENTS]:
+        for old in sorted(self._clients.values(), key=lambda client: client.last_request_at)[:-MAX_CLIENTS]:
             self._forget(old.comm)
         return client
 
@@ -146,9 +146,9 @@ class EventPublisher:
         controller = self._controller
         self._unsubscribe = [
             controller.store.subscribe(self._on_run_changed),
-            controller.store.when_listed(self._on_row_changed),
-            controller.store.when_gone(self._on_removed),
-            controller.computes.listen(self._on_operation_finished),
+            controller.store.on_listed(self._on_row_changed),
+            controller.store.on_removed(self._on_removed),
+            controller.target_manager.listen(self._on_operation_finished),
         ]
         self._listing = controller.loop.start(controller.refresh(), "runs for the panel")
         watcher = ExternalChangeWatcher(
@@ -190,7 +190,7 @@ class EventPublisher:
         client.targets = state = self._targets.state
         client.dirty.clear()
         client.removed.clear()
-        client.pace.wait()
+        client.rate_limit.wait()
         more = max(0, len(entries) - MAX_SNAPSHOT_RUNS)
         client.send(Snapshot, runs=rows, more=more, **state._asdict())
 
@@ -238,13 +238,13 @@ class EventPublisher:
     def _schedule(self, client: FrontendClient) -> None:
         """Send changes as soon as the rate limit allows."""
         if client.timer is None and client.listens:
-            client.timer = asyncio.get_running_loop().call_later(client.pace.due(), self._flush, client)
+            client.timer = asyncio.get_running_loop().call_later(client.rate_limit.due(), self._flush, client)
 
     def _flush(self, client: FrontendClient) -> None:
         client.timer = None
         if not client.listens:
             return
-        if client.pace.due():
+        if client.rate_limit.due():
             self._schedule(client)
             return
         fields: dict[str, Any] = {}
@@ -256,7 +256,7 @@ class EventPublisher:
             client.removed.clear()
         fields |= client.target_changes(self._targets.state)
         if fields:
-            client.pace.wait()
+            client.rate_limit.wait()
             client.send(Changes, **fields)
         if more:
             self._schedule(client)
@@ -389,10 +389,10 @@ class TargetFeed:
 
 async def target_state(controller: Controller) -> TargetState:
     """Return the targets and workspaces that this kernel knows; makes no network calls."""
-    computes, connections = controller.computes, controller.connections
+    computes, connections = controller.target_manager, controller.workspaces
     targets = await computes.refresh()
     workspaces = rows_of(*await connections.all(), targets)
-    computes.shown()
+    computes.check_outdated()
     return TargetState(computes.current, computes.rows(), workspaces)
 
 

@@ -153,12 +153,12 @@ class GpuStreams:
                 await self._runs.monitors.close(stream.opened)
             return
         stream.entry = entry
-        self._runs.shown(entry.run.handle, 1)
+        self._runs.change_viewers_of(entry.run.handle, 1)
         stop = entry.telemetry.listen(lambda node, first: self._notify(stream))
 
         def stopped() -> None:
             stop()
-            self._runs.shown(entry.run.handle, -1)
+            self._runs.change_viewers_of(entry.run.handle, -1)
 
         stream.stop = stopped
         self._notify(stream)
@@ -367,7 +367,7 @@ class GpuTicks:
         if not len(t) and not first:
             return None
         behind = nodes[0].ticks - self._sent  # of the first node; the others may have a few more samples
-        self._sent = max(self._sent, nodes[0].ticks - nodes[0].held) + len(t)
+        self._sent = max(self._sent, nodes[0].ticks - nodes[0].ticks_in_ring) + len(t)
         self._shape = shape
         fields: dict[str, Any] = {"n": len(t), "first": first, "period": _period(nodes[0]), "lost": _lost(nodes)}
         if first:

@@ -233,7 +233,7 @@ class RunHandlers:
         entry = await self._controller.source(request.handle)
         if not self._subscribed:
             self._subscribed = True
-            self._unsubscribe = self._controller.store.when_gone(self.live.forget)
+            self._unsubscribe = self._controller.store.on_removed(self.live.close_run)
         feed, reason = self.live.open(entry, request.page, request.window)
         return DashboardReply(feed=feed, reason=reason)
 
@@ -461,7 +461,7 @@ class MlflowHandlers:
         controller = self._controller
         run = controller.entry(await controller.find(request.handle)).run
         if reason := no_page_reason(run):
-            await controller.settle(run.handle)  # starts its import if that has not started
+            await controller.refresh_run(run.handle)  # starts its import if that has not started
             return MlflowReply(reason=reason)
         task = self._starting.get(run.project)
         if task is None:

@@ -62,10 +62,10 @@ class StreamInterest:
             requested |= {run.handle for run in live[-MAX_LIVE_RUNS:]}
         requested = {handle for handle in requested if store.get(RunHandle(handle)) is not None}
         for handle in requested - self._viewed:
-            self._runs.look(RunHandle(handle), 1)
+            self._runs.change_viewers(RunHandle(handle), 1)
         for handle in self._viewed - requested:
             if store.get(RunHandle(handle)) is not None:
-                self._runs.look(RunHandle(handle), -1)
+                self._runs.change_viewers(RunHandle(handle), -1)
         self._viewed = requested
 
 
@@ -93,7 +93,7 @@ class RunDetails:
         for handle in list(handles)[:MAX_DETAILS]:
             entry = self._runs.store.get(RunHandle(handle))
             ended = entry is not None and entry.run.status.state.terminal
-            known = entry is None or entry.read or entry.brief is not None or handle in self._summaries
+            known = entry is None or entry.read or entry.stream_summary is not None or handle in self._summaries
             if ended and not known:
                 self._requested.pop(handle, None)
                 self._requested[handle] = None
@@ -106,7 +106,7 @@ class RunDetails:
         while self._requested:
             handle, _ = self._requested.popitem()
             try:
-                self._summaries[handle] = await self._runs.brief(RunHandle(handle))
+                self._summaries[handle] = await self._runs.stream_summary(RunHandle(handle))
             except (AmlTrainError, OSError) as error:
                 log.info("%s", error)
                 self._summaries[handle] = StreamSummary()  # unreadable: another attempt would fail too

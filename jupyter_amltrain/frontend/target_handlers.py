@@ -91,7 +91,7 @@ class TargetHandlers:
             return await self._disconnect(request)
         line = line_of(request.verb, request.target, request.kind, request.values)
         try:
-            result = await self._controller.computes.act(
+            result = await self._controller.target_manager.run_action(
                 request.verb,
                 request.target,
                 kind=request.kind,
@@ -101,23 +101,23 @@ class TargetHandlers:
             )
         except CommandError as error:
             return TargetActionReply(accepted=False, errors={"": str(error)}, line=line)
-        asks = bool(result.ask) or (result.accepted and request.confirmed)
+        asks = bool(result.confirmation) or (result.accepted and request.confirmed)
         return TargetActionReply(
             accepted=result.accepted,
-            ask=result.ask,
+            ask=result.confirmation,
             errors=result.errors,
-            message=result.said,
+            message=result.message,
             line=f"{line} --yes" if line and asks else line,
         )
 
     async def _disconnect(self, request: TargetAction) -> TargetActionReply:
         """Disconnect a workspace after confirmation; the same as ``%aml_compute disconnect``."""
         controller, name = self._controller, request.target
-        connections = controller.connections
+        connections = controller.workspaces
         line = f"%aml_compute disconnect {quote(name)} --yes"
         try:
             if request.dry or not request.confirmed:
-                _, targets, live = await connections.held(name)
+                _, targets, live = await connections.usage(name)
                 billed = [target.name for target in targets if may_be_billed(target)]
                 text = disconnect_loss(name, [target.name for target in targets], billed, live)
                 return TargetActionReply(accepted=False, ask=text, line=line)
@@ -246,7 +246,7 @@ class FormHandlers:
     @op("kinds")
     async def get_forms(self, request: GetForms) -> KindsReply:
         """Return all forms."""
-        workspaces, _ = await self._controller.connections.all()
+        workspaces, _ = await self._controller.workspaces.all()
         kinds = sorted_kinds(forms(), [facts.name for facts in workspaces])
         return KindsReply(kinds=kinds, submit=submit_fields(self._defaults()), connect=connect_fields())
 
@@ -272,14 +272,14 @@ class FormHandlers:
     @op("connect")
     async def compose_connect(self, request: ComposeConnect) -> ConnectReply:
         """Write the line that connects a workspace, and check it; running it in a cell signs in."""
-        connections = self._controller.connections
+        connections = self._controller.workspaces
         workspaces, _ = await connections.all()
         names = [facts.name for facts in workspaces]
         result = await self._controller.loop.offload(compose_connect_line, request.values, names)
-        if result.place is None:
+        if result.workspace is None:
             return ConnectReply(line=result.line, errors=result.errors, note=result.note)
         try:
-            workspace = await connections.completed(result.place)
+            workspace = await connections.resolve(result.workspace)
         except CommandError as error:  # the name is taken, or the workspace has another name here
             return ConnectReply(line=result.line, errors={"name": str(error)}, note=result.note)
         known = f"{workspace.name} is already connected: this signs in again and refreshes its list of computes."

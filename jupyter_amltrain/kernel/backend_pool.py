@@ -73,10 +73,10 @@ class BackendPool:
         if (watcher := self._watchers.get(name)) is not None:
             watcher.wake()
 
-    async def look(self, name: str, run_ids: list[str]) -> None:
+    async def poll(self, name: str, run_ids: list[str]) -> None:
         """Poll some runs of a target now."""
         self.backend(name)
-        await self._watchers[name].look(run_ids)
+        await self._watchers[name].poll(run_ids)
 
     def __iter__(self) -> Iterator[Backend]:
         return iter(tuple(self._backends.values()))

@@ -56,16 +56,18 @@ class Controller:
         self.store = RunStore(self.loop)
         self.targets = TargetFile(self.root, target_kinds())
         self.imports = MlflowImportQueue(self.loop, self.root, self._imported, self._local_copy)
-        self.kept = StreamCache(self.store)
+        self.stream_cache = StreamCache(self.store)
         self._observers = RunObservers(self.store, self.imports.picture)
-        self._finalizer = RunFinalizer(self.loop, self.store, self.imports, self._observers, self.kept, self.backend)
-        ends = (self._finalizer.outcome, self._finalizer.over)
-        self.places = BackendPool(self.loop, self.root, self.targets, self.store, *ends)
-        self.computes = TargetManager(self.loop, self.targets, self.places, self.store, self._forget)
-        self.connections = WorkspaceManager(self.loop, self.root, self.targets, self.computes, self.store)
+        self._finalizer = RunFinalizer(
+            self.loop, self.store, self.imports, self._observers, self.stream_cache, self.backend
+        )
+        ends = (self._finalizer.outcome, self._finalizer.on_ended)
+        self.backends = BackendPool(self.loop, self.root, self.targets, self.store, *ends)
+        self.target_manager = TargetManager(self.loop, self.targets, self.backends, self.store, self._forget)
+        self.workspaces = WorkspaceManager(self.loop, self.root, self.targets, self.target_manager, self.store)
         self.models = ModelRegistry(self.loop, self.root, self.imports, self.targets)
         directory = TargetRunReader(self.store)
-        self._run_index = RunIndex(self.targets, self.computes.status, self.places, self.store, directory)
+        self._run_index = RunIndex(self.targets, self.target_manager.status, self.backends, self.store, directory)
         self._submit_queue = SubmitQueue(self.loop, self.store, self._on_submitted)
         self.monitors = Monitors(self.loop, self.backend)
         #: Called on the loop before anything is closed, so that front ends stop first.
@@ -75,19 +77,19 @@ class Controller:
 
     def backend(self, name: str) -> Backend:
         """Return the live backend of a target, created at first use with its watcher."""
-        return self.places.backend(name)
+        return self.backends.backend(name)
 
     async def list_targets(self) -> list[ComputeTarget]:
         """Return all targets."""
-        return await self.computes.refresh()
+        return await self.target_manager.refresh()
 
     async def _forget(self, name: str, outlived: bool) -> None:
         """Release the monitors of a removed target and, unless the service keeps them, its runs."""
         await self.monitors.close_of(name)
         if outlived:
             return
-        for handle in await self.places.drop(name):
-            self._finalizer.gone(handle)
+        for handle in await self.backends.drop(name):
+            self._finalizer.on_removed(handle)
 
     # ---- submitting
 
@@ -95,12 +97,12 @@ class Controller:
         """Check `spec` and resolve its target. Sends nothing."""
         self.loop.check()
         if not target:
-            await self.computes.refresh()  # another kernel may have changed the current target
-        name = target or self.computes.current
+            await self.target_manager.refresh()  # another kernel may have changed the current target
+        name = target or self.target_manager.current
         await self.loop.offload(self.targets.get, name)  # raises for a removed target, whose runs can only be read
         backend = self.backend(name)
-        spec = await self.loop.offload(backend.completed, validated(spec))
-        if reason := await self.loop.offload(backend.refuses, spec):
+        spec = await self.loop.offload(backend.complete_spec, validated(spec))
+        if reason := await self.loop.offload(backend.unsupported_reason, spec):
             raise SpecError(reason)
         return name, spec
 
@@ -134,7 +136,7 @@ class Controller:
         if self.entry(handle).run.status.state.terminal:
             self._finalizer.ended(handle)
         else:
-            self.places.wake(split_handle(handle)[0])
+            self.backends.wake(split_handle(handle)[0])
             self.imports.warm()
 
     # ---- runs
@@ -151,7 +153,7 @@ class Controller:
         """Read the runs of all targets, or of one, concurrently; an unreachable target does not delay the others."""
         await self._run_index.refresh(target)
 
-    async def brief(self, handle: RunHandle) -> StreamSummary:
+    async def stream_summary(self, handle: RunHandle) -> StreamSummary:
         """Return a summary of the streams of an ended run, read without caching them."""
         await self.load(handle)
         run = self.entry(handle).run
@@ -209,7 +211,7 @@ class Controller:
         run = self.entry(handle).run
         if not run.folder or not run.status.state.terminal:
             return ""
-        self.imports.ask(run, now=True)
+        self.imports.request(run, now=True)
         await self.imports.run(handle)
         return await self.unrecorded_so_far(handle)
 
@@ -263,21 +265,21 @@ class Controller:
         entry = self.entry(handle)
         await self._finalizer.wait(entry)
         if self.store.get(handle) is entry:  # otherwise it was removed with its target
-            await self.settle(handle)
-            await self._observers.painted(entry.run)
+            await self.refresh_run(handle)
+            await self._observers.wait_drawn(entry.run)
         return entry.run
 
-    def look(self, handle: RunHandle, more: int) -> None:
+    def change_viewers(self, handle: RunHandle, more: int) -> None:
         """Add (1) or remove (-1) a viewer: streams of runs with viewers are read while they grow."""
         entry = self.entry(handle)
-        entry.lookers += more
+        entry.viewers += more
         if more > 0:
-            self.places.wake(entry.run.target)
+            self.backends.wake(entry.run.target)
 
-    def shown(self, handle: str, more: int) -> None:
+    def change_viewers_of(self, handle: str, more: int) -> None:
         """Add (1) or remove (-1) a viewer of a run or monitor, when its dashboard is shown or hidden."""
-        if not self.monitors.shown(handle, more) and self.store.get(RunHandle(handle)) is not None:
-            self.look(RunHandle(handle), more)
+        if not self.monitors.change_viewers(handle, more) and self.store.get(RunHandle(handle)) is not None:
+            self.change_viewers(RunHandle(handle), more)
 
     async def source(self, handle: str) -> Entry:
         """Return the entry of a run or monitor, by its whole handle, with its streams up to date."""
@@ -285,7 +287,7 @@ class Controller:
         if entry is not None:
             return entry
         try:
-            return await self.settle(await self.find(handle))
+            return await self.refresh_run(await self.find(handle))
         except UnknownRun:
             if handle.rpartition("/")[2].startswith("monitor-"):  # a run of this name would exist
                 raise UnknownRun("This monitor ended with its kernel.", hint="Start another: %aml_monitor") from None
@@ -293,24 +295,24 @@ class Controller:
 
     async def watch(self, handle: RunHandle, on_frame: FrameCallback, rate: float = 2.0) -> None:
         """Call `on_frame(record, picture)` for every frame of a run, until the last one."""
-        self.look(handle, 1)
+        self.change_viewers(handle, 1)
         try:
             await self._observers.watch(handle, on_frame, rate)
         finally:
             if self.store.get(handle) is not None:
-                self.look(handle, -1)
+                self.change_viewers(handle, -1)
 
-    async def settle(self, handle: RunHandle) -> Entry:
+    async def refresh_run(self, handle: RunHandle) -> Entry:
         """Update the status, streams and output values of a run."""
         await self._run_index.load(handle)
         entry = self.entry(handle)
         if entry.run.folder:
             try:
                 if not entry.run.status.state.terminal:
-                    await self.places.look(entry.run.target, [entry.run.run_id])
-                with self.kept.reading(handle):
+                    await self.backends.poll(entry.run.target, [entry.run.run_id])
+                with self.stream_cache.reading(handle):
                     self.store.amend(handle, **await refresh_run(self.backend(entry.run.target), entry))
-                if entry.run.status.state.terminal and self.imports.ask(entry.run):
+                if entry.run.status.state.terminal and self.imports.request(entry.run):
                     # Its kernel may have died before the import.
                     self.loop.start(self.imports.run(handle), f"import {handle}")
             except TargetError as error:
@@ -319,7 +321,7 @@ class Controller:
 
     async def record(self, handle: RunHandle) -> RunRecord:
         """Return the current record of a run."""
-        return record_of(await self.settle(handle))
+        return record_of(await self.refresh_run(handle))
 
     async def logs(self, handle: RunHandle, tail_bytes: int | None = None, child: str = "", rank: int = 0) -> bytes:
         """Return the log of one process of a run or of a child run: all of it, or the last `tail_bytes` bytes."""
@@ -351,7 +353,7 @@ class Controller:
         self.store.amend(handle, tracking=state)
 
     async def _close(self) -> None:
-        parts = (self.monitors.close_all, self.imports.close, *(b.close for b in self.places), self.connections.close)
+        parts = (self.monitors.close_all, self.imports.close, *(b.close for b in self.backends), self.workspaces.close)
         for part in (*self.closers, *parts):
             try:
                 await part()

@@ -100,12 +100,12 @@ class StreamCache:
         """Keep the streams of a run while they are being read; afterwards the streams of others may be released."""
         entry = self._store.get(handle)
         if entry is not None:
-            entry.lookers += 1
+            entry.viewers += 1
         try:
             yield
         finally:
             if entry is not None:
-                entry.lookers -= 1
+                entry.viewers -= 1
                 self.read(handle)
 
     def read(self, handle: RunHandle) -> None:
@@ -116,7 +116,7 @@ class StreamCache:
             entry = self._store.get(handle)
             if entry is None:
                 del self._read[handle]
-            elif entry.run.status.state.terminal and not entry.lookers and not entry.telemetry.heard:
+            elif entry.run.status.state.terminal and not entry.viewers and not entry.telemetry.has_listeners:
                 del self._read[handle]
                 release_streams(entry)
 
@@ -124,7 +124,7 @@ class StreamCache:
 def release_streams(entry: Entry) -> None:
     """Release the streams of an entry, whose row keeps their summary."""
     if entry.read:
-        entry.brief = stream_summary_of(entry)
+        entry.stream_summary = stream_summary_of(entry)
     entry.release()
 
 
@@ -156,17 +156,17 @@ class RunFinalizer:
             return
         event = self._event(entry.run.handle)
         event.clear()  # it may be set by a submit that seemed to have failed
-        entry.lookers += 1
+        entry.viewers += 1
         try:
             await event.wait()
         finally:
-            entry.lookers -= 1
+            entry.viewers -= 1
 
     def ended(self, handle: RunHandle) -> None:
         """Wake the waiters of a run."""
         self._event(handle).set()
 
-    def gone(self, handle: RunHandle) -> None:
+    def on_removed(self, handle: RunHandle) -> None:
         """Wake the waiters of a run that was removed with its target."""
         self.ended(handle)
         self.forget(handle)  # waiters hold the event
@@ -189,7 +189,7 @@ class RunFinalizer:
             log.exception("the outcome of %s", entry.run.handle)
             return {"error": f"{entry.run.handle} has ended, but its output values cannot be read: {error}."}
 
-    def over(self, handle: RunHandle) -> None:
+    def on_ended(self, handle: RunHandle) -> None:
         """Finalize a run whose end is in the store."""
         self._loop.start(self._finish(handle), f"finish {handle}")
 
@@ -200,8 +200,8 @@ class RunFinalizer:
         entry = self._store.get(handle)
         if entry is None:  # deleted in the meantime
             return
-        if self._imports.ask(entry.run):
+        if self._imports.request(entry.run):
             # The worker handles one request at a time: pictures for viewers come first.
-            await self._observers.painted(entry.run)
+            await self._observers.wait_drawn(entry.run)
             await self._imports.run(handle)
         self._stream_cache.read(handle)

@@ -76,7 +76,7 @@ class MlflowImportQueue:
         except AmlTrainError as error:
             log.info("%s", error)
 
-    def ask(self, run: Run, now: bool = False) -> bool:
+    def request(self, run: Run, now: bool = False) -> bool:
         """Queue the import of `run`; return False if it is imported, queued or without a project.
 
         Parameters

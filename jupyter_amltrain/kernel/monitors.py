@@ -102,23 +102,23 @@ class Monitors:
                 return handle
         return ""
 
-    def shown(self, handle: str, more: int) -> bool:
+    def change_viewers(self, handle: str, more: int) -> bool:
         """Add (1) or remove (-1) a viewer of a monitor; return whether `handle` is a monitor."""
         watch = self._all.get(handle)
         if watch is not None:
-            watch.entry.lookers += more
+            watch.entry.viewers += more
             watch.seen = time.monotonic()
         return watch is not None
 
     async def _read(self, watch: _Watch) -> None:
         entry, backend = watch.entry, watch.backend
         name = entry.run.run_id
-        changes = backend.changes()
+        changes = backend.events()
         renewed_at = time.monotonic()
         try:
             while not watch.stopped.is_set():
                 now = time.monotonic()
-                if entry.lookers:
+                if entry.viewers:
                     watch.seen = now
                 elif now - watch.seen > FORGET_AFTER_S:
                     break

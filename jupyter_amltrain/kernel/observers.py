@@ -148,7 +148,7 @@ class RunObservers:
                     on_frame(record_of(entry), picture)
                 observer.drawn.set()
 
-    async def painted(self, run: Run) -> None:
+    async def wait_drawn(self, run: Run) -> None:
         """Wait until the observers of `run` have drawn its end and, after a long run, its picture.
 
         A cell that waits for its run must not end before its output is complete, because tools that

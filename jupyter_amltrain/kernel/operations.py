@@ -34,24 +34,24 @@ OperationBody = Callable[[Progress], Awaitable[str | None]]
 
 
 class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an action; the fields are those of :class:`~jupyter_amltrain.frontend.target_handlers.ActReply`.
+    """Result of an action on a target.
 
     Attributes
     ----------
-    ask
+    confirmation
         Prompt that the user must confirm first, because the action costs money or loses data.
     errors
         Error messages about the values, by field.
-    said
+    message
         Message to show.
     begun
         Whether an operation was started; :meth:`TargetOperations.finished` waits for it.
     """
 
     accepted: bool = False
-    ask: str = ""
+    confirmation: str = ""
     errors: dict[str, str] = {}
-    said: str = ""
+    message: str = ""
     begun: bool = False
 
 

@@ -77,7 +77,7 @@ class TargetRunReader:
             for entry in self._store.entries()
             if entry.target == target and (entry.unread or _is_settled(entry.run))
         }
-        ids, result = await backend.roster(known)
+        ids, result = await backend.list_unknown(known)
         if not is_current():
             return
         await self._adopt(backend, result, began)
@@ -210,7 +210,7 @@ class RunIndex:
 
     async def _names(self) -> list[str]:
         """Names of the targets, and of removed ones whose runs are kept."""
-        return [*(is_current.name for is_current in await self._status.refresh()), *self._status.past]
+        return [*(is_current.name for is_current in await self._status.refresh()), *self._status.retired]
 
     async def _read_all(self, names: Iterable[str]) -> None:
         """Read the runs of targets concurrently; a target that does not answer does not delay the others."""
@@ -295,9 +295,9 @@ class RunIndex:
             backend = self._backends.backend(target_spec.name)
             with contextlib.suppress(TargetError, UnknownTarget):
                 run = await backend.find(run_id)
-                if run is not None and (near is None or backend.holds(run)):
+                if run is not None and (near is None or backend.owns(run)):
                     near = make_handle(target_spec.name, run_id)
-                    if backend.holds(run):
+                    if backend.owns(run):
                         break
         if near is None:
             return None

@@ -30,11 +30,11 @@ class RunProvider(Protocol):
     async def source(self, handle: str) -> Entry:
         """Return the entry of a run or monitor, with its streams up to date."""
 
-    async def brief(self, handle: RunHandle) -> StreamSummary:
+    async def stream_summary(self, handle: RunHandle) -> StreamSummary:
         """Return a summary of the streams of an ended run, read without keeping them."""
 
-    def look(self, handle: RunHandle, more: int) -> None:
+    def change_viewers(self, handle: RunHandle, more: int) -> None:
         """Add (1) or remove (-1) a viewer of a run."""
 
-    def shown(self, handle: str, more: int) -> None:
+    def change_viewers_of(self, handle: str, more: int) -> None:
         """Add (1) or remove (-1) a viewer of a run or monitor."""

@@ -47,7 +47,7 @@ def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
     run, status = entry.run, entry.run.status
     if entry.read:
         brief = stream_summary_of(entry)
-    brief = brief or entry.brief
+    brief = brief or entry.stream_summary
     known = brief is not None
     brief = brief or StreamSummary()
     done = status.state.terminal

@@ -53,13 +53,13 @@ class Entry:
         "_faults",
         "_run",
         "_streams",
-        "brief",
+        "stream_summary",
         "changed_at",
         "created",
         "handle",
         "kind",
         "log_path",
-        "lookers",
+        "viewers",
         "read",
     )
 
@@ -69,9 +69,9 @@ class Entry:
         self._streams: _Streams | None = None
         self.log_path = ""  #: path of the whole log; empty before it was requested
         self.kind = "run"  #: or monitor
-        self.lookers = 0  #: number of viewers of its streams
+        self.viewers = 0  #: number of viewers of its streams
         self.read = False  #: whether its streams were read
-        self.brief: Any = None  #: summary of streams that were released
+        self.stream_summary: Any = None  #: summary of streams that were released
         self._faults: set[str] | None = None
         self.changed_at = time.monotonic() if now is None else now
 
@@ -278,13 +278,13 @@ class RunStore:
             fn(entry.run)
         return lambda: self._subscribers.remove(fn) if fn in self._subscribers else None
 
-    def when_listed(self, fn: Callable[[RunHandle], None]) -> Unsubscribe:
+    def on_listed(self, fn: Callable[[RunHandle], None]) -> Unsubscribe:
         """Call `fn` on the loop for every ended run that an index lists; `fn` must not block."""
         self._loop.check()
         self._listed_callbacks.append(fn)
         return lambda: self._listed_callbacks.remove(fn) if fn in self._listed_callbacks else None
 
-    def when_gone(self, fn: Callable[[RunHandle], None]) -> Unsubscribe:
+    def on_removed(self, fn: Callable[[RunHandle], None]) -> Unsubscribe:
         """Call `fn` on the loop for every run that is removed; `fn` must not block."""
         self._loop.check()
         self._removal_callbacks.append(fn)

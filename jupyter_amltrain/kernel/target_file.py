@@ -44,7 +44,7 @@ class TargetFile:
         """Return all targets, ``local`` first."""
         return [LOCAL, *(t for t in self._listed("targets") if t.name != LOCAL.name)]
 
-    def past(self) -> list[ComputeTarget]:
+    def retired(self) -> list[ComputeTarget]:
         """Return deleted targets whose runs their service has retired."""
         return self._listed("past")
 
@@ -70,7 +70,7 @@ class TargetFile:
         targets = {t.name: t for t in self.all()}
         if name in targets:
             return targets[name]
-        if any(target.name == name for target in self.past()):
+        if any(target.name == name for target in self.retired()):
             raise UnknownTarget(
                 f"{name!r} was deleted; its runs can still be read.",
                 hint=f"They are in %aml_runs list --target {name}. Existing targets: {', '.join(targets)}.",
@@ -87,7 +87,7 @@ class TargetFile:
         UnknownTarget
             See :meth:`get`.
         """
-        return next((target for target in self.past() if target.name == name), None) or self.get(name)
+        return next((target for target in self.retired() if target.name == name), None) or self.get(name)
 
     @property
     def current(self) -> str:
@@ -103,7 +103,7 @@ class TargetFile:
     def read(self) -> tuple[list[ComputeTarget], str, list[ComputeTarget]]:
         """Return all targets, the name of the current one, which exists, and the deleted ones."""
         result, current = self.all(), self.current
-        return result, current if any(target.name == current for target in result) else LOCAL.name, self.past()
+        return result, current if any(target.name == current for target in result) else LOCAL.name, self.retired()
 
     def mark(self) -> tuple[int, int] | None:
         """Return a value that differs after every change; ``None`` without a file."""

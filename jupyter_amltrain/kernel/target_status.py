@@ -357,7 +357,7 @@ class TargetStatusCache:
         finally:
             self._writes += 1
 
-    def shown(self) -> None:
+    def check_outdated(self) -> None:
         """Start checks of targets without a recent status, because the list is visible now."""
         self.ensure()
         now = time.time()
@@ -368,7 +368,7 @@ class TargetStatusCache:
             if old and not entry.checking and not entry.busy:
                 self._loop.start(self._try_check(name), f"check {name}")
 
-    async def listed(self, patience: float) -> None:
+    async def refresh_all(self, patience: float) -> None:
         """Update the list; checks that take longer than `patience` seconds continue in the background."""
         await self.refresh()
         checks = [
@@ -424,7 +424,7 @@ class TargetStatusCache:
     # ---- rows
 
     @property
-    def past(self) -> tuple[str, ...]:
+    def retired(self) -> tuple[str, ...]:
         """Names of removed targets whose runs can still be read."""
         self.ensure()
         return self._retired
@@ -483,8 +483,8 @@ class TargetStatusCache:
         provisioner = None if (creating or deleting) and self._backends.live(name) is None else self._provisioner(name)
         if provisioner is None:
             return (*acts, TargetAction(verb="delete", ask=detach_confirmation(name), why_not=reason))
-        for act in provisioner.acts(entry.state or ProvisionState()):
-            ask = "" if act.fields else provisioner.asks(act.verb, {}, running=running, queued=queued)
+        for act in provisioner.actions(entry.state or ProvisionState()):
+            ask = "" if act.fields else provisioner.confirmation(act.verb, {}, running=running, queued=queued)
             acts.append(msgspec.structs.replace(act, ask=ask, why_not=reason or act.why_not))
         return tuple(acts)
 

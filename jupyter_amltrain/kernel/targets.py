@@ -1,6 +1,6 @@
 """Actions on compute targets: use, test, create, start, scale, delete and the others. Loop thread only.
 
-Magics, command line and panel all call :meth:`TargetManager.act`, so that checks, prompts and messages are the same
+Magics, command line and panel all call :meth:`TargetManager.run_action`: checks, prompts and messages are the same
 everywhere. A target is stored before the request that creates it: a machine that costs money stays in the list
 when the kernel dies, or when the result of the request is unknown. When the service rejects the request, the target is
 removed from the store, and its failed row stays in this kernel's list until it is dismissed, deleted or created again.
@@ -86,13 +86,13 @@ class TargetManager:
         """Return the rows from the cache. No I/O."""
         return self.status.rows()
 
-    def shown(self) -> None:
+    def check_outdated(self) -> None:
         """Start checks of targets without a recent status, because the list is visible now."""
-        self.status.shown()
+        self.status.check_outdated()
 
-    async def listed(self, patience: float) -> None:
+    async def refresh_all(self, patience: float) -> None:
         """Update the list; checks that take longer than `patience` seconds continue in the background."""
-        await self.status.listed(patience)
+        await self.status.refresh_all(patience)
 
     def listen(self, fn: Callable[[OperationFinished | None], None]) -> Callable[[], None]:
         """Call `fn` on the loop when a row has changed; see :meth:`TargetStatusCache.listen`."""
@@ -124,7 +124,7 @@ class TargetManager:
 
     # ---- actions
 
-    async def act(
+    async def run_action(
         self,
         verb: str,
         name: str = "",
@@ -164,7 +164,7 @@ class TargetManager:
         if verb == "use" and not (entry.busy and entry.work is not None and entry.work.verb == "delete"):
             if not dry:
                 await self.status.use(name)
-            return ActionResult(accepted=not dry, said=f"New runs now go to {name} (in all notebooks).")
+            return ActionResult(accepted=not dry, message=f"New runs now go to {name} (in all notebooks).")
         self.operations.require_idle(entry)
         if verb == "test":
             return (
@@ -185,7 +185,7 @@ class TargetManager:
         if not entry.stored:
             self.status.discard(entry.target.name)
         self.status.notify()
-        return ActionResult(accepted=True, said="" if entry.stored else f"{entry.target.name} is deleted.")
+        return ActionResult(accepted=True, message="" if entry.stored else f"{entry.target.name} is deleted.")
 
     # ---- create
 
@@ -207,7 +207,7 @@ class TargetManager:
         if old is not None and old.stored:
             return await self._create_stored(old, target, values, dry, confirmed)
         draft, retired = self._backends.draft(target), await self._retired(name)
-        if retired is not None and not (isinstance(draft, Provisioner) and draft.inherits(retired)):
+        if retired is not None and not (isinstance(draft, Provisioner) and draft.adopts_runs_of(retired)):
             return ActionResult(
                 errors={NAME.name: f"The runs of a deleted {name!r} are kept under that name. Choose another."}
             )
@@ -216,7 +216,7 @@ class TargetManager:
         if now is not None and now is not old:  # another call has started the same operation in the meantime
             self.operations.require_idle(now)
         if errors or dry or (ask and not confirmed):
-            return ActionResult(ask=ask, errors=errors)
+            return ActionResult(confirmation=ask, errors=errors)
         entry = TargetEntry(target=target)
         self.status.put(entry)
         saved = asyncio.Event()
@@ -237,7 +237,7 @@ class TargetManager:
             self.operations.require_idle(old)  # something may have started while the service was asked
             return await self._recreate(old, target, values, dry, confirmed)
         if not differing:
-            return ActionResult(accepted=not dry, said=f"{name} already exists with these settings.")
+            return ActionResult(accepted=not dry, message=f"{name} already exists with these settings.")
         return ActionResult(
             errors={
                 NAME.name: f"A target {name!r} already exists with other settings ({', '.join(differing)})."
@@ -247,7 +247,7 @@ class TargetManager:
 
     async def _retired(self, name: str) -> ComputeTarget | None:
         """Return the removed target of this name whose runs are kept, if any."""
-        past = await self._loop.offload(self._targets.past)
+        past = await self._loop.offload(self._targets.retired)
         return next((target for target in past if target.name == name), None)
 
     async def _was_deleted(self, name: str, dry: bool) -> bool:
@@ -269,7 +269,7 @@ class TargetManager:
         ask, errors = await self._quote(target, values, dry)
         self.operations.require_idle(old)  # something may have started while the service was asked
         if errors or dry or (ask and not confirmed):
-            return ActionResult(ask=ask, errors=errors)
+            return ActionResult(confirmation=ask, errors=errors)
         return self.operations.start(
             old, "create", lambda progress: self._recreate_machines(old, target, progress), values
         )
@@ -281,8 +281,8 @@ class TargetManager:
             return "", {}
         with contextlib.suppress(TargetError, asyncio.TimeoutError):
             await asyncio.wait_for(draft.prepare(), STATUS_TIMEOUT_S if dry else PRICES_TIMEOUT_S)
-        errors = draft.wrong()
-        return ("", errors) if errors else (draft.asks("create", values, running=0), {})
+        errors = draft.field_errors()
+        return ("", errors) if errors else (draft.confirmation("create", values, running=0), {})
 
     async def _create_machines(self, entry: TargetEntry, progress: Progress, saved: asyncio.Event) -> None:
         """Store a target and create its machines; a failure restores the stored targets."""
@@ -348,7 +348,7 @@ class TargetManager:
                 entry.state = await asyncio.wait_for(provisioner.state(), STATUS_TIMEOUT_S)
         self.operations.require_idle(entry)  # something may have started while the service was asked
         acts = (
-            {act.verb: act for act in provisioner.acts(entry.state or ProvisionState())}
+            {act.verb: act for act in provisioner.actions(entry.state or ProvisionState())}
             if provisioner is not None
             else {}
         )
@@ -371,9 +371,9 @@ class TargetManager:
             raise CommandError(f"{name}: {reason[:1].lower()}{reason[1:]}")
         else:
             running, queued = self.status.run_counts()
-            ask = provisioner.asks(verb, values, running=running[name], queued=queued[name])
+            ask = provisioner.confirmation(verb, values, running=running[name], queued=queued[name])
         if dry or (ask and not confirmed):
-            return ActionResult(ask=ask)
+            return ActionResult(confirmation=ask)
         return self.operations.start(
             entry, verb, lambda progress: self._run_action(entry, provisioner, verb, values, progress), values
         )
@@ -397,7 +397,7 @@ class TargetManager:
         name = entry.target.name
         if provisioner is not None:
             await provisioner.remove(progress)
-        keeps_runs, was_current = provisioner is not None and provisioner.outlived, self.status.current == name
+        keeps_runs, was_current = provisioner is not None and provisioner.keeps_history, self.status.current == name
         await self.status.save(functools.partial(self._targets.remove, past=keeps_runs), name)
         await self.status.forget(name, keeps_runs)
         entry.stored = False

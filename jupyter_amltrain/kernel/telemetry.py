@@ -143,7 +143,7 @@ class NodeTelemetry:
         return bool(self.slow[i].get("lost"))
 
     @property
-    def held(self) -> int:
+    def ticks_in_ring(self) -> int:
         """Ticks in the ring."""
         return min(self.ticks, len(self.t)) if self.columns else 0
 
@@ -194,7 +194,7 @@ class NodeTelemetry:
             self.index = {name: i for i, name in enumerate(names)}
             self.t: Float64 = np.zeros(256)
             self.ring: Float32 = _by_time((len(names), 256))
-            self.pyramid = MinMaxHistory(len(names))
+            self.history = MinMaxHistory(len(names))
             self.ticks = 0
 
     def _change(self, value: dict[str, Any]) -> None:
@@ -210,7 +210,7 @@ class NodeTelemetry:
         if "sm" in value:
             self.shares = [known(share) for share in value["sm"]]
         if "figures" in value:
-            self._figures.take(value["figures"])
+            self._figures.set_values(value["figures"])
         if "note" in value:
             self.add_note(value.get("t"), value["note"])
 
@@ -227,7 +227,7 @@ class NodeTelemetry:
         if self.first_t is None:
             self.first_t = float(t[0])
         with self._changing():
-            self.pyramid.add(t, values)
+            self.history.add(t, values)
             self._grow(len(t))
             size = len(self.t)
             kept = min(len(t), size)
@@ -287,7 +287,7 @@ class NodeTelemetry:
                     low, mean, high = (np.array(stat, dtype=np.float32) for stat in stats)
                     if not low.shape == mean.shape == high.shape == (len(self.columns),):
                         continue
-                    self.pyramid.add_block(float(t), int(ticks), low, mean, high)
+                    self.history.add_block(float(t), int(ticks), low, mean, high)
                     self.seq, offset = int(seq), max(0, int(end))
                 except (TypeError, ValueError, OverflowError):
                     continue
@@ -299,7 +299,7 @@ class NodeTelemetry:
         """Return the ticks from number `tick` on that the ring still has: ``(k,)`` and ``(columns, k)``."""
         import numpy as np
 
-        first = max(tick, self.ticks - self.held)
+        first = max(tick, self.ticks - self.ticks_in_ring)
         slots = np.arange(first, max(first, self.ticks)) % len(self.t)
         return self.t[slots], self.ring[:, slots]
 
@@ -311,7 +311,7 @@ class RunTelemetry:
         self._nodes: dict[int, NodeTelemetry] = {}
         self._listeners: list[Listener] = []
         self.summaries: dict[int, dict[str, Any]] = {}
-        self.told = 0.0  #: monotonic seconds of the last frame for samples alone
+        self.last_frame_at = 0.0  #: monotonic seconds of the last frame for samples alone
 
     def node(self, number: int) -> NodeTelemetry:
         """Return the samples of one node, created at first use."""
@@ -337,7 +337,7 @@ class RunTelemetry:
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     @property
-    def heard(self) -> bool:
+    def has_listeners(self) -> bool:
         """Whether there are listeners."""
         return bool(self._listeners)
 
@@ -405,10 +405,10 @@ def grid(nodes: Sequence[NodeTelemetry], points: int) -> Float64:
     """Return the start times (unix seconds) of at most `points` intervals, common to all nodes."""
     import numpy as np
 
-    ticked = [node for node in nodes if node.columns and node.pyramid.count]
+    ticked = [node for node in nodes if node.columns and node.history.count]
     if not ticked:
         return np.zeros(0)
-    t = _times(max(ticked, key=lambda node: node.pyramid.count))
+    t = _times(max(ticked, key=lambda node: node.history.count))
     if len(t) > points:
         t = t[np.linspace(0, len(t) - 1, points + 1)[:-1].astype(int)]
     first = min(float(_times(node)[0]) for node in ticked)
@@ -424,7 +424,7 @@ def _times(node: NodeTelemetry) -> Float64:
     """
     import numpy as np
 
-    t = node.pyramid.t[: node.pyramid.count]
+    t = node.history.t[: node.history.count]
     steps = np.diff(t)
     if not (steps < 0).any():
         return t
@@ -439,12 +439,12 @@ def on_grid(node: NodeTelemetry, begins: Float64, columns: Sequence[int]) -> Flo
     import numpy as np
 
     out = np.full((3, len(columns), len(begins)), np.nan, np.float32)
-    count = node.pyramid.count
+    count = node.history.count
     if not count or not len(begins) or not len(columns):
         return out
     where = np.clip(np.searchsorted(begins, _times(node), "right") - 1, 0, None)
     used, starts = np.unique(where, return_index=True)
-    values = node.pyramid.values[:, list(columns), :count]
+    values = node.history.values[:, list(columns), :count]
     out[0][:, used] = np.fmin.reduceat(values[0], starts, axis=1)
     out[2][:, used] = np.fmax.reduceat(values[2], starts, axis=1)
     out[1][:, used] = known_mean_at(values[1], starts)

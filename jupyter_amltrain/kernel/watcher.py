@@ -46,9 +46,9 @@ def needs_frame(entry: Entry, grown: Collection[str]) -> bool:
         return bool(grown)
     now = time.monotonic()
     age = max(0.0, time.time() - entry.run.created)
-    if now - entry.telemetry.told < min(_MAX_FRAME_INTERVAL_S, max(_MIN_FRAME_INTERVAL_S, age / 10)):
+    if now - entry.telemetry.last_frame_at < min(_MAX_FRAME_INTERVAL_S, max(_MIN_FRAME_INTERVAL_S, age / 10)):
         return False
-    entry.telemetry.told = now
+    entry.telemetry.last_frame_at = now
     return True
 
 
@@ -270,7 +270,7 @@ class Watcher:
         self._unread: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._changes = backend.changes()
+        self._changes = backend.events()
         self._paces: dict[str, TokenBucket] = {}
 
     def wake(self) -> None:
@@ -317,7 +317,7 @@ class Watcher:
                 del ready[i]
                 await self._read_samples(live[i])
             if ready:
-                await self.look(sorted(ready))
+                await self.poll(sorted(ready))
             for gone in self._paces.keys() - live.keys():
                 del self._paces[gone]
 
@@ -325,7 +325,7 @@ class Watcher:
         """Wait for events, and return the changed streams by run id; all of them after :meth:`wake`."""
         everything = RunEvents.anything(live)
         self._wake.clear()
-        viewed = [i for i, entry in live.items() if entry.lookers]
+        viewed = [i for i, entry in live.items() if entry.viewers]
         change = asyncio.ensure_future(self._changes.wait(list(live), viewed, timeout))
         wake = asyncio.ensure_future(self._wake.wait())
         try:
@@ -350,7 +350,7 @@ class Watcher:
         except Exception as error:  # the next poll reports the same error
             log.info("%s", error)
 
-    async def look(self, run_ids: list[str]) -> None:
+    async def poll(self, run_ids: list[str]) -> None:
         """Poll `run_ids` once, read their streams and update the store."""
         async with self._lock:
             entries = {i: e for i, e in self._live().items() if i in set(run_ids)}
@@ -410,7 +410,7 @@ class Watcher:
         if time.monotonic() - first > LOST_AFTER_S:
             del self._absent[run_id]
             status = msgspec.structs.replace(
-                entry.run.status, state=RunState.LOST, reason="lost", detail=self._backend.lost(entry.run)
+                entry.run.status, state=RunState.LOST, reason="lost", detail=self._backend.lost_reason(entry.run)
             )
             error = f"{entry.run.handle} is lost: {status.detail}. Submit it again."
             self._store.amend(entry.run.handle, status=status, error=error)
@@ -418,7 +418,7 @@ class Watcher:
 
     async def _observe(self, entry: Entry, status: RunStatus) -> None:
         handle = entry.run.handle
-        has_viewers = entry.lookers > 0 or status.state.terminal
+        has_viewers = entry.viewers > 0 or status.state.terminal
         # Read after the poll: if the run has ended, this reads the complete streams.
         grown = await self._streams(entry, status) if has_viewers else frozenset()
         if grown is None:

@@ -67,18 +67,18 @@ class ConnectResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     facts: WorkspaceFacts
-    how: str = ""
-    before: str = ""
+    sign_in_method: str = ""
+    previous_user: str = ""
     targets: tuple[str, ...] = ()
     renamed: dict[str, str] = {}
-    gone: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
-    def said(self) -> str:
+    def message(self) -> str:
         """One line: user, workspace, number of targets, missing features."""
         facts, number = self.facts, len(self.targets)
-        account = f"{facts.user}{f' by {self.how}' if self.how else ''}"
-        account += f" (before: {self.before})" if self.before else ""
+        account = f"{facts.user}{f' by {self.sign_in_method}' if self.sign_in_method else ''}"
+        account += f" (before: {self.previous_user})" if self.previous_user else ""
         known = f"{number} target{'' if number == 1 else 's'}"
         if self.targets:
             known += f" ({', '.join(self.targets[:6])}{', ...' if number > 6 else ''})"
@@ -86,8 +86,8 @@ class ConnectResult(msgspec.Struct, frozen=True, kw_only=True):
         line += "" if self.targets else " Next: %aml_compute sizes, then %aml_compute create."
         if self.renamed:
             line += " " + ", ".join(f"{compute} is named {name} listed" for name, compute in self.renamed.items()) + "."
-        if self.gone:
-            line += f" Removed: {', '.join(self.gone)}."
+        if self.removed:
+            line += f" Removed: {', '.join(self.removed)}."
         return " ".join([line, *self.missing])
 
 
@@ -115,7 +115,7 @@ class WorkspaceManager:
             The sign-in failed, or Azure does not answer.
         """
         known, _ = await self.all()
-        ref = await self.completed(ref)
+        ref = await self.resolve(ref)
         link = client_of(self._loop, self._root)
 
         def progress(text: str) -> None:
@@ -151,15 +151,15 @@ class WorkspaceManager:
                 missing.append(f"Not used by this version: {', '.join(skipped)}.")
         return ConnectResult(
             facts=facts,
-            how=str(answer.get("how") or ""),
-            before=old.user if old is not None and old.user != facts.user else "",
+            sign_in_method=str(answer.get("how") or ""),
+            previous_user=old.user if old is not None and old.user != facts.user else "",
             targets=tuple(facts.computes),
             renamed=renamed,
-            gone=tuple(gone),
+            removed=tuple(gone),
             missing=tuple(missing),
         )
 
-    async def completed(self, ref: WorkspaceRef) -> WorkspaceRef:
+    async def resolve(self, ref: WorkspaceRef) -> WorkspaceRef:
         """Return the reference with all stored fields and the local name. No network I/O."""
         known, _ = await self.all()
         if not ref.workspace:
@@ -199,7 +199,7 @@ class WorkspaceManager:
     ) -> tuple[dict[str, str], dict[str, str], list[str], list[str]]:
         """Add computes as targets, and remove targets without a compute unless they have live runs."""
         existing = {target.name: target for target in self._targets.all()}
-        taken = {*existing, *(t.name for t in self._targets.past() if not _of(t, facts.name))}
+        taken = {*existing, *(t.name for t in self._targets.retired() if not _of(t, facts.name))}
         own = {getattr(t, "compute", "") or t.name: t for t in existing.values() if _of(t, facts.name)}
         types = {str(kind.__struct_config__.tag): kind for kind in target_kinds()}
         created: dict[str, str] = {}
@@ -235,11 +235,11 @@ class WorkspaceManager:
             gone.append(name)
         return created, renamed, gone, skipped
 
-    async def held(self, name: str) -> tuple[WorkspaceFacts, list[ComputeTarget], list[str]]:
+    async def usage(self, name: str) -> tuple[WorkspaceFacts, list[ComputeTarget], list[str]]:
         """Return a workspace, its targets, and the handles of their live runs."""
         facts = await self._loop.offload(self._stored.get, name)
         own = [t for t in await self._computes.refresh() if _of(t, facts.name)]
-        past = await self._loop.offload(self._targets.past)
+        past = await self._loop.offload(self._targets.retired)
         names = [t.name for t in (*own, *past) if _of(t, facts.name)]
         live = [entry.run for entry in self._store.live() if entry.run.target in names]
         return facts, own, sorted(str(run.handle) for run in live)
@@ -252,7 +252,7 @@ class WorkspaceManager:
         CommandError
             The workspace is unknown, or it has live runs and `confirmed` is false.
         """
-        facts, own, live = await self.held(name)
+        facts, own, live = await self.usage(name)
         if live and not confirmed:
             raise CommandError(
                 f"{len(live)} run{' is' if len(live) == 1 else 's are'} still active in {facts.name}"
@@ -260,7 +260,7 @@ class WorkspaceManager:
                 hint=f"To disconnect anyway: %aml_compute disconnect {name} --yes",
             )
         targets = [t.name for t in own]
-        past = [t.name for t in await self._loop.offload(self._targets.past) if _of(t, facts.name)]
+        past = [t.name for t in await self._loop.offload(self._targets.retired) if _of(t, facts.name)]
         for target in (*targets, *past):
             await self._loop.offload(self._targets.remove, target)
         await self._loop.offload(self._stored.remove, facts.name)

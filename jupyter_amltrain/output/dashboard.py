@@ -421,7 +421,7 @@ class Dashboard:
         current = {id(widget) for widget in _with_parts([getattr(self, "feed", None), self.root])}
         return [widget for widget in old if id(widget) not in current]
 
-    def say(self, note: str, metrics: int) -> None:
+    def show_note(self, note: str, metrics: int) -> None:
         """Show a note about the GPUs in the legend, and how many of all metrics have a chart."""
         text = _legend(self.plan, note, f"{len(self.metrics)} of {metrics} metrics" if metrics > METRICS else "")
         if text != self.legend.value:

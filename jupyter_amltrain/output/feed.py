@@ -86,7 +86,7 @@ class Columns:
 
     def _snapshot(self) -> tuple[dict[str, Any], list[bytes]]:
         t, rows = self.node.since(0)
-        pyramid = self.node.pyramid
+        pyramid = self.node.history
         count = pyramid.count
         buckets = pyramid.t[:count].tobytes()
         for values in pyramid.values:
@@ -169,7 +169,7 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
     def catch_up(self, seen: Sequence[int]) -> None:
         """Send the ticks after `seen`, one tick number per node in the order of the columns."""
         gaps = [c.node.ticks - (seen[i] if i < len(seen) else 0) for i, c in enumerate(self.columns)]
-        if all(0 <= gap <= c.node.held for gap, c in zip(gaps, self.columns, strict=True)):
+        if all(0 <= gap <= c.node.ticks_in_ring for gap, c in zip(gaps, self.columns, strict=True)):
             for columns, gap in zip(self.columns, gaps, strict=True):
                 self.sent[columns.node.node] = columns.node.ticks - gap
                 self.push(columns.node)

@@ -191,7 +191,7 @@ def layout_of(entry: Entry, window: float = 600.0, view: str = USE) -> Layout | 
     view
         Name of the GPU view; an unknown name selects the first view.
     """
-    nodes = [node for node in entry.telemetry.nodes() if node.ticks or node.pyramid.count]
+    nodes = [node for node in entry.telemetry.nodes() if node.ticks or node.history.count]
     if not nodes:
         return None
     gpus = [_gpu(node, i, len(nodes) > 1) for node in nodes for i in range(len(node.gpus))]
@@ -201,7 +201,7 @@ def layout_of(entry: Entry, window: float = 600.0, view: str = USE) -> Layout | 
     names = _fields(chosen, views)
     columns = {node.node: (*_host(entry), *_series(node, names)) for node in nodes}
     spans, start = _spans(entry)
-    first = min(float(node.pyramid.t[0]) for node in nodes)
+    first = min(float(node.history.t[0]) for node in nodes)
     return Layout(
         handle=entry.run.handle,
         title=entry.run.spec.name,

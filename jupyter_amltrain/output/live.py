@@ -82,7 +82,7 @@ class LiveDashboards:
             live = None
         if live is None:
             live = _Live(entry, page)
-            self._runs.shown(entry.run.handle, 1)
+            self._runs.change_viewers_of(entry.run.handle, 1)
             live.shown = True
             self._runs.loop.start(self._create(live, window), f"dashboard of {entry.run.handle}")
         self._all[key] = live  # keep the newest last
@@ -160,7 +160,7 @@ class LiveDashboards:
         if shown:
             if not live.shown:
                 live.shown = True
-                self._runs.shown(live.entry.run.handle, 1)
+                self._runs.change_viewers_of(live.entry.run.handle, 1)
             live.dashboard.feed.catch_up(seen)
             live.sent.clear()  # metrics are small: send all
             self._update_slow(live)
@@ -185,7 +185,7 @@ class LiveDashboards:
     def _hide(self, live: _Live) -> None:
         if live.shown:
             live.shown = False
-            self._runs.shown(live.entry.run.handle, -1)
+            self._runs.change_viewers_of(live.entry.run.handle, -1)
 
     # -- slow updates: table and metrics
 
@@ -236,7 +236,7 @@ class LiveDashboards:
             dashboard.feed.send({"changed": True})
         ended = entry.run.status.state.terminal
         part = gpu_record(entry.telemetry, ended)
-        dashboard.say(part.note if part is not None else "", len(metrics))
+        dashboard.show_note(part.note if part is not None else "", len(metrics))
         text = table_html(part, entry.kind == "run") if dashboard.plan.gpus else ""
         now = time.monotonic()
         # The table changes with every tick and is larger than the tick itself.
@@ -267,7 +267,7 @@ class LiveDashboards:
         if tasks:
             await asyncio.wait(tasks, timeout=2.0)
 
-    def forget(self, handle: str) -> None:
+    def close_run(self, handle: str) -> None:
         """Close every dashboard of a run."""
         for key in [key for key in self._all if key[0] == handle]:
             self._close(self._all.pop(key))

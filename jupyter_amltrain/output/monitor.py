@@ -75,7 +75,7 @@ class Monitor:
 
         async def get() -> dict[str, Any]:
             entry = self._entry()
-            controller().monitors.shown(self.handle, 0)  # counts as activity of the monitor
+            controller().monitors.change_viewers(self.handle, 0)  # counts as activity of the monitor
             await controller().monitors.first_sample(self.handle, FIRST_SAMPLE_TIMEOUT_S)
             if entry.run.error:
                 raise UnknownRun(f"{self.handle} has stopped: {entry.run.error}", hint="Start another: %aml_monitor")

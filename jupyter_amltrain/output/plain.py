@@ -48,11 +48,11 @@ def needs_plain_widgets() -> bool:
 def rows_since(node: NodeTelemetry, begin: float) -> tuple[Float64, Float32, Float32]:
     """Return times, minima and maxima of every column since `begin`: ticks if the ring has them, else buckets."""
     t, rows = node.since(0)
-    if len(t) and (t[0] <= begin or node.ticks == len(t) == node.pyramid.count * node.pyramid.width):
+    if len(t) and (t[0] <= begin or node.ticks == len(t) == node.history.count * node.history.width):
         keep = t >= begin
         ticks = rows[:, keep]
         return t[keep], ticks, ticks
-    pyramid = node.pyramid
+    pyramid = node.history
     keep = pyramid.t[: pyramid.count] >= begin
     values = pyramid.values[:, :, : pyramid.count]
     return pyramid.t[: pyramid.count][keep], values[0][:, keep], values[2][:, keep]
@@ -101,7 +101,7 @@ class _PlainDashboard:
         entry, handle = self._entry, self._entry.run.handle
         stop = entry.telemetry.listen(lambda node, first: self._changed.set())
         viewers = 1
-        self._runs.shown(handle, viewers)
+        self._runs.change_viewers_of(handle, viewers)
         pace = TokenBucket(RATE, 2)
         try:
             while True:
@@ -112,7 +112,7 @@ class _PlainDashboard:
                 await asyncio.sleep(pace.due())
                 pace.wait()
                 if ended and not self._changed.is_set():
-                    self._runs.shown(handle, -viewers)
+                    self._runs.change_viewers_of(handle, -viewers)
                     viewers = 0
                     await self._changed.wait()  # the user may still change the window
                 elif not ended:
@@ -125,7 +125,7 @@ class _PlainDashboard:
             raise
         finally:
             stop()
-            self._runs.shown(handle, -viewers)
+            self._runs.change_viewers_of(handle, -viewers)
 
     def _draw(self) -> None:
         from jupyter_amltrain.kernel.run_record import gpu_record
@@ -150,7 +150,7 @@ class _PlainDashboard:
         age = "ended" if ended else f"last sample {max(0.0, time.time() - last):.0f} s ago"
         dashboard.status.value = f"sampled every {dashboard.plan.period:g} s · {age} · times in UTC"
         part = gpu_record(entry.telemetry, ended)
-        dashboard.say(part.note if part is not None else "", len(entry.metrics.metrics))
+        dashboard.show_note(part.note if part is not None else "", len(entry.metrics.metrics))
         if dashboard.plan.gpus:
             dashboard.table.value = table_html(part, entry.kind == "run")
 
@@ -244,13 +244,13 @@ async def _fill(runs: RunProvider, handle: str, window: float, box: Any) -> None
 
 
 async def _layout(runs: RunProvider, entry: Entry, window: float) -> Layout | None:
-    runs.shown(entry.run.handle, 1)
+    runs.change_viewers_of(entry.run.handle, 1)
     try:
         while (layout := layout_of(entry, window)) is None and not entry.run.status.state.terminal:
             await asyncio.sleep(0.2)
         return layout
     finally:
-        runs.shown(entry.run.handle, -1)
+        runs.change_viewers_of(entry.run.handle, -1)
 
 
 def _build(layout: Layout, metrics: tuple[str, ...]) -> Dashboard:

@@ -122,7 +122,7 @@ def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:
                 segment = _Segment(value)
             segment.header, segment.held = value, held_figures(value)
         elif isinstance(value, dict) and "figures" in value:
-            segment.held.take(value["figures"])
+            segment.held.set_values(value["figures"])
         elif isinstance(value, dict):
             segment.slow.add(last + 1, value)
     segments += [segment] if segment.rows else []

@@ -59,7 +59,7 @@ class Call:
         """Send an event, which must not contain secrets."""
         self._send({"id": self._number, "event": {"kind": kind, **fields}})
 
-    def cancelled(self) -> bool:
+    def is_canceled(self) -> bool:
         """Return whether the caller canceled the operation."""
         return self._cancel.is_set()
 

@@ -111,7 +111,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
             compute = settings.get("default_compute")
         return str(compute or "").rpartition("/")[2].removeprefix("azureml:")
 
-    def fault(self, path: Sequence[str | int], what: str, hint: str = "") -> SpecError:
+    def error(self, path: Sequence[str | int], what: str, hint: str = "") -> SpecError:
         """Return the error of a key, with its line, or the line of the nearest parent if the key is absent."""
         keys = tuple(path)
         line = next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), 0)
@@ -190,11 +190,11 @@ def parse(text: str, name: str = "job.yml", folder: str = "") -> JobFile:
     _mark(job, node, ())
     kind = job.type
     if kind == "parallel":
-        raise job.fault(
+        raise job.error(
             ("type",), "parallel is a step of a pipeline.", "Put the step below jobs: in a file of type: pipeline."
         )
     if kind not in TYPES:
-        raise job.fault(("type",), f"{kind[:80]!r} is not a type of job.", f"Supported: {', '.join(TYPES)}.")
+        raise job.error(("type",), f"{kind[:80]!r} is not a type of job.", f"Supported: {', '.join(TYPES)}.")
     return job
 
 
@@ -208,7 +208,7 @@ def _mark(job: JobFile, node: Any, path: Keys) -> None:
                 duplicate = key_path in job.lines
                 job.lines[key_path] = key.start_mark.line + 1
                 if duplicate:
-                    raise job.fault(key_path, "duplicate key.", "Remove one of the two.")
+                    raise job.error(key_path, "duplicate key.", "Remove one of the two.")
             else:
                 value, key_path = part, (*path, number)
                 job.lines[key_path] = part.start_mark.line + 1
@@ -230,13 +230,13 @@ def with_params(job: JobFile, params: Mapping[str, Any]) -> JobFile:
     for name, value in params.items():
         if not isinstance(inputs, dict) or name not in inputs:
             existing = ", ".join(map(str, inputs)) if isinstance(inputs, dict) and inputs else "none"
-            raise job.fault(("inputs",), f"--param {name}: the job has no such input.", f"Its inputs: {existing}.")
+            raise job.error(("inputs",), f"--param {name}: the job has no such input.", f"Its inputs: {existing}.")
         default = inputs[name]
         if isinstance(default, dict) and "path" in default:
             value = str(value) if is_address(str(value)) else os.path.abspath(os.path.expanduser(str(value)))
             inputs[name] = {**default, "path": value}
         elif isinstance(value, list | dict) or value is None:
-            raise job.fault(("inputs", name), f"--param {name}: an input must be a number, a string or true/false.")
+            raise job.error(("inputs", name), f"--param {name}: an input must be a number, a string or true/false.")
         else:
             inputs[name] = value
     return msgspec.structs.replace(job, doc=doc)
@@ -309,7 +309,7 @@ _MAX_LEVELS = 8
 def check_files(job: JobFile) -> None:
     """Raise :class:`SpecError` for the first missing file, with line and key of the job's file."""
     for path, reason in _missing(job.doc, job.folder, (), frozenset()):
-        raise job.fault(path, reason, "Paths are relative to the folder of the file that contains them.")
+        raise job.error(path, reason, "Paths are relative to the folder of the file that contains them.")
 
 
 def _missing(doc: Any, folder: str, path: Keys, seen: frozenset[str]) -> Iterator[tuple[Keys, str]]:

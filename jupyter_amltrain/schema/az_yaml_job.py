@@ -144,7 +144,7 @@ def _distribution(value: Mapping[str, Any], folder: str) -> Distribution | None:
     row = azure_terms.DISTRIBUTIONS.of_yaml(str(value.get("type") or "").lower())
     if row is None:
         return None
-    kind = row.ours
+    kind = row.name
     if kind == "tensorflow":
         workers = value.get("worker_count")
         return Distribution(
@@ -170,7 +170,7 @@ def _distribution_out(value: Distribution) -> Any:
 def _identity(value: Mapping[str, Any], folder: str) -> str | None:
     del folder
     row = azure_terms.IDENTITIES.of_yaml(str(value.get("type") or "").lower())
-    word = row.ours if row else None
+    word = row.name if row else None
     client = value.get("client_id")
     return f"{word}:{client}" if word == "managed" and client else word
 
@@ -188,7 +188,7 @@ def _services(value: Mapping[str, Any], folder: str) -> tuple[str, ...] | None:
         row = azure_terms.SERVICES.of_yaml(str((service or {}).get("type") or ""))
         if row is None:
             return None
-        kind = row.ours
+        kind = row.name
         rest = {"tensorboard": service.get("log_dir"), "ssh": service.get("ssh_public_keys")}.get(kind)
         services.append(f"{kind}:{rest}" if rest else kind)
     return tuple(services) if len({one.partition(":")[0] for one in services}) == len(services) else None
@@ -263,7 +263,7 @@ def spec_of(job: JobFile) -> JobSpec:
     az_yaml.check_files(job)
     if job.type == "command":
         if not isinstance(doc.get("command"), str) or not doc["command"].strip():
-            raise job.fault(("command",), "the command is missing.", "Example: command: python train.py")
+            raise job.error(("command",), "the command is missing.", "Example: command: python train.py")
         fields["command"] = doc["command"]
         _check_bindings(job)
         for key, (field, read, _) in FIELDS.items():
@@ -289,7 +289,7 @@ def _check_codes(job: JobFile) -> None:
             try:
                 read(code, job.folder)
             except SpecError as error:
-                raise job.fault((*path, "code"), error.message) from None
+                raise job.error((*path, "code"), error.message) from None
 
 
 def _take(job: JobFile, fields: dict[str, Any], key: Keys, field: str, read: Any, value: Any) -> None:
@@ -301,9 +301,9 @@ def _take(job: JobFile, fields: dict[str, Any], key: Keys, field: str, read: Any
             _put(fields, field, {**existing, **converted} if isinstance(existing, dict) else converted)
             validated(_make_spec({**_PLAIN, **_only(fields, field)}))
     except SpecError as error:
-        raise job.fault(key, _without_flag(error.message)) from None
+        raise job.error(key, _without_flag(error.message)) from None
     except (TypeError, ValueError, AttributeError):
-        raise job.fault(key, "invalid value.", "See the schema: aka.ms/ml-cli-v2") from None
+        raise job.error(key, "invalid value.", "See the schema: aka.ms/ml-cli-v2") from None
 
 
 _PLAIN = {"name": "job", "job_type": "command"}
@@ -339,7 +339,7 @@ def _check_bindings(job: JobFile) -> None:
         section = job.doc.get(kind)
         if not (isinstance(section, dict) and name in section) and not (kind == "outputs" and name == "default"):
             existing = ", ".join(map(str, section)) if isinstance(section, dict) and section else "none"
-            raise job.fault(("command",), f"{kind}.{name} is not defined.", f"The job's {kind}: {existing}.")
+            raise job.error(("command",), f"{kind}.{name} is not defined.", f"The job's {kind}: {existing}.")
 
 
 def fill_bindings(command: str, places: Mapping[str, str]) -> str:

@@ -77,8 +77,8 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
         """Name of the compute in the workspace."""
         return self.compute or self.name
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.field_errors`."""
         if not self.compute_type:
             return {}
         sentence = compute_name_error(self.compute_name, instance=self.compute_type == "ComputeInstance")
@@ -133,9 +133,9 @@ class AttachedTarget(AzureTarget, frozen=True, kw_only=True):
     verb: ClassVar[str] = "attach"
     attached: ClassVar[bool] = True
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
-        errors = {**AzureTarget.wrong(self), **self._wrong_resource()}
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.field_errors`."""
+        errors = {**AzureTarget.field_errors(self), **self._wrong_resource()}
         return errors | self._wrong_variables(
             *(n for n in self.__struct_fields__ if n in ("password_from", "token_from"))
         )
@@ -161,9 +161,9 @@ class _LoginTarget(AttachedTarget, frozen=True, kw_only=True):
     ssh_port: Annotated[int, number_field(ge=1, le=65535, metavar="PORT", advanced=True)] = 22
     address: Annotated[str, text_field("ADDRESS", advanced=True)] = ""
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
-        errors = AttachedTarget.wrong(self)
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.field_errors`."""
+        errors = AttachedTarget.field_errors(self)
         if not self.ssh_user:
             errors["ssh_user"] = "Give the user whom Azure ML logs in as."
         if bool(self.password_from) == bool(self.ssh_key_file) and "password_from" not in errors:
@@ -216,9 +216,9 @@ class KubernetesTarget(AttachedTarget, frozen=True, kw_only=True, tag="kubernete
     identity: Annotated[str, text_field("system|ID", advanced=True)] = ""
     env: Env = ""
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
-        return {**AttachedTarget.wrong(self), **wrong_identity(self.identity), **wrong_env(self.env)}
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.field_errors`."""
+        return {**AttachedTarget.field_errors(self), **wrong_identity(self.identity), **wrong_env(self.env)}
 
 
 class SynapseSparkTarget(AttachedTarget, frozen=True, kw_only=True, tag="synapse-spark"):
@@ -239,9 +239,9 @@ class SynapseSparkTarget(AttachedTarget, frozen=True, kw_only=True, tag="synapse
     resource_id: Annotated[str, text_field("ID")]
     identity: Annotated[str, text_field("system|ID", advanced=True)] = ""
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
-        return {**AttachedTarget.wrong(self), **wrong_identity(self.identity)}
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.field_errors`."""
+        return {**AttachedTarget.field_errors(self), **wrong_identity(self.identity)}
 
 
 class HDInsightTarget(_LoginTarget, frozen=True, kw_only=True, tag="hdinsight"):
@@ -283,10 +283,10 @@ class DatabricksTarget(AttachedTarget, frozen=True, kw_only=True, tag="databrick
     token_from: Annotated[str, text_field("VARIABLE")] = ""
     workspace_url: Annotated[str, text_field("URL", advanced=True)] = ""
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.field_errors`."""
         missing = {} if self.token_from else {"token_from": "Give the environment variable that holds a token."}
-        return {**AttachedTarget.wrong(self), **missing}
+        return {**AttachedTarget.field_errors(self), **missing}
 
 
 class DataLakeTarget(AttachedTarget, frozen=True, kw_only=True, tag="datalake"):
@@ -389,10 +389,10 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
     env: Env = ""
     region: Annotated[str, text_field("REGION", advanced=True)] = ""
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.field_errors`."""
         errors = {
-            **AzureTarget.wrong(self),
+            **AzureTarget.field_errors(self),
             **_wrong_network(self),
             **wrong_identity(self.identity),
             **wrong_env(self.env),
@@ -426,9 +426,9 @@ class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless")
     tier: Literal["Standard", "Spot"] = "Standard"
     env: Env = ""
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
-        return {**AzureTarget.wrong(self), **wrong_env(self.env)}
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.field_errors`."""
+        return {**AzureTarget.field_errors(self), **wrong_env(self.env)}
 
     @property
     def low_priority(self) -> bool:
@@ -478,10 +478,10 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
     ssh_key_file: Annotated[str, text_field("FILE", advanced=True)] = ""
     env: Env = ""
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.field_errors`."""
         network = _wrong_network(self)
-        errors = {**AzureTarget.wrong(self), **network, **wrong_identity(self.identity), **wrong_env(self.env)}
+        errors = {**AzureTarget.field_errors(self), **network, **wrong_identity(self.identity), **wrong_env(self.env)}
         for name in ("schedule_start", "schedule_stop"):
             text = getattr(self, name)
             if text and not _CLOCK.fullmatch(text) and not _CRON.fullmatch(text):

@@ -26,7 +26,7 @@ class Term(NamedTuple):
         Other spellings that the schema of ``az ml`` accepts.
     """
 
-    ours: str
+    name: str
     arm: str
     yaml: str
     sdk: str = ""
@@ -38,7 +38,7 @@ class Terms:
 
     def __init__(self, rows: Iterable[Term]) -> None:
         self.rows = tuple(rows)
-        self._by_ours = {row.ours: row for row in self.rows}
+        self._by_ours = {row.name: row for row in self.rows}
         self._by_arm = {row.arm: row for row in self.rows}
         self._by_yaml = {name: row for row in self.rows for name in (row.yaml, *row.also)}
 

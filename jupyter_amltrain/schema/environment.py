@@ -73,7 +73,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return {"channels": ["conda-forge"], "dependencies": [f"python={self.python}", "pip", *pip]}
 
     @property
-    def shown(self) -> str:
+    def flag_value(self) -> str:
         """Value of ``--env``."""
         return ",".join(part for part in (KERNEL * self.kernel, self.conda, self.image, self.name, self.build) if part)
 
@@ -83,8 +83,8 @@ def check_environment(environment: Environment) -> None:
     requested = [name for name in ("kernel", "name", "image", "conda", "build") if getattr(environment, name)]
     if len(requested) > 1 and requested not in (["image", "conda"], ["kernel", "image"]):
         raise SpecError(
-            f"--env {environment.shown[:200]}: give one of {KERNEL}, a name, an image, a conda file, or a folder with"
-            f" a Dockerfile. Only {KERNEL} or a conda file can be combined with an image.",
+            f"--env {environment.flag_value[:200]}: give one of {KERNEL}, a name, an image, a conda file, or a folder"
+            f" with a Dockerfile. Only {KERNEL} or a conda file can be combined with an image.",
             hint="Try: --env conda.yml",
             code="spec.value",
             field="environment",

@@ -219,7 +219,7 @@ def checked_target(
     if errors:
         return None, errors
     target = target_type(name=str(name), **valid)
-    errors = target.wrong()
+    errors = target.field_errors()
     return (None, errors) if errors else (target, {})
 
 

@@ -104,7 +104,7 @@ _FIELDS = {"--input": "inputs", "--output": "outputs"}
 def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput]) -> None:
     """Raise :class:`SpecError` for invalid inputs or outputs.
 
-    The target checks whether they exist (:meth:`Backend.refuses`).
+    The target checks whether they exist (:meth:`Backend.unsupported_reason`).
     """
     _check_names("input", inputs)
     _check_names("output", outputs)

@@ -25,7 +25,7 @@ class ComputeTarget(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind")
 
     name: str
 
-    def wrong(self) -> dict[str, str]:
+    def field_errors(self) -> dict[str, str]:
         """Return errors of the combination of fields: a sentence by field."""
         return {}
 
@@ -145,8 +145,8 @@ class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
     idle: Annotated[bool, msgspec.Meta(extra={"advanced": True})] = False
     period: Annotated[float, number_field(gt=0, metavar="SECONDS", advanced=True)] = 1.0
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.field_errors`."""
         if self.min_nodes > self.max_nodes:
             return {"min_nodes": f"{self.min_nodes} is more than the maximum ({self.max_nodes})."}
         return {}

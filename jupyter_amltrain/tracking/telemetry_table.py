@@ -295,7 +295,7 @@ def _ticks(path: Path, header: dict[str, Any], offset: int = 0) -> Iterator[tupl
         if isinstance(row, list) and len(row) >= min_length and isinstance(row[1], (int, float)):
             yield row[0] if isinstance(row[0], int) else -1, row[1], [*row[2:], *held.at(row[1])]
         elif isinstance(row, dict) and "figures" in row:
-            held.take(row["figures"])
+            held.set_values(row["figures"])
 
 
 def _minutes(path: Path) -> tuple[list[str], list[list[Any]]]:

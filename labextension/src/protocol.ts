@@ -16,7 +16,7 @@ export type RunState =
   | 'canceled'
   | 'lost';
 
-export interface IActReply {
+export interface ITargetActionReply {
   version: number;
   ok: true;
   accepted: boolean;
@@ -26,7 +26,7 @@ export interface IActReply {
   line: string;
 }
 
-export interface IAgainReply {
+export interface IResubmitReply {
   version: number;
   ok: true;
   handle: string;
@@ -466,8 +466,8 @@ export type PanelEvent = ISnapshot | IChanges | IGpus | INotice | IMeter | IBeat
 
 /** Payload and reply of every operation. */
 export interface IOperations {
-  act: { payload: { verb: string; target: string; kind: string; values: Record<string, unknown>; dry: boolean; confirmed: boolean }; reply: IActReply };
-  again: { payload: { handle: string }; reply: IAgainReply };
+  act: { payload: { verb: string; target: string; kind: string; values: Record<string, unknown>; dry: boolean; confirmed: boolean }; reply: ITargetActionReply };
+  again: { payload: { handle: string }; reply: IResubmitReply };
   cancel: { payload: { handle: string }; reply: ICancelReply };
   compose: { payload: { old: string; cell: string | null; script: string; folder: string; values: Record<string, unknown> | null }; reply: IComposeReply };
   connect: { payload: { values: Record<string, unknown> }; reply: IConnectReply };

@@ -121,8 +121,8 @@ def main() -> None:
         if how.get("slow"):
             seldom.read(every, how.get("members", ()))
             found["slow"].append(list(seldom.values))
-            told, what = seldom.news()
-            seldom.written(what)
+            told, what = seldom.updates()
+            seldom.set_written(what)
             found["told"].append(told)
     json.dump(found, sys.stdout)
 

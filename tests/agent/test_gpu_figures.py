@@ -264,7 +264,7 @@ def test_held_slow_metrics_are_last_and_recent(lines: list[tuple[str, Any]]) -> 
     held, now, last, since = HeldFigures(2), 0.0, None, None
     for kind, value in lines:
         if kind == "figures":
-            held.take(value)
+            held.set_values(value)
             if isinstance(value, list) and len(value) == 2:
                 last, since = [x if isinstance(x, int) else None for x in value], None
             continue

@@ -188,12 +188,12 @@ def test_gpu_process_owner_follows_pid_mode(
 def test_host_pid_of_other_process_is_unknown() -> None:
     # The driver lists the host's process 77; here 77 is a shell that has nothing to do with it.
     inside = ProcessOwners(true=False, here=lambda pid: pid == 77, holds=lambda pid: False)
-    assert inside.tell([(77, 10)], {5, 6}) == [(77, "unknown", 10)]
-    assert inside.sums(inside.tell([(77, 10)], {5, 6})) == {"mine": None, "others": None, "own": False}
+    assert inside.classify([(77, 10)], {5, 6}) == [(77, "unknown", 10)]
+    assert inside.sums(inside.classify([(77, 10)], {5, 6})) == {"mine": None, "others": None, "own": False}
     # It has the GPU open, or the driver is seen to list ours: it is another user of the GPU.
     open_ = ProcessOwners(true=False, here=lambda pid: pid == 77, holds=lambda pid: True)
-    assert open_.tell([(77, 10)], {5}) == [(77, "other", 10)]
-    assert inside.tell([(77, 10), (5, 20)], {5}) == [(77, "other", 10), (5, "mine", 20)]
+    assert open_.classify([(77, 10)], {5}) == [(77, "other", 10)]
+    assert inside.classify([(77, 10), (5, 20)], {5}) == [(77, "other", 10), (5, "mine", 20)]
 
 
 def test_process_memory_unknown_is_none(plain: Stage) -> None:

@@ -26,24 +26,24 @@ def row(pid: int, owner: str = "other") -> list[Any]:
 
 def test_sharing_note_names_other_process_once() -> None:
     sharing, us = SharingDetector(GPUS), os.getpid()
-    assert sharing.look([[], [row(us)]], ()) == {}
-    found = sharing.look([[], [row(us)]], ())
+    assert sharing.check([[], [row(us)]], ()) == {}
+    found = sharing.check([[], [row(us)]], ())
     assert list(found) == [1] and "GPU 0 MIG 0" in found[1] and f"pid {us}" in found[1]
-    assert sharing.look([[], [row(us)]], ()) == {}
+    assert sharing.check([[], [row(us)]], ()) == {}
 
 
 def test_sharing_note_omits_own_process() -> None:
     sharing, us = SharingDetector(GPUS), os.getpid()
-    assert sharing.look([[row(us)], []], ()) == {}
-    assert sharing.look([[row(us)], []], {us}) == {}
-    assert sharing.look([[row(us, "unknown")], []], ()) == {}
+    assert sharing.check([[row(us)], []], ()) == {}
+    assert sharing.check([[row(us)], []], {us}) == {}
+    assert sharing.check([[row(us, "unknown")], []], ()) == {}
 
 
 def test_sharing_notes_are_limited() -> None:
     sharing = SharingDetector([{"index": 0}] * (MAX_NOTES + 5))
     rows = [[row(os.getpid())] for _ in range(MAX_NOTES + 5)]
-    sharing.look(rows, ())
-    assert len(sharing.look(rows, ())) == MAX_NOTES
+    sharing.check(rows, ())
+    assert len(sharing.check(rows, ())) == MAX_NOTES
 
 
 @pytest.mark.skipif(not pids_are_reliable(), reason="in a container pids of a driver say nothing of others")

@@ -204,7 +204,7 @@ def test_unreadable_queue_file_keeps_dispatcher(agent: Agent) -> None:
     assert agent.wait(run)["state"] == "completed"
     assert diary(agent).count("skipped") == 3
     found = json_dir.NumberedJsonDir(str(tickets))
-    assert found.load() == {} and found.last() == 9 and len(found.unreadable) == 3
+    assert found.load() == {} and found.last_number() == 9 and len(found.unreadable) == 3
 
 
 def test_dispatcher_loop_error_keeps_dispatcher(agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -272,6 +272,6 @@ def test_forged_process_ids_affect_no_other_run(tmp_path: Path, who: Any) -> Non
     gone = {"pid": 2**22 + 1, "start": 1}
     slots.put(1, {**record, "guardian": gone, "supervisor": None})
     queue = tickets.Queue(folder)
-    assert not queue.owned(record | {"guardian": gone}) and queue.owner_pids()
-    queue.settle(record)
+    assert not queue.has_live_owner(record | {"guardian": gone}) and queue.owner_pids()
+    queue.finish_run(record)
     assert json.loads((run / "state.json").read_text())["state"] == "lost"

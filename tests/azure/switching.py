@@ -216,7 +216,7 @@ class Bench:
 
     async def ended(self, backend: AzureBackend, run: Run) -> Run:
         """The run, with its files."""
-        changes = backend.changes()
+        changes = backend.events()
         while not (await backend.poll((run.run_id,)))[run.run_id].state.terminal:
             await changes.wait((run.run_id,), (), 0.5)
         found = await backend.find(run.run_id)

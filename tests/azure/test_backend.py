@@ -222,7 +222,7 @@ class TestAzureBackend(BackendContract):
             "with open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w') as f:\n    json.dump(0.5, f)\n"
         )
         run = call(self._launch(backend, job("shy", text, out=("acc",))))
-        changes = backend.changes()
+        changes = backend.events()
         end = time.monotonic() + DEADLINE
         while not call(backend.poll((run.run_id,)))[run.run_id].state.terminal:
             call(changes.wait((run.run_id,), (run.run_id,), 0.2))
@@ -313,7 +313,7 @@ class TestAzureBackend(BackendContract):
             spec, snapshot = job("refused", "print(1)\n", **more)
             with pytest.raises(SpecError) as caught:
                 call(backend.plan(spec, snapshot, "refused-1"))
-            assert caught.value.field == field and str(caught.value) == backend.refuses(spec)
+            assert caught.value.field == field and str(caught.value) == backend.unsupported_reason(spec)
 
     @pytest.mark.thorough
     def test_other_kernel_finds_spec_log_and_outputs(

@@ -186,7 +186,7 @@ def test_scale_of_maximum_and_idle_time_is_sent(azure_env: Azure, make: Make, ru
     assert scale == {"maxNodeCount": 3, "minNodeCount": 0, "nodeIdleTimeBeforeScaleDown": "PT30M"}
     assert isinstance(life.azure, AmlComputeTarget) and (life.azure.max_nodes, life.azure.idle_minutes) == (3, 30)
     other = make(AmlComputeTarget(name="wide", size=GPU, max_nodes=2))  # a kernel that knows the old settings
-    (act,) = (act for act in other.acts(run(other.state())) if act.verb == "scale")
+    (act,) = (act for act in other.actions(run(other.state())) if act.verb == "scale")
     assert [field.default for field in act.fields] == [0, 3, 30]
     run(other.scale({"min_nodes": 3}, Told()))
     assert isinstance(other.azure, AmlComputeTarget) and (other.azure.min_nodes, other.azure.max_nodes) == (3, 3)
@@ -307,7 +307,7 @@ def test_machine_attach_and_detach(
     target: AzureTarget,
     compute_type: str,
 ) -> None:
-    assert target.wrong() == {}
+    assert target.field_errors() == {}
     if getattr(target, "password_from", "") or getattr(target, "token_from", ""):
         with pytest.raises(CommandError, match="BOX_PASSWORD is empty or not set"):
             run(make(target).create(Told()))
@@ -319,7 +319,7 @@ def test_machine_attach_and_detach(
     assert run(life.state()).state == "ready"
     run(make(target).create(told))  # taken over
     assert len(wire(azure_env, rf"PUT .*computes/{target.name}")) == 1
-    assert [act.verb for act in life.acts(run(life.state()))] == ["delete"]
+    assert [act.verb for act in life.actions(run(life.state()))] == ["delete"]
     run(life.remove(told))
     (delete,) = wire(azure_env, rf"DELETE .*computes/{target.name}")
     assert "underlyingResourceAction=Detach" in str(delete["query"])
@@ -336,9 +336,9 @@ def test_prices_and_quotas_are_cached(azure_env: Azure, make: Make, run: Callabl
     run(life.sizes())
     assert len(wire(azure_env, r"GET .*vmSizes")) == before <= 1
     with pytest.raises(CapacityError, match="at most 1 machine"):
-        run(make(AmlComputeTarget(name="one", size=GPU)).hold(3))
+        run(make(AmlComputeTarget(name="one", size=GPU)).check_quota(3))
     with pytest.raises(QuotaExceeded, match="low-priority"):
-        run(life.hold(99))
+        run(life.check_quota(99))
 
 
 def test_invalid_ssh_key_file_is_refused(make: Make, run: Callable[[Any], Any], tmp_path: Path) -> None:

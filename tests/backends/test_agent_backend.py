@@ -113,7 +113,7 @@ def test_list_without_known_runs_works_with_old_agent(
             return answer
 
         monkeypatch.setattr(backend._transport, "call", older)
-    ids, runs = loop.call(AgentBackend.roster(backend, {names[0], "gone-22222"}))
+    ids, runs = loop.call(AgentBackend.list_unknown(backend, {names[0], "gone-22222"}))
     assert set(ids) == set(names) and [run.run_id for run in runs] == [names[1]]
 
 

@@ -56,11 +56,11 @@ def test_demo_sizes_have_data() -> None:
 def test_demo_cluster_prompts_name_cost(loop: LoopThread, tmp_path: Path) -> None:
     cluster = fake(loop, tmp_path, max_nodes=4)
     ask = "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; goes to 0 nodes after 15 min idle."
-    assert cluster.asks("create", {}, running=0) == ask
+    assert cluster.confirmation("create", {}, running=0) == ask
     cheap = fake(loop, tmp_path, max_nodes=4, min_nodes=1, low_priority=True, idle_minutes=1.5)
-    assert "1 of them stay on (0.61 USD per hour)" in cheap.asks("create", {}, running=0)
-    assert cheap.asks("stop", {}, running=0, queued=1) == "Stops 'big': its 1 queued run is stopped too."
-    assert cheap.asks("delete", {}, running=2) == (
+    assert "1 of them stay on (0.61 USD per hour)" in cheap.confirmation("create", {}, running=0)
+    assert cheap.confirmation("stop", {}, running=0, queued=1) == "Stops 'big': its 1 queued run is stopped too."
+    assert cheap.confirmation("delete", {}, running=2) == (
         "Deletes 'big': its 2 running runs are stopped, and the logs of its runs are lost."
     )
 
@@ -144,8 +144,8 @@ def test_demo_target_without_size_has_no_lifecycle(loop: LoopThread, tmp_path: P
     plain = fake(loop, tmp_path, size="", gpus=2)
     state = loop.call(plain.state())
     assert (state.state, state.size, state.price, state.gpus) == ("ready", "", None, 2)
-    assert [act.verb for act in plain.acts(state)] == ["delete"]
-    assert plain.asks("create", {}, running=0) == ""
+    assert [act.verb for act in plain.actions(state)] == ["delete"]
+    assert plain.confirmation("create", {}, running=0) == ""
     info = loop.call(plain.check())
     assert info.cpus == 8 and [gpu["name"] for gpu in info.gpus] == ["Fake H100 80GB"] * 2
     plain.rescript(unreachable=True)

@@ -131,7 +131,7 @@ def test_local_unsupported_submit_creates_no_run(controller: Controller, target:
 
 
 async def _lab(controller: Controller) -> None:
-    await controller.computes.act("create", "lab", kind="fake", confirmed=True)
+    await controller.target_manager.run_action("create", "lab", kind="fake", confirmed=True)
 
 
 async def _handles(controller: Controller) -> list[str]:

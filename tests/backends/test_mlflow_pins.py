@@ -40,7 +40,7 @@ dependencies:
     ],
 )
 def test_mlflow_pins_compatible_can_log(pins: list[str]) -> None:
-    assert check_pins([*pins, "numpy==1.26"], "e").logs is True and not check_pins(pins).sentence
+    assert check_pins([*pins, "numpy==1.26"], "e").logs is True and not check_pins(pins).reason
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_mlflow_pins_compatible_can_log(pins: list[str]) -> None:
 )
 def test_mlflow_pins_incompatible_are_named(pins: list[str], said: str) -> None:
     verdict = check_pins(pins, "e")
-    assert verdict.logs is False and said in verdict.sentence and "--derive-env" in verdict.sentence
-    assert "\n" not in verdict.sentence
+    assert verdict.logs is False and said in verdict.reason and "--derive-env" in verdict.reason
+    assert "\n" not in verdict.reason
 
 
 def test_mlflow_pins_direct_models_depend_on_version() -> None:

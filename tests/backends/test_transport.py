@@ -143,7 +143,7 @@ def news(loop: LoopThread, changes: FileEvents, folders: list[Path], timeout: fl
 @pytest.fixture
 def changes(loop: LoopThread, local: LocalTransport) -> Iterator[FileEvents]:
     async def make() -> FileEvents:
-        return local.changes()
+        return local.events()
 
     async def close(made: FileEvents) -> None:
         made.close()
@@ -232,7 +232,7 @@ def test_file_events_reach_two_consumers(loop: LoopThread, local: LocalTransport
     (folder,) = folders(tmp_path, 1)
 
     async def story() -> list[set[str]]:
-        both = [local.changes(), local.changes()]
+        both = [local.events(), local.events()]
         for one in both:
             await one.wait([str(folder)], 30)
         (folder / "a").touch()

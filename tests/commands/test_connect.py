@@ -39,7 +39,7 @@ def test_connect_form_with_three_names_composes_line(tmp_path: Path) -> None:
     made = compose({**NAMES, "sign-in": "device", "name": ""}, [], tmp_path)
     line = f'{MAGIC} --subscription "My subscription" --resource-group ml --workspace ml-dev --sign-in device'
     assert (made.line, made.errors, made.note) == (line, {}, "")
-    assert made.place == WorkspaceRef(
+    assert made.workspace == WorkspaceRef(
         subscription="My subscription", resource_group="ml", workspace="ml-dev", method="device"
     )
 
@@ -53,7 +53,7 @@ def test_connect_configuration_is_found_or_named(config: Path, tmp_path: Path) -
         ({"config": str(config), "name": "dev"}, Path("/"), f"{MAGIC} --config {config} --name dev"),
     ):
         made = compose(given_, [], folder)
-        assert made.line == line and made.place is not None and made.place.workspace == "ml-dev"
+        assert made.line == line and made.workspace is not None and made.workspace.workspace == "ml-dev"
         assert made.note.endswith("config.json names ml-dev in ml.")
 
 
@@ -75,17 +75,17 @@ def test_connect_form_invalid_value_error_names_field(
     given_: dict[str, Any], field: str, sentence: str, tmp_path: Path
 ) -> None:
     made = compose(given_, [], tmp_path)
-    assert made.place is None and list(made.errors) == [field] and sentence in made.errors[field]
+    assert made.workspace is None and list(made.errors) == [field] and sentence in made.errors[field]
 
 
 def test_connect_when_connected_needs_no_fields(tmp_path: Path) -> None:
-    assert compose({}, ["dev"], tmp_path).place == WorkspaceRef()
-    assert compose({"name": "dev"}, ["dev"], tmp_path).place == WorkspaceRef(name="dev")
+    assert compose({}, ["dev"], tmp_path).workspace == WorkspaceRef()
+    assert compose({"name": "dev"}, ["dev"], tmp_path).workspace == WorkspaceRef(name="dev")
 
 
 def test_connect_form_leaves_notebook_variables_to_ipython(tmp_path: Path) -> None:
     made = compose({**NAMES, "workspace": "$ws"}, [], tmp_path)
-    assert made.line.endswith('--workspace "$ws"') and not made.errors and made.place is None
+    assert made.line.endswith('--workspace "$ws"') and not made.errors and made.workspace is None
 
 
 @given(st.dictionaries(st.sampled_from([field.name for field in connect_fields() if not field.choices]), TEXT))

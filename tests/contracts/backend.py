@@ -49,7 +49,7 @@ class BackendContract:
 
     async def _until_ended(self, backend: Backend, run_id: str) -> list[RunState]:
         seen: list[RunState] = []
-        changes = backend.changes()
+        changes = backend.events()
         end = time.monotonic() + DEADLINE
         while time.monotonic() < end:
             status = (await backend.poll((run_id,)))[run_id]

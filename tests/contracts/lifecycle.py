@@ -25,7 +25,7 @@ class LifecycleContract:
 
     def _verbs(self, call: Call[Any], target: Provisioner) -> dict[str, str]:
         """What can be done now, and what cannot, with the reason."""
-        return {act.verb: act.why_not for act in target.acts(call(target.state()))}
+        return {act.verb: act.why_not for act in target.actions(call(target.state()))}
 
     def test_single_machine_lifecycle(self, call: Call[Any], single: Provisioner) -> None:
         told: list[str] = []
@@ -50,7 +50,7 @@ class LifecycleContract:
         call(cluster.create(told.append))
         state = call(cluster.state())
         assert (state.state, state.nodes, state.max_nodes) == ("ready", 0, 4)
-        act = next(act for act in cluster.acts(state) if act.verb == "scale")
+        act = next(act for act in cluster.actions(state) if act.verb == "scale")
         assert {field.name: field.default for field in act.fields} == {
             "min_nodes": 0,
             "max_nodes": 4,
@@ -69,13 +69,16 @@ class LifecycleContract:
             (cluster, "create", {}),
             (cluster, "scale", {"min_nodes": 3}),
         ):
-            assert "cost" in target.asks(verb, values, running=0).lower()
-        assert "2 running runs" in single.asks("stop", {}, running=2) and single.asks("stop", {}, running=0) == ""
-        assert cluster.asks("scale", {"min_nodes": 0}, running=0) == ""
+            assert "cost" in target.confirmation(verb, values, running=0).lower()
+        assert (
+            "2 running runs" in single.confirmation("stop", {}, running=2)
+            and single.confirmation("stop", {}, running=0) == ""
+        )
+        assert cluster.confirmation("scale", {"min_nodes": 0}, running=0) == ""
         for running in (0, 1, 2):
-            assert cluster.asks("delete", {}, running=running)
-        assert "1 queued run is" in cluster.asks("delete", {}, running=0, queued=1)
-        assert "2 running and 3 queued runs are" in cluster.asks("delete", {}, running=2, queued=3)
+            assert cluster.confirmation("delete", {}, running=running)
+        assert "1 queued run is" in cluster.confirmation("delete", {}, running=0, queued=1)
+        assert "2 running and 3 queued runs are" in cluster.confirmation("delete", {}, running=2, queued=3)
 
     def test_price_follows_node_count(self, call: Call[Any], cluster: Provisioner) -> None:
         call(cluster.create(lambda text: None))
@@ -92,5 +95,5 @@ class LifecycleContract:
 
     def test_actions_without_state_are_offered(self, single: Provisioner, cluster: Provisioner) -> None:
         for target in (single, cluster):
-            acts = target.acts(ProvisionState())
+            acts = target.actions(ProvisionState())
             assert acts[-1].verb == "delete" and not any(act.ask for act in acts)

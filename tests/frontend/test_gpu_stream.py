@@ -126,7 +126,7 @@ def test_client_with_gpu_stream_only_is_pinged() -> None:
     sent: list[Event] = []
     client = FrontendClient("c", lambda comm, event, buffers: sent.append(event))
     client.send(Gpus, source="x")
-    client.heard_at -= clients.SILENCE_S + 1
+    client.last_request_at -= clients.SILENCE_S + 1
     client.send(Gpus, source="x")
     client.send(Gpus, source="x")
     assert [type(event) for event in sent] == [Gpus, Gpus, Changes, Gpus]

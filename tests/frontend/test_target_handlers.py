@@ -94,7 +94,7 @@ def test_compute_listener_gets_results(page: Page) -> None:
     told: list[OperationFinished | None] = []
 
     async def listen() -> Any:
-        return page.controller.computes.listen(told.append)
+        return page.controller.target_manager.listen(told.append)
 
     end = page.controller.loop.call(listen())
     page.act("create", kind="fake", values={"fails": "create"}, confirmed=True)

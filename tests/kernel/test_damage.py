@@ -314,7 +314,7 @@ def details(place: Place, handle: str) -> None:
     from jupyter_amltrain.kernel.session import controller
 
     run = place.api.attach(handle)
-    controller().loop.call(controller().brief(run.handle), 60)
+    controller().loop.call(controller().stream_summary(run.handle), 60)
 
 
 def series(place: Place, handle: str) -> None:

@@ -67,7 +67,7 @@ def test_long_telemetry_end_is_exact_without_full_read(hours: float, tmp_path: P
     node = entry.telemetry.node(0)
     size = (tmp_path / "telemetry" / "node-0.jsonl").stat().st_size
     assert news == {"telemetry"} and node.offset == size and node.seq == hours * 3600 - 1
-    assert node.pyramid.t[0] == files.START
+    assert node.history.t[0] == files.START
     if hours > 1:
         assert entry.telemetry.summaries[0]["gpus"][3]["memory_peak"] == 43_000
         # What happened in hours whose ticks were not read is told all the same.
@@ -125,6 +125,6 @@ def test_telemetry_redraw_interval_is_tenth_of_run_age() -> None:
     assert needs_frame(young, {"log"}) and needs_frame(young, {"telemetry", "metrics"})
     assert not needs_frame(young, set())
     for entry in (young, old):
-        entry.telemetry.told = time.monotonic() - 1.5
+        entry.telemetry.last_frame_at = time.monotonic() - 1.5
     assert needs_frame(young, {"telemetry"}) and not needs_frame(young, {"telemetry"})
     assert not needs_frame(old, {"telemetry"}) and needs_frame(old, {"log"})

@@ -49,7 +49,7 @@ def test_stream_cache_over_limit_keeps_newest_and_row_values(loop: LoopThread) -
             if number == 2:
                 entry.telemetry.listen(lambda node, first: None)  # a dashboard
             if number == 3:
-                entry.lookers = 1
+                entry.viewers = 1
             row = row_of(entry)
             assert not row.known
             read(number)
@@ -58,7 +58,7 @@ def test_stream_cache_over_limit_keeps_newest_and_row_values(loop: LoopThread) -
         assert not entries[0].metrics.metrics and entries[0].offsets == {"log": 0, "metrics": 0}
         row = row_of(entries[0])
         assert row.known and (row.metric, row.value, row.log_bytes) == ("loss", 0.5, 5)
-        entries[3].lookers = 0
+        entries[3].viewers = 0
         read(0)
         assert [entry.read for entry in entries] == [True, True, True, False, False, True]
         store.remove(entries[1].run.handle)
@@ -80,6 +80,6 @@ def test_stream_cache_while_reading_keeps_entry(loop: LoopThread) -> None:
             kept.read(run.handle)
             telemetry = entry.telemetry
             entry.read = True
-        assert entry.telemetry is not telemetry and not entry.lookers
+        assert entry.telemetry is not telemetry and not entry.viewers
 
     loop.call(go())

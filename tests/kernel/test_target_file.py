@@ -93,17 +93,17 @@ def test_removed_target_is_remembered_for_runs(tmp_path: Path) -> None:
     with pytest.raises(UnknownTarget, match=f"{told} .*local."):
         found.get("fake")
     found.remove("fake", past=True)  # another kernel's, which has seen the same
-    assert found.past() == [was]
+    assert found.retired() == [was]
     with pytest.raises(UnknownTarget, match="No compute target named 'other'"):
         found.known("other")
     found.add(was)
-    assert found.get("fake") == was and found.past() == []
+    assert found.get("fake") == was and found.retired() == []
     found.use("fake")
     found.restore(was)
     assert found.read() == ([LOCAL], "local", [was])
     for i in range(MAX_RETIRED_TARGETS + 3):
         found.add(FakeTarget(name=f"t{i}"))
         found.remove(f"t{i}", past=True)
-    assert [target.name for target in found.past()] == [f"t{i}" for i in range(3, MAX_RETIRED_TARGETS + 3)]
+    assert [target.name for target in found.retired()] == [f"t{i}" for i in range(3, MAX_RETIRED_TARGETS + 3)]
     found.remove("t5")
-    assert "t5" not in [target.name for target in found.past()]
+    assert "t5" not in [target.name for target in found.retired()]

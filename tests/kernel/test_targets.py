@@ -34,12 +34,12 @@ class Kernel:
         self.news: list[OperationFinished | None] = []
 
         async def listen() -> None:
-            self.controller.computes.listen(self.news.append)
+            self.controller.target_manager.listen(self.news.append)
 
         self.controller.loop.call(listen())
 
     def act(self, verb: str, name: str, **rest: Any) -> ActionResult:
-        return self.controller.loop.call(self.controller.computes.act(verb, name, **rest), DEADLINE)
+        return self.controller.loop.call(self.controller.target_manager.run_action(verb, name, **rest), DEADLINE)
 
     def create(self, name: str, *, wait: bool = True, **values: Any) -> ActionResult:
         done = self.act("create", name, kind="fake", values=values, confirmed=True)
@@ -48,12 +48,12 @@ class Kernel:
         return done
 
     def finished(self, name: str) -> str | None:
-        return self.controller.loop.call(self.controller.computes.finished(name, DEADLINE), DEADLINE)
+        return self.controller.loop.call(self.controller.target_manager.finished(name, DEADLINE), DEADLINE)
 
     def rows(self) -> dict[str, TargetRow]:
         async def read() -> dict[str, TargetRow]:
-            await self.controller.computes.refresh()
-            return {row.name: row for row in self.controller.computes.rows()}
+            await self.controller.target_manager.refresh()
+            return {row.name: row for row in self.controller.target_manager.rows()}
 
         return self.controller.loop.call(read())
 
@@ -110,7 +110,7 @@ def test_second_operation_on_busy_target_is_refused(kernel: Kernel) -> None:
 def test_create_reserves_name_before_reporting(kernel: Kernel, home: Path) -> None:
     with locked(home / "targets.lock"):  # another kernel writes
         creating = kernel.controller.loop.post(
-            kernel.controller.computes.act("create", "big", kind="fake", values=SIZE, confirmed=True)
+            kernel.controller.target_manager.run_action("create", "big", kind="fake", values=SIZE, confirmed=True)
         )
         with pytest.raises(concurrent.futures.TimeoutError):
             creating.result(0.3)
@@ -120,9 +120,9 @@ def test_create_reserves_name_before_reporting(kernel: Kernel, home: Path) -> No
 
 def test_create_asks_confirmation_with_cost(kernel: Kernel, home: Path) -> None:
     done = kernel.act("create", "big", kind="fake", values=CLUSTER)
-    assert not done.accepted and done.ask.startswith("Costs up to 4 x 3.06 = 12.24 USD per hour")
+    assert not done.accepted and done.confirmation.startswith("Costs up to 4 x 3.06 = 12.24 USD per hour")
     dry = kernel.act("create", "big", kind="fake", values=CLUSTER, dry=True, confirmed=True)
-    assert not dry.accepted and dry.ask == done.ask and not dry.errors
+    assert not dry.accepted and dry.confirmation == done.confirmation and not dry.errors
     assert "big" not in kernel.rows() and not (home / "targets.json").exists()
     assert kernel.act("create", "free", kind="fake").accepted  # costs nothing: not asked
 
@@ -130,19 +130,19 @@ def test_create_asks_confirmation_with_cost(kernel: Kernel, home: Path) -> None:
 def test_scale_is_seen_by_other_kernel(kernel: Kernel, other: Kernel, home: Path) -> None:
     kernel.create("big", **CLUSTER)
     assert other.rows()["big"].fields["min_nodes"] == 0
-    assert "Costs 2 x 3.06 = 6.12 USD" in kernel.act("scale", "big", values={"nodes": "2"}).ask
+    assert "Costs 2 x 3.06 = 6.12 USD" in kernel.act("scale", "big", values={"nodes": "2"}).confirmation
     kernel.act("scale", "big", values={"nodes": "2"}, confirmed=True)
     assert kernel.finished("big") == "big is scaled to 2 machines."
     row = kernel.rows()["big"]
     assert (row.nodes, row.price) == (2, 6.12) and stored(home)["targets"]["big"]["min_nodes"] == 2
     assert other.rows()["big"].fields["min_nodes"] == 2
-    other.controller.loop.call(other.controller.computes.check("big"))
+    other.controller.loop.call(other.controller.target_manager.check("big"))
     assert other.rows()["big"].nodes == 2
 
 
 def test_scale_of_maximum_and_idle_time_is_stored(kernel: Kernel, other: Kernel, home: Path) -> None:
     kernel.create("big", **CLUSTER)
-    assert "Costs up to 6 x 3.06 = 18.36 USD" in kernel.act("scale", "big", values={"max_nodes": 6}).ask
+    assert "Costs up to 6 x 3.06 = 18.36 USD" in kernel.act("scale", "big", values={"max_nodes": 6}).confirmation
     kernel.act("scale", "big", values={"max_nodes": "6", "idle_minutes": 30, "nodes": 1}, confirmed=True)
     kernel.finished("big")
     fields = stored(home)["targets"]["big"]
@@ -162,7 +162,7 @@ def test_start_and_stop_change_state(kernel: Kernel) -> None:
     assert kernel.act("stop", "one").begun  # nothing runs there: nothing is lost
     kernel.finished("one")
     assert kernel.rows()["one"].state == "stopped" and kernel.rows()["one"].price == 0.0
-    assert kernel.act("start", "one").ask == "Costs 3.06 USD per hour until it is stopped."
+    assert kernel.act("start", "one").confirmation == "Costs 3.06 USD per hour until it is stopped."
     kernel.act("start", "one", confirmed=True)
     assert kernel.finished("one") == "one is started."
     assert kernel.rows()["one"].state == "ready"
@@ -226,7 +226,7 @@ def test_scale_with_invalid_nodes_is_refused(kernel: Kernel, nodes: Any) -> None
 def test_create_of_existing_equal_target_is_accepted(kernel: Kernel) -> None:
     kernel.create("big", **CLUSTER)
     done = kernel.create("big", **CLUSTER)
-    assert done.accepted and not done.begun and "already exists" in done.said
+    assert done.accepted and not done.begun and "already exists" in done.message
 
 
 def test_create_of_externally_deleted_machine_creates_it(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_create_of_externally_deleted_machine_creates_it(kernel: Kernel, monkeyp
 
     monkeypatch.setattr(FakeBackend, "is_gone", gone)
     monkeypatch.setattr(FakeBackend, "create", create)
-    assert kernel.act("create", "big", kind="fake", values=CLUSTER).ask  # it costs: as the first time
+    assert kernel.act("create", "big", kind="fake", values=CLUSTER).confirmation  # it costs: as the first time
     assert kernel.create("big", **CLUSTER).begun and made == ["big"]
     assert kernel.rows()["big"].state != "failed"
     assert not kernel.create("big", **CLUSTER).begun and made == ["big"]
@@ -262,7 +262,7 @@ def test_create_of_deleted_machine_uses_new_settings(
 
     monkeypatch.setattr(FakeBackend, "is_gone", gone)
     monkeypatch.setattr(FakeBackend, "create", create)
-    assert "6 x 3.06" in kernel.act("create", "big", kind="fake", values={**SIZE, "max_nodes": 6}).ask
+    assert "6 x 3.06" in kernel.act("create", "big", kind="fake", values={**SIZE, "max_nodes": 6}).confirmation
     with pytest.raises(QuotaExceeded):
         kernel.create("big", **SIZE, max_nodes=6)
     assert stored(home)["targets"]["big"]["max_nodes"] == 4 == kernel.rows()["big"].fields["max_nodes"]
@@ -331,7 +331,7 @@ def test_delete_of_target_removes_its_runs(kernel: Kernel, home: Path) -> None:
     controller.loop.call(controller.accepted(handle))
     until(lambda: kernel.rows()["big"].running == 1)
     waiting = controller.loop.post(controller.wait(RunHandle(handle)))
-    assert "its 1 running run is stopped, and the logs" in kernel.act("delete", "big").ask
+    assert "its 1 running run is stopped, and the logs" in kernel.act("delete", "big").confirmation
     kernel.act("delete", "big", confirmed=True)
     assert "go to local" in (kernel.finished("big") or "")
     assert set(kernel.rows()) == {"local"} and kernel.rows()["local"].current
@@ -365,7 +365,7 @@ def test_unknown_target_state_is_read_when_viewed(kernel: Kernel, other: Kernel)
     async def look() -> None:
         backend: Any = other.controller.backend("far")
         backend.rescript(unreachable=True)
-        other.controller.computes.shown()
+        other.controller.target_manager.check_outdated()
 
     other.controller.loop.call(look())
     until(lambda: all(row.checked_at for row in other.rows().values()))
@@ -390,4 +390,4 @@ def test_target_listener_is_called_for_other_kernels(kernel: Kernel, other: Kern
 
 
 async def _rows(kernel: Kernel) -> tuple[TargetRow, ...]:
-    return kernel.controller.computes.rows()
+    return kernel.controller.target_manager.rows()

@@ -50,7 +50,7 @@ def test_telemetry_ring_drops_old_and_history_keeps(tmp_path: Path) -> None:
     t, rows = node.since(0)
     assert len(t) == RING_TICKS and t[-1] == files.START + 2 * RING_TICKS - 1
     assert rows[node.index["gpu0.util"]].max() == 1
-    assert np.nanmax(node.pyramid.values[2, node.index["gpu0.util"]]) == 99
+    assert np.nanmax(node.history.values[2, node.index["gpu0.util"]]) == 99
 
 
 def test_telemetry_minutes_replace_samples_before_last_hour(tmp_path: Path) -> None:
@@ -67,15 +67,15 @@ def test_telemetry_minutes_replace_samples_before_last_hour(tmp_path: Path) -> N
     assert np.array_equal(*same, equal_nan=True)
     column = whole.index["gpu1.power"]
     for k, extreme in ((0, np.nanmin), (2, np.nanmax)):  # least and most of all time
-        assert extreme(quick.pyramid.values[k, column]) == extreme(whole.pyramid.values[k, column])
-    assert quick.pyramid.t[0] == whole.pyramid.t[0]
+        assert extreme(quick.history.values[k, column]) == extreme(whole.history.values[k, column])
+    assert quick.history.t[0] == whole.history.t[0]
 
 
 def test_telemetry_minutes_with_other_columns_are_ignored() -> None:
     node = NodeTelemetry(0)
     node.feed(OLD)
     assert node.feed_minutes(b'{"schema":1,"columns":["other"]}\n[5,1,2,3,99,[1],[1],[1]]\n' * 90) == 0
-    assert node.pyramid.count == 0
+    assert node.history.count == 0
 
 
 def test_telemetry_slow_values_are_held() -> None:

@@ -96,7 +96,7 @@ def test_watcher_after_target_errors_continues(
         store.put(run)
         entry = store.get(run.handle)
         assert entry is not None
-        entry.lookers = 1
+        entry.viewers = 1
         store.subscribe(lambda run: None if run.reachable else unreachable.append(run.reachable))
         task = loop.start(Watcher(backend, "fake", store, loop, outcome, lambda handle: done.set()).run(), "watch")
         await asyncio.wait_for(done.wait(), DEADLINE)
@@ -132,7 +132,7 @@ class Sampled(Moody):
         self.polls += 1
         return await super().poll(run_ids)
 
-    def changes(self) -> RunEvents:
+    def events(self) -> RunEvents:
         return _Ticks()
 
 
@@ -155,7 +155,7 @@ def test_telemetry_is_read_without_poll(loop: LoopThread, tmp_path: Path) -> Non
         store.put(run)
         entry = store.get(run.handle)
         assert entry is not None
-        entry.lookers = 1
+        entry.viewers = 1
         came = asyncio.Event()
         entry.telemetry.listen(lambda node, first: came.set())
 

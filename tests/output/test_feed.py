@@ -123,7 +123,7 @@ def test_feed_after_long_absence_sends_whole_history(tmp_path: Path) -> None:
     (content, buffers), node = page.messages[0], entry.telemetry.node(0)
     (head,) = content["snap"]
     columns = len(layout.columns[0])
-    assert head == {"n": 0, "s": 9000, "k": 3600, "b": node.pyramid.count, "w": 16, "p": node.pyramid.filled}
+    assert head == {"n": 0, "s": 9000, "k": 3600, "b": node.history.count, "w": 16, "p": node.history.filled}
     assert np.frombuffer(buffers[0])[-1] == node.last_t
     assert len(buffers[1]) == 4 * columns * 3600 and len(buffers[2]) == head["b"] * (8 + 3 * 4 * columns)
 
@@ -141,7 +141,7 @@ def test_feed_message_size_is_independent_of_run_length(tmp_path: Path) -> None:
             feed.push(node)
             sizes.append(page.bytes)
     assert sizes[1] - sizes[0] == sizes[-1] - sizes[-2] < 200
-    assert node.pyramid.count <= 1024 and node.held == 3600 and node.seq == 19_999
+    assert node.history.count <= 1024 and node.ticks_in_ring == 3600 and node.seq == 19_999
 
 
 def test_feed_of_two_nodes_sends_one_message_per_node(tmp_path: Path) -> None:

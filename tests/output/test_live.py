@@ -186,7 +186,7 @@ def test_live_dashboard_end_is_sent_after_streams_are_read(house: House, tmp_pat
 def test_live_dashboard_forgotten_stops_waiting_task(house: House) -> None:
     entry = entry_of()
     house.on(house.live.open, entry, "page")
-    house.on(house.live.forget, entry.run.handle)
+    house.on(house.live.close_run, entry.run.handle)
     house.until(lambda: f"dashboard of {entry.run.handle}" not in [task.get_name() for task in house.tasks()])
     assert house.sources.lookers == {entry.run.handle: 0}
 

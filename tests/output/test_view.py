@@ -52,10 +52,10 @@ def sampled(folder: Path, gpus: int = 2) -> tuple[Entry, Dashboard, GpuTelemetry
 def test_dashboard_legend_shows_notes_and_extra_metrics(tmp_path: Path, gpus: int) -> None:
     _, dashboard, _ = sampled(tmp_path, gpus)
     assert "metrics" not in dashboard.legend.value
-    dashboard.say("GPU 1 fell off the <bus>", 5)
+    dashboard.show_note("GPU 1 fell off the <bus>", 5)
     assert "GPU 1 fell off the &lt;bus&gt;" in dashboard.legend.value
     assert "4 of 5 metrics" in dashboard.legend.value
-    dashboard.say("", 4)
+    dashboard.show_note("", 4)
     assert "bus" not in dashboard.legend.value and "metrics" not in dashboard.legend.value
 
 

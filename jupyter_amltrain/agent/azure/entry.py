@@ -78,7 +78,7 @@ def _task(job: Dict[str, Any], rank: Identity, folder: str) -> Assignment:
 class ServiceRank:
     """One process of a job, with the duties of its rank; the host of its own supervisor."""
 
-    told_detail = "the service told it to end"
+    signal_detail = "the service told it to end"
 
     def __init__(self, job: Dict[str, Any], rank: Identity, folders: JobFolders, wakeup: int) -> None:
         self.job, self.rank, self.folders = job, rank, folders
@@ -128,7 +128,7 @@ class ServiceRank:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the command with the output of this process."""
-        env = environment(self.task, self.helpers.place)
+        env = environment(self.task, self.helpers.sink_endpoint)
         env["AML_OUTPUT_DIR"] = self.folders.outputs
         try:
             os.makedirs(self.folders.outputs, exist_ok=True)
@@ -139,16 +139,16 @@ class ServiceRank:
         # Descriptors that the service left open for the command stay open.
         return spawn(self.job["argv"], self.job["cwd"], env, close_fds=False, preexec_fn=_die_with_us())
 
-    def ask(self, run: Supervisor) -> None:
+    def request_end(self, run: Supervisor) -> None:
         """Send the job's process group the service's signal, or SIGTERM to end the job for another reason."""
         if run.stopped in ("timeout", GPU_UNUSED):
             reason = "the time limit of %g s is reached" % self.job["timeout"] if run.stopped == "timeout" else (
                 "the job does not use its GPUs: %s; likely cause: %s" % (
-                    (run.unused or {}).get("detail"), (run.unused or {}).get("cause") or "not known"
+                    (run.gpu_verdict or {}).get("detail"), (run.gpu_verdict or {}).get("cause") or "not known"
                 )
             )  # fmt: skip
             log_to_job("%s; sent SIGTERM, SIGKILL follows after %g s" % (reason, self.job["grace"]))
-        self._pass_on(self.end_signal if run.told_to_end else signal.SIGTERM)
+        self._pass_on(self.end_signal if run.end_requested else signal.SIGTERM)
         self._pass_on(signal.SIGCONT)
 
     def _pass_on(self, number: int) -> None:
@@ -162,18 +162,18 @@ class ServiceRank:
         """Return ``False``: cancels arrive as signals only, because nothing else reaches this machine."""
         return False
 
-    def apart(self) -> FrozenSet[int]:
+    def excluded_pids(self) -> FrozenSet[int]:
         """Return no pids: the machine runs only this job."""
         return frozenset()
 
-    def signaled(self, run: Supervisor, number: int) -> None:
+    def on_signal(self, run: Supervisor, number: int) -> None:
         """End the run at the first signal that ends a job; pass other signals on to the job."""
-        if number in _ENDING and not run.told_to_end:
-            run.told_to_end, self.end_signal = True, signal.Signals(number)
+        if number in _ENDING and not run.end_requested:
+            run.end_requested, self.end_signal = True, signal.Signals(number)
         elif number in _PASSED:
             self._pass_on(number)
 
-    def heard(self, handles: List[int]) -> None:
+    def on_readable(self, handles: List[int]) -> None:
         """Fork the sink at its first request."""
         if self.service_helpers.is_called(handles):
             self.service_helpers.sink.due = protocol.mono()
@@ -212,13 +212,13 @@ class ServiceRank:
 
     # -- the run's state ----------------------------------------------------------------
 
-    def cannot_save(self, error: OSError) -> None:
+    def on_save_error(self, error: OSError) -> None:
         """Log the error once, in the job's log."""
         if not self._save_error_logged:
             self._save_error_logged = True
             log_to_job("cannot write %s: %s; trying again, the training goes on" % (STATE, error.strerror or error))
 
-    def save_last(self, run: Supervisor) -> None:
+    def save_final_state(self, run: Supervisor) -> None:
         """Write the final state if this process writes the state."""
         if self.keeps_state:
             run.state["version"] += 1

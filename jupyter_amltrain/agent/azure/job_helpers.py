@@ -35,8 +35,8 @@ class ServiceHelpers:
         self.can_write = folders.folder != NOWHERE
         self.grace = None if job["gpus"] == 0 else float(job["gpu_grace"])
         self.sampler, self.sink, self.forwarder = Helper("sampler"), Helper("sink"), Helper("forwarder")
-        self.every = [self.sampler, self.sink, self.forwarder]
-        self.place: Optional[SinkEndpoint] = None
+        self.all_helpers = [self.sampler, self.sink, self.forwarder]
+        self.sink_endpoint: Optional[SinkEndpoint] = None
         self.endpoint = self._endpoint()
         self._poll: Optional[select.poll] = None  #: polls for the first request to the sink
 
@@ -54,34 +54,34 @@ class ServiceHelpers:
     def open_sink(self) -> None:
         """Open the sink's socket, if the job has a sink."""
         if self.can_write and job.tracks(self.job):
-            self.place = open_sink_endpoint(self.task.folder)
+            self.sink_endpoint = open_sink_endpoint(self.task.folder)
 
-    def first(self, poll: select.poll) -> List[Helper]:
+    def initial_helpers(self, poll: select.poll) -> List[Helper]:
         """Return the helpers that start with the job."""
         helpers = []
         if self.can_write and self.rank.leads_node:
             helpers.append(self.sampler)
-        if self.place is not None:
+        if self.sink_endpoint is not None:
             if self.rank.leads:
                 helpers.append(self.sink)
             else:  # forked at its first request, which most processes never send
                 self._poll = poll
-                poll.register(self.place.socket.fileno(), select.POLLIN)
+                poll.register(self.sink_endpoint.socket.fileno(), select.POLLIN)
         if self.endpoint is not None:
             helpers.append(self.forwarder)
         return helpers
 
     def is_called(self, handles: List[int]) -> bool:
         """Return whether the first request to an unforked sink has arrived; from then on the sink polls itself."""
-        if self._poll is None or self.place is None or self.place.socket.fileno() not in handles:
+        if self._poll is None or self.sink_endpoint is None or self.sink_endpoint.socket.fileno() not in handles:
             return False
-        self._poll.unregister(self.place.socket.fileno())
+        self._poll.unregister(self.sink_endpoint.socket.fileno())
         self._poll = None
         return True
 
     def fork(self, helper: Helper, ready: Optional[int] = None, ended: bool = False) -> None:
         """Fork a helper; `ended`: the job has ended."""
-        task, place, rank = self.task, self.place, self.rank
+        task, place, rank = self.task, self.sink_endpoint, self.rank
         journal = METRICS.replace("-0.", "-%d." % rank.rank)
         if helper is self.sink and place is not None:
             artifacts = self.folders.artifacts

@@ -199,9 +199,9 @@ class Dispatcher:
         freed = False
         self.scheduler.continue_stopped()
         for number, record in list(self.queue.records.items()):
-            if number not in self.scheduler.starting and not self.queue.owned(record):
+            if number not in self.scheduler.starting and not self.queue.has_live_owner(record):
                 self.queue.drop_record(number)
-                self.queue.settle(record)
+                self.queue.finish_run(record)
                 if record["devices"]:
                     self.gpus.expired = True  # the last reading may still list its processes
                 freed = True
@@ -280,7 +280,7 @@ class Dispatcher:
         try:
             callback()
         except AgentError as error:
-            client.answer(error.answer())
+            client.answer(error.to_reply())
         except Exception as error:  # affects one client only: report the error to it and continue
             self.log(traceback.format_exc())
             client.answer(
@@ -329,11 +329,11 @@ class Dispatcher:
         return {
             "pid": os.getpid(),
             "protocol": PROTOCOL,
-            "gpus": [{k: v for k, v in gpu.items() if k != "processes"} for gpu in self.gpus.found],
+            "gpus": [{k: v for k, v in gpu.items() if k != "processes"} for gpu in self.gpus.usable],
             "gpu_note": self._gpu_note(),
             "gpus_lost": self.gpus.lost,
             "share_gpus": share,
-            "slots": slots.totals(self.gpus.found, records, own_pids, share, len(self.gpus.lost)),
+            "slots": slots.totals(self.gpus.usable, records, own_pids, share, len(self.gpus.lost)),
             "queued": len(self.queue.tickets) - len(self.scheduler.starting),
             "running": len(records),
         }
@@ -349,7 +349,7 @@ class Dispatcher:
             driver_state.check_request(job.job["gpus"], self.gpus)
         if job.job["gpus"] == 0 and self.gpus.trouble:
             job.job["notes"] = ["This run has no GPU: %s." % self.gpus.trouble.rstrip(".")]
-        usable = visible_gpus.apply_visible_gpus(job.job, job.environ, self.gpus.found)
+        usable = visible_gpus.apply_visible_gpus(job.job, job.environ, self.gpus.usable)
         job.job["gpus"] = slots.resolve_gpu_count(job.job["gpus"], usable, self.gpus.note)
         visible_gpus.check_variables(job.job)
         run = job.job["run"]

@@ -105,7 +105,7 @@ class GpuWatch:
         self.selector = selector
         self.on_read = on_read
         self.history = known
-        self.found: List[Dict[str, Any]] = []
+        self.usable: List[Dict[str, Any]] = []
         self.lost: List[Dict[str, Any]] = []  #: GPUs that cannot be used, see `KnownGpus.lost`
         self.driver = driver_state.ABSENT
         self.code: Optional[int] = None  #: NVML error code if the driver is broken
@@ -133,13 +133,13 @@ class GpuWatch:
         """Reason why no GPU is usable on a machine that has or had GPUs; empty otherwise."""
         if self.driver == driver_state.BROKEN:
             return self.note
-        return driver_state.lost_text(self.lost) if self.lost and not self.found else ""
+        return driver_state.lost_text(self.lost) if self.lost and not self.usable else ""
 
     def refresh(self, older_than: float = 0.0) -> None:
         """Start a reading unless one is in progress or the last one is less than `older_than` seconds old."""
         # A machine without GPUs will not get one within seconds. NVML that is slow to
         # start (no persistence mode) must not be probed all the time.
-        factor = 1.0 if self.found else ABSENT_FACTOR if self.driver == driver_state.ABSENT else BROKEN_FACTOR
+        factor = 1.0 if self.usable else ABSENT_FACTOR if self.driver == driver_state.ABSENT else BROKEN_FACTOR
         limit = max(older_than * factor, 10 * self._duration_s)
         if self._child is not None or (self.known and not self.expired and protocol.mono() - self._finished_at < limit):
             return
@@ -184,18 +184,18 @@ class GpuWatch:
         self._duration_s = self._finished_at - self.began
         self._store(nvml.parse_probe(self._data, self._duration_s))
         self.known = True
-        if self.found:
+        if self.usable:
             nvml.preload()
         self.on_read()
 
     def _store(self, value: Dict[str, Any]) -> None:
         """Store a reading as the last one."""
-        self.found, self.note, self.driver, self.code = value["gpus"], value["note"], value["driver"], value["code"]
+        self.usable, self.note, self.driver, self.code = value["gpus"], value["note"], value["driver"], value["code"]
         self.lost = []
         if self.driver == driver_state.WORKS:
             self.history.remember(value["present"])
             self.lost = self.history.lost([gpu["uuid"] for gpu in value["present"]], value["lost"])
-            if self.lost and not self.found:
+            if self.lost and not self.usable:
                 self.note = driver_state.lost_text(self.lost)
         elif self.driver == driver_state.ABSENT and self.history.gpus:
             # The driver worked since the last boot: it was removed or is being upgraded.

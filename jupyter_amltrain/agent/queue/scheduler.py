@@ -323,7 +323,7 @@ class Scheduler:
 
     def own_pids(self) -> Set[int]:
         """Return pids of all runs of this queue; empty if no GPU lists processes to compare them with."""
-        if not any(gpu.get("processes") for gpu in self.gpus.found):
+        if not any(gpu.get("processes") for gpu in self.gpus.usable):
             return set()
         owners = self.queue.owner_pids()
         rows = process_table()
@@ -360,7 +360,7 @@ class Scheduler:
             kind = bool(ticket.get("gpus"))
             share = all_share or ticket.get("share_gpus") is True
             records: Sequence[Dict[str, Any]] = list(self.queue.records.values())
-            usable = visible_gpus.candidates(ticket, self.gpus.found) if kind else []
+            usable = visible_gpus.candidates(ticket, self.gpus.usable) if kind else []
             gpus = slots.free_gpus(usable, records, own_pids, share) if kind else []
             ahead = [uuids for uuids in claimed if any(gpu["uuid"] in uuids for gpu in usable)]
             cpus = [] if kind else slots.free_cpu_slots(slots.cpu_slots(), records)
@@ -382,7 +382,7 @@ class Scheduler:
                     detail = self._no_process_text()
                 else:
                     detail = waiting_text(ticket, blocked[kind], usable if kind else [], records, own_pids, share)
-                    restrictions = (visible_gpus.waiting_text(ticket, self.gpus.found), self.locks.text(usable, gpus))
+                    restrictions = (visible_gpus.waiting_text(ticket, self.gpus.usable), self.locks.text(usable, gpus))
                     detail = "; ".join([detail, *(text for text in restrictions if text and kind)])
             except Exception as error:  # only this run is unreadable or damaged; continue with the others
                 self._fail_ticket(ticket, error)
@@ -392,7 +392,7 @@ class Scheduler:
 
     def _blocked_text(self, ticket: Dict[str, Any], usable: int) -> str:
         gpus = self.gpus
-        trouble = gpus.trouble or driver_state.lost_text(gpus.lost) or visible_gpus.waiting_text(ticket, gpus.found)
+        trouble = gpus.trouble or driver_state.lost_text(gpus.lost) or visible_gpus.waiting_text(ticket, gpus.usable)
         return blocked_text(ticket, usable, trouble, gpus.note)
 
     def _share_note(self, share: bool, devices: Sequence[str], own_pids: Set[int]) -> str:
@@ -401,7 +401,7 @@ class Scheduler:
             return ""
         used = [
             "%s by %s" % (gpu_name(gpu), shorten([describe(row) for row in rows]))
-            for gpu in self.gpus.found
+            for gpu in self.gpus.usable
             if gpu["uuid"] in devices and (rows := foreign_processes(gpu, own_pids))
         ]
         return shared_text(used)
@@ -475,7 +475,7 @@ class Scheduler:
             return False
         notes = [self._share_note(share, taken.devices, own_pids)]
         if taken.forced:
-            notes.append(self.locks.forced_text(self.gpus.found, taken.forced))
+            notes.append(self.locks.forced_text(self.gpus.usable, taken.forced))
         try:
             return self._launch(ticket, taken.devices, None, taken.locks, [note for note in notes if note])
         finally:
@@ -556,5 +556,5 @@ class Scheduler:
         return Assignment(
             home, folder, job, state, pending.environ, pending.secrets, devices, cpu_slot, hide, waited,
             protocol.wall(), self.queue.folder, ticket["number"],
-            visible_gpus.variables(devices, str(job.get("gpu_ids") or ""), self.gpus.found),
+            visible_gpus.variables(devices, str(job.get("gpu_ids") or ""), self.gpus.usable),
         )  # fmt: skip

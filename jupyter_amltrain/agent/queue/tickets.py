@@ -35,7 +35,7 @@ class Queue:
         self.tickets: Dict[int, Dict[str, Any]] = self._tickets.load()
         self.records: Dict[int, Dict[str, Any]] = self._slots.load()
         self.pending: Dict[int, PendingSecrets] = {}
-        self._next = max(self._tickets.last(), self._slots.last()) + 1
+        self._next = max(self._tickets.last_number(), self._slots.last_number()) + 1
         self._written: Any = None
 
     # -- tickets -----------------------------------------------------------------
@@ -92,7 +92,7 @@ class Queue:
         self._slots.remove(number)
         self.records.pop(number, None)
 
-    def owned(self, record: Dict[str, Any]) -> bool:
+    def has_live_owner(self, record: Dict[str, Any]) -> bool:
         """Whether the guardian or the supervisor of a started job is alive."""
         if record.get("boot") != self.boot:
             return False
@@ -137,17 +137,17 @@ class Queue:
 
     def _adopt_record(self, record: Dict[str, Any]) -> str:
         number, state = record["number"], _read_valid_state(record)
-        if self.owned(record):
+        if self.has_live_owner(record):
             self.drop_ticket(number)
             return "adopted run %s with %r" % (record["run"], record["devices"] or record["cpu_slot"])
         self.drop_record(number)
         if state is not None and state["state"] == QUEUED and number in self.tickets:
             return "the guardian of run %s died before it started the job" % record["run"]
         self.drop_ticket(number)
-        self.settle(record)
+        self.finish_run(record)
         return "run %s had no guardian and no supervisor left" % record["run"]
 
-    def settle(self, record: Dict[str, Any]) -> None:
+    def finish_run(self, record: Dict[str, Any]) -> None:
         """Clean up after an ended job, and mark it lost if no other process can."""
         state = _read_valid_state(record)
         if state is None:  # damaged by the job, or removed with its folder

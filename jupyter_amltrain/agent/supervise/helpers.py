@@ -70,7 +70,7 @@ class Helper:
             self.pid = os.fork()
         except OSError as error:  # process limit reached: retry later
             log_line(folder, "supervisor: cannot fork the %s: %s" % (self.name, error))
-            self.died()
+            self.schedule_restart()
             return
         if self.pid:
             return
@@ -87,7 +87,7 @@ class Helper:
         finally:
             os._exit(code)
 
-    def died(self) -> None:
+    def schedule_restart(self) -> None:
         """Schedule the next start: at first without a delay, then with exponential backoff."""
         self.pid = 0
         wait = 0.0 if not self.deaths else min(_MAX_BACKOFF_S, _MIN_BACKOFF_S * 2**self.deaths)

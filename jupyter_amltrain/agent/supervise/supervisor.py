@@ -42,14 +42,14 @@ class Helpers(Protocol):
     sampler: Helper
     sink: Helper
     #: All helpers.
-    every: List[Helper]
+    all_helpers: List[Helper]
     #: Socket of the MLflow sink; ``None`` without a sink.
-    place: Optional[SinkEndpoint]
+    sink_endpoint: Optional[SinkEndpoint]
 
     def open_sink(self) -> None:
         """Open the socket of the sink, if the job has one."""
 
-    def first(self, poll: select.poll) -> List[Helper]:
+    def initial_helpers(self, poll: select.poll) -> List[Helper]:
         """Return the helpers that are started with the job."""
 
     def fork(self, helper: Helper, ready: Optional[int] = None) -> None:
@@ -71,7 +71,7 @@ class JobHost(Protocol):
 
     helpers: Helpers
     node: int
-    told_detail: str
+    signal_detail: str
     keeps_state: bool
 
     def has_gpus(self) -> bool:
@@ -83,28 +83,28 @@ class JobHost(Protocol):
     def start(self) -> subprocess.Popen[bytes]:
         """Start the process of the job."""
 
-    def ask(self, run: Supervisor) -> None:
+    def request_end(self, run: Supervisor) -> None:
         """Request the processes of the job to end."""
 
     def cancel_requested(self, run: Supervisor) -> bool:
         """Whether a cancel was requested by other means than a signal to the supervisor."""
 
-    def apart(self) -> FrozenSet[int]:
+    def excluded_pids(self) -> FrozenSet[int]:
         """Return pids that do not belong to the run, with their descendants."""
 
-    def signaled(self, run: Supervisor, number: int) -> None:
+    def on_signal(self, run: Supervisor, number: int) -> None:
         """Handle a signal to the supervisor."""
 
-    def heard(self, handles: List[int]) -> None:
+    def on_readable(self, handles: List[int]) -> None:
         """Handle readable descriptors."""
 
     def tick(self, run: Supervisor) -> None:
         """Called in each iteration of the loop."""
 
-    def cannot_save(self, error: OSError) -> None:
+    def on_save_error(self, error: OSError) -> None:
         """Handle a failed write of the state, which is retried."""
 
-    def save_last(self, run: Supervisor) -> None:
+    def save_final_state(self, run: Supervisor) -> None:
         """Write the final state."""
 
 
@@ -114,22 +114,22 @@ class QueueHelpers:
     def __init__(self, task: Assignment) -> None:
         self.task = task
         self.sampler, self.sink = Helper("sampler"), Helper("sink")
-        self.every = [self.sampler, self.sink]
-        self.place: Optional[SinkEndpoint] = None
+        self.all_helpers = [self.sampler, self.sink]
+        self.sink_endpoint: Optional[SinkEndpoint] = None
 
     def open_sink(self) -> None:
         """Open the socket of the sink, if the job has one."""
         tracking = self.task.job["tracking"]
         if tracking.get("mode") == "sink" and tracking.get("run_id"):
-            self.place = open_sink_endpoint(self.task.folder)
+            self.sink_endpoint = open_sink_endpoint(self.task.folder)
 
-    def first(self, poll: select.poll) -> List[Helper]:
+    def initial_helpers(self, poll: select.poll) -> List[Helper]:
         """Return the helpers that are started with the job."""
-        return [self.sampler] if self.place is None else [self.sampler, self.sink]
+        return [self.sampler] if self.sink_endpoint is None else [self.sampler, self.sink]
 
     def fork(self, helper: Helper, ready: Optional[int] = None) -> None:
         """Fork a helper."""
-        task, sink = self.task, self.place
+        task, sink = self.task, self.sink_endpoint
         if helper is self.sink and sink is not None:
             helper.fork(task.folder, lambda: serve_sink(task, sink), [sink.socket.fileno()])
         else:
@@ -141,7 +141,7 @@ class QueueHost:
     """Host of a job of the queue, controlled by its guardian and by files of the run folder."""
 
     node = 0
-    told_detail = "its supervisor received SIGTERM, as at a shutdown"
+    signal_detail = "its supervisor received SIGTERM, as at a shutdown"
     keeps_state = True
 
     def __init__(self, task: Assignment) -> None:
@@ -158,9 +158,9 @@ class QueueHost:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the process of the job."""
-        return start(self.task, self.helpers.place)
+        return start(self.task, self.helpers.sink_endpoint)
 
-    def ask(self, run: Supervisor) -> None:
+    def request_end(self, run: Supervisor) -> None:
         """Send SIGTERM to every process of the run."""
         rows = run.members()
         signal_processes(rows, signal.SIGTERM)
@@ -170,25 +170,25 @@ class QueueHost:
         """Whether the run folder contains the cancel file."""
         return run.file.cancel_requested()
 
-    def apart(self) -> FrozenSet[int]:
+    def excluded_pids(self) -> FrozenSet[int]:
         """Return processes of other runs and of the agent."""
         return protected_pids(self.task.queue, self.task.home, self.task.job["run"])
 
-    def signaled(self, run: Supervisor, number: int) -> None:
+    def on_signal(self, run: Supervisor, number: int) -> None:
         """End the run on SIGTERM."""
-        run.told_to_end = run.told_to_end or number == signal.SIGTERM
+        run.end_requested = run.end_requested or number == signal.SIGTERM
 
-    def heard(self, handles: List[int]) -> None:
+    def on_readable(self, handles: List[int]) -> None:
         """Do nothing: there are no further descriptors."""
 
     def tick(self, run: Supervisor) -> None:
         """Do nothing: the queue needs no further work."""
 
-    def cannot_save(self, error: OSError) -> None:
+    def on_save_error(self, error: OSError) -> None:
         """Log the error."""
         log_line(self.task.folder, "supervisor: cannot write the state: %s" % error)
 
-    def save_last(self, run: Supervisor) -> None:
+    def save_final_state(self, run: Supervisor) -> None:
         """Send the final state to the guardian, then write it, with retries on a full disk."""
         run.heart.send_state(run.state)
         run.file.save_with_retry(run.state, run.heart.beat)
@@ -241,10 +241,10 @@ class Supervisor:
         self.gpu_guard = GpuUsageGuard(task.folder, task.devices, task.job, host.node)
         self.began = 0.0
         self.stopped: Optional[str] = None
-        self.unused: Optional[Dict[str, str]] = None
+        self.gpu_verdict: Optional[Dict[str, str]] = None
         self.kill_at: Optional[float] = None
         self.retry_save_at: Optional[float] = None
-        self.told_to_end = False
+        self.end_requested = False
         self.outcome: Optional[Outcome] = None
 
     # -- life ------------------------------------------------------------------
@@ -265,7 +265,7 @@ class Supervisor:
         self.helpers.open_sink()
         if self.host.has_gpus():
             self._read_gpus_before_start()
-            if self._cancel_requested() or self.told_to_end:
+            if self._cancel_requested() or self.end_requested:
                 self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
                 return
         try:
@@ -285,14 +285,14 @@ class Supervisor:
         self.save()
         # Delay the helpers: on two cores these forks would double the time to the first line
         # of the job. The socket of the sink listens already, so clients only wait.
-        for helper in self.helpers.first(self.poll):
+        for helper in self.helpers.initial_helpers(self.poll):
             if not helper.pid:
                 helper.due = self.began + HELPERS_DELAY_S
         while self.status is None:
             self._wait()
             self._step()
         oom = oom_happened(before, oom_counters())
-        self._end(classify(self.status, self.stopped, self.task.job["timeout"], oom, self.unused))
+        self._end(classify(self.status, self.stopped, self.task.job["timeout"], oom, self.gpu_verdict))
 
     def _start_with_retry(self) -> Optional[subprocess.Popen[bytes]]:
         """Start the job, with retries while no process can be forked; return ``None`` if it was canceled."""
@@ -310,7 +310,7 @@ class Supervisor:
             until = protocol.mono() + FORK_RETRY_S
             while protocol.mono() < until:
                 self.listen(until - protocol.mono())
-                if self._cancel_requested() or self.told_to_end:
+                if self._cancel_requested() or self.end_requested:
                     return None
         if self.state["state"] == QUEUED:
             self.state["detail"] = ""
@@ -321,7 +321,7 @@ class Supervisor:
         """Let a sampler read the GPUs before the job starts; a slow driver does not block a cancel."""
         if self.host.is_sampled() is not None:
             until = protocol.mono() + READY_TIMEOUT_S
-            while not self.host.is_sampled() and protocol.mono() < until and not self.told_to_end:
+            while not self.host.is_sampled() and protocol.mono() < until and not self.end_requested:
                 self.listen(0.02)
             return
         ready = ReadyPipe()
@@ -331,10 +331,10 @@ class Supervisor:
         is_done = is_ready = False
         while not is_done:
             pause = ready.until - protocol.mono()
-            if pause <= 0 or self._cancel_requested() or self.told_to_end:
+            if pause <= 0 or self._cancel_requested() or self.end_requested:
                 break
             if ready.reader in self.listen(min(pause, 0.5)):
-                is_done, is_ready = True, ready.came()
+                is_done, is_ready = True, ready.received()
         self.poll.unregister(ready.reader)
         ready.close()
         if not is_ready:
@@ -345,7 +345,7 @@ class Supervisor:
         limit = self.task.job["timeout"]
         if limit is not None and self.stopped is None:
             deadlines.append(self.began + limit)
-        for moment in (self.kill_at, self.retry_save_at, *(helper.due for helper in self.helpers.every)):
+        for moment in (self.kill_at, self.retry_save_at, *(helper.due for helper in self.helpers.all_helpers)):
             if moment is not None:
                 deadlines.append(moment)
         self.listen(max(0.0, min(deadlines) - protocol.mono()))
@@ -356,8 +356,8 @@ class Supervisor:
         readable = [handle for handle, _ in self.poll.poll(pause * 1000 + 1)]
         if self.wakeup in readable:
             for number in drain(self.wakeup):
-                self.host.signaled(self, number)
-        self.host.heard(readable)
+                self.host.on_signal(self, number)
+        self.host.on_readable(readable)
         if self.guardian_pipe is not None and self.guardian_pipe in readable:
             self.poll.unregister(self.guardian_pipe)
             log_line(self.task.folder, "supervisor: the guardian was killed; continuing without it")
@@ -373,27 +373,27 @@ class Supervisor:
         changed = self.file.changed()
         if changed:
             log_line(self.task.folder, "supervisor: state.json was changed by another process; writing it again")
-        if self.gpu_guard.look(self.state) or changed:
+        if self.gpu_guard.update(self.state) or changed:
             self.save()
         limit = self.task.job["timeout"]
         if self.stopped is None:
-            if self._cancel_requested() or self.told_to_end:
+            if self._cancel_requested() or self.end_requested:
                 self._stop(CANCELED)
             elif limit is not None and now >= self.began + limit:
                 self._stop("timeout")
-            elif self.gpu_guard.stops():
-                self.unused = self.gpu_guard.said
+            elif self.gpu_guard.should_stop():
+                self.gpu_verdict = self.gpu_guard.verdict
                 self._stop(GPU_UNUSED)
         if self.kill_at is not None and now >= self.kill_at:
             signal_processes(self.members(), signal.SIGKILL)
             self.kill_at = now + 0.2
-        for helper in self.helpers.every:
+        for helper in self.helpers.all_helpers:
             if helper.due is None or now < helper.due:
                 continue
             if self.file.exists():
                 self.helpers.fork(helper)
             else:  # a helper would create the removed run folder again
-                helper.died()
+                helper.schedule_restart()
         if self.retry_save_at is not None and now >= self.retry_save_at:
             self.save()
 
@@ -402,7 +402,7 @@ class Supervisor:
         grace = self.task.job["grace"]
         self.stopped = reason
         self.kill_at = protocol.mono() + grace
-        self.host.ask(self)
+        self.host.request_end(self)
         cause = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used"}.get(reason, "time limit reached")
         self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (cause, grace)
         self.save()
@@ -436,25 +436,25 @@ class Supervisor:
             if self.rank is not None and pid == self.rank.pid:
                 self.status = status
                 self.rank.returncode = 0  # reaped: Popen must not wait for it again
-            for helper in self.helpers.every:
+            for helper in self.helpers.all_helpers:
                 if pid == helper.pid:
                     text = "supervisor: the %s ended (status %d); starting it again" % (helper.name, status)
                     log_line(self.task.folder, text)
-                    helper.died()
+                    helper.schedule_restart()
 
     def members(self) -> List[Any]:
         """Return the processes of the run."""
-        return run_members(self.task.mark, os.getpid(), self._excluded_pids(), None, self.host.apart())
+        return run_members(self.task.mark, os.getpid(), self._excluded_pids(), None, self.host.excluded_pids())
 
     def _excluded_pids(self) -> FrozenSet[int]:
         """Return pids of guardian and helpers, which the end of the run does not kill."""
         guardian = (self.state["guardian"] or {}).get("pid", 0)
-        return frozenset({guardian, *(helper.pid for helper in self.helpers.every)}) - {0}
+        return frozenset({guardian, *(helper.pid for helper in self.helpers.all_helpers)}) - {0}
 
     # -- the end ------------------------------------------------------------------
 
     def _end(self, outcome: Outcome) -> None:
-        state, apart = self.state, self.host.apart
+        state, apart = self.state, self.host.excluded_pids
         self.outcome = outcome
         if state["rank"] is not None or self.rank is not None:
             run_state.enter(state, FINALIZING, protocol.mono() - self.began)
@@ -482,14 +482,14 @@ class Supervisor:
             details.append(cause["text"])
         if stuck:
             details.append("left-over processes " + stuck)
-        if outcome.reason == CANCELED and self.told_to_end and not self._cancel_requested():
-            details.append(self.host.told_detail)
+        if outcome.reason == CANCELED and self.end_requested and not self._cancel_requested():
+            details.append(self.host.signal_detail)
         state["detail"] = "; ".join(text for text in details if text)
         state["reason"], state["exit_code"], state["signal"] = outcome.reason, outcome.exit_code, outcome.signal
         testing.hit("before_final_state")
         ran = state["phases"][-1]["name"]
         run_state.enter(state, outcome.state, protocol.mono() - (finalizing if ran == FINALIZING else self.began))
-        self.host.save_last(self)
+        self.host.save_final_state(self)
         testing.hit("after_final_state")
 
     def _cancel_requested(self) -> bool:
@@ -505,5 +505,5 @@ class Supervisor:
             self.retry_save_at = None
         except OSError as error:
             if self.retry_save_at is None:
-                self.host.cannot_save(error)
+                self.host.on_save_error(error)
             self.retry_save_at = protocol.mono() + 1.0

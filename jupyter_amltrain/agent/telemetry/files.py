@@ -32,7 +32,7 @@ class HeldFigures:
         self._since: Optional[float] = None
         self._new = False
 
-    def take(self, values: Any) -> None:
+    def set_values(self, values: Any) -> None:
         """Take the values of an object; its tick follows."""
         if isinstance(values, list) and len(values) == self.count:
             # A job can write into the file.
@@ -241,7 +241,7 @@ class Telemetry:
                         value = json.loads(line.decode())
                     except ValueError:
                         continue
-                    held.take(value.get("figures") if isinstance(value, dict) else None)
+                    held.set_values(value.get("figures") if isinstance(value, dict) else None)
 
     def begin(self, header: Dict[str, Any]) -> None:
         """Write the header of a new file now, or with the first tick if the disk is full."""

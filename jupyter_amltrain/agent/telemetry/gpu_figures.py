@@ -358,11 +358,11 @@ class GpuFigures:
         self._values = values
         return None if values == self._written else values
 
-    def held(self) -> List[Value]:
+    def current(self) -> List[Value]:
         """Return the current values."""
         return self._values
 
-    def written(self, values: Sequence[Value]) -> None:
+    def set_written(self, values: Sequence[Value]) -> None:
         """Record that these values are in the file."""
         self._written = list(values)
 

@@ -163,7 +163,7 @@ class GpuEvents:
         self._handles: List[Any] = []
         self._registered: List[_Registered] = []
 
-    def take(self) -> List[XidEvent]:
+    def read(self) -> List[XidEvent]:
         """Return the Xid errors since the last call; call it before the GPUs are read."""
         driver = self.readings.driver
         if driver is None or not self.readings.gpus:
@@ -346,7 +346,7 @@ class GpuIncidents:
 
     def before_reading(self) -> None:
         """Read the driver's events; call it before the GPUs are read, which may initialize the driver again."""
-        for event in self.events.take():
+        for event in self.events.read():
             self._add(event.gpu, XID, event.number)
 
     def after_reading(self, processes: Sequence[Sequence[Any]] = ()) -> None:

@@ -68,10 +68,10 @@ class ProcessOwners:
         here: Callable[[int], bool] = _is_here,
         holds: Callable[[int], bool] = holds_gpu,
     ) -> None:
-        self.true = pids_are_reliable() if true is None and LINUX else bool(true)
-        self.here, self.holds = here, holds
+        self.reliable_pids = pids_are_reliable() if true is None and LINUX else bool(true)
+        self.is_local, self.holds_gpu = here, holds
 
-    def tell(self, listed: Sequence[Listed], members: Collection[int]) -> List[Tuple[int, str, Optional[int]]]:
+    def classify(self, listed: Sequence[Listed], members: Collection[int]) -> List[Tuple[int, str, Optional[int]]]:
         """Return ``(pid, owner, MiB)`` of each process of one GPU.
 
         Parameters
@@ -81,11 +81,11 @@ class ProcessOwners:
         """
         rows = []
         # A process of the run under its own pid: this driver translates pids, at least where it can.
-        translated = self.true or any(pid in members for pid, _ in listed)
+        translated = self.reliable_pids or any(pid in members for pid, _ in listed)
         for pid, memory in one_per_pid(listed):
             if pid in members:
                 owner = MINE
-            elif self.here(pid) and (translated or self.holds(pid)):
+            elif self.is_local(pid) and (translated or self.holds_gpu(pid)):
                 owner = OTHER
             else:
                 owner = UNKNOWN
@@ -97,10 +97,10 @@ class ProcessOwners:
         if rows is None:
             return {"mine": None, "others": None, "own": False}
         if not rows:  # usual for an idle GPU, or in a container
-            none = 0 if self.true else None
+            none = 0 if self.reliable_pids else None
             return {"mine": none, "others": none, "own": False}
         owners = {owner for _, owner, _ in rows}
-        certain = self.true and UNKNOWN not in owners
+        certain = self.reliable_pids and UNKNOWN not in owners
         return {
             "mine": _sum(rows, MINE) if MINE in owners or certain else None,
             "others": _sum(rows, OTHER) if OTHER in owners or (certain or owners == {MINE}) else None,
@@ -184,7 +184,7 @@ class SharingDetector:
         self._reported: List[Set[int]] = [set() for _ in gpus]
         self._notes = 0
 
-    def look(self, rows: Sequence[Sequence[Sequence[Any]]], members: Collection[int]) -> Dict[int, str]:
+    def check(self, rows: Sequence[Sequence[Sequence[Any]]], members: Collection[int]) -> Dict[int, str]:
         """Return a sentence for each GPU (by its position) on which a process of another user is new.
 
         A process counts at the second check that finds it outside the run: one that the run has just started

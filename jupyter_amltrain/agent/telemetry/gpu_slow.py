@@ -195,7 +195,7 @@ class SlowMetrics:
         """
         for i in self.slow.due(period):
             listed = self.slow.processes(i)
-            rows = self.owners.tell(listed, members) if listed else ([] if listed is not None else None)
+            rows = self.owners.classify(listed, members) if listed else ([] if listed is not None else None)
             values, self._energy[i] = self.slow.read(i)
             values.update(self.owners.sums(rows))
             values.update(self._lost(i))
@@ -223,7 +223,7 @@ class SlowMetrics:
         self._processes_in_file = None
         self._shares_in_file = None
 
-    def news(self) -> Tuple[List[Dict[str, Any]], Any]:
+    def updates(self) -> Tuple[List[Dict[str, Any]], Any]:
         """Return new objects for the file, and what to pass to :meth:`written` once they are in it."""
         objects: List[Dict[str, Any]] = []
         changes = [(i, self._changed(i)) for i in range(len(self.values))]
@@ -240,7 +240,7 @@ class SlowMetrics:
         objects += [{"note": note} for note in notes]
         return objects, (changes, rows if any("processes" in one for one in objects) else None, len(notes), now)
 
-    def written(self, update: Any) -> None:
+    def set_written(self, update: Any) -> None:
         """Record that the objects of :meth:`news` are in the file."""
         changes, rows, notes, now = update
         for i, change in changes:

@@ -193,7 +193,7 @@ class GpuUsageCheck:
         self.path = os.path.join(folder, GPU_USAGE % node)
         self.gpus, self.grace, self.missing = gpus, grace, missing
         self.hole = max(HOLE_PERIODS * every, HOLE_SECONDS)
-        self.why = why
+        self.find_cause = why
         self.verdict = self.detail = self.cause = ""
         self.began: Optional[float] = None  #: first process of the run, monotonic
         self.watched: Optional[float] = None  #: last tick, monotonic
@@ -247,7 +247,7 @@ class GpuUsageCheck:
             if self.doubt:
                 self._decide(CANNOT_TELL, self.doubt)
             else:
-                self._decide(NOT_USED, self._idle_sentence(), self.why(list(members), self.gpus))
+                self._decide(NOT_USED, self._idle_sentence(), self.find_cause(list(members), self.gpus))
         elif not self.verdict and t - (self._noted or 0.0) >= NOTE_INTERVAL_S:
             self._dirty = True
         if self._dirty:
@@ -522,10 +522,10 @@ class GpuUsageGuard:
         self.period = CHECK_INTERVAL_S
         if devices:
             self.period = min(CHECK_INTERVAL_S, max(0.05, (job.get("gpu_grace") or DEFAULT_GPU_GRACE) / 4))
-        self.said: Dict[str, str] = {}
+        self.verdict: Dict[str, str] = {}
         self._seen: Optional[Tuple[int, int]] = None
 
-    def look(self, state: Dict[str, Any]) -> bool:
+    def update(self, state: Dict[str, Any]) -> bool:
         """Update ``state["truth"]``; return whether it changed."""
         if not self.devices:
             return False
@@ -538,21 +538,21 @@ class GpuUsageGuard:
         self._seen = (now.st_mtime_ns, now.st_ino)
         stored = read_verdict(self.path)
         truth = {key: str(stored.get(key) or "") for key in ("verdict", "detail", "cause")}
-        if not truth["verdict"] or truth == self.said:
+        if not truth["verdict"] or truth == self.verdict:
             return False
-        state["truth"] = self.said = truth
+        state["truth"] = self.verdict = truth
         return True
 
-    def stops(self) -> bool:
+    def should_stop(self) -> bool:
         """Return whether the run is to be stopped because of its verdict."""
-        return self.require == "stop" and self.said.get("verdict") == NOT_USED
+        return self.require == "stop" and self.verdict.get("verdict") == NOT_USED
 
     def close(self, state: Dict[str, Any]) -> None:
         """Set the verdict *cannot tell* if the sampler has ended without one."""
-        self.look(state)
-        if self.devices and not self.said:
+        self.update(state)
+        if self.devices and not self.verdict:
             reason = "the sampler ended before it could say anything"
-            state["truth"] = self.said = {"verdict": CANNOT_TELL, "detail": reason, "cause": ""}
+            state["truth"] = self.verdict = {"verdict": CANNOT_TELL, "detail": reason, "cause": ""}
 
 
 class ReadyPipe:
@@ -570,7 +570,7 @@ class ReadyPipe:
         self.reader, self.writer = os.pipe()
         self.until = protocol.mono() + READY_TIMEOUT_S
 
-    def came(self) -> bool:
+    def received(self) -> bool:
         """Return whether the byte has arrived; call it when the reader is readable."""
         return os.read(self.reader, 1) == b"r"
 

@@ -32,7 +32,7 @@ def detach(folder: str) -> int:
     try:
         _check(request.get("gpus") or (), probe, lost)
     except AgentError as error:
-        print(json.dumps(error.answer()))
+        print(json.dumps(error.to_reply()))
         return 1
     reader, writer = os.pipe()
     if os.fork():
@@ -126,7 +126,7 @@ def _reap(helper: Any) -> None:
             if not pid:
                 return
             if pid == helper.pid:
-                helper.died()
+                helper.schedule_restart()
     except ChildProcessError:
         pass
 

@@ -244,16 +244,16 @@ class Sampler:
                 self.slow_metrics.write_again()
         for i, count in self.slow_metrics.take_energy().items():
             self.summary.energy(i, t, count)
-        objects, update = self.slow_metrics.news()
+        objects, update = self.slow_metrics.updates()
         objects = [dict(one, t=t) if "note" in one else one for one in objects]
         figures = self.figures.read()
         if figures is not None:
             objects.append({"figures": figures})
-        tick = self.file.add(t, values, gpus, objects, self.figures.held())
+        tick = self.file.add(t, values, gpus, objects, self.figures.current())
         if tick is not None:
-            self.slow_metrics.written(update)
+            self.slow_metrics.set_written(update)
             if figures is not None:
-                self.figures.written(figures)
+                self.figures.set_written(figures)
             self.minutes.add(tick)
             notes = [one["note"] for one in objects if "note" in one]
             if notes:
@@ -269,7 +269,7 @@ class Sampler:
         """Note that processes of other users have appeared on the run's GPUs, whatever the verdict on its own use."""
         if self.sharing is None or self.usage_check is None:
             return
-        for at, text in self.sharing.look(self.slow_metrics.processes, members).items():
+        for at, text in self.sharing.check(self.slow_metrics.processes, members).items():
             self.readings.notes.append(text)
             self.usage_check.share(at)
 

@@ -54,7 +54,7 @@ async def submit_with_recovery(
     Parameters
     ----------
     ask
-        :meth:`.compute.AzureCompute.ask`.
+        :meth:`.compute.AzureCompute.request`.
     name
         Unique name of the job.
     silence
@@ -150,7 +150,7 @@ class MachineMonitors:
             return None
         if time.monotonic() - watch.read_at >= MONITOR_POLL_INTERVALS * poll_interval():
             watch.read_at = time.monotonic()
-            result: dict[str, Any] = await self._compute.ask(
+            result: dict[str, Any] = await self._compute.request(
                 "monitor.metrics",
                 compute=self._compute.azure.compute_name,
                 since=watch.since,
@@ -174,7 +174,7 @@ class AzureBackend(Backend, Provisioner):
 
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
     sends_code = True
-    outlived: ClassVar[bool] = True
+    keeps_history: ClassVar[bool] = True
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
         self.compute = AzureCompute(target, loop, root)
@@ -243,13 +243,13 @@ class AzureBackend(Backend, Provisioner):
 
     # ---- submitting
 
-    def completed(self, spec: JobSpec) -> JobSpec:
-        """See :meth:`Backend.completed`; fills in the environment and the packages of ``--env kernel``."""
+    def complete_spec(self, spec: JobSpec) -> JobSpec:
+        """See :meth:`Backend.complete_spec`; fills in the environment and the packages of ``--env kernel``."""
         size = self.compute.size(spec.resources.instance_type)
         return environments.with_environment(spec, str(getattr(self.target, "env", "")), bool(size and size.gpus))
 
-    def refuses(self, spec: JobSpec) -> str:
-        """See :meth:`Backend.refuses`."""
+    def unsupported_reason(self, spec: JobSpec) -> str:
+        """See :meth:`Backend.unsupported_reason`."""
         try:
             self._check(spec)
         except SpecError as error:
@@ -278,7 +278,7 @@ class AzureBackend(Backend, Provisioner):
             return await self._plan_yaml(spec, snapshot, run_id)
         job_body.check_files(snapshot)
         facts = self.compute.workspace()
-        await self.compute.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
+        await self.compute.check_quota(spec.resources.nodes, size=spec.resources.instance_type, now=False)
         place = self._place(facts.arm_id)
         sizes = await self._loop.offload(lambda: _sizes(snapshot))
         request = job_body.request_of(spec, snapshot, place, job_body.job_name(run_id), self._tags(spec))
@@ -302,7 +302,9 @@ class AzureBackend(Backend, Provisioner):
         if not isinstance(environment, Mapping) or not environments.is_unknown(environment):
             return plan.notes
         try:
-            conda = await self.compute.ask("environments.conda", None, ENVIRONMENT_TIMEOUT_S, environment=environment)
+            conda = await self.compute.request(
+                "environments.conda", None, ENVIRONMENT_TIMEOUT_S, environment=environment
+            )
         except AmlTrainError:
             return plan.notes
         return await self.environment_notes(plan.spec, plan.snapshot, environment, str(conda))
@@ -310,8 +312,8 @@ class AzureBackend(Backend, Provisioner):
     async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         place, name = self._place(self.compute.workspace().arm_id), job_body.job_name(run_id)
         payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
-        await self.compute.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
-        await self.compute.ask("jobs.yaml_check", None, SYNC_TIMEOUT_S, job=payload)
+        await self.compute.check_quota(spec.resources.nodes, size=spec.resources.instance_type, now=False)
+        await self.compute.request("jobs.yaml_check", None, SYNC_TIMEOUT_S, job=payload)
         request = job_body.yaml_request_of(spec, place, name, self._tags(spec))
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
 
@@ -325,7 +327,8 @@ class AzureBackend(Backend, Provisioner):
         if spec.job_type:
             payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
             return await self._record_launch(
-                plan, await submit_with_recovery(self.compute.ask, "jobs.yaml", name, OPERATION_TIMEOUT_S, job=payload)
+                plan,
+                await submit_with_recovery(self.compute.request, "jobs.yaml", name, OPERATION_TIMEOUT_S, job=payload),
             )
         body = job_body.body_of(spec, place, "")
         del body["codeId"]
@@ -344,7 +347,7 @@ class AzureBackend(Backend, Provisioner):
             "git": spec.source or spec.notebook_dir,
         }
         submitted = await submit_with_recovery(
-            self.compute.ask, "jobs.submit", name, OPERATION_TIMEOUT_S, job=job, files=plan.snapshot.files
+            self.compute.request, "jobs.submit", name, OPERATION_TIMEOUT_S, job=job, files=plan.snapshot.files
         )
         run = await self._record_launch(plan, submitted)
         notes = plan.notes
@@ -355,7 +358,7 @@ class AzureBackend(Backend, Provisioner):
     async def _record_launch(self, plan: LaunchPlan, submitted: Mapping[str, Any]) -> Run:
         """Create the mirror and the run of a job that the service has accepted."""
         spec, name = plan.spec, str(submitted["name"])
-        self.jobs.accepted(name)
+        self.jobs.mark_accepted(name)
         created = float(submitted.get("created") or time.time())
         folder = self.jobs.folder(name)
         digest = plan.snapshot.digest
@@ -370,18 +373,18 @@ class AzureBackend(Backend, Provisioner):
 
     async def cancel(self, run_id: str) -> None:
         """See :meth:`Backend.cancel`."""
-        await self.compute.ask("jobs.cancel", name=run_id)
+        await self.compute.request("jobs.cancel", name=run_id)
         self.jobs.refresh(run_id)
 
     async def delete(self, run_id: str) -> None:
         """See :meth:`Backend.delete`; archives the job at the service, which does not delete jobs."""
-        row = (await self.compute.ask("jobs.poll", names=[run_id])).get(run_id)
+        row = (await self.compute.request("jobs.poll", names=[run_id])).get(run_id)
         if row is not None:
             status = azure_status.status_of(row)
             if status is None or not status.state.terminal:
                 handle = make_handle(self.target.name, run_id)
                 raise CommandError(f"{handle} has not ended.", hint=f"%aml_runs cancel {handle} first.")
-            await self.compute.ask("jobs.archive", name=run_id)
+            await self.compute.request("jobs.archive", name=run_id)
         folder = self.jobs.folder(run_id)
         await self._loop.offload(lambda: mirror_store.remove(folder))
         self.jobs.forget(run_id)
@@ -401,7 +404,7 @@ class AzureBackend(Backend, Provisioner):
                 available = await self._loop.offload(lambda: mirror_store.read(folder, stream, offset, limit))
                 if available[0]:
                     return Chunk(*available)
-            await self.jobs.fresh(run_id)
+            await self.jobs.synchronize(run_id)
         mirror = folder
         return Chunk(*await self._loop.offload(lambda: mirror_store.read(mirror, stream, offset, limit)))
 
@@ -418,8 +421,8 @@ class AzureBackend(Backend, Provisioner):
         folder = self.jobs.folder(run_id) / mirror_store.CHILD_LOGS / child
         if not await self._loop.offload(lambda: mirror_store.is_complete(folder)):
             payload = {"name": child, "folder": str(folder), "streams": ("log",), "only_log": True}
-            await self._child_logs.of(
-                f"{run_id} {child}", lambda: self.compute.ask("mirror.sync", None, SYNC_TIMEOUT_S, **payload)
+            await self._child_logs.run(
+                f"{run_id} {child}", lambda: self.compute.request("mirror.sync", None, SYNC_TIMEOUT_S, **payload)
             )
         return Chunk(*await self._loop.offload(lambda: mirror_store.read(folder, "log", offset, limit)))
 
@@ -434,14 +437,14 @@ class AzureBackend(Backend, Provisioner):
 
     async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
         """See :meth:`Backend.outputs`."""
-        await self.jobs.fresh(run_id)
+        await self.jobs.synchronize(run_id)
         folder, handle = self.jobs.folder(run_id), make_handle(self.target.name, run_id)
         data = await self._loop.offload(lambda: [mirror_store.output(folder, name) for name in names])
         return {name: output_of(name, content, handle) for name, content in zip(names, data, strict=True)}
 
     async def download(self, run_id: str, folder: str, progress: Any = None) -> Sequence[str]:
         """Download the files in a run's ``./outputs``; return their paths."""
-        result = await self.compute.ask("jobs.outputs", progress, OPERATION_TIMEOUT_S, name=run_id, folder=folder)
+        result = await self.compute.request("jobs.outputs", progress, OPERATION_TIMEOUT_S, name=run_id, folder=folder)
         return [str(path) for path in result["files"]]
 
     async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
@@ -467,79 +470,79 @@ class AzureBackend(Backend, Provisioner):
         """See :meth:`Backend.find`."""
         return await self.jobs.find(run_id)
 
-    def holds(self, run: Run) -> bool:
-        """See :meth:`Backend.holds`."""
-        return self.jobs.holds(run)
+    def owns(self, run: Run) -> bool:
+        """See :meth:`Backend.owns`."""
+        return self.jobs.owns(run)
 
     async def list(self) -> Sequence[Run]:
         """See :meth:`Backend.list`."""
         return await self.jobs.list()
 
-    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
-        """See :meth:`Backend.roster`."""
-        return await self.jobs.roster(known)
+    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
+        """See :meth:`Backend.list_unknown`."""
+        return await self.jobs.list_unknown(known)
 
-    def lost(self, run: Run) -> str:
-        """See :meth:`Backend.lost`."""
-        return self.jobs.lost(run)
+    def lost_reason(self, run: Run) -> str:
+        """See :meth:`Backend.lost_reason`."""
+        return self.jobs.lost_reason(run)
 
-    def changes(self) -> RunEvents:
-        """See :meth:`Backend.changes`."""
-        return self.jobs.changes()
+    def events(self) -> RunEvents:
+        """See :meth:`Backend.events`."""
+        return self.jobs.events()
 
     # ---- compute: see AzureCompute
 
-    def inherits(self, past: ComputeTarget) -> bool:
-        """See :meth:`Provisioned.inherits`."""
-        return self.compute.inherits(past)
+    def adopts_runs_of(self, past: ComputeTarget) -> bool:
+        """See :meth:`Provisioner.adopts_runs_of`."""
+        return self.compute.adopts_runs_of(past)
 
     async def state(self) -> ProvisionState:
-        """See :meth:`Provisioned.state`."""
+        """See :meth:`Provisioner.state`."""
         return await self.compute.state()
 
     async def is_gone(self) -> bool:
-        """See :meth:`Provisioned.is_gone`."""
+        """See :meth:`Provisioner.is_gone`."""
         return await self.compute.is_gone()
 
     async def create(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.create`."""
+        """See :meth:`Provisioner.create`."""
         await self.compute.create(progress)
 
     async def remove(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.remove`."""
+        """See :meth:`Provisioner.remove`."""
         await self.compute.remove(progress)
 
     async def start(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.start`."""
+        """See :meth:`Provisioner.start`."""
         await self.compute.start(progress)
 
     async def stop(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.stop`."""
+        """See :meth:`Provisioner.stop`."""
         await self.compute.stop(progress)
 
     async def restart(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.restart`."""
+        """See :meth:`Provisioner.restart`."""
         await self.compute.restart(progress)
 
     async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
-        """See :meth:`Provisioned.scale`."""
+        """See :meth:`Provisioner.scale`."""
         await self.compute.scale(settings, progress)
 
     async def prepare(self) -> None:
-        """See :meth:`Provisioned.prepare`."""
+        """See :meth:`Provisioner.prepare`."""
         await self.compute.prepare()
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`Provisioned.wrong`."""
-        return self.compute.wrong()
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`Provisioner.field_errors`."""
+        return self.compute.field_errors()
 
-    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
-        """See :meth:`Provisioned.asks`."""
-        return self.compute.asks(verb, values, running=running, queued=queued)
+    def confirmation(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
+        """See :meth:`Provisioner.confirmation`."""
+        return self.compute.confirmation(verb, values, running=running, queued=queued)
 
-    def acts(self, state: ProvisionState) -> tuple[TargetAction, ...]:
-        """See :meth:`Provisioned.acts`."""
-        return self.compute.acts(state)
+    def actions(self, state: ProvisionState) -> tuple[TargetAction, ...]:
+        """See :meth:`Provisioner.actions`."""
+        return self.compute.actions(state)
 
 
 def _sizes(snapshot: Snapshot) -> dict[str, int]:

@@ -272,7 +272,7 @@ class Quotas:
         row = self.tightest(size, low_priority)
         return "" if row is None else f"{row.used} of {row.limit} cores"
 
-    def most(self, size: Size, low_priority: bool = False, *, mine: int = 0, now: bool = True) -> int | None:
+    def max_machines(self, size: Size, low_priority: bool = False, *, mine: int = 0, now: bool = True) -> int | None:
         """Return how many machines the quota allows; ``None`` without a limit, or if unknown.
 
         Parameters
@@ -290,7 +290,7 @@ class Quotas:
 
     def fits(self, size: Size, nodes: int, low_priority: bool = False, *, mine: int = 0, now: bool = True) -> bool:
         """Return whether the quota allows `nodes` machines; true if unknown."""
-        most = self.most(size, low_priority, mine=mine, now=now)
+        most = self.max_machines(size, low_priority, mine=mine, now=now)
         return most is None or nodes <= most
 
 
@@ -308,7 +308,7 @@ def largest(
         and (not size.gpus or (other.gpu_name == size.gpu_name and other.gpu_name != UNKNOWN))
         and (other.low_priority or not low_priority)
         and (other.cpus or 0) < (size.cpus or 0)
-        and quotas.most(other, low_priority) is not None
+        and quotas.max_machines(other, low_priority) is not None
         and quotas.fits(other, nodes, low_priority)
     ]
     # Prefer the same family to a larger machine of another one.
@@ -333,7 +333,7 @@ def quota_error(
     Parameters
     ----------
     mine, now
-        As in :meth:`Quotas.most`.
+        As in :meth:`Quotas.max_machines`.
     who
         Name of the target, for the message.
     """
@@ -350,12 +350,12 @@ def quota_error(
     prefix = f"{who!r}: " if who else ""
     machines = f"{nodes} machine{'' if nodes == 1 else 's'} of {size.name}"
     text = f"{prefix}{machines} {'has' if nodes == 1 else 'have'} {cores} {tier}, {left} ({scope})."
-    allowed = quotas.most(size, low_priority, mine=mine, now=now) or 0
+    allowed = quotas.max_machines(size, low_priority, mine=mine, now=now) or 0
     hints = []
     if allowed:
         machines, allowed_now = (
             f"{allowed} machine{'' if allowed == 1 else 's'}",
-            quotas.most(size, low_priority, mine=mine) or 0,
+            quotas.max_machines(size, low_priority, mine=mine) or 0,
         )
         hints.append(
             f"{machines} of this size would fit."

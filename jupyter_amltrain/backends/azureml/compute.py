@@ -140,7 +140,7 @@ class AzureCompute(Provisioner):
         The state root.
     """
 
-    outlived: ClassVar[bool] = True
+    keeps_history: ClassVar[bool] = True
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
         self.target, self.loop, self.root = target, loop, root
@@ -188,7 +188,7 @@ class AzureCompute(Provisioner):
         """
         return Workspaces(self.root).get(self.azure.workspace)
 
-    async def ask(self, op: str, progress: Progress | None = None, timeout: float = 120.0, **payload: Any) -> Any:
+    async def request(self, op: str, progress: Progress | None = None, timeout: float = 120.0, **payload: Any) -> Any:
         """Run an operation of the service process in the target's workspace."""
         link = client_of(self.loop, self.root)
         whole = {"workspace": self.workspace().name, **payload}
@@ -206,11 +206,11 @@ class AzureCompute(Provisioner):
 
     async def sizes(self, *, region: str = "") -> tuple[Size, ...]:
         """Fetch the sizes of its region."""
-        return sizes_of(await self.ask("sizes.list", location=region or self._region()))
+        return sizes_of(await self.request("sizes.list", location=region or self._region()))
 
     async def quotas(self, *, fresh: bool = False) -> Quotas:
         """Fetch the quotas of its region."""
-        return Quotas(await self.ask("quota.list", location=self._region(), fresh=fresh))
+        return Quotas(await self.request("quota.list", location=self._region(), fresh=fresh))
 
     def known_sizes(self) -> tuple[Size, ...]:
         """Return the sizes as last fetched. No network."""
@@ -237,7 +237,7 @@ class AzureCompute(Provisioner):
         return find(self.known_sizes(), size_name) if size_name else None
 
     async def prepare(self) -> None:
-        """Fetch prices and quotas; see ``Provisioned.prepare``.
+        """Fetch prices and quotas; see ``Provisioner.prepare``.
 
         Raises
         ------
@@ -248,7 +248,7 @@ class AzureCompute(Provisioner):
         if getattr(self.target, "size", ""):
             await asyncio.gather(self.sizes(), self.quotas(), return_exceptions=True)
 
-    async def hold(
+    async def check_quota(
         self,
         nodes: int,
         *,
@@ -301,11 +301,11 @@ class AzureCompute(Provisioner):
             size_row, nodes, quotas, sizes, low_priority=low, kind=self._type, mine=own_cores, now=now, who=target.name
         )
         if over_quota is not None and not fresh:  # cores may have become free in the last minute
-            await self.hold(nodes, size=size, low_priority=low_priority, most=most, now=now, fresh=True)
+            await self.check_quota(nodes, size=size, low_priority=low_priority, most=most, now=now, fresh=True)
         elif over_quota is not None:
             raise over_quota
 
-    async def possible(self) -> None:
+    async def check_size(self) -> None:
         """Raise an error for a size that is not available, before anything is sent."""
         size_name = str(getattr(self.target, "size", ""))
         try:
@@ -324,12 +324,12 @@ class AzureCompute(Provisioner):
 
     # ---- lifecycle
 
-    def inherits(self, past: ComputeTarget) -> bool:
-        """See :meth:`Provisioner.inherits`; true for targets of the same workspace."""
+    def adopts_runs_of(self, past: ComputeTarget) -> bool:
+        """See :meth:`Provisioner.adopts_runs_of`; true for targets of the same workspace."""
         return getattr(past, "workspace", None) == self.workspace().name
 
     async def state(self) -> ProvisionState:
-        """See :meth:`Provisioned.state`."""
+        """See :meth:`Provisioner.state`."""
         target = self.azure
         extras = asyncio.gather(self.sizes(), self.quotas(), return_exceptions=True)
         try:
@@ -339,7 +339,7 @@ class AzureCompute(Provisioner):
                 if isinstance(sizes_result, AmlTrainError) and not self.known_sizes():
                     raise sizes_result
                 return cost_prompts.state_of(target, None, self.size(), self.known_quotas(), created=False)
-            row = await self.ask("computes.get", name=target.compute_name)
+            row = await self.request("computes.get", name=target.compute_name)
             self._row, self._seen_at = row, time.time()
             if row is not None and row.get("size"):
                 if self._quotas_outdated(row):
@@ -384,29 +384,29 @@ class AzureCompute(Provisioner):
             self.target = msgspec.structs.replace(self.azure, workspace=self.workspace().name)
 
     async def is_gone(self) -> bool:
-        """See :meth:`Provisioned.is_gone`."""
+        """See :meth:`Provisioner.is_gone`."""
         if isinstance(self.azure, ServerlessTarget) or self.azure.attached:
             return False
-        return await self.ask("computes.get", name=self.azure.compute_name) is None
+        return await self.request("computes.get", name=self.azure.compute_name) is None
 
     async def create(self, progress: Progress) -> None:
         """See :meth:`Provisioner.create`; attaches an existing resource."""
         self._store_workspace()
         target = self.azure
         if getattr(target, "size", ""):
-            await self.possible()
+            await self.check_size()
         if isinstance(target, AmlComputeTarget):
-            existing = self._row = await self.ask("computes.get", name=target.compute_name)
+            existing = self._row = await self.request("computes.get", name=target.compute_name)
             if existing is None:  # an existing cluster has its quota already
-                await self.hold(target.max_nodes, now=False, fresh=True)
+                await self.check_quota(target.max_nodes, now=False, fresh=True)
                 if target.min_nodes:
-                    await self.hold(target.min_nodes)
+                    await self.check_quota(target.min_nodes)
         elif isinstance(target, InstanceTarget):
-            existing = self._row = await self.ask("computes.get", name=target.compute_name)
+            existing = self._row = await self.request("computes.get", name=target.compute_name)
             if existing is None:
-                await self.hold(1, fresh=True)
+                await self.check_quota(1, fresh=True)
         if isinstance(target, ServerlessTarget):
-            await self.hold(1, now=False)
+            await self.check_quota(1, now=False)
             return
         settings = {k: v for k, v in msgspec.to_builtins(target).items() if k not in ("kind", "name", "workspace")}
         payload: dict[str, Any] = {"kind": self.kind, "name": target.compute_name, "settings": settings}
@@ -418,7 +418,7 @@ class AzureCompute(Provisioner):
             settings["ssh_key"] = public_key(settings["ssh_key_file"])
         op = "computes.attach" if target.attached else "computes.create"
         try:
-            self._row = await self.ask(op, progress, OPERATION_TIMEOUT_S, **payload)
+            self._row = await self.request(op, progress, OPERATION_TIMEOUT_S, **payload)
         except NoReply as error:
             raise CreateUnsure(
                 f"{error.message} {target.name!r} may still be created.", hint="Check with: %aml_compute list"
@@ -426,44 +426,44 @@ class AzureCompute(Provisioner):
         self._seen_at = time.time()
 
     async def remove(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.remove`."""
+        """See :meth:`Provisioner.remove`."""
         target = self.azure
         if isinstance(target, ServerlessTarget):
             return
         op = "computes.detach" if target.attached else "computes.delete"
-        await self.ask(op, progress, OPERATION_TIMEOUT_S, name=target.compute_name)
+        await self.request(op, progress, OPERATION_TIMEOUT_S, name=target.compute_name)
         self._row = None
 
     async def start(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.start`."""
+        """See :meth:`Provisioner.start`."""
         await self._power("start", progress)
 
     async def stop(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.stop`."""
+        """See :meth:`Provisioner.stop`."""
         await self._power("stop", progress)
 
     async def restart(self, progress: Progress) -> None:
-        """See :meth:`Provisioned.restart`."""
+        """See :meth:`Provisioner.restart`."""
         await self._power("restart", progress)
 
     async def _power(self, verb: str, progress: Progress) -> None:
         if not isinstance(self.target, InstanceTarget):
             raise self._cannot({"start": "started", "stop": "stopped", "restart": "restarted"}[verb])
-        self._row = await self.ask(f"computes.{verb}", progress, OPERATION_TIMEOUT_S, name=self.azure.compute_name)
+        self._row = await self.request(f"computes.{verb}", progress, OPERATION_TIMEOUT_S, name=self.azure.compute_name)
 
     async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
-        """See :meth:`Provisioned.scale`."""
+        """See :meth:`Provisioner.scale`."""
         target = self.target
         if not isinstance(target, AmlComputeTarget):
             raise self._cannot("scaled")
-        self._row = await self.ask("computes.get", name=target.compute_name)
+        self._row = await self.request("computes.get", name=target.compute_name)
         existing = msgspec.structs.replace(target, **self._known_scale())  # the settings may have changed at Azure
         requested = msgspec.structs.replace(existing, **settings)
         if requested.max_nodes > existing.max_nodes:
-            await self.hold(requested.max_nodes, most=requested.max_nodes, now=False, fresh=True)
+            await self.check_quota(requested.max_nodes, most=requested.max_nodes, now=False, fresh=True)
         if requested.min_nodes > existing.min_nodes:
-            await self.hold(requested.min_nodes, most=requested.max_nodes, fresh=True)
-        self._row = await self.ask(
+            await self.check_quota(requested.min_nodes, most=requested.max_nodes, fresh=True)
+        self._row = await self.request(
             "computes.update", progress, OPERATION_TIMEOUT_S, name=target.compute_name, settings=dict(settings)
         )
         self.target = requested
@@ -476,8 +476,8 @@ class AzureCompute(Provisioner):
         settings["idle_minutes"] = None if idle is None else idle / 60
         return {name: value for name, value in settings.items() if value is not None}
 
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`Provisioned.wrong`."""
+    def field_errors(self) -> dict[str, str]:
+        """See :meth:`Provisioner.field_errors`."""
         target, sizes = self.azure, self.known_sizes()
         size_name = str(getattr(target, "size", ""))
         try:
@@ -494,15 +494,15 @@ class AzureCompute(Provisioner):
                 return {"max_nodes" if isinstance(target, AmlComputeTarget) else "size": str(over_quota)}
         return wrong_secrets(target)
 
-    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
-        """See :meth:`Provisioned.asks`."""
+    def confirmation(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
+        """See :meth:`Provisioner.confirmation`."""
         size, quotas = self.size(), self.known_quotas()
         return cost_prompts.confirmation(
             self.azure, verb, values, running=running, queued=queued, size=size, quotas=quotas, kind=self._type
         )
 
-    def acts(self, state: ProvisionState) -> tuple[TargetAction, ...]:
-        """See :meth:`Provisioned.acts`."""
+    def actions(self, state: ProvisionState) -> tuple[TargetAction, ...]:
+        """See :meth:`Provisioner.actions`."""
         delete = TargetAction(verb="delete")
         target = self.target
         if isinstance(target, AmlComputeTarget):

@@ -102,7 +102,7 @@ def confirmation(
     quotas: Quotas,
     kind: str,
 ) -> str:
-    """Return the confirmation text of an action, with its costs or losses; see ``Provisioner.asks``."""
+    """Return the confirmation text of an action, with its costs or losses; see ``Provisioner.confirmation``."""
     name = target.name
     if verb == "delete":
         return _delete(target, running, queued)
@@ -162,7 +162,7 @@ def _room(nodes: int, size: Size | None, quotas: Quotas, low: bool) -> str:
         return ""
     if quotas.rows and not low and not quotas.is_known(size, low):
         return f" Azure names no quota for {size.name}: it may refuse the machines."
-    available = quotas.most(size, low)
+    available = quotas.max_machines(size, low)
     if available is None or available >= nodes:
         return ""
     return f" The quota has room for {available} of the {nodes} machines now."

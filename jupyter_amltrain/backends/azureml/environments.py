@@ -478,8 +478,8 @@ def notes(
             verdict = mlflow_pins.check_pins(pins, name)
         except ImportError:  # pragma: no cover - packaging comes with every kernel
             verdict = mlflow_pins.Verdict(None)
-        if verdict.sentence:
-            sentences.append(verdict.sentence)
+        if verdict.reason:
+            sentences.append(verdict.reason)
             missing = [module for module in missing if module != "mlflow"]
     if "skops" in missing:
         missing.remove("skops")

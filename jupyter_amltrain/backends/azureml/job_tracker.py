@@ -98,14 +98,14 @@ class JobTracker:
         ]
         if due:
             key = "poll " + " ".join(sorted(due))
-            result = await self._single_flight.of(key, lambda: self._poll_jobs(due))
+            result = await self._single_flight.run(key, lambda: self._poll_jobs(due))
             for run_id in due:
                 if run_id in result:
                     self._rows[run_id] = time.monotonic(), result[run_id]
                     self._missing.pop(run_id, None)
                 elif (
                     time.monotonic() - self._missing.setdefault(run_id, time.monotonic()) >= GONE_AFTER_S
-                    or self._gone.sure
+                    or self._gone.is_gone
                 ):
                     self._rows.pop(run_id, None)
                 elif run_id in self._rows:  # it existed a moment ago: keep the old row, and poll again
@@ -115,19 +115,19 @@ class JobTracker:
     def _is_gone(self, run_id: str) -> bool:
         """Record an answer without a run; return whether the run is gone for good."""
         since = self._missing.setdefault(run_id, time.monotonic())
-        return self._gone.sure or time.monotonic() - since >= GONE_AFTER_S
+        return self._gone.is_gone or time.monotonic() - since >= GONE_AFTER_S
 
     async def _poll_jobs(self, names: Sequence[str]) -> Mapping[str, dict[str, Any]]:
         """Poll jobs; a workspace that is gone for good has none."""
         try:
-            result: Mapping[str, dict[str, Any]] = await self._compute.ask(
+            result: Mapping[str, dict[str, Any]] = await self._compute.request(
                 "jobs.poll", timeout=SYNC_TIMEOUT_S, names=names
             )
         except WorkspaceGone:
-            if not self._gone.seen():
+            if not self._gone.record_missing():
                 raise
             return {}
-        self._gone.refuted()
+        self._gone.record_found()
         return await self._with_instance_state(result)
 
     async def _with_instance_state(self, rows: Mapping[str, dict[str, Any]]) -> Mapping[str, dict[str, Any]]:
@@ -137,7 +137,7 @@ class JobTracker:
             return rows
         if time.monotonic() - self._instance_at >= INSTANCE_STATE_INTERVAL_S:
             try:
-                compute = await self._compute.ask("computes.get", name=self._compute.azure.compute_name)
+                compute = await self._compute.request("computes.get", name=self._compute.azure.compute_name)
             except AmlTrainError as error:  # the rows are valid without the instance's state
                 log.info("state of %s: %s", self._compute.target.name, error)
             else:
@@ -171,7 +171,7 @@ class JobTracker:
                 status = await self._status(run_id, row)
                 if status is not None:
                     result[run_id] = status
-            elif not self._gone.sure and time.monotonic() - self._young.get(run_id, -1e9) < _young_job_s():
+            elif not self._gone.is_gone and time.monotonic() - self._young.get(run_id, -1e9) < _young_job_s():
                 result[run_id] = RunStatus(state=RunState.QUEUED)
         return result
 
@@ -202,10 +202,10 @@ class JobTracker:
         async def work() -> frozenset[str]:
             payload = {"name": run_id, "folder": str(self.folder(run_id)), "ended": ended, "streams": streams}
             began = time.monotonic()
-            answer = await self._compute.ask("mirror.sync", None, SYNC_TIMEOUT_S, **payload)
+            answer = await self._compute.request("mirror.sync", None, SYNC_TIMEOUT_S, **payload)
             if not streams:
                 self._synced[run_id] = time.monotonic()
-            self._log_interval(run_id).looked("log" in answer["grown"], time.monotonic() - began)
+            self._log_interval(run_id).record_poll("log" in answer["grown"], time.monotonic() - began)
             times = self._grown.setdefault(run_id, {})
             for stream in answer["grown"]:
                 times[stream] = times.get(stream, 0) + 1
@@ -213,7 +213,7 @@ class JobTracker:
                 self._complete.add(run_id)
             return frozenset(answer["grown"])
 
-        found: frozenset[str] = await self._single_flight.of(f"sync {run_id} {ended}", work)
+        found: frozenset[str] = await self._single_flight.run(f"sync {run_id} {ended}", work)
         return found
 
     def _log_interval(self, run_id: str) -> LogPollInterval:
@@ -228,7 +228,7 @@ class JobTracker:
         waits = (self._log_interval(run_id).due() for run_id in run_ids if run_id not in self._complete)
         return max(0.02, min((*waits, poll_interval() / 2)))
 
-    async def fresh(self, run_id: str) -> frozenset[str]:
+    async def synchronize(self, run_id: str) -> frozenset[str]:
         """Synchronize a mirror unless its poll interval has not passed; return the streams that grew."""
         if run_id in self._complete:
             return frozenset()
@@ -240,16 +240,16 @@ class JobTracker:
             return frozenset()
         return await self._sync(run_id, self._has_ended(run_id), () if whole else ("log",))
 
-    def lost(self, run: Run) -> str:
-        """See :meth:`Backend.lost`."""
-        if self._gone.sure:
+    def lost_reason(self, run: Run) -> str:
+        """See :meth:`Backend.lost_reason`."""
+        if self._gone.is_gone:
             return (
                 f"the workspace {self._compute.workspace().workspace} was deleted at Azure. The part of the log that"
                 f" was read is kept: %aml_runs logs {run.handle}. Connect another workspace: %aml_compute connect"
             )
         return f"the workspace {self._compute.workspace().workspace} no longer has the job {run.run_id}"
 
-    def accepted(self, name: str) -> None:
+    def mark_accepted(self, name: str) -> None:
         """Record that the service has just accepted a job, which run history may not know yet."""
         self._young[name] = time.monotonic()
 
@@ -264,8 +264,8 @@ class JobTracker:
         self._complete.discard(run_id)
         self._guests.discard(run_id)
 
-    def changes(self) -> RunEvents:
-        """See :meth:`Backend.changes`."""
+    def events(self) -> RunEvents:
+        """See :meth:`Backend.events`."""
         return AzureEvents(self)
 
     # ---- finding and listing
@@ -275,7 +275,7 @@ class JobTracker:
         if not job_body.is_job_name(run_id):
             return None
         try:
-            job = await self._compute.ask("jobs.get", name=run_id)
+            job = await self._compute.request("jobs.get", name=run_id)
         except WorkspaceGone as error:
             path = self.folder(run_id) / "log" / "rank-0.txt"
             if not await self._loop.offload(path.exists):
@@ -295,8 +295,8 @@ class JobTracker:
             "" if isinstance(self._compute.target, ServerlessTarget) else self._compute.azure.compute_name.lower()
         )
 
-    def holds(self, run: Run) -> bool:
-        """See :meth:`Backend.holds`."""
+    def owns(self, run: Run) -> bool:
+        """See :meth:`Backend.owns`."""
         return run.run_id not in self._guests
 
     async def _adopt(self, result: Mapping[str, Any]) -> Run:
@@ -321,15 +321,15 @@ class JobTracker:
 
     async def listed(self, known: Collection[str]) -> dict[str, Any]:
         compute = "" if isinstance(self._compute.target, ServerlessTarget) else self._compute.azure.compute_name
-        result: dict[str, Any] = await self._compute.ask("jobs.list", compute=compute, known=sorted(known))
+        result: dict[str, Any] = await self._compute.request("jobs.list", compute=compute, known=sorted(known))
         return result
 
     async def list(self) -> Sequence[Run]:
         """See :meth:`Backend.list`."""
-        return (await self.roster(()))[1]
+        return (await self.list_unknown(()))[1]
 
-    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
-        """See :meth:`Backend.roster`."""
+    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
+        """See :meth:`Backend.list_unknown`."""
         result = await self.listed(known)
         runs = [await self._adopt(job) for job in result["jobs"]]
         # A truncated list says nothing about the jobs after its end.
@@ -357,7 +357,9 @@ class AzureEvents(RunEvents):
         while True:
             events: dict[str, set[str]] = {}
             # Concurrently: a new line must not wait for the state of the run.
-            rows, *_ = await asyncio.gather(tracker.rows(run_ids), *(tracker.fresh(run_id) for run_id in looked_at))
+            rows, *_ = await asyncio.gather(
+                tracker.rows(run_ids), *(tracker.synchronize(run_id) for run_id in looked_at)
+            )
             for run_id, row in rows.items():
                 if self._last_rows.get(run_id) != row:
                     self._last_rows[run_id] = row

@@ -53,7 +53,7 @@ class Verdict(NamedTuple):
 
     logs: bool | None
     models: bool | None = None
-    sentence: str = ""
+    reason: str = ""
 
 
 def pip_pins(conda: str) -> list[str]:

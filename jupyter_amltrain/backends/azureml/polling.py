@@ -48,7 +48,7 @@ class LogPollInterval:
         """Return the seconds until the next poll; 0 if it is due now."""
         return max(0.0, self._next - time.monotonic())
 
-    def looked(self, grown: bool, took: float = 0.0) -> None:
+    def record_poll(self, grown: bool, took: float = 0.0) -> None:
         """Record a poll, which took `took` seconds and found new lines if `grown`."""
         if grown:
             self._quiet, self.pause = 0, max(MIN_LOG_POLL_INTERVAL_S, LOG_POLL_FACTOR * poll_interval())
@@ -69,18 +69,18 @@ class GoneDetector:
     def __init__(self) -> None:
         self._since, self._times = 0.0, 0
 
-    def seen(self) -> bool:
+    def record_missing(self) -> bool:
         """Record an answer without the resource; return whether it is gone for good."""
         self._since = self._since if self._times else time.monotonic()
         self._times += 1
-        return self.sure
+        return self.is_gone
 
     @property
-    def sure(self) -> bool:
+    def is_gone(self) -> bool:
         """Whether enough answers reported the resource missing, for long enough."""
         return self._times >= GONE_MIN_ANSWERS and time.monotonic() - self._since >= GONE_AFTER_S
 
-    def refuted(self) -> None:
+    def record_found(self) -> None:
         """Record an answer that the resource exists."""
         self._times = 0
 
@@ -91,7 +91,7 @@ class SingleFlight:
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
-    async def of(self, key: str, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(self, key: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Return the result of `work`, which continues if its caller is canceled."""
         task = self._tasks.get(key)
         if task is None:

@@ -55,7 +55,7 @@ def error_of_exception(error: BaseException, text: str, name: str, folder: str) 
     if isinstance(messages, list) and messages:  # of one field, whose place it does not say
         what = next((str(one) for one in messages if not str(one).startswith(_BINDING)), str(messages[0]))
         return _error_of([(_key(file, str(getattr(error, "field_name", ""))), what)], text, name, folder)
-    return file.fault(_named(str(error), file), first_line(str(error)))
+    return file.error(_named(str(error), file), first_line(str(error)))
 
 
 def error_of_messages(messages: Mapping[str, Any], text: str, name: str, folder: str) -> SpecError:
@@ -64,7 +64,7 @@ def error_of_messages(messages: Mapping[str, Any], text: str, name: str, folder:
     for path, what in messages.items():
         keys = tuple(part for part in re.split(r"[.\[\]]+", str(path)) if part and part != "*")
         return _error_of([(keys, str(what))], text, name, folder)
-    return file.fault((), "the SDK rejects the job.")
+    return file.error((), "the SDK rejects the job.")
 
 
 def first_line(text: str) -> str:
@@ -147,7 +147,7 @@ def _error_of(leaves: list[Leaf], text: str, name: str, folder: str) -> SpecErro
         message = f"{match[1]} is not one of {match[2].replace(chr(39), '')}."
     else:
         message = first_line(message)
-    return file.fault(path, message, hint)
+    return file.error(path, message, hint)
 
 
 def _key(file: az_yaml.JobFile, key: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 import type { IPanelContext } from '../panel/tokens';
-import type { IActReply, IField, ITargetKind } from '../protocol';
+import type { ITargetActionReply, IField, ITargetKind } from '../protocol';
 import { allow, button, element, say, sayLine } from './dom';
 import { caret, FieldForm } from './form';
 import { TargetActions, Checker, ITargetRequest } from './targetActions';
@@ -37,7 +37,7 @@ export class NewTarget extends Widget {
     this.node.setAttribute('role', 'group');
     this.node.setAttribute('aria-label', trans.__('New target'));
     this._form = new FieldForm({ fields: [], trans });
-    this._checker = new Checker<IActReply>(() => {
+    this._checker = new Checker<ITargetActionReply>(() => {
       const request = this._request();
       return request ? TargetActions.of(_context).check(request) : null;
     });
@@ -174,7 +174,7 @@ export class NewTarget extends Widget {
     return target === undefined ? rest : { ...rest, [NAME]: target };
   }
 
-  private _checked(reply: IActReply): void {
+  private _checked(reply: ITargetActionReply): void {
     this._form.setErrors(this._named(reply.errors));
     const shown = reply.line !== '' && Object.keys(reply.errors).length === 0;
     sayLine(this._preview, shown ? reply.line : '');
@@ -216,7 +216,7 @@ export class NewTarget extends Widget {
   private readonly _workspaceWanted = new Signal<this, void>(this);
   private _whyNot = '';
   private readonly _form: FieldForm;
-  private readonly _checker: Checker<IActReply>;
+  private readonly _checker: Checker<ITargetActionReply>;
   private readonly _select: HTMLSelectElement;
   private readonly _kindField: HTMLElement;
   private readonly _kindHelp = element('div', 'jp-AmlForm-help');

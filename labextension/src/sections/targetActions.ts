@@ -3,7 +3,7 @@
 import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { ISignal, Signal } from '@lumino/signaling';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
-import type { ITargetAction, IActReply } from '../protocol';
+import type { ITargetAction, ITargetActionReply } from '../protocol';
 import { element } from './dom';
 import type { Values } from './fields';
 import { FieldForm } from './form';
@@ -60,7 +60,7 @@ export class TargetActions {
   }
 
   /** What the kernel would say to it; does nothing. */
-  check(request: ITargetRequest): Promise<IActReply> {
+  check(request: ITargetRequest): Promise<ITargetActionReply> {
     return this._send(request, true, false);
   }
 
@@ -142,7 +142,7 @@ export class TargetActions {
     }
   }
 
-  private async _confirm(request: ITargetRequest, reply: IActReply): Promise<boolean> {
+  private async _confirm(request: ITargetRequest, reply: ITargetActionReply): Promise<boolean> {
     const { trans } = this._context;
     const verb = verbText(request.verb, trans);
     const body = new FieldForm({ fields: [], trans });
@@ -158,7 +158,7 @@ export class TargetActions {
     return result.button.accept;
   }
 
-  private async _send(request: ITargetRequest, dry: boolean, confirmed: boolean): Promise<IActReply> {
+  private async _send(request: ITargetRequest, dry: boolean, confirmed: boolean): Promise<ITargetActionReply> {
     const { verb, target, kind = '', values = {} } = request;
     const count = (by: number) => {
       this._pending.set(target, (this._pending.get(target) ?? 0) + by);

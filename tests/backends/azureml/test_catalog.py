@@ -163,12 +163,18 @@ def test_quota_fit_counts_machines(sizes: tuple[Size, ...]) -> None:
         {"family": "", "used": 0, "limit": 18, "low_priority": True},
     ]
     found, size = Quotas(rows), get(sizes, "Standard_NC6s_v3")
-    assert found.most(size) == 2 and found.most(size, now=False) == 4 and found.most(size, mine=6) == 3
-    assert found.most(size, True) == 3 and found.phrase(size, False) == "12 of 24 cores"
+    assert (
+        found.max_machines(size) == 2
+        and found.max_machines(size, now=False) == 4
+        and found.max_machines(size, mine=6) == 3
+    )
+    assert found.max_machines(size, True) == 3 and found.phrase(size, False) == "12 of 24 cores"
     assert found.fits(size, 2) and not found.fits(size, 3)
     unknown = get(sizes, "Standard_NC4as_T4_v3")
-    assert found.most(unknown) == 22  # only the sum of all is known
-    assert Quotas().most(unknown) is None and Quotas().fits(unknown, 99) and Quotas().phrase(unknown, False) == ""
+    assert found.max_machines(unknown) == 22  # only the sum of all is known
+    assert (
+        Quotas().max_machines(unknown) is None and Quotas().fits(unknown, 99) and Quotas().phrase(unknown, False) == ""
+    )
     assert Quotas([{"family": "", "used": 5, "limit": -1}]).fits(size, 1000)
 
 

@@ -108,11 +108,11 @@ def test_az_cli_token_is_cached(tmp_path):
     )
     program.chmod(0o755)
     account = next(auth.available_accounts())
-    assert account.how == "az login"
+    assert account.description == "az login"
     for _ in range(5):
         assert account.get_token(ARM_SCOPE).token == "secret"
         assert account.get_token(DATA_SCOPE).token == "secret"
     calls = tmp_path / "calls"
     assert len(calls.read_text().split()) == 2
-    account.fresh(ARM_SCOPE)  # the service did not take it
+    account.get_new_token(ARM_SCOPE)  # the service did not take it
     assert len(calls.read_text().split()) == 3

@@ -35,7 +35,7 @@ class Jobs(job_tracker.JobTracker):
 
     loop = root = target = None
 
-    async def ask(self, op: str, progress: Any = None, timeout: float = 0, **payload: Any) -> Any:
+    async def request(self, op: str, progress: Any = None, timeout: float = 0, **payload: Any) -> Any:
         assert op == "jobs.poll"
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -111,12 +111,12 @@ class OnInstance(Jobs):
         self.target = self.azure = InstanceTarget(name="mine", size="S")  # type: ignore[assignment]
         self.compute: Any = {"state": "stopped"}
 
-    async def ask(self, op: str, progress: Any = None, timeout: float = 0, **payload: Any) -> Any:
+    async def request(self, op: str, progress: Any = None, timeout: float = 0, **payload: Any) -> Any:
         if op == "computes.get":
             if isinstance(self.compute, Exception):
                 raise self.compute
             return self.compute
-        return await super().ask(op, progress, timeout, **payload)
+        return await super().request(op, progress, timeout, **payload)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_retry_logs_of_attempt_are_used(tmp_path: Path) -> None:
     logs.append_logs(mirror, {STD: FileDelta(b"the rest\n")}, attempt=1, ended=True)
     logs.end_attempt(mirror, 1)
     logs.end_attempt(mirror, 1)
-    assert mirror.of(STD)["offset"] == 0
+    assert mirror.read_position(STD)["offset"] == 0
     logs.append_logs(mirror, {STD: FileDelta(b"again\n")}, attempt=2, ended=False)
     mirror.save()
     lines = text(tmp_path).splitlines()
@@ -203,7 +203,7 @@ def test_late_mlflow_answer_adds_no_point(tmp_path: Path, monkeypatch: pytest.Mo
     mirror = MirrorFiles(tmp_path)
     came = lines(record(1, "loss", 0), record(2, "loss", 1))
     metrics.take_journal(mirror, came, False)
-    advance_position(mirror.of(metrics.AGENT + metrics.JOURNAL), came, False)
+    advance_position(mirror.read_position(metrics.AGENT + metrics.JOURNAL), came, False)
     nobody: Any = None
     metrics.FallbackMetrics(nobody, nobody, "job", mirror, "Preparing", False).figures(True)
     assert [r["b"]["step"] for r in journal(tmp_path)] == [0, 1]

@@ -12,18 +12,18 @@ def test_log_poll_interval_grows_without_lines(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("AMLTRAIN_AZURE_POLL", str(poll))
     log = LogPollInterval()
     assert log.due() == 0.0
-    log.looked(False)
+    log.record_poll(False)
     assert log.pause == pytest.approx(poll) and 0 <= log.due() <= poll
-    log.looked(True)
+    log.record_poll(True)
     quick = min(poll, max(MIN_LOG_POLL_INTERVAL_S, LOG_POLL_FACTOR * poll))
     assert log.pause == pytest.approx(quick)
     for _ in range(10):
-        log.looked(False)
+        log.record_poll(False)
     assert log.pause == pytest.approx(quick)  # a pause between two lines is no reason
-    log.looked(True, took=0.4 * poll)  # of a job of many processes
+    log.record_poll(True, took=0.4 * poll)  # of a job of many processes
     assert log.due() > 0.7 * poll
     for _ in range(70):
-        log.looked(False)
+        log.record_poll(False)
     assert log.pause == pytest.approx(poll)
-    log.looked(True)
+    log.record_poll(True)
     assert log.pause == pytest.approx(quick)

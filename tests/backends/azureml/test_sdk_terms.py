@@ -14,7 +14,7 @@ OBJECTS = [
 ]
 
 
-@pytest.mark.parametrize(("terms", "row"), OBJECTS, ids=[row.ours for _, row in OBJECTS])
+@pytest.mark.parametrize(("terms", "row"), OBJECTS, ids=[row.name for _, row in OBJECTS])
 def test_term_with_class_of_sdk_is_made_and_has_the_same_name_in_yaml_and_arm(terms, row):
     keywords = {"log_dir": "x"} if row.ours == "tensorboard" else {"ssh_public_keys": "k"} if row.ours == "ssh" else {}
     made = sdk._sdk_object(terms, row.arm, **keywords)

@@ -33,7 +33,7 @@ class Account:
     """
 
     def __init__(self, credential: Any, tenant: str = "", *, method: str = "auto", how: str = "") -> None:
-        self.credential, self.tenant, self.method, self.how = credential, tenant, method, how
+        self.credential, self.tenant, self.method, self.description = credential, tenant, method, how
         self.record = ""
         self._lock = threading.RLock()
         self._tokens: dict[tuple[str, ...], Any] = {}
@@ -65,7 +65,7 @@ class Account:
         token = self.get_token(*scopes, claims=(options or {}).get("claims"))
         return AccessTokenInfo(token.token, token.expires_on)
 
-    def fresh(self, *scopes: str) -> Any:
+    def get_new_token(self, *scopes: str) -> Any:
         """Return a new token, bypassing all caches.
 
         The claims make MSAL request a token from Entra, and every new token satisfies them.
@@ -79,7 +79,7 @@ class Account:
                 self._tokens.clear()
             return self.get_token(*scopes)
 
-    def who(self) -> dict[str, str]:
+    def user_and_tenant(self) -> dict[str, str]:
         """Return ``user`` and ``tenant`` from the token."""
         return identity(str(self.get_token(ARM_SCOPE).token))
 

@@ -105,7 +105,7 @@ class Cloud:
             created = self._workspaces[str(facts["name"])] = Workspace(facts, credential)
             return created
 
-    def person(self, name: str) -> Account | None:
+    def interactive_account(self, name: str) -> Account | None:
         """Return the account of an interactive sign-in to a workspace, if it is still valid."""
         with self._lock:
             workspace = self._workspaces.get(name)

@@ -35,7 +35,7 @@ class FileDelta(NamedTuple):
     data: bytes = b""
     restarted: bool = False
     more: bool = False
-    made: str = ""
+    created_at: str = ""
 
 
 class Reader:
@@ -240,14 +240,14 @@ def append_logs(
     elif attempt > current and running and any(deltas[name].data for name in user_logs):
         _note_restart(mirror, attempt)
     for name, delta in deltas.items():
-        position = mirror.of(name)
+        position = mirror.read_position(name)
         if is_build(name):
             if delta.data and not started:
                 if not position["offset"]:
                     append_note(mirror, "building the environment's image")
                 mirror.append(MERGED, delta.data, "log")
                 mirror.facts["building"] = not delta.data.endswith(b"\n")
-            advance_position(position, delta.data, delta.restarted, delta.made)
+            advance_position(position, delta.data, delta.restarted, delta.created_at)
             continue
         if delta.data and not started:
             started = mirror.facts["begun"] = True
@@ -260,7 +260,7 @@ def append_logs(
             mirror.append(MERGED, delta.data, "log")
             if delta.data:
                 mirror.facts["open"] = not delta.data.endswith(b"\n")
-        advance_position(position, delta.data, delta.restarted, delta.made)
+        advance_position(position, delta.data, delta.restarted, delta.created_at)
 
 
 def _merge(mirror: MirrorFiles, name: str, delta: FileDelta, ended: bool) -> None:
@@ -268,7 +268,7 @@ def _merge(mirror: MirrorFiles, name: str, delta: FileDelta, ended: bool) -> Non
     rank = _RANK.fullmatch(name)
     raw = f"log/process-{rank[1]}.txt" if rank and not rank[2] else f"log/{name.rpartition('/')[2]}"
     mirror.append(raw, delta.data)
-    position = mirror.of(name)
+    position = mirror.read_position(name)
     pending = b"" if delta.restarted else bytes.fromhex(position.get("held") or "")
     data = pending + delta.data
     end = data.rfind(b"\n") + 1

@@ -205,7 +205,7 @@ class _Sync:
 
     def _read_new(self, names: Sequence[str]) -> dict[str, FileDelta]:
         """Read new content of several files concurrently."""
-        positions = [dict(self.mirror.of(name)) for name in names]
+        positions = [dict(self.mirror.read_position(name)) for name in names]
         reader, restarted_job = self.reader, self.attempt > 1
         deltas = history.all_of(lambda pair: reader.new(*pair, restarted_job), list(zip(names, positions, strict=True)))
         self.read_bytes += sum(len(news.data) for news in deltas)
@@ -251,7 +251,7 @@ class _Sync:
         names = logs.log_files(kept_files)
         while names:
             self.call.check()
-            deltas = {name: self.reader.new(kept_files[name], dict(self.mirror.of(name))) for name in names}
+            deltas = {name: self.reader.new(kept_files[name], dict(self.mirror.read_position(name))) for name in names}
             logs.append_logs(self.mirror, deltas, attempt=attempt, ended=True)
             names = [name for name in names if deltas[name].more]
         logs.end_attempt(self.mirror, attempt)
@@ -306,11 +306,11 @@ class _Sync:
             metrics.take_journal(mirror, data, delta.restarted)
         elif not delta.restarted:
             mirror.append(local, data, "minutes")
-        advance_position(mirror.of(name), data, delta.restarted, delta.made)
+        advance_position(mirror.read_position(name), data, delta.restarted, delta.created_at)
         return True
 
     def _replace_whole(self, name: str, local: str, stream: str, interval_factor: float) -> None:
-        position = self.mirror.of(name)
+        position = self.mirror.read_position(name)
         if not self.ended and self.now < float(position.get("due") or 0):
             return
         position["due"] = round(self.now + interval_factor * poll_interval_s(), 1)

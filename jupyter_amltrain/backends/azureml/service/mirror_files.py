@@ -94,7 +94,7 @@ class MirrorFiles:
             return {}
         return value if isinstance(value, dict) else {}
 
-    def of(self, remote: str) -> dict[str, Any]:
+    def read_position(self, remote: str) -> dict[str, Any]:
         """Return the read position of a file of the job."""
         return self.remote.setdefault(remote, {"offset": 0, "tail": ""})
 

@@ -182,7 +182,7 @@ def _output(value: Mapping[str, Any]) -> Any:
 def _sdk_name(terms: Terms, arm: str) -> str | None:
     """Return the SDK's name of a setting, which amltrain uses too, from ARM's name."""
     row = terms.of_arm(arm)
-    return row.ours if row else None
+    return row.name if row else None
 
 
 def _sdk_object(terms: Terms, arm: str, **keywords: Any) -> Any:

@@ -60,7 +60,7 @@ def connect(
         tenant = tenant_of(subscription)
     accounts = _accounts(call, tenant, method, name)
     account, answer, subscription = _first_with_access(accounts, subscription, resource_group, workspace, tenant)
-    who = account.who()
+    who = account.user_and_tenant()
     call.progress(f"Signed in as {who['user']}, reading the workspace")
     facts = _facts(answer, subscription, resource_group, workspace)
     facts |= {
@@ -69,7 +69,7 @@ def connect(
         "tenant": who["tenant"] or tenant or requested_tenant,
         "method": account.method,
         "account": account.record,
-        "how": account.how,
+        "how": account.description,
     }
     facts["studio_url"] = f"https://ml.azure.com/?wsid={facts.pop('arm_id')}&tid={facts['tenant']}"
     missing: list[str] = []
@@ -105,7 +105,7 @@ def forget(call: ServiceCall, *, workspace: str) -> None:
 def whoami(call: ServiceCall, *, workspace: str) -> dict[str, str]:
     """Return ``user``, ``tenant`` and ``how`` of the current sign-in."""
     account = call.cloud.workspace(workspace).credential
-    return {**account.who(), "how": account.how}
+    return {**account.user_and_tenant(), "how": account.description}
 
 
 def tenant_of(subscription: str) -> str:
@@ -138,7 +138,7 @@ def _first_with_access(
     """Return the first account that may read the workspace, the workspace, and its subscription's id."""
     first_error: AmlTrainError | None = None
     for account in accounts:
-        arm = Rest(ARM_HOST, "", account, ARM_SCOPE, where=workspace, user=account.who()["user"])
+        arm = Rest(ARM_HOST, "", account, ARM_SCOPE, where=workspace, user=account.user_and_tenant()["user"])
         if not account.tenant:
             account.tenant = tenant
         try:
@@ -152,7 +152,7 @@ def _first_with_access(
 
 
 def _accounts(call: ServiceCall, tenant: str, method: str, name: str) -> Iterator[Account]:
-    if not method and (person := call.cloud.person(name)) is not None:
+    if not method and (person := call.cloud.interactive_account(name)) is not None:
         yield person
     if method in ("", "auto"):
         any_account = False
