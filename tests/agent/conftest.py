@@ -138,7 +138,7 @@ class Agent:
 
 @contextlib.contextmanager
 def stranger(code: str = "import time; time.sleep(600)") -> Iterator[int]:
-    """The pid of a Python process that is no descendant of ours: its parent has left."""
+    """The pid of a Python process that is not a descendant of this process: its parent has left."""
     start = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL).pid)"
     words = [sys.executable, "-S", "-c", start, sys.executable, "-S", "-c", code]
     pid = int(subprocess.run(words, stdout=subprocess.PIPE, check=True, timeout=60).stdout)

@@ -29,7 +29,7 @@ DEADLINE = 60.0
 
 
 class Host:
-    """A run folder with a sink, and a stand-in for the supervisor that forks it anew."""
+    """A run folder with a sink, and a stand-in for the supervisor that forks it again."""
 
     def __init__(self, folder: Path, **env: str) -> None:
         self.folder = folder

@@ -119,8 +119,8 @@ def test_queue_of_other_user_is_refused_with_action(public, monkeypatch):
     as_other_user(SQUAT, queue)
     with pytest.raises(AgentError) as refused:
         open_queue(str(queue))
-    said = str(refused.value)
-    assert f"uid {OTHER_UID}" in said and "AMLTRAIN_QUEUE" in said and "Remove" not in said
+    message = str(refused.value)
+    assert f"uid {OTHER_UID}" in message and "AMLTRAIN_QUEUE" in message and "Remove" not in message
     assert below(queue) == ["theirs"]
 
 

@@ -23,7 +23,7 @@ FUNCTIONS = {
     "nvmlDeviceGetSamples": set(),
     "nvmlDeviceGetMemoryInfo_v2": set(),
 }
-SELDOM = {
+SLOW_VALUES = {
     "nvmlDeviceGetClockInfo": {"mem_clock"},
     "nvmlDeviceGetTotalEccErrors": {"ecc"},
     "nvmlDeviceGetEnforcedPowerLimit": {"power_limit"},
@@ -75,7 +75,7 @@ def test_utilization_without_new_samples_is_last(plain: Stage) -> None:
 
 
 @pytest.mark.parametrize("how", ["UNSUPPORTED", "MISSING", "no symbol"])
-@pytest.mark.parametrize("function", sorted({*FUNCTIONS, *SELDOM}))
+@pytest.mark.parametrize("function", sorted({*FUNCTIONS, *SLOW_VALUES}))
 def test_gpu_readings_without_function_miss_its_value(plain: Stage, how: str, function: str) -> None:
     if how == "no symbol":
         plain.without = (function,)
@@ -85,7 +85,7 @@ def test_gpu_readings_without_function_miss_its_value(plain: Stage, how: str, fu
     lacks = FUNCTIONS.get(function, set())
     for rows in found["rows"][1:]:
         assert rows == [[None if k in lacks else x for k, x in enumerate(row)] for row in FULL]
-    lacks_slow = SELDOM.get(function, set())
+    lacks_slow = SLOW_VALUES.get(function, set())
     for values in found["slow"]:
         assert values == [{key: None if key in lacks_slow else x for key, x in ALL_SLOW.items()}] * 2
     assert found["notes"] == [[]] * 23
@@ -175,14 +175,14 @@ def test_gpu_process_owner_follows_pid_mode(
             found = plain.play([1], uuids=UUIDS[:1], slow=True, members=[os.getpid()], true=true)
         finally:
             other.kill()
-    told = [row for one in found["told"][0] for row in one.get("processes", ())]
-    assert [row[2] for row in told] == owners
+    processes = [row for one in found["slow_rows"][0] for row in one.get("processes", ())]
+    assert [row[2] for row in processes] == owners
     if mode == "empty" and true:
         sums = {"mine": 0, "others": 0}
     assert {key: found["slow"][0][0][key] for key in sums} == sums
     assert found["slow"][0][0]["own"] == ("mine" in owners)
     if owners[:1] == ["mine"]:
-        assert told[0][:4] == [0, os.getpid(), "mine", 1024] and told[0][4]
+        assert processes[0][:4] == [0, os.getpid(), "mine", 1024] and processes[0][4]
 
 
 def test_host_pid_of_other_process_is_unknown() -> None:
@@ -205,4 +205,4 @@ def test_process_memory_unknown_is_none(plain: Stage) -> None:
 def test_many_gpu_processes_are_limited(plain: Stage) -> None:
     (plain.folder / "processes").write_text("".join(f"0 {100000 + k} {GIB}\n" for k in range(100)))
     found = plain.play([1], uuids=UUIDS[:1], slow=True)
-    assert len(found["told"][0][-1]["processes"]) == 100
+    assert len(found["slow_rows"][0][-1]["processes"]) == 100

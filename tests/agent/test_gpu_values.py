@@ -97,8 +97,8 @@ def test_sentinel_value_of_gpu_is_none(
     driver.set(0, **values)
     for t in range(1, 8):
         first, second = sampler.tick(t)
-    told = {name: value for name, value in first.items() if value is None}
-    assert sorted(told) == sorted(columns)
+    unknown = {name: value for name, value in first.items() if value is None}
+    assert sorted(unknown) == sorted(columns)
     assert all(value is not None for value in second.values())
 
 

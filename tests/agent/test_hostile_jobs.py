@@ -128,8 +128,8 @@ def test_false_state_of_live_run_is_not_reported(agent: Agent, damage: str) -> N
     end = time.monotonic() + 2  # the job tries it ten times a second
     while time.monotonic() < end:
         time.sleep(0.01)
-        told = agent.good("poll", run_ids=[run])["runs"].get(run)
-        assert told is None or told["state"] not in TERMINAL, told
+        status = agent.good("poll", run_ids=[run])["runs"].get(run)
+        assert status is None or status["state"] not in TERMINAL, status
         listed = [row for row in agent.good("list")["runs"] if row["run"] == run]
         assert all(row["state"] not in TERMINAL for row in listed)
     assert "error" in agent("delete", run=run)

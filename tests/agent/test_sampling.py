@@ -55,7 +55,7 @@ def test_telemetry_file_has_header_and_rows(stage: Stage) -> None:
     ]  # fmt: skip
     assert [row[:2] for row in rest] == [[0, EPOCH + 1], [1, EPOCH + 2], [2, EPOCH + 3.5]]
     assert rest[2][2 + HOST :] == [40, 40, 2000, 300, 50, 1500, 60, 60, 2600, 99.9, 51, 1510]
-    # There is no run: nothing is said of its processes, and of the machine what is known.
+    # There is no run: its processes are not reported, the machine is.
     assert rest[2][2:5] == [None] * 3 and rest[2][6] > 1e8 and rest[2][9] is not None
 
 

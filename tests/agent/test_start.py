@@ -156,9 +156,9 @@ def test_runs_under_process_limit_complete(tmp_path: Path, zipapp: Path) -> None
     script = "raise SystemExit(subprocess.run(['/usr/bin/python3', '-I', '-S', '-c', *sys.argv[1:]]).returncode)"
     done = run_as_other_user(script, FEW_PROCESSES, str(copy), str(home), timeout_s=150, uid=LIMITED_UID)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert {state for state, _ in said["states"].values()} == {"completed"}, said
-    assert any("process" in text for text in said["why"]), said
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert {state for state, _ in result["states"].values()} == {"completed"}, result
+    assert any("process" in text for text in result["why"]), result
 
 
 def test_guardian_death_after_start_keeps_run(agent: Agent) -> None:

@@ -87,11 +87,11 @@ def test_other_pid_namespace_keeps_running_run(agent: Agent) -> None:
         pytest.skip("needs the right to make a PID namespace")
     run = agent.submit(gated(agent))
     agent.running(run, "up")
-    asked = subprocess.run(
+    poll = subprocess.run(
         [*inside, sys.executable, "-I", "-S", agent.zipapp, "call", "poll", agent.home, agent.queue],
         input=json.dumps({"run_ids": [run]}).encode(), capture_output=True, timeout=60, check=True,
     )  # fmt: skip
-    assert json.loads(asked.stdout)["runs"][run]["state"] == "running"
+    assert json.loads(poll.stdout)["runs"][run]["state"] == "running"
     (agent.folder / "gate").touch()
     assert agent.wait(run)["state"] == "completed"
 
@@ -115,7 +115,7 @@ def test_run_of_ended_container_is_lost(agent: Agent) -> None:
     try:
         until(lambda: agent.log("inner") == "up\n", "the job")
         until(lambda: '"rank":{' in (agent.run_folder("inner") / "state.json").read_text(), "its state")
-        # Its dispatcher is killed: one of ours takes the queue over, and leaves the live run and its slot alone.
+        # Its dispatcher is killed: one of this user takes the queue over, and leaves the live run and its slot alone.
         theirs = json.loads(Path(agent.queue, "dispatcher.lock").read_text())["pid"]
         pid = next(pid for pid in processes.process_table() if f"\t{pid}\t{theirs}\n" in status_of(pid))
         os.kill(pid, signal.SIGKILL)
@@ -220,7 +220,7 @@ def test_dispatcher_loop_error_keeps_dispatcher(agent: Agent, monkeypatch: pytes
 
 def test_dispatcher_repeated_error_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    said: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(time, "sleep", slept.append)
 
     class Broken(dispatcher.Dispatcher):
@@ -228,7 +228,7 @@ def test_dispatcher_repeated_error_backs_off(monkeypatch: pytest.MonkeyPatch) ->
             self.gpus = self.scheduler = self.selector = _Nothing()  # type: ignore[assignment]
 
         def log(self, text: str) -> None:
-            said.append(text)
+            messages.append(text)
 
         def _try_leave(self) -> bool:
             return len(slept) == 8
@@ -238,7 +238,7 @@ def test_dispatcher_repeated_error_backs_off(monkeypatch: pytest.MonkeyPatch) ->
 
     Broken().run()
     assert slept == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
-    assert [text for text in said if "Traceback" in text] == said[:1]
+    assert [text for text in messages if "Traceback" in text] == messages[:1]
 
 
 class _Nothing:

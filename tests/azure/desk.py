@@ -17,7 +17,7 @@ from tests.places import DEADLINE, place
 from tests.places import until as until
 
 SIZE = "Standard_DS2_v2"
-#: Time constants in which every retry of ours and of the SDK is over in a moment.
+#: Time constants in which every retry of the product and of the SDK is over in a moment.
 QUICK = {
     "AMLTRAIN_AZURE_BACKOFF": "0.01",
     "AMLTRAIN_AZURE_WARM": "0",
@@ -42,16 +42,16 @@ class Seen(NamedTuple):
     result: Any
 
     def one_line(self) -> str:
-        """The only line that a failed cell shows; fails for a traceback, a second line or a bug of ours."""
+        """The only line that a failed cell shows; fails for a traceback, a second line or an internal error."""
         from jupyter_amltrain.errors import AmlTrainError
 
         assert isinstance(self.error, AmlTrainError), f"{self.error!r}\n{self.text}"
         assert "Traceback" not in self.text, self.text
-        said = str(self.error)
-        assert "\n" not in said and len(said) < 700, said
-        assert f"{type(self.error).__name__}: {said}" in self.text.replace("\n", " ").replace("  ", " "), self.text
-        assert "fault of ours" not in said, said
-        return said
+        message = str(self.error)
+        assert "\n" not in message and len(message) < 700, message
+        assert f"{type(self.error).__name__}: {message}" in self.text.replace("\n", " ").replace("  ", " "), self.text
+        assert "internal error" not in message, message
+        return message
 
 
 class Desk:
@@ -59,14 +59,14 @@ class Desk:
 
     Attributes
     ----------
-    said
-        All that was seen so far.
+    outputs
+        What the cells printed and displayed so far.
     """
 
     def __init__(self, azure: Azure, home: Path) -> None:
         self.azure, self.home = azure, home
         self.shell: Any = InteractiveShell(colors="NoColor")  # type: ignore[no-untyped-call]
-        self.said: list[str] = []
+        self.outputs: list[str] = []
         self._jobs: set[str] = set()
         self._wire: list[dict[str, Any]] = []
         self._seen = 0
@@ -77,7 +77,7 @@ class Desk:
         with capture_output() as captured:
             result = self.shell.run_cell(source)
         text = captured.stdout + captured.stderr + "".join(json.dumps(o.data, default=str) for o in captured.outputs)
-        self.said.append(text)
+        self.outputs.append(text)
         return Seen(text, result.error_before_exec or result.error_in_exec, result.result)
 
     def good(self, source: str) -> Seen:
@@ -129,7 +129,7 @@ class Desk:
     def no_secret(self, *more: Path) -> None:
         """Fail where a secret is: in what was seen, any file of the state root, the wire's bodies and queries."""
         known = [self.azure.environ["AZURE_CLIENT_SECRET"].encode()]
-        places: dict[str, bytes] = {"what was seen": "".join(self.said).encode()}
+        places: dict[str, bytes] = {"what was seen": "".join(self.outputs).encode()}
         for folder in (self.home, *more):
             for path in folder.rglob("*"):
                 if path.is_file() and not path.is_symlink():

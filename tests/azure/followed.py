@@ -29,7 +29,7 @@ def whole(run: Any, lines: int = LINES) -> None:
     assert len(seq) >= lines / 20 and seq == list(range(len(seq)))
 
 
-def asked(op: str, **payload: Any) -> Any:
+def service_request(op: str, **payload: Any) -> Any:
     """What the Azure process answers."""
     from jupyter_amltrain import api
     from jupyter_amltrain.backends.azureml.client import client_of

@@ -84,8 +84,8 @@ FLIPS: dict[str, tuple[Any, ...]] = {
     "queue_reason": (False,),
     "details_reasons": (True,),
     "timeout_reason": (False,),
-    "exit_told": (False,),
-    "best_trial_told": (False,),
+    "exit_reported": (False,),
+    "best_trial_reported": (False,),
     "outputs_in_arm": (False,),
     "model_uri": ("job",),
     "mpi_by_node": (False,),
@@ -289,7 +289,7 @@ async def three(bench: Bench, switch: str) -> None:
     assert (long.status.state, long.status.reason) == (RunState.CANCELED, "canceled")
     log = await bench.log(backend, train)
     assert await bench.printed(backend, train) == LOG, log
-    assert log.count("amltrain: ") <= 2, log  # a refusal is told once, and what did not go in time
+    assert log.count("amltrain: ") <= 2, log  # a refusal is printed once, and what did not go in time
     assert (await bench.log(backend, bad)).startswith("in vain\n")
     assert (await bench.log(backend, long)).splitlines()[0] == "here"
     assert await bench.points(backend, train) == [0, 1, 2]

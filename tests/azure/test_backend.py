@@ -275,17 +275,17 @@ class TestAzureBackend(BackendContract):
         assert (status.state, status.reason) == (RunState.FAILED, "timeout")
 
     @pytest.mark.thorough
-    @pytest.mark.parametrize("told", [True, False])
+    @pytest.mark.parametrize("with_reason", [True, False])
     @pytest.mark.parametrize("by", ["agent", "service"])
     def test_time_limit_is_same_in_two_kernels(
-        self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path, by: str, told: bool
+        self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path, by: str, with_reason: bool
     ) -> None:
-        az.control("/switch", timeout_reason=told)
+        az.control("/switch", timeout_reason=with_reason)
         if by == "agent":
             wanted = job("limit", "import time\ntime.sleep(60)\n", timeout=1.0)
             name = call(self._launch(backend, wanted)).run_id
         else:
-            name = f"limit-{told}".lower()
+            name = f"limit-{with_reason}".lower()
             limits = {"jobLimitsType": "Command", "timeout": "PT2S"}
             call(raw_job(backend, name, command="sleep 60", limits=limits))
         call(self._until_ended(backend, name))

@@ -80,9 +80,9 @@ def test_step_log_is_followed_in_terminal(api: Any, folder: Path, capsys: pytest
     (folder / "talks.yml").write_text(yaml_files.PIPELINE.replace("grep -x", talks))
     run = submit(f"{folder}/talks.yml --target cpu")
     until(lambda: [one.name for one in run.children] == ["writes", "reads"], "the second step")
-    said: list[str] = []
-    commands.follow_child(run, "reads", said.append)
-    assert "".join(said) == "line 1\nline 2\nline 3\nhello\n"
+    lines: list[str] = []
+    commands.follow_child(run, "reads", lines.append)
+    assert "".join(lines) == "line 1\nline 2\nline 3\nhello\n"
     run.wait(DEADLINE)
     assert cli.main(["runs", "logs", run.handle, "--step", "reads", "--tail", "2"]) == 0
     assert capsys.readouterr().out.rstrip("\n") == "line 3\nhello"

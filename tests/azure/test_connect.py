@@ -80,7 +80,7 @@ def elsewhere(az):
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
-    class Elsewhere:
+    class RemoteWorkspaces:
         def make(self, name):
             scale = {"minNodeCount": 0, "maxNodeCount": 2, "nodeIdleTimeBeforeScaleDown": "PT120S"}
             properties = {"vmSize": "STANDARD_DS2_V2", "vmPriority": "Dedicated", "scaleSettings": scale}
@@ -92,7 +92,7 @@ def elsewhere(az):
             arm.delete(f"computes/{name}", api=http.ARM, params={"underlyingResourceAction": "Delete"})
             wait(name, "Deleted")
 
-    return Elsewhere()
+    return RemoteWorkspaces()
 
 
 def approving(az, **how):
@@ -113,7 +113,7 @@ def approving(az, **how):
 def test_connect_result_names_user_and_workspace(api, az, place, home, ask):
     made = api.connect(place)
     assert made.facts.name == az.workspace and made.facts.tenant == az.tenant
-    assert made.said().startswith(
+    assert made.message().startswith(
         "Connected to ml-dev in eastus as emulated (11111111-0000-4000-8000-000000000001)"
         " by the environment variables AZURE_*: 0 targets. Next: %aml_compute sizes, then %aml_compute create."
     )
@@ -130,7 +130,7 @@ def test_connect_twice_adds_targets_once(api, place, elsewhere):
     api.connect(place)
     elsewhere.make("cpu")
     made = api.connect(place)
-    assert made.targets == ("cpu",) and "1 target (cpu)." in made.said()
+    assert made.targets == ("cpu",) and "1 target (cpu)." in made.message()
     [target] = [t for t in api.targets() if t.name == "cpu"]
     assert (target.workspace, target.compute, target.size, target.max_nodes) == ("ml-dev", "", "STANDARD_DS2_V2", 2)
     assert api.connect(WorkspaceRef()).targets == ("cpu",)
@@ -145,11 +145,11 @@ def test_reconnect_renames_taken_and_removes_deleted(api, place, elsewhere):
     elsewhere.make("gone")
     made = api.connect(place)
     assert sorted(made.targets) == ["gone", "ml-dev-lab"] and made.renamed == {"ml-dev-lab": "lab"}
-    assert "ml-dev-lab" in made.said()
+    assert "ml-dev-lab" in made.message()
     assert next(t for t in api.targets() if t.name == "ml-dev-lab").compute == "lab"
     elsewhere.delete("gone")
     again = api.connect(place)
-    assert again.gone == ("gone",) and "gone" in again.said()
+    assert again.removed == ("gone",) and "gone" in again.message()
     assert sorted(t.name for t in api.targets()) == ["lab", "local", "ml-dev-lab"]
 
 
@@ -250,7 +250,7 @@ def test_connect_without_permission_names_permission(api, az, place):
 def test_connect_as_reader_names_missing_rights(api, az, place):
     az.control("/switch", authorization="reader")
     made = api.connect(place)
-    assert made.said().endswith(
+    assert made.message().endswith(
         "You do not have permission to submit jobs or create compute or delete compute. Request a role that allows it."
     )
 
@@ -279,7 +279,7 @@ def test_connect_retries_transient_errors(api, az, place):
 def test_connect_without_data_plane_succeeds_with_note(api, az, place):
     az.control("/fault", match="discovery", status=503, times=50)
     made = api.connect(place)
-    assert "own services do not answer" in made.said() and made.facts.api == "https://eastus.api.azureml.ms"
+    assert "own services do not answer" in made.message() and made.facts.api == "https://eastus.api.azureml.ms"
 
 
 def test_expired_token_is_renewed(az, api, place, ask):
@@ -362,7 +362,7 @@ def test_interrupted_sign_in_ends(api, nobody, place):
 def test_sign_in_as_other_user_is_reported(api, az, place):
     before = api.connect(place).facts.user
     made = api.connect(WorkspaceRef(method="device"), approving(az)[0])
-    assert made.before == before != made.facts.user and f"(before: {before})" in made.said()
+    assert made.previous_user == before != made.facts.user and f"(before: {before})" in made.message()
 
 
 def test_browser_sign_in_succeeds(api, nobody, place, tmp_path, monkeypatch):
@@ -397,8 +397,8 @@ def test_config_json_is_found_in_parent_folder(api, az, place, tmp_path):
     (Path.cwd() / ".azureml").mkdir()
     (Path.cwd() / ".azureml" / "config.json").write_text(json.dumps(config), "utf-8-sig")
     assert commands.find_config(deep) == Path.cwd() / ".azureml" / "config.json"
-    asked = api_parser("connect")
-    assert api.connect(commands.workspace_ref(asked, deep)).facts.name == "ml-dev"
+    args = api_parser("connect")
+    assert api.connect(commands.workspace_ref(args, deep)).facts.name == "ml-dev"
 
 
 def api_parser(line):

@@ -1,4 +1,4 @@
-"""What is said of a job's environment before a machine is paid for, on the emulated Azure."""
+"""Notes on a job's environment before a machine is paid for, on the emulated Azure."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def repr_of(run: Any) -> str:
 def test_target_environment_is_used(api: Any) -> None:
     carry_out("create own --kind serverless --size Standard_DS2_v2 --env AzureML-lightgbm-3.3@latest")
     assert planned("--target own", "import torch")["environment"] == {"name": "AzureML-lightgbm-3.3@latest"}
-    asked = planned("--target own --env AzureML-sklearn-1.5", "print(1)")
-    assert asked["environment"] == {"name": "AzureML-sklearn-1.5@latest"} and "notes" not in asked
+    body = planned("--target own --env AzureML-sklearn-1.5", "print(1)")
+    assert body["environment"] == {"name": "AzureML-sklearn-1.5@latest"} and "notes" not in body
 
 
 def test_default_gpu_environment_follows_imports(api: Any) -> None:

@@ -30,8 +30,8 @@ def deleted(desk: Desk, path: str) -> None:
 def test_submit_to_deleted_compute_is_refused(desk: Desk) -> None:
     desk.good(f"%aml_compute create doomed --kind amlcompute --size {SIZE} --yes --wait")
     deleted(desk, "/computes/doomed")
-    said = desk.bad("%%aml_submit --name late --target doomed\nprint(1)")
-    assert "There is no compute 'doomed'" in said
+    message = desk.bad("%%aml_submit --name late --target doomed\nprint(1)")
+    assert "There is no compute 'doomed'" in message
     assert not [j for j in desk.jobs() if j.startswith("late")]
     assert "doomed" in desk.good("%aml_compute list").text
     assert "There is no compute 'doomed'" in desk.bad("%aml_compute test doomed")
@@ -72,8 +72,8 @@ def test_deleted_workspace_marks_run_lost(azure: Azure, tmp_path: Path) -> None:
         deleted(desk, "")
         until(lambda: not run.run.reachable)
         for cell in ("%%aml_submit --name never\nprint(1)", "%aml_runs list --target cpu", desk.connect_line):
-            said = desk.bad(cell)
-            assert re.search(r"ml-dev|lab", said) and re.search(r"no |not found|gone", said, re.I), said
+            message = desk.bad(cell)
+            assert re.search(r"ml-dev|lab", message) and re.search(r"no |not found|gone", message, re.I), message
         until(lambda: run.run.status.state.value == "lost", "that the run is lost", 30)
         assert re.fullmatch(
             rf"{run.handle} is lost: the workspace ml-dev was deleted at Azure\. The part of the log that was read"
@@ -81,9 +81,9 @@ def test_deleted_workspace_marks_run_lost(azure: Azure, tmp_path: Path) -> None:
             r" Connect another workspace: %aml_compute connect\. Submit it again\.",
             run.run.error,
         ), run.run.error
-        assert "line 1\n" in desk.good(f"%aml_runs logs {run.handle}").text  # what came home stays
+        assert "line 1\n" in desk.good(f"%aml_runs logs {run.handle}").text  # what was returned stays
         assert "Azure has no workspace 'ml-dev'" in desk.good("%aml_compute list").text
         api.close()
-        said = desk.bad(f"%aml_runs attach {run.handle}")
-        path = re.search(r"log of homeless-\w+ that was read is kept: (\S+) ", said)
-        assert path and "line 1\n" in Path(path[1]).expanduser().read_text(), said
+        message = desk.bad(f"%aml_runs attach {run.handle}")
+        path = re.search(r"log of homeless-\w+ that was read is kept: (\S+) ", message)
+        assert path and "line 1\n" in Path(path[1]).expanduser().read_text(), message

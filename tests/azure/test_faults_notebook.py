@@ -132,7 +132,7 @@ def test_saved_notebook_contains_no_secret(azure: Azure, approving: None, tmp_pa
         errors = [output for output in cell.outputs if output.output_type == "error"]
         assert bool(errors) == fails, (source, errors)
         for error in errors:
-            assert "fault of ours" not in error.evalue and "\n" not in error.evalue, error.evalue
+            assert "internal error" not in error.evalue and "\n" not in error.evalue, error.evalue
     nothing_opens(azure, path, home)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.azure.conftest import Azure
 from tests.azure.desk import SIZE, Desk, cluster_of, until
-from tests.azure.followed import LINES, asked, begun, whole
+from tests.azure.followed import LINES, begun, service_request, whole
 
 pytestmark = pytest.mark.thorough
 
@@ -87,8 +87,8 @@ def test_followed_run_after_fault_is_complete(desk: Desk, what: str) -> None:
     mend = broken(desk, what)
     if DURING[what]:
         until(lambda: not run.run.reachable)
-        said = desk.good("%aml_runs")
-        assert re.search(rf"during-{what}\S+ +\w+ \(target not responding\)", said.text), said.text
+        listed = desk.good("%aml_runs")
+        assert re.search(rf"during-{what}\S+ +\w+ \(target not responding\)", listed.text), listed.text
         if what == "network":
             refused = desk.bad(f"%aml_runs cancel {run.handle}")
             assert "Cannot reach Azure" in refused and "Check" in refused
@@ -114,15 +114,15 @@ def test_refused_cancel_can_be_repeated(desk: Desk, fault: dict[str, Any]) -> No
 
 
 def test_submit_with_lost_answer_is_found_later(desk: Desk) -> None:
-    """The service has the job, and nobody can ask: it is said, and the run is found again."""
+    """The service has the job, and cannot be reached: the error names that, and the run is found again."""
     from jupyter_amltrain import api
 
     azure = desk.azure
     azure.control("/fault", match=r"PUT management\S+/jobs/", times=1, cut=9)
     azure.control("/fault", match=r"(GET|PUT) management\S+/jobs/", times=10**6, after=1, cut=0)
-    said = desk.bad("%%aml_submit --name unsure --as unsure\nprint('once')")
-    name = re.search(r"not known whether (unsure-\w+) was accepted", said)
-    assert name and "check with %aml_runs" in said and "was not submitted" not in said
+    message = desk.bad("%%aml_submit --name unsure --as unsure\nprint('once')")
+    name = re.search(r"not known whether (unsure-\w+) was accepted", message)
+    assert name and "check with %aml_runs" in message and "was not submitted" not in message
     desk.steady()
     assert name[1] in desk.good("%aml_runs list --target cpu").text
     again = api.attach(f"cpu/{name[1]}")
@@ -149,8 +149,8 @@ def test_killed_service_process_during_submit_recovers(
         assert seen.error is None and len(there) == 1
         assert desk.shell.user_ns["killed"].logs() == f"{point}\n"
     else:
-        said = seen.one_line()
-        assert "ended (killed by signal 9)" in said and "was not submitted. Submit it again" in said
+        message = seen.one_line()
+        assert "ended (killed by signal 9)" in message and "was not submitted. Submit it again" in message
         assert not there
         desk.good(f"%%aml_submit --name {name}-again --target cpu --wait\nprint('{point}')")
     monkeypatch.delenv("AMLTRAIN_FAILPOINT")
@@ -199,8 +199,8 @@ def test_image_build_failure_is_reported(desk: Desk, tmp_path: Path) -> None:
     from jupyter_amltrain.errors import RunFailed
 
     assert isinstance(cell.error, RunFailed) and "Traceback" not in cell.text
-    said = str(cell.error)
-    assert "its environment could not be built" in said and "%aml_runs logs" in said and "\n" not in said
+    message = str(cell.error)
+    assert "its environment could not be built" in message and "%aml_runs logs" in message and "\n" not in message
     log = desk.good("%aml_runs logs image").text
     assert "building the environment's image" in log
 
@@ -209,16 +209,16 @@ def test_image_build_failure_is_reported(desk: Desk, tmp_path: Path) -> None:
 def test_cluster_provisioning_failure_is_reported(desk: Desk) -> None:
     """`wait --wait` says the reason, and nothing stays that could bill."""
     desk.azure.control("/switch", fail_provisioning="broken")
-    said = desk.bad(f"%aml_compute create broken --kind amlcompute --size {SIZE} --yes --wait")
+    message = desk.bad(f"%aml_compute create broken --kind amlcompute --size {SIZE} --yes --wait")
     desk.azure.control("/switch", fail_provisioning="")
-    assert "broken" in said and len(said) > 40
+    assert "broken" in message and len(message) > 40
     assert '"broken"' not in (desk.home / "targets.json").read_text()
     until(lambda: not [c for c in _service(desk) if c == "broken"])
 
 
 def _service(desk: Desk) -> list[str]:
     """Computes at the service."""
-    return [row["name"] for row in asked("computes.list")]
+    return [row["name"] for row in service_request("computes.list")]
 
 
 @pytest.mark.thorough
@@ -239,8 +239,8 @@ def test_create_beyond_quota_is_refused(desk: Desk) -> None:
     desk.azure.control("/quota", standardDSv2Family=2)
     jobs, wire = desk.jobs(), len(desk.wire())
     assert wire >= 0
-    said = desk.bad(f"%aml_compute create many --kind amlcompute --size {SIZE} --max-nodes 4 --yes --wait")
-    assert re.search(r"quota|cores", said) and "many" in said
+    message = desk.bad(f"%aml_compute create many --kind amlcompute --size {SIZE} --max-nodes 4 --yes --wait")
+    assert re.search(r"quota|cores", message) and "many" in message
     assert not [w for w in desk.wire() if w["method"] == "PUT" and "/computes/" in w["path"]]
     desk.azure.control("/quota", standardDSv2Family=24)
     assert desk.jobs() == jobs

@@ -10,7 +10,7 @@ import pytest
 
 from tests.azure.conftest import Azure
 from tests.azure.desk import Desk, cluster_of, until, until_log
-from tests.azure.followed import asked, begun, whole
+from tests.azure.followed import begun, service_request, whole
 
 pytestmark = pytest.mark.thorough
 
@@ -47,7 +47,7 @@ def test_expired_signature_during_download_is_renewed(desk: Desk, tmp_path: Path
     desk.azure.control("/fault", match=r"GET \S+\.blob\.\S+/outputs/\d+\.bin", times=1, after=9, delay=0.7)
     desk.wire()
     with ThreadPoolExecutor(1) as pool:
-        downloaded = pool.submit(lambda: asked("jobs.outputs", name=job, folder=str(tmp_path)))
+        downloaded = pool.submit(lambda: service_request("jobs.outputs", name=job, folder=str(tmp_path)))
         until(lambda: downloaded.done() or [w for w in desk.wire() if w["fault"]])
         desk.azure.control("/expire-signatures")
         assert len(downloaded.result(60)["files"]) == 20

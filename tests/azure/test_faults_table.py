@@ -125,10 +125,10 @@ def test_azure_error_is_one_line_and_leaves_nothing(desk: Desk, stage: str, faul
     jobs, made = desk.jobs(), targets(desk)
     desk.azure.control("/fault", match=STAGES[stage].hits, times=MANY, **what)
     try:
-        said = desk.bad(cell)
+        message = desk.bad(cell)
     finally:
         desk.steady()
-    assert re.search(ELSEWHERE.get((stage, fault), words), said), said
+    assert re.search(ELSEWHERE.get((stage, fault), words), message), message
     assert desk.jobs() == jobs  # nothing was half submitted
     assert targets(desk) == made
     assert {row["name"] for row in desk.azure.control("/billing")} <= {"cpu", "spare"}
@@ -143,8 +143,8 @@ def test_azure_error_is_one_line_and_leaves_nothing(desk: Desk, stage: str, faul
     ids=["503", "429", "429-wait", "cut", "cut-late"],
 )
 def test_transient_azure_error_is_retried_once(desk: Desk, stage: str, fault: dict[str, Any]) -> None:
-    """A retry, or a look whether it was done all the same; never done twice."""
-    number = len(desk.said)
+    """A retry, or a check whether it was done anyway; never done twice."""
+    number = len(desk.outputs)
     cell = STAGES[stage].cell.replace("NAME", f"ok{number}").replace("CONNECT", desk.connect_line)
     before = desk.jobs()
     desk.azure.control("/fault", match=STAGES[stage].hits, times=1, **fault)
@@ -174,10 +174,10 @@ def test_submit_as_reader_names_role(desk: Desk) -> None:
     desk.azure.control("/switch", authorization="reader")
     jobs = desk.jobs()
     try:
-        said = desk.bad("%%aml_submit --name reader\nprint('reader')")
-        assert "lack" in said and "AzureML Data Scientist" in said
-        said = desk.bad(f"%aml_compute create mine --kind amlcompute --size {SIZE} --yes --wait")
-        assert "computes/write" in said and "AzureML Compute Operator" in said
+        message = desk.bad("%%aml_submit --name reader\nprint('reader')")
+        assert "lack" in message and "AzureML Data Scientist" in message
+        message = desk.bad(f"%aml_compute create mine --kind amlcompute --size {SIZE} --yes --wait")
+        assert "computes/write" in message and "AzureML Compute Operator" in message
         desk.good("%aml_runs list --target cpu")
     finally:
         desk.steady()

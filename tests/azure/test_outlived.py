@@ -28,8 +28,8 @@ def test_run_of_deleted_cluster_is_readable(desk: Desk) -> None:
     assert "cpu" not in desk.good("%aml_compute list").text
     assert handle in desk.good("%aml_runs").text
     assert "one line" in desk.good(f"%aml_runs logs {handle}").text
-    told = "'cpu' was deleted; its runs can still be read. They are in %aml_runs list --target cpu."
-    assert told in desk.bad("%%aml_submit --target cpu\nprint(1)")
+    message = "'cpu' was deleted; its runs can still be read. They are in %aml_runs list --target cpu."
+    assert message in desk.bad("%%aml_submit --target cpu\nprint(1)")
     assert handle in desk.good("%aml_runs list --target cpu").text
     assert desk.good("print(aml.attach('last').result('answer'))").text.strip() == "42"
     desk.good("%aml_compute disconnect lab --yes")
@@ -85,7 +85,7 @@ def test_cluster_of_other_workspace_does_not_adopt_runs(desk: Desk) -> None:
     value = json.loads(path.read_text())
     value["past"]["cpu"]["workspace"] = "elsewhere"  # as if it had been another workspace's
     path.write_text(json.dumps(value))
-    said = desk.bad(f"%aml_compute create cpu --kind amlcompute --size {SIZE} --max-nodes 1 --yes --wait")
-    assert "The runs of a deleted 'cpu' are kept under that name. Choose another." in said
-    said = desk.bad("%aml_compute create cpu --kind fake --yes --wait")
-    assert "The runs of a deleted 'cpu' are kept" in said
+    message = desk.bad(f"%aml_compute create cpu --kind amlcompute --size {SIZE} --max-nodes 1 --yes --wait")
+    assert "The runs of a deleted 'cpu' are kept under that name. Choose another." in message
+    message = desk.bad("%aml_compute create cpu --kind fake --yes --wait")
+    assert "The runs of a deleted 'cpu' are kept" in message

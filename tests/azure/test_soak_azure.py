@@ -138,7 +138,7 @@ def test_azure_run_of_half_day_is_complete(desk: Desk) -> None:
 
 @pytest.mark.timeout(900)
 def test_azure_run_with_twenty_process_deaths_is_complete(desk: Desk) -> None:
-    """Of the process that talks to Azure, and of the whole kernel: as one that begins anew with the same folder."""
+    """Of the process that talks to Azure, and of the whole kernel: as one that starts again with the same folder."""
     from jupyter_amltrain import api
 
     chance = random.Random(SEED + 1)

@@ -42,7 +42,7 @@ def test_accepted_azure_job_becomes_one_run(desk: Desk, cell: str, faults: list[
     for fault in faults:
         desk.azure.control("/fault", match=PUT, **fault)
     try:
-        desk.good(cell.replace("NAME", f"once{len(desk.said)}").replace("HOME", str(desk.home)))
+        desk.good(cell.replace("NAME", f"once{len(desk.outputs)}").replace("HOME", str(desk.home)))
     finally:
         desk.steady()
     assert len(desk.jobs()) == len(before) + 1

@@ -74,9 +74,9 @@ def test_yaml_invalid_file_error_is_one_line(api: Any, folder: Path) -> None:
     (folder / "bad.yml").write_text("command: echo\nenviroment: azureml:mine:1\n")
     with pytest.raises(SpecError) as error:
         plan(f"{folder}/bad.yml --target cpu")
-    said = "bad.yml line 2, enviroment: unknown key in the schema of type: command. Did you mean environment?"
-    assert str(error.value) == said
-    assert said in refused(f"{folder}/bad.yml --target cpu")
+    message = "bad.yml line 2, enviroment: unknown key in the schema of type: command. Did you mean environment?"
+    assert str(error.value) == message
+    assert message in refused(f"{folder}/bad.yml --target cpu")
 
 
 def test_yaml_target_precedence(api: Any, folder: Path) -> None:
@@ -154,7 +154,7 @@ def test_yaml_sweep_runs_trials(api: Any, azure: Azure, folder: Path) -> None:
 def test_yaml_pipeline_runs_steps(api: Any, folder: Path, target: str) -> None:
     run = submit(f"{folder}/pipeline.yml --target {target} --param word=there").wait(DEADLINE)
     lines = log(run).splitlines()
-    assert "2 steps." in lines  # a file of the job; what is said of the steps is ours and may come first
+    assert "2 steps." in lines  # a file of the job; our own notes on the steps may come first
     ended = [line.split()[2] for line in lines if line.endswith("Completed ---")]
     assert ended == ["writes", "reads"]
     assert run.handle in [one.handle for one in api.runs()]

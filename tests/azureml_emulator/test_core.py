@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.talker import Said, Talker
+from tests.azure.talker import SnippetError, Talker
 
 #: The product's own tests go through most of it; this is the emulator for itself.
 pytestmark = pytest.mark.thorough
@@ -63,7 +63,7 @@ def test_workspace_get_returns_addresses(sdk: Talker, azure: Azure) -> None:
     assert found[:3] == [azure.workspace, "eastus", "https://eastus.api.azureml.ms/discovery"]
     assert found[3].startswith("azureml://eastus.api.azureml.ms/mlflow/v1.0/subscriptions/")
     assert sdk("[w.name for w in client.workspaces.list()]") == [azure.workspace]
-    with pytest.raises(Said, match="ResourceNotFound") as missing:
+    with pytest.raises(SnippetError, match="ResourceNotFound") as missing:
         sdk("client.workspaces.get('missing')")
     assert missing.value.status == 404
 
@@ -82,7 +82,7 @@ def test_cluster_lifecycle(sdk: Talker) -> None:
     )
     assert sdk(changed) == 3
     sdk("client.compute.begin_delete('cpu').wait()")
-    with pytest.raises(Said) as gone:
+    with pytest.raises(SnippetError) as gone:
         sdk("client.compute.get('cpu')")
     assert gone.value.kind == "ResourceNotFoundError"
 
@@ -115,14 +115,14 @@ def test_preempted_node_is_released(sdk: Talker, azure: Azure) -> None:
 
 def test_provisioning_failure_is_reported(sdk: Talker, azure: Azure) -> None:
     azure.control("/switch", fail_provisioning="cpu")
-    with pytest.raises(Said, match="no capacity"):
+    with pytest.raises(SnippetError, match="no capacity"):
         sdk(cluster())
     assert sdk("client.compute.get('cpu').provisioning_state") == "Failed"
     assert "ClusterCreationFailed" in sdk("str(client.compute.get('cpu').provisioning_errors)")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (cluster(size="Standard_NV6ads_A10_v5"), "not a supported VM size"),
         (cluster(size="Standard_Nothing"), "not a supported VM size"),
@@ -131,8 +131,8 @@ def test_provisioning_failure_is_reported(sdk: Talker, azure: Azure) -> None:
         (cluster(min_instances=3, max_instances=2), "minNodeCount"),
     ],
 )
-def test_cluster_invalid_is_refused(sdk: Talker, wrong: str, said: str) -> None:
-    with pytest.raises(Said, match=re.escape(said)) as refused:
+def test_cluster_invalid_is_refused(sdk: Talker, wrong: str, message: str) -> None:
+    with pytest.raises(SnippetError, match=re.escape(message)) as refused:
         sdk(wrong)
     assert refused.value.status == 400
 
@@ -359,28 +359,28 @@ def test_sign_in_with_wrong_secret_is_refused(azure: Azure, talker: Talker) -> N
     azure.control("/reset")
     who = f"{azure.tenant!r}, {azure.environ['AZURE_CLIENT_ID']!r}, 'wrong'"
     code = f"from azure.identity import *\nClientSecretCredential({who}).get_token('https://management.azure.com/.default')"
-    with pytest.raises(Said, match="AADSTS7000215"):
+    with pytest.raises(SnippetError, match="AADSTS7000215"):
         talker(code)
 
 
 def test_sign_in_by_device_code_succeeds(azure: Azure, talker: Talker) -> None:
     azure.control("/reset")
     talker(
-        "import threading\nfrom azure.identity import DeviceCodeCredential\nsaid, got = [], []\n"
-        f"d = DeviceCodeCredential(tenant_id={azure.tenant!r}, prompt_callback=lambda *a: said.append(a))\n"
+        "import threading\nfrom azure.identity import DeviceCodeCredential\nprompts, got = [], []\n"
+        f"d = DeviceCodeCredential(tenant_id={azure.tenant!r}, prompt_callback=lambda *a: prompts.append(a))\n"
         "t = threading.Thread(target=lambda: got.append(d.get_token('https://management.azure.com/.default')))\n"
         "t.start()\n1"
     )
     [code] = until(lambda: azure.control("/device-codes"))
     assert azure.control("/approve", user_code=code) == {"settled": 1}
     assert talker("t.join(60)\nlen(got[0].token.split('.'))") == 3
-    assert talker("[said[0][0], said[0][1]]") == ["https://microsoft.com/devicelogin", code]
+    assert talker("[prompts[0][0], prompts[0][1]]") == ["https://microsoft.com/devicelogin", code]
 
 
 def test_expired_token_is_refused(sdk: Talker, azure: Azure) -> None:
     assert sdk("len(list(client.compute.list()))") == 0
     azure.control("/expire-tokens")
-    with pytest.raises(Said, match="ExpiredAuthenticationToken") as refused:
+    with pytest.raises(SnippetError, match="ExpiredAuthenticationToken") as refused:
         sdk("list(client.compute.list())")
     assert refused.value.status == 401
     wire = azure.control("/wire")
@@ -412,10 +412,10 @@ def test_injected_fault_is_returned_once(raw: Ask, sdk: Talker, azure: Azure) ->
     azure.control("/fault", match="GET .*/computes", status=503, times=2)
     assert sdk("list(client.compute.list())") == []
     azure.control("/fault", match="GET .*/computes", cut=0)
-    with pytest.raises(Said):
+    with pytest.raises(SnippetError):
         raw("GET", "/computes")
     azure.control("/fault", match="GET .*/computes", cut=5)
-    with pytest.raises(Said):
+    with pytest.raises(SnippetError):
         raw("GET", "/computes")
     azure.control("/fault", match="GET .*/computes", rate=40)
     assert raw("GET", "/computes")[2] == {"value": []}
@@ -426,7 +426,7 @@ def test_injected_fault_is_returned_once(raw: Ask, sdk: Talker, azure: Azure) ->
 
 def test_unknown_host_is_refused(talker: Talker, azure: Azure) -> None:
     azure.control("/reset")
-    with pytest.raises(Said, match="403"):
+    with pytest.raises(SnippetError, match="403"):
         talker("import requests\nrequests.get('https://example.com/')")
     assert azure.control("/problems")["refused_hosts"] == ["example.com"]
 

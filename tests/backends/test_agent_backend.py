@@ -72,8 +72,8 @@ def test_status_has_gpu_usage_and_node_count() -> None:
 
 def test_request_has_gpu_gate(loop: LoopThread, backend: LocalBackend) -> None:
     spec, snapshot = TestLocalBackend().short()
-    asked = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0, gpu_ids="index")
-    request = loop.call(backend.plan(asked, snapshot, "planned-1")).request
+    guarded = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0, gpu_ids="index")
+    request = loop.call(backend.plan(guarded, snapshot, "planned-1")).request
     assert (request["require_gpu"], request["gpu_grace"], request["gpu_ids"]) == ("stop", 5.0, "index")
 
 
@@ -126,8 +126,8 @@ def test_changed_file_digest_is_of_copy(loop: LoopThread, backend: LocalBackend,
     plan = loop.call(backend.plan(spec, made, new_run_id("r")))
     (source / "train.py").write_text("print(2)")
     run = loop.call(backend.launch(plan, {}, {}))
-    told = json.loads((Path(run.folder) / "job.json").read_text())["snapshot"]["digest"]
-    assert told == digest_of(Path(run.folder) / "source", ["train.py"]) != made.digest
+    digest = json.loads((Path(run.folder) / "job.json").read_text())["snapshot"]["digest"]
+    assert digest == digest_of(Path(run.folder) / "source", ["train.py"]) != made.digest
 
 
 def test_yaml_job_outputs_are_in_run_folder(loop: LoopThread, backend: LocalBackend, tmp_path: Path) -> None:

@@ -40,10 +40,10 @@ CASES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "said"), CASES)
-def test_local_unsupported_field_error_has_action(fields: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("fields", "message"), CASES)
+def test_local_unsupported_field_error_has_action(fields: dict[str, Any], message: str) -> None:
     sentence = unsupported(JobSpec(name="x", **fields), "local")
-    assert sentence.startswith(said) and "\n" not in sentence and sentence.endswith(".")
+    assert sentence.startswith(message) and "\n" not in sentence and sentence.endswith(".")
 
 
 def test_local_supported_job_is_accepted(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_mlflow_pins_compatible_can_log(pins: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pins", "said"),
+    ("pins", "message"),
     [
         (["numpy"], "Environment e has no MLflow"),
         ([], "has no MLflow"),
@@ -54,9 +54,9 @@ def test_mlflow_pins_compatible_can_log(pins: list[str]) -> None:
         (["mlflow<2"], "MLflow before 2.0.0 cannot log"),
     ],
 )
-def test_mlflow_pins_incompatible_are_named(pins: list[str], said: str) -> None:
+def test_mlflow_pins_incompatible_are_named(pins: list[str], message: str) -> None:
     verdict = check_pins(pins, "e")
-    assert verdict.logs is False and said in verdict.reason and "--derive-env" in verdict.reason
+    assert verdict.logs is False and message in verdict.reason and "--derive-env" in verdict.reason
     assert "\n" not in verdict.reason
 
 

@@ -29,9 +29,9 @@ def parse(line: str, prog: str = "%aml_compute") -> argparse.Namespace:
 def typed(line: str) -> str:
     """What a magic's line prints."""
     lines: list[str] = []
-    asked = parse(line)
-    said = compute.run(asked, wait=asked.wait, write=lines.append)
-    return "\n".join([*lines, said])
+    args = parse(line)
+    result = compute.run(args, wait=args.wait, write=lines.append)
+    return "\n".join([*lines, result])
 
 
 def table() -> list[str]:
@@ -39,8 +39,8 @@ def table() -> list[str]:
 
 
 def test_compute_create_flags_come_from_fields() -> None:
-    asked = parse("create big --kind fake --size gpu-v100 --max-nodes 4 --low-priority --idle-minutes=2")
-    given = {k[len(VALUE_PREFIX) :]: v for k, v in vars(asked).items() if k.startswith(VALUE_PREFIX)}
+    args = parse("create big --kind fake --size gpu-v100 --max-nodes 4 --low-priority --idle-minutes=2")
+    given = {k[len(VALUE_PREFIX) :]: v for k, v in vars(args).items() if k.startswith(VALUE_PREFIX)}
     assert given == {"size": "gpu-v100", "max_nodes": "4", "low_priority": True, "idle_minutes": "2"}
     create = parser_of("compute", "%aml_compute").verbs["create"]
     flags = {flag for action in create._actions for flag in action.option_strings}
@@ -105,8 +105,8 @@ def test_compute_verb_help_shows_usage(verb: str) -> None:
 def test_compute_form_values_become_parseable_line(values: dict[str, Any], line: str) -> None:
     assert line_of("create", "big", "fake", values) == line
     if "'" not in line:
-        asked = parse(line.partition(" ")[2])
-        again = {k[len(VALUE_PREFIX) :]: v for k, v in vars(asked).items() if k.startswith(VALUE_PREFIX)}
+        args = parse(line.partition(" ")[2])
+        again = {k[len(VALUE_PREFIX) :]: v for k, v in vars(args).items() if k.startswith(VALUE_PREFIX)}
         assert checked_target(FakeTarget, "big", again) == checked_target(FakeTarget, "big", values)
     assert line_of("scale", "big", values={"nodes": 4}) == "%aml_compute scale big --nodes 4"
     changed = {"min_nodes": 1, "max_nodes": 4, "idle_minutes": 30.0}
@@ -127,14 +127,14 @@ def test_compute_target_lifecycle_in_notebook(api: Any) -> None:
         "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; goes to 0 nodes after 15 min idle."
         f" To go ahead, type: %aml_compute {line} --yes"
     )
-    said = typed(f"{line} --provisioning 0.5 --yes")
-    assert said.startswith("big is being created.") and "%aml_compute list" in said and "--wait" in said
+    output = typed(f"{line} --provisioning 0.5 --yes")
+    assert output.startswith("big is being created.") and "%aml_compute list" in output and "--wait" in output
     until(lambda: "0 of 4" in table()[-1])
     header, _, big = table()
     assert header.split() == ["target", "kind", "state", "size", "nodes", "CPUs", "memory", "GPUs", "price", "now"]
     assert "1 x Fake V100 16GB" in big and "0.00 USD/h" in big and "0 running, 0 queued" in big
-    said = typed("scale big --nodes 2 --yes --wait")
-    assert said.splitlines()[-1] == "big is scaled to 2 machines." and "Going from 0 to 2 machines" in said
+    output = typed("scale big --nodes 2 --yes --wait")
+    assert output.splitlines()[-1] == "big is scaled to 2 machines." and "Going from 0 to 2 machines" in output
     assert "6.12 USD/h" in table()[-1]
     assert compute.use("big") and table()[-1].startswith("*")
     with pytest.raises(CommandError, match=r"--nodes: 9 is not a whole number from 0 to 4\."):
@@ -198,8 +198,8 @@ def test_cli_hint_lines_are_cli_commands(home: Path, capsys: pytest.CaptureFixtu
     Path("ok.py").write_text("print(1)")
     assert main(["submit", "ok.py", "--wait"]) == 0
     assert main(["runs", "show"]) == 0 and main(["runs", "list"]) == 0 and main(["model", "list"]) == 0
-    said = capsys.readouterr()
-    assert not re.search(r"(?<!%)%aml_", said.out + said.err)
+    captured = capsys.readouterr()
+    assert not re.search(r"(?<!%)%aml_", captured.out + captured.err)
 
 
 def test_cli_compute_create_waits(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,8 +208,8 @@ def test_cli_compute_create_waits(home: Path, capsys: pytest.CaptureFixture[str]
     error = capsys.readouterr().err
     assert error.endswith("To go ahead, type: amltrain compute create big --kind fake --size cpu-4 --yes\n")
     assert main([*line, "--provisioning", "2", "--yes"]) == 0
-    said = capsys.readouterr()
-    assert said.out == "big is created.\n" and said.err.startswith("Making the machine: 0 %")
+    captured = capsys.readouterr()
+    assert captured.out == "big is created.\n" and captured.err.startswith("Making the machine: 0 %")
 
     def listed() -> list[tuple[str, str, str]]:
         assert main(["compute", "list", "--json"]) == 0

@@ -91,6 +91,6 @@ def test_connect_form_leaves_notebook_variables_to_ipython(tmp_path: Path) -> No
 @given(st.dictionaries(st.sampled_from([field.name for field in connect_fields() if not field.choices]), TEXT))
 def test_composed_connect_line_is_parsed_to_same_values(given_: dict[str, str]) -> None:
     line = compose(given_, []).line
-    asked = parser_of("compute", "%aml_compute").parse(magic_line.split(line.removeprefix("%aml_compute")))
+    args = parser_of("compute", "%aml_compute").parse(magic_line.split(line.removeprefix("%aml_compute")))
     for name, text in given_.items():
-        assert (getattr(asked, name.replace("-", "_")) or "") == text.strip()
+        assert (getattr(args, name.replace("-", "_")) or "") == text.strip()

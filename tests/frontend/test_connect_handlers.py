@@ -87,9 +87,9 @@ def test_workspaces_are_listed_with_targets(connected: Page) -> None:
 
 
 def test_disconnect_request_asks_confirmation(connected: Page) -> None:
-    asked = connected.ask(TargetAction(verb="disconnect", target="lab"))
-    assert not asked.accepted and asked.line == "%aml_compute disconnect lab --yes"
-    assert "its 2 targets" in asked.ask and "(desk)" in asked.ask
+    reply = connected.ask(TargetAction(verb="disconnect", target="lab"))
+    assert not reply.accepted and reply.line == "%aml_compute disconnect lab --yes"
+    assert "its 2 targets" in reply.ask and "(desk)" in reply.ask
     assert [row.name for row in connected.known().workspaces] == ["lab"]
     done = connected.ask(TargetAction(verb="disconnect", target="lab", confirmed=True))
     assert done.accepted and "lab" in done.message

@@ -43,7 +43,7 @@ def test_visible_live_run_streams_are_read(house: House) -> None:
     until(lambda: house.rows()[handle].known and house.rows()[handle].metric == "loss" and house.rows()[handle].spark)
     assert house.rows()[handle].gpus == 4
     house.ask(shown="")
-    until(lambda: house.on(lambda: house.controller.entry(handle).lookers) == 0)
+    until(lambda: house.on(lambda: house.controller.entry(handle).viewers) == 0)
 
 
 def test_changes_are_coalesced_to_two_per_second(house: House) -> None:
@@ -228,7 +228,7 @@ def test_unreadable_targets_file_is_shown_until_repaired(house: House, tmp_path:
     path = tmp_path / "home" / "targets.json"
     good = path.read_text()
     path.write_text(json.dumps({"schema": 1, "current": "local", "targets": {"odd": {"kind": "fake"}}}))
-    told = until(lambda: [e.trouble for e in house.heard(Changes) if e.trouble])[-1]
-    assert str(path) in told and "remove that entry" in told
+    message = until(lambda: [e.trouble for e in house.heard(Changes) if e.trouble])[-1]
+    assert str(path) in message and "remove that entry" in message
     path.write_text(good)
     until(lambda: any(event.trouble == "" for event in house.heard(Changes)))

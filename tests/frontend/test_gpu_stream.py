@@ -115,8 +115,8 @@ def test_gpu_stream_unavailable_gives_reason(house: House) -> None:
 def test_gpu_meter_shows_current_target(house: House) -> None:
     house.open(shown="status", meter=0.5)
     until(lambda: any(event.util is not None for event in house.heard(Meter)))
-    told = house.heard(Meter)[-1]
-    assert told.target == "endless" and told.gpus == 4 and 0 <= told.util <= 100
+    meter = house.heard(Meter)[-1]
+    assert meter.target == "endless" and meter.gpus == 4 and 0 <= meter.util <= 100
     house.ask(shown="status", meter=0)
     backend = house.on(lambda: house.controller.backend("endless"))
     until(lambda: not backend._monitors)

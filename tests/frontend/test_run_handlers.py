@@ -114,15 +114,15 @@ def test_delete_request_asks_confirmation_then_deletes(house: House) -> None:
     run = house.ended()
     folder = Path(run.run.folder)
     live = house.api.submit("pass", target="endless")
-    asked = (run.handle, live.handle, "local/none-22222")
-    reply = house.ask(run_handlers.DeleteRuns(handles=asked))
+    handles = (run.handle, live.handle, "local/none-22222")
+    reply = house.ask(run_handlers.DeleteRuns(handles=handles))
     assert reply.deleted == () and "permanently deletes" in reply.ask and "MLflow record is kept" in reply.ask
     assert run.handle in reply.ask and "(5 B)" in reply.ask and str(folder) in reply.ask
     assert (
         "only ended runs can be deleted" in reply.errors[live.handle] and "No run" in reply.errors["local/none-22222"]
     )
     assert folder.is_dir()
-    reply = house.ask(run_handlers.DeleteRuns(handles=asked, confirmed=True))
+    reply = house.ask(run_handlers.DeleteRuns(handles=handles, confirmed=True))
     assert reply.deleted == (run.handle,) and set(reply.errors) == {live.handle, "local/none-22222"}
     until(lambda: not folder.exists())
     assert house.ask(run_handlers.CancelRun(handle=live.handle)).accepted

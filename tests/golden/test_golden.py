@@ -101,9 +101,9 @@ def test_golden_newer_schema_is_refused(api: Any) -> None:
     for text in ("local/future-44444", "future-44444"):
         with pytest.raises(ProtocolError) as caught:
             api.attach(text)
-        said = str(caught.value)
-        assert "schema 99, this one reads up to 1" in said and "pip install -U" in said
-        assert "\n" not in said
+        message = str(caught.value)
+        assert "schema 99, this one reads up to 1" in message and "pip install -U" in message
+        assert "\n" not in message
 
 
 def test_golden_newer_schema_error_is_same_in_magic(api: Any) -> None:

@@ -37,8 +37,8 @@ def store(api: Any) -> Path:
 
 
 def delete(line: str) -> list[str]:
-    asked = parser_of("runs", "%aml_runs").parse(["delete", *shlex.split(line)])
-    return runs.delete(asked.run, asked.force, asked.without_mlflow)
+    args = parser_of("runs", "%aml_runs").parse(["delete", *shlex.split(line)])
+    return runs.delete(args.run, args.force, args.without_mlflow)
 
 
 def metrics(store: Path) -> list[tuple[str, float]]:

@@ -15,10 +15,10 @@ def test_unused_gpu_stop_error_names_cause() -> None:
     )
     status = RunStatus(state=RunState.FAILED, reason="gpu-unused", detail=detail, signal=15)
     run = Run(handle=make_handle("local", "digits-1"), spec=JobSpec(name="digits"), status=status, created=0.0)
-    said = failure_sentence(run, "")
-    assert said == f"local/digits-1 was {detail}. --require-gpu=warn lets it run."
+    message = failure_sentence(run, "")
+    assert message == f"local/digits-1 was {detail}. --require-gpu=warn lets it run."
     error = as_error(run, "one\ntwo\n")
-    assert isinstance(error, RunFailed) and str(error) == said and error.log_tail == "one\ntwo"
+    assert isinstance(error, RunFailed) and str(error) == message and error.log_tail == "one\ntwo"
 
 
 def failed(log: str, **cause: str) -> str:

@@ -71,7 +71,7 @@ def test_row_params_are_few_and_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         (entry_of(), ""),
         (entry_of(RunState.COMPLETED), ""),
@@ -87,8 +87,8 @@ def test_row_params_are_few_and_short() -> None:
         (entry_of(truth={"verdict": "used", "detail": "GPU 0"}), ""),
     ],
 )
-def test_row_attention_is_one_sentence(entry: Entry, said: str) -> None:
-    assert row_of(entry).attention == said
+def test_row_attention_is_one_sentence(entry: Entry, message: str) -> None:
+    assert row_of(entry).attention == message
 
 
 def test_sparkline_of_all_gpus_has_gaps(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def test_removed_target_is_remembered_for_runs(tmp_path: Path) -> None:
     found.remove("fake", past=True)
     found.remove("other")
     assert found.known("fake") == was and found.read() == (found.all(), "local", [was])
-    told = "'fake' was deleted; its runs can still be read. They are in %aml_runs list --target fake."
-    with pytest.raises(UnknownTarget, match=f"{told} .*local."):
+    message = "'fake' was deleted; its runs can still be read. They are in %aml_runs list --target fake."
+    with pytest.raises(UnknownTarget, match=f"{message} .*local."):
         found.get("fake")
     found.remove("fake", past=True)  # another kernel's, which has seen the same
     assert found.retired() == [was]

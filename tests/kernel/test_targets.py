@@ -57,7 +57,7 @@ class Kernel:
 
         return self.controller.loop.call(read())
 
-    def told(self) -> list[tuple[str, str]]:
+    def messages(self) -> list[tuple[str, str]]:
         return [(news.level, news.text) for news in self.news if news is not None]
 
 
@@ -91,7 +91,7 @@ def test_create_runs_in_background(kernel: Kernel, home: Path) -> None:
     assert (row.state, row.size, row.nodes, row.max_nodes) == ("ready", "gpu-v100", 0, 4)
     assert (row.price, row.price_node, row.currency, row.work) == (0.0, 3.06, "USD", None)
     assert (row.cpus, row.gpus, row.gpu_name) == (6, 1, "Fake V100 16GB") and row.checked_at
-    assert kernel.told() == [("success", "big is created.")]
+    assert kernel.messages() == [("success", "big is created.")]
     assert any(news is None for news in kernel.news)
 
 
@@ -202,7 +202,7 @@ def test_unsupported_operation_is_refused(
         ("new", "local", {}, "kind", "There is no kind of target 'local' here."),
         ("new", "fake", {"size": "gpu-v10"}, "size", "Did you mean gpu-v100"),
         ("new", "fake", {"max_nodes": -1}, "max_nodes", "-1 is not a whole number from 1 to 20."),
-        ("new", "fake", {"colour": "red"}, "colour", "Unknown field 'colour'."),
+        ("new", "fake", {"shade": "red"}, "shade", "Unknown field 'shade'."),
     ],
 )
 def test_create_with_invalid_value_is_refused_by_field(
@@ -279,7 +279,7 @@ def test_failed_create_leaves_no_target(kernel: Kernel, other: Kernel, home: Pat
     assert row.state == "failed" and row.work is not None and "quota" in row.work.error == row.detail
     assert [act.verb for act in row.acts] == ["delete"]
     assert stored(home)["targets"] == {} and set(other.rows()) == {"local"}
-    level, text = kernel.told()[-1]
+    level, text = kernel.messages()[-1]
     assert level == "error" and text.startswith("'big' could not be created: the quota for gpu-v100 is used up.")
     with pytest.raises(CommandError, match="'big' could not be created"):
         kernel.act("use", "big")
@@ -336,7 +336,7 @@ def test_delete_of_target_removes_its_runs(kernel: Kernel, home: Path) -> None:
     assert "go to local" in (kernel.finished("big") or "")
     assert set(kernel.rows()) == {"local"} and kernel.rows()["local"].current
     assert stored(home) == {"schema": 1, "current": "local", "targets": {}}
-    end = waiting.result(DEADLINE)  # who waited for it is told
+    end = waiting.result(DEADLINE)  # waiters get a result
     # The watcher may see the run canceled before its target is gone.
     assert end.status.reason in ("deleted", "canceled") and handle in (end.error or handle)
     assert controller.loop.call(controller.runs()) == []
@@ -377,8 +377,8 @@ def test_unknown_target_state_is_read_when_viewed(kernel: Kernel, other: Kernel)
 def test_target_test_ends_with_notification(kernel: Kernel) -> None:
     kernel.create("one", **SIZE)
     assert kernel.act("test", "one").begun
-    assert kernel.finished("one") == kernel.told()[-1][1]
-    assert kernel.told()[-1][1].startswith("one: ready, 6 CPUs, 112.0 GiB, 1 x Fake V100 16GB")
+    assert kernel.finished("one") == kernel.messages()[-1][1]
+    assert kernel.messages()[-1][1].startswith("one: ready, 6 CPUs, 112.0 GiB, 1 x Fake V100 16GB")
 
 
 def test_target_listener_is_called_for_other_kernels(kernel: Kernel, other: Kernel) -> None:

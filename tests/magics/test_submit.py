@@ -79,8 +79,8 @@ def test_submit_missing_out_error_names_each_value(ip: InteractiveShell, fails: 
     run = ip.user_ns["run"]
     banner = run.record().error
     assert ip.user_ns["n"] == 1 and banner is not None
-    for said in (str(error), banner):
-        assert all(word in said for word in ("coefs.npy", "model.pickle", "never")) and "\n" not in said
+    for message in (str(error), banner):
+        assert all(word in message for word in ("coefs.npy", "model.pickle", "never")) and "\n" not in message
     assert {"coefs.npy", "model.pickle"} <= {path.name for path in Path(run.run.folder, "outputs").iterdir()}
 
 

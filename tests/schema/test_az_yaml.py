@@ -1,4 +1,4 @@
-"""Files of the az ml schema: their keys and lines, what they are as jobs of ours, and back."""
+"""Files of the az ml schema: their keys and lines, their job specs, and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def job(text: str, folder: str = "/home/user") -> az_yaml.JobFile:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("command: echo\n\tfoo: 1\n", "job.yml line 2: "),
         ("command: echo: hi\n", "job.yml line 1: "),
@@ -42,10 +42,10 @@ def job(text: str, folder: str = "/home/user") -> az_yaml.JobFile:
         ("command: a\nenvironment_variables: 3\n", "line 2, environment_variables: invalid value"),
     ],
 )
-def test_yaml_error_names_line_and_key(text: str, said: str) -> None:
+def test_yaml_error_names_line_and_key(text: str, message: str) -> None:
     with pytest.raises(SpecError) as error:
         az_yaml_job.spec_of(job(text))
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_command_yaml_becomes_job_spec(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ def test_compute_name_valid_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "ab", "1ab", "gpu_cluster", "gpu-", "a" * 25, "gpu.1", "-gpu", "grün", "a b"])
 def test_compute_name_invalid_error_has_rule_and_suggestion(name: str) -> None:
-    said = compute_name_error(name)
-    assert "3 to 24 letters" in said and "\n" not in said
+    message = compute_name_error(name)
+    assert "3 to 24 letters" in message and "\n" not in message
     for instance in (False, True):
         assert compute_name_error(suggested_name(name), instance=instance) == ""
 

@@ -171,11 +171,11 @@ def test_worker_stdout_of_libraries_stays_out_of_frames():
 def test_close_while_starting_raises_worker_error(loop, root):
     async def story():
         client = Worker(root)
-        asked = asyncio.ensure_future(client.request("ping", {}, DEADLINE))
+        request = asyncio.ensure_future(client.request("ping", {}, DEADLINE))
         while client._rpc._process is None:  # it is being connected
             await asyncio.sleep(0)
         await client.close()
         with pytest.raises(WorkerError, match="closed|ended"):
-            await asked
+            await request
 
     loop.call(story(), 2 * DEADLINE)

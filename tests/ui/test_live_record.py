@@ -35,7 +35,7 @@ def test_live_output_updates_in_place(notebook: NotebookPage) -> None:
     notebook.cell("standin.finish()")
     expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
     expect(run.locator(".jp-AmlRun-cancel")).to_be_hidden()
-    assert notebook.page.locator("[data-mark='same']").count() == 2, "the output was drawn anew"
+    assert notebook.page.locator("[data-mark='same']").count() == 2, "the output was drawn again"
     assert notebook.records()[-1]["done"] is True
 
 

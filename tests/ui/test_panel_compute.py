@@ -229,7 +229,7 @@ def test_target_scale_by_dialog(panel: PanelPage, shots: Path) -> None:
 def test_target_test_reports_working_and_failing(panel: PanelPage, shots: Path) -> None:
     panel.expand("box")
     panel.act("box", "test").click()
-    eventually("it is told", lambda: any("box: ready, 6 CPUs" in text for text in panel.notifications()))
+    eventually("the result is shown", lambda: any("box: ready, 6 CPUs" in text for text in panel.notifications()))
     row = panel.expand("sick")
     panel.act("sick", "test").click()
     expect(row.locator(".jp-AmlTarget-work")).to_contain_text("there is no free gpu-v100 machine", timeout=MS)

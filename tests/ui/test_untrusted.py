@@ -101,9 +101,7 @@ def test_untrusted_output_loads_on_click_without_save(
     theirs.page.screenshot(path=shots / "untrusted-loaded.png")
     victim.lives_on()
     # The click was for this output alone, and for this one's run.
-    assert {asked.split()[1] for asked in theirs.page.evaluate("amlAsked") if "undefined" not in asked} == {
-        victim.handle
-    }
+    assert {each.split()[1] for each in theirs.page.evaluate("amlAsked") if "undefined" not in each} == {victim.handle}
     for cell in range(1, 5):
         other = hostile.show(theirs, cell)
         expect(other).to_have_attribute("data-source", "saved")
@@ -127,8 +125,8 @@ def test_trust_change_while_open_is_applied(theirs: NotebookPage, victim: Victim
     beginning = hostile.show(theirs, 3)
     expect(beginning).to_have_attribute("data-source", "unknown-run", timeout=MS)
     expect(beginning.locator(".jp-AmlRun-log")).not_to_contain_text(SECRET)
-    asked = {each.split()[1] for each in theirs.page.evaluate("amlAsked")} - {"undefined"}
-    assert asked == {victim.handle, victim.handle[:-1]}, "neither `last` nor a run without its target"
+    requests = {each.split()[1] for each in theirs.page.evaluate("amlAsked")} - {"undefined"}
+    assert requests == {victim.handle, victim.handle[:-1]}, "neither `last` nor a run without its target"
     run = hostile.show(theirs, 0)
     theirs.page.evaluate(trust, False)
     expect(run).to_have_attribute("data-source", "saved", timeout=MS)

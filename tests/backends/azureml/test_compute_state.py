@@ -143,9 +143,9 @@ def test_compute_differences_are_named() -> None:
     )
     assert compute_state.differences(wanted, there, kind="amlcompute", group=GROUP) == []
     other = {**wanted, "max_nodes": 4, "low_priority": True, "vnet": "net", "subnet": "sub", "region": "westus"}
-    said = compute_state.differences(other, there, kind="amlcompute", group=GROUP)
-    assert [text.partition(" ")[0] for text in said] == ["max_nodes", "low_priority", "subnet", "region"]
-    assert said[0] == "max_nodes is 2, not 4"
+    lines = compute_state.differences(other, there, kind="amlcompute", group=GROUP)
+    assert [text.partition(" ")[0] for text in lines] == ["max_nodes", "low_priority", "subnet", "region"]
+    assert lines[0] == "max_nodes is 2, not 4"
     assert compute_state.differences(wanted, there, kind="instance", group=GROUP) == ["it is of type AmlCompute"]
 
 

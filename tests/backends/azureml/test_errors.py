@@ -36,9 +36,9 @@ def recorded(name, status):
 
 
 def test_error_code_in_additional_info_is_read():
-    said = azure_errors.read_details(400, {}, recorded("11a_ray_job_unknown_compute_400", 400))
-    assert said.codes == ("UserError", "BadArgument", "UnknownTargetType")
-    assert (said.code, said.message) == ("UnknownTargetType", "Unknown compute target 'testCompute'.")
+    details = azure_errors.read_details(400, {}, recorded("11a_ray_job_unknown_compute_400", 400))
+    assert details.codes == ("UserError", "BadArgument", "UnknownTargetType")
+    assert (details.code, details.message) == ("UnknownTargetType", "Unknown compute target 'testCompute'.")
 
 
 def test_error_with_null_fields_is_read():
@@ -47,28 +47,28 @@ def test_error_with_null_fields_is_read():
         "correlation": {"operation": "a"},
         "environment": "eastus",
     }
-    said = azure_errors.read_details(400, {"X-Ms-Correlation-Request-Id": "c"}, json.dumps(answer).encode())
-    assert (said.code, said.message, said.correlation) == ("UserError", "No.", "c")
+    details = azure_errors.read_details(400, {"X-Ms-Correlation-Request-Id": "c"}, json.dumps(answer).encode())
+    assert (details.code, details.message, details.correlation) == ("UserError", "No.", "c")
 
 
 def test_error_of_gateway_is_read():
-    said = azure_errors.read_details(
+    details = azure_errors.read_details(
         404, {"x-ms-failure-cause": "gateway"}, body("ResourceNotFound", "The Resource 'w' was not found.")
     )
-    assert said.codes == ("ResourceNotFound",)
+    assert details.codes == ("ResourceNotFound",)
 
 
 def test_error_detail_code_overrides_outer():
-    said = azure_errors.read_details(
+    details = azure_errors.read_details(
         400, {}, body("BadRequest", "Outer", details=[{"code": "ClusterMinNodesExceedCoreQuota", "message": "x"}])
     )
-    assert said.code == "ClusterMinNodesExceedCoreQuota" and said.message == "Outer"
+    assert details.code == "ClusterMinNodesExceedCoreQuota" and details.message == "Outer"
 
 
 def test_error_in_pascal_case_is_read():
     answer = {"Error": {"Code": "ValidationError", "Message": "Limit=250, Size=699", "Details": [], "InnerError": None}}
-    said = azure_errors.read_details(400, {}, json.dumps(answer).encode())
-    assert (said.code, said.message) == ("ValidationError", "Limit=250, Size=699")
+    details = azure_errors.read_details(400, {}, json.dumps(answer).encode())
+    assert (details.code, details.message) == ("ValidationError", "Limit=250, Size=699")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_error_with_empty_body_is_mapped(empty):
     assert azure_errors.details_of(error).status == 404
 
 
-# ---- what is told
+# ---- messages
 
 
 @pytest.mark.parametrize(

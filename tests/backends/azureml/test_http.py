@@ -84,15 +84,15 @@ def edge(certificates, monkeypatch):
 
 
 class Tokens:
-    """A credential with a cache, as MSAL has one: only claims make it ask anew."""
+    """A credential with a cache, as MSAL has one: only claims make it request a new token."""
 
     def __init__(self, claims=True):
-        self.number, self.asked, self._claims = 0, [], claims
+        self.number, self.requests, self._claims = 0, [], claims
 
     def get_token(self, *scopes, claims=None, tenant_id=None, **_):
         if claims and not self._claims:
             raise ValueError("no claims here")
-        self.asked.append((scopes, bool(claims), tenant_id))
+        self.requests.append((scopes, bool(claims), tenant_id))
         if claims or not self.number:
             self.number += 1
         return AccessToken(f"token-{self.number}", int(time.time()) + 3600)
@@ -136,7 +136,7 @@ def test_rest_refused_token_is_renewed_once(edge):
     edge.answers = [(401, {"WWW-Authenticate": 'Bearer error="invalid_token"'}, b""), (200, {}, {"ok": True})]
     assert client(edge, tokens, tenant="t-1").get("x").json == {"ok": True}
     assert [headers["Authorization"] for _, _, headers, _ in edge.seen] == ["Bearer token-1", "Bearer token-2"]
-    assert {tenant for _, _, tenant in tokens.asked} == {"t-1"}
+    assert {tenant for _, _, tenant in tokens.requests} == {"t-1"}
 
 
 def test_rest_token_refused_twice_raises_authentication_error(edge):
@@ -170,13 +170,13 @@ def test_rest_retry_after_beyond_limit_fails_at_once(edge, monkeypatch):
 
 
 def test_rest_retry_wait_ends_on_cancel(edge):
-    said = []
-    call = server.Call(1, said.append)
+    messages = []
+    call = server.Call(1, messages.append)
     edge.answers = [(503, {"Retry-After": "50"}, b""), (200, {}, b"{}")]
     threading.Timer(0.3, call.cancel).start()
     with pytest.raises(server.Cancelled), server.working_for(call):
         client(edge).get("x")
-    assert said == [{"id": 1, "event": {"kind": "progress", "text": "Azure is busy; retrying in 50 s"}}]
+    assert messages == [{"id": 1, "event": {"kind": "progress", "text": "Azure is busy; retrying in 50 s"}}]
     with pytest.raises(server.Cancelled), server.working_for(call):
         client(edge).get("x")  # nothing is sent any more
     assert len(edge.seen) == 1
