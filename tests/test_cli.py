@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_amltrain.cli import main
 
-from .places import until
+from .helpers import until
 
 pytestmark = pytest.mark.usefixtures("home")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.schema.record import RECORD_MIME
-from tests.azure.desk import SECRETS
+from tests.azure.notebook_session import SECRETS
 from tests.fakes import nvml
 from tools.notebooks import FOLDER, azure, connects, executed
 

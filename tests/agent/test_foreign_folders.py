@@ -18,7 +18,7 @@ from jupyter_amltrain.agent.azure.job import private_folder
 from jupyter_amltrain.agent.calls import call
 from jupyter_amltrain.agent.json_dir import open_queue
 from jupyter_amltrain.agent.protocol import AgentError
-from tests.agent.service_stage import Job
+from tests.agent.local_service import Job
 from tests.agent.test_service_rank import POWERLESS, packed
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
 from tests.rpc.test_child_process import plant

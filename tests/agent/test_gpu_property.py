@@ -22,7 +22,7 @@ from tests.fakes.driver import (
     exported,
 )
 
-from .driver_stage import LiveSampler
+from .live_sampler import LiveSampler
 
 MIB = 1 << 20
 GPUS, RESERVED = 2, 600

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes import driver as fake
 from tests.fakes.driver import ALL_ONES_32, ALL_ONES_64, Fails, Process, SwitchableDriver
 
-from .driver_stage import EPOCH, LiveSampler
+from .live_sampler import EPOCH, LiveSampler
 
 MIB = 1 << 20
 S = 1_000_000  # microseconds

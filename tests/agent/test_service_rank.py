@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain.jobs.script import from_cell
-from tests.agent import service_stage
+from tests.agent import local_service
 from tests.agent.conftest import alive, until
-from tests.agent.service_stage import Job, one_line, pythons
+from tests.agent.local_service import Job, one_line, pythons
 
-no_leftovers = service_stage.no_leftovers
+no_leftovers = local_service.no_leftovers
 
 #: As root without rights over others' files, so that modes count.
 POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()

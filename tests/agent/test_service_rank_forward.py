@@ -14,12 +14,12 @@ import pytest
 
 from jupyter_amltrain.agent.azure import forward, mlflow_batches
 from jupyter_amltrain.agent.azure.forward import service_uri
-from tests.agent import service_stage
+from tests.agent import local_service
 from tests.agent.conftest import until
-from tests.agent.service_stage import RUN, TRACKED, WORKSPACE, Job, Service, ended, helper, one_line, pythons
+from tests.agent.local_service import RUN, TRACKED, WORKSPACE, Job, Service, ended, helper, one_line, pythons
 from tests.agent.test_service_rank_nodes import gpus
 
-no_leftovers = service_stage.no_leftovers
+no_leftovers = local_service.no_leftovers
 
 #: Logs by MLflow's REST as its client does, without its four seconds of import.
 LOGS = """

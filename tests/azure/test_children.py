@@ -13,8 +13,8 @@ import pytest
 from jupyter_amltrain.errors import CommandError, RunFailed
 from tests.azure import yaml_files
 from tests.azure.conftest import Azure
-from tests.azure.lab import lab, submit
-from tests.places import DEADLINE, until
+from tests.azure.connected_api import lab, submit
+from tests.helpers import DEADLINE, until
 
 pytestmark = pytest.mark.thorough
 

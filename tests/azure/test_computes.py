@@ -31,7 +31,7 @@ from jupyter_amltrain.schema.azure_target import (
 from jupyter_amltrain.state_dir import StateRoot
 
 from ..contracts.lifecycle import LifecycleContract
-from ..places import until
+from ..helpers import until
 from .conftest import Azure
 
 GPU = "Standard_NC6s_v3"

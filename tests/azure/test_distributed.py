@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.lab import lab, log, submit
-from tests.places import DEADLINE
+from tests.azure.connected_api import lab, log, submit
+from tests.helpers import DEADLINE
 
 FLAGS = "--target cpu --nodes 2 --processes 2 --distribution pytorch --out total"
 #: Every process sends its rank to the first one and receives the sum.

@@ -10,8 +10,8 @@ import pytest
 
 from jupyter_amltrain.errors import EnvironmentFailed
 from tests.azure.conftest import Azure
-from tests.azure.lab import carry_out, lab, plan, submit
-from tests.places import DEADLINE
+from tests.azure.connected_api import carry_out, lab, plan, submit
+from tests.helpers import DEADLINE
 
 TORCH = "import torch, sklearn\n"
 

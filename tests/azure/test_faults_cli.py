@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import QUICK, SIZE
-from tests.places import place, until
+from tests.azure.notebook_session import QUICK, SIZE
+from tests.helpers import state_root, until
 
 pytestmark = pytest.mark.thorough
 
@@ -24,7 +24,7 @@ Line = Callable[..., subprocess.Popen[str]]
 def line(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     """Begins a command line, in a shell whose workspace is connected."""
     azure.control("/reset")
-    with place(tmp_path_factory.mktemp("shell"), **{**azure.environ, **QUICK}):
+    with state_root(tmp_path_factory.mktemp("shell"), **{**azure.environ, **QUICK}):
         begin = [sys.executable, "-m", "jupyter_amltrain.cli", "compute"]
 
         def begun(*words: str) -> subprocess.Popen[str]:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import QUICK, SECRETS, SIZE
+from tests.azure.notebook_session import QUICK, SECRETS, SIZE
+from tests.helpers import state_root, until
 from tests.ipykernel.harness import Kernel, kernel
-from tests.places import place, until
 
 pytestmark = pytest.mark.thorough
 
@@ -74,7 +74,7 @@ def there(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
     folder = tmp_path_factory.mktemp("kernels")
     azure.control("/reset")
     azure.control("/switch", scale_seconds=0.1, create_seconds=0.05, job_seconds=0.02)
-    with place(folder, **{**azure.environ, **QUICK}) as home:
+    with state_root(folder, **{**azure.environ, **QUICK}) as home:
         (folder / "elsewhere").mkdir()
         environ = {
             **os.environ,

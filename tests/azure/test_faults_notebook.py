@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import QUICK, SECRETS, SIZE
+from tests.azure.notebook_session import QUICK, SECRETS, SIZE
 from tests.conftest import SETTINGS, end_all
 from tools.notebooks import executed
 

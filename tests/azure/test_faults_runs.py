@@ -1,4 +1,4 @@
-"""Faults while a run goes on: it is found again, and log and telemetry are whole when they are over."""
+"""Faults while a run goes on: it is found again, and log and telemetry are assert_complete when they are over."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import SIZE, Desk, cluster_of, until
-from tests.azure.followed import LINES, begun, service_request, whole
+from tests.azure.followed_runs import LINES, assert_complete, service_request, start_run
+from tests.azure.notebook_session import SIZE, NotebookSession, cluster_of, until
 
 pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
-def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NotebookSession]:
     with cluster_of(azure, tmp_path_factory.mktemp("runs")) as made:
         yield made
 
@@ -32,7 +32,7 @@ def steady(request: pytest.FixtureRequest) -> Iterator[None]:
         request.getfixturevalue("desk").steady()
 
 
-def broken(desk: Desk, what: str) -> Callable[[], None]:
+def broken(desk: NotebookSession, what: str) -> Callable[[], None]:
     """Do `what` to the service; returns what mends it."""
     azure = desk.azure
     data = r"eastus\.api\.azureml\.ms"
@@ -82,8 +82,8 @@ DURING = {
 @pytest.mark.parametrize(
     "what", [name if name == "network" else pytest.param(name, marks=pytest.mark.thorough) for name in DURING]
 )
-def test_followed_run_after_fault_is_complete(desk: Desk, what: str) -> None:
-    run = begun(desk, f"during-{what}")
+def test_followed_run_after_fault_is_complete(desk: NotebookSession, what: str) -> None:
+    run = start_run(desk, f"during-{what}")
     mend = broken(desk, what)
     if DURING[what]:
         until(lambda: not run.run.reachable)
@@ -98,13 +98,13 @@ def test_followed_run_after_fault_is_complete(desk: Desk, what: str) -> None:
     else:
         time.sleep(0.7)  # as long as it lasts for a person
     mend()
-    whole(run)
+    assert_complete(run)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", [{"status": 429}, {"status": 503}, {"cut": 0}], ids=["429", "503", "cut"])
-def test_refused_cancel_can_be_repeated(desk: Desk, fault: dict[str, Any]) -> None:
-    run = begun(desk, "cancel", lines=600)
+def test_refused_cancel_can_be_repeated(desk: NotebookSession, fault: dict[str, Any]) -> None:
+    run = start_run(desk, "cancel", lines=600)
     desk.azure.control("/fault", match=r"POST \S+/cancel", times=10**6, **fault)
     assert "Try again" in desk.bad(f"%aml_runs cancel {run.handle}")
     assert not run.run.status.cancel_requested
@@ -113,7 +113,7 @@ def test_refused_cancel_can_be_repeated(desk: Desk, fault: dict[str, Any]) -> No
     until(lambda: run.state == "canceled")
 
 
-def test_submit_with_lost_answer_is_found_later(desk: Desk) -> None:
+def test_submit_with_lost_answer_is_found_later(desk: NotebookSession) -> None:
     """The service has the job, and cannot be reached: the error names that, and the run is found again."""
     from jupyter_amltrain import api
 
@@ -133,7 +133,7 @@ def test_submit_with_lost_answer_is_found_later(desk: Desk) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("point", ["azure_during_upload", "azure_before_put", "azure_after_put"])
 def test_killed_service_process_during_submit_recovers(
-    desk: Desk, point: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    desk: NotebookSession, point: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is started again, and the service is asked whether it has the job."""
     from jupyter_amltrain import api
@@ -159,25 +159,25 @@ def test_killed_service_process_during_submit_recovers(
 
 @pytest.mark.thorough
 def test_killed_service_process_before_save_keeps_files_exact(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    desk: NotebookSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from jupyter_amltrain import api
 
-    run = begun(desk, "mirror")
+    run = start_run(desk, "mirror")
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", "azure_before_mirror_save")
     monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(tmp_path))
     api.close()
     run = api.attach(run.handle)
     until(lambda: run.logs() and (tmp_path / "azure_before_mirror_save").exists())
-    whole(run)
+    assert_complete(run)
     monkeypatch.delenv("AMLTRAIN_FAILPOINT")
     api.close()
 
 
 @pytest.mark.thorough
-def test_preempted_low_priority_run_continues(desk: Desk) -> None:
+def test_preempted_low_priority_run_continues(desk: NotebookSession) -> None:
     desk.good(f"%aml_compute create spot --kind amlcompute --size {SIZE} --low-priority --yes --wait")
-    run = begun(desk, "spot", "spot")
+    run = start_run(desk, "spot", "spot")
     desk.azure.control("/preempt", job=run.run_id)
     run.wait(60)
     lines = run.logs().splitlines()
@@ -190,7 +190,7 @@ def test_preempted_low_priority_run_continues(desk: Desk) -> None:
 
 
 @pytest.mark.thorough
-def test_image_build_failure_is_reported(desk: Desk, tmp_path: Path) -> None:
+def test_image_build_failure_is_reported(desk: NotebookSession, tmp_path: Path) -> None:
     desk.azure.control("/switch", fail_build="CliV2")
     conda = tmp_path / "bad.yml"
     conda.write_text("dependencies: [python=3.11, pip, {pip: [no-such-package]}]\n")
@@ -206,7 +206,7 @@ def test_image_build_failure_is_reported(desk: Desk, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_cluster_provisioning_failure_is_reported(desk: Desk) -> None:
+def test_cluster_provisioning_failure_is_reported(desk: NotebookSession) -> None:
     """`wait --wait` says the reason, and nothing stays that could bill."""
     desk.azure.control("/switch", fail_provisioning="broken")
     message = desk.bad(f"%aml_compute create broken --kind amlcompute --size {SIZE} --yes --wait")
@@ -216,13 +216,13 @@ def test_cluster_provisioning_failure_is_reported(desk: Desk) -> None:
     until(lambda: not [c for c in _service(desk) if c == "broken"])
 
 
-def _service(desk: Desk) -> list[str]:
+def _service(desk: NotebookSession) -> list[str]:
     """Computes at the service."""
     return [row["name"] for row in service_request("computes.list")]
 
 
 @pytest.mark.thorough
-def test_unavailable_nodes_are_in_queued_detail(desk: Desk) -> None:
+def test_unavailable_nodes_are_in_queued_detail(desk: NotebookSession) -> None:
     """A run that waits for ever tells why."""
     desk.azure.control("/switch", fail_allocation="nowhere")
     desk.good(f"%aml_compute create nowhere --kind amlcompute --size {SIZE} --yes --wait")
@@ -235,7 +235,7 @@ def test_unavailable_nodes_are_in_queued_detail(desk: Desk) -> None:
 
 
 @pytest.mark.thorough
-def test_create_beyond_quota_is_refused(desk: Desk) -> None:
+def test_create_beyond_quota_is_refused(desk: NotebookSession) -> None:
     desk.azure.control("/quota", standardDSv2Family=2)
     jobs, wire = desk.jobs(), len(desk.wire())
     assert wire >= 0
@@ -246,9 +246,9 @@ def test_create_beyond_quota_is_refused(desk: Desk) -> None:
     assert desk.jobs() == jobs
 
 
-def test_run_files_hold_no_signed_address(desk: Desk) -> None:
+def test_run_files_hold_no_signed_address(desk: NotebookSession) -> None:
     """Signed addresses are secrets: they live in the process only."""
-    run = begun(desk, "addresses")
+    run = start_run(desk, "addresses")
     run.wait(60)
     folder = Path(run.run.folder)
     assert json.loads((folder / "mirror.json").read_text())["facts"]["complete"]

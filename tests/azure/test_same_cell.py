@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.lab import lab, log, submit
-from tests.places import DEADLINE
+from tests.azure.connected_api import lab, log, submit
+from tests.helpers import DEADLINE
 
 CELL = """\
 import hashlib, pathlib, random

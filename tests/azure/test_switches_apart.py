@@ -17,7 +17,7 @@ from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.job import Distribution, Resources
 from jupyter_amltrain.schema.run import RunState
 from tests.azure.conftest import Azure
-from tests.azure.switching import APART, FLIPS, LIMIT, SIZE, Bench, opened, three
+from tests.azure.switch_cases import APART, FLIPS, LIMIT, SIZE, Bench, opened, three
 
 
 @pytest.fixture(scope="module")

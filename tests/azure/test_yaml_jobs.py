@@ -18,8 +18,8 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError, RunCanceled, Ru
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from tests.azure import yaml_files
 from tests.azure.conftest import Azure
-from tests.azure.lab import carry_out, lab, log, plan, submit
-from tests.places import DEADLINE, until
+from tests.azure.connected_api import carry_out, lab, log, plan, submit
+from tests.helpers import DEADLINE, until
 
 WHERE = "import os, sys\nprint('args', *sys.argv[1:], os.path.exists('where.py'), flush=True)\n"
 

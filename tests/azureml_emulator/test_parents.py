@@ -11,7 +11,7 @@ import pytest
 
 from azureml_emulator import job_sweeps
 from tests.azure.conftest import Azure
-from tests.azure.shapes import differences
+from tests.azure.json_shapes import differences
 from tests.azureml_emulator.test_jobs import RECORDINGS, Cloud, until
 
 pytestmark = pytest.mark.thorough

@@ -22,7 +22,7 @@ from jupyter_amltrain.state_dir import StateRoot, write_json
 from jupyter_amltrain.text import new_run_id
 
 from ..contracts.backend import BackendContract
-from ..places import until
+from ..helpers import until
 
 
 @pytest.fixture

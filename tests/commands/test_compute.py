@@ -19,7 +19,7 @@ from jupyter_amltrain.errors import CommandError, QuotaExceeded
 from jupyter_amltrain.schema.fields import Field, checked_target, fields_of
 from jupyter_amltrain.schema.target import FakeTarget
 
-from ..places import until
+from ..helpers import until
 
 
 def parse(line: str, prog: str = "%aml_compute") -> argparse.Namespace:

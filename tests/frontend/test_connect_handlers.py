@@ -22,7 +22,7 @@ from jupyter_amltrain.kernel.controller import Controller
 from jupyter_amltrain.schema.azure_target import AmlComputeTarget, InstanceTarget
 from jupyter_amltrain.state_dir import StateRoot
 
-from ..places import DEADLINE
+from ..helpers import DEADLINE
 
 
 class Page:

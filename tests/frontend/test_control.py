@@ -12,8 +12,8 @@ import pytest
 
 from jupyter_amltrain.frontend import protocol
 
+from ..helpers import kernel_of, until
 from ..ipykernel.harness import DEADLINE, Kernel
-from ..places import kernel_of, until
 
 BUSY = {
     "sleeping": "import os, time\nwhile not os.path.exists('gate'): time.sleep(0.1)",

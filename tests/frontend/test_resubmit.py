@@ -10,7 +10,7 @@ import pytest
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.frontend import run_handlers
 from tests.frontend.test_run_handlers import House
-from tests.places import DEADLINE, api_of
+from tests.helpers import DEADLINE, api_of
 
 
 @pytest.mark.parametrize("kind", ["cell", "file"])

@@ -17,7 +17,7 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.frontend import protocol, run_handlers, target_handlers
 from jupyter_amltrain.frontend.handlers import RequestHandlers
 from jupyter_amltrain.frontend.run_handlers import cut
-from tests.places import DEADLINE, api_of, until
+from tests.helpers import DEADLINE, api_of, until
 
 TARGETS = {"quick": {"queued": 0.0, "running": 0.05}, "endless": {"running": 600.0}}
 

@@ -15,7 +15,7 @@ from jupyter_amltrain.kernel.controller import Controller
 from jupyter_amltrain.kernel.target_status import OperationFinished
 from jupyter_amltrain.state_dir import StateRoot
 
-from ..places import DEADLINE, until
+from ..helpers import DEADLINE, until
 
 VALUES = {"size": "gpu-v100", "max_nodes": 4, "low_priority": False}
 LINE = "%aml_compute create big --kind fake --size gpu-v100 --max-nodes 4"

@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_amltrain.errors import ProtocolError, ResultMissing, RunFailed
 
-from ..places import DEADLINE, api_of, until
+from ..helpers import DEADLINE, api_of, until
 
 GOLDEN = Path(__file__).parent / "schema-1"
 RUNS = ["broken-33333", "golden-22222"]

@@ -13,7 +13,7 @@ from jupyter_amltrain.commands import magic_line, submit
 from jupyter_amltrain.commands.runs import resubmit
 from jupyter_amltrain.errors import SpecError
 
-from ..places import api_of
+from ..helpers import api_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 

@@ -34,7 +34,7 @@ from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import RunState, advances
 from jupyter_amltrain.state_dir import StateRoot
 
-from ..places import DEADLINE, api_of, until
+from ..helpers import DEADLINE, api_of, until
 
 TARGETS = {
     "quick": {"queued": 0.02, "running": 0.1},

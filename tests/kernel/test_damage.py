@@ -25,7 +25,7 @@ import pytest
 
 from jupyter_amltrain.errors import AmlTrainError
 
-from ..places import api_of
+from ..helpers import api_of
 from ..telemetry_files import write_node
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]

@@ -15,7 +15,7 @@ from jupyter_amltrain.commands import runs
 from jupyter_amltrain.commands.registry import parser_of
 from jupyter_amltrain.errors import CommandError, UnrecordedRun
 
-from ..places import api_of
+from ..helpers import api_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 

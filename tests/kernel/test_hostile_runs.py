@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_amltrain.errors import ResultMissing
 
-from ..places import DEADLINE, api_of
+from ..helpers import DEADLINE, api_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 

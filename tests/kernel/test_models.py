@@ -17,7 +17,7 @@ from jupyter_amltrain.commands.registry import run as run_command
 from jupyter_amltrain.errors import CommandError, UnknownModel
 from jupyter_amltrain.kernel.models import checked_name, name_and_version
 
-from ..places import api_of
+from ..helpers import api_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 

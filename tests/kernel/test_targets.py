@@ -20,7 +20,7 @@ from jupyter_amltrain.schema.rows import TargetRow
 from jupyter_amltrain.schema.run import RunHandle
 from jupyter_amltrain.state_dir import StateRoot, locked
 
-from ..places import DEADLINE, until
+from ..helpers import DEADLINE, until
 
 SIZE = {"size": "gpu-v100"}
 CLUSTER = {**SIZE, "max_nodes": 4}

@@ -34,7 +34,7 @@ class SnippetError(Exception):
         self.kind, self.status = kind, status
 
 
-class Talker:
+class SdkProcess:
     """Starts the process with an environment and sends it snippets."""
 
     def __init__(self, environ: dict[str, str]) -> None:

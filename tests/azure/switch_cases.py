@@ -25,7 +25,7 @@ from jupyter_amltrain.schema.run import Run, RunState
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id
 from tests.azure.conftest import Azure
-from tests.places import place
+from tests.helpers import state_root
 
 T = TypeVar("T")
 #: Ten times what a busy machine needs (seconds).
@@ -260,7 +260,7 @@ def opened(azure: Azure, folder: Path) -> Iterator[Bench]:
     """A bench that is connected."""
     azure.control("/reset")
     quick = {"AMLTRAIN_AZURE_BACKOFF": "0.02", "AMLTRAIN_AZURE_WARM": "0"}
-    with place(folder, **azure.environ, **quick) as home:
+    with state_root(folder, **azure.environ, **quick) as home:
         made = Bench(azure, StateRoot(home))
         made.flip()
         made.call(made.connect())

@@ -21,7 +21,7 @@ EPOCH = 1_700_000_040.0
 UUIDS = [f"GPU-fa4e0000-0000-0000-0000-{index:012x}" for index in range(256)]
 
 
-class Stage:
+class ScriptedSampler:
     """Runs plays in child processes, with curves and switches of the fake driver."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +46,7 @@ class Stage:
         """Tick at these times (seconds); see :func:`main` for `how`. What the child has printed."""
         how.update(times=list(times), clock=str(self.folder / "clock"), folder=str(self.run))
         done = subprocess.run(
-            [sys.executable, "-m", "tests.agent.gpu_stage"],
+            [sys.executable, "-m", "tests.agent.scripted_sampler"],
             input=json.dumps(how),
             env={**os.environ, **self.environ, "LD_LIBRARY_PATH": str(nvml.needed(self.without))},
             cwd=Path(__file__).parents[2],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.azure.conftest import Azure
-from tests.places import api_of
+from tests.helpers import api_of
 
 SIZE = "Standard_DS2_v2"
 

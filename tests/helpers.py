@@ -1,4 +1,4 @@
-"""A state root for a whole module of tests: one dispatcher and one worker, started once."""
+"""Helpers of many tests: a state root of their own, the API or a kernel over it, and waiting for a condition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def until(check: Callable[[], T], what: str = "", deadline: float = DEADLINE) ->
 
 
 @contextlib.contextmanager
-def place(folder: Path, name: str = "home", **more: str) -> Iterator[Path]:
+def state_root(folder: Path, name: str = "home", **more: str) -> Iterator[Path]:
     """Home, queue and working folder below `folder`, in the environment; nothing outlives it."""
     home, work = folder / name, folder / "work"
     with pytest.MonkeyPatch.context() as patch:
@@ -50,10 +50,10 @@ def place(folder: Path, name: str = "home", **more: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def api_of(folder: Path, name: str = "home", **more: str) -> Iterator[Any]:
-    """`jupyter_amltrain.api` with a controller of its own over :func:`place`."""
+    """`jupyter_amltrain.api` with a controller of its own over :func:`state_root`."""
     from jupyter_amltrain import api
 
-    with place(folder, name, **more), prefork.installed():
+    with state_root(folder, name, **more), prefork.installed():
         api.close()
         try:
             yield api
@@ -63,10 +63,10 @@ def api_of(folder: Path, name: str = "home", **more: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def kernel_of(folder: Path, load: bool = True, **more: str) -> Iterator[Any]:
-    """A kernel over a place of its own, in ``folder/work``; `load` loads the extension."""
+    """A kernel over a state root of its own, in ``folder/work``; `load` loads the extension."""
     from .ipykernel.harness import kernel
 
-    with place(folder, **more):
+    with state_root(folder, **more):
         runtime = {"IPYTHONDIR": str(folder / "ipython"), "JUPYTER_RUNTIME_DIR": str(folder / "runtime")}
         with kernel({**os.environ, **runtime}, folder / "work") as live:
             if load:
