@@ -14,7 +14,6 @@ from azureml_emulator.switches import TABLE
 from jupyter_amltrain.backends.azureml import mirror_store
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
-from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.jobs.snapshot import take_snapshot
 from jupyter_amltrain.loop import LoopThread
@@ -25,6 +24,7 @@ from jupyter_amltrain.schema.run import Run, RunState
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id
 from tests.azure.conftest import Azure
+from tests.azure.connected_api import store_workspace
 from tests.helpers import state_root
 
 T = TypeVar("T")
@@ -184,11 +184,7 @@ class Bench:
         return await self.ask(op, workspace=self.workspace, **payload)
 
     async def connect(self) -> dict[str, Any]:
-        azure = self.azure
-        where = {"subscription": azure.subscription, "resource_group": azure.resource_group}
-        found: dict[str, Any] = await self.ask("workspace.connect", workspace=azure.workspace, **where)
-        facts = {field: found[field] for field in WorkspaceFacts.__struct_fields__ if field in found}
-        Workspaces(self.root).put(WorkspaceFacts(**facts))
+        found = await store_workspace(self.loop, self.root, self.azure)
         self.workspace = str(found["name"])
         return found
 

@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
-from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs.snapshot import Snapshot, take_snapshot
 from jupyter_amltrain.loop import LoopThread
@@ -25,6 +25,7 @@ from jupyter_amltrain.schema.run import Run, RunState
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id
 from tests.azure.conftest import Azure
+from tests.azure.connected_api import store_workspace
 from tests.conftest import SETTINGS, end_all
 from tests.contracts.backend import DEADLINE, BackendContract, Call
 
@@ -61,10 +62,7 @@ def connected(loop: LoopThread, root: StateRoot, az: Azure) -> None:
 
     async def go() -> None:
         link = client_of(loop, root)
-        where = {"subscription": az.subscription, "resource_group": az.resource_group, "workspace": az.workspace}
-        facts = await link.request("workspace.connect", where)
-        known = {field: facts[field] for field in WorkspaceFacts.__struct_fields__ if field in facts}
-        Workspaces(root).put(WorkspaceFacts(**known))
+        facts = await store_workspace(loop, root, az)
         settings = {"size": SIZE, "max_nodes": 2}
         await link.request(
             "computes.create",

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.client import client_of, close_client
+from jupyter_amltrain.backends.azureml.client import close_client
 from jupyter_amltrain.backends.azureml.compute import AzureCompute
-from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, QuotaExceeded, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import (
@@ -33,6 +33,7 @@ from jupyter_amltrain.state_dir import StateRoot
 from ..contracts.lifecycle import LifecycleContract
 from ..helpers import until
 from .conftest import Azure
+from .connected_api import store_workspace
 
 GPU = "Standard_NC6s_v3"
 CPU = "Standard_DS2_v2"
@@ -58,20 +59,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> StateRoot:
 @pytest.fixture
 def make(azure_env: Azure, loop: LoopThread, root: StateRoot, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
-    stored = Workspaces(root)
-    if not stored.all():
-        place = {
-            "subscription": azure_env.subscription,
-            "resource_group": azure_env.resource_group,
-            "workspace": azure_env.workspace,
-        }
-
-        async def connect() -> Any:
-            return await client_of(loop, root).request("workspace.connect", {**place, "name": "ws"})
-
-        facts = loop.call(connect(), 60)
-        names = WorkspaceFacts.__struct_fields__
-        stored.put(WorkspaceFacts(**{k: v for k, v in facts.items() if k in names}))
+    if not Workspaces(root).all():
+        loop.call(store_workspace(loop, root, azure_env, name="ws"), 60)
     return lambda target: AzureCompute(target, loop, root)
 
 

@@ -33,7 +33,7 @@ def az(api, azure_env, monkeypatch):
 
 @pytest.fixture
 def place(az):
-    return WorkspaceRef(subscription=az.subscription, resource_group=az.resource_group, workspace=az.workspace)
+    return WorkspaceRef(**az.where)
 
 
 @pytest.fixture

@@ -32,9 +32,7 @@ logged.mkdir(parents=True)
 @pytest.fixture
 def workspace(api: Any, azure_env: Azure, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
-    place = WorkspaceRef(
-        subscription=azure_env.subscription, resource_group=azure_env.resource_group, workspace=azure_env.workspace
-    )
+    place = WorkspaceRef(**azure_env.where)
     api.connect(place)
     api.create_target("cpus", "amlcompute", size="Standard_DS3_v2", max_nodes=1, confirmed=True)
     return azure_env.workspace

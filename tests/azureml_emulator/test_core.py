@@ -14,6 +14,7 @@ import pytest
 
 from tests.azure.conftest import Azure
 from tests.azure.sdk_process import SdkProcess, SnippetError
+from tests.helpers import until
 
 #: The product's own tests go through most of it; this is the emulator for itself.
 pytestmark = pytest.mark.thorough
@@ -41,14 +42,6 @@ def sdk(talker: SdkProcess, azure: Azure) -> Iterator[SdkProcess]:
     azure.control("/switch", retry_after_header=0.05, scale_seconds=0.1)
     yield talker
     assert azure.control("/problems") == {"problems": [], "refused_hosts": []}
-
-
-def until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.03)
-    return found
 
 
 def cluster(name: str = "cpu", size: str = "Standard_DS2_v2", **more: Any) -> str:
