@@ -35,8 +35,8 @@ for line in sys.stdin:
     readings.read()
     slow = figures.read()
     if slow is not None:
-        figures.written(slow)
-    held = figures.held()
+        figures.set_written(slow)
+    held = figures.current()
     rows = [dict(zip(names, held[k:k + len(names)])) for k in range(0, len(held), len(names) or 1)]
     print(json.dumps({"rows": rows, "slow": slow is not None}), flush=True)
 """

@@ -241,7 +241,7 @@ def test_slow_dispatcher_is_not_taken_for_hanging(agent: Agent, monkeypatch: pyt
     """One that runs, but answers late, is waited for."""
     monkeypatch.setattr(dispatcher_client, "HANG_TIMEOUT_S", 0.5)
     monkeypatch.setattr(dispatcher_client, "SILENCE_INTERVAL_S", 0.1)
-    monkeypatch.setattr(dispatcher_client, "look", lambda pid: processes.Process(pid, "R", 1, 1, 1, 0, 1, 1, 1))
+    monkeypatch.setattr(dispatcher_client, "find_process", lambda pid: processes.Process(pid, "R", 1, 1, 1, 0, 1, 1, 1))
     pid = agent.dispatcher()
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(dispatcher_client, "resume", lambda who: False)

@@ -167,7 +167,7 @@ def test_reconnect_keeps_target_with_live_runs(api, place, elsewhere):
     c.loop.call(put(), 10)
     elsewhere.delete("busy")
     made = api.connect(place)
-    assert made.gone == () and "busy" in [t.name for t in api.targets()]
+    assert made.removed == () and "busy" in [t.name for t in api.targets()]
     with pytest.raises(CommandError, match=r"1 of its runs goes on \(busy/x-1\).*--yes"):
         api.disconnect("ml-dev")
     assert "1 target" in api.disconnect("ml-dev", confirmed=True)
@@ -298,7 +298,7 @@ def test_expired_token_is_renewed(az, api, place, ask):
 def test_device_code_is_shown_and_sign_in_kept(api, nobody, place):
     show, shown = approving(nobody)
     made = api.connect(place, show)
-    assert made.how == "a device code" and made.facts.method == "device" and "ada" in made.facts.user.lower()
+    assert made.sign_in_method == "a device code" and made.facts.method == "device" and "ada" in made.facts.user.lower()
     events = [event for event in shown if event["kind"] == "sign-in"]
     assert [bool(event["text"]) for event in events] == [True, False]
     first = events[0]
@@ -382,7 +382,7 @@ def test_browser_sign_in_succeeds(api, nobody, place, tmp_path, monkeypatch):
 
     shown = []
     made = api.connect(msgspec.structs.replace(place, method="browser"), shown.append)
-    assert made.how == "a browser" and made.facts.method == "browser"
+    assert made.sign_in_method == "a browser" and made.facts.method == "browser"
     assert "A browser window is open" in next(e["text"] for e in shown if e["kind"] == "sign-in")
 
 

@@ -154,7 +154,7 @@ def test_live_run_on_full_disk_has_detail(
 
     until(lambda: status().state.value == "running")
     assert status().reason is None
-    monkeypatch.setattr("jupyter_amltrain.agent.calls.LEAST_SPACE_BYTES", 1 << 62)
+    monkeypatch.setattr("jupyter_amltrain.agent.calls.MIN_FREE_BYTES", 1 << 62)
     full = status()
     assert (full.state.value, full.reason) == ("running", "not-written") and "no space" in full.detail
     monkeypatch.undo()

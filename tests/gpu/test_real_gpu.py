@@ -26,13 +26,13 @@ pytestmark = pytest.mark.gpu
 
 SAMPLER = """
 import os, sys
-from jupyter_amltrain.agent import sampler
+from jupyter_amltrain.agent.telemetry import sampler
 sys.exit(sampler.run(sys.argv[1], os.getppid(), [sys.argv[2]], int(sys.argv[3])))
 """
 
 COST = """
 import json, sys, time
-from jupyter_amltrain.agent import sampler
+from jupyter_amltrain.agent.telemetry import sampler
 from jupyter_amltrain.agent.telemetry.gpu_slow import SlowMetrics
 readings, note = sampler.find_gpus([sys.argv[1]], None, None)
 seldom, cpu, wall, slow = SlowMetrics(readings), [], [], []

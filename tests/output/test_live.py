@@ -28,7 +28,7 @@ class Shown:
         self.loop = loop
         self.viewers: dict[str, int] = {}
 
-    def shown(self, handle: str, more: int) -> None:
+    def change_viewers_of(self, handle: str, more: int) -> None:
         self.viewers[handle] = self.viewers.get(handle, 0) + more
 
 

@@ -31,7 +31,7 @@ class Sources:
     async def source(self, handle: str) -> Entry:
         return self.entry
 
-    def shown(self, handle: str, more: int) -> None:
+    def change_viewers_of(self, handle: str, more: int) -> None:
         self.viewers += more
 
     def until(self, true: Callable[[], bool]) -> None:
