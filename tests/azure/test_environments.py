@@ -38,9 +38,8 @@ def planned(line: str, cell: str) -> dict[str, Any]:
 def test_dry_run_notes_missing_packages(api: Any) -> None:
     found = planned("--target cpu --env AzureML-acpt-pytorch-2.8-cuda12.6", TORCH)
     (note,) = found["notes"]
-    assert note.startswith(
-        "The cell imports sklearn, but AzureML-acpt-pytorch-2.8-cuda12.6 lacks scikit-learn. Use --env kernel"
-    )
+    parts = ("imports sklearn", "AzureML-acpt-pytorch-2.8-cuda12.6 lacks scikit-learn", "--env kernel")
+    assert all(part in note for part in parts)
     assert "notes" not in planned("--target cpu --env AzureML-sklearn-1.5", "import sklearn, mlflow")
     assert f"# {note}\n" in plan("--target cpu --env AzureML-acpt-pytorch-2.8-cuda12.6 --yaml", TORCH)
     assert "scikit-learn==" in plan("--target local --env kernel --yaml", "import sklearn")
@@ -89,7 +88,7 @@ def test_derived_environment_keeps_packages(api: Any, azure: Azure) -> None:
     assert all(word in sent["condaFile"] for word in words)
     # What the service tells of it is what is judged, before and at the submit.
     (note,) = planned(f"--target cpu --env {name}", TORCH)["notes"]
-    assert note.startswith("The cell imports torch, but CliV2AnonymousEnvironment lacks torch")
+    assert "CliV2AnonymousEnvironment lacks torch" in note
     run = submit(f"--target cpu --env {name}", "print(1)\nimport torch").accepted(DEADLINE)
     assert len(run.record().notes) == 1
     run.cancel()

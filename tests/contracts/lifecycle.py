@@ -78,7 +78,7 @@ class LifecycleContract:
         for running in (0, 1, 2):
             assert cluster.confirmation("delete", {}, running=running)
         assert "1 queued run is" in cluster.confirmation("delete", {}, running=0, queued=1)
-        assert "2 running and 3 queued runs are" in cluster.confirmation("delete", {}, running=2, queued=3)
+        assert "2 running and 3 queued runs" in cluster.confirmation("delete", {}, running=2, queued=3)
 
     def test_price_follows_node_count(self, call: Call[Any], cluster: Provisioner) -> None:
         call(cluster.create(lambda text: None))

@@ -222,7 +222,7 @@ def test_submit_form_has_notebook_defaults(panel: Panel) -> None:
     panel.live.run("%config AMLTrain.target = 'nobody'\n%config AMLTrain.timeout = '90m'")
     assert defaults()["target"] == "nobody" and defaults()["timeout"] == "90m"
     errors = panel.good(op="compose", cell="pass", values={})["errors"]
-    assert "No compute target named 'nobody'" in errors["target"]
+    assert "'nobody'" in errors["target"]
     assert not panel.good(op="compose", cell="pass", values={"target": "local"})["errors"]
     panel.live.run("%config AMLTrain.target = ''\n%config AMLTrain.timeout = ''")
     assert not panel.good(op="compose", cell="pass", values={})["errors"]

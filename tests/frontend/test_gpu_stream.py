@@ -107,7 +107,7 @@ def test_target_gpu_stream_is_shared_and_released(house: EventHarness) -> None:
 def test_gpu_stream_unavailable_gives_reason(house: EventHarness) -> None:
     house.open()
     assert "Cannot reach 'far'" in house.ask(gpus="target:far").reason
-    assert "No compute target named 'nowhere'" in house.ask(gpus="target:nowhere").reason
+    assert "'nowhere'" in house.ask(gpus="target:nowhere").reason
     assert "No run" in house.ask(gpus="endless/none-22222").reason
     until(lambda: any("Cannot reach" in event.note and event.ended for event in house.heard(Gpus)))
 

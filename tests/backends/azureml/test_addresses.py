@@ -147,9 +147,9 @@ def test_storage_without_signatures_uses_own_credential(monkeypatch: pytest.Monk
 
 
 def test_storage_refused_twice_raises_first_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = AuthenticationError("You lack the permission listSecrets.")
+    first = AuthenticationError("You listSecrets.")
     errors.with_details(first, errors.ErrorDetails(status=403))
-    with pytest.raises(AuthenticationError, match="lack the permission listSecrets"):
+    with pytest.raises(AuthenticationError, match="listSecrets"):
         Storage(monkeypatch, secrets=[first], own=refused(403)).read()
 
 

@@ -135,9 +135,7 @@ def test_unknown_import_uses_best_environment_with_note() -> None:
     spec = environments.with_environment(job("import torch, nobody_has_this\n"), "", True)
     assert spec.environment == Environment(name="AzureML-acpt-pytorch-2.8-cuda12.6@latest")
     (note,) = notes_of(spec)
-    assert note.startswith(
-        "The cell imports nobody_has_this, but AzureML-acpt-pytorch-2.8-cuda12.6 lacks nobody-has-this"
-    )
+    assert "nobody_has_this" in note and "AzureML-acpt-pytorch-2.8-cuda12.6 lacks nobody-has-this" in note
 
 
 def test_environment_precedence_is_line_target_choice(tmp_path: Path) -> None:
@@ -162,7 +160,7 @@ def test_conda_file_lacking_package_has_note(tmp_path: Path) -> None:
     spec = job("import mlflow, torch\n", environment=Environment(conda=str(file)))
     pins, missing = notes_of(spec)
     assert pins.startswith("Environment conda.yml has") and "needs mlflow-skinny<3.0.0" in pins
-    assert "imports torch, but conda.yml lacks torch" in missing
+    assert "conda.yml lacks torch" in missing
     file.write_text("dependencies: [python=3.11, numpy]")
     (nothing,) = notes_of(job("import mlflow, numpy", environment=Environment(conda=str(file))))
     assert "conda.yml has no MLflow" in nothing and "--derive-env" in nothing
@@ -175,7 +173,7 @@ def test_workspace_environment_is_judged_by_its_conda_file() -> None:
     spec = job("import mlflow", environment=Environment(name="mine:3"))
     assert environments.is_unknown(environment_body(spec, 0)) and notes_of(spec) == ()
     (line,) = notes_of(spec, json.dumps({"dependencies": ["python=3.8", {"pip": ["mlflow==1.30.1"]}]}))
-    assert line.startswith("Environment mine has mlflow==1.30.1: MLflow before 2.0.0 cannot log here.")
+    assert "mine has mlflow==1.30.1" in line and "2.0.0" in line
 
 
 def test_image_environment_is_not_judged() -> None:
@@ -225,7 +223,7 @@ def test_imports_of_local_modules_are_required(tmp_path: Path) -> None:
     (line,) = notes_of(
         job("import net", notebook_dir=str(tmp_path), environment=Environment(name="AzureML-sklearn-1.5@latest"))
     )
-    assert line.startswith("The cell with its modules imports torch, but AzureML-sklearn-1.5 lacks torch")
+    assert "imports torch" in line and "AzureML-sklearn-1.5 lacks torch" in line
 
 
 def test_configured_environment_yields_to_flag(tmp_path: Path) -> None:

@@ -141,9 +141,7 @@ def test_rest_refused_token_is_renewed_once(edge):
 
 def test_rest_token_refused_twice_raises_authentication_error(edge):
     edge.answers = [(401, {}, {"error": {"code": "InvalidAuthenticationToken", "message": "The token is bad."}})]
-    with pytest.raises(
-        AuthenticationError, match=r"in ws: The token is bad\. Sign in again: %aml_compute connect --name ws"
-    ):
+    with pytest.raises(AuthenticationError, match=r"bad.*connect --name ws"):
         client(edge, Tokens()).get("x")
     assert len(edge.seen) == 2
 
@@ -205,7 +203,7 @@ def test_rest_post_after_cut_is_not_retried(edge):
 def test_rest_accepted_status_is_returned(edge):
     edge.answers = [(404, {}, b"")]
     assert client(edge).get("x", ok=(200, 404)).status == 404
-    with pytest.raises(TargetError, match="Azure in ws refuses GET x: not found"):
+    with pytest.raises(TargetError, match="not found"):
         client(edge).get("x")
     with pytest.raises(TargetError, match="refuses to read the thing"):
         client(edge).get("x", act="read the thing")
@@ -215,7 +213,7 @@ def test_rest_untrusted_certificate_error_names_ca_bundle(edge, monkeypatch):
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     edge.answers = [(200, {}, {})]
-    with pytest.raises(TargetUnreachable, match="is not trusted.*REQUESTS_CA_BUNDLE"):
+    with pytest.raises(TargetUnreachable, match="REQUESTS_CA_BUNDLE"):
         client(edge).get("x")
 
 
@@ -226,7 +224,7 @@ def test_rest_connection_or_proxy_failure_is_reported(edge, monkeypatch):
         azure_http.Rest(free, "", None).get("x")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    with pytest.raises(TargetUnreachable, match="through the proxy of your network"):
+    with pytest.raises(TargetUnreachable, match="proxy"):
         azure_http.Rest("https://management.azure.com", "", None).get("/x")
 
 

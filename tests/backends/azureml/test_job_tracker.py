@@ -158,7 +158,7 @@ class Service:
 @pytest.mark.parametrize("status", [403, 404, 410])
 def test_poll_of_deleted_workspace_raises_workspace_gone(status: int) -> None:
     call: Any = SimpleNamespace(cloud=SimpleNamespace(workspace=lambda name: Service(status, (404, WORKSPACE))))
-    with pytest.raises(WorkspaceGone, match=r"no workspace 'w'.* %aml_compute disconnect lab removes it"):
+    with pytest.raises(WorkspaceGone, match=r"'w'.*disconnect lab"):
         jobs.poll(call, workspace="lab", names=["a"])
 
 
@@ -172,7 +172,7 @@ def test_missing_resource_group_is_workspace_gone() -> None:
     body = b'{"error": {"code": "ResourceGroupNotFound", "message": "Resource group \'g\' could not be found."}}'
     assert errors.no_workspace(404, body) and not errors.no_workspace(403, body)
     error = errors.error_of_answer(404, {}, body, where="lab")
-    assert isinstance(error, WorkspaceGone) and str(error).startswith("Azure has no resource group 'g'")
+    assert isinstance(error, WorkspaceGone) and "resource group 'g'" in str(error)
 
 
 class History:
