@@ -78,7 +78,7 @@ def test_private_folder_writable_by_others_is_not_used(tmp_path):
 @needs_root
 def test_code_unpacked_by_other_user_is_not_run(public, tmp_path, zipapp):
     if not shutil.which("setpriv"):
-        pytest.skip("no setpriv: root writes everywhere")
+        pytest.skip("needs setpriv: root without it may write to every folder")
     job = Job(tmp_path, zipapp, "print('ours')")
     hidden = job.code / ".amltrain"
     (hidden / "base-1.tar.gz").write_bytes(packed({"lib.py": ""}))

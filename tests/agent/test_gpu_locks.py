@@ -24,7 +24,7 @@ from tests.other_user import OTHER_UID, needs_root
 
 from .conftest import Agent, until
 
-pytestmark = pytest.mark.skipif(not gpu_locks.available(), reason="locks of GPUs are Linux's")
+pytestmark = pytest.mark.skipif(not gpu_locks.available(), reason="needs Linux: GPU locks are abstract Unix sockets")
 
 #: Takes the lock of argv[1] with or without listening, and keeps it.
 SQUAT = """
@@ -272,7 +272,7 @@ def usable_python() -> str:
                 continue
             if done.returncode == 0:
                 return path
-    pytest.skip("no Python here that a second user may execute")
+    pytest.skip("needs a Python that another user may execute")
 
 
 @pytest.fixture

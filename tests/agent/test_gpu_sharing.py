@@ -46,7 +46,9 @@ def test_sharing_notes_are_limited() -> None:
     assert len(sharing.check(rows, ())) == MAX_NOTES
 
 
-@pytest.mark.skipif(not pids_are_reliable(), reason="in a container pids of a driver say nothing of others")
+@pytest.mark.skipif(
+    not pids_are_reliable(), reason="needs the host's PID namespace: the driver reports pids of the host"
+)
 def test_sharing_note_is_in_run_record(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = fake.needed(tmp_path, 1).use(monkeypatch)
     run = agent.gated(gpus=1)

@@ -167,7 +167,7 @@ def test_service_agent_failure_keeps_job(tmp_path, zipapp):
 
 def test_service_job_in_read_only_folder_runs(tmp_path, zipapp):
     if POWERLESS and not shutil.which("setpriv"):
-        pytest.skip("needs the right to be somebody else: root writes everywhere, and there is no setpriv")
+        pytest.skip("needs the right to run as another user, or setpriv: root may write to every folder")
     job = Job(tmp_path, zipapp, "import os; print(os.environ['AML_OUTPUT_DIR'])")
     job.environ.pop("HOME", None)
     job.code.chmod(0o555)

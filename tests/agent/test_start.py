@@ -139,8 +139,10 @@ except (KeyError, OSError):
 
 
 @needs_root
-@pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="needs an interpreter for the second user")
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_NPROC counts threads of a user on Linux")
+@pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="needs /usr/bin/python3 for another user")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs Linux: RLIMIT_NPROC counts the threads of a user"
+)
 def test_runs_under_process_limit_complete(tmp_path: Path, zipapp: Path) -> None:
     """The real limit, which binds a user who is not root."""
     home = tmp_path / "theirs"

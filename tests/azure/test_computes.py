@@ -357,7 +357,7 @@ def test_compute_commands_print_sizes_and_quota(
     assert main(["compute", "sizes", "--family", "QQ"]) == 2
     assert "No size of family 'QQ'" in capsys.readouterr().err
     assert main(["compute", "create", "gpu_cluster", "--kind", "amlcompute", "--size", GPU]) == 2
-    assert "For example gpu-cluster." in capsys.readouterr().err
+    assert " gpu-cluster." in capsys.readouterr().err
     assert main(["compute", "attach", "old", "--kind", "batch"]) == 2
     assert "Azure Batch is no longer" in capsys.readouterr().err
 

@@ -167,7 +167,7 @@ def test_plan_with_non_utf8_folder_is_refused(loop: LoopThread, tmp_path: Path, 
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:
-        pytest.skip(f"this file system takes no such name: {error}")
+        pytest.skip(f"needs a file system that accepts the name: {error}")
     home, project = (folder, tmp_path) if odd == "state root" else (tmp_path / "home", folder)
     backend = LocalBackend(LocalTarget(name="local"), loop, StateRoot(home))
     spec = JobSpec(name="x", script="pass\n", python=sys.executable, project=str(project))

@@ -200,7 +200,7 @@ def test_epilogue_imports_no_new_library(tmp_path: Path) -> None:
 OLDEST = sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python"))[-1:] or [shutil.which("python3.8")]
 
 
-@pytest.mark.skipif(not OLDEST[0], reason="needs Python 3.8")
+@pytest.mark.skipif(not OLDEST[0], reason="Python 3.8 is not on this machine")
 def test_epilogue_runs_on_python_3_8(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text(script.from_cell("x = 1; y = {3}; z = print", out=["x", "y", "z"]).text)
     environ = {"AML_OUTPUT_DIR": str(tmp_path / "outputs")}
