@@ -125,7 +125,7 @@ def test_cli_wrong_usage_exits_2_with_one_line(capsys: pytest.CaptureFixture[str
 
 def test_cli_compute_and_help_print_text() -> None:
     assert json.loads(amltrain("compute", "--json").stdout)[0]["target"] == "local"
-    until(lambda: "CPUs" in amltrain("compute").stdout, "what is there, told in time")
+    until(lambda: "CPUs" in amltrain("compute").stdout, "the machine to be listed")
     assert amltrain("compute", "test").stdout.startswith("local: ready")
     assert "usage: amltrain" in amltrain("--help").stdout == amltrain().stdout
     assert "usage: amltrain submit" in amltrain("submit", "-h").stdout

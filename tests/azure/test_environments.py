@@ -107,11 +107,11 @@ def test_image_environment_has_no_note(api: Any, azure: Azure) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "hint"), [("kernle", "Did you mean --env kernel?"), ("mine", "--env conda.yml")])
+@pytest.mark.parametrize(("name", "hint"), [("kernle", "--env kernel?"), ("mine", "--env conda.yml")])
 def test_unknown_environment_error_suggests_similar(api: Any, name: str, hint: str) -> None:
     with pytest.raises(EnvironmentFailed) as caught:
         submit(f"--target cpu --env {name}", "print(1)").accepted(DEADLINE)
-    assert f"there is no environment '{name}' in lab. " in str(caught.value) and hint in str(caught.value)
+    assert f"no environment '{name}' in lab" in str(caught.value) and hint in str(caught.value)
 
 
 @pytest.mark.parametrize("listed", ["no", "null", "yes"])
