@@ -133,7 +133,7 @@ async def carry_out(parent: Parent) -> str:
 
 async def _best(trials: list[Run], objective: Mapping[str, Any]) -> tuple[float, Run] | None:
     """Return the trial with the best last value of the primary metric, and that value."""
-    from azureml_emulator.mlflow_door import SERVER
+    from azureml_emulator.mlflow_tracking import SERVER
 
     if not SERVER.started:
         return None

@@ -111,7 +111,7 @@ def _count(entries: list[dict[str, Any]], seconds: float, ours: bool) -> Sent:
 
 
 class _Contenders:
-    """Our front door, in this process, and the SDK, in its own."""
+    """The product in this process, and the SDK in its own."""
 
     def __init__(self, sandbox: Sandbox, sdk: SdkProcess) -> None:
         self.sandbox, self.sdk = sandbox, sdk

@@ -80,7 +80,7 @@ DAMAGES = {
     ),
     "copied": "replace_by_copy()",
     "closed-folder": "os.chmod(folder, 0o500)",
-    "diary-fifo": "os.unlink(folder + '/log/agent.txt'); os.mkfifo(folder + '/log/agent.txt'); os.unlink(state)",
+    "log-fifo": "os.unlink(folder + '/log/agent.txt'); os.mkfifo(folder + '/log/agent.txt'); os.unlink(state)",
     "temporary-name": "os.unlink(state); [os.makedirs(state + f'.{p}.0.tmp') for p in range(3)]",
 }
 

@@ -105,7 +105,7 @@ def test_forwarder_sends_telemetry(tmp_path, zipapp, service):
 
 def test_forwarder_after_service_errors_sends_once(tmp_path, zipapp, service):
     service.faults = [500, (429, 0.3), "cut", 503, 404]
-    service.version = "v2.0"  # the other of the two doors
+    service.version = "v2.0"  # the other of the two APIs
     job = Job(tmp_path, zipapp, LOGS + "log('loss', *range(300))\nwait('go')\nlog('last', 1)", gpus=0)
     process = job.start(PLACE=str(tmp_path), AMLTRAIN_FORWARD_PERIOD="0.05", **service.environ)
     until(lambda: len(service.of("metrics", "loss")) == 300, "all points")

@@ -387,7 +387,7 @@ class TestAzureBackend(BackendContract):
         """Its page all the time; the others while it runs. Whoever comes has to sign in: no address holds a key."""
         key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK7 me@here"
         wanted = job(
-            "doors",
+            "links",
             "import time\ntime.sleep(600)\n",
             services=("jupyterlab", "vscode", "tensorboard:logs", f"ssh:{key}"),
         )
@@ -401,11 +401,11 @@ class TestAzureBackend(BackendContract):
             while "ssh" not in found:
                 assert time.monotonic() < end, found
                 status = (await backend.poll((run.run_id,))).get(run.run_id)
-                found.update({door.kind: door for door in status.doors} if status else {})
+                found.update({link.kind: link for link in status.doors} if status else {})
                 await asyncio.sleep(0.02)
 
         call(opened())
-        assert [door.title for door in found.values()] == [
+        assert [link.title for link in found.values()] == [
             "Azure ML studio",
             "JupyterLab",
             "VS Code",
@@ -418,7 +418,7 @@ class TestAzureBackend(BackendContract):
         assert key.split()[1] not in str(found)
         call(backend.cancel(run.run_id))
         call(self._until_ended(backend, run.run_id))
-        assert [door.kind for door in call(backend.poll((run.run_id,)))[run.run_id].doors] == ["studio"]
+        assert [link.kind for link in call(backend.poll((run.run_id,)))[run.run_id].doors] == ["studio"]
         again = call(backend.find(run.run_id))
         assert again is not None and again.status.doors == (page,)
 

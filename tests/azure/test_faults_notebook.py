@@ -20,11 +20,11 @@ from tools.notebooks import executed
 pytestmark = pytest.mark.thorough
 
 #: Of what a service may say in a refusal: the address, the token and the key that it was asked with.
-DOOR = """
+CONTROL = """
 import json, urllib.parse, urllib.request
 
 def control(path, **body):
-    request = urllib.request.Request({door!r} + path, json.dumps(body).encode(), method="POST")
+    request = urllib.request.Request({control!r} + path, json.dumps(body).encode(), method="POST")
     with urllib.request.build_opener(urllib.request.ProxyHandler({{}})).open(request) as answer:
         return json.load(answer)
 
@@ -56,7 +56,7 @@ def cells(azure: Azure) -> Iterator[tuple[str, bool]]:
     where = f"--subscription {azure.subscription} --resource-group {azure.resource_group}"
     connect = f"%aml_compute connect {where} --workspace {azure.workspace} --name lab"
     yield "%load_ext jupyter_amltrain", False
-    yield DOOR.format(door=azure._control), False
+    yield CONTROL.format(control=azure._control), False
     yield f"{connect} --sign-in device", False
     yield f"%aml_compute create cpu --kind amlcompute --size {SIZE} --max-nodes 2 --yes --wait", False
     yield "%aml_compute use cpu", False

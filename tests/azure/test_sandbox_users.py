@@ -18,7 +18,7 @@ import psutil
 import pytest
 import requests
 
-from azureml_emulator.mlflow_door import Server
+from azureml_emulator.mlflow_tracking import Server
 from tests.azure.conftest import ROOT, Azure
 from tests.other_user import needs_root, run_as_other_user
 
@@ -180,7 +180,7 @@ def test_sandbox_other_user_gets_nothing(explained, with_secrets):
     done = run_as_other_user(INTRUDE, json.dumps(known))
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
-    assert len(known["ports"]) == 3  # proxy, control door, Azurite: nothing else listens
+    assert len(known["ports"]) == 3  # proxy, control endpoint, Azurite: nothing else listens
     assert [one for one in answers if one[1].startswith(("2", "3"))] == []
 
 

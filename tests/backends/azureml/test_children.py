@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 class Service:
-    """Both doors of a workspace, with what they were asked."""
+    """Both APIs of a workspace, with the requests to them."""
 
     history, mlflow, name = "history", "mlflow", "lab"
     subscription, resource_group, workspace, tenant = "s", "g", "w", ""
