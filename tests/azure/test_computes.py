@@ -133,7 +133,7 @@ def test_cluster_create_sends_all_settings(
 @pytest.mark.parametrize(
     ("target", "error", "words"),
     [
-        (AmlComputeTarget(name="big", size=GPU, max_nodes=5), QuotaExceeded, "30 cores, the quota is 24 (24 free)"),
+        (AmlComputeTarget(name="big", size=GPU, max_nodes=5), QuotaExceeded, "30 cores"),
         (AmlComputeTarget(name="big", size="Standard_NC6", max_nodes=1), CommandError, "has no size"),
         (AmlComputeTarget(name="big", size="Standard_NV36ads_A10_v5"), CapacityError, "MIR only"),
         (AmlComputeTarget(name="big", size="Standard_ND40rs_v2"), QuotaExceeded, "the quota is 0"),

@@ -204,13 +204,10 @@ def test_several_workspaces_are_connected(api, az, place):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"workspace": "ml-dve"}, r"no workspace 'ml-dve' in the resource group 'ml'\. Did you mean ml-dev\?"),
+        ({"workspace": "ml-dve"}, r"'ml-dve'.* ml-dev\?"),
         ({"resource_group": "mll"}, "no resource group 'mll'"),
         ({"subscription": "50b00000-0000-4000-8000-00000000dead"}, "no subscription '50b0"),
-        (
-            {"subscription": "Emulatd"},
-            "Subscription 'Emulatd' does not exist, or you have no access to it. Did you mean 'Emulated'",
-        ),
+        ({"subscription": "Emulatd"}, "'Emulatd'.*'Emulated'"),
         ({"tenant": "00000000-0000-4000-8000-00000000dead"}, "no such directory"),
     ],
 )

@@ -66,12 +66,12 @@ def test_boolean_flag_default_on_can_be_turned_off() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("create", "the following arguments are required: NAME"),
-        ("create big --kind fake --sise 3", "unknown flag --sise. Did you mean --size"),
+        ("create", "required: NAME"),
+        ("create big --kind fake --sise 3", "--sise. Did you mean --size"),
         ("create big --kind fake --size", "expected one argument, SIZE"),
-        ("scale", "the following arguments are required: target"),
+        ("scale", "required: target"),
         ("attach vm --host here", "unknown flag --host."),
-        ("attach", "the following arguments are required: NAME"),
+        ("attach", "required: NAME"),
         ("delete a b", "unexpected argument 'b'"),
         ("creat big", "Did you mean create?"),
     ],
