@@ -33,7 +33,7 @@ CHECKED: dict[str, str] = {
     "metric_names_limit": "51 metric names of a run",
     "tag_limits": "a key of 101 letters, a value of 1001",
     "timeout_state": "a job with a short time limit",
-    "exit_told": "a job that ends with 3",
+    "exit_reported": "a job that ends with 3",
     "cancel_signal": "a job that says when it gets SIGTERM",
     "cancel_grace": "a job that says for how long it still lives then",
     "model_uri": "the model made of the job",
