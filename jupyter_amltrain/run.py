@@ -240,7 +240,7 @@ class TrackedRun:
             output = controller().loop.call(get(), ANSWER_TIMEOUT_S)
             if isinstance(output, AmlTrainError):
                 return output
-        return ResultMissing(run.error or f"{self.handle} left no value {name}.")
+        return ResultMissing(run.error or f"{self.handle} has no value {name}.")
 
     def accepted(self, timeout: float | None = None) -> TrackedRun:
         """Wait until the target has accepted the job; after that it survives this kernel.

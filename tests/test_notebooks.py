@@ -91,7 +91,7 @@ def test_notebook_runs_from_top_to_bottom(name: str, executions: dict[str, Futur
     outputs_are_right(notebook)
     if name == "00_two_minutes":
         printed = "".join(text(output.get("text", "")) for cell in code(notebook) for output in cell["outputs"])
-        assert "of the biopsies are told right" in printed and "lift-off" in printed
+        assert "of the biopsies are classified correctly" in printed and "lift-off" in printed
         assert printed.count("deleted.") == 2
         (error,) = [o["evalue"] for c in code(notebook) for o in c["outputs"] if o["output_type"] == "error"]
         assert "line 4" in error and "expected ':'" in error and "\n" not in error

@@ -196,7 +196,7 @@ def _export(args: argparse.Namespace, context: Context) -> Result:
 def _delete_flags(parser: Parser) -> None:
     _cancel_flags(parser)
     parser.flag("-f", "--force", "-y", "--yes", action="store_true", help="delete without asking")
-    parser.flag("--without-mlflow", action="store_true", help="also a run that could not be written to MLflow's store")
+    parser.flag("--without-mlflow", action="store_true", help="also delete a run that MLflow has no record of")
 
 
 def _delete(args: argparse.Namespace, context: Context) -> Result:
@@ -250,7 +250,7 @@ COMMANDS = (
         flags=_cancel_flags,
         examples=Examples(("%aml_runs cancel digits-k3f9x",)),
     ),
-    Command(verb="wait", summary="Wait for the end; an error if the run failed.", run=_wait, flags=_wait_flags),
+    Command(verb="wait", summary="Wait until a run ends; a failed run is an error.", run=_wait, flags=_wait_flags),
     Command(verb="last", summary="Show the newest run and return it.", run=_last, flags=_json_flag),
     Command(
         verb="dashboard",
@@ -273,7 +273,7 @@ COMMANDS = (
         run=_delete,
         flags=_delete_flags,
     ),
-    Command(verb="ui", summary="Open MLflow's own web page on this folder's runs.", run=_ui),
+    Command(verb="ui", summary="Open MLflow's web pages with the runs of this folder.", run=_ui),
 )
 
 
@@ -592,7 +592,7 @@ def deletion_warning(runs: Sequence[tuple[Run, int]], unrecorded: Mapping[RunHan
         f"{run.handle}: the log ({bytes_text(size)}), outputs and all files in {run.folder}"
         for run, size in runs[:MAX_NAMED]
     )
-    more = f"; and the same of {len(runs) - MAX_NAMED} more" if len(runs) > MAX_NAMED else ""
+    more = f"; and the same for {len(runs) - MAX_NAMED} more" if len(runs) > MAX_NAMED else ""
     text = f"This permanently deletes {lost}{more}."
     if not unrecorded:
         return f"{text} The MLflow record is kept."

@@ -73,8 +73,8 @@ class TargetOperations:
         """
         if entry.busy and entry.work is not None:
             raise CommandError(
-                f"{entry.target.name!r} is being {PARTICIPLES[entry.work.verb]}; wait until that has finished.",
-                hint="%aml_compute list shows its progress.",
+                f"{entry.target.name!r} is being {PARTICIPLES[entry.work.verb]}.",
+                hint="Wait until that operation has finished; to see its progress: %aml_compute list",
             )
 
     def start(self, entry: TargetEntry, verb: str, body: OperationBody, values: Mapping[str, Any]) -> ActionResult:

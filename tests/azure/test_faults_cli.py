@@ -66,14 +66,14 @@ def test_interrupted_create_continues_at_azure(azure: Azure, line: Line) -> None
     assert "cpu" in listed(line)
     until(lambda: " ready " in listed(line))
     said = interrupted(line, "Deleting: ", "delete", "cpu", "--yes")
-    assert "'cpu' is still being deleted at Azure" in said
+    assert "'cpu' is still being deleted in Azure" in said
     until(lambda: "There is no compute 'cpu'" in listed(line))
 
 
 def test_interrupted_create_request_is_unconfirmed(azure: Azure, line: Line, tmp_path: Path) -> None:
     azure.control("/switch", create_seconds=0.1)
     said = interrupted(
-        line, "Asking Azure for it", "create", "perhaps", "--kind", "amlcompute", "--size", SIZE, "--yes"
+        line, "Sending the request to Azure", "create", "perhaps", "--kind", "amlcompute", "--size", SIZE, "--yes"
     )
     assert "Azure may or may not have received the request for 'perhaps'" in said
     assert "perhaps" in listed(line)  # it may bill: nobody forgets it

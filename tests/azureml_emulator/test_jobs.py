@@ -217,7 +217,7 @@ def test_parameter_servers_get_cluster_config() -> None:
     assert ranks.seconds("PT1H30M") == 5400 and ranks.seconds("P1DT2S") == 86402 and ranks.seconds(None) is None
 
 
-@pytest.mark.parametrize("kept", ["anew", "folder"])
+@pytest.mark.parametrize("kept", ["again", "folder"])
 def test_preempted_job_runs_again(cloud: Cloud, kept: str, tmp_path: Path) -> None:
     cloud.azure.control("/switch", retry_logs=kept)
     cloud.cluster(low_priority=True)

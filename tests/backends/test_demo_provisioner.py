@@ -55,7 +55,7 @@ def test_demo_sizes_have_data() -> None:
 
 def test_demo_cluster_prompts_name_cost(loop: LoopThread, tmp_path: Path) -> None:
     cluster = fake(loop, tmp_path, max_nodes=4)
-    ask = "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; goes to 0 nodes after 15 min idle."
+    ask = "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; all of them stop after 15 min idle."
     assert cluster.confirmation("create", {}, running=0) == ask
     cheap = fake(loop, tmp_path, max_nodes=4, min_nodes=1, low_priority=True, idle_minutes=1.5)
     assert "1 of them stay on (0.61 USD per hour)" in cheap.confirmation("create", {}, running=0)

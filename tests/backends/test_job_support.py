@@ -22,8 +22,8 @@ def test_cluster_supports_all_but_spark(what: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "what", "sentence"),
     [
-        ("vm", "command", "Azure ML v2 runs no job on a remote virtual machine."),
-        ("databricks", "pipeline", "Azure ML v2 runs no job on an Azure Databricks."),
+        ("vm", "command", "Azure ML v2 runs no jobs on a remote virtual machine."),
+        ("databricks", "pipeline", "Azure ML v2 runs no jobs on an Azure Databricks."),
         ("datalake", "command", "Use a cluster"),
         ("hdinsight", "spark", "attach a Synapse Spark pool"),
         ("synapse-spark", "command", "A Synapse Spark pool cannot run a script or command"),

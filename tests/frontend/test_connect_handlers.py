@@ -75,9 +75,9 @@ def test_connect_request_of_connected_workspace_has_note(connected: Page) -> Non
         reply = connected.connect(**values)
         assert not reply.errors and "already connected" in reply.note
     reply = connected.connect(subscription="s", resource_group="g", workspace="ml", name="other")
-    assert "connected already, as 'lab'" in reply.errors["name"]
+    assert "already connected as 'lab'" in reply.errors["name"]
     reply = connected.connect(subscription="s", resource_group="g", workspace="second", name="lab")
-    assert "Another workspace is called 'lab'" in reply.errors["name"]
+    assert "already called 'lab'" in reply.errors["name"]
 
 
 def test_workspaces_are_listed_with_targets(connected: Page) -> None:

@@ -106,7 +106,7 @@ def test_request_unexpected_error_is_one_redacted_line(ask, root):
 
 def test_request_timeout_is_extended_by_progress(ask):
     ask()
-    with pytest.raises(TargetUnreachable, match=r"no answer to process\.ping within 0\.3 s"):
+    with pytest.raises(TargetUnreachable, match=r"did not respond to process\.ping within 0\.3 s"):
         ask(payload={"wait": 30.0}, timeout=0.3)
     assert ask(timeout=5)["pid"]
 

@@ -184,13 +184,13 @@ def say(target: Any, verb: str, running: int = 0, queued: int = 0, **values: Any
 def test_cluster_create_prompt_names_cost() -> None:
     cluster = AmlComputeTarget(name="gpu", size="Standard_NC6s_v3", max_nodes=4)
     assert say(cluster, "create").startswith(
-        "Costs up to 4 x 3.06 = 12.24 USD per hour while machines are on; goes to 0 machines after 15 min idle."
-        " The quota has room for 2 of the 4 machines now."
+        "Costs up to 4 x 3.06 = 12.24 USD per hour while machines are on; all of them stop after 15 min idle."
+        " The quota allows 2 of the 4 machines now."
     )
     cheap = msgspec.structs.replace(cluster, low_priority=True, max_nodes=1, min_nodes=1)
     assert say(cheap, "create").startswith(
-        "Costs up to 0.61 USD per hour while machines are on; 1 of them stay on (0.61 USD per hour), the others go"
-        " after 15 min idle. Low-priority machines may be taken away at any time."
+        "Costs up to 0.61 USD per hour while machines are on; 1 of them stay on (0.61 USD per hour), the others stop"
+        " after 15 min idle. Low-priority machines may be preempted at any time."
     )
     assert "costs 2 x 3.06 = 6.12 USD per hour" in say(cluster, "scale", min_nodes=2)
     more = say(cluster, "scale", max_nodes=5)
@@ -232,7 +232,7 @@ def test_compute_list_row_shows_state() -> None:
     serverless = state_of(ServerlessTarget(name="l", size="Standard_NC6s_v3"), None, size, QUOTAS, created=False)
     assert (serverless.price, serverless.price_node, serverless.nodes) == (0, 3.06, None)
     listed = state_of(DatabricksTarget(name="dbx", resource_id="/x"), {"state": "ready"}, None, QUOTAS)
-    assert "runs no job" in listed.detail and listed.price is None
+    assert "runs no jobs" in listed.detail and listed.price is None
     stopped = state_of(InstanceTarget(name="m", size="Standard_NC6s_v3"), {"state": "stopped"}, size, QUOTAS)
     assert (stopped.price, stopped.price_node, stopped.quota) == (0, 3.06, "12 of 24 cores")
 
