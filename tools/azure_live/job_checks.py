@@ -34,8 +34,8 @@ CHECKED: dict[str, str] = {
     "tag_limits": "a key of 101 letters, a value of 1001",
     "timeout_state": "a job with a short time limit",
     "exit_told": "a job that ends with 3",
-    "cancel_signal": "a job that says when it gets SIGTERM",
-    "cancel_grace": "a job that says for how long it still lives then",
+    "cancel_signal": "a job that reports SIGTERM",
+    "cancel_grace": "a job that reports how long it lives after SIGTERM",
     "model_uri": "the model made of the job",
 }
 
