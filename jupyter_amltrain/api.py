@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.kernel.models import DownloadedModel, ModelRow
     from jupyter_amltrain.kernel.operations import ActionResult
     from jupyter_amltrain.kernel.workspaces import ConnectResult, WorkspaceRef
-    from jupyter_amltrain.output.monitor import Monitor
+    from jupyter_amltrain.output.monitor_view import Monitor
     from jupyter_amltrain.schema.rows import TargetRow
 
 
@@ -358,7 +358,7 @@ def monitor(
         The GPU does not exist, the rate is out of range, or the target does not support monitoring.
     """
     from jupyter_amltrain.output.mime import parse_window
-    from jupyter_amltrain.output.monitor import Monitor
+    from jupyter_amltrain.output.monitor_view import Monitor
 
     parse_window(window)  # before anything is started
     if not 0 < rate <= 10:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.commands.monitors import repeat, snapshot_text
+from jupyter_amltrain.commands.monitor import repeat, snapshot_text
 from jupyter_amltrain.commands.runs import export_path
 from jupyter_amltrain.errors import CommandError
 

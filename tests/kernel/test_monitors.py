@@ -15,7 +15,7 @@ from jupyter_amltrain.errors import StateError, UnknownRun
 from jupyter_amltrain.kernel import monitors as module
 from jupyter_amltrain.kernel.monitors import Monitors
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.output.monitor import Monitor
+from jupyter_amltrain.output.monitor_view import Monitor
 
 DEADLINE = 90.0
 HEADER = b'{"schema":1,"columns":["seq","t","host_cpu"],"period":0.1}\n'

@@ -157,7 +157,7 @@ def check_request(requested: Optional[int], watch: Any) -> None:
             "The run gets no GPU: %s. To run it without one: --gpus 0. To repair the driver: %s"
             % (watch.note.rstrip("."), repair_of(watch.code)),
         )
-    usable, lost = len(watch.found), watch.lost
+    usable, lost = len(watch.usable), watch.lost
     if lost and (not usable if requested is None else usable < requested <= usable + len(lost)):
         gpus = "a GPU" if requested is None else "%d GPU%s" % (requested, "s" * (requested > 1))
         raise AgentError(

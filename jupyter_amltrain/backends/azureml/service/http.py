@@ -115,7 +115,7 @@ class _TokenPolicy(policies.BearerTokenCredentialPolicy):  # type: ignore[type-a
         if "audience" in _rejection_text(response).lower() and ARM_SCOPE not in self._scopes:
             self._scopes = (ARM_SCOPE,)
         account: Any = self._credential
-        self._token = token = account.fresh(*self._scopes)
+        self._token = token = account.get_new_token(*self._scopes)
         self._update_headers(request.http_request.headers, token.token)
         return self.next.send(request)
 
