@@ -78,7 +78,10 @@ TABLE: dict[str, tuple[Any, str]] = {
     "upload_seconds": (0.3, "Seconds of the service between two looks at what a job has written."),
     "logs_in_details": (True, "details.logFiles lists ./logs too; false: user_logs, system_logs, azureml-logs alone."),
     "std_log_names": ("plain", "`plain`: std_log_process_3.txt; `padded`: std_log_process_03.txt where there are 10."),
-    "retry_logs": ("again", "`again`: after a preemption std_log starts again; `folder`: the old one below retry_001/."),
+    "retry_logs": (
+        "again",
+        "`again`: std_log starts again after a preemption; `folder`: the old one is in retry_001/.",
+    ),
     "log_sas_seconds": (3600, "Seconds of the wall that urls in details.logFiles and of artifacts hold."),
     "upload_sas_seconds": (86_400, "Seconds of the wall that the SAS of startPendingUpload holds."),
     "upload_body_judged": (True, "startPendingUpload without the SDK's body is 400; false: any body is taken."),

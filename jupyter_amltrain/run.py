@@ -223,7 +223,7 @@ class TrackedRun:
         if not status.state.terminal:
             raise ResultMissing(
                 f"{self.handle} is {status.state.value}; {name} is available once the run has ended.",
-                hint=f"%aml_runs wait {self.handle}",
+                hint=f"Wait for the end: %aml_runs wait {self.handle}",
             )
         run = self.run
         if name not in run.outputs:

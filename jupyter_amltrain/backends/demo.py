@@ -171,7 +171,7 @@ class FakeMachines:
         if self.script.unreachable:
             raise TargetUnreachable(
                 f"Cannot reach {self.script.name!r}: the target simulates an unreachable machine.",
-                hint=f"%aml_compute test {self.script.name}",
+                hint=f"Try again: %aml_compute test {self.script.name}",
             )
 
     def require_on(self) -> None:
@@ -528,7 +528,9 @@ class FakeBackend(Backend, Provisioner):
         self._machines.require_reachable()
         life = self._lives.get(run_id)
         if life is not None and not self._status(life).state.terminal:
-            raise CommandError(f"{life.run.handle} has not ended.", hint=f"%aml_runs cancel {life.run.handle} first.")
+            raise CommandError(
+                f"{life.run.handle} has not ended.", hint=f"Cancel it first: %aml_runs cancel {life.run.handle}"
+            )
         self._lives.pop(run_id, None)
 
     def _node(self, run_id: str, number: int) -> FakeNode | None:

@@ -252,7 +252,7 @@ def _from_folder(module: str) -> PreflightError:
 def _absent(module: str) -> PreflightError:
     return PreflightError(
         f"--env kernel: the script imports {module!r}, which is not installed here, so its version is unknown.",
-        hint="%pip install it in this kernel first, or name an environment that has it: --env conda.yml",
+        hint="Install it in this kernel (%pip install), or name an environment that has it: --env conda.yml",
     )
 
 

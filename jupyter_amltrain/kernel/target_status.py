@@ -301,7 +301,7 @@ class TargetStatusCache:
         if (entry := self._entries.get(name)) is not None:
             return entry
         self._targets.get(name)
-        raise CommandError(f"{name!r} was removed just now.", hint="%aml_compute lists the targets that exist.")
+        raise CommandError(f"{name!r} was removed just now.", hint="To list the targets: %aml_compute")
 
     def put(self, entry: TargetEntry) -> None:
         """Add the entry of a target that is being created, or replace a failed one."""

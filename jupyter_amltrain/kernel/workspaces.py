@@ -182,7 +182,7 @@ class WorkspaceManager:
             if ref.name and ref.name != same.name:
                 raise CommandError(
                     f"This workspace is already connected as {same.name!r}.",
-                    hint=f"First: %aml_compute disconnect {same.name}",
+                    hint=f"Disconnect it first: %aml_compute disconnect {same.name}",
                 )
             return msgspec.structs.replace(ref, name=same.name, tenant=ref.tenant or same.tenant)
         if ref.name in taken:

@@ -408,9 +408,9 @@ def _error(response: ErrorDetails, act: str, where: str, user: str) -> AmlTrainE
         wait = f" Azure asks to wait {response.wait:g} s." if response.wait else ""
         return TargetUnreachable(f"Azure is throttling requests{location}.{wait}", hint="Try again later.")
     if "quota" in codes or "quota" in text:
-        return QuotaExceeded(_sentence(response, location, request), hint="%aml_compute quota shows what is left.")
+        return QuotaExceeded(_sentence(response, location, request), hint="To see the quota: %aml_compute quota")
     if any(word in codes for word in ("capacity", "allocationfailed", "skunotavailable")):
-        return CapacityError(_sentence(response, location, request), hint="%aml_compute sizes lists others.")
+        return CapacityError(_sentence(response, location, request), hint="To see other sizes: %aml_compute sizes")
     if response.status == 404 and (
         missing_workspace := _gone_workspace(f"{' '.join(response.codes)} {response.message}")
     ):
