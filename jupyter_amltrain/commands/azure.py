@@ -83,7 +83,7 @@ def _support(args: argparse.Namespace, context: Context) -> Result:
 COMMANDS = (
     Command(
         verb="sizes",
-        summary="Machine sizes in Azure ML: GPUs, processors, memory, price, and how many fit.",
+        summary="List machine sizes in Azure ML: GPUs, processors, memory, price, and how many fit.",
         run=_sizes,
         flags=_sizes_flags,
         json=True,
@@ -97,14 +97,14 @@ COMMANDS = (
     ),
     Command(
         verb="billing",
-        summary="What is costing money in Azure ML now, by the hour, and how to stop it.",
+        summary="List what is still costing money in Azure ML, by the hour, and how to stop it.",
         run=_billing,
         flags=_billing_flags,
         json=True,
     ),
     Command(
         verb="support",
-        summary="Jobs that each kind of target can run: GPUs, tuning, AutoML, pipelines.",
+        summary="List the jobs that each kind of target can run: GPUs, tuning, AutoML, pipelines.",
         run=_support,
         json=True,
     ),

@@ -81,7 +81,7 @@ def _operation_flags(parser: Parser) -> None:
     """Add the flags of operations that take time, and may cost money or lose data."""
     parser.flag("-y", "--yes", action="store_true", help="confirm the cost or loss")
     text = "wait until it is done; an error if it fails"
-    parser.flag("--wait", action="store_true", help=text if parser.magic else "accepted: a terminal always waits")
+    parser.flag("--wait", action="store_true", help=text if parser.magic else "no effect: a terminal always waits")
 
 
 def _creation_flags(verb: str) -> Callable[[Parser], None]:
@@ -135,14 +135,14 @@ def _operation(verb: str, summary: str, flags: Callable[[Parser], Any], examples
 COMMANDS = (
     Command(
         verb="list",
-        summary="The compute targets; * marks the one in use.",
+        summary="List the compute targets; * marks the one in use.",
         run=_list,
         json=True,
         examples=Examples(("%aml_compute",), ("amltrain compute",)),
     ),
     Command(
         verb="show",
-        summary="Details of a target: processors, memory, GPUs, slots, and what a run there survives.",
+        summary="Show a target: processors, memory, GPUs, slots, and what a run there survives.",
         run=_show,
         flags=_optional_target,
         json=True,
@@ -158,7 +158,7 @@ COMMANDS = (
     ),
     Command(
         verb="edit",
-        summary="Change settings of a target; they apply at once, also to runs that wait.",
+        summary="Change settings of a target; they apply at once, also to queued runs.",
         run=_edit,
         flags=_edit_flags,
         json=True,
@@ -245,7 +245,7 @@ def _add_field(parser: Parser, field: Field, text: str = "") -> None:
     if field.kind == "bool":
         options |= {"action": "store_const", "const": not field.default}
         if field.default:
-            flag, text = f"--no-{flag[2:]}", f"not: {text}"
+            flag, text = f"--no-{flag[2:]}", f"turns this off: {text}"
     else:
         options["metavar"] = field.metavar or field.name.upper()
         if field.kind == "list":

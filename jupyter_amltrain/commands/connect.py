@@ -102,7 +102,7 @@ COMMANDS = (
     ),
     Command(
         verb="workspaces",
-        summary="The connected Azure ML workspaces; * marks the current one.",
+        summary="List the connected Azure ML workspaces; * marks the current one.",
         run=_workspaces,
         json=True,
     ),

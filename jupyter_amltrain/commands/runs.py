@@ -144,7 +144,7 @@ def _cancel(args: argparse.Namespace, context: Context) -> Result:
 def _wait_flags(parser: Parser) -> None:
     _run_flag(parser)
     parser.flag(
-        "--timeout", metavar="TIME", type=flag_types.duration, help="stop waiting after 30s, 15m",
+        "--timeout", metavar="TIME", type=flag_types.duration, help="stop waiting after this time: 30s, 15m",
         samples=("30m", "2h", "1d"),
     )  # fmt: skip
 
@@ -217,7 +217,7 @@ def _ui(args: argparse.Namespace, context: Context) -> Result:
 COMMANDS = (
     Command(
         verb="list",
-        summary="The newest runs as a table.",
+        summary="List the newest runs.",
         run=_list,
         flags=_list_flags,
         json=True,
@@ -225,13 +225,13 @@ COMMANDS = (
     ),
     Command(
         verb="show",
-        summary="All details of one run.",
+        summary="Show all details of a run.",
         run=_show,
         flags=_shown_flags,
     ),
     Command(
         verb="logs",
-        summary="A run's log.",
+        summary="Print a run's log.",
         run=_logs,
         flags=_logs_flags,
         examples=Examples(("%aml_runs logs last --tail 50",), ("amltrain runs logs last --follow",)),
@@ -254,7 +254,7 @@ COMMANDS = (
     Command(verb="last", summary="Show the newest run and return it.", run=_last, flags=_json_flag),
     Command(
         verb="dashboard",
-        summary="Charts of a run's GPUs, host and metrics, live or after its end.",
+        summary="Show charts of a run's GPUs, host and metrics, live or after its end.",
         run=_dashboard,
         flags=_dashboard_flags,
         examples=Examples(("%aml_runs dashboard last --window 30m",)),

@@ -35,7 +35,9 @@ KEYRING_SERVICE = "amltrain"
 def _flags(parser: Parser) -> None:
     parser.takes_rest = True
     parser.flag(
-        "script", nargs="?" if parser.magic else None, help="a .py file, arguments after --; or a job.yml of az ml"
+        "script",
+        nargs="?" if parser.magic else None,
+        help="a .py file (arguments follow --), or a job.yml of az ml",
     )
     parser.flag("--target", metavar="NAME", help="where to run; default the target in use")
     for flag in FLAGS:
@@ -53,7 +55,7 @@ def _flags(parser: Parser) -> None:
         )
     parser.flag("--wait", action="store_true", help="wait until the run ends; a failed run is an error")
     parser.flag("--dry-run", action="store_true", help="print the request without sending it")
-    parser.flag("--yaml", action="store_true", help="with --dry-run: print it as a file for az ml job create")
+    parser.flag("--yaml", action="store_true", help="with --dry-run: print the request as a file for az ml job create")
     if parser.magic:
         parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
     else:

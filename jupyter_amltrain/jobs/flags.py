@@ -124,7 +124,7 @@ FLAGS = (
     ),
     JobFlag(
         flag="--secret", field="secrets", metavar="NAME", repeated=True, convert=_names, yaml="environment_variables",
-        help="set an environment variable from the one here or from keyring; its value is stored nowhere",
+        help="set an environment variable from your environment or keyring; its value is stored nowhere",
         keyword_help="values by name; passed to the job's process, stored nowhere",
     ),
     JobFlag(

@@ -55,7 +55,7 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
     Attributes
     ----------
     workspace
-        Name of a connected workspace; empty takes the current one.
+        Name of a connected workspace; empty: the current one.
     compute
         Name of the compute in the workspace, if it differs from the target's name.
     """
@@ -202,7 +202,7 @@ class KubernetesTarget(AttachedTarget, frozen=True, kw_only=True, tag="kubernete
     identity
         Managed identity: system, or the resource id of a user-assigned one.
     env
-        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
     """
 
     title: ClassVar[str] = "Kubernetes cluster"
@@ -366,7 +366,7 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
     ssh_key_file
         File with the administrator's public key.
     env
-        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
     region
         Region of the machines, if it differs from the workspace's.
     """
@@ -416,7 +416,7 @@ class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless")
     tier
         Standard: dedicated machines; Spot: cheaper ones that can be preempted at any time.
     env
-        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
     """
 
     title: ClassVar[str] = "Azure ML serverless"
@@ -458,9 +458,9 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
     identity
         Managed identity: system, or the resource id of a user-assigned one.
     ssh_key_file
-        File with the public key for SSH logins; without one the port is closed.
+        File with the public key for SSH logins; without it the port is closed.
     env
-        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
     """
 
     title: ClassVar[str] = "Azure ML compute instance"
