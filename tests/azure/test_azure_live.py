@@ -105,7 +105,7 @@ def test_live_check_interrupted_cleans_up(azure_env: Azure, tmp_path: Path) -> N
     said, _ = process.communicate(timeout=100)
     assert process.returncode == 1, said
     assert "interrupted" in json.loads((tmp_path / "live.json").read_text())["ended early"]
-    assert "NOT TAKEN AWAY" not in said and "Nothing in the workspace bills" in said
+    assert "NOT DELETED" not in said and "No machine in the workspace is costing money" in said
     nothing_stays(azure_env)
 
 
