@@ -1,4 +1,4 @@
-"""Operations on compute targets: at most one per target, in the background, reported in its row. Loop thread only."""
+"""Background operations on targets, one at a time per target, each reported in its target's row. Loop thread only."""
 
 from __future__ import annotations
 
