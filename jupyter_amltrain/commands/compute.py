@@ -357,9 +357,9 @@ def show(name: str | None = None) -> TargetInfo:
 
 
 def driver_text(gpus: Sequence[Mapping[str, Any]]) -> str:
-    """Return ``580.65.06, CUDA 13.0 at most``; empty if it is unknown."""
+    """Return ``580.65.06, CUDA up to 13.0``; empty if it is unknown."""
     driver, cuda = (next((str(gpu[key]) for gpu in gpus if gpu.get(key)), "") for key in ("driver", "cuda"))
-    return ", ".join(filter(None, (driver, cuda and f"CUDA {cuda} at most")))
+    return ", ".join(filter(None, (driver, cuda and f"CUDA up to {cuda}")))
 
 
 def show_text(info: TargetInfo) -> str:
