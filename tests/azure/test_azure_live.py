@@ -69,7 +69,7 @@ def test_live_check_of_flipped_switch_fails(azure_env: Azure, tmp_path: Path) ->
     assert {switch for switch, result in results.items() if result != "not checked"} == set(CHECKED), said
     assert (found["left"], found["bills"], found["ended early"]) == ([], [], "")
     assert not SECRET.search(text + said)
-    assert "Nothing in the workspace bills" in said and "DOES NOT HOLD" in said
+    assert "No machine in the workspace is costing money" in said and "DOES NOT HOLD" in said
     nothing_stays(azure_env)
 
 
