@@ -61,15 +61,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--method", default="auto", choices=("auto", "browser", "device"), help="how to sign in")
     parser.add_argument("--size", default=SIZE, help=f"size of the machine (default {SIZE})")
     parser.add_argument("--serverless", action="store_true", help="create no cluster; the service finds a machine")
-    parser.add_argument(
-        "--dedicated", action="store_true", help="use dedicated machines"
-    )
+    parser.add_argument("--dedicated", action="store_true", help="use dedicated machines")
     parser.add_argument("--environment", default="", help="environment of the jobs (default: that of a normal job)")
     parser.add_argument("--seconds", type=float, default=150.0, help="run time of the long job in seconds")
     parser.add_argument("--limit", type=float, default=60.0, help="time limit of one job in seconds")
-    parser.add_argument(
-        "--no-instance", action="store_true", help="create no compute instance, and skip its checks"
-    )
+    parser.add_argument("--no-instance", action="store_true", help="create no compute instance, and skip its checks")
     parser.add_argument("--json", default="azure-live.json", help="file for the results")
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     return parser
