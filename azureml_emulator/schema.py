@@ -131,7 +131,7 @@ class _Judge:
             discriminator = value.get(choice["key"])
             found = {key.lower(): other for key, other in choice["classes"].items()}.get(str(discriminator).lower())
             if found is None:
-                if discriminator not in BESIDE_VALUES.get(name, {}):
+                if str(discriminator) not in BESIDE_VALUES.get(name, {}):
                     yield f"{where}.{choice['key']}: {discriminator!r} is not one of {', '.join(choice['classes'])}"
                 return
             name = found

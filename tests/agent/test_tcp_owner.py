@@ -40,7 +40,7 @@ def lookup(request, monkeypatch):
         pytest.skip("no netlink here")
     if request.param == "proc":
         lookup._netlink, lookup.method = None, "proc"
-    monkeypatch.setattr(tcp_owner._OF_THREAD, "lookup", lookup, raising=False)
+    monkeypatch.setattr(tcp_owner._thread_local, "lookup", lookup, raising=False)
     return lookup
 
 

@@ -136,7 +136,7 @@ def test_cluster_create_sends_all_settings(
     gets = len(wire(azure_env, r"GET .*computes/cpu"))
     run(make(target).create(told))  # taken over
     assert len(wire(azure_env, r"PUT .*computes/cpu")) == 1 and len(wire(azure_env, r"GET .*computes/cpu")) > gets
-    with pytest.raises(CommandError, match=r"already: max_nodes is 3, not 5; low_priority is True, not False"):
+    with pytest.raises(CommandError, match=r"max_nodes is 3, not 5; low_priority is True, not False"):
         run(make(AmlComputeTarget(name="cpu", size=CPU, max_nodes=5, idle_minutes=2.5, public_ip=False)).create(told))
 
 
@@ -366,7 +366,7 @@ def test_compute_commands_print_sizes_and_quota(
     assert main(["compute", "sizes", "--family", "QQ"]) == 2
     assert "No size of family 'QQ'" in capsys.readouterr().err
     assert main(["compute", "create", "gpu_cluster", "--kind", "amlcompute", "--size", GPU]) == 2
-    assert "For example gpu-cluster." in capsys.readouterr().err
+    assert "Example: gpu-cluster." in capsys.readouterr().err
     assert main(["compute", "attach", "old", "--kind", "batch"]) == 2
     assert "Azure Batch is no longer" in capsys.readouterr().err
 

@@ -62,7 +62,7 @@ def test_interrupted_create_continues_at_azure(azure: Azure, line: Line) -> None
     azure.control("/switch", create_seconds=4)
     create = ("create", "cpu", "--kind", "amlcompute", "--size", SIZE, "--yes")
     said = interrupted(line, "Creating: ", *create)
-    assert "'cpu' is still being created at Azure" in said and said.endswith("amltrain compute list")
+    assert "'cpu' is still being created in Azure" in said and said.endswith("amltrain compute list")
     assert "cpu" in listed(line)
     until(lambda: " ready " in listed(line))
     said = interrupted(line, "Deleting: ", "delete", "cpu", "--yes")

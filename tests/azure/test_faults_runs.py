@@ -122,7 +122,7 @@ def test_submit_with_lost_answer_is_found_later(desk: Desk) -> None:
     azure.control("/fault", match=r"(GET|PUT) management\S+/jobs/", times=10**6, after=1, cut=0)
     said = desk.bad("%%aml_submit --name unsure --as unsure\nprint('once')")
     name = re.search(r"not known whether (unsure-\w+) was accepted", said)
-    assert name and "check with %aml_runs" in said and "was not submitted" not in said
+    assert name and "%aml_runs" in said and "was not submitted" not in said
     desk.steady()
     assert name[1] in desk.good("%aml_runs list --target cpu").text
     again = api.attach(f"cpu/{name[1]}")

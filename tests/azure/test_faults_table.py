@@ -73,7 +73,7 @@ ELSEWHERE = {
     ("sign-in", "500"): "refused the sign-in",
     ("sign-in", "503"): "refused the sign-in",
     ("sign-in", "cut"): "connection to Azure.* was cut",
-    ("upload", "403"): "rejected the signature.* Try again",
+    ("upload", "403"): "storage of the workspace lab .* signature.* Try again",
 }
 #: Where a refused submit could leave most behind, every fault is of the fast tier; elsewhere one by turns.
 ALL = ("put",)

@@ -78,7 +78,7 @@ def test_azure_model_is_registered_listed_and_downloaded(api: Any, workspace: st
     for text, said in {
         f"register a --run {run.handle} --path outputs/other": "outputs/other",
         f"register a --run {run.handle} --path outputs/net/sub --type mlflow_model": "file MLmodel is missing",
-        f"download digits --to {tmp_path / 'one'} --workspace {workspace}": "nothing is overwritten",
+        f"download digits --to {tmp_path / 'one'} --workspace {workspace}": "not empty",
     }.items():
         with pytest.raises(CommandError, match=said):
             line(text)

@@ -40,7 +40,7 @@ def row(name: str) -> dict[str, Any]:
 
 
 async def _deleted(backend: Any, name: str) -> None:
-    await backend(name).compute.ask("computes.delete", lambda text: None, DEADLINE, name=name)
+    await backend(name).compute.request("computes.delete", lambda text: None, DEADLINE, name=name)
 
 
 def test_job_on_stopped_instance_names_start_line(api: Any) -> None:

@@ -73,7 +73,7 @@ def test_live_run_of_deleted_cluster_blocks_disconnect(desk: Desk) -> None:
     desk.good("import jupyter_amltrain as aml; run = aml.attach('last').accepted()")
     desk.azure.control("/fault", match=r"(GET|POST) .*(/jobs|/runs|/history)", times=10_000, status=503)
     desk.good("%aml_compute delete cpu --yes --wait")
-    assert "1 of its runs goes on (cpu/cut-" in desk.bad("%aml_compute disconnect lab")
+    assert "(cpu/cut-" in desk.bad("%aml_compute disconnect lab")
     desk.steady()
     desk.good("%aml_compute disconnect lab --yes")
 

@@ -113,7 +113,7 @@ def test_yaml_command_job_runs_locally(api: Any, folder: Path) -> None:
     for name in ("sweep", "pipeline", "automl", "spark"):
         assert "A local computer cannot run" in refused(f"{folder}/{name}.yml --target local")
     (folder / "ray.yml").write_text(f"{yaml_files.HELLO}distribution:\n  type: ray\n")
-    assert "ray.yml line 5, distribution: 'local' cannot do it" in refused(f"{folder}/ray.yml --target local")
+    assert "ray.yml line 5, distribution: 'local'" in refused(f"{folder}/ray.yml --target local")
     (folder / "shm.yml").write_text(f"{yaml_files.HELLO}resources:\n  shm_size: 2g\n")
     assert "without a container" in refused(f"{folder}/shm.yml --target local")
 

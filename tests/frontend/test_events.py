@@ -43,7 +43,7 @@ def test_visible_live_run_streams_are_read(house: House) -> None:
     until(lambda: house.rows()[handle].known and house.rows()[handle].metric == "loss" and house.rows()[handle].spark)
     assert house.rows()[handle].gpus == 4
     house.ask(shown="")
-    until(lambda: house.on(lambda: house.controller.entry(handle).lookers) == 0)
+    until(lambda: house.on(lambda: house.controller.entry(handle).viewers) == 0)
 
 
 def test_changes_are_coalesced_to_two_per_second(house: House) -> None:

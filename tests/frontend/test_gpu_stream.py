@@ -79,7 +79,7 @@ def test_gpu_stream_sends_at_most_600_past_samples_first(house: House) -> None:
 
 def test_gpu_stream_of_ended_run_sends_past_and_ends(house: House) -> None:
     handle = house.submit("endless")
-    until(lambda: house.call(house.controller.settle(handle)).telemetry.node(0).ticks > 5)
+    until(lambda: house.call(house.controller.refresh_run(handle)).telemetry.node(0).ticks > 5)
     house.call(house.controller.cancel(handle))
     until(lambda: house.on(lambda: house.controller.entry(handle).run.status.state.terminal))
     house.open()

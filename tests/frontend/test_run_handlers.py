@@ -155,7 +155,7 @@ def test_delete_request_and_magic_messages_are_equal(house: House) -> None:
 
 def test_deleted_run_closes_dashboard(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[str] = []
-    monkeypatch.setattr(house.handlers.runs.live, "forget", forgotten.append)
+    monkeypatch.setattr(house.handlers.runs.live, "close_run", forgotten.append)
     run = house.ended()
     house.handlers.runs._subscribed = False
     house.ask(run_handlers.OpenDashboard(handle=run.handle, page="p"))

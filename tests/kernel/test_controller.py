@@ -399,10 +399,10 @@ def test_interrupted_wait_keeps_run(api: Any, tmp_path: Path) -> None:
     until(lambda: "up" in run.logs())
 
     def interrupt() -> None:
-        async def lookers() -> int:
-            return int(api.controller().entry(run.handle).lookers)
+        async def viewers() -> int:
+            return int(api.controller().entry(run.handle).viewers)
 
-        until(lambda: api.controller().loop.post(lookers()).result(DEADLINE))
+        until(lambda: api.controller().loop.post(viewers()).result(DEADLINE))
         _thread.interrupt_main()
 
     thread = threading.Thread(target=interrupt)

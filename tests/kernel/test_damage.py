@@ -275,7 +275,7 @@ def shell(*words: str) -> Callable[[Place, str], Any]:
 
         out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            assert cli._carried_out([word.format(handle) for word in words]) in (0, 1, 2)
+            assert cli._exit_code([word.format(handle) for word in words]) in (0, 1, 2)
         out.flush()
         return out.buffer.getvalue().decode()  # type: ignore[attr-defined]
 

@@ -64,7 +64,7 @@ def test_output_model_is_registered_listed_and_downloaded(api: Any, run: Any, tm
     assert "digits:2" in line("list") and "the first" in line("list --workspace local")
     assert "(1 file, 0.0 kB)" in line(f"download digits:1 --to {tmp_path / 'here'}")
     assert (tmp_path / "here" / "weights.bin").read_bytes() == b"12345"
-    with pytest.raises(CommandError, match="nothing is overwritten"):
+    with pytest.raises(CommandError, match="not empty"):
         line(f"download digits --to {tmp_path / 'here'}")
     assert "Downloaded digits:2 to" in line("download digits")
     assert Path("digits-2/weights.bin").read_bytes() == b"12345" and not list(Path.cwd().glob(".*.part"))

@@ -51,7 +51,7 @@ class Machine:
         piece = data[offset : offset + limit]
         return Chunk(piece, offset + len(piece))
 
-    def changes(self) -> Machine:
+    def events(self) -> Machine:
         return self
 
     async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:

@@ -31,7 +31,7 @@ class Slow:
     def __init__(self) -> None:
         self.asked, self.go = asyncio.Event(), asyncio.Event()
 
-    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
+    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
         self.asked.set()
         await self.go.wait()
         return {RUN.run_id}, [RUN]

@@ -163,7 +163,7 @@ def test_telemetry_is_read_without_poll(loop: LoopThread, tmp_path: Path) -> Non
             return {}
 
         watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: None)
-        task = loop.start(watcher._sampled(entry), "ticks")
+        task = loop.start(watcher._read_samples(entry), "ticks")
         await asyncio.wait_for(came.wait(), DEADLINE)
         await task
         assert backend.polls == 0

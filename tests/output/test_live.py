@@ -26,10 +26,10 @@ class Shown:
 
     def __init__(self, loop: LoopThread) -> None:
         self.loop = loop
-        self.lookers: dict[str, int] = {}
+        self.viewers: dict[str, int] = {}
 
-    def shown(self, handle: str, more: int) -> None:
-        self.lookers[handle] = self.lookers.get(handle, 0) + more
+    def change_viewers_of(self, handle: str, more: int) -> None:
+        self.viewers[handle] = self.viewers.get(handle, 0) + more
 
 
 class House:
@@ -92,7 +92,7 @@ def test_live_dashboard_opened_twice_is_same(house: House, tmp_path: Path) -> No
     first, _ = house.open(entry, "page")
     assert first and house.open(entry, "page") == (first, "")
     assert house.open(entry, "other")[0] != first
-    assert house.sources.lookers[entry.run.handle] == 2
+    assert house.sources.viewers[entry.run.handle] == 2
     messages = house.sent(entry, "page")
     for line in lines[:5]:
         house.on(entry.telemetry.feed, 0, line)
@@ -103,7 +103,7 @@ def test_live_dashboard_hidden_then_shown_sends_missing_samples(house: House, tm
     entry, lines = fed(tmp_path)
     feed, _ = house.open(entry, "page")
     assert house.on(house.live.follow, feed, False, ())
-    assert house.sources.lookers[entry.run.handle] == 0
+    assert house.sources.viewers[entry.run.handle] == 0
     messages = house.sent(entry, "page")
     entry.metrics.feed(b'{"seq":1,"op":"init","b":{},"a":{"id":"r"}}\n')
     for line in lines[:5]:
@@ -111,7 +111,7 @@ def test_live_dashboard_hidden_then_shown_sends_missing_samples(house: House, tm
     assert not messages
     assert house.on(house.live.follow, feed, True, (20,))
     assert [(m["s"], m["k"]) for m in messages if "s" in m] == [(20, 5)]
-    assert house.sources.lookers[entry.run.handle] == 1
+    assert house.sources.viewers[entry.run.handle] == 1
     assert not house.on(house.live.follow, "nobody", True, ())
 
 
@@ -148,7 +148,7 @@ def test_live_dashboard_over_limit_drops_oldest_page(house: House, tmp_path: Pat
     for number in range(MAX_DASHBOARDS_PER_RUN + 2):
         house.open(entry, f"page {number}")
     assert len(house.live._all) == MAX_DASHBOARDS_PER_RUN <= MAX_DASHBOARDS
-    assert house.sources.lookers[entry.run.handle] == MAX_DASHBOARDS_PER_RUN
+    assert house.sources.viewers[entry.run.handle] == MAX_DASHBOARDS_PER_RUN
 
 
 def test_live_dashboard_of_ended_run_without_samples_gives_reason(house: House) -> None:
@@ -156,7 +156,7 @@ def test_live_dashboard_of_ended_run_without_samples_gives_reason(house: House) 
     status = msgspec.structs.replace(entry.run.status, state=RunState.COMPLETED)
     entry.run = msgspec.structs.replace(entry.run, status=status)
     feed, why = house.open(entry, "page")
-    assert not feed and "No samples" in why and house.sources.lookers[entry.run.handle] == 0
+    assert not feed and "No samples" in why and house.sources.viewers[entry.run.handle] == 0
 
 
 def test_live_dashboard_without_sample_waits(house: House, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_live_dashboard_forgotten_stops_waiting_task(house: House) -> None:
     house.on(house.live.open, entry, "page")
     house.on(house.live.close_run, entry.run.handle)
     house.until(lambda: f"dashboard of {entry.run.handle}" not in [task.get_name() for task in house.tasks()])
-    assert house.sources.lookers == {entry.run.handle: 0}
+    assert house.sources.viewers == {entry.run.handle: 0}
 
 
 def test_live_dashboard_failed_connect_leaves_no_widget(house: House, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_live_dashboard_failed_connect_leaves_no_widget(house: House, tmp_path: 
     feed, why = house.open(entry, "page")
     assert not feed and "kernel's log" in why
     house.until(lambda: set(instances()) == before)
-    assert house.sources.lookers == {entry.run.handle: 0} and not entry.telemetry._listeners
+    assert house.sources.viewers == {entry.run.handle: 0} and not entry.telemetry._listeners
 
 
 def test_live_dashboard_with_changed_series_is_replaced(house: House, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_live_dashboard_with_changed_series_is_replaced(house: House, tmp_path: 
     other = lines_of(tmp_path / "other", 3, 40)
     house.on(entry.telemetry.feed, 0, b"".join([other[0], *other[-15:]]))
     assert entry.telemetry.node(0).ticks > 0 and not house.on(house.live.follow, old, True, [0])
-    assert house.sources.lookers == {entry.run.handle: 0} and not entry.telemetry._listeners
+    assert house.sources.viewers == {entry.run.handle: 0} and not entry.telemetry._listeners
     new, _ = house.open(entry, "page")
     dashboard = house.live._all[(entry.run.handle, "page")].dashboard
     assert new != old and dashboard is not None and len(dashboard.plan.gpus) == 3
@@ -219,4 +219,4 @@ def test_live_close_closes_every_dashboard(house: House, tmp_path: Path) -> None
     house.open(entry, "one")
     house.open(entry, "two")
     house.loop.call(house.live.close(), DEADLINE)
-    assert house.sources.lookers == {entry.run.handle: 0} and not house.live._all
+    assert house.sources.viewers == {entry.run.handle: 0} and not house.live._all

@@ -26,13 +26,13 @@ class Sources:
     """One run, where the controller would be."""
 
     def __init__(self, loop: LoopThread, entry: Entry) -> None:
-        self.loop, self.entry, self.lookers = loop, entry, 0
+        self.loop, self.entry, self.viewers = loop, entry, 0
 
     async def source(self, handle: str) -> Entry:
         return self.entry
 
-    def shown(self, handle: str, more: int) -> None:
-        self.lookers += more
+    def change_viewers_of(self, handle: str, more: int) -> None:
+        self.viewers += more
 
     def until(self, true: Callable[[], bool]) -> None:
         async def ask() -> bool:
@@ -105,9 +105,9 @@ def test_plain_dashboard_failure_releases_viewer(loop: LoopThread, tmp_path: Pat
     entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 1, 20)))
     sources = Sources(loop, entry)
     plain_dashboard(sources, entry.run.handle)
-    sources.until(lambda: sources.lookers == 1 and bool(entry.telemetry._listeners))
+    sources.until(lambda: sources.viewers == 1 and bool(entry.telemetry._listeners))
     sources.until(lambda: not entry.telemetry.__dict__.update(nodes=lambda: 1 / 0))
-    sources.until(lambda: sources.lookers == 0 and not entry.telemetry._listeners)
+    sources.until(lambda: sources.viewers == 0 and not entry.telemetry._listeners)
 
 
 def test_plain_dashboard_of_ended_run_releases_viewer(loop: LoopThread, tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ def test_plain_dashboard_of_ended_run_releases_viewer(loop: LoopThread, tmp_path
     entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 1, 20)))
     sources = Sources(loop, entry)
     box = plain_dashboard(sources, entry.run.handle)
-    sources.until(lambda: sources.lookers == 1 and bool(entry.telemetry._listeners))
+    sources.until(lambda: sources.viewers == 1 and bool(entry.telemetry._listeners))
     sources.until(lambda: end(entry) is None)
-    sources.until(lambda: sources.lookers == 0)
+    sources.until(lambda: sources.viewers == 0)
     assert any("ended" in str(getattr(widget, "value", "")) for widget in all_of(box))
 
 

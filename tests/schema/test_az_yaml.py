@@ -34,7 +34,7 @@ def job(text: str, folder: str = "/home/user") -> az_yaml.JobFile:
         ("type: parallel\n", "job.yml line 1, type: parallel is a step of a pipeline"),
         ("type: command\n" + ENV, "command: the command is missing"),
         ("command: echo ${{inputs.q}}\n" + ENV, "job.yml line 1, command: inputs.q is not defined"),
-        ("command: a\nresources:\n  instance_count: two\n", "resources.instance_count: 'two' is not a whole number"),
+        ("command: a\nresources:\n  instance_count: two\n", "line 3, resources.instance_count: 'two'"),
         ("command: a\nresources:\n  shm_size: 2gb\n", "line 3, resources.shm_size: expected a number and a unit"),
         ("command: a\ninputs:\n  x:\n    path: a\n    mode: fast\n", "line 3, inputs.x: unknown mode 'fast'"),
         ("command: a\ncode: nowhere\n", "line 2, code: there is no folder /home/user/nowhere"),

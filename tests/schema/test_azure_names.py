@@ -22,7 +22,7 @@ def test_compute_name_invalid_error_has_rule_and_suggestion(name: str) -> None:
 
 
 def test_instance_name_with_hyphen_digits_end_is_refused() -> None:
-    assert compute_name_error("gpu-1", instance=True).endswith("Example: gpu1.")
+    assert compute_name_error("gpu-1", instance=True).endswith("gpu1.")
     assert compute_name_error("gpu-a1", instance=True) == ""
 
 

@@ -54,7 +54,7 @@ def test_azure_target_with_valid_fields_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "values", "field", "sentence"),
     [
-        (AmlComputeTarget, "gpu_cluster", {"size": "x"}, "name", "Example: gpu-cluster."),
+        (AmlComputeTarget, "gpu_cluster", {"size": "x"}, "name", "gpu-cluster."),
         (AmlComputeTarget, "gpu_1", {"size": "x", "compute": "1"}, "compute", "3 to 24 letters"),
         (AmlComputeTarget, "gpu", {}, "size", "This field is required."),
         (AmlComputeTarget, "gpu", {"size": "x", "min_nodes": 2}, "min_nodes", "more than the maximum (1)"),
@@ -63,7 +63,7 @@ def test_azure_target_with_valid_fields_is_accepted() -> None:
         (AmlComputeTarget, "gpu", {"size": "x", "ssh_user": "me"}, "ssh_key_file", "public key"),
         (AmlComputeTarget, "gpu", {"size": "x", "ssh_key_file": "k"}, "ssh_user", "administrator"),
         (AmlComputeTarget, "gpu", {"size": "x", "identity": "me"}, "identity", "neither system nor"),
-        (InstanceTarget, "gpu-1", {"size": "x"}, "name", "Example: gpu1."),
+        (InstanceTarget, "gpu-1", {"size": "x"}, "name", "gpu1."),
         (InstanceTarget, "gpu", {"size": "x", "schedule_stop": "25:00"}, "schedule_stop", "Write 18:30"),
         (InstanceTarget, "gpu", {"size": "x", "idle_shutdown": 5}, "idle_shutdown", "15 minutes"),
         (MachineTarget, "box", {"resource_id": "box"}, "resource_id", "is not a resource id"),
