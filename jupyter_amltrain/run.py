@@ -223,7 +223,7 @@ class TrackedRun:
         if not status.state.terminal:
             raise ResultMissing(
                 f"{self.handle} is {status.state.value}; {name} is available once the run has ended.",
-                hint=f"%aml_runs wait {self.handle}",
+                hint=f"Wait for the end: %aml_runs wait {self.handle}",
             )
         run = self.run
         if name not in run.outputs:
@@ -240,7 +240,7 @@ class TrackedRun:
             output = controller().loop.call(get(), ANSWER_TIMEOUT_S)
             if isinstance(output, AmlTrainError):
                 return output
-        return ResultMissing(run.error or f"{self.handle} left no value {name}.")
+        return ResultMissing(run.error or f"{self.handle} has no value {name}.")
 
     def accepted(self, timeout: float | None = None) -> TrackedRun:
         """Wait until the target has accepted the job; after that it survives this kernel.

@@ -147,7 +147,7 @@ def test_out_with_overlong_name_is_missing(api: Any) -> None:
     run = api.submit(f"{name} = 1\nn = 2", out=[name, "n"])
     run.wait(DEADLINE)
     assert run.result("n") == 2
-    with pytest.raises(ResultMissing, match="left no value"):
+    with pytest.raises(ResultMissing, match="ended before its last line"):
         run.result(name)
 
 

@@ -113,7 +113,8 @@ def check(arguments: list[str]) -> int:
         "import-linter": [BIN / "lint-imports", "--no-cache"],
         "vermin (agent: 3.8)": [BIN / "vermin", *vermin, "jupyter_amltrain/agent"],
         "protocol.ts is fresh": [PYTHON, "-m", "tools.protocol_types", "--check"],
-        "gpuColumns.ts is fresh (protocol)": [PYTHON, "-m", "tools.gpu_columns_types", "--check"],
+        "gpuColumns.ts is fresh": [PYTHON, "-m", "tools.gpu_columns_types", "--check"],
+        "words of docs/glossary.md": [PYTHON, "-m", "tools.words"],
         "tsc": [BIN / "jlpm", "run", "tsc", "-p", "labextension/tsconfig.json", "--noEmit"],
         "eslint": [BIN / "jlpm", "run", "eslint", "labextension"],
         "TypeScript tests": [BIN / "jlpm", "run", "test"],
@@ -126,7 +127,7 @@ def check(arguments: list[str]) -> int:
         results.append((name, run(checks[name]), time.monotonic() - began))
     print()
     for name, code, seconds in results:
-        print(f"{name:22} {'ok' if code == 0 else 'FAILED':7} {seconds:6.1f} s")
+        print(f"{name:25} {'ok' if code == 0 else 'FAILED':7} {seconds:6.1f} s")
     return 1 if any(code for _, code, _ in results) else 0
 
 

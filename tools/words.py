@@ -44,6 +44,7 @@ WIRE_NAMES = {
     "labextension/src/sections/targetActions.ts": {"said"},
     "jupyter_amltrain/schema/fields.py": {"why_not"},
 }
+#: Kinds of files to search.
 ENDINGS = {".py", ".ts", ".md", ".json", ".ipynb"}
 #: Texts of others, recorded data, and the history of releases.
 LEFT_OUT = (
@@ -64,12 +65,26 @@ def files() -> list[Path]:
     return [ROOT / name for name in listed if Path(name).suffix in ENDINGS and not name.startswith(LEFT_OUT)]
 
 
+def lines(path: Path) -> list[str]:
+    """Lines of a file; of a notebook without its saved outputs, which record what a past version printed."""
+    result = path.read_text(encoding="utf-8").splitlines()
+    if path.suffix != ".ipynb":
+        return result
+    in_outputs = False
+    for number, line in enumerate(result):
+        in_outputs = in_outputs or line == '   "outputs": ['
+        if in_outputs:
+            result[number] = ""
+        in_outputs = in_outputs and line != "   ],"
+    return result
+
+
 def findings(path: Path) -> list[tuple[int, str, str]]:
     """Line, word and better word for each finding."""
     found = []
     code = path.suffix in (".py", ".ts")
     wire = WIRE_NAMES.get(path.relative_to(ROOT).as_posix(), set())
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, text in enumerate(lines(path), 1):
         line = FOREIGN.sub("", text)
         for pattern, better in PHRASES.items():
             found += [(number, m.group(0), better) for m in re.finditer(rf"\b(?:{pattern})", line)]

@@ -110,7 +110,7 @@ def survival(env: Optional[Mapping[str, str]] = None, cgroups: str = "/proc/self
             why = "the JupyterHub server is %s, which ends with the server" % container
             answers["server"] = answers["logout"] = _answer("no", why)
         else:
-            why = "%s; it is unknown whether it stops with the server" % container
+            why = "only if this container keeps running: %s" % container
             answers["server"] = _answer("unknown", why)
             answers["logout"] = _answer("yes", "%s has no login sessions" % container)
         return answers

@@ -349,7 +349,7 @@ def check_path(path: str, what: str, hint: str) -> None:
 
 
 def _unreadable(path: str, error: OSError) -> str:
-    return f"Cannot read {path}: {error.strerror or error}. The other files of the run are not touched by that."
+    return f"Cannot read {path}: {error.strerror or error}. The other files of the run are not affected."
 
 
 def _is_damage(error: Mapping[str, Any]) -> bool:

@@ -62,7 +62,7 @@ def monitor_of(run_id: str) -> str | None:
         return None
     monitor_id = run_id[len(MONITORS) :]
     if not valid_run_id(monitor_id):
-        raise CommandError(f"{monitor_id[:80]!r} is not a monitor's id.", hint="Try: %aml_monitor local")
+        raise CommandError(f"{monitor_id[:80]!r} is not a monitor id.", hint="Try: %aml_monitor local")
     return monitor_id
 
 
@@ -276,7 +276,7 @@ class Backend(abc.ABC):
 
     def lost_reason(self, run: Run) -> str:
         """Return why a run that the target no longer knows is lost, a phrase."""
-        return f"its folder {run.folder} is gone"
+        return f"its folder {run.folder} no longer exists"
 
     @abc.abstractmethod
     def events(self) -> RunEvents:

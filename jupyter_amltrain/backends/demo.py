@@ -171,7 +171,7 @@ class FakeMachines:
         if self.script.unreachable:
             raise TargetUnreachable(
                 f"Cannot reach {self.script.name!r}: the target simulates an unreachable machine.",
-                hint=f"%aml_compute test {self.script.name}",
+                hint=f"Try again: %aml_compute test {self.script.name}",
             )
 
     def require_on(self) -> None:
@@ -215,7 +215,7 @@ class FakeMachines:
         end = started + (seconds / 2 if fails else seconds)
         while (now := time.monotonic()) < end:
             progress(
-                f"{description}: {100 * (now - started) / seconds:.0f} %, some {started + seconds - now:.0f} s left."
+                f"{description}: {100 * (now - started) / seconds:.0f} %, about {started + seconds - now:.0f} s left."
             )
             await asyncio.sleep(min(PROGRESS_INTERVAL_S, end - now))
         if fails:
@@ -243,7 +243,7 @@ class FakeMachines:
                 f"{_machines(nodes)} of {self.script.size or 'this size'}"
                 f" {'has' if nodes == 1 else 'have'} {cores} cores,"
                 f" the quota is {self.script.quota}.",
-                hint="Take fewer or smaller machines, or ask for more quota.",
+                hint="Use fewer or smaller machines, or ask for more quota.",
             ).about(repr(self.script.name))
 
     async def create(self, progress: Progress) -> None:
@@ -253,7 +253,7 @@ class FakeMachines:
             return
         self._within_quota(self.script.max_nodes)
         what = f"a cluster of {_machines(self.script.max_nodes)} at most" if self._cluster else "the machine"
-        await self._simulate("create", progress, f"Making {what}")
+        await self._simulate("create", progress, f"Creating {what}")
 
     async def start(self, progress: Progress) -> None:
         """See :meth:`Provisioner.start`."""
@@ -275,7 +275,7 @@ class FakeMachines:
         self.require_reachable()
         nodes = int(settings.get("min_nodes", self.script.min_nodes))
         self._within_quota(max(nodes, int(settings.get("max_nodes", 0))))
-        await self._simulate("scale", progress, f"Going from {self._nodes(self._busy())} to {_machines(nodes)}")
+        await self._simulate("scale", progress, f"Scaling from {self._nodes(self._busy())} to {_machines(nodes)}")
         self._nodes_on, self._used_at = nodes, time.monotonic()
         self.script = msgspec.structs.replace(self.script, **settings)
 
@@ -301,9 +301,9 @@ class FakeMachines:
             return f"Costs {_money(price)} per hour until it is stopped."
         if verb == "create":
             idle_text = (
-                f"{script.min_nodes} of them stay on ({_money(script.min_nodes * price)} per hour), the others go"
+                f"{script.min_nodes} of them stay on ({_money(script.min_nodes * price)} per hour), the others stop"
                 if script.min_nodes
-                else "goes to 0 nodes"
+                else "all of them stop"
             )
             return (
                 f"Costs up to {script.max_nodes} x {price:.2f} = {_money(script.max_nodes * price)} per hour while"
@@ -528,7 +528,9 @@ class FakeBackend(Backend, Provisioner):
         self._machines.require_reachable()
         life = self._lives.get(run_id)
         if life is not None and not self._status(life).state.terminal:
-            raise CommandError(f"{life.run.handle} has not ended.", hint=f"%aml_runs cancel {life.run.handle} first.")
+            raise CommandError(
+                f"{life.run.handle} has not ended.", hint=f"Cancel it first: %aml_runs cancel {life.run.handle}"
+            )
         self._lives.pop(run_id, None)
 
     def _node(self, run_id: str, number: int) -> FakeNode | None:

@@ -14,7 +14,7 @@ from typing import Any
 #: Requested feature -> its column in the table, and its name in a message.
 WHAT = {
     "command": ("command", "a script or command"),
-    "gpu": ("gpu", "a script that wants GPUs"),
+    "gpu": ("gpu", "a script that needs GPUs"),
     "nodes": ("command", "a job of several nodes"),
     "sweep": ("sweep", "a sweep (hyperparameter tuning)"),
     "automl": ("automl_now", "an AutoML job"),
@@ -64,9 +64,9 @@ def unsupported_reason(kind: str, what: str) -> str | None:
     if not columns:
         return None
     if columns["command"] == "no" and columns["spark"] == "no":  # whatever it is
-        return f"Azure ML v2 runs no job on {_a(columns)}. {columns.get('remark', '')} {_INSTEAD.get(kind, _CLUSTER)}"
+        return f"Azure ML v2 runs no jobs on {_a(columns)}. {columns.get('remark', '')} {_INSTEAD.get(kind, _CLUSTER)}"
     if what == "nodes" and kind == "instance":
-        return f"{_begin(_a(columns))} is one machine: it runs no job of several nodes. {_CLUSTER}"
+        return f"{_begin(_a(columns))} is one machine: it runs no jobs on several nodes. {_CLUSTER}"
     if columns[column] == "no":
         instead = _INSTEAD.get(what) or _INSTEAD.get(kind) or _CLUSTER
         return f"{_begin(_a(columns))} cannot run {words}. {instead}"

@@ -112,7 +112,7 @@ def _data_reasons(spec: JobSpec, target: str, messages: _Messages, has_our_disk:
         if data.type == "literal":
             continue
         flag, keys = f"--input {name}={data.path}", ("inputs", name, "path")
-        correction = f" Set it by --param {name}=PATH" if messages.of_file else " Give a path"
+        correction = f" Set it with --param {name}=PATH" if messages.of_file else " Give a path"
         typed = "Write type: {}" if messages.of_file else "Add the type ',{}'"
         otherwise = "." if messages.of_file else ", or leave the type out."
         if is_address(data.path):
@@ -125,9 +125,9 @@ def _data_reasons(spec: JobSpec, target: str, messages: _Messages, has_our_disk:
             reason = f"there is no such file or folder{f': {data.path}' if messages.of_file else ''}."
             yield messages(flag, keys, reason, f"{correction.strip()}.")
         elif data.type == "uri_folder" and not os.path.isdir(data.path):
-            yield messages(flag, keys, "that is a file.", typed.format("uri_file") + otherwise)
+            yield messages(flag, keys, "the path is a file.", typed.format("uri_file") + otherwise)
         elif data.type == "uri_file" and os.path.isdir(data.path):
-            yield messages(flag, keys, "that is a folder.", typed.format("uri_folder") + otherwise)
+            yield messages(flag, keys, "the path is a folder.", typed.format("uri_folder") + otherwise)
     for name, output in spec.outputs.items():
         if output.path:
             reason = f"on {target!r} an output is a folder of the run."
@@ -138,4 +138,4 @@ def _data_reasons(spec: JobSpec, target: str, messages: _Messages, has_our_disk:
 
 
 def _cluster() -> str:
-    return "a cluster of Azure (%aml_compute create NAME --kind amlcompute)"
+    return "an Azure ML cluster (%aml_compute create NAME --kind amlcompute)"

@@ -94,17 +94,17 @@ def output_of(name: str, data: bytes, handle: str, folder: str = "") -> Any:
     location = f"It is in {f'{tilde(folder)}/' if folder else 'the outputs of the run: '}{name}.json"
     if not data:
         return missing(
-            "the script left no value; they are taken after its last line",
-            f"Does it end before, by sys.exit()? See: %aml_runs logs {handle}",
+            "the script ended before its last line (sys.exit()?), so --out values could not be read",
+            f"See: %aml_runs logs {handle}",
         )
     if len(data) > OUTPUT_LIMIT:
         return missing(f"the value is over {OUTPUT_LIMIT >> 20} MiB", location)
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        return missing(f"{name}.json is not JSON", f"Write it by: json.dump(value, open({name + '.json'!r}, 'w'))")
+        return missing(f"{name}.json is not JSON", f"Write it with: json.dump(value, open({name + '.json'!r}, 'w'))")
     if _depth(value) > MAX_DEPTH:
-        return missing(f"the value nests over {MAX_DEPTH} levels deep", location)
+        return missing(f"the value has more than {MAX_DEPTH} nested levels", location)
     record = _record(name, value)
     if record is None:
         return value

@@ -83,7 +83,7 @@ def _support(args: argparse.Namespace, context: Context) -> Result:
 COMMANDS = (
     Command(
         verb="sizes",
-        summary="Machine sizes in Azure ML: GPUs, processors, memory, price, and how many fit.",
+        summary="List machine sizes in Azure ML: GPUs, processors, memory, price, and how many fit.",
         run=_sizes,
         flags=_sizes_flags,
         json=True,
@@ -97,14 +97,14 @@ COMMANDS = (
     ),
     Command(
         verb="billing",
-        summary="What is costing money in Azure ML now, by the hour, and how to stop it.",
+        summary="List what is still costing money in Azure ML, by the hour, and how to stop it.",
         run=_billing,
         flags=_billing_flags,
         json=True,
     ),
     Command(
         verb="support",
-        summary="What each kind of target can run: GPUs, tuning, AutoML, pipelines.",
+        summary="List the jobs that each kind of target can run: GPUs, tuning, AutoML, pipelines.",
         run=_support,
         json=True,
     ),
@@ -169,7 +169,7 @@ def sizes_text(sizes: Sequence[Size], quotas: Quotas) -> str:
     if not all(quotas.is_known(size, False) for size in sizes):
         notes.append("'?': Azure reports no quota for the family of this size.")
     if any(size.part for size in sizes):
-        notes.append("'1/6 of one': a fraction of a card.")
+        notes.append("'1/6 of one': a fraction of a GPU.")
     if retired:
         notes.append("Warning: Azure may reject retired sizes, or stop their machines.")
     return f"{table(head, lines)}\n\n{' '.join(notes)}"
@@ -226,8 +226,8 @@ def quota_text(quotas: Quotas, *, everything: bool = False) -> str:
     if clusters is not None:
         notes.append(f"Computes: {clusters.used} of {clusters.limit}.")
     if hidden := len(rows) - len(shown):
-        noun, verb = ("family", "is") if hidden == 1 else ("families", "are")
-        notes.append(f"{hidden} {noun} with no quota {verb} hidden (show with --all).")
+        noun, verb, it = ("family", "is", "it") if hidden == 1 else ("families", "are", "them")
+        notes.append(f"{hidden} {noun} with no quota {verb} hidden (show {it} with --all).")
     notes.append(f"More: {MORE_QUOTA_URL}")
     return f"{table(['cores of', 'machines', 'used', 'limit', 'free'], lines)}\n\n{' '.join(notes)}"
 
@@ -282,7 +282,7 @@ def billing_text(billing: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     unknown = len(rows) - len(priced)
     at_least = "at least " if unknown else ""
     remark = f" (the price of {unknown} of {len(rows)} is unknown)" if unknown else ""
-    total_text = f"Together {at_least}{total:.2f} {currency} per hour{remark}." if priced else _NO_TOTAL
+    total_text = f"Total: {at_least}{total:.2f} {currency} per hour{remark}." if priced else _NO_TOTAL
     return f"{table(head, lines, whole_end=True)}\n\n{total_text} {_NOT_INCLUDED}"
 
 

@@ -79,9 +79,9 @@ def _edit(args: argparse.Namespace, context: Context) -> Result:
 
 def _operation_flags(parser: Parser) -> None:
     """Add the flags of operations that take time, and may cost money or lose data."""
-    parser.flag("-y", "--yes", action="store_true", help="agree to what it costs or loses")
+    parser.flag("-y", "--yes", action="store_true", help="confirm the cost or loss")
     text = "wait until it is done; an error if it fails"
-    parser.flag("--wait", action="store_true", help=text if parser.magic else "accepted: a terminal always waits")
+    parser.flag("--wait", action="store_true", help=text if parser.magic else "no effect: a terminal always waits")
 
 
 def _creation_flags(verb: str) -> Callable[[Parser], None]:
@@ -121,7 +121,8 @@ def _operate(args: argparse.Namespace, context: Context) -> Result:
         text = run(args, wait=wait, write=context.notify)
     except KeyboardInterrupt:
         if context.magic:
-            message = f"Stopped waiting. The {args.verb} continues in the background."
+            doing = "stopping" if args.verb == "stop" else f"{args.verb.rstrip('e')}ing"
+            message = f"Still {doing} {_name_of(args)!r} in the background."
             raise AmlTrainError(message, hint="To see its progress: %aml_compute list", code="interrupted") from None
         raise AmlTrainError(f"interrupted; {abandoned_text(args)}", code="interrupted") from None
     return Result(text, {"said": text})
@@ -134,14 +135,14 @@ def _operation(verb: str, summary: str, flags: Callable[[Parser], Any], examples
 COMMANDS = (
     Command(
         verb="list",
-        summary="The compute targets; * marks the one in use.",
+        summary="List the compute targets; * marks the one in use.",
         run=_list,
         json=True,
         examples=Examples(("%aml_compute",), ("amltrain compute",)),
     ),
     Command(
         verb="show",
-        summary="What a target has: processors, memory, GPUs, slots, and when a run there keeps going.",
+        summary="Show a target: processors, memory, GPUs, slots, and what a run there survives.",
         run=_show,
         flags=_optional_target,
         json=True,
@@ -157,7 +158,7 @@ COMMANDS = (
     ),
     Command(
         verb="edit",
-        summary="Change settings of a target; they apply at once, also to runs that wait.",
+        summary="Change settings of a target; they apply at once, also to queued runs.",
         run=_edit,
         flags=_edit_flags,
         json=True,
@@ -244,7 +245,7 @@ def _add_field(parser: Parser, field: Field, text: str = "") -> None:
     if field.kind == "bool":
         options |= {"action": "store_const", "const": not field.default}
         if field.default:
-            flag, text = f"--no-{flag[2:]}", f"not: {text}"
+            flag, text = f"--no-{flag[2:]}", f"turns this off: {text}"
     else:
         options["metavar"] = field.metavar or field.name.upper()
         if field.kind == "list":
@@ -356,9 +357,9 @@ def show(name: str | None = None) -> TargetInfo:
 
 
 def driver_text(gpus: Sequence[Mapping[str, Any]]) -> str:
-    """Return ``580.65.06, CUDA 13.0 at most``; empty if it is unknown."""
+    """Return ``580.65.06, CUDA up to 13.0``; empty if it is unknown."""
     driver, cuda = (next((str(gpu[key]) for gpu in gpus if gpu.get(key)), "") for key in ("driver", "cuda"))
-    return ", ".join(filter(None, (driver, cuda and f"CUDA {cuda} at most")))
+    return ", ".join(filter(None, (driver, cuda and f"CUDA up to {cuda}")))
 
 
 def show_text(info: TargetInfo) -> str:
@@ -508,7 +509,7 @@ def abandoned_text(args: argparse.Namespace) -> str:
     try:
         text, detail = api.compute_progress(name, 0.0)
     except KeyError:
-        return f"nothing was done with {name!r}."
+        return f"{name!r} has not changed."
     if text is not None:
         return text
     azure_target = any(target.name == name and isinstance(target, AzureTarget) for target in api.targets())
@@ -516,7 +517,7 @@ def abandoned_text(args: argparse.Namespace) -> str:
         return f"{name!r} may be only partly {PARTICIPLES[verb]}. To check: %aml_compute list"
     if detail in ("", WAITING_FOR_AZURE_TEXT):
         return f"Azure may or may not have received the request for {name!r}. To check: %aml_compute list"
-    return f"{name!r} is still being {PARTICIPLES[verb]} at Azure. To see the progress: %aml_compute list"
+    return f"{name!r} is still being {PARTICIPLES[verb]} in Azure. To see the progress: %aml_compute list"
 
 
 def wait_for(name: str, write: Callable[[str], Any]) -> str:

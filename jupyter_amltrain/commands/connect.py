@@ -40,11 +40,15 @@ _METHODS = ("auto", "browser", "device")
 
 
 def _connect_flags(parser: Parser) -> None:
-    parser.flag("--config", metavar="FILE", help="config.json of the portal; default: the nearest one from here upward")
+    parser.flag(
+        "--config",
+        metavar="FILE",
+        help="config.json from the portal; default: the nearest one, here or in a folder above",
+    )
     parser.flag("--subscription", metavar="S", default="", help="id or name of the subscription")
     parser.flag("--resource-group", metavar="G", default="", help="resource group of the workspace")
     parser.flag("--workspace", metavar="W", default="", help="name of the workspace")
-    parser.flag("--tenant", metavar="T", default="", help="directory; default: that of the subscription")
+    parser.flag("--tenant", metavar="T", default="", help="directory (tenant); default: that of the subscription")
     parser.flag(
         "--sign-in",
         dest="method",
@@ -52,9 +56,9 @@ def _connect_flags(parser: Parser) -> None:
         default="",
         choices=_METHODS,
         offers=_METHODS,
-        help="auto: environment, managed identity, az login, else a person; browser; device: a code",
+        help="auto: environment variables, managed identity, az login, else interactive; browser; device: a code",
     )
-    parser.flag("--name", metavar="NAME", default="", help="name of the workspace here; default its own name")
+    parser.flag("--name", metavar="NAME", default="", help="local name of the workspace; default its own name")
 
 
 def _connect(args: argparse.Namespace, context: Context) -> Result:
@@ -78,7 +82,7 @@ def _workspaces(args: argparse.Namespace, context: Context) -> Result:
 
 def _disconnect_flags(parser: Parser) -> None:
     parser.flag("workspace", metavar="NAME", help="name of the workspace")
-    parser.flag("-y", "--yes", action="store_true", help="also while runs continue there")
+    parser.flag("-y", "--yes", action="store_true", help="disconnect even if runs are still going there")
 
 
 def _disconnect(args: argparse.Namespace, context: Context) -> Result:
@@ -98,13 +102,13 @@ COMMANDS = (
     ),
     Command(
         verb="workspaces",
-        summary="The connected Azure ML workspaces; * marks the current one.",
+        summary="List the connected Azure ML workspaces; * marks the current one.",
         run=_workspaces,
         json=True,
     ),
     Command(
         verb="disconnect",
-        summary="Forget a workspace and its targets; nothing changes at Azure.",
+        summary="Forget a workspace and its targets; nothing changes in Azure.",
         run=_disconnect,
         flags=_disconnect_flags,
         json=True,

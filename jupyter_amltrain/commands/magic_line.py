@@ -124,7 +124,9 @@ def flag_with_value(flag: str, text: str) -> str:
     """Return a flag and its value as words of a line."""
     if "\n" in text or "\r" in text:
         raise CommandError(
-            f"{flag}: a line cannot hold a line break.", hint="Write it into the code below.", code="line.line_break"
+            f"{flag}: the value cannot contain a line break.",
+            hint="Assign the value in the code below.",
+            code="line.line_break",
         )
     if text.startswith("-"):
         return quote(f"{flag}={text}")

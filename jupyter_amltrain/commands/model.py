@@ -85,7 +85,7 @@ def _download(args: argparse.Namespace, context: Context) -> Result:
 COMMANDS = (
     Command(
         verb="list",
-        summary="The models, newest version first.",
+        summary="List the models, newest version first.",
         run=_list,
         flags=_list_flags,
         json=True,

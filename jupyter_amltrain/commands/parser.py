@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.verbs: dict[str, Parser] = {}
         self.takes_rest = False  #: words after ``--`` are not parsed but returned as ``rest``
-        self.add_argument("-h", "--help", nargs=0, action=_Help, help="show this text")
+        self.add_argument("-h", "--help", nargs=0, action=_Help, help="show this help")
 
     @property
     def magic(self) -> bool:

@@ -144,7 +144,7 @@ def _cancel(args: argparse.Namespace, context: Context) -> Result:
 def _wait_flags(parser: Parser) -> None:
     _run_flag(parser)
     parser.flag(
-        "--timeout", metavar="TIME", type=flag_types.duration, help="stop waiting after 30s, 15m",
+        "--timeout", metavar="TIME", type=flag_types.duration, help="stop waiting after this time: 30s, 15m",
         samples=("30m", "2h", "1d"),
     )  # fmt: skip
 
@@ -196,7 +196,7 @@ def _export(args: argparse.Namespace, context: Context) -> Result:
 def _delete_flags(parser: Parser) -> None:
     _cancel_flags(parser)
     parser.flag("-f", "--force", "-y", "--yes", action="store_true", help="delete without asking")
-    parser.flag("--without-mlflow", action="store_true", help="also a run that could not be written to MLflow's store")
+    parser.flag("--without-mlflow", action="store_true", help="also delete a run that MLflow has no record of")
 
 
 def _delete(args: argparse.Namespace, context: Context) -> Result:
@@ -217,7 +217,7 @@ def _ui(args: argparse.Namespace, context: Context) -> Result:
 COMMANDS = (
     Command(
         verb="list",
-        summary="The newest runs as a table.",
+        summary="List the newest runs.",
         run=_list,
         flags=_list_flags,
         json=True,
@@ -225,13 +225,13 @@ COMMANDS = (
     ),
     Command(
         verb="show",
-        summary="All details of one run.",
+        summary="Show all details of a run.",
         run=_show,
         flags=_shown_flags,
     ),
     Command(
         verb="logs",
-        summary="A run's log.",
+        summary="Print a run's log.",
         run=_logs,
         flags=_logs_flags,
         examples=Examples(("%aml_runs logs last --tail 50",), ("amltrain runs logs last --follow",)),
@@ -250,11 +250,11 @@ COMMANDS = (
         flags=_cancel_flags,
         examples=Examples(("%aml_runs cancel digits-k3f9x",)),
     ),
-    Command(verb="wait", summary="Wait for the end; an error if the run failed.", run=_wait, flags=_wait_flags),
+    Command(verb="wait", summary="Wait until a run ends; a failed run is an error.", run=_wait, flags=_wait_flags),
     Command(verb="last", summary="Show the newest run and return it.", run=_last, flags=_json_flag),
     Command(
         verb="dashboard",
-        summary="Charts of a run's GPUs, host and metrics, live or after its end.",
+        summary="Show charts of a run's GPUs, host and metrics, live or after its end.",
         run=_dashboard,
         flags=_dashboard_flags,
         examples=Examples(("%aml_runs dashboard last --window 30m",)),
@@ -273,7 +273,7 @@ COMMANDS = (
         run=_delete,
         flags=_delete_flags,
     ),
-    Command(verb="ui", summary="Open MLflow's own web page on this folder's runs.", run=_ui),
+    Command(verb="ui", summary="Open MLflow's web pages with the runs of this folder.", run=_ui),
 )
 
 
@@ -592,7 +592,7 @@ def deletion_warning(runs: Sequence[tuple[Run, int]], unrecorded: Mapping[RunHan
         f"{run.handle}: the log ({bytes_text(size)}), outputs and all files in {run.folder}"
         for run, size in runs[:MAX_NAMED]
     )
-    more = f"; and the same of {len(runs) - MAX_NAMED} more" if len(runs) > MAX_NAMED else ""
+    more = f"; and the same for {len(runs) - MAX_NAMED} more" if len(runs) > MAX_NAMED else ""
     text = f"This permanently deletes {lost}{more}."
     if not unrecorded:
         return f"{text} The MLflow record is kept."

@@ -35,7 +35,9 @@ KEYRING_SERVICE = "amltrain"
 def _flags(parser: Parser) -> None:
     parser.takes_rest = True
     parser.flag(
-        "script", nargs="?" if parser.magic else None, help="a .py file, arguments after --; or a job.yml of az ml"
+        "script",
+        nargs="?" if parser.magic else None,
+        help="a .py file (arguments follow --), or a job.yml of az ml",
     )
     parser.flag("--target", metavar="NAME", help="where to run; default the target in use")
     for flag in FLAGS:
@@ -51,9 +53,9 @@ def _flags(parser: Parser) -> None:
             samples=flag.samples,
             **rest,
         )
-    parser.flag("--wait", action="store_true", help="wait for the end; an error if the run fails")
+    parser.flag("--wait", action="store_true", help="wait until the run ends; a failed run is an error")
     parser.flag("--dry-run", action="store_true", help="print the request without sending it")
-    parser.flag("--yaml", action="store_true", help="with --dry-run: print it as a file for az ml job create")
+    parser.flag("--yaml", action="store_true", help="with --dry-run: print the request as a file for az ml job create")
     if parser.magic:
         parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
     else:
@@ -198,7 +200,7 @@ def _check_cell_line(args: argparse.Namespace, words: Sequence[str], prog: str) 
             f"{prog}: unexpected argument {args.script!r}.",
             hint=f"To submit the file: %{prog.lstrip('%')} {args.script}"
             if args.script.endswith(".py")
-            else 'Put values with spaces in quotes, e.g. --param "name=$value"',
+            else 'Put values with spaces in quotes, e.g. --name "$name"',
             code="command.unexpected_argument",
         )
     if words:
@@ -384,7 +386,7 @@ def yaml_text(plan: LaunchPlan) -> str:
         job = {**request["job"], "tags": spec.tags}  # those of the request identify one run
         if not spec.tags:
             del job["tags"]
-        return az_yaml_job.text_of(job, [f"Relative paths begin at {spec.notebook_dir}"])
+        return az_yaml_job.text_of(job, [f"Relative paths start at {spec.notebook_dir}"])
     body = request.get("properties") or {}
     environment = dict(request.get("environment") or environments.environment_body(spec, None))
     for key in ("derive", "packages"):  # `packages` are those of the kernel, which the spec has

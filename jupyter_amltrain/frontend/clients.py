@@ -136,7 +136,7 @@ class FrontendClient:
         return time.monotonic() - self._sent[-missing] if missing <= len(self._sent) else float("inf")
 
     def target_changes(self, state: TargetState) -> dict[str, Any]:
-        """Return fields of targets that have changed since the last event to this client."""
+        """Return target fields changed since the last event to this client."""
         sent = self.targets
         if sent == state or not (self.is_shown or sent.current != state.current):
             return {}

@@ -489,7 +489,7 @@ class MlflowHandlers:
 def no_page_reason(run: Run) -> str:
     """Return why MLflow cannot show a run, one sentence; empty if it can."""
     if run.tracking == "direct" or run.spec.tracking == "direct":
-        return f"{run.handle} was recorded by the tracking server that its script chose. Look for it there."
+        return f"The script of {run.handle} logs to its own tracking server. Look for the run there."
     if not run.status.state.terminal:
         return "This run will appear in MLflow when it has finished."
     if not run.project:

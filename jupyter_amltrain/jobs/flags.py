@@ -2,7 +2,7 @@
 the completion and the panel's form.
 
 A new flag is a field of :class:`~jupyter_amltrain.schema.job.JobSpec` (or of its resources), a row here, and
-whoever acts on the field.
+the code that acts on the field.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ def _once(flag: str, field: str, value: Any) -> Any:
 FLAGS = (
     JobFlag(
         flag="--source", field="source", metavar="FOLDER", yaml="code",
-        help="copy this folder along (.amlignore and .gitignore apply)",
+        help="include this folder and make it the working folder (.amlignore and .gitignore apply)",
     ),
     JobFlag(
         flag="--param", field="params", metavar="K=V", type=flag_types.param, repeated=True, convert=dict, yaml=None,
-        help="assigned before the first line; an argument --K V for a script; '${{inputs.data}}' is the path of"
+        help="set K before the first line; a script gets --K V as arguments; '${{inputs.data}}' is the path of"
         " --input data",
         keyword_help="values by name",
     ),
@@ -119,37 +119,37 @@ FLAGS = (
     JobFlag(
         flag="--env-var", field="env", metavar="K=V", type=flag_types.env_var, repeated=True, convert=dict,
         yaml="environment_variables",
-        help="an environment variable of the run; no secrets here",
+        help="set a public environment variable of the run; for secrets use --secret",
         keyword_help="environment variables by name",
     ),
     JobFlag(
         flag="--secret", field="secrets", metavar="NAME", repeated=True, convert=_names, yaml="environment_variables",
-        help="an environment variable whose value is taken from here or from keyring and stored nowhere",
-        keyword_help="values by name; handed to the job's process, stored nowhere",
+        help="set an environment variable from your environment or keyring; its value is stored nowhere",
+        keyword_help="values by name; passed to the job's process, stored nowhere",
     ),
     JobFlag(
         flag="--gpus", field="resources.gpus", metavar="N", type=flag_types.count, yaml="resources.instance_type",
-        help="GPUs; default 1 where there is one, 0 for none",
+        help="number of GPUs; default 1 if the machine has a GPU, 0 for none",
     ),
     JobFlag(
         flag="--require-gpu", field="require_gpu", metavar=flag_types.require_gpu.metavar,
         type=flag_types.require_gpu,
-        help="what to do when the run leaves its GPUs unused: only warn, or stop it",
+        help="warn about a run that does not use its GPUs (default), or stop it",
     ),
     JobFlag(
         flag="--gpu-grace", field="gpu_grace", metavar="TIME", type=flag_types.duration, samples=("60s", "5m"),
-        help="time that a run has to start using its GPUs; default 60s", keyword_help="seconds",
+        help="time in which the run has to start using its GPUs; default 60s", keyword_help="seconds",
     ),
     JobFlag(
         flag="--share-gpus", field="share_gpus", switch=True,
-        help="also GPUs that others use: this kernel, other people",
+        help="also allow GPUs that others use: this kernel, other users",
     ),
     JobFlag(
         flag="--gpu-ids", field="gpu_ids", metavar=flag_types.gpu_ids.metavar, type=flag_types.gpu_ids,
-        help="what CUDA_VISIBLE_DEVICES of the run holds; index for tools that parse numbers (DeepSpeed, vLLM)",
+        help="format of CUDA_VISIBLE_DEVICES in the run; index for tools that parse numbers (DeepSpeed, vLLM)",
     ),
     JobFlag(
-        flag="--name", field="name", yaml=None, help="a name for people; default the notebook's or script's",
+        flag="--name", field="name", yaml=None, help="display name; default the name of the notebook or script",
     ),
     JobFlag(
         flag="--experiment", field="experiment", metavar="NAME", yaml=None,
@@ -161,26 +161,26 @@ FLAGS = (
     ),
     JobFlag(
         flag="--timeout", field="timeout", metavar="TIME", type=flag_types.duration, yaml="limits.timeout",
-        help="stop the run after 90, 30s, 15m, 2h, 1d", keyword_help="seconds of run time",
+        help="stop the run after this time: 90 (seconds), 30s, 15m, 2h, 1d", keyword_help="seconds of run time",
         samples=("30m", "2h", "1d"),
     ),
     JobFlag(
         flag="--nodes", field="resources.nodes", metavar="N", type=flag_types.count, yaml="resources.instance_count",
-        help="machines that it runs on at the same time; default 1", samples=("2", "4"),
+        help="number of machines; default 1", samples=("2", "4"),
     ),
     JobFlag(
         flag="--processes", field="distribution.processes", metavar="N", type=flag_types.count,
-        yaml="distribution.process_count_per_instance", help="processes on each node; default one for each GPU",
+        yaml="distribution.process_count_per_instance", help="processes on each node; default one per GPU",
     ),
     JobFlag(
         flag="--distribution", field="distribution.kind", keyword="distribution", metavar="KIND",
         type=flag_values.parse_distribution, offers=DISTRIBUTIONS, yaml="distribution",
-        help="how processes find each other: pytorch (default for several), mpi, tensorflow or tensorflow:N with"
+        help="framework of the launcher: pytorch (default for several processes), mpi, tensorflow or tensorflow:N with"
         " N parameter servers",
     ),
     JobFlag(
         flag="--instance-type", field="resources.instance_type", metavar="SIZE", yaml="resources.instance_type",
-        help="size of machine, where the target finds one for the run",
+        help="machine size, for targets that select a machine for each run",
     ),
     JobFlag(
         flag="--shm-size", field="resources.shm_size", metavar="SIZE", yaml="resources.shm_size",
@@ -188,7 +188,7 @@ FLAGS = (
     ),
     JobFlag(
         flag="--docker-args", field="resources.docker_args", metavar="ARGS", yaml="resources.docker_args",
-        help="further arguments of docker run; write --docker-args=--ipc=host",
+        help="more arguments for docker run; write --docker-args=--ipc=host",
     ),
     JobFlag(
         flag="--env", field="environment", metavar="ENV", type=flag_values.parse_environment, yaml="environment",
@@ -198,13 +198,13 @@ FLAGS = (
     ),
     JobFlag(
         flag="--derive-env", field="environment.derive", keyword="derive_env", switch=True, yaml="environment",
-        help="where MLflow of the named environment cannot log, use a copy of it that can",
+        help="if MLflow of the named environment cannot log, derive an environment that can",
     ),
     JobFlag(
         flag="--input", field="inputs", metavar="NAME=URI", type=flag_values.input_pair, repeated=True, convert=_inputs,
         yaml="inputs",
-        help="data, at the path in $AML_INPUT_NAME; after commas a mode (download, ro_mount) and a type",
-        keyword_help="by name: a path or address as --input takes it, a number or truth value, or a JobInput",
+        help="data, with its path in $AML_INPUT_NAME; after commas a mode (download, ro_mount) and a type",
+        keyword_help="by name: a path or address as for --input, a number, true or false, or a JobInput",
     ),
     JobFlag(
         flag="--output", field="outputs", metavar="NAME[=URI]", type=flag_values.output_pair, repeated=True,
@@ -214,13 +214,13 @@ FLAGS = (
     ),
     JobFlag(
         flag="--identity", field="identity", metavar="WHO", offers=IDENTITIES, yaml="identity",
-        help="who reads the data: user (you), managed or managed:CLIENT-ID (the compute), aml (the workspace)",
+        help="identity for reading data: user (you), managed or managed:CLIENT-ID (the compute), aml (the workspace)",
     ),
     JobFlag(
         flag="--service", field="services", metavar="NAME", type=flag_values.parse_service, repeated=True,
         offers=SERVICES, yaml="services",
         convert=lambda value: _names(flag_values.parse_service(service) for service in value),
-        help="open while it runs: jupyterlab, vscode, tensorboard:FOLDER, ssh:PUBLIC-KEY-FILE",
+        help="open this service while the job runs: jupyterlab, vscode, tensorboard:FOLDER, ssh:PUBLIC-KEY-FILE",
     ),
     JobFlag(
         flag="--priority", field="priority", metavar=flag_types.priority.metavar, type=flag_types.priority,

@@ -182,7 +182,7 @@ class _Checker:
                 raise self.error(
                     lineno,
                     "'await' outside a function works in a notebook only.",
-                    "Put it into 'async def main()' and end with: asyncio.run(main())",
+                    "Put it in 'async def main()' and end with: asyncio.run(main())",
                 )
             if isinstance(node, ast.Return):
                 raise self.error(node.lineno, "'return' outside a function.", "Use sys.exit() to end a script.")

@@ -244,15 +244,15 @@ def _pin(distribution: importlib.metadata.Distribution, module: str, needed: boo
 
 def _from_folder(module: str) -> PreflightError:
     return PreflightError(
-        f"--env kernel: {module!r} is installed here from a folder of this machine, and no index has it.",
-        hint="Take its folder along (--source FOLDER), or name an environment that has it: --env conda.yml",
+        f"--env kernel: {module!r} is installed from a folder of this machine, and no package index has it.",
+        hint="Include its folder (--source FOLDER), or name an environment that has it: --env conda.yml",
     )
 
 
 def _absent(module: str) -> PreflightError:
     return PreflightError(
-        f"--env kernel: {module!r} is imported and is not installed here, so nobody can say which version it is.",
-        hint="%pip install it in this kernel first, or name an environment that has it: --env conda.yml",
+        f"--env kernel: the script imports {module!r}, which is not installed here, so its version is unknown.",
+        hint="Install it in this kernel (%pip install), or name an environment that has it: --env conda.yml",
     )
 
 

@@ -125,7 +125,7 @@ def from_cell(
         try:
             changes, notes = _Parameters(tree, cell, first_line, where).checked(params or {}, out)
         except RecursionError:
-            changes, notes = [], ["--param: the cell nests too deep to check what it assigns."]
+            changes, notes = [], ["--param: the cell is nested too deeply to check its assignments."]
         body = _edited(cell, [*edits, *changes])
         first = "; ".join([*futures, *assignments])
     else:
@@ -216,7 +216,7 @@ def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequen
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except (SyntaxError, ValueError) as error:
-        raise CommandError(f"{path.name} is not a Python source text: {error}.", hint="Save it as UTF-8.") from None
+        raise CommandError(f"{path.name} is not Python source code: {error}.", hint="Save it as UTF-8.") from None
     if not text.strip():
         raise CommandError(f"{path.name} is empty, there is nothing to run.", hint="Save it first.")
     preflight.check(text, where=f"{path.name} line")

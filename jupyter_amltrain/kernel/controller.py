@@ -181,7 +181,7 @@ class Controller:
         """Return the entry of a resolved handle."""
         entry = self.store.get(handle)
         if entry is None:
-            raise UnknownRun(f"No run {handle!r}.", hint="%aml_runs lists them.")
+            raise UnknownRun(f"No run {handle!r}.", hint="To list the runs: %aml_runs")
         return entry
 
     async def cancel(self, handle: RunHandle) -> Run:
@@ -256,7 +256,7 @@ class Controller:
                 )
             await self.backend(entry.run.target).delete(entry.run.run_id)
         elif not entry.run.status.state.terminal:  # the target is about to accept it
-            raise CommandError(f"{handle} has not ended.", hint=f"First: %aml_runs cancel {handle}")
+            raise CommandError(f"{handle} has not ended.", hint=f"Cancel it first: %aml_runs cancel {handle}")
         self.store.remove(handle)
         self._finalizer.forget(handle)
 

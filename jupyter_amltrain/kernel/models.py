@@ -128,7 +128,7 @@ class ModelRegistry:
         """
         fields = {"name": checked_name(name), "path": path, "kind": _type(type), "description": description}
         if not run.status.state.terminal:
-            raise CommandError(f"{run.handle} has not ended.", hint=f"First: %aml_runs wait {run.handle}")
+            raise CommandError(f"{run.handle} has not ended.", hint=f"Wait for the end: %aml_runs wait {run.handle}")
         tag_values = {str(key): str(value) for key, value in (tags or {}).items()}
         workspace = _workspace_of(self._targets.get(run.target))
         if workspace is None:

@@ -1,4 +1,4 @@
-"""Operations on compute targets: at most one per target, in the background, reported in its row. Loop thread only."""
+"""Background operations on targets, one at a time per target, each reported in its target's row. Loop thread only."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class TargetOperations:
         """
         if entry.busy and entry.work is not None:
             raise CommandError(
-                f"{entry.target.name!r} is being {PARTICIPLES[entry.work.verb]}; wait until that has finished.",
-                hint="%aml_compute list shows its progress.",
+                f"{entry.target.name!r} is being {PARTICIPLES[entry.work.verb]}.",
+                hint="Wait until that operation has finished; to see its progress: %aml_compute list",
             )
 
     def start(self, entry: TargetEntry, verb: str, body: OperationBody, values: Mapping[str, Any]) -> ActionResult:

@@ -283,7 +283,7 @@ class RunIndex:
             if await self._reader.find(self._backends.backend(target), run_id):
                 self._backends.wake(target)
                 return whole
-        raise UnknownRun(f"No run {handle!r}.", hint="%aml_runs lists them.")
+        raise UnknownRun(f"No run {handle!r}.", hint="To list the runs: %aml_runs")
 
     async def _find_unlisted(self, run_id: str) -> RunHandle | None:
         """Find a run that its target does not list, for example a run of another user of a service.

@@ -89,7 +89,7 @@ class SubmitQueue:
         """Note in the run's row that its target is slow to accept it."""
         entry = self._store.get(handle)
         if entry is not None and not entry.run.status.state.terminal and not entry.run.status.detail:
-            text = f"'{entry.run.target}' has not accepted it for {time.monotonic() - since:.0f} s; still trying"
+            text = f"'{entry.run.target}' has not accepted the run for {time.monotonic() - since:.0f} s; still trying"
             self._store.amend(handle, status=msgspec.structs.replace(entry.run.status, detail=text))
 
     async def _submit(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget
 from jupyter_amltrain.state_dir import SCHEMA, StateRoot, check_schema, locked, read_json, write_json
 
 LOCAL = LocalTarget(name="local")
-#: Maximum deleted targets retired for their run history.
+#: Max deleted targets kept for their run history.
 MAX_RETIRED_TARGETS = 20
 
 

@@ -301,7 +301,7 @@ class TargetStatusCache:
         if (entry := self._entries.get(name)) is not None:
             return entry
         self._targets.get(name)
-        raise CommandError(f"{name!r} was removed just now.", hint="%aml_compute lists the targets that exist.")
+        raise CommandError(f"{name!r} was removed just now.", hint="To list the targets: %aml_compute")
 
     def put(self, entry: TargetEntry) -> None:
         """Add the entry of a target that is being created, or replace a failed one."""
@@ -470,11 +470,14 @@ class TargetStatusCache:
         name, work = entry.target.name, entry.work
         if not entry.stored:
             return (TargetAction(verb="delete"),)
-        reason = f"It is being {PARTICIPLES[work.verb]}." if entry.busy and work is not None else ""
+        reason = f"The target is being {PARTICIPLES[work.verb]}." if entry.busy and work is not None else ""
         creating = entry.busy and work is not None and work.verb in ("create", "attach")
         deleting = entry.busy and work is not None and work.verb == "delete"
         acts = [
-            TargetAction(verb="use", why_not="It is in use." if name == self._current else reason if deleting else ""),
+            TargetAction(
+                verb="use",
+                why_not="The target is already in use." if name == self._current else reason if deleting else "",
+            ),
             TargetAction(verb="test", why_not=reason),
         ]
         if isinstance(entry.target, LocalTarget):
@@ -491,4 +494,4 @@ class TargetStatusCache:
 
 def detach_confirmation(name: str) -> str:
     """Confirmation prompt for removing a target that was only attached."""
-    return f"Removes {name!r} from the list of targets; the machine itself and its runs are left alone."
+    return f"Removes {name!r} from the list of targets; the machine itself and its runs are not affected."

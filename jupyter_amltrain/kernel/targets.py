@@ -196,7 +196,9 @@ class TargetManager:
         if kind in RETIRED_KINDS:
             raise CommandError(RETIRED_KINDS[kind])
         if kind not in kinds:
-            return ActionResult(errors={"kind": unknown_name_text(kind, kinds, "kind of target")})
+            names = ", ".join(kinds)
+            error = unknown_name_text(kind, kinds, "kind of target") if kind else f"Say which kind: {names}."
+            return ActionResult(errors={"kind": error})
         target_type = next(one for one in target_kinds() if one.__struct_config__.tag == kind)
         target, errors = checked_target(target_type, name, values)
         if target is None:

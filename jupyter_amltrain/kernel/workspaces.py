@@ -85,7 +85,7 @@ class ConnectResult(msgspec.Struct, frozen=True, kw_only=True):
         line = f"Connected to {facts.name} in {facts.location} as {account}: {known}."
         line += "" if self.targets else " Next: %aml_compute sizes, then %aml_compute create."
         if self.renamed:
-            line += " " + ", ".join(f"{compute} is named {name} listed" for name, compute in self.renamed.items()) + "."
+            line += " " + ", ".join(f"{compute} is listed as {name}" for name, compute in self.renamed.items()) + "."
         if self.removed:
             line += f" Removed: {', '.join(self.removed)}."
         return " ".join([line, *self.missing])
@@ -181,12 +181,12 @@ class WorkspaceManager:
         if same is not None:
             if ref.name and ref.name != same.name:
                 raise CommandError(
-                    f"This workspace is connected already, as {same.name!r}.",
-                    hint=f"First: %aml_compute disconnect {same.name}",
+                    f"This workspace is already connected as {same.name!r}.",
+                    hint=f"Disconnect it first: %aml_compute disconnect {same.name}",
                 )
             return msgspec.structs.replace(ref, name=same.name, tenant=ref.tenant or same.tenant)
         if ref.name in taken:
-            raise CommandError(f"Another workspace is called {ref.name!r} listed.", hint="Choose another --name.")
+            raise CommandError(f"Another workspace is already called {ref.name!r}.", hint="Choose another --name.")
         name = ref.name or ref.workspace
         if name in taken:
             name = f"{ref.workspace}-{ref.resource_group}"
@@ -267,9 +267,9 @@ class WorkspaceManager:
         await self._computes.refresh()
         await client_of(self._loop, self._root).request("workspace.forget", {"workspace": facts.name})
         off = "1 target was" if len(targets) == 1 else f"{len(targets)} targets were"
-        said = f"{facts.name} is disconnected; {off} removed from the list. Nothing changed in Azure."
+        message = f"{facts.name} is disconnected; {off} removed from the list. Nothing changed in Azure."
         on = [t.name for t in own if may_be_billed(t)]
-        return f"{said} These are still on and cost money: {', '.join(on)}." if on else said
+        return f"{message} These are still on and cost money: {', '.join(on)}." if on else message
 
     async def close(self) -> None:
         """Close the client of the Azure service process."""

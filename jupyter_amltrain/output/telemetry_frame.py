@@ -171,7 +171,7 @@ def write(frame: pandas.DataFrame, path: Path) -> None:
         frame.to_parquet(path, index=False)
     except ImportError as error:
         raise MissingDependency(
-            "Cannot write Parquet: pyarrow is not installed.", hint="pip install pyarrow"
+            "Cannot write Parquet: pyarrow is not installed.", hint="Install it: %pip install pyarrow"
         ) from error
 
 

@@ -281,7 +281,7 @@ def _yaml() -> Any:
         import yaml  # type: ignore[import-untyped]
     except ImportError:
         raise MissingDependency(
-            "A job's YAML cannot be read: PyYAML is not installed.", hint="%pip install pyyaml"
+            "A job's YAML cannot be read: PyYAML is not installed.", hint="Install it: %pip install pyyaml"
         ) from None
     return yaml
 

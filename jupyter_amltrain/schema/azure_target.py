@@ -23,7 +23,7 @@ def compute_name_error(name: str, *, instance: bool = False) -> str:
     if _VALID.fullmatch(name) and not (instance and _NUMBERED.search(name)):
         return ""
     rule = f"{RULE}{_INSTANCE if instance else ''}"
-    return f"{name[:80]!r} is not a valid name of a compute at Azure ML: {rule}. Example: {suggested_name(name)}."
+    return f"{name[:80]!r} is not a valid name of a compute in Azure ML: {rule}. Example: {suggested_name(name)}."
 
 
 def suggested_name(name: str) -> str:
@@ -55,7 +55,7 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
     Attributes
     ----------
     workspace
-        Name of a connected workspace; empty takes the current one.
+        Name of a connected workspace; empty: the current one.
     compute
         Name of the compute in the workspace, if it differs from the target's name.
     """
@@ -165,9 +165,9 @@ class _LoginTarget(AttachedTarget, frozen=True, kw_only=True):
         """See :meth:`ComputeTarget.field_errors`."""
         errors = AttachedTarget.field_errors(self)
         if not self.ssh_user:
-            errors["ssh_user"] = "Give the user whom Azure ML logs in as."
+            errors["ssh_user"] = "Give the user name with which Azure ML logs in."
         if bool(self.password_from) == bool(self.ssh_key_file) and "password_from" not in errors:
-            errors["password_from"] = "Give either this or --ssh-key-file, so that Azure ML can log in."
+            errors["password_from"] = "Give a password or --ssh-key-file, so that Azure ML can log in."
         return errors
 
 
@@ -202,7 +202,7 @@ class KubernetesTarget(AttachedTarget, frozen=True, kw_only=True, tag="kubernete
     identity
         Managed identity: system, or the resource id of a user-assigned one.
     env
-        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
     """
 
     title: ClassVar[str] = "Kubernetes cluster"
@@ -332,9 +332,9 @@ _CRON = re.compile(r"[-\d*/,A-Za-z]+( +[-\d*/,A-Za-z]+){4}")
 
 def _wrong_network(target: AmlComputeTarget | InstanceTarget) -> dict[str, str]:
     if target.vnet and not target.subnet:
-        return {"subnet": "Give the subnet of the virtual network, too."}
+        return {"subnet": "Give the subnet of the virtual network as well."}
     if target.subnet and not target.vnet and not RESOURCE_ID.fullmatch(target.subnet):
-        return {"vnet": "Give the virtual network of the subnet, too, or the subnet's full resource id."}
+        return {"vnet": "Give the virtual network of the subnet as well, or the subnet's full resource id."}
     return {}
 
 
@@ -366,7 +366,7 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
     ssh_key_file
         File with the administrator's public key.
     env
-        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
     region
         Region of the machines, if it differs from the workspace's.
     """
@@ -400,9 +400,9 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
         if self.min_nodes > self.max_nodes:
             errors["min_nodes"] = f"{self.min_nodes} is more than the maximum ({self.max_nodes})."
         if self.ssh_user and not self.ssh_key_file:
-            errors["ssh_key_file"] = "Give the file with the administrator's public key, too."
+            errors["ssh_key_file"] = "Give the file with the administrator's public key as well."
         if self.ssh_key_file and not self.ssh_user:
-            errors["ssh_user"] = "Give the administrator whose key this is, too."
+            errors["ssh_user"] = "Give the administrator who owns the key as well."
         return errors
 
 
@@ -416,7 +416,7 @@ class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless")
     tier
         Standard: dedicated machines; Spot: cheaper ones that can be preempted at any time.
     env
-        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
     """
 
     title: ClassVar[str] = "Azure ML serverless"
@@ -458,9 +458,9 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
     identity
         Managed identity: system, or the resource id of a user-assigned one.
     ssh_key_file
-        File with the public key for SSH logins; without one the port is closed.
+        File with the public key for SSH logins; without it the port is closed.
     env
-        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
     """
 
     title: ClassVar[str] = "Azure ML compute instance"
@@ -487,7 +487,7 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
             if text and not _CLOCK.fullmatch(text) and not _CRON.fullmatch(text):
                 errors[name] = f"{text[:80]!r} is not a time. Write 18:30, or a cron expression: '0 18 * * 1-5'."
         if 0 < self.idle_shutdown < 15:  # the service's own limits: 15 minutes to 3 days
-            errors["idle_shutdown"] = "The minimum at Azure ML is 15 minutes; 0 means never."
+            errors["idle_shutdown"] = "The minimum in Azure ML is 15 minutes; 0 means never."
         return errors
 
 

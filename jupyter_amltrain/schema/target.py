@@ -36,7 +36,7 @@ class LocalTarget(ComputeTarget, frozen=True, kw_only=True, tag="local"):
     Attributes
     ----------
     python
-        Interpreter of the jobs; empty takes the kernel's own.
+        Interpreter of the jobs; empty: the kernel's own.
     """
 
     title: ClassVar[str] = "This machine"
@@ -90,7 +90,7 @@ class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
     Attributes
     ----------
     size
-        VM size; without one the machine is free of charge and has no start or stop.
+        VM size; without it the machine is free of charge and has no start or stop.
     max_nodes
         Maximum number of nodes; 1 is a single machine that is started and stopped, more are a cluster.
     min_nodes
@@ -116,7 +116,7 @@ class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
     nodes
         Machines of every run and of a monitor.
     gpus
-        GPUs of each machine where it has no size.
+        GPUs of each machine without a size.
     idle
         Runs do not use their GPUs.
     period

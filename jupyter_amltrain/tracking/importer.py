@@ -263,7 +263,7 @@ class _Import:
         except (MlflowException, KeyError, TypeError, AttributeError, ValueError) as error:
             self.experiments[sink_id] = self.experiments[self.main]
             self._reject(
-                record, f"experiments/create: {str(error).splitlines()[0]}; the job's experiment took its runs"
+                record, f"experiments/create: {str(error).splitlines()[0]}; its runs are in the job's experiment"
             )
 
     def _reject(self, record: dict[str, Any], reason: str) -> None:

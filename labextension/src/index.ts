@@ -51,7 +51,7 @@ const widgets: JupyterFrontEndPlugin<void> = {
       const { registerWidgets } = await import('./widgets/register');
       await registerWidgets(app, (translator ?? nullTranslator).load(DOMAIN));
     } catch (error) {
-      console.info('jupyter-amltrain: no live charts, the widget manager is not there', error);
+      console.info('jupyter-amltrain: no live charts: the widget manager is not available', error);
     }
   }
 };

@@ -62,8 +62,8 @@ def _plain(names: str, **more: Any) -> dict[str, Example]:
 
 _WORKERS = "import json, os\nassert len(json.loads(os.environ['TF_CONFIG'])['cluster']['worker']) == 2\n"
 _TENSORFLOW = "TensorFlow is not installed"
-_TORCH = "PyTorch with GPUs is not here"
-_LEFT_OUT = "its script is not in our copy"
+_TORCH = "PyTorch with GPUs is not available"
+_LEFT_OUT = "its script is not in the copy"
 
 EXAMPLES: dict[str, Example] = {
     **_plain("hello-world hello-world-input hello-world-org hello-world-env-var", says="hello world"),
@@ -94,11 +94,11 @@ EXAMPLES: dict[str, Example] = {
     f"{_BASICS}/hello-interactive.yml": Example(
         instead={"src/hello-interactive.py": _TRAIN},
         programs=("sleep",),
-        why=f"{_TENSORFLOW}; it then sleeps 10 minutes",
+        why=f"{_TENSORFLOW}; the example sleeps 10 minutes",
         says="trained",
     ),
     f"{_BASICS}/hello-automl/hello-automl-job-basic.yml": Example(
-        target="cpu-cluster", why="AutoML of the emulator trains nothing", says="Completed"
+        target="cpu-cluster", why="the emulator's AutoML trains nothing", says="Completed"
     ),
     "cli/jobs/pipelines/cifar-10/pipeline.yml": Example(
         target="gpu-cluster",
@@ -127,7 +127,7 @@ EXAMPLES: dict[str, Example] = {
         says="trained",
     ),
     "cli/jobs/deepspeed/deepspeed-autotuning/job.yml": Example(
-        why="no job: a placeholder that a script of the example overwrites", refused="command"
+        why="not a job: a placeholder that a script of the example overwrites", refused="command"
     ),
     f"{_ONE}/tensorflow/mnist/job.yml": Example(
         target="", instead={"src/train.py": _TRAIN}, why=f"{_LEFT_OUT}; {_TENSORFLOW}", says="trained"
@@ -180,19 +180,20 @@ def table() -> str:
     lines = [
         "# Official examples in the sandbox",
         "",
-        "The jobs of [azureml-examples](https://github.com/Azure/azureml-examples) that `tests/data/azureml-examples`",
-        "holds (MIT, its license lies beside them) go unchanged through the emulated Azure by `%aml_submit FILE`; each",
-        "ends *completed*. *Real* ones run their own script on data of the same form; in *stubbed* ones something",
-        "stands in for what cannot be had here. The body of each equals what `az ml` sends, field by field",
-        "(`tests/azure/test_official_examples.py`, which also checks this table;",
-        "`python -m tests.azure.official_examples` writes it).",
+        "To run an official example of [azureml-examples](https://github.com/Azure/azureml-examples) in the",
+        "sandbox, type `%aml_submit FILE`. The tests submit every file of `tests/data/azureml-examples` (MIT, see",
+        "the license there) unchanged to the emulated Azure; each job completes. *Real* examples run their own",
+        "script on data of the same form; *stubbed* ones replace the listed scripts or programs, for the reason in",
+        "the last column. The body of each request equals that of `az ml`, field by field",
+        "(`tests/azure/test_official_examples.py`, which also checks this table; `python -m",
+        "tests.azure.official_examples` writes it).",
         "",
-        "| file | runs | stands in | why |",
+        "| file | runs | replaced | why |",
         "|---|---|---|---|",
     ]
     for name in files():
         one = EXAMPLES[name]
-        how = "refused" if one.refused else "real" if one.real else "stubbed"
+        how = "rejected" if one.refused else "real" if one.real else "stubbed"
         instead = ", ".join(f"`{part}`" for part in (*one.instead, *one.programs))
         lines.append(f"| `{name.removeprefix('cli/jobs/')}` | {how} | {instead} | {one.why} |")
     return "\n".join(lines) + "\n"

@@ -460,5 +460,5 @@ class TestAzureBackend(BackendContract):
 
     def test_delete_with_wrong_name_is_refused(self, call: Call[Any], backend: AzureBackend) -> None:
         call(backend.delete("nobody-22222"))
-        with pytest.raises(CommandError, match="not a monitor's id"):
+        with pytest.raises(CommandError, match="not a monitor id"):
             call(backend.read("monitors/..", "log", 0))

@@ -396,7 +396,7 @@ def test_create_waits_for_slow_azure(azure_env: Azure, make: Make, run: Callable
     messages: list[str] = []
 
     def hear(text: str) -> None:
-        if text == "Asking Azure for it":
+        if text == "Sending the request to Azure":
             azure_env.control("/fault", match=r"GET .*computes/slow", times=7, status=503)
         messages.append(text)
 

@@ -190,7 +190,7 @@ def test_several_workspaces_are_connected(api, az, place):
     assert [one.name for one in found] == ["ml-dev", "second"] and current == "second"
     api.connect(WorkspaceRef(name="ml-dev"))
     assert api.workspaces()[1] == "ml-dev"
-    with pytest.raises(CommandError, match="connected already, as 'second'"):
+    with pytest.raises(CommandError, match="already connected as 'second'"):
         api.connect(WorkspaceRef(subscription=other.subscription, resource_group="ML", workspace="Other", name="third"))
     with pytest.raises(CommandError, match="'secnd'.*second"):
         api.disconnect("secnd")

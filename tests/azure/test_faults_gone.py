@@ -76,7 +76,7 @@ def test_deleted_workspace_marks_run_lost(azure: Azure, tmp_path: Path) -> None:
             assert re.search(r"ml-dev|lab", message) and re.search(r"no |not found|gone", message, re.I), message
         until(lambda: run.run.status.state.value == "lost", "that the run is lost", 30)
         assert re.fullmatch(
-            rf"{run.handle} is lost: the workspace ml-dev was deleted at Azure\. The part of the log that was read"
+            rf"{run.handle} is lost: the workspace ml-dev was deleted in Azure\. The part of the log that was read"
             rf" is kept: %aml_runs logs {run.handle}\."
             r" Connect another workspace: %aml_compute connect\. Submit it again\.",
             run.run.error,

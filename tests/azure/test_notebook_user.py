@@ -58,7 +58,7 @@ def test_externally_deleted_cluster_is_created_again(api: Any) -> None:
     assert submit("--target team", "print(1)").wait(DEADLINE).state == "completed"
     loop, backend = controller().loop, controller().backend  # the service alone is asked, as by another person
     loop.call(_deleted(backend, "team"), DEADLINE)
-    until(lambda: "deleted at Azure" in row("team")["detail"], "the cluster is gone")
+    until(lambda: "deleted in Azure" in row("team")["detail"], "the cluster is gone")
     carry_out(f"create team --kind amlcompute --size {SIZE} --max-nodes 4")
     assert (row("team")["state"], row("team")["max_nodes"]) == ("ready", 4)
     assert submit("--target team", "print(2)").wait(DEADLINE).state == "completed"

@@ -67,7 +67,7 @@ def test_connect_configuration_is_found_or_named(config: Path, tmp_path: Path) -
         ({"subscription": "s", "resource-group": "g"}, "workspace", "--workspace"),
         ({"workspace": "w"}, "subscription", "--subscription and --resource-group"),
         ({**NAMES, "sign-in": "guess"}, "sign-in", "invalid choice: 'guess'"),
-        ({**NAMES, "workspace": "a\nb"}, "workspace", "cannot hold a line break"),
+        ({**NAMES, "workspace": "a\nb"}, "workspace", "line break"),
         ({"region": "x"}, "region", "no field 'region'"),
     ],
 )

@@ -198,7 +198,7 @@ def test_unsupported_operation_is_refused(
         ("", "fake", {}, "name", "A name is missing"),
         ("one", "fake", {"size": "cpu-4"}, "name", "(size)"),
         ("new", "fak", {}, "kind", "'fak'"),
-        ("new", "", {}, "kind", "kind of target"),
+        ("new", "", {}, "kind", "kind"),
         ("new", "local", {}, "kind", "'local'"),
         ("new", "fake", {"size": "gpu-v10"}, "size", "gpu-v100"),
         ("new", "fake", {"max_nodes": -1}, "max_nodes", "from 1 to 20"),

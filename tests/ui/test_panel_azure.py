@@ -205,7 +205,7 @@ def test_machine_is_attached_by_form(panel: PanelPage, notebook: NotebookPage, a
     press(form, "Attach")
     expect(row).to_have_attribute("data-state", "ready", timeout=MS)
     panel.expand("box")
-    expect(row).to_contain_text("Azure ML v2 runs no job there")
+    expect(row).to_contain_text("Azure ML v2 runs no jobs there")
     assert "not shown" not in panel.node.inner_text()
 
 

@@ -114,7 +114,7 @@ def test_target_create_by_form_and_delete(notebook: NotebookPage, panel: PanelPa
     panel.confirm("Create")
     expect(panel.new_target).to_have_count(0, timeout=MS)
     row = panel.target("made")
-    expect(row.locator(".jp-AmlTarget-work")).to_contain_text("Making a cluster of 2 machines at most", timeout=MS)
+    expect(row.locator(".jp-AmlTarget-work")).to_contain_text("Creating a cluster of 2 machines at most", timeout=MS)
     expect(row).to_be_in_viewport()
     expect(row).to_have_attribute("aria-expanded", "true")
     panel.page.screenshot(path=shots / "compute-making.png")

@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
     """Everything; 0 when all that was checked holds, 3 when something does not."""
     chosen = _parser().parse_args(argv)
     if os.environ.get(SWITCH) != "1":
-        print(f"make azure-live: it costs money, so it wants {SWITCH}=1 in the environment.", file=sys.stderr)
+        print(f"make azure-live: it costs money. To confirm, set {SWITCH}=1 in the environment.", file=sys.stderr)
         return 2
     try:
         where = _where(chosen)
@@ -36,11 +36,11 @@ def main(argv: list[str]) -> int:
         try:
             live.go()
         except KeyboardInterrupt:
-            print("\nInterrupted: what was made is taken away first (wait, please).", flush=True)
+            print("\nInterrupted: deleting what was created. Please wait.", flush=True)
             live.broken = "interrupted"
         except Exception as error:
             live.broken = f"{type(error).__name__}: {error}"
-            print(f"\nIt ends early: {live.broken}", flush=True)
+            print(f"\nThe checks ended early: {live.broken}", flush=True)
         finally:
             live.clean()
         return tell(live, Path(chosen.json))
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
 
 def _agreed() -> bool:
     try:
-        return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
+        return input("Continue? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:  # nobody is there: --yes says so
         return False
 
@@ -59,15 +59,15 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("subscription", "resource-group", "workspace", "tenant"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--method", default="auto", choices=("auto", "browser", "device"), help="how to sign in")
-    parser.add_argument("--size", default=SIZE, help=f"of the machine (default {SIZE})")
-    parser.add_argument("--serverless", action="store_true", help="make no cluster; the service finds a machine")
-    parser.add_argument("--dedicated", action="store_true", help="no low-priority machine")
-    parser.add_argument("--environment", default="", help="of the jobs (default: that of a normal job)")
-    parser.add_argument("--seconds", type=float, default=150.0, help="that the long job runs")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds that the job with a time limit may run")
-    parser.add_argument("--no-instance", action="store_true", help="make no compute instance to see a start fail")
-    parser.add_argument("--json", default="azure-live.json", help="where the table goes")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--size", default=SIZE, help=f"size of the machine (default {SIZE})")
+    parser.add_argument("--serverless", action="store_true", help="create no cluster; the service finds a machine")
+    parser.add_argument("--dedicated", action="store_true", help="use dedicated machines")
+    parser.add_argument("--environment", default="", help="environment of the jobs (default: that of a normal job)")
+    parser.add_argument("--seconds", type=float, default=150.0, help="run time of the long job in seconds")
+    parser.add_argument("--limit", type=float, default=60.0, help="time limit of one job in seconds")
+    parser.add_argument("--no-instance", action="store_true", help="create no compute instance, and skip its checks")
+    parser.add_argument("--json", default="azure-live.json", help="file for the results")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     return parser
 
 
@@ -85,17 +85,19 @@ def _where(chosen: argparse.Namespace) -> dict[str, str]:
 def _plan(chosen: argparse.Namespace, where: dict[str, str]) -> str:
     machine = "a machine that the service finds" if chosen.serverless else "a cluster of 0 to 1 machines"
     tier = "dedicated" if chosen.dedicated else "low-priority"
-    instance = "" if chosen.no_instance else f"  make a compute instance of {chosen.size}, stop it and start it again\n"
+    instance = (
+        "" if chosen.no_instance else f"  create a compute instance of {chosen.size}, stop it and start it again\n"
+    )
     return (
-        f"In the workspace {where['workspace']} (resource group {where['resource_group']}) this will:\n"
-        "  look at sizes, quota, permissions, storage (nothing is changed by it)\n"
-        f"  make {machine} of {chosen.size}, {tier}\n"
+        f"In the workspace {where['workspace']} (resource group {where['resource_group']}) the command will:\n"
+        "  read sizes, quota, permissions and storage (without changes)\n"
+        f"  create {machine} of {chosen.size}, {tier}\n"
         f"  run a job of {chosen.seconds:.0f} s, one that fails at once, one that is canceled\n"
         f"  run a job of 10 minutes with a time limit of {chosen.limit:.0f} s\n"
         f"{instance}"
-        "  log to the first job's run until the service refuses, and register a model of it\n"
+        "  log to the first job's run until the service rejects a request, and register a model of the run\n"
         f"  delete the cluster{' and the instance' if instance else ''}, delete the model, archive the jobs\n"
-        f"It takes about {'25' if instance else '15'} minutes and costs less than 1 USD (machines of 2 cores for some"
+        f"This takes about {'25' if instance else '15'} minutes and costs less than 1 USD (machines of 2 cores for some"
         " minutes; its storage,\nkilobytes of logs and code, stays in the workspace)."
     )
 

@@ -7,8 +7,8 @@ from azureml_emulator.switches import TABLE
 #: A name that becomes a switch is a row of the switches' table from then on.
 OBSERVED: dict[str, tuple[str, str]] = {
     "curated_container": (
-        "A curated environment answers at the workspace and names its latest version.",
-        "GET of the container of the curated environments that are chosen by themselves",
+        "The workspace has the container of a curated environment, with its latest version.",
+        "GET of the container of the curated environments that are used by default",
     ),
     "details_reasons": (
         "queueingInfo and cancelationReason are in a run's record (runs/ID), not in its details.",
@@ -19,12 +19,12 @@ OBSERVED: dict[str, tuple[str, str]] = {
         "runs/ID of a job with a short time limit",
     ),
     "code_folder": (
-        "Code that lies below a folder of its container is found by a job.",
+        "A job finds code that is in a folder of its container.",
         "a job whose code asset is a folder of the container of startPendingUpload",
     ),
-    "jobs_newest_first": ("The list of jobs begins with the newest.", "createdAt along the list of jobs"),
+    "jobs_newest_first": ("The list of jobs starts with the newest.", "createdAt along the list of jobs"),
     "power_failure": (
-        "An instance whose start fails says StartFailed in lastOperation.operationStatus, and why in errors.",
+        "An instance whose start fails has StartFailed in lastOperation.operationStatus, and the reason in errors.",
         "a second start of an instance whose startup script then fails",
     ),
 }

@@ -41,13 +41,13 @@ def tell(done: Round, file: Path) -> int:
     file.write_text(dumped(value) + "\n", encoding="utf-8")
     print(f"Written: {file}")
     for line in done.left:
-        print(f"NOT TAKEN AWAY: {line}")
+        print(f"NOT DELETED: {line}")
     if done.bills is None:
-        print("What still bills is not known: look at the studio's Compute page.")
+        print("It is not known what still costs money: see the Compute page of the studio.")
     elif not done.bills:
-        print("Nothing in the workspace bills for machines now.")
+        print("No machine in the workspace is costing money now.")
     for bill in done.bills or ():
-        print(f"Still bills: {bill['kind']} {bill['name']}, {bill['nodes']} of {bill['size']}")
+        print(f"Still costs money: {bill['kind']} {bill['name']}, {bill['nodes']} of {bill['size']}")
     if done.broken or done.left:
         return 1
     return 3 if any(holds is False for holds, _ in rows.values()) else 0

@@ -232,7 +232,7 @@ class Round:
         script = {"scriptSource": "inline", "scriptData": base64.b64encode(scripts.STARTUP.encode()).decode()}
         inner = {"vmSize": self.chosen.size, "setupScripts": {"scripts": {"startupScript": script}}}
         body = {"location": self.place.location, "properties": {"computeType": "ComputeInstance", "properties": inner}}
-        print(f"Making the instance {name}.", flush=True)
+        print(f"Creating the instance {name}.", flush=True)
         self.place.arm.put(f"computes/{name}", api=ARM, json=body, act=f"make the instance {name}")
         self._until_state(name, "Running")
         self.place.arm.post(f"computes/{name}/stop", api=ARM, act=f"stop {name}")

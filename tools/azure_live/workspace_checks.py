@@ -66,7 +66,7 @@ def _discovery(place: Workspace) -> Seen:
     return bool((answer.json or {}).get("api")), f"{answer.status}, api {(answer.json or {}).get('api')}"
 
 
-@before("data_audience", "run history asked with either token")
+@before("data_audience", "run history with either token")
 def _audience(place: Workspace) -> Seen:
     statuses = {}
     for name, scope in (("ml", "https://ml.azure.com/.default"), ("arm", ARM_SCOPE)):
@@ -101,7 +101,7 @@ def _containers(place: Workspace) -> Seen:
 _BEFORE["curated_container"] = _containers
 
 
-@before("curated_conda", "GET of the curated environments that are chosen by themselves")
+@before("curated_conda", "GET of the curated environments that are used by default")
 def _curated(place: Workspace) -> Seen:
     seen = []
     for path, version in ((path, _container(place, path)[1] or _some_version(place, path)) for path in _CURATED):
@@ -152,7 +152,7 @@ def _envelope(place: Workspace) -> Seen:
     return {"error", "componentName"} <= names, f"{answer.status}, {', '.join(sorted(names)) or 'empty'}"
 
 
-@before("datastore_secret", "POST listSecrets, looking at the kind alone")
+@before("datastore_secret", "POST listSecrets, reading only the kind")
 def _secret(place: Workspace) -> Seen:
     wish = {"expirableSecret": True, "expireAfterHours": 1}
     path = "datastores/workspaceartifactstore/listSecrets"

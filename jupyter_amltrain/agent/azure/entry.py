@@ -78,7 +78,7 @@ def _task(job: Dict[str, Any], rank: Identity, folder: str) -> Assignment:
 class ServiceRank:
     """One process of a job, with the duties of its rank; the host of its own supervisor."""
 
-    signal_detail = "the service told it to end"
+    signal_detail = "the service requested its end"
 
     def __init__(self, job: Dict[str, Any], rank: Identity, folders: JobFolders, wakeup: int) -> None:
         self.job, self.rank, self.folders = job, rank, folders
@@ -108,7 +108,7 @@ class ServiceRank:
         except Exception as error:  # an internal error must not end a training that runs
             if run.rank is None:
                 raise
-            log_to_job("%s: %s; the training goes on without telemetry" % (type(error).__name__, error))
+            log_to_job("%s: %s; the training continues without telemetry" % (type(error).__name__, error))
             while run.status is None:
                 run.listen(60.0)
                 run.reap()
@@ -216,7 +216,7 @@ class ServiceRank:
         """Log the error once, in the job's log."""
         if not self._save_error_logged:
             self._save_error_logged = True
-            log_to_job("cannot write %s: %s; trying again, the training goes on" % (STATE, error.strerror or error))
+            log_to_job("cannot write %s: %s; trying again, the training continues" % (STATE, error.strerror or error))
 
     def save_final_state(self, run: Supervisor) -> None:
         """Write the final state if this process writes the state."""

@@ -100,7 +100,7 @@ class Endpoint:
         if code in (401, 403):
             raise Closed("it does not accept the job's token (%d)" % code) from None
         if code in (408, 425, 429) or code >= 500:
-            raise RetryLater("it answers %d" % code, _retry_after(error.headers.get("Retry-After"))) from None
+            raise RetryLater("it returned %d" % code, _retry_after(error.headers.get("Retry-After"))) from None
         if code == 404:
             # Two versions of the service's path are in use; the run exists under both.
             if not self._other_version and any(version in self.url for version in _VERSIONS):
@@ -109,8 +109,8 @@ class Endpoint:
                 return
             raise Closed("it does not know the run (404)") from None
         if 300 <= code < 400:
-            raise Closed("it answers %d" % code) from None
-        raise Refused(message or "it answers %d" % code) from None
+            raise Closed("it returned %d" % code) from None
+        raise Refused(message or "it returned %d" % code) from None
 
 
 def endpoint_of(environ: Mapping[str, str]) -> Optional[Endpoint]:
@@ -342,7 +342,7 @@ class Forwarder:
                 self.on_message("the service's MLflow does not accept %r: %s" % (key[1], error))
             self.refused[key] = self.refused.get(key, 0) + 1
             if sum(self.refused.values()) >= MAX_REFUSED:
-                raise Closed("it has refused too much") from None
+                raise Closed("it has rejected too many requests") from None
 
     def has_unsent(self) -> bool:
         """Return whether some data was not sent."""

@@ -103,7 +103,7 @@ class Journal:
             self._note("%d damaged lines of the journal were skipped" % damaged)
         if os.fstat(self._fd).st_size > self._end:
             os.ftruncate(self._fd, self._end)
-            self._note("the journal had a torn last line; it was cut")
+            self._note("the journal had a torn last line, which was removed")
 
     def append(self, op: str, body: Record, added: Record, t: int) -> None:
         """Write one whole line, or hold it until the disk has space (never fails)."""

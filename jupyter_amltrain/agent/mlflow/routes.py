@@ -169,7 +169,7 @@ class Sink:
                 "The model registry is not reachable from inside a job. The model itself is saved: "
                 "drop registered_model_name, and register it from the notebook after the run.",
             )
-        self.recorder.note_once(f"unknown MLflow call {method} {path}; the script got an error, the run goes on")
+        self.recorder.note_once(f"unknown MLflow call {method} {path}; the script got an error, the run continues")
         raise Refusal(
             "ENDPOINT_NOT_FOUND",
             f"{method} {path} is not available inside an amltrain job: its MLflow endpoint records "

@@ -279,7 +279,7 @@ def submit(context: AgentContext, payload: Dict[str, Any]) -> Dict[str, Any]:
             )
             raise AgentError(
                 "SubmitUnsure",
-                "Whether %s was accepted is not known: %s The submission could not be revoked either: %s. Check"
+                "It is not known whether %s was accepted: %s The submission could not be revoked: %s. Check"
                 " %%aml_runs in a minute before you submit it again." % (run, error.message, reason),
             ) from error
         if decision == claims.ACCEPTED:

@@ -162,6 +162,6 @@ def check_request(requested: Optional[int], watch: Any) -> None:
         gpus = "a GPU" if requested is None else "%d GPU%s" % (requested, "s" * (requested > 1))
         raise AgentError(
             "GpuDriverError",
-            "The run asks for %s: %s. Reset the GPU (sudo nvidia-smi -r) or reboot. To run with the others: --gpus %d"
+            "The run requests %s: %s. Reset the GPU (sudo nvidia-smi -r) or reboot. To run with the others: --gpus %d"
             % (gpus, lost_text(lost), usable),
         )

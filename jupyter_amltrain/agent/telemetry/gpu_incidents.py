@@ -33,9 +33,9 @@ _DEBUG = "Run it again with CUDA_LAUNCH_BLOCKING=1 to find the line"
 
 _RESET = "Reset the GPU (sudo nvidia-smi -r) or reboot the machine before the next run"
 
-_REPLACE = "If it comes back after a reboot, the GPU has to be replaced"
+_REPLACE = "If the error recurs after a reboot, replace the GPU"
 
-_REBOOT = "Reboot the machine; if it comes back, update the driver or have the GPU checked"
+_REBOOT = "Reboot the machine; if the error recurs, update the driver or have the GPU checked"
 
 
 class Xid(NamedTuple):
@@ -63,7 +63,7 @@ XIDS: Dict[int, Xid] = {
     31: Xid("a kernel accessed memory that is not its own", APPLICATION, _DEBUG),
     32: Xid("the GPU was sent a damaged command", DRIVER, _REBOOT),
     38: Xid("the driver's firmware failed", DRIVER, _REBOOT),
-    43: Xid("the GPU stopped the program after an error of its own", APPLICATION, _DEBUG),
+    43: Xid("the GPU stopped the program after an error of the program", APPLICATION, _DEBUG),
     45: Xid("the driver removed the program's work", CLEANUP, "Look at the errors before it"),
     48: Xid("uncorrectable memory error", HARDWARE, "%s. %s" % (_RESET, _REPLACE)),
     61: Xid("the GPU's internal controller stopped", HARDWARE, _REBOOT),
@@ -72,21 +72,21 @@ XIDS: Dict[int, Xid] = {
     64: Xid("a bad part of the GPU's memory could not be replaced", HARDWARE, "%s. %s" % (_RESET, _REPLACE)),
     68: Xid("the video decoder failed", APPLICATION, "Check the videos and the decoding library"),
     69: Xid("a kernel used the GPU in an invalid way", APPLICATION, _DEBUG),
-    74: Xid("NVLink error", HARDWARE, "%s. If it comes back, have the NVLink connection checked" % _RESET),
+    74: Xid("NVLink error", HARDWARE, "%s. If the error recurs, have the NVLink connection checked" % _RESET),
     79: Xid("GPU has fallen off the bus", HARDWARE,
-            "Reboot the machine; if it comes back, check the GPU's power, cooling and seat"),
-    92: Xid("many correctable memory errors", RECORD, "Have the GPU checked; the results are right"),
-    94: Xid("contained memory error: only the program that met it ends", HARDWARE, "Start the run again. " + _RESET),
+            "Reboot the machine; if the error recurs, check the GPU's power, cooling and seat"),
+    92: Xid("many correctable memory errors", RECORD, "Have the GPU checked; the results are correct"),
+    94: Xid("contained memory error: only the affected program ends", HARDWARE, "Start the run again. " + _RESET),
     95: Xid("uncontained memory error: every program on the GPU ends", HARDWARE, "%s. %s" % (_RESET, _REPLACE)),
     109: Xid("the GPU could not switch between programs in time", APPLICATION, _DEBUG),
     119: Xid("the GPU's system processor does not answer", DRIVER, _REBOOT),
     120: Xid("the GPU's system processor failed", DRIVER, _REBOOT),
-    121: Xid("error on the link between CPU and GPU", RECORD, "Have the machine checked if it comes back"),
-    136: Xid("the link's training failed", HARDWARE, _REBOOT),
+    121: Xid("error on the link between CPU and GPU", RECORD, "Have the machine checked if the error recurs"),
+    136: Xid("link training failed", HARDWARE, _REBOOT),
     137: Xid("NVLink access to memory that is not open", APPLICATION, _DEBUG),
     140: Xid("unrecovered memory error", HARDWARE, "%s. %s" % (_RESET, _REPLACE)),
     143: Xid("the GPU could not be initialized", HARDWARE, _REBOOT),
-    154: Xid("the GPU needs another way of recovery than before", RECORD, "See GPU Recovery Action in: nvidia-smi -q"),
+    154: Xid("the GPU needs another kind of recovery", RECORD, "See GPU Recovery Action in: nvidia-smi -q"),
 }  # fmt: skip
 
 for _number in range(144, 151):

@@ -321,7 +321,7 @@ class GpuUsageCheck:
             else:
                 self._most[1] = max(self._most[1], abs(rise))
                 if rise < -MEMORY_SLACK_MIB:  # another process left: the rest of the change may be the run's
-                    self._doubt("%s lost %.0f MiB meanwhile, so others were on it" % (name, -rise))
+                    self._doubt("%s lost %.0f MiB meanwhile, so other processes used it" % (name, -rise))
         return None
 
     def _rises(self, t: float, at: int, busy: Optional[float], flat: bool) -> bool:
@@ -551,7 +551,7 @@ class GpuUsageGuard:
         """Set the verdict *cannot tell* if the sampler has ended without one."""
         self.update(state)
         if self.devices and not self.verdict:
-            reason = "the sampler ended before it could say anything"
+            reason = "the sampler ended before it reached a verdict"
             state["truth"] = self.verdict = {"verdict": CANNOT_TELL, "detail": reason, "cause": ""}
 
 

@@ -55,7 +55,7 @@ def serve(context: AgentContext, payload: Json) -> Json:
     """Serve the call ``monitor``; see the module's docstring."""
     name, gpus, period = payload.get("id"), payload.get("gpus"), payload.get("period", 1.0)
     if not valid_run_id(name):
-        raise invalid_request("%r is not a monitor's id (letters, digits, '.', '_' and '-', at most 100)." % (name,))
+        raise invalid_request("%r is not a monitor id (letters, digits, '.', '_' and '-', at most 100)." % (name,))
     folder = os.path.join(context.home, MONITORS, str(name))
     if payload.get("stop"):
         _stop(folder)

@@ -287,7 +287,7 @@ def hint(utils: Sequence[Optional[float]], cpu: Optional[float], cpus: Optional[
         mean, cpu / 100, cpus,
     )  # fmt: skip
     if cpu >= 80.0 * cpus:
-        return text + ": the CPU seems to hold the GPU up. Prepare the data beforehand, or on the GPU."
+        return text + ": the CPU seems to be the bottleneck. Prepare the data beforehand, or on the GPU."
     if 85 <= cpu <= 130:
         return text + ": one process seems to prepare the data. Give the loader workers (num_workers)."
     return ""

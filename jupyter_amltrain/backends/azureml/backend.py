@@ -383,7 +383,7 @@ class AzureBackend(Backend, Provisioner):
             status = azure_status.status_of(row)
             if status is None or not status.state.terminal:
                 handle = make_handle(self.target.name, run_id)
-                raise CommandError(f"{handle} has not ended.", hint=f"%aml_runs cancel {handle} first.")
+                raise CommandError(f"{handle} has not ended.", hint=f"Cancel it first: %aml_runs cancel {handle}")
             await self.compute.request("jobs.archive", name=run_id)
         folder = self.jobs.folder(run_id)
         await self._loop.offload(lambda: mirror_store.remove(folder))

@@ -410,8 +410,8 @@ def retirement_warning(size: str, today: datetime.date | None = None) -> str:
         return ""
     day = retirement_date(size)
     if text.startswith("retired"):
-        return f"Warning: Azure retired {size} on {day}: it may refuse the size, or stop its machines."
-    return f"Warning: Azure retires {size} on {day}: its machines stop then."
+        return f"Warning: Azure retired {size} on {day}, and may reject the size or stop its machines."
+    return f"Warning: Azure retires {size} on {day}, and stops its machines then."
 
 
 def region_file(root: Path, what: str, subscription: str, region: str) -> Path:

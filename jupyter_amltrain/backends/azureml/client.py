@@ -117,7 +117,7 @@ class ServiceClient:
         except RpcClosed:
             raise TargetUnreachable("The connection to Azure has been closed.", hint="Restart the kernel.") from None
         except RpcTimeout:
-            raise NoReply(f"Azure gave no answer to {op} within {timeout:g} s.", hint="Try again.") from None
+            raise NoReply(f"Azure did not respond to {op} within {timeout:g} s.", hint="Try again.") from None
         except RpcEnded as error:
             ending = f" ({error.ending})" if error.ending else ""
             raise ProcessEnded(
@@ -126,8 +126,9 @@ class ServiceClient:
         except RpcCancelled as error:
             raise AmlTrainError(str(error), code="azure.canceled") from error
         except RpcFault as error:
+            failed = "Could not connect to the workspace" if op == "workspace.connect" else f"{op} failed"
             raise AmlTrainError(
-                f"{op} failed (internal error): {error.kind}: {str(error).rstrip('.')}.",
+                f"{failed} (internal error): {error.kind}: {str(error).rstrip('.')}.",
                 hint=f"See {log}",
                 code="internal",
                 details={"operation": op, "kind": error.kind},

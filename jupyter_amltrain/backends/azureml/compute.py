@@ -281,7 +281,7 @@ class AzureCompute(Provisioner):
         if isinstance(target, AmlComputeTarget) and nodes > (most := target.max_nodes if most is None else most):
             raise CapacityError(
                 f"{target.name!r} has at most {most} machine{'' if most == 1 else 's'}, but {nodes} are requested.",
-                hint=f"Take fewer nodes, or raise the maximum: %aml_compute scale {target.name} --max-nodes {nodes}",
+                hint=f"Use fewer nodes, or raise the maximum: %aml_compute scale {target.name} --max-nodes {nodes}",
             )
         size_name = size or str(getattr(target, "size", ""))
         if not size_name or (isinstance(target, InstanceTarget) and self._row is not None):
@@ -351,7 +351,7 @@ class AzureCompute(Provisioner):
         if row is None:
             return ProvisionState(
                 state="failed",
-                detail=f"There is no compute {target.compute_name!r} in {self.workspace().name}: it was deleted at"
+                detail=f"There is no compute {target.compute_name!r} in {self.workspace().name}: it was deleted in"
                 " Azure. Create it again under this name, or remove it from the list:"
                 f" %aml_compute delete {target.name}",
             )
@@ -512,7 +512,7 @@ class AzureCompute(Provisioner):
             stopped = state.state == "stopped"
             return (
                 *start_stop_actions(stopped),
-                TargetAction(verb="restart", why_not="It is stopped." if stopped else ""),
+                TargetAction(verb="restart", why_not="The instance is stopped." if stopped else ""),
                 delete,
             )
         return (delete,)

@@ -21,7 +21,7 @@ from jupyter_amltrain.schema.azure_target import (
 )
 
 #: Progress text until Azure has accepted the request.
-WAITING_FOR_AZURE_TEXT = "Asking Azure for it"
+WAITING_FOR_AZURE_TEXT = "Sending the request to Azure"
 #: Kinds that Azure ML lists but that run no jobs.
 _IDLE = (MachineTarget, HDInsightTarget, DatabricksTarget, DataLakeTarget)
 
@@ -80,7 +80,7 @@ def _detail(target: AzureTarget, described: Mapping[str, Any], state: str, nodes
     if isinstance(target, ServerlessTarget):
         return "Machines are allocated for each run and released after it."
     if isinstance(target, _IDLE):
-        return "Listed only: Azure ML v2 runs no job there."
+        return "Listed only: Azure ML v2 runs no jobs there."
     if nodes == 0 and state == "ready":
         return "No machine is on; a run starts one."
     return ""
@@ -129,7 +129,7 @@ def _delete(target: AzureTarget, running: int, queued: int) -> str:
     name, total = target.name, running + queued
     if isinstance(target, ServerlessTarget):
         continues = f" Its run{'s continue' if total > 1 else ' continues'}." if total else ""
-        return f"Removes {name!r} from the list of targets; nothing is deleted at Azure ML.{continues}"
+        return f"Removes {name!r} from the list of targets; nothing is deleted in Azure ML.{continues}"
     its = f" {stopped_runs_text(running, queued).capitalize()}." if total else ""
     if target.attached:
         return (
@@ -137,22 +137,22 @@ def _delete(target: AzureTarget, running: int, queued: int) -> str:
             f" and is still billed.{its}"
         )
     machines = "its machines" if isinstance(target, AmlComputeTarget) else "its machine and everything on its disk"
-    return f"Deletes {name!r} at Azure ML with {machines}.{its} Logs and models of its runs are kept in the workspace."
+    return f"Deletes {name!r} in Azure ML with {machines}.{its} Logs and models of its runs are kept in the workspace."
 
 
 def _cluster(target: AmlComputeTarget, price: float | None, currency: str) -> str:
     max_nodes, min_nodes, idle = target.max_nodes, target.min_nodes, target.idle_minutes
-    idle_text = "goes to 0 machines" if not min_nodes else f"{min_nodes} of them stay on all the time, the others go"
+    idle_text = "all of them stop" if not min_nodes else f"{min_nodes} of them stay on all the time, the others stop"
     if price is None:
         nodes = f"Up to {max_nodes} nodes are" if max_nodes != 1 else "1 node is"
         unknown = "Costs an unknown price: Azure publishes none for this size."
         return f"{unknown} {nodes} billed while on; {idle_text} after {idle:g} min idle."
     if min_nodes:
-        idle_text = f"{min_nodes} of them stay on ({money(min_nodes * price, currency)} per hour), the others go"
+        idle_text = f"{min_nodes} of them stay on ({money(min_nodes * price, currency)} per hour), the others stop"
     sum_ = (
         f"{max_nodes} x {price:.4g} = {money(max_nodes * price, currency)}" if max_nodes > 1 else money(price, currency)
     )
-    preemption = " Low-priority machines may be taken away at any time." if target.low_priority else ""
+    preemption = " Low-priority machines may be preempted at any time." if target.low_priority else ""
     return f"Costs up to {sum_} per hour while machines are on; {idle_text} after {idle:g} min idle.{preemption}"
 
 
@@ -161,11 +161,11 @@ def _room(nodes: int, size: Size | None, quotas: Quotas, low: bool) -> str:
     if size is None:
         return ""
     if quotas.rows and not low and not quotas.is_known(size, low):
-        return f" Azure names no quota for {size.name}: it may refuse the machines."
+        return f" Azure reports no quota for {size.name}, and may reject the machines."
     available = quotas.max_machines(size, low)
     if available is None or available >= nodes:
         return ""
-    return f" The quota has room for {available} of the {nodes} machines now."
+    return f" The quota allows {available} of the {nodes} machines now."
 
 
 def _scale(

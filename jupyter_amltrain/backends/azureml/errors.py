@@ -183,7 +183,7 @@ def signin_failed(text: str, where: str = "", *, how: str = "") -> AmlTrainError
         )
     if "authorization_declined" in low or "access_denied" in low:
         return AuthenticationError(
-            "The sign-in to Azure was declined.", hint="Connect again to try once more.", code="azure.sign_in"
+            "The sign-in to Azure was declined.", hint="To try again, connect again.", code="azure.sign_in"
         )
     first = one_line(re.sub(r"(?s)\b(Trace ID|Correlation ID|Timestamp|To mitigate).*", "", text))
     return AuthenticationError(
@@ -225,19 +225,19 @@ def forbidden(response: ErrorDetails, location: str, request: str, user: str) ->
         )
     if "disallowedbypolicy" in low:
         return AuthenticationError(
-            f"A policy of your organization forbids it{location}: {response.message.rstrip('.')}.",
+            f"A policy of your organization forbids the request{location}: {response.message.rstrip('.')}.",
             hint="Ask its administrator.",
         )
     if response.code == "AuthorizationPermissionMismatch":  # of the storage service, which names no permission
         return AuthenticationError(
-            f"{subject} may not read or write the storage of the workspace{location}.",
+            f"{subject} {verb} permission to read or write the workspace's storage{location}.",
             hint="Ask the owner of the workspace for the role 'Storage Blob Data Contributor'.",
         )
     match = _DOES.search(response.message)
     if match is None:
         reason = response.message.rstrip(".") or "no reason given"
         return AuthenticationError(
-            f"{subject} may not do that{location}{request and f' ({request.strip()})'}: {reason}.",
+            f"{subject} {verb} permission{location}{request and f' ({request.strip()})'}: {reason}.",
             hint="Ask the owner of the workspace for a role.",
         )
     permission, scope = match[1], (match[2] or "").rstrip("/").rpartition("/")[2]
@@ -408,9 +408,9 @@ def _error(response: ErrorDetails, act: str, where: str, user: str) -> AmlTrainE
         wait = f" Azure asks to wait {response.wait:g} s." if response.wait else ""
         return TargetUnreachable(f"Azure is throttling requests{location}.{wait}", hint="Try again later.")
     if "quota" in codes or "quota" in text:
-        return QuotaExceeded(_sentence(response, location, request), hint="%aml_compute quota shows what is left.")
+        return QuotaExceeded(_sentence(response, location, request), hint="To see the quota: %aml_compute quota")
     if any(word in codes for word in ("capacity", "allocationfailed", "skunotavailable")):
-        return CapacityError(_sentence(response, location, request), hint="%aml_compute sizes lists others.")
+        return CapacityError(_sentence(response, location, request), hint="To see other sizes: %aml_compute sizes")
     if response.status == 404 and (
         missing_workspace := _gone_workspace(f"{' '.join(response.codes)} {response.message}")
     ):
@@ -424,17 +424,19 @@ def _error(response: ErrorDetails, act: str, where: str, user: str) -> AmlTrainE
             f"Azure has no {what}; it may have been deleted.", hint=f"Connect another workspace.{forget}"
         )
     if response.status == 404:
-        missing = f"Azure{location} refuses{request}: {response.message.rstrip('.') or 'not found'}."
+        missing = f"Azure refuses{request}{location}: {response.message.rstrip('.') or 'not found'}."
         return TargetError(missing, hint="See the existing targets: %aml_compute list")
     if response.status in (409, 412):
         return TargetError(
-            f"Azure{location} refuses{request}, another change is in progress{reason}.", hint="Try again in a minute."
+            f"Azure refuses{request}{location}, because another change is in progress{reason}.",
+            hint="Try again in a minute.",
         )
     if response.status >= 500 or response.status == 408:
         code = f" {response.code}" if response.code and response.code.lower() not in text else ""
         retry = f"in {response.wait:g} s" if response.wait else "in a minute"
+        workspace = f" for workspace {where}" if where else ""
         return TargetUnreachable(
-            f"Azure{location} returned a server error ({response.status}{code}){reason}.", hint=f"Try again {retry}."
+            f"Azure returned a server error ({response.status}{code}){workspace}{reason}.", hint=f"Try again {retry}."
         )
     return TargetError(_sentence(response, location, request))
 
@@ -474,7 +476,7 @@ def _request_phrase(act: str) -> str:
 def _sentence(response: ErrorDetails, location: str, request: str) -> str:
     text = response.message.rstrip(".") or f"status {response.status} without a reason"
     code = f" [{response.code}]" if response.code and response.code not in text else ""
-    return f"Azure{location} refuses{request}: {text}{code}."
+    return f"Azure refuses{request}{location}: {text}{code}."
 
 
 def error_of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTrainError | None:

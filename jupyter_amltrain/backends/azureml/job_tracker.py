@@ -155,7 +155,7 @@ class JobTracker:
             "stopping": f"the instance {name!r} is stopping. Start it again: %aml_compute start {name}",
             "starting": f"the instance {name!r} is starting",
             "failed": f"the instance {name!r} has failed. See: %aml_compute list",
-            "gone": f"the instance {name!r} was deleted at Azure. See: %aml_compute list",
+            "gone": f"the instance {name!r} was deleted in Azure. See: %aml_compute list",
         }.get(self._instance_state, "")
 
     def _has_ended(self, run_id: str) -> bool:
@@ -244,7 +244,7 @@ class JobTracker:
         """See :meth:`Backend.lost_reason`."""
         if self._gone.is_gone:
             return (
-                f"the workspace {self._compute.workspace().workspace} was deleted at Azure. The part of the log that"
+                f"the workspace {self._compute.workspace().workspace} was deleted in Azure. The part of the log that"
                 f" was read is kept: %aml_runs logs {run.handle}. Connect another workspace: %aml_compute connect"
             )
         return f"the workspace {self._compute.workspace().workspace} no longer has the job {run.run_id}"

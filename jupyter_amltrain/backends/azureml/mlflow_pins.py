@@ -92,7 +92,7 @@ def check_pins(pins: Iterable[str] | None, name: str = "") -> Verdict:
     matching = [version for version in _versions(requested) if requested.contains(version, prereleases=True)]
     pinned = " and ".join(f"{package}{versions[package]}" for package in _OURS if package in versions)
     if not matching:
-        return Verdict(False, False, f"{subject} has pins of MLflow that exclude each other ({pinned}). {_HOW}")
+        return Verdict(False, False, f"{subject} pins versions of MLflow that exclude each other ({pinned}). {_HOW}")
     if all(Version(version) < Version(_OLDEST) for version in matching):
         return Verdict(False, False, f"{subject} has {pinned}: MLflow before {_OLDEST} cannot log here. {_HOW}")
     plugin = versions.get("azureml-mlflow")

@@ -31,9 +31,7 @@ _CORES = re.compile(
 #: Takes the text, and the requested size and region if they are known.
 _Rule = Callable[[str, str, str], AmlTrainError | None]
 
-_QUOTA_HINT = (
-    f"%aml_compute quota shows what is left. Take fewer or smaller machines, or ask for more: {MORE_QUOTA_URL}"
-)
+_QUOTA_HINT = f"%aml_compute quota shows what is left. Use fewer or smaller machines, or ask for more: {MORE_QUOTA_URL}"
 
 
 def error_of(texts: Iterable[str], who: str, *, size: str = "", region: str = "") -> AmlTrainError:
@@ -53,7 +51,9 @@ def error_of(texts: Iterable[str], who: str, *, size: str = "", region: str = ""
             if error is not None:
                 return error.about(repr(who))
     reason = texts[0] if texts else "the service gives no reason"
-    error = TargetError(f"Azure could not do it: {reason[:400]}", hint="See the existing targets: %aml_compute list")
+    error = TargetError(
+        f"Azure could not complete the operation: {reason[:400]}", hint="See the existing targets: %aml_compute list"
+    )
     return error.about(repr(who))
 
 
@@ -102,7 +102,7 @@ def _capacity(text: str, size: str, region: str) -> AmlTrainError:
     where = f" in {region}" if region else " in this region"
     return CapacityError(
         f"Azure has no free {size or 'machine of this size'}{where} at the moment.",
-        hint="Try again later, another size (%aml_compute sizes), or another region.",
+        hint="Try again later, or use another size (%aml_compute sizes), or another region.",
         code="azure.capacity",
     )
 
@@ -111,7 +111,7 @@ def _capacity(text: str, size: str, region: str) -> AmlTrainError:
 def _low_priority(text: str, size: str, region: str) -> AmlTrainError:
     return CapacityError(
         f"the requested size{f' {size}' if size else ''} is not available as a low-priority machine.",
-        hint="Leave out --low-priority, or take another size: %aml_compute sizes",
+        hint="Leave out --low-priority, or use another size: %aml_compute sizes",
         code="azure.low_priority",
     )
 
@@ -144,9 +144,9 @@ def _policy(text: str, size: str, region: str) -> AmlTrainError:
 @_of(r"\bsub-?net|virtual ?network|vnet\b")
 def _subnet(text: str, size: str, region: str) -> AmlTrainError:
     if re.search(r"full|not enough|no (free|available) (ip|address)|exhaust|insufficient", text, re.IGNORECASE):
-        reason, hint = "has no free addresses left", "Take another subnet, or fewer machines."
+        reason, hint = "has no free addresses left", "Use another subnet, or fewer machines."
     elif re.search(r"region|location", text, re.IGNORECASE):
-        reason, hint = "is not in the region of the machines", "Take a network of the same region."
+        reason, hint = "is not in the region of the machines", "Use a network in the same region."
     elif re.search(r"not ?(be )?found|does not exist|could not find", text, re.IGNORECASE):
         reason, hint = "does not exist", "Check --vnet and --subnet; another resource group needs the subnet's full id."
     else:

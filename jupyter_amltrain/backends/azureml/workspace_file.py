@@ -139,7 +139,9 @@ class Workspaces:
         if name in connected:
             return connected[name]
         if not connected:
-            raise CommandError("No Azure ML workspace is connected.", hint="%aml_compute connect --config config.json")
+            raise CommandError(
+                "No Azure ML workspace is connected.", hint="Connect one: %aml_compute connect --config config.json"
+            )
         near = difflib.get_close_matches(name, connected, 3, 0.5)
         guess = f"Did you mean {' or '.join(near)}?" if near else f"Connected: {', '.join(connected)}."
         raise CommandError(f"No workspace {name!r} is connected.", hint=f"{guess} See: %aml_compute workspaces")

@@ -84,16 +84,16 @@ export class KernelClient {
       | IErrorReply
       | undefined;
     if (typeof reply !== 'object' || reply === null) {
-      throw new Refused('The kernel sent something that is not a reply.');
+      throw new Refused('The kernel sent an invalid reply.');
     }
     if (reply.version !== PROTOCOL_VERSION) {
       throw new Refused(
         `The kernel's jupyter-amltrain uses protocol version ${reply.version}, this page ` +
-          `version ${PROTOCOL_VERSION}. Install the same version on both sides and reload the page.`
+          `version ${PROTOCOL_VERSION}. Install the same version in both environments and reload the page.`
       );
     }
     if (!reply.ok) {
-      throw new Refused((reply as IErrorReply).error || 'The kernel refused without a reason.');
+      throw new Refused((reply as IErrorReply).error || 'The kernel rejected the request without a reason.');
     }
     return reply as IOperations[K]['reply'];
   }

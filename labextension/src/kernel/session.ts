@@ -1,4 +1,4 @@
-/** The connection state machine of one kernel, from its signs of life and our requests. No DOM, no JupyterLab. */
+/** Connection state machine of one kernel, from its signs of life and our requests. No DOM, no JupyterLab. */
 
 import type { ConnectionState } from '../panel/tokens';
 import type { IKindsReply, IOperations, PanelEvent } from '../protocol';

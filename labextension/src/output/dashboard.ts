@@ -121,7 +121,7 @@ export class DashboardHost {
       } else {
         const found = await waitForFeed(feed, MODEL_TIMEOUT_MS);
         if (!found) {
-          throw new Error(`the widgets of feed ${feed} did not come`);
+          throw new Error(`the widgets of feed ${feed} did not arrive`);
         }
         await this._show(found, kernel, attempt);
       }

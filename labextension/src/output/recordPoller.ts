@@ -157,7 +157,7 @@ export class RecordPoller {
       const reply = await session.request('run', { handle: record.handle });
       const fresh = asShown(record, normalise(reply.record));
       if (fresh.handle !== record.handle) {
-        throw new Refused(this._trans.__('The kernel answered about another run.'));
+        throw new Refused(this._trans.__('The kernel returned another run.'));
       }
       this._seenRevision = revision;
       this._setLive(Date.now());
@@ -219,13 +219,13 @@ export function notice(trans: TranslationBundle, record: IRunRecord, source: Sou
   if (source === 'live' && !untrusted) {
     return record.reachable
       ? ''
-      : trans.__('%1 is not responding; last seen %2 ago. The run goes on.', record.target, age);
+      : trans.__('%1 is not responding; last seen %2 ago. The run continues.', record.target, age);
   }
   const parts = [trans.__('Last update %1 ago.', age)];
   // A monitor ends with its kernel.
   const going = TERMINAL.has(record.state) || record.kind === 'monitor' ? [] : [trans.__('The run may still be going.')];
   if (untrusted) {
-    parts.push(...going, trans.__('This notebook is not trusted, so the kernel is not asked about the run.'));
+    parts.push(...going, trans.__('This notebook is not trusted, so its outputs show the saved state.'));
   } else if (source === 'not-responding') {
     parts.push(trans.__('The kernel is not responding; retrying.'), ...going);
   } else if (source === 'unknown-run' || source === 'other-version') {

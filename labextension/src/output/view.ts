@@ -128,7 +128,7 @@ export class RunView {
       this._notice,
       newer
         ? this._trans.__(
-            'Written by a newer jupyter-amltrain (schema %1, this page knows %2). Update it to see everything.',
+            'Written by a newer jupyter-amltrain (schema %1, this page supports %2). Update it to see everything.',
             record.schema,
             RECORD_SCHEMA
           )
@@ -288,10 +288,15 @@ export class RunView {
       return '';
     }
     // The record is drawn and saved before the import has ended.
-    const done = state === 'pending' ? this._trans.__('import pending') : state;
+    if (state === 'pending') {
+      return this._trans.__('Saved to MLflow when the run ends');
+    }
+    if (state === 'imported') {
+      return store ? this._trans.__('Saved to MLflow: run %1 in %2', run_id, store) : this._trans.__('Saved to MLflow: run %1', run_id);
+    }
     return store
-      ? this._trans.__('MLflow run %1 in %2: %3', run_id, store, done)
-      : this._trans.__('MLflow run %1: %2', run_id, done);
+      ? this._trans.__('MLflow run %1 in %2: %3', run_id, store, state)
+      : this._trans.__('MLflow run %1: %2', run_id, state);
   }
 
   private readonly _state: HTMLElement;

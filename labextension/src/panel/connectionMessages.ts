@@ -109,15 +109,15 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
       return message(
         'wait',
         trans.__('Loading the extension…'),
-        busy ? trans.__('It waits for the running cell.') : trans.__('It takes a few seconds.')
+        busy ? trans.__('Waiting for the running cell to end.') : trans.__('This takes a few seconds.')
       );
     case 'missing':
       return message(
         'package',
         trans.__('Not installed in this kernel'),
         trans.__(
-          'JupyterLab has jupyter-amltrain, the environment of %1 does not: server and kernels often have ' +
-            'environments of their own. Run this in a cell, then try again.',
+          'JupyterLab has jupyter-amltrain, but the environment of %1 does not: server and kernels often have ' +
+            'separate environments. Run this in a cell, then try again.',
           kernel
         ),
         'connect',
@@ -127,7 +127,7 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
     case 'other-version':
       return message(
         'version',
-        trans.__('Another version'),
+        trans.__('Versions differ'),
         detail || trans.__('The kernel and this page have different versions of jupyter-amltrain.'),
         'retry',
         trans.__('Try again')
@@ -138,8 +138,8 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
         trans.__('Kernel not responding'),
         detail ||
           (connection.lastSeen
-            ? trans.__('It is inside one long call. Runs keep running, and the panel reconnects automatically.')
-            : trans.__('It is inside one long call or still starting. The panel reconnects automatically.'))
+            ? trans.__('One long call blocks it. Runs keep running, and the panel reconnects automatically.')
+            : trans.__('One long call blocks it, or it is still starting. The panel reconnects automatically.'))
       );
     case 'reconnecting':
       return message(
@@ -153,7 +153,7 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
       return message(
         'dead',
         trans.__('The kernel has died'),
-        trans.__('Runs keep running without it. Restart it to see them.'),
+        trans.__('Runs keep running without the kernel. Restart it to see them.'),
         'restart',
         trans.__('Restart kernel')
       );

@@ -119,7 +119,7 @@ export function addWorkspaceCommands(context: IPanelContext): string[] {
     caption: trans.__('Add the computes of an Azure ML workspace as targets'),
     icon: args => (args['toolbar'] ? cloudIcon : undefined),
     isEnabled: ready,
-    describedBy: describedBy('Name of a connected workspace, which is connected again; without one a form asks'),
+    describedBy: describedBy('Name of a connected workspace to connect again; without a name, a form opens'),
     execute: async args => {
       if (typeof args['workspace'] !== 'string') {
         (await revealCompute(context))?.openConnect();

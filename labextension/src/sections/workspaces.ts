@@ -156,7 +156,8 @@ export class ConnectWorkspace extends Widget {
     this._go = button(trans.__('Connect'), 'accept', () => void this._connect());
     const cancel = button(trans.__('Cancel'), 'reject', () => this._closed.emit());
     const lead = trans.__(
-      'A config.json from the page of the workspace in the portal is found by itself; without one give subscription, ' +
+      'A config.json beside the notebook or in a folder above is found automatically (download it from the ' +
+        "workspace's page in the portal). Without one, give subscription, " +
         'resource group and workspace.'
     );
     this._note.setAttribute('role', 'status');

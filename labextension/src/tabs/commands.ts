@@ -21,7 +21,7 @@ type Args = ReadonlyPartialJSONObject;
 const HANDLE = {
   args: {
     type: 'object',
-    properties: { handle: { type: 'string', description: 'Handle of the run, such as local/1a2b; else the selected one' } }
+    properties: { handle: { type: 'string', description: 'Handle of the run, e.g. local/my-run-1; the selected one by default' } }
   }
 } as const;
 
@@ -30,7 +30,7 @@ const LOG = {
     type: 'object',
     properties: {
       ...HANDLE.args.properties,
-      child: { type: 'string', description: 'Id of a step or trial of the run, whose log is wanted' },
+      child: { type: 'string', description: 'Id of the step or trial whose log to show' },
       name: { type: 'string', description: 'Its name' }
     }
   }
@@ -45,7 +45,7 @@ const HANDLES = {
         items: { type: 'string' },
         minItems: 2,
         maxItems: 2,
-        description: 'Handles of two runs; else those that are selected'
+        description: 'Handles of two runs; the selected ones by default'
       }
     }
   }
@@ -54,7 +54,7 @@ const HANDLES = {
 const TARGET = {
   args: {
     type: 'object',
-    properties: { target: { type: 'string', description: 'Name of the target; else the selected one, or the one in use' } }
+    properties: { target: { type: 'string', description: 'Name of the target; the selected one or the one in use by default' } }
   }
 } as const;
 

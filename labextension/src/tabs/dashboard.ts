@@ -108,7 +108,7 @@ export class DashboardTab extends Widget {
         return;
       }
       if (record.handle !== this.handle) {
-        throw new Refused(trans.__('The kernel answered about another run.'));
+        throw new Refused(trans.__('The kernel returned another run.'));
       }
       this._setStatus('');
       this._host.adopt(kernel);

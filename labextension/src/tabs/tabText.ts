@@ -29,13 +29,13 @@ export function quiet(trans: TranslationBundle, connection: IConnection, what: s
     return '';
   }
   if (state === 'not-responding') {
-    return trans.__('The kernel is not responding: %1 continues when it answers.', what);
+    return trans.__('The kernel is not responding: %1 continues when it responds.', what);
   }
   if (state === 'reconnecting') {
-    return trans.__('The page has lost the server: %1 continues when it is back.', what);
+    return trans.__('The page has lost the connection to the server: %1 continues when the connection is back.', what);
   }
   if (isStale(state)) {
-    return trans.__('The kernel has died, but the run goes on: %1 continues with another kernel that has loaded the extension.', what);
+    return trans.__('The kernel has died, but the run continues: %1 continues with another kernel that has loaded the extension.', what);
   }
   return trans.__('No kernel is connected: %1 continues when the panel is connected.', what);
 }

@@ -149,7 +149,7 @@ export class FeedSite extends Panel implements ISite {
     const age = feed.age.at(Date.now() / 1000);
     const { nodes, period } = feed.layout;
     const hosts = nodes.length === 1 ? nodes[0].host : this._trans.__('%1 nodes', nodes.length);
-    const parts = [this._trans.__('%1, every %2', hosts, ageText(period).replace('.0 s', ' s'))];
+    const parts = [this._trans.__('sampled every %1 on %2', ageText(period).replace('.0 s', ' s'), hosts)];
     if (feed.ended) {
       parts.push(this._trans.__('ended'));
     } else if (Number.isNaN(age)) {
@@ -158,9 +158,9 @@ export class FeedSite extends Panel implements ISite {
       parts.push(this._trans.__('last sample %1 ago', ageText(age)));
     }
     if (feed.paused) {
-      parts.push(this._trans.__('drawing paused'));
+      parts.push(this._trans.__('charts paused'));
     }
-    const text = parts.join(', ');
+    const text = parts.join(' · ');
     if (this._age.textContent !== text) {
       this._age.textContent = text;
     }

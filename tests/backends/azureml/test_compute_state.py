@@ -190,7 +190,7 @@ def test_cluster_create_prompt_names_cost() -> None:
     assert all(part in text for part in ("up to 0.61 USD", "1 of them stay on (0.61 USD", "15 min", "Low-priority"))
     assert "2 x 3.06 = 6.12 USD" in say(cluster, "scale", min_nodes=2)
     more = say(cluster, "scale", max_nodes=5)
-    assert "5 x 3.06 = 15.3 USD" in more.replace("15.30", "15.3") and "room for 2 of the 5" in more
+    assert "5 x 3.06 = 15.3 USD" in more.replace("15.30", "15.3") and "2 of the 5" in more
     assert say(cluster, "scale", min_nodes=0) == say(cluster, "scale", max_nodes=2, idle_minutes=5) == ""
     unknown = msgspec.structs.replace(cluster, size="Standard_DS2_v2")
     assert "unknown price" in say(unknown, "create") and "unknown price" in say(unknown, "scale", max_nodes=9)
@@ -224,7 +224,7 @@ def test_compute_list_row_shows_state() -> None:
     serverless = state_of(ServerlessTarget(name="l", size="Standard_NC6s_v3"), None, size, QUOTAS, created=False)
     assert (serverless.price, serverless.price_node, serverless.nodes) == (0, 3.06, None)
     listed = state_of(DatabricksTarget(name="dbx", resource_id="/x"), {"state": "ready"}, None, QUOTAS)
-    assert "runs no job" in listed.detail and listed.price is None
+    assert "runs no jobs" in listed.detail and listed.price is None
     stopped = state_of(InstanceTarget(name="m", size="Standard_NC6s_v3"), {"state": "stopped"}, size, QUOTAS)
     assert (stopped.price, stopped.price_node, stopped.quota) == (0, 3.06, "12 of 24 cores")
 

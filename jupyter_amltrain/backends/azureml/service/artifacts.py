@@ -60,7 +60,7 @@ class _Container:
 
     def __init__(self, call: ServiceCall, workspace: Workspace, store: str) -> None:
         self._call, self._workspace, self._store = call, workspace, f"datastores/{store}"
-        answer = workspace.arm.get(self._store, api=http.ARM, act="look at the workspace's storage")
+        answer = workspace.arm.get(self._store, api=http.ARM, act="read the workspace's storage")
         self._facts: dict[str, Any] = (answer.json or {})["properties"]
         suffix = self._facts.get("endpoint") or "core.windows.net"
         self.url = f"https://{self._facts['accountName']}.blob.{suffix}/{self._facts['containerName']}"
@@ -83,7 +83,7 @@ class _Container:
                 f"{self._store}/listSecrets",
                 api=http.ARM_PREVIEW,
                 json={"expirableSecret": True, "expireAfterHours": 1},
-                act="ask for a signature of the workspace's storage",
+                act="sign a URL of the workspace's storage",
             ).json
         except AmlTrainError as error:
             if errors.details_of(error).status not in _NO_SECRET_STATUSES:

@@ -89,7 +89,7 @@ def _list_children(workspace: Workspace, name: str) -> list[dict[str, Any]]:
     pages = workspace.data.pages(
         f"{workspace.history}/runs/{quote(name, safe='')}/children",
         api=http.HISTORY,
-        act=f"look at the parts of {name}",
+        act=f"read the parts of {name}",
     )
     listed: list[dict[str, Any]] = []
     for child in pages:

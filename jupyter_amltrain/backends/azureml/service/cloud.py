@@ -92,7 +92,7 @@ class Cloud:
             if name not in self._workspaces:
                 facts = self._stored().get(name)
                 if facts is None:
-                    raise CommandError(f"No workspace {name!r} is connected.", hint="%aml_compute connect")
+                    raise CommandError(f"No workspace {name!r} is connected.", hint="Connect it: %aml_compute connect")
                 self._workspaces[name] = Workspace(facts, _reopened(facts))
             return self._workspaces[name]
 

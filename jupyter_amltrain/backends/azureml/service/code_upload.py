@@ -66,14 +66,14 @@ def account_signature(workspace: Workspace, host: str) -> str:
     if cached := KNOWN.get(key):
         return cached
     store = "datastores/workspaceblobstore"
-    facts = (workspace.arm.get(store, api=http.ARM, act="look at the workspace's storage").json or {})["properties"]
+    facts = (workspace.arm.get(store, api=http.ARM, act="read the workspace's storage").json or {})["properties"]
     if not host.startswith(f"{facts.get('accountName')}."):
         return ""
     secret = workspace.arm.post(
         f"{store}/listSecrets",
         api=http.ARM_PREVIEW,
         json={"expirableSecret": True, "expireAfterHours": 1},
-        act="ask for a signature of the workspace's storage",
+        act="sign a URL of the workspace's storage",
     ).json
     token = str((secret or {}).get("sasToken") or "").lstrip("?")
     if token:
@@ -409,7 +409,7 @@ def _find_asset(workspace: Workspace, digest: str) -> str:
         api=http.ARM,
         params={"hash": digest, "hashVersion": HASH_VERSION},
         ok=(200, 404),
-        act="look for the code",
+        act="find the code",
     )
     for asset in (answer.json or {}).get("value") or ():
         properties = (asset.get("properties") or {}).get("properties") or {}
@@ -437,7 +437,7 @@ class _Upload:
             f"{path}/startPendingUpload",
             api=http.ARM,
             json={"pendingUploadType": "TemporaryBlobReference"},
-            act="ask where to put the code",
+            act="create an upload location for the code",
         )
         reference = (answer.json or {}).get("blobReferenceForConsumption") or {}
         container = str(reference.get("blobUri") or "").rstrip("/")

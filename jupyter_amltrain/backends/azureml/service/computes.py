@@ -41,14 +41,14 @@ def get(call: ServiceCall, *, workspace: str, name: str) -> Row | None:
 
 def find(ws: Workspace, name: str) -> Row | None:
     """Return one compute; the service returns 404 with an empty body if it does not exist."""
-    answer = ws.arm.get(f"computes/{name}", api=API, ok=(200, 404), act=f"look at {name}")
+    answer = ws.arm.get(f"computes/{name}", api=API, ok=(200, 404), act=f"read {name}")
     return row(answer.json) if answer.status == 200 and answer.json else None
 
 
 def translate_error(error: BaseException, ws: Workspace, name: str, settings: Mapping[str, Any]) -> BaseException:
     """Translate an error of the service to a provisioning error; returns other errors unchanged."""
     translated = (
-        error if isinstance(error, AmlTrainError) else errors.error_of_exception(error, ws.name, f"make {name}")
+        error if isinstance(error, AmlTrainError) else errors.error_of_exception(error, ws.name, f"create {name}")
     )
     if translated is None:
         return error

@@ -82,7 +82,7 @@ def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
         answer = workspace.data.get(
             f"{workspace.history}/runs/{quote(name, safe='')}/details",
             api=http.HISTORY,
-            act=f"look at job {name}",
+            act=f"read job {name}",
         )
     except AmlTrainError as error:
         if errors.details_of(error).status == 404:
@@ -96,7 +96,7 @@ def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
 def record(workspace: Workspace, name: str) -> dict[str, Any] | None:
     """Return the record of a run, which lists no log files; ``None`` if no run has that name."""
     answer = workspace.data.get(
-        f"{workspace.history}/runs/{quote(name, safe='')}", api=http.HISTORY, ok=(200, 404), act=f"look at job {name}"
+        f"{workspace.history}/runs/{quote(name, safe='')}", api=http.HISTORY, ok=(200, 404), act=f"read job {name}"
     )
     body: dict[str, Any] = answer.json or {}
     return body if answer.status == 200 else None
@@ -149,7 +149,7 @@ def signed_urls(workspace: Workspace, name: str, experiment: str, prefix: str) -
             api=http.HISTORY,
             params={"path": prefix, **({"continuationToken": token} if token else {})},
             ok=(200, 404),
-            act=f"look for files of job {name}",
+            act=f"find files of job {name}",
         )
         page = answer.json if answer.status == 200 else {}
         for entry in (page or {}).get("value") or ():

@@ -75,7 +75,7 @@ def _properties(workspace: Workspace, name: str, version: str) -> dict[str, Any]
         if key in _properties_cache:
             return _properties_cache[key]
     path = f"environments/{name}/versions/{version}"
-    answer = workspace.arm.get(path, api=http.ARM, act=f"look at environment {name}:{version}")
+    answer = workspace.arm.get(path, api=http.ARM, act=f"read environment {name}:{version}")
     properties: dict[str, Any] = (answer.json or {})["properties"]
     with _cache_lock:
         if len(_properties_cache) >= _MAX_CACHED:
@@ -95,7 +95,7 @@ def _resolve_label(workspace: Workspace, name: str) -> str:
     if labeled["label"] != "latest":
         return f"azureml:{name}"
     try:
-        answer = workspace.arm.get(f"environments/{labeled['name']}", api=http.ARM, act=f"look for environment {name}")
+        answer = workspace.arm.get(f"environments/{labeled['name']}", api=http.ARM, act=f"find environment {name}")
     except AmlTrainError as error:
         if errors.details_of(error).status != 404 or isinstance(error, WorkspaceGone):
             raise
@@ -117,7 +117,7 @@ def _newest_version(workspace: Workspace, name: str) -> str:
         api=http.ARM,
         params={"$top": "1", "$orderBy": "createdtime desc"},
         ok=(200, 404),
-        act=f"look for versions of {name}",
+        act=f"find versions of {name}",
     )
     versions = ((answer.json or {}).get("value") or []) if answer.status == 200 else []
     return str(versions[0].get("name") or "") if versions else ""

@@ -51,7 +51,7 @@ def is_taken(ws: Workspace, name: str) -> bool:
 
 def job_of(ws: Workspace, name: str) -> dict[str, Any] | None:
     """Return a job's JSON; ``None`` if there is no job of that name."""
-    answer = ws.arm.get(f"jobs/{quote(name, safe='')}", api=http.ARM, ok=(200, 404), act=f"look at job {name}")
+    answer = ws.arm.get(f"jobs/{quote(name, safe='')}", api=http.ARM, ok=(200, 404), act=f"read job {name}")
     return answer.json if answer.status == 200 else None
 
 
@@ -294,7 +294,7 @@ def _create(
             created = sdk.client(call.cloud, ws).jobs.create_or_update(entity, skip_validation=True)
             break
         except Exception as error:
-            plain = errors.error_of_exception(error, ws.name, "take the job")
+            plain = errors.error_of_exception(error, ws.name, "accept the job")
             if plain is None:
                 raise
             if (existing := accepted(call, ws, name, plain)) is not None:

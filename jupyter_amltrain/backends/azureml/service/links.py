@@ -92,7 +92,7 @@ def _services(ws: Workspace, name: str) -> list[dict[str, str]]:
         f"{ws.history}/runs/{quote(name, safe='')}/serviceinstances/0",
         api=http.HISTORY,
         ok=(200, 404),
-        act=f"look for the services of job {name}",
+        act=f"find the services of job {name}",
     )
     instances = ((answer.json or {}).get("instances") or {}) if answer.status == 200 else {}
     links = [
@@ -107,7 +107,7 @@ def _services(ws: Workspace, name: str) -> list[dict[str, str]]:
 
 def _read_requested(ws: Workspace, name: str) -> dict[str, str]:
     """Read the services of a job that another user or an earlier process submitted."""
-    answer = ws.arm.get(f"jobs/{quote(name, safe='')}", api=http.ARM, ok=(200, 404), act=f"look at job {name}")
+    answer = ws.arm.get(f"jobs/{quote(name, safe='')}", api=http.ARM, ok=(200, 404), act=f"read job {name}")
     body = (answer.json or {}).get("properties") or {} if answer.status == 200 else {}
     record_services(ws, name, body.get("services") or {})
     with _lock:

@@ -122,7 +122,7 @@ class _JobOutputs:
 
     def __init__(self, call: ServiceCall, ws: Workspace, job: str) -> None:
         self.call, self.place, self.job = call, ws, job
-        answer = ws.arm.get(f"jobs/{job}", api=http.ARM, ok=(200, 404), act=f"look at job {job}")
+        answer = ws.arm.get(f"jobs/{job}", api=http.ARM, ok=(200, 404), act=f"read job {job}")
         if answer.status == 404:
             raise UnknownRun(f"There is no job {job!r} in {ws.name}.", hint="See %aml_runs.")
         outputs = ((answer.json or {}).get("properties") or {}).get("outputs") or {}
@@ -276,7 +276,7 @@ def _datastore_path(place: Workspace, uri: str) -> tuple[str, str] | None:
     if (match := _OF_JOB.fullmatch(uri)) is not None:
         if match["output"] in ("artifacts", "default"):
             return artifacts.STORE, f"ExperimentRun/dcid.{match['job']}/{match['path'] or ''}".rstrip("/")
-        job = place.arm.get(f"jobs/{match['job']}", api=http.ARM, act=f"look at job {match['job']}").json or {}
+        job = place.arm.get(f"jobs/{match['job']}", api=http.ARM, act=f"read job {match['job']}").json or {}
         output = (job["properties"].get("outputs") or {}).get(match["output"]) or {}
         base_uri = str(output.get("uri") or "") or _output_asset_uri(place, match["job"], match["output"])
         uri = f"{base_uri.rstrip('/')}/{match['path'] or ''}"
@@ -287,7 +287,7 @@ def _datastore_path(place: Workspace, uri: str) -> tuple[str, str] | None:
 def _output_asset_uri(place: Workspace, job: str, output: str) -> str:
     """Return the URI of a job's named output from its data asset; empty if there is none."""
     path = f"data/azureml_{job}_output_data_{output}/versions/1"
-    answer = place.arm.get(path, api=http.ARM, ok=(200, 404), act=f"look for the output {output} of {job}")
+    answer = place.arm.get(path, api=http.ARM, ok=(200, 404), act=f"find the output {output} of {job}")
     return str(((answer.json or {}).get("properties") or {}).get("dataUri") or "") if answer.status == 200 else ""
 
 
