@@ -42,7 +42,6 @@ FOREIGN = re.compile(r"\.cancelled\(\)")
 WIRE_NAMES = {
     "labextension/src/protocol.ts": {"said", "why_not"},
     "labextension/src/sections/targetActions.ts": {"said"},
-    "jupyter_amltrain/schema/fields.py": {"why_not"},
 }
 #: Kinds of files to search.
 ENDINGS = {".py", ".ts", ".md", ".json", ".ipynb"}

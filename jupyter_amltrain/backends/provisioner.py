@@ -146,7 +146,7 @@ class Provisioner(abc.ABC):
 
     @abc.abstractmethod
     def actions(self, state: ProvisionState) -> tuple[TargetAction, ...]:
-        """Return the supported ones of start, stop, restart, scale and delete, with `why_not` and without `ask`."""
+        """Return the supported ones of start, stop, restart, scale and delete, with `disabled_reason` and without `ask`."""
 
     def renew(self, target: ComputeTarget) -> None:
         """Replace the target after another kernel has changed the stored one."""
@@ -182,6 +182,6 @@ def scale_action(min_nodes: int | None, max_nodes: int | None, idle_minutes: flo
 def start_stop_actions(stopped: bool) -> tuple[TargetAction, TargetAction]:
     """Return the actions to start and stop a single machine."""
     return (
-        TargetAction(verb="start", why_not="" if stopped else "The machine is already running."),
-        TargetAction(verb="stop", why_not="The machine is already stopped." if stopped else ""),
+        TargetAction(verb="start", disabled_reason="" if stopped else "The machine is already running."),
+        TargetAction(verb="stop", disabled_reason="The machine is already stopped." if stopped else ""),
     )

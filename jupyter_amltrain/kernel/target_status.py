@@ -476,19 +476,23 @@ class TargetStatusCache:
         acts = [
             TargetAction(
                 verb="use",
-                why_not="The target is already in use." if name == self._current else reason if deleting else "",
+                disabled_reason="The target is already in use."
+                if name == self._current
+                else reason
+                if deleting
+                else "",
             ),
-            TargetAction(verb="test", why_not=reason),
+            TargetAction(verb="test", disabled_reason=reason),
         ]
         if isinstance(entry.target, LocalTarget):
             return tuple(acts)
         # During a create the operation makes the backend: the target may not be stored yet.
         provisioner = None if (creating or deleting) and self._backends.live(name) is None else self._provisioner(name)
         if provisioner is None:
-            return (*acts, TargetAction(verb="delete", ask=detach_confirmation(name), why_not=reason))
+            return (*acts, TargetAction(verb="delete", ask=detach_confirmation(name), disabled_reason=reason))
         for act in provisioner.actions(entry.state or ProvisionState()):
             ask = "" if act.fields else provisioner.confirmation(act.verb, {}, running=running, queued=queued)
-            acts.append(msgspec.structs.replace(act, ask=ask, why_not=reason or act.why_not))
+            acts.append(msgspec.structs.replace(act, ask=ask, disabled_reason=reason or act.disabled_reason))
         return tuple(acts)
 
 

@@ -368,8 +368,8 @@ class TargetManager:
             return ActionResult(errors=errors)
         if detach or provisioner is None:
             ask = detach_confirmation(name)
-        elif acts[verb].why_not:
-            reason = acts[verb].why_not
+        elif acts[verb].disabled_reason:
+            reason = acts[verb].disabled_reason
             raise CommandError(f"{name}: {reason[:1].lower()}{reason[1:]}")
         else:
             running, queued = self.status.run_counts()

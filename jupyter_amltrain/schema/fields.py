@@ -90,7 +90,7 @@ class TargetAction(msgspec.Struct, frozen=True, kw_only=True):
     ask
         Confirmation text: costs or losses in one or two sentences; empty if no confirmation is needed. If the
         text depends on the fields, the reply to the ``act`` request has it instead.
-    why_not
+    disabled_reason
         Reason why the action is disabled now; empty if it is enabled.
     fields
         Values that the action needs, e.g. the number of nodes for ``scale``.
@@ -98,7 +98,7 @@ class TargetAction(msgspec.Struct, frozen=True, kw_only=True):
 
     verb: str
     ask: str = ""
-    why_not: str = ""
+    disabled_reason: str = msgspec.field(default="", name="why_not")  #: the name in protocol 2
     fields: tuple[Field, ...] = ()
 
 

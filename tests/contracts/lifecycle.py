@@ -25,7 +25,7 @@ class LifecycleContract:
 
     def _verbs(self, call: Call[Any], target: Provisioner) -> dict[str, str]:
         """What can be done now, and what cannot, with the reason."""
-        return {act.verb: act.why_not for act in target.actions(call(target.state()))}
+        return {act.verb: act.disabled_reason for act in target.actions(call(target.state()))}
 
     def test_single_machine_lifecycle(self, call: Call[Any], single: Provisioner) -> None:
         messages: list[str] = []

@@ -83,7 +83,7 @@ def test_create_runs_in_background(kernel: Kernel, home: Path) -> None:
     assert kernel.create("big", wait=False, provisioning=1.0, **CLUSTER).begun
     row = kernel.rows()["big"]
     assert row.state == "creating" and row.work is not None and row.work.verb == "create"
-    assert {act.verb: bool(act.why_not) for act in row.acts}["delete"]  # not now
+    assert {act.verb: bool(act.disabled_reason) for act in row.acts}["delete"]  # not now
     until((home / "targets.json").exists)
     assert "big" in stored(home)["targets"]  # what may cost is never forgotten
     assert kernel.finished("big") == "big is created."

@@ -512,7 +512,7 @@ class AzureCompute(Provisioner):
             stopped = state.state == "stopped"
             return (
                 *start_stop_actions(stopped),
-                TargetAction(verb="restart", why_not="The instance is stopped." if stopped else ""),
+                TargetAction(verb="restart", disabled_reason="The instance is stopped." if stopped else ""),
                 delete,
             )
         return (delete,)
