@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts, gpu_name
 from jupyter_amltrain.output.palette import BLUE, GPUS, GRID, HEAT, INK, RED, RED_GROUND, SHADE, SOFT, STATES, TEAL
 from jupyter_amltrain.output.text_view import gpu_texts, throughput_text
@@ -308,9 +309,6 @@ NAMES, MIN_HEAT_HEIGHT, MAX_HEAT_HEIGHT, HEAT_HEAD, HEAT_FOOT = 20, 24, 200, 24,
 
 #: Left edge of the charts, in CSS pixels.
 _LEFT = 44
-
-#: Series drawn together with utilization.
-ACTIVITY = "sm_activity"
 
 _FIELDS = (("util", "Utilization", "percent"), ("memory", "Memory", "bytes"), ("power", "Power", "watts"))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.telemetry.gpu_columns import FIGURES, MEAN, summary_names
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
 from jupyter_amltrain.schema.child_run import most_relevant
 from jupyter_amltrain.schema.record import RunRecord
@@ -232,7 +233,7 @@ def gpu_texts(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = ""
     words += [rate] if rate else []
     if summed:
         words.append(f"p95 {_percent(_values(summed, 'util_p95'))}")
-        words += [f"{title} mean {_percent(means)}" for key, title in _ACTIVITY if (means := _values(summed, key))]
+        words += [f"{title} mean {_percent(means)}" for key, title in _SHARES if (means := _values(summed, key))]
         words.append(f"under 10 % for {_percent([100 * v for v in _values(summed, 'idle_share')])} of the time")
         energy = _values(summed, "energy_wh")
         sources = {str(gpu.get("energy_source") or "") for gpu in summed}
@@ -247,14 +248,16 @@ def gpu_texts(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = ""
     return words
 
 
-#: Keys of a summary and their titles: means, and seconds of throttling.
-_ACTIVITY = (
-    ("sm_activity_mean", "SM activity"),
-    ("tensor_activity_mean", "tensor activity"),
-    ("dram_bandwidth_mean", "DRAM bandwidth"),
-    ("memory_busy_mean", "memory busy"),
+#: Keys of a summary and their titles: mean shares of the table's figures, in its order.
+_SHARES = tuple(
+    # An abbreviation keeps its capitals within a sentence.
+    (key, column.label if column.label[:2].isupper() else column.label[0].lower() + column.label[1:])
+    for column in FIGURES
+    if column.unit == "percent" and column.reducer == MEAN
+    for key, _ in summary_names(column)
 )
 
+#: Keys of a summary and their titles: seconds of throttling.
 _THROTTLED = (("throttled_power_s", "the power limit"), ("throttled_heat_s", "heat"))
 
 
