@@ -146,7 +146,7 @@ class Provisioner(abc.ABC):
 
     @abc.abstractmethod
     def actions(self, state: ProvisionState) -> tuple[TargetAction, ...]:
-        """Return the supported ones of start, stop, restart, scale and delete, with `disabled_reason` and without `ask`."""
+        """Return the supported ones of start, stop, restart, scale and delete, with reasons, without confirmations."""
 
     def renew(self, target: ComputeTarget) -> None:
         """Replace the target after another kernel has changed the stored one."""
