@@ -34,7 +34,7 @@ MODULES = (
     "jobs",
     "history",
     "artifacts",
-    "mlflow_door",
+    "mlflow_tracking",
     "services",
     "monitor",
 )

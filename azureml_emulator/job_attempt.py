@@ -146,7 +146,7 @@ class Attempt:
             code = end.code if end.code > 0 else 128 - end.code
             log = f"user_logs/{layout[end.rank].log}"
             last = _tail(here.log(layout[end.rank]))
-            reports_exit = self.world.switches["exit_told"]
+            reports_exit = self.world.switches["exit_reported"]
             raise JobFailed(
                 "UserError",
                 (f"Execution failed. User process '/bin/bash' exited with status code {code}. " if reports_exit else "")

@@ -128,7 +128,7 @@ class Parent:
 
     async def _automl(self) -> str:
         """One child with the primary metric, which the parent has too."""
-        from azureml_emulator.mlflow_door import SERVER, MlflowRuns
+        from azureml_emulator.mlflow_tracking import SERVER, MlflowRuns
 
         sent = {"jobType": "Command", "command": "echo model of AutoML", "environmentId": _CURATED}
         child = self.begin(f"{self.run.name}_0", f"{self.run.name}_0", sent, self.body.get("computeId"))

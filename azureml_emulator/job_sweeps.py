@@ -124,7 +124,7 @@ async def carry_out(parent: Parent) -> str:
     if best is not None:
         score, child = best
         run.output_uris.update(child.output_uris)
-        if run.world.switches["best_trial_told"]:
+        if run.world.switches["best_trial_reported"]:
             run.properties["properties"].update(
                 best_child_run_id=child.name, score=str(score), best_metric_status="Succeeded"
             )
@@ -133,7 +133,7 @@ async def carry_out(parent: Parent) -> str:
 
 async def _best(trials: list[Run], objective: Mapping[str, Any]) -> tuple[float, Run] | None:
     """Return the trial with the best last value of the primary metric, and that value."""
-    from azureml_emulator.mlflow_door import SERVER
+    from azureml_emulator.mlflow_tracking import SERVER
 
     if not SERVER.started:
         return None

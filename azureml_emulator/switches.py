@@ -78,10 +78,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "upload_seconds": (0.3, "Seconds of the service between two looks at what a job has written."),
     "logs_in_details": (True, "details.logFiles lists ./logs too; false: user_logs, system_logs, azureml-logs alone."),
     "std_log_names": ("plain", "`plain`: std_log_process_3.txt; `padded`: std_log_process_03.txt where there are 10."),
-    "retry_logs": (
-        "again",
-        "`again`: std_log starts again after a preemption; `folder`: the old one is in retry_001/.",
-    ),
+    "retry_logs": ("new", "`new`: std_log starts empty after a pre-emption; `folder`: the old below retry_001/."),
     "log_sas_seconds": (3600, "Seconds of the wall that urls in details.logFiles and of artifacts hold."),
     "upload_sas_seconds": (86_400, "Seconds of the wall that the SAS of startPendingUpload holds."),
     "upload_body_judged": (True, "startPendingUpload without the SDK's body is 400; false: any body is taken."),
@@ -105,8 +102,8 @@ TABLE: dict[str, tuple[Any, str]] = {
     "queue_reason": (True, "queueingInfo tells why a job waits; false: null."),
     "details_reasons": (False, "details of a run have queueingInfo and cancelationReason; false: its record alone."),
     "timeout_reason": (True, "cancelationReason tells a time limit; false: null."),
-    "exit_told": (True, "The error of a failed job names the exit code; false: it does not."),
-    "best_trial_told": (True, "An ended sweep names its best trial; false: it does not."),
+    "exit_reported": (True, "The error of a failed job names the exit code; false: it does not."),
+    "best_trial_reported": (True, "An ended sweep names its best trial; false: it does not."),
     "outputs_in_arm": (True, "An ended job's named outputs have their uri in ARM; false: null."),
     "model_uri": (
         "datastore",

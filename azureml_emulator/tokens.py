@@ -1,4 +1,4 @@
-"""Access tokens: real JWTs of three parts, minted by the Entra door and checked by ARM and the data plane."""
+"""Access tokens: real JWTs of three parts, minted by the Entra endpoint and checked by ARM and the data plane."""
 
 from __future__ import annotations
 

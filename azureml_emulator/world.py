@@ -71,7 +71,7 @@ class World:
     tenant, client, client_secret, user : str
         The one application that may sign in by secret, and the person that a device code signs in.
     signing_key, proxy_secret, control_secret : str
-        Key of access tokens; passwords of the control door and of the proxy, the only way to the emulator.
+        Key of access tokens; passwords of the control endpoint and of the proxy, the only way to the emulator.
     subscription, resource_group, workspace, location : str
         What is there after a reset.
     workspace_id : str

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.sandboxes import Sandbox, running_sandbox
 from benchmarks.timing import line, p95, verdict
-from tests.azure.talker import Talker
+from tests.azure.sdk_process import SdkProcess
 
 FILES, SIZE = 1000, 2048
 #: How far after an edit what is sent may exceed the file (bytes).
@@ -111,9 +111,9 @@ def _count(entries: list[dict[str, Any]], seconds: float, ours: bool) -> Sent:
 
 
 class _Contenders:
-    """Our front door, in this process, and the SDK, in its own."""
+    """The product in this process, and the SDK in its own."""
 
-    def __init__(self, sandbox: Sandbox, sdk: Talker) -> None:
+    def __init__(self, sandbox: Sandbox, sdk: SdkProcess) -> None:
         self.sandbox, self.sdk = sandbox, sdk
         self._names: list[str] = []
         self._runs: list[Any] = []
@@ -147,7 +147,7 @@ class _Contenders:
         time.sleep(1.0)
 
 
-def submits(sandbox: Sandbox, sdk: Talker, folder: Path, rounds: int) -> dict[str, dict[str, list[Sent]]]:
+def submits(sandbox: Sandbox, sdk: SdkProcess, folder: Path, rounds: int) -> dict[str, dict[str, list[Sent]]]:
     """Every act of every round by both; the jobs never get a machine, so that none of them runs beside us."""
     sandbox.control("/switch", scale_seconds=1e6)
     both = _Contenders(sandbox, sdk)
@@ -206,7 +206,7 @@ class Delays(NamedTuple):
     sdk: dict[float, float]
 
 
-def lines_shown(sandbox: Sandbox, sdk: Talker, folder: Path, lines: int, pause: float) -> Delays:
+def lines_shown(sandbox: Sandbox, sdk: SdkProcess, folder: Path, lines: int, pause: float) -> Delays:
     """One job, followed in three ways at the same time."""
     from jupyter_amltrain import api
 
@@ -273,7 +273,7 @@ def _print_lines(found: Delays, pause: float) -> None:
 
 
 @contextlib.contextmanager
-def _laboratory() -> Iterator[tuple[Sandbox, Talker, Path]]:
+def _laboratory() -> Iterator[tuple[Sandbox, SdkProcess, Path]]:
     """The emulated service with a cluster, and both contenders ready for it."""
     with running_sandbox() as sandbox, tempfile.TemporaryDirectory(prefix="amltrain-bench-") as folder:
         # Its short time constants are for tests: here ours are what a user has.
@@ -283,7 +283,7 @@ def _laboratory() -> Iterator[tuple[Sandbox, Talker, Path]]:
         from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 
         where = {"subscription": sandbox.subscription, "resource_group": sandbox.resource_group}
-        with closing(Talker(dict(os.environ))) as sdk:
+        with closing(SdkProcess(dict(os.environ))) as sdk:
             sdk(_SDK.format(**where, workspace=sandbox.workspace, environment=_ENVIRONMENT))
             api.connect(WorkspaceRef(**where, workspace=sandbox.workspace))
             for cluster in ("slow", "cpu"):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import interleaved, line, verdict
-from tests.agent.gpu_stage import UUIDS, Stage
+from tests.agent.scripted_sampler import UUIDS, ScriptedSampler
 from tests.fakes import nvml
 
 OURS, RAW, NVITOP, WHOLE = "our sample", "plain pynvml, same readings", "nvitop Device.as_snapshot", "our whole tick"
@@ -134,7 +134,7 @@ def probe(count: int, clock: Path, folder: str) -> dict[str, Any]:
 def measure(count: int) -> tuple[dict[str, Any], float, float]:
     """Figures of the probe; bytes on disk per GPU and tick, and of the figures every few seconds beside them."""
     with tempfile.TemporaryDirectory() as name:
-        stage = Stage(Path(name))
+        stage = ScriptedSampler(Path(name))
         stage.switch(GPUS=count)
         del stage.environ["AMLTRAIN_FAKE_NVML_CALLS"]  # counted in the process: a shared file would cost time
         stage.curves(curves(count, max(ROUNDS + 10, TICKS)))

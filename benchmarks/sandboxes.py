@@ -23,7 +23,7 @@ class Sandbox:
         self._seen = 0
 
     def control(self, path: str, **body: Any) -> Any:
-        """Call its control door."""
+        """Call its control endpoint."""
         request = urllib.request.Request(self._control + path, json.dumps(body).encode(), method="POST")
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
             return json.load(answer)

@@ -72,7 +72,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def agent_packed_once() -> Iterator[None]:
-    """The agent's archive is made once for equal sources, not for each state root anew (0.3 s of CPU)."""
+    """The agent's archive is made once for equal sources, not again for each state root (0.3 s of CPU)."""
     from jupyter_amltrain.backends import agent_zipapp
 
     pack, made = agent_zipapp._packed, dict[int, bytes]()

@@ -14,7 +14,7 @@ needs_root = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root: the test plays a second Unix user"
 )
 
-# What a script may use is imported before the uid changes: the interpreter may lie in a folder of ours (0700).
+# What a script may use is imported before the uid changes: the interpreter may lie in a private folder (0700).
 _PROLOGUE = """
 import base64, contextlib, errno, glob, http.client, io, json, os, pathlib, re, shutil, signal, socket, ssl, stat
 import subprocess, sys, threading, time, traceback, urllib.error, urllib.parse, urllib.request

@@ -44,14 +44,14 @@ def write_runs(root: Path, count: int, newest: float, *, gpus: int = 2, seconds:
         spec["name"] = NAMES[i % len(NAMES)]
         spec["params"] = {"lr": round(chance.uniform(0.001, 0.1), 4), "epochs": chance.randint(1, 50)}
         (folder / "job.json").write_text(json.dumps(job))
-        told = json.loads((folder / "state.json").read_text().replace("golden-22222", run_id))
-        shift = begin - told["phases"][0]["start"]
-        for phase in told["phases"]:
+        status = json.loads((folder / "state.json").read_text().replace("golden-22222", run_id))
+        shift = begin - status["phases"][0]["start"]
+        for phase in status["phases"]:
             phase["start"], phase["end"] = phase["start"] + shift, phase["end"] + shift
-        told["state"], told["changed"] = state, told["changed"] + shift
-        told["reason"] = "canceled" if state == "canceled" else "exit"
-        told["exit_code"] = {"completed": 0, "failed": 1}.get(state)
-        (folder / "state.json").write_text(json.dumps(told))
+        status["state"], status["changed"] = state, status["changed"] + shift
+        status["reason"] = "canceled" if state == "canceled" else "exit"
+        status["exit_code"] = {"completed": 0, "failed": 1}.get(state)
+        (folder / "state.json").write_text(json.dumps(status))
         ids.append(run_id)
     shutil.rmtree(telemetry)
     return ids

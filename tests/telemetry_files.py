@@ -55,7 +55,7 @@ def write_node(
     minutes: bool = True,
     summary: bool = True,
 ) -> None:
-    """Write ``node-N.jsonl``, and if wanted ``minutes-N.jsonl`` and ``summary-N.json``, anew.
+    """Write new ``node-N.jsonl`` and, on request, ``minutes-N.jsonl`` and ``summary-N.json``.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_amltrain.errors import CommandError
 
-from .places import api_of, until
+from .helpers import api_of, until
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),

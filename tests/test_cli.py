@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_amltrain.cli import main
 
-from .places import until
+from .helpers import until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -51,8 +51,8 @@ def test_cli_submit_returns_when_accepted() -> None:
     assert follow.stdout is not None
     assert follow.stdout.readline() == "go\n"
     follow.send_signal(signal.SIGINT)
-    _, said = follow.communicate(timeout=60)
-    assert follow.returncode == 130 and said.startswith("amltrain: interrupted")
+    _, output = follow.communicate(timeout=60)
+    assert follow.returncode == 130 and output.startswith("amltrain: interrupted")
     assert "cancel requested" in amltrain("runs", "cancel", handle).stdout
     assert "was canceled" in amltrain("runs", "wait", handle, code=1).stderr
 
@@ -119,13 +119,13 @@ def test_cli_wrong_usage_exits_2_with_one_line(capsys: pytest.CaptureFixture[str
         ("runs", "show", "nope"): "No run 'nope'",
     }.items():
         assert main(words) == 2
-        said = capsys.readouterr().err
-        assert text in said and said.count("\n") == 1, (words, said)
+        output = capsys.readouterr().err
+        assert text in output and output.count("\n") == 1, (words, output)
 
 
 def test_cli_compute_and_help_print_text() -> None:
     assert json.loads(amltrain("compute", "--json").stdout)[0]["target"] == "local"
-    until(lambda: "CPUs" in amltrain("compute").stdout, "what is there, told in time")
+    until(lambda: "CPUs" in amltrain("compute").stdout, "the machine to be listed")
     assert amltrain("compute", "test").stdout.startswith("local: ready")
     assert "usage: amltrain" in amltrain("--help").stdout == amltrain().stdout
     assert "usage: amltrain submit" in amltrain("submit", "-h").stdout
@@ -168,8 +168,8 @@ def test_cli_monitor_prints_snapshot(home: Path) -> None:
     endless = subprocess.Popen([*LINE, "monitor", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert endless.stdout is not None and json.loads(endless.stdout.readline())["host"]
     endless.send_signal(signal.SIGINT)
-    _, said = endless.communicate(timeout=60)
-    assert (endless.returncode, said) == (0, "")
+    _, output = endless.communicate(timeout=60)
+    assert (endless.returncode, output) == (0, "")
     assert not list((home / "monitors").glob("*"))  # it was stopped, and its folder is gone
 
 
@@ -183,5 +183,5 @@ def test_cli_export_writes_file() -> None:
 
 def test_cli_submit_of_notebook_names_cell_magic() -> None:
     Path("train.ipynb").write_text("{}")
-    said = amltrain("submit", "train.ipynb", code=2).stderr
-    assert "%%aml_submit" in said and len(said.splitlines()) == 1
+    output = amltrain("submit", "train.ipynb", code=2).stderr
+    assert "%%aml_submit" in output and len(output.splitlines()) == 1

@@ -18,7 +18,7 @@ import pytest
 
 from jupyter_amltrain.errors import ResultMissing, RunFailed
 
-from .places import DEADLINE, api_of, until
+from .helpers import DEADLINE, api_of, until
 
 HOME = "state of Zoë, 数 'quoted' $HOME"
 

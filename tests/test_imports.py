@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .places import kernel_of
+from .helpers import kernel_of
 
 BLOCKED = """
 import importlib, json, pkgutil, sys

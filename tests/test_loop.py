@@ -47,18 +47,18 @@ def test_call_from_loop_is_refused(loop: LoopThread) -> None:
 
 
 def test_call_timeout_cancels_coroutine(loop: LoopThread) -> None:
-    cancelled = threading.Event()
+    canceled = threading.Event()
 
     async def forever() -> None:
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
-            cancelled.set()
+            canceled.set()
             raise
 
     with pytest.raises(TimeoutError, match=r"0\.05 s"):
         loop.call(forever(), 0.05)
-    assert cancelled.wait(60)
+    assert canceled.wait(60)
 
 
 def test_call_passes_timeout_error_of_coroutine(loop: LoopThread) -> None:

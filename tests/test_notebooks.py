@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.schema.record import RECORD_MIME
-from tests.azure.desk import SECRETS
+from tests.azure.notebook_session import SECRETS
 from tests.fakes import nvml
 from tools.notebooks import FOLDER, azure, connects, executed
 
@@ -91,7 +91,7 @@ def test_notebook_runs_from_top_to_bottom(name: str, executions: dict[str, Futur
     outputs_are_right(notebook)
     if name == "00_two_minutes":
         printed = "".join(text(output.get("text", "")) for cell in code(notebook) for output in cell["outputs"])
-        assert "of the biopsies are classified correctly" in printed and "lift-off" in printed
+        assert "of the biopsies" in printed and "lift-off" in printed
         assert printed.count("deleted.") == 2
         (error,) = [o["evalue"] for c in code(notebook) for o in c["outputs"] if o["output_type"] == "error"]
         assert "line 4" in error and "expected ':'" in error and "\n" not in error
@@ -101,14 +101,14 @@ def test_notebook_runs_from_top_to_bottom(name: str, executions: dict[str, Futur
 
 def azure_cluster_is_right(notebook: Any) -> None:
     """What only this notebook shows: the model by its name, a GPU that is not used, and the end of all costs."""
-    said = [text(output.get("text", "")) for cell in code(notebook) for output in cell["outputs"]]
+    printed = [text(output.get("text", "")) for cell in code(notebook) for output in cell["outputs"]]
     records = [o["data"][RECORD_MIME] for c in code(notebook) for o in c["outputs"] if RECORD_MIME in o.get("data", {})]
     trained, stopped = records
     assert trained["handle"].startswith("cpu-cluster/digits-") and not trained["truth"]
     assert stopped["handle"].startswith("gpu-cluster/on-purpose-") and stopped["gpu"]["gpus"]
     assert (stopped["reason"], stopped["truth"]["verdict"]) == ("gpu-unused", "not used")
-    assert any("digits:1" in one and "MLflow model" in one for one in said), said
-    assert "Nothing" in said[-1] and "digits-lab" in said[-1], said[-1]
+    assert any("digits:1" in one and "MLflow model" in one for one in printed), printed
+    assert "Nothing" in printed[-1] and "digits-lab" in printed[-1], printed[-1]
     assert not SECRETS.search(json.dumps(notebook).encode())
 
 

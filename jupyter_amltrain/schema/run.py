@@ -132,7 +132,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     created: float  #: unix seconds, when it was submitted
     reachable: bool = True  #: False while the target does not answer; never a state
     seen_at: float = 0.0  #: unix seconds of the last observation
-    folder: str = ""  #: the run folder on the target
+    folder: str = ""  #: the run folder on the target, or another name for it; empty until the target accepted the run
     project: str = ""  #: the folder whose ``.amltrain`` holds the MLflow store
     tracking_id: str = ""  #: MLflow run id, 32 hex digits
     tracking: str = "pending"  #: pending, imported, failed: <reason>, direct

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,10 @@ import pytest
 from jupyter_amltrain.agent.calls import call
 from jupyter_amltrain.agent.processes import process_table
 from jupyter_amltrain.backends.agent_zipapp import build
+from tests.helpers import DEADLINE
+from tests.helpers import until as until
 
-DEADLINE = 90.0
 TERMINAL = {"completed", "failed", "canceled", "lost"}
-
-
-def until(check: Callable[[], Any], what: str = "", deadline: float = DEADLINE) -> Any:
-    """The first true value of `check`; fails after `deadline` seconds."""
-    end, pause = time.monotonic() + deadline, 0.01
-    while True:
-        value = check()
-        if value:
-            return value
-        assert time.monotonic() < end, f"waited {deadline} s for {what or check}"
-        time.sleep(pause)
-        pause = min(1.1 * pause, 0.05)  # a look at all processes costs 5 ms of CPU
 
 
 def processes_of(text: str) -> set[int]:
@@ -138,7 +127,7 @@ class Agent:
 
 @contextlib.contextmanager
 def stranger(code: str = "import time; time.sleep(600)") -> Iterator[int]:
-    """The pid of a Python process that is no descendant of ours: its parent has left."""
+    """The pid of a Python process that is not a descendant of this process: its parent has left."""
     start = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL).pid)"
     words = [sys.executable, "-S", "-c", start, sys.executable, "-S", "-c", code]
     pid = int(subprocess.run(words, stdout=subprocess.PIPE, check=True, timeout=60).stdout)

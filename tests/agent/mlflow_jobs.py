@@ -11,25 +11,24 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import filelock
 
 from jupyter_amltrain.agent.mlflow import server
+from tests.helpers import DEADLINE
+from tests.helpers import until as until
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_ID = "0123456789abcdef0123456789abcdef"
 TOKEN = "test-token"
-DEADLINE = 60.0
 
 
 class Host:
-    """A run folder with a sink, and a stand-in for the supervisor that forks it anew."""
+    """A run folder with a sink, and a stand-in for the supervisor that forks it again."""
 
     def __init__(self, folder: Path, **env: str) -> None:
         self.folder = folder
@@ -136,14 +135,6 @@ def points(journal: list[dict[str, Any]], key: str) -> list[tuple[int, float]]:
         batch = [record["b"]] if record["op"] == "runs/log-metric" else record["b"].get("metrics") or []
         found += [(int(p.get("step") or 0), float(p["value"])) for p in batch if p.get("key") == key]
     return found
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {DEADLINE:g} s"
-        time.sleep(0.01)
 
 
 def finish_folder(folder: Path, state: str = "completed", **job: Any) -> None:

@@ -1,4 +1,4 @@
-"""A stand-in for the supervisor: opens the socket, forks the sink, forks it anew when it dies.
+"""A stand-in for the supervisor: opens the socket, forks the sink, forks it again when it dies.
 
 ``python sink_host.py <run folder> <token> [run id]``: prints ``port``, then ``sink <pid>`` for each
 fork; ends at EOF on standard input.

@@ -167,13 +167,13 @@ def test_oom_names_process_holding_memory(
     job.ticked(run, 12)
     text = f"{TRACEBACK}{TORCH_2_1}".replace("1246069", str(stranger.pid)).replace("577.00 MiB", "1.50 GiB")
     state = job.end(run, f"print({text!r}); sys.exit(1)")
-    said = state["cause"]["text"]
-    assert state["cause"]["kind"] == "cuda-oom" and "CUDA out of memory on GPU 0" in said
+    message = state["cause"]["text"]
+    assert state["cause"]["kind"] == "cuda-oom" and "CUDA out of memory on GPU 0" in message
     for part in ("138.0 MiB", "8.4 MiB of 15.9 GiB", "15.3 GiB", f"pid {stranger.pid}", "1.5 GiB", "python"):
-        assert part in said, (part, said)
+        assert part in message, (part, message)
     import pwd
 
-    assert pwd.getpwuid(os.getuid()).pw_name in said
+    assert pwd.getpwuid(os.getuid()).pw_name in message
     assert "without other processes" in state["cause"]["action"]
 
 

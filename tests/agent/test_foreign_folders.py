@@ -18,7 +18,7 @@ from jupyter_amltrain.agent.azure.job import private_folder
 from jupyter_amltrain.agent.calls import call
 from jupyter_amltrain.agent.json_dir import open_queue
 from jupyter_amltrain.agent.protocol import AgentError
-from tests.agent.service_stage import Job
+from tests.agent.local_service import Job
 from tests.agent.test_service_rank import POWERLESS, packed
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
 from tests.rpc.test_child_process import plant
@@ -78,7 +78,7 @@ def test_private_folder_writable_by_others_is_not_used(tmp_path):
 @needs_root
 def test_code_unpacked_by_other_user_is_not_run(public, tmp_path, zipapp):
     if not shutil.which("setpriv"):
-        pytest.skip("no setpriv: root writes everywhere")
+        pytest.skip("needs setpriv: root without it may write to every folder")
     job = Job(tmp_path, zipapp, "print('ours')")
     hidden = job.code / ".amltrain"
     (hidden / "base-1.tar.gz").write_bytes(packed({"lib.py": ""}))
@@ -119,8 +119,8 @@ def test_queue_of_other_user_is_refused_with_action(public, monkeypatch):
     as_other_user(SQUAT, queue)
     with pytest.raises(AgentError) as refused:
         open_queue(str(queue))
-    said = str(refused.value)
-    assert f"uid {OTHER_UID}" in said and "AMLTRAIN_QUEUE" in said and "Remove" not in said
+    message = str(refused.value)
+    assert f"uid {OTHER_UID}" in message and "AMLTRAIN_QUEUE" in message and "Remove" not in message
     assert below(queue) == ["theirs"]
 
 

@@ -86,7 +86,7 @@ def test_xid_before_failure_is_cause(job: Job, driver: SwitchableDriver) -> None
 def test_xid_at_end_is_cause(job: Job, driver: SwitchableDriver) -> None:
     """The sampler takes what came since its last tick when it closes."""
     run = job.start()
-    # No further tick reads it: the job is told to end in the same moment.
+    # No further tick reads it: the job gets its signal to end in the same moment.
     driver.xid(0, 31)
     state = job.end(run, "os._exit(3)")
     assert "Xid 31" in state["cause"]["text"] and "Xid 31" in state["detail"]
@@ -271,7 +271,7 @@ def test_driver_without_runs_is_released(job: Job) -> None:
     job.end(run, "sys.exit(0)")
     dispatcher = job.agent.dispatcher()
     job.agent.good("info")
-    until(lambda: not users_of_the_driver(job.agent), "every process of ours to let the driver go")
+    until(lambda: not users_of_the_driver(job.agent), "every process of this test to release the driver")
     assert dispatcher in processes_of(job.agent.home)  # it lives on, without the driver
 
 

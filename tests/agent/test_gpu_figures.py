@@ -18,7 +18,7 @@ from jupyter_amltrain.agent.telemetry.files import FIGURES_HOLD_S, HeldFigures
 from tests.fakes import driver as fake
 from tests.fakes.driver import ALL_ONES_32, ALL_ONES_64, Fails, Instance, SwitchableDriver
 
-#: A process that reads figures at the times that it is told, by a clock of the test's.
+#: A process that reads figures at given times, by a clock of the test's.
 CHILD = """
 import json, sys
 from jupyter_amltrain.agent import protocol as clock
@@ -33,12 +33,12 @@ print(json.dumps(names), flush=True)
 for line in sys.stdin:
     now[0] = 1000 + float(line)
     readings.read()
-    told = figures.read()
-    if told is not None:
-        figures.written(told)
-    held = figures.held()
+    slow = figures.read()
+    if slow is not None:
+        figures.set_written(slow)
+    held = figures.current()
     rows = [dict(zip(names, held[k:k + len(names)])) for k in range(0, len(held), len(names) or 1)]
-    print(json.dumps({"rows": rows, "told": told is not None}), flush=True)
+    print(json.dumps({"rows": rows, "slow": slow is not None}), flush=True)
 """
 SM, TENSOR, DRAM = 2, 5, 10
 BUSY = {SM: 87.4, TENSOR: 45.5, DRAM: 61.0}
@@ -64,9 +64,9 @@ class Reader:
         """Rows of the GPUs, as they count then."""
         return self._ask(seconds)["rows"]
 
-    def told(self, seconds: float) -> bool:
+    def reads(self, seconds: float) -> bool:
         """Whether the file gets them then."""
-        return self._ask(seconds)["told"]
+        return self._ask(seconds)["slow"]
 
     def _ask(self, seconds: float) -> Any:
         assert self.process.stdin is not None
@@ -237,7 +237,7 @@ def test_unsupported_device_is_not_polled(tmp_path: Path, start: Start) -> None:
     driver.answer("nvmlDeviceGetCurrentClocksEventReasons", 3)
     driver.answer("nvmlDeviceGetCurrentClocksThrottleReasons", 3)
     reader = start(driver)
-    assert reader.columns == [] and reader.at(1) == [] and not reader.told(60)
+    assert reader.columns == [] and reader.at(1) == [] and not reader.reads(60)
     driver.forget_calls()
     assert reader.at(120) == [] and "nvmlDeviceGetFieldValues" not in driver.calls()
 
@@ -245,9 +245,9 @@ def test_unsupported_device_is_not_polled(tmp_path: Path, start: Start) -> None:
 def test_slow_metrics_are_written_on_change(driver: SwitchableDriver, start: Start) -> None:
     driver.gpm(0, BUSY)
     reader = start(driver)
-    assert [reader.told(t) for t in (1, 2, 6, 11)] == [True, False, False, False]
+    assert [reader.reads(t) for t in (1, 2, 6, 11)] == [True, False, False, False]
     driver.gpm(0, {SM: 88.4})
-    assert [reader.told(t) for t in (12, 16, 21)] == [False, True, False]
+    assert [reader.reads(t) for t in (12, 16, 21)] == [False, True, False]
 
 
 @settings(max_examples=300, deadline=None)

@@ -25,7 +25,7 @@ BUSY = "* 0 0 600 60\n* 0.4 80 9000 300"
 
 
 class Machine:
-    """An agent's machine with GPUs, and jobs that wait for a word of ours."""
+    """An agent's machine with GPUs, and jobs that wait for a line of the test."""
 
     def __init__(self, agent: Agent, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.agent, self.folder, self._patch = agent, folder, monkeypatch
@@ -109,8 +109,8 @@ def test_gpu_guard_stops_idle_run_with_cause(machine: Machine) -> None:
     )
     state = machine.agent.wait(run)
     assert (state["state"], state["reason"], state["signal"]) == ("failed", "gpu-unused", signal.SIGTERM)
-    assert state["detail"].startswith("stopped because its GPUs were not used: GPU 0 stayed at 0 % utilization and")
-    assert "likely cause: torch is installed without CUDA (CPU-only wheel): pip install torch" in state["detail"]
+    assert "GPU 0 stayed at 0 %" in state["detail"]
+    assert "(CPU-only wheel): pip install torch" in state["detail"]
     assert state["truth"]["verdict"] == "not used" and "CPU-only wheel" in state["truth"]["cause"]
     running = next(phase for phase in state["phases"] if phase["name"] == "running")
     assert running["seconds"] >= 0.6
@@ -134,7 +134,7 @@ def test_gpu_guard_kills_job_ignoring_sigterm(machine: Machine) -> None:
 def test_gpu_guard_warning_keeps_run(machine: Machine, require: str) -> None:
     run = machine.submit(wrap=("/usr/bin/env", "CUDA_VISIBLE_DEVICES=-1"), require_gpu=require)
     truth = machine.truth(run)
-    assert truth["verdict"] == "not used" and "CUDA_VISIBLE_DEVICES='-1', which hides every GPU" in truth["cause"]
+    assert truth["verdict"] == "not used" and "CUDA_VISIBLE_DEVICES='-1'" in truth["cause"]
     assert machine.agent.state(run)["state"] == "running"
     state = machine.end(run)
     assert (state["state"], state["truth"]) == ("completed", truth)
@@ -196,11 +196,11 @@ def test_slow_driver_delays_neither_cancel_nor_start(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [({"require_gpu": "maybe"}, "require_gpu"), ({"gpu_grace": 0}, "gpu_grace")],
 )
-def test_gpu_guard_invalid_field_is_refused(agent: Agent, fields: dict[str, Any], said: str) -> None:
-    assert said in agent("submit", run="x", argv=["x"], **fields)["error"]["message"]
+def test_gpu_guard_invalid_field_is_refused(agent: Agent, fields: dict[str, Any], message: str) -> None:
+    assert message in agent("submit", run="x", argv=["x"], **fields)["error"]["message"]
 
 
 # -- monitors ---------------------------------------------------------------------------
@@ -218,14 +218,14 @@ def test_monitor_ends_without_requests(machine: Machine, monkeypatch: pytest.Mon
     first = agent.good("monitor", id="w", gpus=[1], period=0.1)
     assert first["folder"] == str(Path(agent.home, "monitors", "w"))
     assert [gpu["index"] for gpu in header(agent, "w")["gpus"]] == [1]
-    # It is kept for a second after each call; a pause of ours that was longer proves nothing.
-    end = asked = time.monotonic()
+    # It is kept for a second after each call; a longer pause of this test proves nothing.
+    end = requested = time.monotonic()
     end += 2
     while time.monotonic() < end:
         answer = agent.good("monitor", id="w", gpus=[1], period=0.1)
-        if time.monotonic() - asked < 0.9:
+        if time.monotonic() - requested < 0.9:
             assert answer == first
-        first, asked = answer, time.monotonic()
+        first, requested = answer, time.monotonic()
         time.sleep(0.1)
     until(lambda: not Path(first["folder"]).exists(), "its end")
     until(lambda: not alive(first["pid"]), "its keeper's end")
@@ -282,18 +282,18 @@ def test_killed_monitor_folder_is_removed(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "message"),
     [
-        ({"gpus": [0, 5]}, "There is no GPU 5 on this machine. There are: 0, 1."),
+        ({"gpus": [0, 5]}, "GPU 5"),
         ({"gpus": ["0"]}, "not a list of GPU indices"),
-        ({"id": "../runs/x"}, "is not a monitor id"),
-        ({"id": ".."}, "is not a monitor id"),
-        ({"period": 0.001}, "A monitor's period is 0.1 to 3600 seconds"),
+        ({"id": "../runs/x"}, "is not a monitor's id"),
+        ({"id": ".."}, "is not a monitor's id"),
+        ({"period": 0.001}, "0.1 to 3600"),
         ({"period": None}, "A monitor's period is"),
     ],
 )
-def test_monitor_invalid_request_is_refused(machine: Machine, payload: dict[str, Any], said: str) -> None:
+def test_monitor_invalid_request_is_refused(machine: Machine, payload: dict[str, Any], message: str) -> None:
     answer = machine.agent("monitor", **{"id": "w", "gpus": None, "period": 1.0, **payload})
-    assert answer["error"]["type"] == "CommandError" and said in answer["error"]["message"]
+    assert answer["error"]["type"] == "CommandError" and message in answer["error"]["message"]
     folder = Path(machine.agent.home, "monitors")
     assert not folder.exists() or list(folder.iterdir()) == []

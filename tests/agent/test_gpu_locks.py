@@ -24,7 +24,7 @@ from tests.other_user import OTHER_UID, needs_root
 
 from .conftest import Agent, until
 
-pytestmark = pytest.mark.skipif(not gpu_locks.available(), reason="locks of GPUs are Linux's")
+pytestmark = pytest.mark.skipif(not gpu_locks.available(), reason="needs Linux: GPU locks are abstract Unix sockets")
 
 #: Takes the lock of argv[1] with or without listening, and keeps it.
 SQUAT = """
@@ -196,7 +196,7 @@ def test_large_job_receives_gpu_lock(agent: Agent, driver: SwitchableDriver) -> 
 
 
 @pytest.mark.parametrize(
-    ("uid", "listen", "said"),
+    ("uid", "listen", "reason"),
     [
         pytest.param(OTHER_UID, True, f"uid {OTHER_UID}", marks=needs_root),
         pytest.param(OTHER_UID, False, "unknown user", marks=needs_root),
@@ -204,12 +204,12 @@ def test_large_job_receives_gpu_lock(agent: Agent, driver: SwitchableDriver) -> 
     ],
 )
 def test_foreign_gpu_lock_is_reported_until_free(
-    agent: Agent, driver: SwitchableDriver, squat: Callable[..., Any], uid: int, listen: bool, said: str
+    agent: Agent, driver: SwitchableDriver, squat: Callable[..., Any], uid: int, listen: bool, reason: str
 ) -> None:
     process = squat(driver.uuid(0), uid, listen)
     run = agent.submit("print('ran')", gpus=1)
     detail = until(lambda: agent.state(run)["detail"], "the reason")
-    assert "GPU 0 is reserved by" in detail and said in detail and "--share-gpus" in detail
+    assert "GPU 0 is reserved by" in detail and reason in detail and "--share-gpus" in detail
     process.kill()
     assert agent.wait(run)["state"] == "completed"
 
@@ -272,7 +272,7 @@ def usable_python() -> str:
                 continue
             if done.returncode == 0:
                 return path
-    pytest.skip("no Python here that a second user may execute")
+    pytest.skip("needs a Python that another user may execute")
 
 
 @pytest.fixture
@@ -336,8 +336,8 @@ def test_two_users_never_share_gpu(agent: Agent, user: OtherUser) -> None:
     assert agent.running(ours, "up")["devices"]
     # And the other way round.
     user.submit("next", "print('ran')")
-    said = until(lambda: user.state("next")["detail"], "his reason")
-    assert "GPU 0 is reserved by" in said and f"uid {os.getuid()}" in said
+    reason = until(lambda: user.state("next")["detail"], "his reason")
+    assert "GPU 0 is reserved by" in reason and f"uid {os.getuid()}" in reason
     agent.open_gate()
     agent.wait(ours)
     until(lambda: user.state("next")["state"] == "completed", "his next job")

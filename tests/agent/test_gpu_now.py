@@ -21,7 +21,7 @@ from jupyter_amltrain.tracking import telemetry_table
 from tests.fakes import driver as fake
 from tests.fakes.driver import GIB, Process, SwitchableDriver
 
-#: Samples a machine at the times that it is told, by clocks of the test's.
+#: Samples a machine at given times, by clocks of the test's.
 SAMPLER = """
 import json, sys
 from jupyter_amltrain.agent import protocol as clock

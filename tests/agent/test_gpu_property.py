@@ -22,7 +22,7 @@ from tests.fakes.driver import (
     exported,
 )
 
-from .driver_stage import LiveSampler
+from .live_sampler import LiveSampler
 
 MIB = 1 << 20
 GPUS, RESERVED = 2, 600
@@ -182,10 +182,10 @@ class Play:
 
     def check_tick(self, rows: list[dict[str, Any]]) -> None:
         for gpu, row in enumerate(rows):
-            said = self.samples[gpu]
+            samples = self.samples[gpu]
             util, peak = row["util"], row["peak"]
-            assert util is None or min(said) <= util <= max(said), (self.generation, self.story, gpu, row)
-            assert peak is None or peak in said, (self.generation, self.story, gpu, row)
+            assert util is None or min(samples) <= util <= max(samples), (self.generation, self.story, gpu, row)
+            assert peak is None or peak in samples, (self.generation, self.story, gpu, row)
             for name in ("memory", "power", "temperature", "sm_clock"):
                 assert row[name] is None or row[name] in self.now[gpu][name], (self.generation, self.story, name, row)
             for name in ("mem_clock", "power_limit", "ecc", "throttle"):
@@ -201,10 +201,10 @@ class Play:
         uuids = {self.driver.uuid(gpu): gpu for gpu in range(GPUS)}
         for row in found["gpus"]:
             if row["uuid"] in uuids:
-                said = self.now[uuids[row["uuid"]]]
-                assert row["memory_total"] is None or row["memory_total"] in said["memory_total"], (self.story, row)
+                current = self.now[uuids[row["uuid"]]]
+                assert row["memory_total"] is None or row["memory_total"] in current["memory_total"], (self.story, row)
                 used = row["memory_used"]
-                assert used is None or used >> 20 in said["memory"], (self.story, row)
+                assert used is None or used >> 20 in current["memory"], (self.story, row)
         if not (READS_ALL_LISTS or self.generation == "current"):
             return
         free = slots.free_gpus(found["gpus"], [], {OURS}, False)

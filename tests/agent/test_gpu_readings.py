@@ -12,7 +12,7 @@ import pytest
 
 from jupyter_amltrain.agent.telemetry.gpu_processes import ProcessOwners
 
-from .gpu_stage import UUIDS, Stage
+from .scripted_sampler import UUIDS, ScriptedSampler
 
 GIB = 1 << 30
 #: Functions of a tick and the columns that need them.
@@ -23,7 +23,7 @@ FUNCTIONS = {
     "nvmlDeviceGetSamples": set(),
     "nvmlDeviceGetMemoryInfo_v2": set(),
 }
-SELDOM = {
+SLOW_VALUES = {
     "nvmlDeviceGetClockInfo": {"mem_clock"},
     "nvmlDeviceGetTotalEccErrors": {"ecc"},
     "nvmlDeviceGetEnforcedPowerLimit": {"power_limit"},
@@ -35,18 +35,18 @@ ALL_SLOW = {"mem_clock": 2619, "throttle": 0, "ecc": 0, "power_limit": 700, "min
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def stage(tmp_path: Path) -> ScriptedSampler:
+    return ScriptedSampler(tmp_path)
 
 
 @pytest.fixture
-def plain(stage: Stage) -> Stage:
+def plain(stage: ScriptedSampler) -> ScriptedSampler:
     stage.curves(["0 0 40 2000 300 50 1500", "1 0 50 3000 310 51 1501"])
     return stage
 
 
 @pytest.mark.parametrize("count", [1, 8, 64])
-def test_gpu_readings_equal_curves(stage: Stage, count: int) -> None:
+def test_gpu_readings_equal_curves(stage: ScriptedSampler, count: int) -> None:
     stage.switch(GPUS=count)
     curve = [
         (gpu, t, (7 * gpu + 13 * t) % 101, 1000 + 37 * gpu + t, 90.5 + gpu + t, 30 + t, 1000 + gpu)
@@ -62,21 +62,21 @@ def test_gpu_readings_equal_curves(stage: Stage, count: int) -> None:
         assert found["rows"][t][gpu] == [util, util, memory, watts, temperature, clock]
 
 
-def test_gpu_peak_has_burst_between_samples(stage: Stage) -> None:
+def test_gpu_peak_has_burst_between_samples(stage: ScriptedSampler) -> None:
     stage.curves(["* 0 0 1000 80", "0 2.35 90 1000 80", "0 2.65 0 1000 80"])
     rows = stage.play([1, 2, 3, 4], uuids=UUIDS[:2])["rows"]
     assert [row[0][:2] for row in rows] == [[0, 0], [0, 0], [27, 90], [0, 0]]
     assert all(row[1][:2] == [0, 0] for row in rows)
 
 
-def test_utilization_without_new_samples_is_last(plain: Stage) -> None:
+def test_utilization_without_new_samples_is_last(plain: ScriptedSampler) -> None:
     plain.switch(SAMPLE_HZ=0)
     assert plain.play([1, 2], uuids=UUIDS[:2])["rows"] == [FULL, FULL]
 
 
 @pytest.mark.parametrize("how", ["UNSUPPORTED", "MISSING", "no symbol"])
-@pytest.mark.parametrize("function", sorted({*FUNCTIONS, *SELDOM}))
-def test_gpu_readings_without_function_miss_its_value(plain: Stage, how: str, function: str) -> None:
+@pytest.mark.parametrize("function", sorted({*FUNCTIONS, *SLOW_VALUES}))
+def test_gpu_readings_without_function_miss_its_value(plain: ScriptedSampler, how: str, function: str) -> None:
     if how == "no symbol":
         plain.without = (function,)
     else:
@@ -85,7 +85,7 @@ def test_gpu_readings_without_function_miss_its_value(plain: Stage, how: str, fu
     lacks = FUNCTIONS.get(function, set())
     for rows in found["rows"][1:]:
         assert rows == [[None if k in lacks else x for k, x in enumerate(row)] for row in FULL]
-    lacks_slow = SELDOM.get(function, set())
+    lacks_slow = SLOW_VALUES.get(function, set())
     for values in found["slow"]:
         assert values == [{key: None if key in lacks_slow else x for key, x in ALL_SLOW.items()}] * 2
     assert found["notes"] == [[]] * 23
@@ -93,7 +93,7 @@ def test_gpu_readings_without_function_miss_its_value(plain: Stage, how: str, fu
         assert plain.calls().get(function, 0) <= (6 if function != "nvmlDeviceGetClockInfo" else 12)
 
 
-def test_gpu_readings_of_silent_gpu_are_none(plain: Stage) -> None:
+def test_gpu_readings_of_silent_gpu_are_none(plain: ScriptedSampler) -> None:
     everything = "Samples UtilizationRates MemoryInfo PowerUsage Temperature ClockInfo"
     plain.switch(UNSUPPORTED=",".join("nvmlDeviceGet" + name for name in everything.split()))
     found = plain.play([1, 2], uuids=UUIDS[:2])
@@ -101,7 +101,7 @@ def test_gpu_readings_of_silent_gpu_are_none(plain: Stage) -> None:
     assert found["gpus"][0]["memory_total"] is None and found["gpus"][0]["baseline"] is None
 
 
-def test_gpu_readings_list_mig_instances(plain: Stage) -> None:
+def test_gpu_readings_list_mig_instances(plain: ScriptedSampler) -> None:
     plain.switch(MIG="1:2")
     found = plain.play([1, 2], indices=[1])
     assert [(g["index"], g["mig"], g["uuid"][:4]) for g in found["gpus"]] == [
@@ -114,7 +114,7 @@ def test_gpu_readings_list_mig_instances(plain: Stage) -> None:
     assert again["slow"][0][0]["ecc"] is None and again["slow"][0][0]["mine"] == 0
 
 
-def test_gpu_readings_of_lost_gpu_are_none_until_back(plain: Stage) -> None:
+def test_gpu_readings_of_lost_gpu_are_none_until_back(plain: ScriptedSampler) -> None:
     plain.switch(LOST="1:3.5:12")
     found = plain.play(range(1, 22), uuids=UUIDS[:2], slow=True)
     gone = [t for t, rows in enumerate(found["rows"], 1) if rows[1] == [None] * 6]
@@ -124,7 +124,7 @@ def test_gpu_readings_of_lost_gpu_are_none_until_back(plain: Stage) -> None:
     assert [note for notes in found["notes"] for note in notes] == ["GPU 1 fell off the bus", "GPU 1 is back"]
 
 
-def test_gpu_readings_during_driver_unload_are_none(plain: Stage) -> None:
+def test_gpu_readings_during_driver_unload_are_none(plain: ScriptedSampler) -> None:
     plain.switch(UNLOAD="3.5:9.5")
     found = plain.play(range(1, 20), uuids=UUIDS[:2], slow=True)
     gone = [t for t, rows in enumerate(found["rows"], 1) if rows == [[None] * 6] * 2]
@@ -133,7 +133,7 @@ def test_gpu_readings_during_driver_unload_are_none(plain: Stage) -> None:
     assert notes == ["the NVIDIA driver was unloaded", "the NVIDIA driver is back"]
 
 
-def test_gpu_readings_start_without_driver(plain: Stage) -> None:
+def test_gpu_readings_start_without_driver(plain: ScriptedSampler) -> None:
     plain.switch(BROKEN=1)
     found = plain.play([1, 2], uuids=UUIDS[:2])
     assert found["gpus"] == [] and "Driver Not Loaded" in found["note"]
@@ -142,7 +142,7 @@ def test_gpu_readings_start_without_driver(plain: Stage) -> None:
     assert found["rows"] == [[[None] * 6]] * 2
 
 
-def test_gpu_readings_calls_per_sample_are_bounded(stage: Stage) -> None:
+def test_gpu_readings_calls_per_sample_are_bounded(stage: ScriptedSampler) -> None:
     stage.switch(GPUS=8)
     stage.curves(["* 0 50 1000 300"])
     stage.play([1], uuids=UUIDS[:8], slow=True)
@@ -165,7 +165,7 @@ def test_gpu_readings_calls_per_sample_are_bounded(stage: Stage) -> None:
 )
 @pytest.mark.parametrize("true", [False, True])
 def test_gpu_process_owner_follows_pid_mode(
-    plain: Stage, mode: str, owners: list[str], sums: dict[str, Any], true: bool
+    plain: ScriptedSampler, mode: str, owners: list[str], sums: dict[str, Any], true: bool
 ) -> None:
     with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"]) as other:
         try:
@@ -175,14 +175,14 @@ def test_gpu_process_owner_follows_pid_mode(
             found = plain.play([1], uuids=UUIDS[:1], slow=True, members=[os.getpid()], true=true)
         finally:
             other.kill()
-    told = [row for one in found["told"][0] for row in one.get("processes", ())]
-    assert [row[2] for row in told] == owners
+    processes = [row for one in found["slow_rows"][0] for row in one.get("processes", ())]
+    assert [row[2] for row in processes] == owners
     if mode == "empty" and true:
         sums = {"mine": 0, "others": 0}
     assert {key: found["slow"][0][0][key] for key in sums} == sums
     assert found["slow"][0][0]["own"] == ("mine" in owners)
     if owners[:1] == ["mine"]:
-        assert told[0][:4] == [0, os.getpid(), "mine", 1024] and told[0][4]
+        assert processes[0][:4] == [0, os.getpid(), "mine", 1024] and processes[0][4]
 
 
 def test_host_pid_of_other_process_is_unknown() -> None:
@@ -196,13 +196,13 @@ def test_host_pid_of_other_process_is_unknown() -> None:
     assert inside.classify([(77, 10), (5, 20)], {5}) == [(77, "other", 10), (5, "mine", 20)]
 
 
-def test_process_memory_unknown_is_none(plain: Stage) -> None:
+def test_process_memory_unknown_is_none(plain: ScriptedSampler) -> None:
     (plain.folder / "processes").write_text(f"0 {os.getpid()} -1\n")
     found = plain.play([1], uuids=UUIDS[:1], slow=True, members=[os.getpid()])
     assert found["slow"][0][0]["own"] and found["slow"][0][0]["mine"] is None
 
 
-def test_many_gpu_processes_are_limited(plain: Stage) -> None:
+def test_many_gpu_processes_are_limited(plain: ScriptedSampler) -> None:
     (plain.folder / "processes").write_text("".join(f"0 {100000 + k} {GIB}\n" for k in range(100)))
     found = plain.play([1], uuids=UUIDS[:1], slow=True)
-    assert len(found["told"][0][-1]["processes"]) == 100
+    assert len(found["slow_rows"][0][-1]["processes"]) == 100

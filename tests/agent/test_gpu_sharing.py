@@ -46,7 +46,9 @@ def test_sharing_notes_are_limited() -> None:
     assert len(sharing.check(rows, ())) == MAX_NOTES
 
 
-@pytest.mark.skipif(not pids_are_reliable(), reason="in a container pids of a driver say nothing of others")
+@pytest.mark.skipif(
+    not pids_are_reliable(), reason="needs the host's PID namespace: the driver reports pids of the host"
+)
 def test_sharing_note_is_in_run_record(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = fake.needed(tmp_path, 1).use(monkeypatch)
     run = agent.gated(gpus=1)
@@ -57,11 +59,11 @@ def test_sharing_note_is_in_run_record(agent: Agent, tmp_path: Path, monkeypatch
         try:
             driver.processes(0, [Process(rank, 1 << 30), Process(other.pid, 4 << 30)])
 
-            def told() -> bool:
+            def has_note() -> bool:
                 notes = [str(line.get("note")) for line in agent.telemetry(run) if isinstance(line, dict)]
                 return any("others compute on GPU 0 too" in note and f"pid {other.pid}" in note for note in notes)
 
-            until(told, "the note")
+            until(has_note, "the note")
             truth = json.loads((agent.run_folder(run) / "telemetry" / "truth-0.json").read_text())
             assert truth["verdict"] == "used" and "others compute on GPU 0 too" in truth["detail"]
         finally:

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes import driver as fake
 from tests.fakes.driver import ALL_ONES_32, ALL_ONES_64, Fails, Process, SwitchableDriver
 
-from .driver_stage import EPOCH, LiveSampler
+from .live_sampler import EPOCH, LiveSampler
 
 MIB = 1 << 20
 S = 1_000_000  # microseconds
@@ -97,8 +97,8 @@ def test_sentinel_value_of_gpu_is_none(
     driver.set(0, **values)
     for t in range(1, 8):
         first, second = sampler.tick(t)
-    told = {name: value for name, value in first.items() if value is None}
-    assert sorted(told) == sorted(columns)
+    unknown = {name: value for name, value in first.items() if value is None}
+    assert sorted(unknown) == sorted(columns)
     assert all(value is not None for value in second.values())
 
 

@@ -80,7 +80,7 @@ DAMAGES = {
     ),
     "copied": "replace_by_copy()",
     "closed-folder": "os.chmod(folder, 0o500)",
-    "diary-fifo": "os.unlink(folder + '/log/agent.txt'); os.mkfifo(folder + '/log/agent.txt'); os.unlink(state)",
+    "log-fifo": "os.unlink(folder + '/log/agent.txt'); os.mkfifo(folder + '/log/agent.txt'); os.unlink(state)",
     "temporary-name": "os.unlink(state); [os.makedirs(state + f'.{p}.0.tmp') for p in range(3)]",
 }
 
@@ -128,8 +128,8 @@ def test_false_state_of_live_run_is_not_reported(agent: Agent, damage: str) -> N
     end = time.monotonic() + 2  # the job tries it ten times a second
     while time.monotonic() < end:
         time.sleep(0.01)
-        told = agent.good("poll", run_ids=[run])["runs"].get(run)
-        assert told is None or told["state"] not in TERMINAL, told
+        status = agent.good("poll", run_ids=[run])["runs"].get(run)
+        assert status is None or status["state"] not in TERMINAL, status
         listed = [row for row in agent.good("list")["runs"] if row["run"] == run]
         assert all(row["state"] not in TERMINAL for row in listed)
     assert "error" in agent("delete", run=run)
@@ -264,7 +264,7 @@ if not os.fork():
             os._exit(0)
         time.sleep(0.001)
 time.sleep(0.05)
-lifecycle.members = lambda *_: []
+lifecycle.run_members = lambda *_: []
 stuck = lifecycle.kill_all("none", os.getpid(), spare=frozenset(spare))
 for pid in spare:
     os.kill(pid, 9)

@@ -108,7 +108,7 @@ def test_job_submitting_job_starts_dispatcher(agent: Agent, killed_again: bool) 
     agent.running(outer, "up")
     agent.kill_dispatcher()
     go.touch()
-    # Only files are looked at: a call of ours would start the dispatcher itself.
+    # Only files are looked at: a call would start the dispatcher itself.
     run = until(lambda: [p.name for p in Path(agent.home, "runs").iterdir() if p.name.startswith("inner")], "it", 120)[
         0
     ]

@@ -73,7 +73,7 @@ def test_autolog_run_keeps_first_run_as_job_run(tmp_path):
         assert host.stop() == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the process at the other end is found on Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: finds the process at the other end of a connection")
 def test_run_of_each_rank_is_job_run(tmp_path):
     script = """
 import json, os, subprocess, sys, urllib.request

@@ -22,7 +22,7 @@ from jupyter_amltrain.agent.mlflow.store import Recorder
 from tests.agent.mlflow_jobs import RUN_ID, TOKEN, Host, points, until
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="the owner of a connection is known on Linux")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: finds the owner of a connection")
 FLOOD = 1500
 
 HALF_OPEN = """
@@ -121,7 +121,7 @@ def test_socket_owner_of_mapped_ipv4_is_found():
         near = socket.socket(socket.AF_INET6)
         near.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     except OSError:
-        pytest.skip("no IPv6 here")
+        pytest.skip("needs IPv6")
     with near, socket.create_server(("127.0.0.1", 0)) as server:
         near.connect(("::ffff:127.0.0.1", server.getsockname()[1]))
         far, _ = server.accept()

@@ -23,7 +23,7 @@ def make(folder: Path) -> Path:
     try:
         folder.mkdir()
     except OSError as error:
-        pytest.skip(f"this file system takes no such name: {error}")
+        pytest.skip(f"needs a file system that accepts the name: {error}")
     return folder
 
 

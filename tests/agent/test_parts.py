@@ -186,7 +186,7 @@ def test_json_file_is_private_and_newer_schema_refused(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600 and list(tmp_path.iterdir()) == [path]
     assert protocol.read_json(str(path)) == {"schema": 1, "text": "ä\udce4"}
     path.write_text('{"schema": 99}')
-    with pytest.raises(protocol.AgentError, match="schema 99, this one reads up to 1"):
+    with pytest.raises(protocol.AgentError, match="schema 99"):
         protocol.read_json(str(path))
     path.write_text('{"sch')
     assert protocol.read_json(str(path)) is None

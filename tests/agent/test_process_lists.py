@@ -16,7 +16,7 @@ from tests.fakes.driver import GENERATIONS, Fails, Instance, Process, Switchable
 
 MIB = 1 << 20
 #: Prints what the probe reads, and what a sampler lists of each device.
-LOOK = """
+READER = """
 import json, sys
 from jupyter_amltrain.agent.telemetry import nvml, sampler
 from jupyter_amltrain.agent.telemetry.gpu_slow import SlowReader
@@ -32,7 +32,7 @@ WITHOUT_SECOND = ("*RunningProcesses_v2",)
 def look(driver: SwitchableDriver) -> dict[str, Any]:
     """What both readers say, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", LOOK], env={**os.environ, **driver.environment()}, capture_output=True, text=True,
+        [sys.executable, "-c", READER], env={**os.environ, **driver.environment()}, capture_output=True, text=True,
         cwd=Path(__file__).parents[2], timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -100,7 +100,7 @@ def test_process_list_of_mig_instance_falls_back_to_gpu(tmp_path: Path) -> None:
 
 
 def test_process_list_buffer_is_never_overrun(tmp_path: Path) -> None:
-    """A driver that is told of `n` rows may write `n` of its longest: the room behind them stays as it was."""
+    """A driver that has room for `n` rows may write `n` of its longest: the room behind them stays as it was."""
     from jupyter_amltrain.agent.telemetry import nvml
 
     rooms = []

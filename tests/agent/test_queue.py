@@ -41,7 +41,7 @@ for n in range(25):
     until(lambda: {s["state"] for s in agent.good("poll", run_ids=runs)["runs"].values()} == {"completed"}, "all runs")
     done = order.read_text().split()
     assert sorted(done) == runs
-    # Two run at a time: a job may end before its neighbour, never far out of order.
+    # Two run at a time: a job may end before the next one, never far out of order.
     for name in "ab":
         own = [int(x[2:]) for x in done if x[0] == name]
         assert all(abs(at - n) <= 2 for at, n in enumerate(own)), own

@@ -15,7 +15,7 @@ from jupyter_amltrain.agent.telemetry.files import Minutes, Tick
 from jupyter_amltrain.agent.telemetry.summary import Summary, hint
 
 from .conftest import Agent, until
-from .gpu_stage import EPOCH, UUIDS, Stage
+from .scripted_sampler import EPOCH, UUIDS, ScriptedSampler
 from .test_gpus import gpus  # noqa: F401
 
 HOST = 9
@@ -23,8 +23,8 @@ NAMES = ("util", "peak", "memory", "power", "temperature", "sm_clock")
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def stage(tmp_path: Path) -> ScriptedSampler:
+    return ScriptedSampler(tmp_path)
 
 
 def jitter(count: int, seconds: int) -> list[str]:
@@ -38,7 +38,7 @@ def jitter(count: int, seconds: int) -> list[str]:
     ]
 
 
-def test_telemetry_file_has_header_and_rows(stage: Stage) -> None:
+def test_telemetry_file_has_header_and_rows(stage: ScriptedSampler) -> None:
     stage.curves(["* 0 40 2000 300 50 1500", "1 2 60 2600 99.94 51 1510"])
     stage.play([1, 2, 3.5], sampler=True, uuids=UUIDS[:2])
     head, slow, *rest = [line for line in stage.lines() if isinstance(line, list) or "figures" not in line]
@@ -55,11 +55,11 @@ def test_telemetry_file_has_header_and_rows(stage: Stage) -> None:
     ]  # fmt: skip
     assert [row[:2] for row in rest] == [[0, EPOCH + 1], [1, EPOCH + 2], [2, EPOCH + 3.5]]
     assert rest[2][2 + HOST :] == [40, 40, 2000, 300, 50, 1500, 60, 60, 2600, 99.9, 51, 1510]
-    # There is no run: nothing is said of its processes, and of the machine what is known.
+    # There is no run: its processes are not reported, the machine is.
     assert rest[2][2:5] == [None] * 3 and rest[2][6] > 1e8 and rest[2][9] is not None
 
 
-def test_telemetry_without_driver_has_host_and_note(stage: Stage) -> None:
+def test_telemetry_without_driver_has_host_and_note(stage: ScriptedSampler) -> None:
     stage.switch(BROKEN=1)
     stage.play([1, 2], sampler=True, uuids=UUIDS[:2])
     head, *rows = stage.lines()
@@ -67,7 +67,7 @@ def test_telemetry_without_driver_has_host_and_note(stage: Stage) -> None:
     assert [len(row) for row in rows] == [2 + HOST] * 2
 
 
-def test_telemetry_notes_are_written_once(stage: Stage) -> None:
+def test_telemetry_notes_are_written_once(stage: ScriptedSampler) -> None:
     stage.switch(LOST="0:2.5:7")
     stage.play(range(1, 70), sampler=True, uuids=UUIDS[:1])
     notes = [line for line in stage.lines()[1:] if isinstance(line, dict) and "note" in line]
@@ -77,7 +77,7 @@ def test_telemetry_notes_are_written_once(stage: Stage) -> None:
     assert stage.summary()["notes"] == [[line["t"], line["note"]] for line in notes]
 
 
-def test_slow_values_are_written_on_change_and_every_five_minutes(stage: Stage) -> None:
+def test_slow_values_are_written_on_change_and_every_five_minutes(stage: ScriptedSampler) -> None:
     stage.curves(["* 0 50 1000 300", "0 20 50 1000 695", "0 30 50 1000 300"])
     stage.play(range(1, 310), sampler=True, uuids=UUIDS[:2])
     slow = [line for line in stage.lines()[1:] if isinstance(line, dict) and "gpu" in line]
@@ -87,7 +87,7 @@ def test_slow_values_are_written_on_change_and_every_five_minutes(stage: Stage) 
     assert changes == [[[0, {"throttle": 4}]], [[0, {"throttle": 0}]]]
 
 
-def check_minutes(stage: Stage) -> None:
+def check_minutes(stage: ScriptedSampler) -> None:
     head, *minutes = stage.lines("minutes-0.jsonl")
     columns = [f"gpu{gpu}.{name}" for gpu in range(2) for name in NAMES]
     columns += [f"gpu{gpu}.{name}" for gpu in range(2) for name in stage.lines()[0]["gpu_figures"]]
@@ -110,7 +110,7 @@ def check_minutes(stage: Stage) -> None:
     assert last >= 0 and int(rows[-1][1] // 60) == int(rows[last + 1][1] // 60)
 
 
-def check_summary(stage: Stage) -> None:
+def check_summary(stage: ScriptedSampler) -> None:
     summary, rows = stage.summary(), stage.rows()
     assert summary["seq"] == rows[-1][0]
     t = np.array([row[1] for row in rows])
@@ -127,7 +127,7 @@ def check_summary(stage: Stage) -> None:
         assert gpu["temperature_max"] == temperature.max()
 
 
-def test_minutes_and_summary_match_samples(stage: Stage) -> None:
+def test_minutes_and_summary_match_samples(stage: ScriptedSampler) -> None:
     lines = jitter(2, 400)
     lines[:60] = [f"0 {t} {t % 20} 900 70 40 300" for t in range(60)]
     stage.curves(lines)
@@ -136,7 +136,7 @@ def test_minutes_and_summary_match_samples(stage: Stage) -> None:
     check_summary(stage)
 
 
-def test_killed_sampler_continues_file(stage: Stage) -> None:
+def test_killed_sampler_continues_file(stage: ScriptedSampler) -> None:
     stage.curves(jitter(2, 400))
     stage.play(range(1, 46), -9, sampler=True, uuids=UUIDS[:2], kill=45)
     assert not (stage.run / "telemetry" / "summary-0.json").exists()
@@ -157,7 +157,7 @@ def test_killed_sampler_continues_file(stage: Stage) -> None:
     check_summary(stage)
 
 
-def test_sampler_restarted_without_driver_recovers(stage: Stage) -> None:
+def test_sampler_restarted_without_driver_recovers(stage: ScriptedSampler) -> None:
     stage.curves(["* 0 40 2000 300 50 1500"])
     stage.play([1, 2], sampler=True, uuids=UUIDS[:2])
     stage.switch(UNLOAD="2.5:8")
@@ -168,7 +168,7 @@ def test_sampler_restarted_without_driver_recovers(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("count", [8, 64])
-def test_telemetry_size_is_bounded(stage: Stage, count: int) -> None:
+def test_telemetry_size_is_bounded(stage: ScriptedSampler, count: int) -> None:
     stage.switch(GPUS=count)
     stage.curves(jitter(count, 300))
     stage.play([t + 0.37 for t in range(1, 300)], sampler=True, uuids=UUIDS[:count])

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain.jobs.script import from_cell
-from tests.agent import service_stage
+from tests.agent import local_service
 from tests.agent.conftest import alive, until
-from tests.agent.service_stage import Job, one_line, pythons
+from tests.agent.local_service import Job, one_line, pythons
 
-no_leftovers = service_stage.no_leftovers
+no_leftovers = local_service.no_leftovers
 
 #: As root without rights over others' files, so that modes count.
 POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
@@ -167,7 +167,7 @@ def test_service_agent_failure_keeps_job(tmp_path, zipapp):
 
 def test_service_job_in_read_only_folder_runs(tmp_path, zipapp):
     if POWERLESS and not shutil.which("setpriv"):
-        pytest.skip("needs the right to be somebody else: root writes everywhere, and there is no setpriv")
+        pytest.skip("needs the right to run as another user, or setpriv: root may write to every folder")
     job = Job(tmp_path, zipapp, "import os; print(os.environ['AML_OUTPUT_DIR'])")
     job.environ.pop("HOME", None)
     job.code.chmod(0o555)

@@ -14,12 +14,12 @@ import pytest
 
 from jupyter_amltrain.agent.azure import forward, mlflow_batches
 from jupyter_amltrain.agent.azure.forward import service_uri
-from tests.agent import service_stage
+from tests.agent import local_service
 from tests.agent.conftest import until
-from tests.agent.service_stage import RUN, TRACKED, WORKSPACE, Job, Service, ended, helper, one_line, pythons
+from tests.agent.local_service import RUN, TRACKED, WORKSPACE, Job, Service, ended, helper, one_line, pythons
 from tests.agent.test_service_rank_nodes import gpus
 
-no_leftovers = service_stage.no_leftovers
+no_leftovers = local_service.no_leftovers
 
 #: Logs by MLflow's REST as its client does, without its four seconds of import.
 LOGS = """
@@ -105,7 +105,7 @@ def test_forwarder_sends_telemetry(tmp_path, zipapp, service):
 
 def test_forwarder_after_service_errors_sends_once(tmp_path, zipapp, service):
     service.faults = [500, (429, 0.3), "cut", 503, 404]
-    service.version = "v2.0"  # the other of the two doors
+    service.version = "v2.0"  # the other of the two APIs
     job = Job(tmp_path, zipapp, LOGS + "log('loss', *range(300))\nwait('go')\nlog('last', 1)", gpus=0)
     process = job.start(PLACE=str(tmp_path), AMLTRAIN_FORWARD_PERIOD="0.05", **service.environ)
     until(lambda: len(service.of("metrics", "loss")) == 300, "all points")

@@ -10,12 +10,12 @@ import pytest
 
 from jupyter_amltrain.agent.azure import identity
 from jupyter_amltrain.agent.azure.identity import Identity
-from tests.agent import service_stage
+from tests.agent import local_service
 from tests.agent.conftest import until
-from tests.agent.service_stage import Job, ended, helper, one_line, pythons
+from tests.agent.local_service import Job, ended, helper, one_line, pythons
 from tests.fakes import nvml
 
-no_leftovers = service_stage.no_leftovers
+no_leftovers = local_service.no_leftovers
 
 #: Waits until all four are there, then until the test lets them go.
 WAITING = """

@@ -139,8 +139,10 @@ except (KeyError, OSError):
 
 
 @needs_root
-@pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="needs an interpreter for the second user")
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_NPROC counts threads of a user on Linux")
+@pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="needs /usr/bin/python3 for another user")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs Linux: RLIMIT_NPROC counts the threads of a user"
+)
 def test_runs_under_process_limit_complete(tmp_path: Path, zipapp: Path) -> None:
     """The real limit, which binds a user who is not root."""
     home = tmp_path / "theirs"
@@ -156,9 +158,9 @@ def test_runs_under_process_limit_complete(tmp_path: Path, zipapp: Path) -> None
     script = "raise SystemExit(subprocess.run(['/usr/bin/python3', '-I', '-S', '-c', *sys.argv[1:]]).returncode)"
     done = run_as_other_user(script, FEW_PROCESSES, str(copy), str(home), timeout_s=150, uid=LIMITED_UID)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert {state for state, _ in said["states"].values()} == {"completed"}, said
-    assert any("process" in text for text in said["why"]), said
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert {state for state, _ in result["states"].values()} == {"completed"}, result
+    assert any("process" in text for text in result["why"]), result
 
 
 def test_guardian_death_after_start_keeps_run(agent: Agent) -> None:

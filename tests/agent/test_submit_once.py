@@ -1,4 +1,4 @@
-"""A submit ends in one way: the job runs, or its submitter is told that it was not submitted."""
+"""A submit ends in one way: the job runs, or its submitter learns that it was not submitted."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_dispatcher_stopped_at_claim_runs_claimed(
         assert not agent.run_folder("mine").exists() and not ran(agent, "mine").exists()
     elif end == "goes-on":
         assert agent.wait("mine")["state"] == "completed" and ran(agent, "mine").exists()
-    else:  # its environment died with the dispatcher: that is said, and the run is there
+    else:  # its environment died with the dispatcher: the error names that, and the run is there
         state = agent.wait("mine")
         assert (state["state"], state["reason"]) == ("failed", "launch"), state
         assert not ran(agent, "mine").exists()
@@ -152,7 +152,7 @@ def test_submit_to_randomly_stopped_dispatcher_runs_once(agent: Agent, impatient
     seed = int(os.environ.get("AMLTRAIN_SOAK_SEED", "20261121"))
     source = random.Random(seed)
     agent.folder.joinpath("home").mkdir(exist_ok=True)
-    told: dict[str, bool] = {}
+    accepted: dict[str, bool] = {}
     for number in range(200):
         run = f"run-{number}"
         dispatcher_client.ANSWER_TIMEOUT_S = STEADY
@@ -171,11 +171,11 @@ def test_submit_to_randomly_stopped_dispatcher_runs_once(agent: Agent, impatient
             answer = submit(agent, run)
             waiting.result(STEADY)
         assert answer.get("error", {}).get("type") != "SubmitUnsure", answer
-        told[run] = "error" not in answer
+        accepted[run] = "error" not in answer
     dispatcher_client.ANSWER_TIMEOUT_S = STEADY
     agent.wait(agent.submit("pass", "last"), 2 * STEADY)
     lost = 0
-    for run, was_accepted in told.items():
+    for run, was_accepted in accepted.items():
         if not was_accepted:
             assert not agent.run_folder(run).exists() and not ran(agent, run).exists(), f"both: {run} (seed {seed})"
             continue
@@ -185,8 +185,8 @@ def test_submit_to_randomly_stopped_dispatcher_runs_once(agent: Agent, impatient
         else:  # a dispatcher died with its environment: said, and not run
             lost += 1
             assert state["reason"] == "launch" and not ran(agent, run).exists(), f"{run}: {state} (seed {seed})"
-    print(f"seed {seed}: {sum(told.values())} of {len(told)} accepted, {lost} of them lost their environment")
-    assert 0 < sum(told.values()) < len(told), "the disturbances reach both ends"
+    print(f"seed {seed}: {sum(accepted.values())} of {len(accepted)} accepted, {lost} of them lost their environment")
+    assert 0 < sum(accepted.values()) < len(accepted), "the disturbances reach both ends"
 
 
 def test_submit_to_stopped_dispatcher_continues_it(agent: Agent) -> None:
@@ -241,7 +241,7 @@ def test_slow_dispatcher_is_not_taken_for_hanging(agent: Agent, monkeypatch: pyt
     """One that runs, but answers late, is waited for."""
     monkeypatch.setattr(dispatcher_client, "HANG_TIMEOUT_S", 0.5)
     monkeypatch.setattr(dispatcher_client, "SILENCE_INTERVAL_S", 0.1)
-    monkeypatch.setattr(dispatcher_client, "look", lambda pid: processes.Process(pid, "R", 1, 1, 1, 0, 1, 1, 1))
+    monkeypatch.setattr(dispatcher_client, "find_process", lambda pid: processes.Process(pid, "R", 1, 1, 1, 0, 1, 1, 1))
     pid = agent.dispatcher()
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(dispatcher_client, "resume", lambda who: False)

@@ -26,7 +26,7 @@ def listener(family: int, host: str) -> socket.socket:
     try:
         server.bind((host, 0))
     except OSError as error:
-        pytest.skip(f"no {host} here: {error}")
+        pytest.skip(f"needs the address {host}: {error}")
     server.listen()
     server.settimeout(60)
     return server
@@ -37,7 +37,7 @@ def lookup(request, monkeypatch):
     """Both ways to ask the system; ``is_other_user`` of this thread goes the same one."""
     lookup = OwnerLookup()
     if request.param == "netlink" and lookup.method != "netlink":
-        pytest.skip("no netlink here")
+        pytest.skip("needs netlink")
     if request.param == "proc":
         lookup._netlink, lookup.method = None, "proc"
     monkeypatch.setattr(tcp_owner._thread_local, "lookup", lookup, raising=False)

@@ -42,7 +42,7 @@ def age(path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "changed": 0}))
 
 
-def diary(agent: Agent) -> str:
+def dispatcher_log(agent: Agent) -> str:
     return Path(agent.queue, "dispatcher.txt").read_text()
 
 
@@ -87,11 +87,11 @@ def test_other_pid_namespace_keeps_running_run(agent: Agent) -> None:
         pytest.skip("needs the right to make a PID namespace")
     run = agent.submit(gated(agent))
     agent.running(run, "up")
-    asked = subprocess.run(
+    poll = subprocess.run(
         [*inside, sys.executable, "-I", "-S", agent.zipapp, "call", "poll", agent.home, agent.queue],
         input=json.dumps({"run_ids": [run]}).encode(), capture_output=True, timeout=60, check=True,
     )  # fmt: skip
-    assert json.loads(asked.stdout)["runs"][run]["state"] == "running"
+    assert json.loads(poll.stdout)["runs"][run]["state"] == "running"
     (agent.folder / "gate").touch()
     assert agent.wait(run)["state"] == "completed"
 
@@ -115,7 +115,7 @@ def test_run_of_ended_container_is_lost(agent: Agent) -> None:
     try:
         until(lambda: agent.log("inner") == "up\n", "the job")
         until(lambda: '"rank":{' in (agent.run_folder("inner") / "state.json").read_text(), "its state")
-        # Its dispatcher is killed: one of ours takes the queue over, and leaves the live run and its slot alone.
+        # Its dispatcher is killed: one of this user takes the queue over, and leaves the live run and its slot alone.
         theirs = json.loads(Path(agent.queue, "dispatcher.lock").read_text())["pid"]
         pid = next(pid for pid in processes.process_table() if f"\t{pid}\t{theirs}\n" in status_of(pid))
         os.kill(pid, signal.SIGKILL)
@@ -169,7 +169,7 @@ def test_unreadable_job_file_fails_only_its_run(agent: Agent, damage: Callable[[
     assert agent.wait(good)["state"] == "completed"
     state = agent.wait(broken)
     assert (state["state"], state["reason"]) == ("failed", "launch") and words in state["detail"]
-    assert agent.log(broken) == "" and words in diary(agent)
+    assert agent.log(broken) == "" and words in dispatcher_log(agent)
     assert broken in agent.good("list")["errors"] or damage is torn
 
 
@@ -181,14 +181,14 @@ def test_unreadable_state_file_is_set_aside(agent: Agent) -> None:
     unreadable(path)
     (agent.folder / "gate").touch()
     assert agent.wait(good)["state"] == "completed"
-    until(lambda: f"run {broken} is postponed" in diary(agent), "the diary")
+    until(lambda: f"run {broken} is postponed" in dispatcher_log(agent), "the dispatcher's log")
     answer = agent.good("poll", run_ids=[broken])
     assert answer["runs"] == {} and answer["errors"][broken]["type"] == "DamagedRun"
     path.rmdir()
     path.with_suffix(".kept").rename(path)
     assert agent.wait(broken)["state"] == "completed" and agent.log(broken) == "late\n"
     assert agent.dispatcher() == dispatcher_pid
-    assert diary(agent).count(f"run {broken} is postponed") == 1
+    assert dispatcher_log(agent).count(f"run {broken} is postponed") == 1
 
 
 def test_unreadable_queue_file_keeps_dispatcher(agent: Agent) -> None:
@@ -202,7 +202,7 @@ def test_unreadable_queue_file_keeps_dispatcher(agent: Agent) -> None:
     Path(agent.queue, "slots", "0000000010.json").write_text('{"schema": 1, "number": 10, "run": "x", "home": "/n"}')
     run = agent.submit("print('fine')")
     assert agent.wait(run)["state"] == "completed"
-    assert diary(agent).count("skipped") == 3
+    assert dispatcher_log(agent).count("skipped") == 3
     found = json_dir.NumberedJsonDir(str(tickets))
     assert found.load() == {} and found.last_number() == 9 and len(found.unreadable) == 3
 
@@ -214,13 +214,13 @@ def test_dispatcher_loop_error_keeps_dispatcher(agent: Agent, monkeypatch: pytes
     monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(once))
     run = agent.submit("pass")
     assert agent.wait(run)["state"] == "completed"
-    assert "Traceback" in diary(agent) and "FailpointError: dispatcher_turn" in diary(agent)
-    assert diary(agent).count("serves") == 1
+    assert "Traceback" in dispatcher_log(agent) and "FailpointError: dispatcher_turn" in dispatcher_log(agent)
+    assert dispatcher_log(agent).count("serves") == 1
 
 
 def test_dispatcher_repeated_error_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    said: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(time, "sleep", slept.append)
 
     class Broken(dispatcher.Dispatcher):
@@ -228,7 +228,7 @@ def test_dispatcher_repeated_error_backs_off(monkeypatch: pytest.MonkeyPatch) ->
             self.gpus = self.scheduler = self.selector = _Nothing()  # type: ignore[assignment]
 
         def log(self, text: str) -> None:
-            said.append(text)
+            messages.append(text)
 
         def _try_leave(self) -> bool:
             return len(slept) == 8
@@ -238,7 +238,7 @@ def test_dispatcher_repeated_error_backs_off(monkeypatch: pytest.MonkeyPatch) ->
 
     Broken().run()
     assert slept == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
-    assert [text for text in said if "Traceback" in text] == said[:1]
+    assert [text for text in messages if "Traceback" in text] == messages[:1]
 
 
 class _Nothing:

@@ -164,7 +164,7 @@ def test_summary_has_allocator_and_driver_memory(agent: Agent, tmp_path: Path, m
     code = ALLOCATE + f"import os\nwhile not os.path.exists({str(done)!r}): time.sleep(0.01)\nos._exit(0)"
     run = agent.submit("", argv=[sys.executable, "-u", "-c", code], gpus=1)
 
-    def told() -> bool:
+    def has_figures() -> bool:
         return any(
             "torch_allocated" in change
             for line in agent.telemetry(run)
@@ -172,7 +172,7 @@ def test_summary_has_allocator_and_driver_memory(agent: Agent, tmp_path: Path, m
             for _, change in line.get("gpu") or ()
         )
 
-    until(told, "figures in the telemetry")
+    until(has_figures, "figures in the telemetry")
     done.touch()
     assert agent.wait(run)["state"] == "completed"
     summary = json.loads((agent.run_folder(run) / "telemetry" / "summary-0.json").read_text())

@@ -39,8 +39,17 @@ class Azure:
     tenant: str
     _control: str
 
+    @property
+    def where(self) -> dict[str, str]:
+        """Subscription, resource group and workspace."""
+        return {
+            "subscription": self.subscription,
+            "resource_group": self.resource_group,
+            "workspace": self.workspace,
+        }
+
     def control(self, path: str, **body: Any) -> Any:
-        """Call the control door (azureml_emulator/control.py).
+        """Call the sandbox's control endpoint (azureml_emulator/control.py).
 
         Raises
         ------

@@ -32,9 +32,9 @@ def test_assumption_rows_name_switch_or_reason() -> None:
 
 
 def test_assumptions_without_switch_are_listed() -> None:
-    said = " ".join(TEXT.split())
+    text = " ".join(TEXT.split())
     for name, (assumed, how) in UNSWITCHED.items():
-        assert f"- **{name}**: {assumed} How: {how}." in said, name
+        assert f"- **{name}**: {assumed} How: {how}." in text, name
 
 
 def test_assumption_intervals_are_listed() -> None:

@@ -40,9 +40,7 @@ def test_attach_by_name_and_by_page(api: Any, azure_env: Azure, monkeypatch: pyt
 
         return controller.loop.call(go(), DEADLINE)
 
-    where = WorkspaceRef(
-        subscription=azure_env.subscription, resource_group=azure_env.resource_group, workspace=azure_env.workspace
-    )
+    where = WorkspaceRef(**azure_env.where)
     facts = api.connect(where).facts
     for name in ("one", "two"):
         settings = {"size": "Standard_DS2_v2", "max_nodes": 1}

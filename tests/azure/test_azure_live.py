@@ -52,24 +52,24 @@ def nothing_stays(azure: Azure) -> None:
 def test_live_check_of_flipped_switch_fails(azure_env: Azure, tmp_path: Path) -> None:
     azure_env.control("/switch", logs_uploaded_live=False, delete_missing=404)
     process = started(azure_env, tmp_path, "--yes")
-    said, _ = process.communicate(timeout=150)
-    assert process.returncode == 3, said
+    output, _ = process.communicate(timeout=150)
+    assert process.returncode == 3, output
     text = (tmp_path / "live.json").read_text()
     found: dict[str, Any] = json.loads(text)
     results = {row["switch"]: row["result"] for row in found["rows"]}
     assert set(results) == (set(TABLE) - PACES) | set(OBSERVED)
     assert {name: results[name] for name in ("code_folder", "jobs_newest_first", "power_failure")} == dict.fromkeys(
         ("code_folder", "jobs_newest_first", "power_failure"), "holds"
-    ), said
+    ), output
     results = {switch: result for switch, result in results.items() if switch in TABLE}
     assert {switch for switch, result in results.items() if result == "does not hold"} == {
         "logs_uploaded_live",
         "delete_missing",
-    }, said
-    assert {switch for switch, result in results.items() if result != "not checked"} == set(CHECKED), said
+    }, output
+    assert {switch for switch, result in results.items() if result != "not checked"} == set(CHECKED), output
     assert (found["left"], found["bills"], found["ended early"]) == ([], [], "")
-    assert not SECRET.search(text + said)
-    assert "No machine in the workspace is costing money" in said and "DOES NOT HOLD" in said
+    assert not SECRET.search(text + output)
+    assert "Nothing in the workspace bills" in output and "DOES NOT HOLD" in output
     nothing_stays(azure_env)
 
 
@@ -102,10 +102,10 @@ def test_live_check_interrupted_cleans_up(azure_env: Azure, tmp_path: Path) -> N
         if line.strip() == "Running":
             process.send_signal(signal.SIGINT)
             break
-    said, _ = process.communicate(timeout=100)
-    assert process.returncode == 1, said
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 1, output
     assert "interrupted" in json.loads((tmp_path / "live.json").read_text())["ended early"]
-    assert "NOT DELETED" not in said and "No machine in the workspace is costing money" in said
+    assert "NOT TAKEN AWAY" not in output and "Nothing in the workspace bills" in output
     nothing_stays(azure_env)
 
 
@@ -116,8 +116,8 @@ def test_live_check_without_confirmation_does_nothing(azure_env: Azure, tmp_path
         ([], {}, "costs less than 1 USD", 1),
     ):
         process = started(azure_env, tmp_path, *more, **environ)
-        said, _ = process.communicate(timeout=60)
-        assert process.returncode == code and word in said, said
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == code and word in output, output
     assert azure_env.control("/wire") == []
 
 

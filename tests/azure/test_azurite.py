@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.places import until
+from tests.helpers import until
 
 pytestmark = pytest.mark.thorough
 

@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
-from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs.snapshot import Snapshot, take_snapshot
 from jupyter_amltrain.loop import LoopThread
@@ -25,6 +25,7 @@ from jupyter_amltrain.schema.run import Run, RunState
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id
 from tests.azure.conftest import Azure
+from tests.azure.connected_api import store_workspace
 from tests.conftest import SETTINGS, end_all
 from tests.contracts.backend import DEADLINE, BackendContract, Call
 
@@ -61,10 +62,7 @@ def connected(loop: LoopThread, root: StateRoot, az: Azure) -> None:
 
     async def go() -> None:
         link = client_of(loop, root)
-        where = {"subscription": az.subscription, "resource_group": az.resource_group, "workspace": az.workspace}
-        facts = await link.request("workspace.connect", where)
-        known = {field: facts[field] for field in WorkspaceFacts.__struct_fields__ if field in facts}
-        Workspaces(root).put(WorkspaceFacts(**known))
+        facts = await store_workspace(loop, root, az)
         settings = {"size": SIZE, "max_nodes": 2}
         await link.request(
             "computes.create",
@@ -275,17 +273,17 @@ class TestAzureBackend(BackendContract):
         assert (status.state, status.reason) == (RunState.FAILED, "timeout")
 
     @pytest.mark.thorough
-    @pytest.mark.parametrize("told", [True, False])
+    @pytest.mark.parametrize("with_reason", [True, False])
     @pytest.mark.parametrize("by", ["agent", "service"])
     def test_time_limit_is_same_in_two_kernels(
-        self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path, by: str, told: bool
+        self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path, by: str, with_reason: bool
     ) -> None:
-        az.control("/switch", timeout_reason=told)
+        az.control("/switch", timeout_reason=with_reason)
         if by == "agent":
             wanted = job("limit", "import time\ntime.sleep(60)\n", timeout=1.0)
             name = call(self._launch(backend, wanted)).run_id
         else:
-            name = f"limit-{told}".lower()
+            name = f"limit-{with_reason}".lower()
             limits = {"jobLimitsType": "Command", "timeout": "PT2S"}
             call(raw_job(backend, name, command="sleep 60", limits=limits))
         call(self._until_ended(backend, name))
@@ -389,7 +387,7 @@ class TestAzureBackend(BackendContract):
         """Its page all the time; the others while it runs. Whoever comes has to sign in: no address holds a key."""
         key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK7 me@here"
         wanted = job(
-            "doors",
+            "links",
             "import time\ntime.sleep(600)\n",
             services=("jupyterlab", "vscode", "tensorboard:logs", f"ssh:{key}"),
         )
@@ -403,11 +401,11 @@ class TestAzureBackend(BackendContract):
             while "ssh" not in found:
                 assert time.monotonic() < end, found
                 status = (await backend.poll((run.run_id,))).get(run.run_id)
-                found.update({door.kind: door for door in status.doors} if status else {})
+                found.update({link.kind: link for link in status.doors} if status else {})
                 await asyncio.sleep(0.02)
 
         call(opened())
-        assert [door.title for door in found.values()] == [
+        assert [link.title for link in found.values()] == [
             "Azure ML studio",
             "JupyterLab",
             "VS Code",
@@ -420,7 +418,7 @@ class TestAzureBackend(BackendContract):
         assert key.split()[1] not in str(found)
         call(backend.cancel(run.run_id))
         call(self._until_ended(backend, run.run_id))
-        assert [door.kind for door in call(backend.poll((run.run_id,)))[run.run_id].doors] == ["studio"]
+        assert [link.kind for link in call(backend.poll((run.run_id,)))[run.run_id].doors] == ["studio"]
         again = call(backend.find(run.run_id))
         assert again is not None and again.status.doors == (page,)
 

@@ -13,8 +13,8 @@ import pytest
 from jupyter_amltrain.errors import CommandError, RunFailed
 from tests.azure import yaml_files
 from tests.azure.conftest import Azure
-from tests.azure.lab import lab, submit
-from tests.places import DEADLINE, until
+from tests.azure.connected_api import lab, log, submit
+from tests.helpers import DEADLINE, until
 
 pytestmark = pytest.mark.thorough
 
@@ -27,11 +27,7 @@ def api(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "score.py").write_text(yaml_files.SCORE)
-    for name in ("scored", "pipeline", "failing_pipeline", "automl"):
-        (tmp_path / f"{name}.yml").write_text(getattr(yaml_files, name.upper()))
-    return tmp_path
+    return yaml_files.write(tmp_path, "scored", "pipeline", "failing_pipeline", "automl")
 
 
 def shown(run: Any) -> str:
@@ -60,8 +56,13 @@ def test_sweep_trials_have_metric_and_best(api: Any, azure: Azure, folder: Path)
     assert run.logs(step=children[2].id) == "scored 0.25\n"
 
 
-def test_pipeline_steps_have_own_logs(api: Any, folder: Path) -> None:
-    run = submit(f"{folder}/pipeline.yml --target cpu --param word=there").wait(DEADLINE)
+@pytest.mark.parametrize("target", ["cpu", "free"])
+def test_pipeline_steps_have_own_logs(api: Any, folder: Path, target: str) -> None:
+    run = submit(f"{folder}/pipeline.yml --target {target} --param word=there").wait(DEADLINE)
+    assert run.handle in [one.handle for one in api.runs()]
+    lines = log(run).splitlines()
+    assert "2 steps." in lines  # a file of the job; our own notes on the steps may come first
+    assert [line.split()[2] for line in lines if line.endswith("Completed ---")] == ["writes", "reads"]
     assert [(one.name, one.kind, one.state, one.metric) for one in run.children] == [
         ("writes", "step", "completed", ""),
         ("reads", "step", "completed", ""),
@@ -80,9 +81,9 @@ def test_step_log_is_followed_in_terminal(api: Any, folder: Path, capsys: pytest
     (folder / "talks.yml").write_text(yaml_files.PIPELINE.replace("grep -x", talks))
     run = submit(f"{folder}/talks.yml --target cpu")
     until(lambda: [one.name for one in run.children] == ["writes", "reads"], "the second step")
-    said: list[str] = []
-    commands.follow_child(run, "reads", said.append)
-    assert "".join(said) == "line 1\nline 2\nline 3\nhello\n"
+    lines: list[str] = []
+    commands.follow_child(run, "reads", lines.append)
+    assert "".join(lines) == "line 1\nline 2\nline 3\nhello\n"
     run.wait(DEADLINE)
     assert cli.main(["runs", "logs", run.handle, "--step", "reads", "--tail", "2"]) == 0
     assert capsys.readouterr().out.rstrip("\n") == "line 3\nhello"
@@ -92,8 +93,11 @@ def test_step_log_is_followed_in_terminal(api: Any, folder: Path, capsys: pytest
 
 def test_failed_step_has_cause(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/failing_pipeline.yml --target cpu")
-    with pytest.raises(RunFailed):
+    with pytest.raises(RunFailed, match="/wrong"):
         run.wait(DEADLINE)
+    text = log(run)
+    assert re.search(r"amltrain: --- wrong \(.*\): .*Failed, .*status code 3", text)
+    assert "[stderrlogs.txt] Step wrong" in text
     (wrong,) = run.children
     assert (wrong.name, wrong.state) == ("wrong", "failed") and "3" in wrong.detail
     assert run.logs(step="wrong") == "about to fail\n"
@@ -103,6 +107,8 @@ def test_automl_best_trial_follows_service_tag(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/automl.yml --target cpu").wait(DEADLINE)
     (trial,) = run.children
     assert (trial.metric, trial.value, trial.best) == ("accuracy", 0.9, True)
+    assert [value for _, _, value in run.metrics()["accuracy"]] == [0.9]
+    assert log(run).endswith("Completed ---\n")
 
 
 def test_children_of_live_run_are_rows(api: Any, folder: Path) -> None:

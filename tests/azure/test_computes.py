@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.client import client_of, close_client
+from jupyter_amltrain.backends.azureml.client import close_client
 from jupyter_amltrain.backends.azureml.compute import AzureCompute
-from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, QuotaExceeded, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import (
@@ -31,8 +31,9 @@ from jupyter_amltrain.schema.azure_target import (
 from jupyter_amltrain.state_dir import StateRoot
 
 from ..contracts.lifecycle import LifecycleContract
-from ..places import until
+from ..helpers import until
 from .conftest import Azure
+from .connected_api import store_workspace
 
 GPU = "Standard_NC6s_v3"
 CPU = "Standard_DS2_v2"
@@ -58,20 +59,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> StateRoot:
 @pytest.fixture
 def make(azure_env: Azure, loop: LoopThread, root: StateRoot, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
-    stored = Workspaces(root)
-    if not stored.all():
-        place = {
-            "subscription": azure_env.subscription,
-            "resource_group": azure_env.resource_group,
-            "workspace": azure_env.workspace,
-        }
-
-        async def connect() -> Any:
-            return await client_of(loop, root).request("workspace.connect", {**place, "name": "ws"})
-
-        facts = loop.call(connect(), 60)
-        names = WorkspaceFacts.__struct_fields__
-        stored.put(WorkspaceFacts(**{k: v for k, v in facts.items() if k in names}))
+    if not Workspaces(root).all():
+        loop.call(store_workspace(loop, root, azure_env, name="ws"), 60)
     return lambda target: AzureCompute(target, loop, root)
 
 
@@ -101,7 +90,7 @@ class TestContract(LifecycleContract):
         return make(AmlComputeTarget(name="too-big", size=GPU, max_nodes=40))
 
 
-class Told(list[str]):
+class Messages(list[str]):
     """Progress."""
 
     def __call__(self, text: str) -> None:
@@ -121,8 +110,8 @@ def test_cluster_create_sends_all_settings(
         name="cpu", size=CPU, max_nodes=3, idle_minutes=2.5, low_priority=True, vnet="net", subnet="sub",
         public_ip=False, identity="system", ssh_user="me", ssh_key_file=str(tmp_path / "id.pub"),
     )  # fmt: skip
-    life, told = make(target), Told()
-    run(life.create(told))
+    life, messages = make(target), Messages()
+    run(life.create(messages))
     (put,) = wire(azure_env, r"PUT .*computes/cpu")
     outer = put["body"]["properties"]
     inner = outer["properties"]
@@ -131,19 +120,20 @@ def test_cluster_create_sends_all_settings(
     assert inner["scaleSettings"]["nodeIdleTimeBeforeScaleDown"] == "PT2M30S"
     assert inner["subnet"]["id"].endswith("/virtualNetworks/net/subnets/sub")
     assert inner["userAccountCredentials"] == {"adminUserName": "me", "adminUserSshPublicKey": KEY}
-    assert any(re.match(r"Creating: \d+ s", text) for text in told)
+    assert any(re.match(r"Creating: \d+ s", text) for text in messages)
     assert life.azure.workspace == "ws"
     gets = len(wire(azure_env, r"GET .*computes/cpu"))
-    run(make(target).create(told))  # taken over
+    run(make(target).create(messages))  # taken over
     assert len(wire(azure_env, r"PUT .*computes/cpu")) == 1 and len(wire(azure_env, r"GET .*computes/cpu")) > gets
-    with pytest.raises(CommandError, match=r"max_nodes is 3, not 5; low_priority is True, not False"):
-        run(make(AmlComputeTarget(name="cpu", size=CPU, max_nodes=5, idle_minutes=2.5, public_ip=False)).create(told))
+    with pytest.raises(CommandError, match=r"max_nodes.*low_priority"):
+        other = AmlComputeTarget(name="cpu", size=CPU, max_nodes=5, idle_minutes=2.5, public_ip=False)
+        run(make(other).create(messages))
 
 
 @pytest.mark.parametrize(
     ("target", "error", "words"),
     [
-        (AmlComputeTarget(name="big", size=GPU, max_nodes=5), QuotaExceeded, "30 cores, the quota is 24 (24 free)"),
+        (AmlComputeTarget(name="big", size=GPU, max_nodes=5), QuotaExceeded, "30 cores"),
         (AmlComputeTarget(name="big", size="Standard_NC6", max_nodes=1), CommandError, "has no size"),
         (AmlComputeTarget(name="big", size="Standard_NV36ads_A10_v5"), CapacityError, "MIR only"),
         (AmlComputeTarget(name="big", size="Standard_ND40rs_v2"), QuotaExceeded, "the quota is 0"),
@@ -155,23 +145,23 @@ def test_invalid_compute_is_refused_before_request(
     azure_env: Azure, make: Make, run: Callable[[Any], Any], target: AzureTarget, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error) as caught:
-        run(make(target).create(Told()))
+        run(make(target).create(Messages()))
     assert words in str(caught.value) and "\n" not in str(caught.value) and not wire(azure_env, r"PUT ")
 
 
 def test_scale_beyond_quota_is_refused(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", scale_seconds=0.2)
     life = make(AmlComputeTarget(name="gpu", size=GPU, max_nodes=4))
-    run(life.create(Told()))
+    run(life.create(Messages()))
     other = make(AmlComputeTarget(name="gpu2", size=GPU, max_nodes=4))
-    run(other.create(Told()))
-    told = Told()
-    run(other.scale({"min_nodes": 3}, told))
-    assert told and other.azure.min_nodes == 3  # type: ignore[attr-defined]
-    with pytest.raises(QuotaExceeded, match=r"12 cores, 6 of 24 are free .*1 machine of this size would fit"):
-        run(life.scale({"min_nodes": 2}, Told()))
+    run(other.create(Messages()))
+    messages = Messages()
+    run(other.scale({"min_nodes": 3}, messages))
+    assert messages and other.azure.min_nodes == 3  # type: ignore[attr-defined]
+    with pytest.raises(QuotaExceeded, match=r"12 cores, 6 of 24.*1 machine"):
+        run(life.scale({"min_nodes": 2}, Messages()))
     assert not wire(azure_env, r"PATCH .*computes/gpu$")
-    run(life.scale({"min_nodes": 1}, Told()))
+    run(life.scale({"min_nodes": 1}, Messages()))
     state = run(life.state())
     assert (state.nodes, state.quota) == (1, "24 of 24 cores") or state.nodes == 1
 
@@ -179,8 +169,8 @@ def test_scale_beyond_quota_is_refused(azure_env: Azure, make: Make, run: Callab
 def test_scale_of_maximum_and_idle_time_is_sent(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", scale_seconds=0.2)
     life = make(AmlComputeTarget(name="wide", size=GPU, max_nodes=2))
-    run(life.create(Told()))
-    run(life.scale({"max_nodes": 3, "idle_minutes": 30.0}, Told()))
+    run(life.create(Messages()))
+    run(life.scale({"max_nodes": 3, "idle_minutes": 30.0}, Messages()))
     (patch,) = wire(azure_env, r"PATCH .*computes/wide$")
     scale = patch["body"]["properties"]["properties"]["scaleSettings"]
     assert scale == {"maxNodeCount": 3, "minNodeCount": 0, "nodeIdleTimeBeforeScaleDown": "PT30M"}
@@ -188,10 +178,10 @@ def test_scale_of_maximum_and_idle_time_is_sent(azure_env: Azure, make: Make, ru
     other = make(AmlComputeTarget(name="wide", size=GPU, max_nodes=2))  # a kernel that knows the old settings
     (act,) = (act for act in other.actions(run(other.state())) if act.verb == "scale")
     assert [field.default for field in act.fields] == [0, 3, 30]
-    run(other.scale({"min_nodes": 3}, Told()))
+    run(other.scale({"min_nodes": 3}, Messages()))
     assert isinstance(other.azure, AmlComputeTarget) and (other.azure.min_nodes, other.azure.max_nodes) == (3, 3)
     with pytest.raises(QuotaExceeded, match="the quota is 24"):
-        run(life.scale({"max_nodes": 9}, Told()))
+        run(life.scale({"max_nodes": 9}, Messages()))
 
 
 def test_quota_of_row_follows_nodes(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
@@ -199,7 +189,7 @@ def test_quota_of_row_follows_nodes(azure_env: Azure, make: Make, run: Callable[
     azure_env.control("/switch", scale_seconds=0.05)
     target = AmlComputeTarget(name="counted", size=GPU, max_nodes=4, idle_minutes=1)
     life = make(target)
-    run(life.create(Told()))
+    run(life.create(Messages()))
     before = run(life.state())
     assert (before.nodes, before.quota) == (0, "0 of 24 cores")
     azure_env.control("/lease", compute="counted", count=2, seconds=10)
@@ -216,10 +206,10 @@ def test_failed_create_leaves_no_compute(azure_env: Azure, make: Make, run: Call
     azure_env.control("/switch", fail_provisioning="bad")
     life = make(AmlComputeTarget(name="bad", size=CPU))
     with pytest.raises(TargetError) as caught:
-        run(life.create(Told()))
+        run(life.create(Messages()))
     assert "\n" not in str(caught.value) and wire(azure_env, r"DELETE .*computes/bad")
     azure_env.control("/switch", fail_provisioning="")
-    run(life.create(Told()))  # waits until the failed one is gone
+    run(life.create(Messages()))  # waits until the failed one is gone
     assert run(life.state()).state == "ready"
 
 
@@ -227,28 +217,28 @@ def test_service_quota_refusal_raises_quota_exceeded(azure_env: Azure, make: Mak
     body = {"error": {"code": "BadRequest", "message": "has a total vCPU quota of 0 and cannot accomodate for at least"
                       " 1 requested managed compute node which maps to 2 vCPUs."}}  # fmt: skip
     azure_env.control("/fault", match=r"PUT .*computes/no", times=1, status=400, body=body)
-    with pytest.raises(QuotaExceeded, match="needs 2 cores, and the quota of all machines together is 0"):
-        run(make(AmlComputeTarget(name="nope", size=CPU)).create(Told()))
+    with pytest.raises(QuotaExceeded, match="2 cores.*quota"):
+        run(make(AmlComputeTarget(name="nope", size=CPU)).create(Messages()))
 
 
 def test_instance_restarts_with_schedules(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     life = make(InstanceTarget(name="mine", size=CPU, schedule_stop="18:30", idle_shutdown=30))
-    run(life.create(Told()))
+    run(life.create(Messages()))
     (put,) = wire(azure_env, r"PUT .*computes/mine")
     inner = put["body"]["properties"]["properties"]
     assert inner["idleTimeBeforeShutdown"] == "PT30M"
     (stop,) = inner["schedules"]["computeStartStop"]
     assert stop["action"].lower() == "stop" and stop["cron"]["expression"] == "30 18 * * *"
-    told = Told()
-    run(life.restart(told))
-    assert wire(azure_env, r"POST .*computes/mine/restart") and told and run(life.state()).state == "ready"
+    messages = Messages()
+    run(life.restart(messages))
+    assert wire(azure_env, r"POST .*computes/mine/restart") and messages and run(life.state()).state == "ready"
 
 
 def test_cluster_scale_with_warning_succeeds(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", scale_seconds=0.2)
     life = make(AmlComputeTarget(name="warned", size=GPU, max_nodes=2))
-    run(life.create(Told()))
-    run(life.scale({"min_nodes": 1}, Told()))
+    run(life.create(Messages()))
+    run(life.scale({"min_nodes": 1}, Messages()))
     patches = wire(azure_env, r"PATCH .*computes/warned")
     assert [p["body"]["properties"]["properties"]["scaleSettings"]["minNodeCount"] for p in patches] == [1]
     state = run(life.state())
@@ -268,16 +258,16 @@ def test_instance_operation_failure_is_reported(
     azure_env: Azure, make: Make, run: Callable[[Any], Any], verb: str, how: str
 ) -> None:
     life = make(InstanceTarget(name="mine", size=CPU))
-    run(life.create(Told()))
+    run(life.create(Messages()))
     if verb == "start":
-        run(life.stop(Told()))
+        run(life.stop(Messages()))
     azure_env.control("/switch", fail_power="mine", power_failure=how)
     with pytest.raises(AmlTrainError) as caught:
-        run(getattr(life, verb)(Told()))  # `run` has a deadline of 60 s, the wait itself one of an hour
+        run(getattr(life, verb)(Messages()))  # `run` has a deadline of 60 s, the wait itself one of an hour
     assert isinstance(caught.value, CapacityError) or how == "silent"
     azure_env.control("/switch", fail_power="")
     if how == "status":  # an old failure does not fail the next try
-        run(getattr(life, verb)(Told()))
+        run(getattr(life, verb)(Messages()))
         assert run(life.state()).state == ("stopped" if verb == "stop" else "ready")
 
 
@@ -309,21 +299,21 @@ def test_machine_attach_and_detach(
 ) -> None:
     assert target.field_errors() == {}
     if getattr(target, "password_from", "") or getattr(target, "token_from", ""):
-        with pytest.raises(CommandError, match="BOX_PASSWORD is empty or not set"):
-            run(make(target).create(Told()))
+        with pytest.raises(CommandError, match="BOX_PASSWORD"):
+            run(make(target).create(Messages()))
     monkeypatch.setenv("BOX_PASSWORD", "s3cret-of-the-box")
-    life, told = make(target), Told()
-    run(life.create(told))
+    life, messages = make(target), Messages()
+    run(life.create(messages))
     (put,) = wire(azure_env, rf"PUT .*computes/{target.name}")
     assert put["body"]["properties"]["computeType"] == compute_type
     assert run(life.state()).state == "ready"
-    run(make(target).create(told))  # taken over
+    run(make(target).create(messages))  # taken over
     assert len(wire(azure_env, rf"PUT .*computes/{target.name}")) == 1
     assert [act.verb for act in life.actions(run(life.state()))] == ["delete"]
-    run(life.remove(told))
+    run(life.remove(messages))
     (delete,) = wire(azure_env, rf"DELETE .*computes/{target.name}")
     assert "underlyingResourceAction=Detach" in str(delete["query"])
-    assert not any("s3cret" in text for text in told)
+    assert not any("s3cret" in text for text in messages)
     assert "no compute" in run(life.state()).detail
 
 
@@ -346,7 +336,7 @@ def test_invalid_ssh_key_file_is_refused(make: Make, run: Callable[[Any], Any], 
     for file, words in ((tmp_path / "id", "is a private key"), (tmp_path / "none", "there is no file")):
         life = make(InstanceTarget(name="mine", size=CPU, ssh_key_file=str(file)))
         with pytest.raises(AmlTrainError) as caught:
-            run(life.create(Told()))
+            run(life.create(Messages()))
         assert words in str(caught.value) and "abc" not in str(caught.value)
 
 
@@ -357,8 +347,9 @@ def test_compute_commands_print_sizes_and_quota(
 
     monkeypatch.setenv("AMLTRAIN_HOME", str(root.path))
     assert main(["compute", "sizes", "--min-gpu-memory", "80GB"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Standard_NC24ads_A100_v4 1 x NVIDIA A100 80GB PCIe" in said and "V100" not in said and "A10 " not in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Standard_NC24ads_A100_v4 1 x NVIDIA A100 80GB PCIe" in output
+    assert "V100" not in output and "A10 " not in output
     assert main(["compute", "quota", "--json"]) == 0
     rows = {row["family"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["standardNCSv3Family"]["free"] == 24
@@ -366,7 +357,7 @@ def test_compute_commands_print_sizes_and_quota(
     assert main(["compute", "sizes", "--family", "QQ"]) == 2
     assert "No size of family 'QQ'" in capsys.readouterr().err
     assert main(["compute", "create", "gpu_cluster", "--kind", "amlcompute", "--size", GPU]) == 2
-    assert "Example: gpu-cluster." in capsys.readouterr().err
+    assert " gpu-cluster." in capsys.readouterr().err
     assert main(["compute", "attach", "old", "--kind", "batch"]) == 2
     assert "Azure Batch is no longer" in capsys.readouterr().err
 
@@ -382,8 +373,8 @@ def test_cli_cluster_lifecycle(
     azure_env.control("/switch", scale_seconds=0.2)
     line = ["compute", "create", "lab", "--kind", "amlcompute", "--size", GPU, "--max-nodes", "2"]
     assert main(line) == 2
-    asked = capsys.readouterr().err
-    assert "Costs up to 2 x 3.06 = 6.12 USD per hour" in asked and "--yes" in asked
+    prompt = capsys.readouterr().err
+    assert "2 x 3.06 = 6.12 USD per hour" in prompt and "--yes" in prompt
     assert main([*line, "--yes"]) == 0
     assert "lab is created." in capsys.readouterr().out
     assert main([*line, "--yes"]) == 0 and "already exists" in capsys.readouterr().out
@@ -396,20 +387,20 @@ def test_cli_cluster_lifecycle(
     assert "lab is deleted." in capsys.readouterr().out and wire(azure_env, r"DELETE .*computes/lab")
     assert main([*line[:-1], "9", "--yes"]) == 2  # before anything is sent
     refused = capsys.readouterr().err
-    assert "9 machines of Standard_NC6s_v3 have 54 cores" in refused and "4 machines of this size would fit" in refused
+    assert "54 cores" in refused and "4 machines" in refused
     assert main(["compute", "list"]) == 0 and "lab" not in capsys.readouterr().out
 
 
 def test_create_waits_for_slow_azure(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", create_seconds=1.5)
-    told: list[str] = []
+    messages: list[str] = []
 
     def hear(text: str) -> None:
         if text == "Sending the request to Azure":
             azure_env.control("/fault", match=r"GET .*computes/slow", times=7, status=503)
-        told.append(text)
+        messages.append(text)
 
     life = make(AmlComputeTarget(name="slow", size=CPU))
     run(life.create(hear))
     assert run(life.state()).state == "ready"
-    assert any("Azure does not answer" in text for text in told), told
+    assert any("Azure does not answer" in text for text in messages), messages

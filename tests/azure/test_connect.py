@@ -33,7 +33,7 @@ def az(api, azure_env, monkeypatch):
 
 @pytest.fixture
 def place(az):
-    return WorkspaceRef(subscription=az.subscription, resource_group=az.resource_group, workspace=az.workspace)
+    return WorkspaceRef(**az.where)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def elsewhere(az):
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
-    class Elsewhere:
+    class RemoteWorkspaces:
         def make(self, name):
             scale = {"minNodeCount": 0, "maxNodeCount": 2, "nodeIdleTimeBeforeScaleDown": "PT120S"}
             properties = {"vmSize": "STANDARD_DS2_V2", "vmPriority": "Dedicated", "scaleSettings": scale}
@@ -92,7 +92,7 @@ def elsewhere(az):
             arm.delete(f"computes/{name}", api=http.ARM, params={"underlyingResourceAction": "Delete"})
             wait(name, "Deleted")
 
-    return Elsewhere()
+    return RemoteWorkspaces()
 
 
 def approving(az, **how):
@@ -113,10 +113,15 @@ def approving(az, **how):
 def test_connect_result_names_user_and_workspace(api, az, place, home, ask):
     made = api.connect(place)
     assert made.facts.name == az.workspace and made.facts.tenant == az.tenant
-    assert made.message().startswith(
-        "Connected to ml-dev in eastus as emulated (11111111-0000-4000-8000-000000000001)"
-        " by the environment variables AZURE_*: 0 targets. Next: %aml_compute sizes, then %aml_compute create."
+    parts = (
+        "ml-dev",
+        "eastus",
+        "(11111111-0000-4000-8000-000000000001)",
+        "AZURE_*",
+        "0 targets",
+        "%aml_compute create",
     )
+    assert all(part in made.message() for part in parts)
     assert made.facts.api == "https://eastus.api.azureml.ms"
     assert made.facts.tracking_uri.startswith("azureml://eastus.api.azureml.ms/mlflow/v1.0/subscriptions/")
     assert ask("workspace.whoami", workspace="ml-dev")["tenant"] == az.tenant
@@ -168,7 +173,7 @@ def test_reconnect_keeps_target_with_live_runs(api, place, elsewhere):
     elsewhere.delete("busy")
     made = api.connect(place)
     assert made.removed == () and "busy" in [t.name for t in api.targets()]
-    with pytest.raises(CommandError, match=r"\(busy/x-1\).*--yes"):
+    with pytest.raises(CommandError, match=r"busy/x-1.*--yes"):
         api.disconnect("ml-dev")
     assert "1 target" in api.disconnect("ml-dev", confirmed=True)
     assert [t.name for t in api.targets()] == ["local"] and api.workspaces() == ([], "")
@@ -187,7 +192,7 @@ def test_several_workspaces_are_connected(api, az, place):
     assert api.workspaces()[1] == "ml-dev"
     with pytest.raises(CommandError, match="already connected as 'second'"):
         api.connect(WorkspaceRef(subscription=other.subscription, resource_group="ML", workspace="Other", name="third"))
-    with pytest.raises(CommandError, match="No workspace 'secnd' is connected. Did you mean second"):
+    with pytest.raises(CommandError, match="'secnd'.*second"):
         api.disconnect("secnd")
     table = commands.listing_text(commands.listing())
     assert "*  ml-dev" in table and "second" in table
@@ -199,13 +204,10 @@ def test_several_workspaces_are_connected(api, az, place):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"workspace": "ml-dve"}, r"no workspace 'ml-dve' in the resource group 'ml'\. Did you mean ml-dev\?"),
+        ({"workspace": "ml-dve"}, r"'ml-dve'.* ml-dev\?"),
         ({"resource_group": "mll"}, "no resource group 'mll'"),
         ({"subscription": "50b00000-0000-4000-8000-00000000dead"}, "no subscription '50b0"),
-        (
-            {"subscription": "Emulatd"},
-            "Subscription 'Emulatd' does not exist, or you have no access to it. Did you mean 'Emulated'",
-        ),
+        ({"subscription": "Emulatd"}, "'Emulatd'.*'Emulated'"),
         ({"tenant": "00000000-0000-4000-8000-00000000dead"}, "no such directory"),
     ],
 )
@@ -241,18 +243,14 @@ def test_invalid_credential_variables_are_refused(api, place, monkeypatch, name,
 
 def test_connect_without_permission_names_permission(api, az, place):
     az.control("/switch", authorization="none")
-    with pytest.raises(
-        AuthenticationError, match=r"lacks the permission Microsoft\.MachineLearningServices/workspaces/read"
-    ):
+    with pytest.raises(AuthenticationError, match=r"workspaces/read"):
         api.connect(place)
 
 
 def test_connect_as_reader_names_missing_rights(api, az, place):
     az.control("/switch", authorization="reader")
     made = api.connect(place)
-    assert made.message().endswith(
-        "You do not have permission to submit jobs or create compute or delete compute. Request a role that allows it."
-    )
+    assert all(part in made.message() for part in ("submit jobs", "create compute", "delete compute"))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +319,7 @@ def test_sign_in_survives_token_expiry(api, nobody, place, ask):
 def test_sign_in_of_earlier_kernel_is_requested_again(api, nobody, place, ask):
     api.connect(place, approving(nobody)[0])
     api.close()
-    with pytest.raises(AuthenticationError, match=r"%aml_compute connect --name ml-dev|Sign in again"):
+    with pytest.raises(AuthenticationError, match=r"ml-dev"):
         ask("computes.list", workspace="ml-dev")
     assert api.connect(WorkspaceRef(), approving(nobody)[0]).facts.method == "device"
 
@@ -395,8 +393,8 @@ def test_config_json_is_found_in_parent_folder(api, az, place, tmp_path):
     (Path.cwd() / ".azureml").mkdir()
     (Path.cwd() / ".azureml" / "config.json").write_text(json.dumps(config), "utf-8-sig")
     assert commands.find_config(deep) == Path.cwd() / ".azureml" / "config.json"
-    asked = api_parser("connect")
-    assert api.connect(commands.workspace_ref(asked, deep)).facts.name == "ml-dev"
+    args = api_parser("connect")
+    assert api.connect(commands.workspace_ref(args, deep)).facts.name == "ml-dev"
 
 
 def api_parser(line):
@@ -423,7 +421,7 @@ def test_invalid_config_json_is_refused(api, text, sentence):
         commands.workspace_ref(api_parser("connect --config config.json"))
     with pytest.raises(CommandError, match="No config.json|Cannot read"):
         commands.workspace_ref(api_parser("connect --config nowhere.json"))
-    with pytest.raises(CommandError, match="--resource-group and --workspace are missing"):
+    with pytest.raises(CommandError, match="--resource-group.*--workspace"):
         commands.workspace_ref(api_parser("connect --subscription s"))
 
 
@@ -516,7 +514,7 @@ def test_connect_magic_shows_and_clears_sign_in(api, nobody, place, capsys):
         magics.unregister(shell)
         InteractiveShell.clear_instance()
     (first, one), (last, two) = published
-    assert "open https://microsoft.com/devicelogin and enter the code" in first["text/plain"]
+    assert "https://microsoft.com/devicelogin" in first["text/plain"]
     assert "<code>" in first["text/html"]
     assert last == {"text/plain": "The sign-in has ended."} and two["update"] and one["transient"] == two["transient"]
-    assert "Connected to ml-dev in eastus as" in capsys.readouterr().out
+    assert "Connected to ml-dev" in capsys.readouterr().out

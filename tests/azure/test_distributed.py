@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.lab import lab, log, submit
-from tests.places import DEADLINE
+from tests.azure.connected_api import lab, log, submit
+from tests.helpers import DEADLINE
 
 FLAGS = "--target cpu --nodes 2 --processes 2 --distribution pytorch --out total"
-#: Every process sends its rank to the first one and is told the sum.
+#: Every process sends its rank to the first one and receives the sum.
 SOCKETS = """\
 import os, socket, time
 
@@ -67,8 +67,8 @@ def api(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
 
 def check(api: Any, cell: str) -> None:
     run = submit(FLAGS, cell).wait(DEADLINE)
-    said = [line for line in log(run).splitlines() if " is process " in line]
-    assert sorted(said) == [
+    lines = [line for line in log(run).splitlines() if " is process " in line]
+    assert sorted(lines) == [
         f"[rank {rank}] rank {rank} of 4 is process {rank % 2} of node {rank // 2}: 6" for rank in range(4)
     ]
     assert run.result("total") == 6 and run.run.status.nodes == 2

@@ -1,4 +1,4 @@
-"""What is said of a job's environment before a machine is paid for, on the emulated Azure."""
+"""Notes on a job's environment before a machine is paid for, on the emulated Azure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from jupyter_amltrain.errors import EnvironmentFailed
 from tests.azure.conftest import Azure
-from tests.azure.lab import carry_out, lab, plan, submit
-from tests.places import DEADLINE
+from tests.azure.connected_api import carry_out, lab, plan, submit
+from tests.helpers import DEADLINE
 
 TORCH = "import torch, sklearn\n"
 
@@ -38,9 +38,8 @@ def planned(line: str, cell: str) -> dict[str, Any]:
 def test_dry_run_notes_missing_packages(api: Any) -> None:
     found = planned("--target cpu --env AzureML-acpt-pytorch-2.8-cuda12.6", TORCH)
     (note,) = found["notes"]
-    assert note.startswith(
-        "The cell imports sklearn, but AzureML-acpt-pytorch-2.8-cuda12.6 lacks scikit-learn. Use --env kernel"
-    )
+    parts = ("imports sklearn", "AzureML-acpt-pytorch-2.8-cuda12.6 lacks scikit-learn", "--env kernel")
+    assert all(part in note for part in parts)
     assert "notes" not in planned("--target cpu --env AzureML-sklearn-1.5", "import sklearn, mlflow")
     assert f"# {note}\n" in plan("--target cpu --env AzureML-acpt-pytorch-2.8-cuda12.6 --yaml", TORCH)
     assert "scikit-learn==" in plan("--target local --env kernel --yaml", "import sklearn")
@@ -66,8 +65,8 @@ def repr_of(run: Any) -> str:
 def test_target_environment_is_used(api: Any) -> None:
     carry_out("create own --kind serverless --size Standard_DS2_v2 --env AzureML-lightgbm-3.3@latest")
     assert planned("--target own", "import torch")["environment"] == {"name": "AzureML-lightgbm-3.3@latest"}
-    asked = planned("--target own --env AzureML-sklearn-1.5", "print(1)")
-    assert asked["environment"] == {"name": "AzureML-sklearn-1.5@latest"} and "notes" not in asked
+    body = planned("--target own --env AzureML-sklearn-1.5", "print(1)")
+    assert body["environment"] == {"name": "AzureML-sklearn-1.5@latest"} and "notes" not in body
 
 
 def test_default_gpu_environment_follows_imports(api: Any) -> None:
@@ -89,7 +88,7 @@ def test_derived_environment_keeps_packages(api: Any, azure: Azure) -> None:
     assert all(word in sent["condaFile"] for word in words)
     # What the service tells of it is what is judged, before and at the submit.
     (note,) = planned(f"--target cpu --env {name}", TORCH)["notes"]
-    assert note.startswith("The cell imports torch, but CliV2AnonymousEnvironment lacks torch")
+    assert "CliV2AnonymousEnvironment lacks torch" in note
     run = submit(f"--target cpu --env {name}", "print(1)\nimport torch").accepted(DEADLINE)
     assert len(run.record().notes) == 1
     run.cancel()
@@ -108,11 +107,11 @@ def test_image_environment_has_no_note(api: Any, azure: Azure) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "hint"), [("kernle", "Did you mean --env kernel?"), ("mine", "--env conda.yml")])
+@pytest.mark.parametrize(("name", "hint"), [("kernle", "--env kernel?"), ("mine", "--env conda.yml")])
 def test_unknown_environment_error_suggests_similar(api: Any, name: str, hint: str) -> None:
     with pytest.raises(EnvironmentFailed) as caught:
         submit(f"--target cpu --env {name}", "print(1)").accepted(DEADLINE)
-    assert f"there is no environment '{name}' in lab. " in str(caught.value) and hint in str(caught.value)
+    assert f"no environment '{name}' in lab" in str(caught.value) and hint in str(caught.value)
 
 
 @pytest.mark.parametrize("listed", ["no", "null", "yes"])

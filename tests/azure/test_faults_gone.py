@@ -10,28 +10,28 @@ from pathlib import Path
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import SIZE, Desk, cluster_of, until
-from tests.azure.followed import begun, whole
+from tests.azure.followed_runs import assert_complete, start_run
+from tests.azure.notebook_session import SIZE, NotebookSession, cluster_of, until
 
 pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
-def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NotebookSession]:
     with cluster_of(azure, tmp_path_factory.mktemp("runs")) as made:
         yield made
 
 
-def deleted(desk: Desk, path: str) -> None:
+def deleted(desk: NotebookSession, path: str) -> None:
     """As somebody else would, with the studio."""
     desk.azure.control("/gone", below=path)
 
 
-def test_submit_to_deleted_compute_is_refused(desk: Desk) -> None:
+def test_submit_to_deleted_compute_is_refused(desk: NotebookSession) -> None:
     desk.good(f"%aml_compute create doomed --kind amlcompute --size {SIZE} --yes --wait")
     deleted(desk, "/computes/doomed")
-    said = desk.bad("%%aml_submit --name late --target doomed\nprint(1)")
-    assert "There is no compute 'doomed'" in said
+    message = desk.bad("%%aml_submit --name late --target doomed\nprint(1)")
+    assert "There is no compute 'doomed'" in message
     assert not [j for j in desk.jobs() if j.startswith("late")]
     assert "doomed" in desk.good("%aml_compute list").text
     assert "There is no compute 'doomed'" in desk.bad("%aml_compute test doomed")
@@ -39,7 +39,7 @@ def test_submit_to_deleted_compute_is_refused(desk: Desk) -> None:
     assert "doomed" not in desk.good("%aml_compute list").text
 
 
-#: As ARM says it of the whole workspace, and as run history and ARM say it of one job.
+#: As ARM says it of the assert_complete workspace, and as run history and ARM say it of one job.
 PASSING = {
     "workspace": {
         "error": {
@@ -53,27 +53,27 @@ PASSING = {
 
 
 @pytest.mark.parametrize("what", PASSING)
-def test_transient_404_keeps_run(desk: Desk, what: str) -> None:
+def test_transient_404_keeps_run(desk: NotebookSession, what: str) -> None:
     """A server of the service may lag behind the others, and say so for seconds."""
-    run = begun(desk, f"passing-{what}", lines=80)
+    run = start_run(desk, f"passing-{what}", lines=80)
     desk.azure.control("/fault", match=r"GET (management|eastus)\S+", times=10**6, status=404, body=PASSING[what])
     until(lambda: what == "job" or not run.run.reachable)
     time.sleep(4.0)
     assert run.run.status.state.value != "lost"
     desk.steady()
-    whole(run, 80)
+    assert_complete(run, 80)
 
 
 def test_deleted_workspace_marks_run_lost(azure: Azure, tmp_path: Path) -> None:
     from jupyter_amltrain import api
 
     with cluster_of(azure, tmp_path) as desk:
-        run = begun(desk, "homeless")
+        run = start_run(desk, "homeless")
         deleted(desk, "")
         until(lambda: not run.run.reachable)
         for cell in ("%%aml_submit --name never\nprint(1)", "%aml_runs list --target cpu", desk.connect_line):
-            said = desk.bad(cell)
-            assert re.search(r"ml-dev|lab", said) and re.search(r"no |not found|gone", said, re.I), said
+            message = desk.bad(cell)
+            assert re.search(r"ml-dev|lab", message) and re.search(r"no |not found|gone", message, re.I), message
         until(lambda: run.run.status.state.value == "lost", "that the run is lost", 30)
         assert re.fullmatch(
             rf"{run.handle} is lost: the workspace ml-dev was deleted in Azure\. The part of the log that was read"
@@ -81,9 +81,9 @@ def test_deleted_workspace_marks_run_lost(azure: Azure, tmp_path: Path) -> None:
             r" Connect another workspace: %aml_compute connect\. Submit it again\.",
             run.run.error,
         ), run.run.error
-        assert "line 1\n" in desk.good(f"%aml_runs logs {run.handle}").text  # what came home stays
-        assert "Azure has no workspace 'ml-dev'" in desk.good("%aml_compute list").text
+        assert "line 1\n" in desk.good(f"%aml_runs logs {run.handle}").text  # what was returned stays
+        assert "no workspace 'ml-dev'" in desk.good("%aml_compute list").text
         api.close()
-        said = desk.bad(f"%aml_runs attach {run.handle}")
-        path = re.search(r"log of homeless-\w+ that was read is kept: (\S+) ", said)
-        assert path and "line 1\n" in Path(path[1]).expanduser().read_text(), said
+        message = desk.bad(f"%aml_runs attach {run.handle}")
+        path = re.search(r"log of homeless-\w+ that was read is kept: (\S+) ", message)
+        assert path and "line 1\n" in Path(path[1]).expanduser().read_text(), message

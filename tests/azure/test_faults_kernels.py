@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import QUICK, SECRETS, SIZE
+from tests.azure.notebook_session import QUICK, SECRETS, SIZE
+from tests.helpers import state_root, until
 from tests.ipykernel.harness import Kernel, kernel
-from tests.places import place, until
 
 pytestmark = pytest.mark.thorough
 
@@ -31,7 +31,7 @@ for i in range({LINES}):
         mlflow.log_metric("total", total, step=i)
     time.sleep(0.05)
 """
-LOOK = """
+ATTACH_SCRIPT = """
 import json, jupyter_amltrain as aml
 run = aml.attach({which!r})
 run.wait(100)
@@ -47,11 +47,11 @@ class Place:
 
     def __init__(self, azure: Azure, home: Path, environ: dict[str, str], folder: Path) -> None:
         self.azure, self.home, self.environ, self.folder = azure, home, environ, folder
-        self.said: list[str] = []
+        self.outputs: list[str] = []
 
     def run(self, live: Kernel, code: str) -> str:
         cell = live.run(code)
-        self.said += [cell.stdout, cell.stderr, json.dumps(cell.displays, default=str)]
+        self.outputs += [cell.stdout, cell.stderr, json.dumps(cell.displays, default=str)]
         return cell.stdout
 
     def jobs(self, name: str) -> list[str]:
@@ -64,7 +64,7 @@ class Place:
     def look(self, which: str) -> dict[str, Any]:
         """What another kernel, in another folder, finds."""
         with kernel(self.environ, self.folder / "elsewhere") as other:
-            text = self.run(other, LOOK.format(which=which))
+            text = self.run(other, ATTACH_SCRIPT.format(which=which))
         found: dict[str, Any] = json.loads(text.partition("FOUND")[2])
         return found
 
@@ -74,7 +74,7 @@ def there(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
     folder = tmp_path_factory.mktemp("kernels")
     azure.control("/reset")
     azure.control("/switch", scale_seconds=0.1, create_seconds=0.05, job_seconds=0.02)
-    with place(folder, **{**azure.environ, **QUICK}) as home:
+    with state_root(folder, **{**azure.environ, **QUICK}) as home:
         (folder / "elsewhere").mkdir()
         environ = {
             **os.environ,
@@ -149,14 +149,14 @@ def test_notebook_errors_are_one_line(there: Place) -> None:
             there.azure.control("/faults", clear=True)
             assert cell.status == "error" and cell.error is not None
             assert len(cell.error["traceback"]) == 1 and "\n" not in cell.error["traceback"][0], cell.error
-            there.said += [json.dumps(cell.error), cell.stdout, cell.stderr]
+            there.outputs += [json.dumps(cell.error), cell.stdout, cell.stderr]
     assert there.jobs("refused") == []
 
 
 def test_kernel_faults_leak_no_secret(there: Place) -> None:
     """After all that: in what kernels said, in any file of the state root, in the bodies of requests."""
     secret = there.environ["AZURE_CLIENT_SECRET"].encode()
-    texts = {"kernels": "".join(there.said).encode()}
+    texts = {"kernels": "".join(there.outputs).encode()}
     texts |= {str(p): p.read_bytes() for p in there.home.rglob("*") if p.is_file()}
     for entry in there.azure.control("/wire"):
         if not re.search("/listSecrets$|/oauth2/", entry["path"]):

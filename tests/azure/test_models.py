@@ -32,9 +32,7 @@ logged.mkdir(parents=True)
 @pytest.fixture
 def workspace(api: Any, azure_env: Azure, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
-    place = WorkspaceRef(
-        subscription=azure_env.subscription, resource_group=azure_env.resource_group, workspace=azure_env.workspace
-    )
+    place = WorkspaceRef(**azure_env.where)
     api.connect(place)
     api.create_target("cpus", "amlcompute", size="Standard_DS3_v2", max_nodes=1, confirmed=True)
     return azure_env.workspace
@@ -61,8 +59,8 @@ def test_azure_model_is_registered_listed_and_downloaded(api: Any, workspace: st
         CODE, name="train", target="cpus", environment="AzureML-sklearn-1.5@latest", outputs=["model"], gpus=0
     ).wait(120)
     assert run.state == "completed", run.logs()
-    said = line(f"register digits --run {run.handle} --tag stage=trial --description first")
-    assert said.startswith(f"Registered digits:1 from {run.handle}.")
+    message = line(f"register digits --run {run.handle} --tag stage=trial --description first")
+    assert message.startswith(f"Registered digits:1 from {run.handle}.")
     row = api.register_model("net", run=run.handle, path="outputs/net")
     assert (row.version, row.type) == ("1", "mlflow_model")
     assert api.register_model("digits", run=run.handle, path="outputs/model").version == "2"
@@ -75,12 +73,12 @@ def test_azure_model_is_registered_listed_and_downloaded(api: Any, workspace: st
     assert (tmp_path / "net" / "MLmodel").is_file() and (tmp_path / "net" / "sub" / "x.txt").read_text() == "x"
     assert "Downloaded digits:1 to" in line(f"download digits:1 --to {tmp_path / 'one'} --workspace {workspace}")
     assert (tmp_path / "one" / "weights.bin").read_bytes() == b"12345"
-    for text, said in {
+    for text, message in {
         f"register a --run {run.handle} --path outputs/other": "outputs/other",
         f"register a --run {run.handle} --path outputs/net/sub --type mlflow_model": "file MLmodel is missing",
         f"download digits --to {tmp_path / 'one'} --workspace {workspace}": "not empty",
     }.items():
-        with pytest.raises(CommandError, match=said):
+        with pytest.raises(CommandError, match=message):
             line(text)
     with pytest.raises(UnknownModel, match="Did you mean digits"):
         line(f"download digit --workspace {workspace} --to {tmp_path / 'two'}")

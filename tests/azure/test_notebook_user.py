@@ -13,8 +13,8 @@ from jupyter_amltrain.commands.registry import run as run_command
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.kernel.session import controller
 from tests.azure.conftest import Azure
-from tests.azure.lab import SIZE, carry_out, lab, submit
-from tests.places import DEADLINE, until
+from tests.azure.connected_api import SIZE, carry_out, lab, submit
+from tests.helpers import DEADLINE, until
 
 BIG = "Standard_ND96asr_v4"
 #: The first sentence is recorded; the lists after it are ours.

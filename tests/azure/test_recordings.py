@@ -16,7 +16,7 @@ from jupyter_amltrain.backends.azureml.service import history
 from jupyter_amltrain.backends.azureml.service.http import Rest
 from jupyter_amltrain.schema.run import RunState
 from tests.azure.conftest import Azure
-from tests.azure.shapes import differences
+from tests.azure.json_shapes import differences
 from tests.azureml_emulator.test_jobs import Cloud, until
 
 FOLDER = Path(__file__).resolve().parents[2] / "azureml_emulator" / "data" / "recordings"

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import requests
 
-from azureml_emulator.mlflow_door import Server
+from azureml_emulator.mlflow_tracking import Server
 from tests.azure.conftest import ROOT, Azure
 from tests.other_user import needs_root, run_as_other_user
 
@@ -40,10 +40,10 @@ def explained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamesp
     process = subprocess.Popen(line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     os.umask(old)
     assert process.stdin is not None and process.stdout is not None
-    said = ""
-    while "Fault injection" not in said and (more := process.stdout.readline()):
-        said += more
-    yield SimpleNamespace(folder=folder, said=said, pid=process.pid)
+    output = ""
+    while "Fault injection" not in output and (more := process.stdout.readline()):
+        output += more
+    yield SimpleNamespace(folder=folder, output=output, pid=process.pid)
     process.stdin.close()
     process.wait(DEADLINE)
 
@@ -87,7 +87,7 @@ def test_sandbox_secrets_are_new_at_each_start(azure: Azure, explained):
     env = environ_of(explained.folder)
     for name in SECRETS:
         assert env[name] != azure.environ[name]
-    paths = [urlsplit(azure._control).path, urlsplit(explained.said.split("Fault injection: ")[1].split()[0]).path]
+    paths = [urlsplit(azure._control).path, urlsplit(explained.output.split("Fault injection: ")[1].split()[0]).path]
     assert paths[0] != paths[1] and all(len(path) > 40 for path in paths)
 
 
@@ -162,25 +162,25 @@ print(json.dumps(found))
 
 
 @needs_root
-@pytest.mark.parametrize("told", [False, True], ids=["with guesses", "with the secrets"])
-def test_sandbox_other_user_gets_nothing(explained, told):
+@pytest.mark.parametrize("with_secrets", [False, True], ids=["with guesses", "with the secrets"])
+def test_sandbox_other_user_gets_nothing(explained, with_secrets):
     env = environ_of(explained.folder)
-    control = urlsplit(explained.said.split("Fault injection: ")[1].split()[0]).path
+    control = urlsplit(explained.output.split("Fault injection: ")[1].split()[0]).path
     proxy = urlsplit(env["HTTPS_PROXY"])
     known = {
         "ports": ports_of(explained.pid),
         "tenant": env["AZURE_TENANT_ID"],
         "client": env["AZURE_CLIENT_ID"],
-        "client_secret": env["AZURE_CLIENT_SECRET"] if told else "emulated-client-secret",
-        "proxy": f"{proxy.username}:{proxy.password}" if told else "sandbox:guess",
-        "control": control if told else "",
+        "client_secret": env["AZURE_CLIENT_SECRET"] if with_secrets else "emulated-client-secret",
+        "proxy": f"{proxy.username}:{proxy.password}" if with_secrets else "sandbox:guess",
+        "control": control if with_secrets else "",
         "job": "/subscriptions/s/resourceGroups/ml/providers/Microsoft.MachineLearningServices/workspaces/w/jobs/x",
         "files": [str(explained.folder / "environ.sh"), env["SSL_CERT_FILE"]],
     }
     done = run_as_other_user(INTRUDE, json.dumps(known))
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
-    assert len(known["ports"]) == 3  # proxy, control door, Azurite: nothing else listens
+    assert len(known["ports"]) == 3  # proxy, control endpoint, Azurite: nothing else listens
     assert [one for one in answers if one[1].startswith(("2", "3"))] == []
 
 

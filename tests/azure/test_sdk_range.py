@@ -42,10 +42,10 @@ def test_sdk_version_runs_whole_day(version: str, azure_env: Azure, home: Path, 
         if not folder.is_dir():
             pytest.skip(f"azure-ai-ml {version} is not in build/")
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", "import azure.ai.ml as m; print(m.__version__)"], env=environ, capture_output=True
     )
-    assert said.stdout.decode().strip() == (installed() if version == "installed" else version)
+    assert output.stdout.decode().strip() == (installed() if version == "installed" else version)
 
     def amltrain(*words: str, code: int = 0) -> str:
         line = [sys.executable, "-m", "jupyter_amltrain.cli", *words]

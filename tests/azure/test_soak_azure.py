@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import Desk, cluster_of
-from tests.places import until
+from tests.azure.notebook_session import NotebookSession, cluster_of
+from tests.helpers import until
 
 pytestmark = pytest.mark.soak
 
@@ -46,7 +46,7 @@ print("lines", i)
 
 
 @pytest.fixture
-def desk(azure: Azure, tmp_path: Path) -> Iterator[Desk]:
+def desk(azure: Azure, tmp_path: Path) -> Iterator[NotebookSession]:
     more = {"AMLTRAIN_AZURE_POLL": "0.2", "AMLTRAIN_SAMPLE_PERIOD": str(PERIOD)}
     with cluster_of(azure, tmp_path, **more) as made:
         azure.control("/speed", factor=SPEED)
@@ -110,7 +110,7 @@ def azure_process(home: Path) -> psutil.Process:
 
 
 @pytest.mark.timeout(SECONDS + 300)
-def test_azure_run_of_half_day_is_complete(desk: Desk) -> None:
+def test_azure_run_of_half_day_is_complete(desk: NotebookSession) -> None:
     chance = random.Random(SEED)
     flags = f"--name day --as run --env-var AMLTRAIN_SAMPLE_PERIOD={PERIOD}"
     desk.good(f"%%aml_submit {flags}\n{CODE.format(seconds=SECONDS)}")
@@ -137,8 +137,8 @@ def test_azure_run_of_half_day_is_complete(desk: Desk) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_azure_run_with_twenty_process_deaths_is_complete(desk: Desk) -> None:
-    """Of the process that talks to Azure, and of the whole kernel: as one that begins anew with the same folder."""
+def test_azure_run_with_twenty_process_deaths_is_complete(desk: NotebookSession) -> None:
+    """Of the process that talks to Azure, and of the whole kernel: as one that starts again with the same folder."""
     from jupyter_amltrain import api
 
     chance = random.Random(SEED + 1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import Desk, cluster_of
+from tests.azure.notebook_session import NotebookSession, cluster_of
 
 PUT = r"PUT management\S+/jobs/"
 FILE = """\
@@ -21,7 +21,7 @@ compute: azureml:cpu
 
 
 @pytest.fixture(scope="module")
-def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NotebookSession]:
     with cluster_of(azure, tmp_path_factory.mktemp("once")) as made:
         (made.home / "job.yml").write_text(FILE)
         yield made
@@ -37,12 +37,12 @@ def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Des
     ],
     ids=["taken", "silent"],
 )
-def test_accepted_azure_job_becomes_one_run(desk: Desk, cell: str, faults: list[dict[str, Any]]) -> None:
+def test_accepted_azure_job_becomes_one_run(desk: NotebookSession, cell: str, faults: list[dict[str, Any]]) -> None:
     before = desk.jobs()
     for fault in faults:
         desk.azure.control("/fault", match=PUT, **fault)
     try:
-        desk.good(cell.replace("NAME", f"once{len(desk.said)}").replace("HOME", str(desk.home)))
+        desk.good(cell.replace("NAME", f"once{len(desk.outputs)}").replace("HOME", str(desk.home)))
     finally:
         desk.steady()
     assert len(desk.jobs()) == len(before) + 1

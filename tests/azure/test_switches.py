@@ -15,7 +15,7 @@ import pytest
 
 from azureml_emulator.switches import PACES, TABLE
 from tests.azure.conftest import Azure
-from tests.azure.switching import APART, FLIPS, LIMIT, Bench, opened, three
+from tests.azure.switch_cases import APART, FLIPS, LIMIT, Bench, opened, three
 
 _CORE = ("logs_uploaded_live",)
 

@@ -17,7 +17,7 @@ from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.job import Distribution, Resources
 from jupyter_amltrain.schema.run import RunState
 from tests.azure.conftest import Azure
-from tests.azure.switching import APART, FLIPS, LIMIT, SIZE, Bench, opened, three
+from tests.azure.switch_cases import APART, FLIPS, LIMIT, SIZE, Bench, opened, three
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +121,11 @@ async def taken_away(bench: Bench, switch: str) -> None:
     run = await bench.ended(backend, run)
     assert run.status.state is RunState.COMPLETED
     lines = (await bench.log(backend, run)).splitlines()
-    told = [line for line in lines if line.startswith("amltrain:")]
-    said = [line for line in lines if line not in told]
-    assert said[-2:] == ["begins", "ends"] and set(said) == {"begins", "ends"}
+    own = [line for line in lines if line.startswith("amltrain:")]
+    others = [line for line in lines if line not in own]
+    assert others[-2:] == ["begins", "ends"] and set(others) == {"begins", "ends"}
     # An attempt that nobody counts and that begins with the same words goes on where the one before was.
-    assert any("attempt 2" in line for line in told) or switch == "attempts_counted", lines
+    assert any("attempt 2" in line for line in own) or switch == "attempts_counted", lines
     ticks = [json.loads(line) for line in (await backend.read(run.run_id, "telemetry", 0)).data.splitlines()]
     numbers = [tick[0] for tick in ticks if isinstance(tick, list)]
     assert numbers == list(range(len(numbers)))
@@ -160,7 +160,7 @@ async def with_gpus(bench: Bench, switch: str) -> None:
 
 
 async def too_long(bench: Bench, switch: str) -> None:
-    """A time limit is told as one, whichever state the service gives it."""
+    """A time limit is reported as one, whichever state the service gives it."""
     backend = await bench.cluster()
     run = await bench.launch(backend, "limit", "import time\ntime.sleep(60)\n", timeout=1.0)
     status = (await bench.ended(backend, run)).status
@@ -179,7 +179,7 @@ async def not_built(bench: Bench, switch: str) -> None:
 
 
 async def reads_only(bench: Bench, switch: str) -> None:
-    """Who may not write is told what is missing, at the connect and at the act."""
+    """A user without write access learns what is missing, at the connect and at the act."""
     bench.flip()
     backend = await bench.cluster()
     bench.flip(authorization="reader")
@@ -190,7 +190,7 @@ async def reads_only(bench: Bench, switch: str) -> None:
 
 
 async def late_address(bench: Bench, switch: str) -> None:
-    """An address for the code that is over is told in one sentence."""
+    """An expired address for the code is reported in one sentence."""
     backend = await bench.cluster()
     with pytest.raises(AmlTrainError) as refused:
         await bench.launch(backend, "code", f"print({time.time()})\n")

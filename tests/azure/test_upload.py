@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
-from jupyter_amltrain.backends.azureml.client import client_of, close_client
-from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+from jupyter_amltrain.backends.azureml.client import close_client
 from jupyter_amltrain.jobs.snapshot import take_snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import ServerlessTarget
@@ -20,6 +19,7 @@ from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id
 from tests.azure.conftest import Azure
+from tests.azure.connected_api import store_workspace
 
 FILES, SIZE, DEADLINE = 1000, 2048, 60
 #: ``PUT .../<container>/code/<path>``: the file's name in its asset.
@@ -73,15 +73,7 @@ def submitter(azure_env: Azure, monkeypatch: pytest.MonkeyPatch, home: Path, tmp
         path.write_bytes(chance.randbytes(SIZE))
     (folder / "train.py").write_text("print('trained')\n")
     root, loop = StateRoot(home), LoopThread("test-upload")
-    where = {key: getattr(azure_env, key) for key in ("subscription", "resource_group", "workspace")}
-
-    async def connect() -> None:
-        facts = await client_of(loop, root).request("workspace.connect", where)
-        Workspaces(root).put(
-            WorkspaceFacts(**{key: facts[key] for key in WorkspaceFacts.__struct_fields__ if key in facts})
-        )
-
-    loop.call(connect(), DEADLINE)
+    loop.call(store_workspace(loop, root, azure_env), DEADLINE)
     yield Submitter(loop, root, azure_env, folder)
     loop.call(close_client(loop), 30)
     loop.close()

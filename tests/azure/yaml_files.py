@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 ENVIRONMENT = "azureml:AzureML-sklearn-1.5@latest"
+
+WHERE = "import os, sys\nprint('args', *sys.argv[1:], os.path.exists('where.py'), flush=True)\n"
 
 HELLO = """\
 $schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
@@ -121,3 +125,14 @@ LONG = f"""\
 command: sleep 600
 environment: {ENVIRONMENT}
 """
+
+
+def write(folder: Path, *names: str) -> Path:
+    """Write ``<name>.yml`` for each name, and the script and data that they use."""
+    (folder / "src").mkdir()
+    (folder / "src" / "where.py").write_text(WHERE)
+    (folder / "src" / "score.py").write_text(SCORE)
+    (folder / "data.csv").write_text("a,b\n1,2\n")
+    for name in names:
+        (folder / f"{name}.yml").write_text(globals()[name.upper()])
+    return folder

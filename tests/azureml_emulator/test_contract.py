@@ -65,7 +65,7 @@ def test_sweep_invalid_error_names_field(more: dict[str, Any], where: str) -> No
 
 
 def test_unknown_field_when_not_strict_is_accepted() -> None:
-    assert judged("jobs", {**SWEEP, "colour": "red"}, strict=False) == []
+    assert judged("jobs", {**SWEEP, "shade": "red"}, strict=False) == []
 
 
 def test_api_version_selects_known_fields() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.talker import Said, Talker
+from tests.azure.sdk_process import SdkProcess, SnippetError
+from tests.helpers import until
 
 #: The product's own tests go through most of it; this is the emulator for itself.
 pytestmark = pytest.mark.thorough
@@ -22,10 +23,10 @@ RECORDINGS = Path(__file__).resolve().parents[2] / "azureml_emulator" / "data" /
 
 
 @pytest.fixture(scope="module")
-def talker(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talker]:
+def talker(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SdkProcess]:
     home = tmp_path_factory.mktemp("sdk")
     environ = {**os.environ, **azure.environ, "HOME": str(home), "AZURE_ML_CLI_PRIVATE_FEATURES_ENABLED": "false"}
-    made = Talker(environ)
+    made = SdkProcess(environ)
     made(
         "client = MLClient(DefaultAzureCredential(exclude_managed_identity_credential=True),"
         f" {azure.subscription!r}, {azure.resource_group!r}, {azure.workspace!r}, enable_telemetry=False)\n1"
@@ -35,20 +36,12 @@ def talker(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
 
 
 @pytest.fixture
-def sdk(talker: Talker, azure: Azure) -> Iterator[Talker]:
+def sdk(talker: SdkProcess, azure: Azure) -> Iterator[SdkProcess]:
     """The SDK, a sandbox as new, polls that do not wait 30 s; afterwards the emulator has nothing to complain of."""
     azure.control("/reset")
     azure.control("/switch", retry_after_header=0.05, scale_seconds=0.1)
     yield talker
     assert azure.control("/problems") == {"problems": [], "refused_hosts": []}
-
-
-def until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.03)
-    return found
 
 
 def cluster(name: str = "cpu", size: str = "Standard_DS2_v2", **more: Any) -> str:
@@ -57,19 +50,19 @@ def cluster(name: str = "cpu", size: str = "Standard_DS2_v2", **more: Any) -> st
 
 
 # ------------------------------------------------------------------------------------------------------------ workspace
-def test_workspace_get_returns_addresses(sdk: Talker, azure: Azure) -> None:
+def test_workspace_get_returns_addresses(sdk: SdkProcess, azure: Azure) -> None:
     sdk("w = client.workspaces.get(client.workspace_name)\n1")
     found = sdk("[w.name, w.location, w.discovery_url, w.mlflow_tracking_uri]")
     assert found[:3] == [azure.workspace, "eastus", "https://eastus.api.azureml.ms/discovery"]
     assert found[3].startswith("azureml://eastus.api.azureml.ms/mlflow/v1.0/subscriptions/")
     assert sdk("[w.name for w in client.workspaces.list()]") == [azure.workspace]
-    with pytest.raises(Said, match="ResourceNotFound") as missing:
+    with pytest.raises(SnippetError, match="ResourceNotFound") as missing:
         sdk("client.workspaces.get('missing')")
     assert missing.value.status == 404
 
 
 # ------------------------------------------------------------------------------------------------------------- clusters
-def test_cluster_lifecycle(sdk: Talker) -> None:
+def test_cluster_lifecycle(sdk: SdkProcess) -> None:
     made = cluster(min_instances=0, max_instances=2, idle_time_before_scale_down=100, tier="low_priority")
     sdk(f"c = {made}\n1")
     found = sdk(
@@ -82,12 +75,12 @@ def test_cluster_lifecycle(sdk: Talker) -> None:
     )
     assert sdk(changed) == 3
     sdk("client.compute.begin_delete('cpu').wait()")
-    with pytest.raises(Said) as gone:
+    with pytest.raises(SnippetError) as gone:
         sdk("client.compute.get('cpu')")
     assert gone.value.kind == "ResourceNotFoundError"
 
 
-def test_cluster_scales_from_zero_and_back(sdk: Talker, azure: Azure) -> None:
+def test_cluster_scales_from_zero_and_back(sdk: SdkProcess, azure: Azure) -> None:
     sdk(cluster(max_instances=2, idle_time_before_scale_down=120) + ".name")
     assert sdk("[n for n in client.compute.list_nodes('cpu')]") == []
     assert azure.control("/billing") == []
@@ -105,7 +98,7 @@ def test_cluster_scales_from_zero_and_back(sdk: Talker, azure: Azure) -> None:
     until(lambda: azure.control("/billing") == [])
 
 
-def test_preempted_node_is_released(sdk: Talker, azure: Azure) -> None:
+def test_preempted_node_is_released(sdk: SdkProcess, azure: Azure) -> None:
     sdk(cluster(max_instances=1, tier="low_priority") + ".name")
     azure.control("/lease", compute="cpu", seconds=60, job="j")
     until(lambda: sdk("[n.__dict__ and field(n, 'run_id') for n in client.compute.list_nodes('cpu')]") == ["j"])
@@ -113,16 +106,16 @@ def test_preempted_node_is_released(sdk: Talker, azure: Azure) -> None:
     assert sdk("len(list(client.compute.list_nodes('cpu')))") == 0
 
 
-def test_provisioning_failure_is_reported(sdk: Talker, azure: Azure) -> None:
+def test_provisioning_failure_is_reported(sdk: SdkProcess, azure: Azure) -> None:
     azure.control("/switch", fail_provisioning="cpu")
-    with pytest.raises(Said, match="no capacity"):
+    with pytest.raises(SnippetError, match="no capacity"):
         sdk(cluster())
     assert sdk("client.compute.get('cpu').provisioning_state") == "Failed"
     assert "ClusterCreationFailed" in sdk("str(client.compute.get('cpu').provisioning_errors)")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (cluster(size="Standard_NV6ads_A10_v5"), "not a supported VM size"),
         (cluster(size="Standard_Nothing"), "not a supported VM size"),
@@ -131,13 +124,13 @@ def test_provisioning_failure_is_reported(sdk: Talker, azure: Azure) -> None:
         (cluster(min_instances=3, max_instances=2), "minNodeCount"),
     ],
 )
-def test_cluster_invalid_is_refused(sdk: Talker, wrong: str, said: str) -> None:
-    with pytest.raises(Said, match=re.escape(said)) as refused:
+def test_cluster_invalid_is_refused(sdk: SdkProcess, wrong: str, message: str) -> None:
+    with pytest.raises(SnippetError, match=re.escape(message)) as refused:
         sdk(wrong)
     assert refused.value.status == 400
 
 
-def test_quota_limits_nodes(sdk: Talker, azure: Azure) -> None:
+def test_quota_limits_nodes(sdk: SdkProcess, azure: Azure) -> None:
     azure.control("/quota", standardDSv2Family=4)
     sdk(cluster(max_instances=3) + ".name")
     azure.control("/lease", compute="cpu", count=2, seconds=60, job="a")
@@ -157,7 +150,7 @@ def test_quota_limits_nodes(sdk: Talker, azure: Azure) -> None:
     until(lambda: "ClusterCoreQuotaReached" in sdk("str(ask('GET', '/computes/low')[2])"))
 
 
-def test_low_priority_of_unsupported_size_fails(sdk: Talker, azure: Azure) -> None:
+def test_low_priority_of_unsupported_size_fails(sdk: SdkProcess, azure: Azure) -> None:
     sdk(cluster("low", "Standard_ND96isr_H100_v5", max_instances=1, tier="low_priority") + ".name")
     azure.control("/lease", compute="low", seconds=60)
     sdk(RAW + "\n1")
@@ -165,7 +158,7 @@ def test_low_priority_of_unsupported_size_fails(sdk: Talker, azure: Azure) -> No
 
 
 # ------------------------------------------------------------------------------------------------------------ instances
-def test_instance_lifecycle(sdk: Talker, azure: Azure) -> None:
+def test_instance_lifecycle(sdk: SdkProcess, azure: Azure) -> None:
     sdk("client.compute.begin_create_or_update(ComputeInstance(name='desk', size='Standard_DS2_v2')).result().state")
     state = "[(c := client.compute.get('desk')).state, c.provisioning_state]"
     assert sdk(state) == ["Running", "Succeeded"]
@@ -185,7 +178,7 @@ def test_instance_lifecycle(sdk: Talker, azure: Azure) -> None:
     assert sdk("list(client.compute.list())") == []
 
 
-def test_instance_when_idle_stops(sdk: Talker, azure: Azure) -> None:
+def test_instance_when_idle_stops(sdk: SdkProcess, azure: Azure) -> None:
     idle = "ComputeInstance(name='desk', size='Standard_DS2_v2', idle_time_before_shutdown_minutes=30)"
     sdk(f"client.compute.begin_create_or_update({idle}).result().name")
     azure.control("/speed", factor=3000)
@@ -207,7 +200,7 @@ SPARK = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Synapse/workspace
         (f"SynapseSparkCompute(name='far', resource_id={SPARK!r})", "synapsespark"),
     ],
 )
-def test_attach_by_sdk_is_listed(sdk: Talker, azure: Azure, entity: str, kind: str) -> None:
+def test_attach_by_sdk_is_listed(sdk: SdkProcess, azure: Azure, entity: str, kind: str) -> None:
     assert sdk(f"client.compute.begin_create_or_update({entity}).result().type") == kind
     assert sdk("[[c.name, c.type] for c in client.compute.list()]") == [["far", kind]]
     sdk("client.compute.begin_delete('far', action='Detach').wait()")
@@ -234,7 +227,7 @@ CLUSTER = {"location": "eastus", "properties": {"computeType": "AmlCompute", "pr
 
 
 @pytest.fixture
-def raw(sdk: Talker) -> Callable[..., tuple[int, dict[str, str], Any]]:
+def raw(sdk: SdkProcess) -> Callable[..., tuple[int, dict[str, str], Any]]:
     """Plain requests to ARM with the same credential."""
     sdk(RAW + "\n1")
 
@@ -277,7 +270,7 @@ def test_batch_compute_is_refused(raw: Ask) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- sizes, quota
-def test_sizes_list_is_complete(sdk: Talker, azure: Azure) -> None:
+def test_sizes_list_is_complete(sdk: SdkProcess, azure: Azure) -> None:
     found = sdk("{s.name: field(s, 'gpus') for s in client.compute.list_sizes()}")
     assert len(found) == 80 and found["Standard_NC6s_v3"] == 1
 
@@ -355,32 +348,32 @@ def test_list_is_paged(raw: Ask, azure: Azure) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ sign-in, faults
-def test_sign_in_with_wrong_secret_is_refused(azure: Azure, talker: Talker) -> None:
+def test_sign_in_with_wrong_secret_is_refused(azure: Azure, talker: SdkProcess) -> None:
     azure.control("/reset")
     who = f"{azure.tenant!r}, {azure.environ['AZURE_CLIENT_ID']!r}, 'wrong'"
     code = f"from azure.identity import *\nClientSecretCredential({who}).get_token('https://management.azure.com/.default')"
-    with pytest.raises(Said, match="AADSTS7000215"):
+    with pytest.raises(SnippetError, match="AADSTS7000215"):
         talker(code)
 
 
-def test_sign_in_by_device_code_succeeds(azure: Azure, talker: Talker) -> None:
+def test_sign_in_by_device_code_succeeds(azure: Azure, talker: SdkProcess) -> None:
     azure.control("/reset")
     talker(
-        "import threading\nfrom azure.identity import DeviceCodeCredential\nsaid, got = [], []\n"
-        f"d = DeviceCodeCredential(tenant_id={azure.tenant!r}, prompt_callback=lambda *a: said.append(a))\n"
+        "import threading\nfrom azure.identity import DeviceCodeCredential\nprompts, got = [], []\n"
+        f"d = DeviceCodeCredential(tenant_id={azure.tenant!r}, prompt_callback=lambda *a: prompts.append(a))\n"
         "t = threading.Thread(target=lambda: got.append(d.get_token('https://management.azure.com/.default')))\n"
         "t.start()\n1"
     )
     [code] = until(lambda: azure.control("/device-codes"))
     assert azure.control("/approve", user_code=code) == {"settled": 1}
     assert talker("t.join(60)\nlen(got[0].token.split('.'))") == 3
-    assert talker("[said[0][0], said[0][1]]") == ["https://microsoft.com/devicelogin", code]
+    assert talker("[prompts[0][0], prompts[0][1]]") == ["https://microsoft.com/devicelogin", code]
 
 
-def test_expired_token_is_refused(sdk: Talker, azure: Azure) -> None:
+def test_expired_token_is_refused(sdk: SdkProcess, azure: Azure) -> None:
     assert sdk("len(list(client.compute.list()))") == 0
     azure.control("/expire-tokens")
-    with pytest.raises(Said, match="ExpiredAuthenticationToken") as refused:
+    with pytest.raises(SnippetError, match="ExpiredAuthenticationToken") as refused:
         sdk("list(client.compute.list())")
     assert refused.value.status == 401
     wire = azure.control("/wire")
@@ -404,7 +397,7 @@ def test_reader_delete_is_forbidden(raw: Ask, azure: Azure) -> None:
     assert headers["x-ms-failure-cause"] == "gateway"
 
 
-def test_injected_fault_is_returned_once(raw: Ask, sdk: Talker, azure: Azure) -> None:
+def test_injected_fault_is_returned_once(raw: Ask, sdk: SdkProcess, azure: Azure) -> None:
     slow = {"error": {"code": "TooManyRequests", "message": "slow"}}
     azure.control("/fault", match="GET management.azure.com/.*/computes", times=1, status=429, body=slow)
     assert raw("GET", "/computes")[0] == 429
@@ -412,10 +405,10 @@ def test_injected_fault_is_returned_once(raw: Ask, sdk: Talker, azure: Azure) ->
     azure.control("/fault", match="GET .*/computes", status=503, times=2)
     assert sdk("list(client.compute.list())") == []
     azure.control("/fault", match="GET .*/computes", cut=0)
-    with pytest.raises(Said):
+    with pytest.raises(SnippetError):
         raw("GET", "/computes")
     azure.control("/fault", match="GET .*/computes", cut=5)
-    with pytest.raises(Said):
+    with pytest.raises(SnippetError):
         raw("GET", "/computes")
     azure.control("/fault", match="GET .*/computes", rate=40)
     assert raw("GET", "/computes")[2] == {"value": []}
@@ -424,14 +417,14 @@ def test_injected_fault_is_returned_once(raw: Ask, sdk: Talker, azure: Azure) ->
     assert raw("GET", "/computes")[0] == 200 and time.monotonic() - began > 0.3
 
 
-def test_unknown_host_is_refused(talker: Talker, azure: Azure) -> None:
+def test_unknown_host_is_refused(talker: SdkProcess, azure: Azure) -> None:
     azure.control("/reset")
-    with pytest.raises(Said, match="403"):
+    with pytest.raises(SnippetError, match="403"):
         talker("import requests\nrequests.get('https://example.com/')")
     assert azure.control("/problems")["refused_hosts"] == ["example.com"]
 
 
-def test_blob_upload_and_download_round_trip(talker: Talker, azure: Azure) -> None:
+def test_blob_upload_and_download_round_trip(talker: SdkProcess, azure: Azure) -> None:
     azure.control("/reset")
     sas = azure.control("/sas", container="azureml", permission="rcwld")["sas"]
     talker(

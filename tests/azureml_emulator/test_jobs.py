@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import requests
 
 from azureml_emulator import monitor, ranks, schema
 from tests.azure.conftest import Azure
+from tests.helpers import until
 
 #: The product's own tests go through most of it; this is the emulator for itself.
 pytestmark = pytest.mark.thorough
@@ -90,13 +90,6 @@ class Cloud:
 
     def message(self, name: str) -> str:
         return str(self.details(name)["error"]["error"]["message"])
-
-
-def until(there: Any, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
 
 
 def gate(folder: Path) -> str:
@@ -217,7 +210,7 @@ def test_parameter_servers_get_cluster_config() -> None:
     assert ranks.seconds("PT1H30M") == 5400 and ranks.seconds("P1DT2S") == 86402 and ranks.seconds(None) is None
 
 
-@pytest.mark.parametrize("kept", ["again", "folder"])
+@pytest.mark.parametrize("kept", ["new", "folder"])
 def test_preempted_job_runs_again(cloud: Cloud, kept: str, tmp_path: Path) -> None:
     cloud.azure.control("/switch", retry_logs=kept)
     cloud.cluster(low_priority=True)

@@ -11,7 +11,7 @@ import pytest
 
 from azureml_emulator import job_sweeps
 from tests.azure.conftest import Azure
-from tests.azure.shapes import differences
+from tests.azure.json_shapes import differences
 from tests.azureml_emulator.test_jobs import RECORDINGS, Cloud, until
 
 pytestmark = pytest.mark.thorough
@@ -247,9 +247,9 @@ def test_sweep_answers_match_recordings(cloud: Cloud) -> None:
     assert cloud.wait("s1")[-1] == "Completed"
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_sweep_with_metric_names_best_trial(cloud: Cloud, told: bool) -> None:
-    cloud.azure.control("/switch", best_trial_told=told)
+@pytest.mark.parametrize("with_metric", [True, False])
+def test_sweep_with_metric_names_best_trial(cloud: Cloud, with_metric: bool) -> None:
+    cloud.azure.control("/switch", best_trial_reported=with_metric)
     log = "import mlflow; mlflow.log_metric('loss', ${{search_space.x}})"
     trial = {"command": f'python -c "{log}"', "environmentId": REGISTRY}
     limits = {"jobLimitsType": "Sweep", "maxTotalTrials": 2, "maxConcurrentTrials": 2}
@@ -257,7 +257,7 @@ def test_sweep_with_metric_names_best_trial(cloud: Cloud, told: bool) -> None:
     assert sweep(cloud, "s4", trial=trial, limits=limits, samplingAlgorithm=grid).status_code == 201
     assert cloud.wait("s4")[-1] == "Completed"
     best = cloud.arm("GET", "/jobs/s4").json()["properties"]["properties"].get("best_child_run_id")
-    assert best == ("s4_0" if told else None)
+    assert best == ("s4_0" if with_metric else None)
 
 
 def test_sweep_on_serverless_with_resources_runs(cloud: Cloud) -> None:
@@ -353,9 +353,9 @@ def test_injected_fault_sends_body_and_content_type(cloud: Cloud) -> None:
 
 
 def test_unknown_field_follows_switch(cloud: Cloud) -> None:
-    assert cloud.submit("f1", "true", REGISTRY, colour="red").status_code == 400
+    assert cloud.submit("f1", "true", REGISTRY, shade="red").status_code == 400
     cloud.azure.control("/switch", unknown_fields=True)
-    assert cloud.submit("f1", "true", REGISTRY, colour="red").status_code == 201
+    assert cloud.submit("f1", "true", REGISTRY, shade="red").status_code == 201
     until(lambda: cloud.status("f1") == "Completed")
 
 

@@ -22,7 +22,7 @@ from jupyter_amltrain.state_dir import StateRoot, write_json
 from jupyter_amltrain.text import new_run_id
 
 from ..contracts.backend import BackendContract
-from ..places import until
+from ..helpers import until
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_status_has_gpu_usage_and_node_count() -> None:
 
 def test_request_has_gpu_gate(loop: LoopThread, backend: LocalBackend) -> None:
     spec, snapshot = TestLocalBackend().short()
-    asked = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0, gpu_ids="index")
-    request = loop.call(backend.plan(asked, snapshot, "planned-1")).request
+    guarded = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0, gpu_ids="index")
+    request = loop.call(backend.plan(guarded, snapshot, "planned-1")).request
     assert (request["require_gpu"], request["gpu_grace"], request["gpu_ids"]) == ("stop", 5.0, "index")
 
 
@@ -126,8 +126,8 @@ def test_changed_file_digest_is_of_copy(loop: LoopThread, backend: LocalBackend,
     plan = loop.call(backend.plan(spec, made, new_run_id("r")))
     (source / "train.py").write_text("print(2)")
     run = loop.call(backend.launch(plan, {}, {}))
-    told = json.loads((Path(run.folder) / "job.json").read_text())["snapshot"]["digest"]
-    assert told == digest_of(Path(run.folder) / "source", ["train.py"]) != made.digest
+    digest = json.loads((Path(run.folder) / "job.json").read_text())["snapshot"]["digest"]
+    assert digest == digest_of(Path(run.folder) / "source", ["train.py"]) != made.digest
 
 
 def test_yaml_job_outputs_are_in_run_folder(loop: LoopThread, backend: LocalBackend, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_live_run_on_full_disk_has_detail(
 
     until(lambda: status().state.value == "running")
     assert status().reason is None
-    monkeypatch.setattr("jupyter_amltrain.agent.calls.LEAST_SPACE_BYTES", 1 << 62)
+    monkeypatch.setattr("jupyter_amltrain.agent.calls.MIN_FREE_BYTES", 1 << 62)
     full = status()
     assert (full.state.value, full.reason) == ("running", "not-written") and "no space" in full.detail
     monkeypatch.undo()
@@ -167,7 +167,7 @@ def test_plan_with_non_utf8_folder_is_refused(loop: LoopThread, tmp_path: Path, 
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:
-        pytest.skip(f"this file system takes no such name: {error}")
+        pytest.skip(f"needs a file system that accepts the name: {error}")
     home, project = (folder, tmp_path) if odd == "state root" else (tmp_path / "home", folder)
     backend = LocalBackend(LocalTarget(name="local"), loop, StateRoot(home))
     spec = JobSpec(name="x", script="pass\n", python=sys.executable, project=str(project))

@@ -55,14 +55,13 @@ def test_demo_sizes_have_data() -> None:
 
 def test_demo_cluster_prompts_name_cost(loop: LoopThread, tmp_path: Path) -> None:
     cluster = fake(loop, tmp_path, max_nodes=4)
-    ask = "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; all of them stop after 15 min idle."
-    assert cluster.confirmation("create", {}, running=0) == ask
+    text = cluster.confirmation("create", {}, running=0)
+    assert "4 x 3.06 = 12.24 USD" in text and "15 min" in text
     cheap = fake(loop, tmp_path, max_nodes=4, min_nodes=1, low_priority=True, idle_minutes=1.5)
-    assert "1 of them stay on (0.61 USD per hour)" in cheap.confirmation("create", {}, running=0)
-    assert cheap.confirmation("stop", {}, running=0, queued=1) == "Stops 'big': its 1 queued run is stopped too."
-    assert cheap.confirmation("delete", {}, running=2) == (
-        "Deletes 'big': its 2 running runs are stopped, and the logs of its runs are lost."
-    )
+    assert "1 of them stay on (0.61 USD" in cheap.confirmation("create", {}, running=0)
+    assert "1 queued run " in cheap.confirmation("stop", {}, running=0, queued=1)
+    text = cheap.confirmation("delete", {}, running=2)
+    assert "2 running runs" in text and "logs" in text
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_demo_scripted_failure_fails(loop: LoopThread, tmp_path: Path, verb: str
 
 
 def test_demo_quota_counts_cores(loop: LoopThread, tmp_path: Path) -> None:
-    with pytest.raises(QuotaExceeded, match="4 machines of gpu-v100 have 24 cores, the quota is 20"):
+    with pytest.raises(QuotaExceeded, match="24 cores.*20"):
         loop.call(fake(loop, tmp_path, max_nodes=4, quota=20).create(ignore))
     there = fake(loop, tmp_path, max_nodes=4, quota=24)
     loop.call(there.create(ignore))
@@ -128,7 +127,7 @@ def test_demo_runs_end_with_machine(loop: LoopThread, tmp_path: Path) -> None:
     loop.call(single.stop(ignore))
     assert loop.call(single.poll(["x-1"]))["x-1"].state is RunState.CANCELED
     again = msgspec.structs.replace(plan, run_id="x-2")
-    with pytest.raises(TargetError, match=r"'big' is stopped. Start it: %aml_compute start big"):
+    with pytest.raises(TargetError, match=r"%aml_compute start big"):
         loop.call(single.launch(again, {}, {}))
 
 
@@ -136,7 +135,7 @@ def test_demo_stopped_machine_is_not_monitored(loop: LoopThread, tmp_path: Path)
     single = fake(loop, tmp_path)
     loop.call(single.monitor("m-1", None, 1.0))
     loop.call(single.stop(ignore))
-    with pytest.raises(TargetError, match=r"'big' is stopped. Start it: %aml_compute start big"):
+    with pytest.raises(TargetError, match=r"%aml_compute start big"):
         loop.call(single.monitor("m-1", None, 1.0))
 
 

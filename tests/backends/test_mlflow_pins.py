@@ -44,19 +44,19 @@ def test_mlflow_pins_compatible_can_log(pins: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pins", "said"),
+    ("pins", "message"),
     [
         (["numpy"], "Environment e has no MLflow"),
         ([], "has no MLflow"),
         (["mlflow==3.17.2", "azureml-mlflow==1.61.0"], "needs mlflow-skinny<=3.5.0"),
         (["mlflow>=3", "azureml-mlflow==1.60.0.post1"], "needs mlflow-skinny<3.0.0"),
-        (["mlflow==2.9.2", "mlflow-skinny>=3"], "exclude each other (mlflow==2.9.2 and mlflow-skinny>=3)"),
+        (["mlflow==2.9.2", "mlflow-skinny>=3"], "(mlflow==2.9.2 and mlflow-skinny>=3)"),
         (["mlflow<2"], "MLflow before 2.0.0 cannot log"),
     ],
 )
-def test_mlflow_pins_incompatible_are_named(pins: list[str], said: str) -> None:
+def test_mlflow_pins_incompatible_are_named(pins: list[str], message: str) -> None:
     verdict = check_pins(pins, "e")
-    assert verdict.logs is False and said in verdict.reason and "--derive-env" in verdict.reason
+    assert verdict.logs is False and message in verdict.reason and "--derive-env" in verdict.reason
     assert "\n" not in verdict.reason
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jupyter_amltrain.backends.past_runs import FILE, PastRunIndex
 
 from ..golden.test_golden import GOLDEN
-from ..places import api_of
+from ..helpers import api_of
 
 COUNT = 8
 

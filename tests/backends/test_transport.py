@@ -179,7 +179,7 @@ def test_file_events_write_wakes_waiter(loop: LoopThread, changes: FileEvents, t
 
     async def story() -> set[str]:
         waiting = asyncio.ensure_future(changes.wait([str(f) for f in both], 10 * DEADLINE))
-        await asyncio.sleep(0.05)  # it waits by now; were it not, the write would be news all the same
+        await asyncio.sleep(0.05)  # it waits by now; were it not, the write would still be an event
         if act == "append":
             with target.open("a") as file:
                 file.write("more")

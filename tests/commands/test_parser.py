@@ -58,7 +58,7 @@ def test_unknown_verb_error_suggests_similar_verb(line: str, guess: str) -> None
 
 
 def test_missing_value_or_extra_argument_is_refused() -> None:
-    assert "argument --gpus: expected one argument, N." in failure("submit", "--gpus")
+    assert "--gpus: expected one argument" in failure("submit", "--gpus")
     assert "unexpected argument 'b.py'" in failure("submit", "a.py b.py")
     assert "required: run" in failure("runs", "cancel")
 
@@ -181,7 +181,7 @@ def test_submit_parser_reads_machine_package_and_data_flags() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("--env A=TELLTALE", "Did you mean --env-var A=...?"),
         ("--docker-args '-e HF_TOKEN=TELLTALE_1234'", "looks like a secret"),
@@ -194,11 +194,11 @@ def test_submit_parser_reads_machine_package_and_data_flags() -> None:
         ("--node 2", "Did you mean --nodes"),
     ],
 )
-def test_submit_flag_invalid_is_refused(line: str, said: str) -> None:
+def test_submit_flag_invalid_is_refused(line: str, message: str) -> None:
     import shlex
 
     from jupyter_amltrain.commands.submit import parse_submit
 
     with pytest.raises(CommandError) as caught:
         parse_submit(shlex.split(line), "pass")
-    assert said in str(caught.value) and "TELLTALE" not in str(caught.value)
+    assert message in str(caught.value) and "TELLTALE" not in str(caught.value)

@@ -144,8 +144,8 @@ def test_every_flag_without_a_place_in_a_job_file_is_rejected_there(tmp_path: An
 
 
 def test_unknown_keyword_of_submit_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="colour"):
-        submit("pass", colour="red")
+    with pytest.raises(TypeError, match="shade"):
+        submit("pass", shade="red")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from jupyter_amltrain import text as tables
 from jupyter_amltrain.commands import runs
 from jupyter_amltrain.errors import RunError
 
-from ..places import until
+from ..helpers import until
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ class BackendContract:
         run = call(self._launch(backend, self.short()))
         found = call(backend.find(run.run_id))
         assert found is not None and found.handle == run.handle and found.spec == run.spec
+        assert run.folder and found.folder == run.folder  # a run without a folder is not watched
         assert run.handle in [other.handle for other in call(backend.list())]
         call(self._until_ended(backend, run.run_id))
 

@@ -28,26 +28,26 @@ class LifecycleContract:
         return {act.verb: act.why_not for act in target.actions(call(target.state()))}
 
     def test_single_machine_lifecycle(self, call: Call[Any], single: Provisioner) -> None:
-        told: list[str] = []
-        call(single.create(told.append))
-        call(single.create(told.append))  # it is there: taken over
+        messages: list[str] = []
+        call(single.create(messages.append))
+        call(single.create(messages.append))  # it is there: taken over
         state = call(single.state())
         assert state.state == "ready" and state.nodes is None and state.max_nodes is None
         assert self._verbs(call, single)["stop"] == "" and self._verbs(call, single)["start"]
-        call(single.stop(told.append))
-        call(single.stop(told.append))
+        call(single.stop(messages.append))
+        call(single.stop(messages.append))
         assert call(single.state()).state == "stopped"
         assert self._verbs(call, single)["start"] == "" and self._verbs(call, single)["stop"]
-        call(single.start(told.append))
-        call(single.start(told.append))
+        call(single.start(messages.append))
+        call(single.start(messages.append))
         assert call(single.state()).state == "ready" and "scale" not in self._verbs(call, single)
-        call(single.remove(told.append))
-        call(single.remove(told.append))
-        assert told and all(text and "\n" not in text for text in told)
+        call(single.remove(messages.append))
+        call(single.remove(messages.append))
+        assert messages and all(text and "\n" not in text for text in messages)
 
     def test_cluster_lifecycle(self, call: Call[Any], cluster: Provisioner) -> None:
-        told: list[str] = []
-        call(cluster.create(told.append))
+        messages: list[str] = []
+        call(cluster.create(messages.append))
         state = call(cluster.state())
         assert (state.state, state.nodes, state.max_nodes) == ("ready", 0, 4)
         act = next(act for act in cluster.actions(state) if act.verb == "scale")
@@ -57,10 +57,10 @@ class LifecycleContract:
             "idle_minutes": 15,
         }
         assert not {"start", "stop"} & self._verbs(call, cluster).keys()
-        call(cluster.scale({"min_nodes": 2}, told.append))
+        call(cluster.scale({"min_nodes": 2}, messages.append))
         assert call(cluster.state()).nodes == 2
-        call(cluster.scale({"min_nodes": 0}, told.append))
-        call(cluster.remove(told.append))
+        call(cluster.scale({"min_nodes": 0}, messages.append))
+        call(cluster.remove(messages.append))
 
     def test_confirmation_names_cost_and_loss(self, single: Provisioner, cluster: Provisioner) -> None:
         for target, verb, values in (
@@ -78,7 +78,7 @@ class LifecycleContract:
         for running in (0, 1, 2):
             assert cluster.confirmation("delete", {}, running=running)
         assert "1 queued run is" in cluster.confirmation("delete", {}, running=0, queued=1)
-        assert "2 running and 3 queued runs are" in cluster.confirmation("delete", {}, running=2, queued=3)
+        assert "2 running and 3 queued runs" in cluster.confirmation("delete", {}, running=2, queued=3)
 
     def test_price_follows_node_count(self, call: Call[Any], cluster: Provisioner) -> None:
         call(cluster.create(lambda text: None))

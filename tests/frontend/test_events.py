@@ -14,15 +14,15 @@ from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.frontend import clients, events
 from jupyter_amltrain.frontend.protocol import Beat, Changes, Gpus, Snapshot
 from jupyter_amltrain.state_dir import StateRoot
+from tests.helpers import until
 from tests.past_runs import write_runs
-from tests.places import until
 
-from .house import TARGETS, House, house
+from .event_harness import TARGETS, EventHarness, house
 
 __all__ = ["house"]
 
 
-def test_new_client_gets_snapshot_then_changes_without_gap(house: House) -> None:
+def test_new_client_gets_snapshot_then_changes_without_gap(house: EventHarness) -> None:
     before = house.submit("endless", "before")
     snapshot = house.open()
     assert snapshot.current == "endless" and [row.handle for row in snapshot.runs] == [before]
@@ -37,7 +37,7 @@ def test_new_client_gets_snapshot_then_changes_without_gap(house: House) -> None
     assert [event.seq for _, event, _ in house.sent["c"]] == list(range(len(house.sent["c"])))
 
 
-def test_visible_live_run_streams_are_read(house: House) -> None:
+def test_visible_live_run_streams_are_read(house: EventHarness) -> None:
     handle = house.submit("endless")
     house.open()
     until(lambda: house.rows()[handle].known and house.rows()[handle].metric == "loss" and house.rows()[handle].spark)
@@ -46,7 +46,7 @@ def test_visible_live_run_streams_are_read(house: House) -> None:
     until(lambda: house.on(lambda: house.controller.entry(handle).viewers) == 0)
 
 
-def test_changes_are_coalesced_to_two_per_second(house: House) -> None:
+def test_changes_are_coalesced_to_two_per_second(house: EventHarness) -> None:
     house.open()
     handles = [house.submit("endless", f"many-{i}") for i in range(30)]
     until(lambda: all(h in house.rows() and house.rows()[h].spark for h in handles[-5:]))
@@ -54,7 +54,7 @@ def test_changes_are_coalesced_to_two_per_second(house: House) -> None:
     assert all(b - a > 0.4 for a, b in zip(times, times[1:], strict=False)), times
 
 
-def test_sequence_gap_or_reshown_panel_gets_snapshot(house: House) -> None:
+def test_sequence_gap_or_reshown_panel_gets_snapshot(house: EventHarness) -> None:
     house.open()
     house.submit("endless")
     until(lambda: house.heard(Changes))
@@ -65,7 +65,7 @@ def test_sequence_gap_or_reshown_panel_gets_snapshot(house: House) -> None:
     until(lambda: len(house.heard(Snapshot)) == 3)
 
 
-def test_event_in_flight_is_no_gap_and_lost_event_is(house: House) -> None:
+def test_event_in_flight_is_no_gap_and_lost_event_is(house: EventHarness) -> None:
     house.open()
     house.submit("endless")
     until(lambda: house.heard(Changes))
@@ -75,7 +75,7 @@ def test_event_in_flight_is_no_gap_and_lost_event_is(house: House) -> None:
     assert house.ask(seq=seen).snapshot  # still: it was lost
 
 
-def test_status_client_gets_only_state_changes(house: House) -> None:
+def test_status_client_gets_only_state_changes(house: EventHarness) -> None:
     house.open(shown="status")
     handle, bad = house.submit("wide"), house.submit("bad")
     until(lambda: bad in house.rows() and house.rows()[bad].state == "failed")
@@ -88,7 +88,7 @@ def test_status_client_gets_only_state_changes(house: House) -> None:
     until(lambda: house.rows()[handle].state == "canceled")
 
 
-def test_target_row_counts_runs(house: House) -> None:
+def test_target_row_counts_runs(house: EventHarness) -> None:
     def counts() -> tuple[int, int]:
         found = (0, 0)
         for _, event, _ in list(house.sent["c"]):
@@ -105,7 +105,7 @@ def test_target_row_counts_runs(house: House) -> None:
     until(lambda: counts() == (0, 0))
 
 
-def test_two_clients_get_equal_rows(house: House) -> None:
+def test_two_clients_get_equal_rows(house: EventHarness) -> None:
     house.open("one")
     house.open("two")
     handle = house.submit("quick")
@@ -113,7 +113,7 @@ def test_two_clients_get_equal_rows(house: House) -> None:
     assert house.rows("one") == house.rows("two")
 
 
-def test_current_target_change_is_sent(house: House) -> None:
+def test_current_target_change_is_sent(house: EventHarness) -> None:
     house.open()
     house.api.use("wide")
     until(lambda: any(event.current == "wide" for event in house.heard(Changes)))
@@ -121,7 +121,7 @@ def test_current_target_change_is_sent(house: House) -> None:
     assert [row.name for row in rows if row.current] == ["wide"]
 
 
-def test_workspace_change_is_sent(house: House, tmp_path: Path) -> None:
+def test_workspace_change_is_sent(house: EventHarness, tmp_path: Path) -> None:
     assert house.open().workspaces == ()
     Workspaces(StateRoot(tmp_path / "home")).put(
         WorkspaceFacts(name="lab", subscription="s", resource_group="g", workspace="w", user="ada")
@@ -131,7 +131,7 @@ def test_workspace_change_is_sent(house: House, tmp_path: Path) -> None:
     assert [(row.name, row.current, row.user) for row in changes.workspaces] == [("lab", True, "ada")]
 
 
-def test_runs_of_other_kernels_are_sent_and_removed(house: House) -> None:
+def test_runs_of_other_kernels_are_sent_and_removed(house: EventHarness) -> None:
     house.open()
     root = house.controller.root.path
     (run_id,) = write_runs(root, 1, time.time())
@@ -141,7 +141,7 @@ def test_runs_of_other_kernels_are_sent_and_removed(house: House) -> None:
     until(lambda: handle not in house.rows())
 
 
-def test_past_run_details_are_sent_on_request(house: House) -> None:
+def test_past_run_details_are_sent_on_request(house: EventHarness) -> None:
     ids = write_runs(house.controller.root.path, 40, time.time(), gpus=2, seconds=120)
     house.open()
     until(lambda: len(house.rows()) == 40)
@@ -155,7 +155,7 @@ def test_past_run_details_are_sent_on_request(house: House) -> None:
     assert house.on(lambda: house.controller.entry(handles[0]).telemetry.node(0).ticks) == 0  # nothing is kept
 
 
-def test_loop_with_500_past_runs_is_not_blocked(house: House) -> None:
+def test_loop_with_500_past_runs_is_not_blocked(house: EventHarness) -> None:
     write_runs(house.controller.root.path, 510, time.time(), gpus=1, seconds=5)
     stalls: list[float] = []
 
@@ -175,7 +175,9 @@ def test_loop_with_500_past_runs_is_not_blocked(house: House) -> None:
     assert sorted(stalls)[-5] < 0.2  # tens of milliseconds on an idle machine
 
 
-def test_heartbeat_is_sent_while_cell_runs_and_panel_visible(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_is_sent_while_cell_runs_and_panel_visible(
+    house: EventHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(events, "BEAT_INTERVAL_S", 0.05)
     house.open()
     house.open("hidden", shown="status")
@@ -186,7 +188,7 @@ def test_heartbeat_is_sent_while_cell_runs_and_panel_visible(house: House, monke
     assert not house.heard(Beat, "hidden")
 
 
-def test_silent_client_is_pinged_then_dropped(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_client_is_pinged_then_dropped(house: EventHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "BEAT_INTERVAL_S", 0.05)
     monkeypatch.setattr(clients, "SILENCE_S", 0.3)
     monkeypatch.setattr(clients, "REMOVE_AFTER_S", 0.5)
@@ -203,14 +205,14 @@ def test_silent_client_is_pinged_then_dropped(house: House, monkeypatch: pytest.
     assert house.ask(seq=count - 1).snapshot  # it comes back
 
 
-def test_events_request_invalid_is_refused(house: House) -> None:
+def test_events_request_invalid_is_refused(house: EventHarness) -> None:
     for comm in ("", "x" * 300, "a\nb"):
         with pytest.raises(CommandError) as caught:
             house.ask(comm, seq=-1)
         assert caught.value.code == "comm.invalid"
 
 
-def test_closed_events_send_bye_and_nothing_more(house: House) -> None:
+def test_closed_events_send_bye_and_nothing_more(house: EventHarness) -> None:
     house.open(gpus="target:wide")
     until(lambda: house.heard(Gpus))
     house.on(house.events.close)
@@ -223,12 +225,12 @@ def test_closed_events_send_bye_and_nothing_more(house: House) -> None:
     assert not house.ask(seq=-1).snapshot
 
 
-def test_unreadable_targets_file_is_shown_until_repaired(house: House, tmp_path: Path) -> None:
+def test_unreadable_targets_file_is_shown_until_repaired(house: EventHarness, tmp_path: Path) -> None:
     house.open()
     path = tmp_path / "home" / "targets.json"
     good = path.read_text()
     path.write_text(json.dumps({"schema": 1, "current": "local", "targets": {"odd": {"kind": "fake"}}}))
-    told = until(lambda: [e.trouble for e in house.heard(Changes) if e.trouble])[-1]
-    assert str(path) in told and "remove that entry" in told
+    message = until(lambda: [e.trouble for e in house.heard(Changes) if e.trouble])[-1]
+    assert str(path) in message and "remove that entry" in message
     path.write_text(good)
     until(lambda: any(event.trouble == "" for event in house.heard(Changes)))

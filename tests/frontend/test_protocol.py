@@ -15,7 +15,7 @@ from jupyter_amltrain.frontend.protocol import OPERATIONS, ErrorReply, Request
 from jupyter_amltrain.frontend.run_handlers import CancelReply, CancelRun, GetRun
 from jupyter_amltrain.frontend.target_handlers import ComposeSubmit, TargetAction
 from jupyter_amltrain.magics import control_channel
-from tests.places import api_of
+from tests.helpers import api_of
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.frontend import run_handlers
-from tests.frontend.test_run_handlers import House
-from tests.places import DEADLINE, api_of
+from tests.frontend.test_run_handlers import HandlerHarness
+from tests.helpers import DEADLINE, api_of
 
 
 @pytest.mark.parametrize("kind", ["cell", "file"])
@@ -19,17 +19,17 @@ def test_resubmit_of_listed_run_keeps_whole_job(tmp_path: Path, kind: str) -> No
     (tmp_path / "train.py").write_text("import os\nprint(os.environ['DEPTH'])\n")
     script = "import os\nprint(os.environ['DEPTH'])" if kind == "cell" else tmp_path / "train.py"
     with api_of(tmp_path) as api:
-        past = House(api).ended(script, env={"DEPTH": "7"}, timeout=300.0, name="past")
+        past = HandlerHarness(api).ended(script, env={"DEPTH": "7"}, timeout=300.0, name="past")
         handle, spec = past.handle, past.spec
         for _ in range(2):  # the second kernel has the run from the index
             api.close()
-            house = House(api)
+            house = HandlerHarness(api)
             listed = house.controller.loop.call(house.controller.runs(), DEADLINE)
         assert next(run for run in listed if run.handle == handle).partial
         again = api.attach(house.ask(run_handlers.ResubmitRun(handle=handle)).handle)
         assert again.spec == spec and again.wait(DEADLINE).logs().strip() == "7"
         api.close()
-        house = House(api)
+        house = HandlerHarness(api)
         house.controller.loop.call(house.controller.runs(), DEADLINE)
         shutil.rmtree(tmp_path / "home" / "runs" / handle.partition("/")[2])
         with pytest.raises(CommandError, match="cannot run again"):

@@ -17,12 +17,12 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.frontend import protocol, run_handlers, target_handlers
 from jupyter_amltrain.frontend.handlers import RequestHandlers
 from jupyter_amltrain.frontend.run_handlers import cut
-from tests.places import DEADLINE, api_of, until
+from tests.helpers import DEADLINE, api_of, until
 
 TARGETS = {"quick": {"queued": 0.0, "running": 0.05}, "endless": {"running": 600.0}}
 
 
-class House:
+class HandlerHarness:
     """A controller and who answers for it."""
 
     def __init__(self, api: Any) -> None:
@@ -41,13 +41,13 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandlerHarness]:
     folder = tmp_path_factory.mktemp("answers")
     with api_of(folder) as api:
         (folder / "home").mkdir(mode=0o700, exist_ok=True)
         rows = {name: {"kind": "fake", "name": name, **fields} for name, fields in TARGETS.items()}
         (folder / "home" / "targets.json").write_text(json.dumps({"schema": 1, "current": "local", "targets": rows}))
-        yield House(api)
+        yield HandlerHarness(api)
 
 
 # ---- which run
@@ -63,7 +63,7 @@ BY_NAME = {
 
 
 @pytest.mark.parametrize("op", BY_NAME)
-def test_page_request_with_partial_handle_is_refused(house: House, op: str) -> None:
+def test_page_request_with_partial_handle_is_refused(house: HandlerHarness, op: str) -> None:
     """A page may ask because of a notebook that somebody else wrote: ``last`` would be the run of another one."""
     live = house.api.submit("pass", target="endless", name="private")
     try:
@@ -82,7 +82,7 @@ def test_page_request_with_partial_handle_is_refused(house: House, op: str) -> N
         live.cancel()
 
 
-def test_log_request_after_truncation_restarts_at_zero(house: House, tmp_path: Path) -> None:
+def test_log_request_after_truncation_restarts_at_zero(house: HandlerHarness, tmp_path: Path) -> None:
     gate = tmp_path / "go-on"
     script = """import os, sys, time
 print("old text " * 20, flush=True)
@@ -110,25 +110,25 @@ time.sleep(600)
 # ---- delete
 
 
-def test_delete_request_asks_confirmation_then_deletes(house: House) -> None:
+def test_delete_request_asks_confirmation_then_deletes(house: HandlerHarness) -> None:
     run = house.ended()
     folder = Path(run.run.folder)
     live = house.api.submit("pass", target="endless")
-    asked = (run.handle, live.handle, "local/none-22222")
-    reply = house.ask(run_handlers.DeleteRuns(handles=asked))
+    handles = (run.handle, live.handle, "local/none-22222")
+    reply = house.ask(run_handlers.DeleteRuns(handles=handles))
     assert reply.deleted == () and "permanently deletes" in reply.ask and "MLflow record is kept" in reply.ask
     assert run.handle in reply.ask and "(5 B)" in reply.ask and str(folder) in reply.ask
     assert (
         "only ended runs can be deleted" in reply.errors[live.handle] and "No run" in reply.errors["local/none-22222"]
     )
     assert folder.is_dir()
-    reply = house.ask(run_handlers.DeleteRuns(handles=asked, confirmed=True))
+    reply = house.ask(run_handlers.DeleteRuns(handles=handles, confirmed=True))
     assert reply.deleted == (run.handle,) and set(reply.errors) == {live.handle, "local/none-22222"}
     until(lambda: not folder.exists())
     assert house.ask(run_handlers.CancelRun(handle=live.handle)).accepted
 
 
-def test_delete_request_without_mlflow_record_names_loss(house: House, tmp_path: Path, monkeypatch) -> None:
+def test_delete_request_without_mlflow_record_names_loss(house: HandlerHarness, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".amltrain" / "mlflow.db").mkdir(parents=True)  # no store can be made
     run = house.ended("import mlflow; mlflow.log_metric('loss', 0.5)", target="local", gpus=0)
@@ -144,7 +144,7 @@ def test_delete_request_without_mlflow_record_names_loss(house: House, tmp_path:
     until(lambda: not folder.exists())
 
 
-def test_delete_request_and_magic_messages_are_equal(house: House) -> None:
+def test_delete_request_and_magic_messages_are_equal(house: HandlerHarness) -> None:
     from jupyter_amltrain.commands import runs
 
     run = house.ended()
@@ -153,7 +153,7 @@ def test_delete_request_and_magic_messages_are_equal(house: House) -> None:
     assert str(caught.value).startswith(house.ask(run_handlers.DeleteRuns(handles=(run.handle,))).ask)
 
 
-def test_deleted_run_closes_dashboard(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_run_closes_dashboard(house: HandlerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[str] = []
     monkeypatch.setattr(house.handlers.runs.live, "close_run", forgotten.append)
     run = house.ended()
@@ -166,7 +166,7 @@ def test_deleted_run_closes_dashboard(house: House, monkeypatch: pytest.MonkeyPa
 # ---- again
 
 
-def test_resubmit_keeps_params_and_secrets(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resubmit_keeps_params_and_secrets(house: HandlerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", "s3cret")
     script = "import os\nprint(lr, os.environ['MY_SECRET'] == 's3cret')"
     run = house.ended(script, params={"lr": 0.5}, secrets={"MY_SECRET": "s3cret"}, name="twice")
@@ -179,7 +179,7 @@ def test_resubmit_keeps_params_and_secrets(house: House, monkeypatch: pytest.Mon
         house.ask(run_handlers.ResubmitRun(handle=run.handle))
 
 
-def test_resubmit_of_changed_code_is_refused_or_uses_copy(house: House, tmp_path: Path) -> None:
+def test_resubmit_of_changed_code_is_refused_or_uses_copy(house: HandlerHarness, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('first')\n")
     run = house.ended(str(tmp_path / "train.py"))
     handle = house.ask(run_handlers.ResubmitRun(handle=run.handle)).handle
@@ -196,7 +196,7 @@ def test_resubmit_of_changed_code_is_refused_or_uses_copy(house: House, tmp_path
         house.ask(run_handlers.ResubmitRun(handle=run.handle))
 
 
-def test_resubmit_on_remote_target_is_accepted(house: House) -> None:
+def test_resubmit_on_remote_target_is_accepted(house: HandlerHarness) -> None:
     run = house.ended("pass", target="quick")
     assert house.ask(run_handlers.ResubmitRun(handle=run.handle)).handle.startswith("quick/run-")
 
@@ -204,7 +204,7 @@ def test_resubmit_on_remote_target_is_accepted(house: House) -> None:
 # ---- log
 
 
-def test_log_request_parts_join_to_whole_log(house: House) -> None:
+def test_log_request_parts_join_to_whole_log(house: HandlerHarness) -> None:
     text = "".join(f"{i} äöü € 😀\rline\n" for i in range(400))
     run = house.ended(f"import sys\nsys.stdout.write({text!r})")
     found, offset, parts = "", 0, 0
@@ -222,7 +222,7 @@ def test_log_request_parts_join_to_whole_log(house: House) -> None:
     assert whole.text == text and whole.start == 0
 
 
-def test_log_request_of_live_run_is_not_ended(house: House) -> None:
+def test_log_request_of_live_run_is_not_ended(house: HandlerHarness) -> None:
     run = house.api.submit("pass", target="endless")
     reply = until(lambda: (r := house.ask(run_handlers.GetLog(handle=run.handle))).text and r)
     assert reply.text == "fake: started\n" and not reply.ended
@@ -247,7 +247,7 @@ def test_log_cut_of_invalid_bytes_advances() -> None:
 # ---- MLflow
 
 
-def test_mlflow_ui_request_starts_once_and_links_run(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_ui_request_starts_once_and_links_run(house: HandlerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     run = house.ended("import mlflow\nmlflow.log_metric('loss', 1)")
     until(lambda: house.api.attach(run.handle).run.tracking == "imported", "the MLflow record")
     started: list[str] = []
@@ -286,7 +286,7 @@ def test_mlflow_ui_request_starts_once_and_links_run(house: House, monkeypatch: 
     assert "full mlflow package" in house.ask(run_handlers.OpenMlflow(handle=run.handle)).reason
 
 
-def test_mlflow_ui_request_of_live_run_gives_reason(house: House) -> None:
+def test_mlflow_ui_request_of_live_run_gives_reason(house: HandlerHarness) -> None:
     run = house.api.submit("pass", target="endless")
     assert "when it has finished" in house.ask(run_handlers.OpenMlflow(handle=run.handle)).reason
     house.ask(run_handlers.CancelRun(handle=run.handle))
@@ -295,13 +295,13 @@ def test_mlflow_ui_request_of_live_run_gives_reason(house: House) -> None:
 # ---- the submit's line
 
 
-def test_compose_request_checks_target(house: House) -> None:
+def test_compose_request_checks_target(house: HandlerHarness) -> None:
     reply = house.ask(target_handlers.ComposeSubmit(cell="x = 1", values={"target": "quick", "gpus": 1}))
     assert reply.line == "%%aml_submit --target quick --gpus 1" and reply.errors == {}
     reply = house.ask(target_handlers.ComposeSubmit(cell="x = 1", values={"target": "quik"}))
     assert "Did you mean quick?" in reply.errors["target"]
 
 
-def test_kinds_request_returns_all_forms(house: House) -> None:
+def test_kinds_request_returns_all_forms(house: HandlerHarness) -> None:
     reply = house.ask(target_handlers.GetForms())
     assert {field.name for field in reply.submit} >= {"target", "gpus", "param", "wait"}

@@ -15,7 +15,7 @@ from jupyter_amltrain.kernel.controller import Controller
 from jupyter_amltrain.kernel.target_status import OperationFinished
 from jupyter_amltrain.state_dir import StateRoot
 
-from ..places import DEADLINE, until
+from ..helpers import DEADLINE, until
 
 VALUES = {"size": "gpu-v100", "max_nodes": 4, "low_priority": False}
 LINE = "%aml_compute create big --kind fake --size gpu-v100 --max-nodes 4"
@@ -91,19 +91,19 @@ def test_compute_request_errors_are_by_field(page: Page) -> None:
 
 
 def test_compute_listener_gets_results(page: Page) -> None:
-    told: list[OperationFinished | None] = []
+    events: list[OperationFinished | None] = []
 
     async def listen() -> Any:
-        return page.controller.target_manager.listen(told.append)
+        return page.controller.target_manager.listen(events.append)
 
     end = page.controller.loop.call(listen())
     page.act("create", kind="fake", values={"fails": "create"}, confirmed=True)
     until(lambda: page.state("big") == "failed")
-    assert None in told
-    until(lambda: [(news.level, news.target) for news in told if news] == [("error", "big")])
+    assert None in events
+    until(lambda: [(news.level, news.target) for news in events if news] == [("error", "big")])
     assert page.act("dismiss").accepted and page.state("big") == "gone"
     end()
-    count = len(told)
+    count = len(events)
     page.act("create", kind="fake")
     until(lambda: page.state("big") == "ready")
-    assert len(told) == count
+    assert len(events) == count

@@ -60,7 +60,7 @@ def neutral(text: str, home: Path, work: Path) -> str:
 
 def main() -> None:
     """Run both jobs and keep their folders."""
-    from tests.places import api_of
+    from tests.helpers import api_of
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context():
         with api_of(Path(folder)) as api:

@@ -26,13 +26,13 @@ pytestmark = pytest.mark.gpu
 
 SAMPLER = """
 import os, sys
-from jupyter_amltrain.agent import sampler
+from jupyter_amltrain.agent.telemetry import sampler
 sys.exit(sampler.run(sys.argv[1], os.getppid(), [sys.argv[2]], int(sys.argv[3])))
 """
 
 COST = """
 import json, sys, time
-from jupyter_amltrain.agent import sampler
+from jupyter_amltrain.agent.telemetry import sampler
 from jupyter_amltrain.agent.telemetry.gpu_slow import SlowMetrics
 readings, note = sampler.find_gpus([sys.argv[1]], None, None)
 seldom, cpu, wall, slow = SlowMetrics(readings), [], [], []
@@ -109,7 +109,7 @@ class Watched:
         self.load.stdin.flush()
         return json.loads(self.load.stdout.readline())
 
-    def said(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         assert self.load.stdout is not None
         return json.loads(self.load.stdout.readline())
 
@@ -167,7 +167,7 @@ def test_real_gpu_load_is_measured(watched: Watched, gpu: tuple[Any, str]) -> No
         assert now["memory"] == pytest.approx(theirs[0], rel=0.02)
         assert theirs[2] != theirs[2] or now["temperature"] == pytest.approx(theirs[2], abs=4)
 
-    begins, ends = watched.step(), watched.said()
+    begins, ends = watched.step(), watched.report()
     rows = watched.rows_after(ends["t"] + 3, 1)
     seen = [row["t"] - begins["t"] for row in rows_between(watched, begins["t"], ends["t"]) if (row["peak"] or 0) >= 50]
     print(f"utilization seen after {seen[0]:.2f} s" if seen else "utilization not seen")

@@ -41,7 +41,7 @@ def test_submit_cell_shows_one_output_and_run_value(live: Kernel) -> None:
     assert len(first) >= 1 and not [d for d in cell.displays if "execution_count" in d]
     ids = {d["transient"]["display_id"] for d in first}
     assert len(ids) == 1 and first[0]["data"][RECORD_MIME]["handle"].startswith("local/digits-")
-    # `_` of that cell is the run all the same; naming it later shows it.
+    # `_` of that cell is still the run; naming it later shows it.
     shown = live.run("_.wait(60)")
     assert RECORD_MIME in shown.displays[-1]["data"] and "execution_count" in shown.displays[-1]
     quiet = live.run("run = %aml_runs last\nrun.handle")

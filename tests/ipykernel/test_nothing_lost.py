@@ -45,7 +45,7 @@ EXPECTED_METRIC = [[i, sum(range(i + 1))] for i in range(0, LINES, 4)]
 POINTS = ["kernel_after_submit", "kernel_before_finish", "kernel_before_import"]
 SEEDS = [1, 2, 3]
 
-LOOK = """
+ATTACH_SCRIPT = """
 import hashlib, json, jupyter_amltrain as aml
 all_found = {{}}
 for which in {which!r}:
@@ -66,7 +66,7 @@ print("FOUND" + json.dumps(all_found))
 
 def _look(environ: dict[str, str], cwd: Path, *which: str) -> dict[str, dict[str, Any]]:
     with kernel(environ, cwd) as fresh:
-        text = fresh.run(LOOK.format(which=which), timeout=2 * DEADLINE).stdout
+        text = fresh.run(ATTACH_SCRIPT.format(which=which), timeout=2 * DEADLINE).stdout
     found: dict[str, dict[str, Any]] = json.loads(text.partition("FOUND")[2])
     return found
 

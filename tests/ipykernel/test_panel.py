@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from jupyter_amltrain.frontend import protocol
+from tests.helpers import kernel_of
 from tests.past_runs import write_runs
-from tests.places import kernel_of
 
 from .harness import DEADLINE, Kernel
 

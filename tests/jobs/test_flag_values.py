@@ -80,7 +80,7 @@ def test_output_text_is_parsed(text: str, expected: JobOutput) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "said"),
+    ("read", "text", "message"),
     [
         (input_pair, "data", "has no '='"),
         (input_pair, "data=", "path is missing"),
@@ -95,10 +95,10 @@ def test_output_text_is_parsed(text: str, expected: JobOutput) -> None:
         (parse_service, "ssh:not-there.pub", "ssh-keygen"),
     ],
 )
-def test_invalid_flag_value_is_named(read: object, text: str, said: str) -> None:
+def test_invalid_flag_value_is_named(read: object, text: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         read(text)  # type: ignore[operator]
-    assert said in str(caught.value) and "TELLTALE" not in str(caught.value)
+    assert message in str(caught.value) and "TELLTALE" not in str(caught.value)
 
 
 def test_environment_text_is_parsed(here: Path) -> None:

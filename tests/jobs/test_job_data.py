@@ -13,7 +13,7 @@ from jupyter_amltrain.commands import magic_line, submit
 from jupyter_amltrain.commands.runs import resubmit
 from jupyter_amltrain.errors import SpecError
 
-from ..places import api_of
+from ..helpers import api_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
@@ -46,14 +46,14 @@ def test_script_reads_named_inputs(api: Any) -> None:
 
 def test_input_flags_equal_function_arguments(api: Any) -> None:
     line = '--gpus 0 --input "data=train data.txt" --input rate=0.5,literal --output model --out lines --wait'
-    asked = submit.parse_submit(magic_line.split(line), CODE)
-    run = submit.send(asked).wait(60)
+    args = submit.parse_submit(magic_line.split(line), CODE)
+    run = submit.send(args).wait(60)
     assert run.state == "completed" and run.result("lines") == ["1", "2", "3"]
 
 
 def test_unsupported_local_job_is_refused_without_run(api: Any) -> None:
     before = len(api.runs())
-    for more, said in (
+    for more, message in (
         ({"nodes": 2}, "--nodes 2"),
         ({"environment": "conda.yml"}, "--env "),
         ({"inputs": {"data": "nothing-there"}}, "no such file or folder"),
@@ -62,5 +62,5 @@ def test_unsupported_local_job_is_refused_without_run(api: Any) -> None:
     ):
         with pytest.raises(SpecError) as caught:
             api.submit("pass", **more)
-        assert said in str(caught.value)
+        assert message in str(caught.value)
     assert len(api.runs()) == before

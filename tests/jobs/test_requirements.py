@@ -81,7 +81,7 @@ def test_local_modules_are_followed_and_omitted(site: Path, tmp_path: Path) -> N
     (work / "perhaps.py").write_text("import not_here\n")
     assert found("import mine", work) == ("deep==1.0",)
     assert found("import mine\nif False:\n    import perhaps", work) == ("deep==1.0",)
-    with pytest.raises(PreflightError, match="'not_here'"):
+    with pytest.raises(PreflightError, match="'not_here' is imported"):
         found("import mine, perhaps", work)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -102,13 +102,13 @@ def test_optional_import_is_omitted(text: str, tmp_path: Path) -> None:
 
 
 def test_missing_import_is_refused(site: Path, tmp_path: Path) -> None:
-    with pytest.raises(PreflightError, match=r"^--env kernel: the script imports 'absent'"):
+    with pytest.raises(PreflightError, match=r"--env kernel: 'absent'"):
         found("import absent.part", tmp_path)
     (site / "loose.py").write_text("")  # as an editable installation: there, and of no distribution
-    with pytest.raises(PreflightError, match="'loose' is installed from a folder .*--source"):
+    with pytest.raises(PreflightError, match="'loose'.*--source"):
         found("import loose", tmp_path)
     install(site, "built-here", "1.0", ["builthere.py"], origin={"url": "file:///home/me/x", "dir_info": {}})
-    with pytest.raises(PreflightError, match="'builthere' is installed from a folder"):
+    with pytest.raises(PreflightError, match="'builthere'"):
         found("import builthere", tmp_path)
     assert found("try:\n    import builthere\nexcept ImportError:\n    pass", tmp_path) == ()
 

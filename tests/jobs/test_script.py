@@ -112,7 +112,7 @@ def test_json_param_round_trip_is_equal(value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["learning-rate", "class", "1st", ""])
 def test_a_parameter_has_a_variable_name(name: str) -> None:
-    with pytest.raises(CommandError, match=r" is not a variable name\. Try: --param \w+=") as caught:
+    with pytest.raises(CommandError, match=r"--param \w+=") as caught:
         script.from_cell("x = 1", params={name: 1})
     hinted = caught.value.hint.split()[-1].partition("=")[0]
     script.from_cell("x = 1", params={hinted: 1})
@@ -200,7 +200,7 @@ def test_epilogue_imports_no_new_library(tmp_path: Path) -> None:
 OLDEST = sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python"))[-1:] or [shutil.which("python3.8")]
 
 
-@pytest.mark.skipif(not OLDEST[0], reason="needs Python 3.8")
+@pytest.mark.skipif(not OLDEST[0], reason="Python 3.8 is not on this machine")
 def test_epilogue_runs_on_python_3_8(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text(script.from_cell("x = 1; y = {3}; z = print", out=["x", "y", "z"]).text)
     environ = {"AML_OUTPUT_DIR": str(tmp_path / "outputs")}
@@ -276,7 +276,7 @@ def test_epilogue_parses_as_python_3_8() -> None:
 
 @pytest.mark.parametrize("text", ["", " \n\t\n", "# only a comment\n"])
 def test_empty_cell_is_refused(text: str) -> None:
-    with pytest.raises(CommandError, match=r"submit a file: %aml_submit train\.py"):
+    with pytest.raises(CommandError, match=r"%aml_submit train\.py"):
         script.from_cell(text)
 
 

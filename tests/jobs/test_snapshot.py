@@ -144,7 +144,7 @@ def test_snapshot_amlignore_overrides_gitignore(tmp_path: Path) -> None:
 
 def test_snapshot_with_ignored_script_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {".amlignore": "*.py\n", "a.py": ""})
-    with pytest.raises(SubmitError, match=r"script a\.py is not among .* ignore file"):
+    with pytest.raises(SubmitError, match=r"a\.py.*ignore"):
         take_snapshot("a.py", "", notebook_dir="/", source=tmp_path)
 
 
@@ -159,7 +159,7 @@ def test_snapshot_follows_inside_links_only(tmp_path: Path) -> None:
         "a.py", "d/b.py", "inside.py", "e/b.py",
     }  # fmt: skip
     (source / "data").symlink_to(tmp_path)
-    with pytest.raises(SubmitError, match=r"data is a link to .* echo '/data' >> .*\.amlignore"):
+    with pytest.raises(SubmitError, match=r"link.*\.amlignore"):
         take_snapshot("a.py", "", notebook_dir="/", source=source)
     (source / ".amlignore").write_text("/data\n")
     take_snapshot("a.py", "", notebook_dir="/", source=source)
@@ -187,7 +187,7 @@ def test_snapshot_too_large_error_names_largest(tmp_path: Path) -> None:
     assert "data/train/ (0.0 MB), model.ckpt (0.0 MB), old/ (0.0 MB)" in message
     assert message.endswith(f"cd {tmp_path}; echo '/data/train/' >> .amlignore")
     write(tmp_path, {".gitignore": ""})
-    with pytest.raises(SnapshotTooLarge, match=r"cp \.gitignore \.amlignore; echo"):
+    with pytest.raises(SnapshotTooLarge, match=r"cp \.gitignore \.amlignore"):
         take_snapshot("a.py", "", notebook_dir="/", source=tmp_path, limit_bytes=10_000)
     write(tmp_path, {".amlignore": "/data/train/"})
     take_snapshot("a.py", "", notebook_dir="/", source=tmp_path, limit_bytes=10_000)
@@ -195,7 +195,7 @@ def test_snapshot_too_large_error_names_largest(tmp_path: Path) -> None:
 
 def test_snapshot_with_too_many_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {f"images/{i}.png": "" for i in range(30)} | {"a.py": ""})
-    with pytest.raises(SnapshotTooLarge, match=r"31 files.*limit of 20 files; .*images/ \(30 files"):
+    with pytest.raises(SnapshotTooLarge, match=r"31 files.*20 .*images/ \(30"):
         take_snapshot("a.py", "", notebook_dir="/", source=tmp_path, limit_files=20)
 
 

@@ -25,7 +25,7 @@ import pytest
 
 from jupyter_amltrain.errors import AmlTrainError
 
-from ..places import api_of
+from ..helpers import api_of
 from ..telemetry_files import write_node
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
@@ -470,9 +470,9 @@ def check(place: Place, table: list[Damage], commands: dict[str, Callable[[Place
     print(f"{len(damaged)} rows say that their run is damaged")
     assert damaged and all("\n" not in row["error"] and "damaged" in row["error"] for row in damaged)
     # All of them can be deleted, and nothing else goes with them.
-    said = shell("runs", "delete", "--force", *sorted(row["handle"] for row in damaged))(place, "")
+    output = shell("runs", "delete", "--force", *sorted(row["handle"] for row in damaged))(place, "")
     left = {row["handle"] for row in json.loads(shell("runs", "list", "--json", "--limit", "0")(place, ""))}
-    assert not left & {row["handle"] for row in damaged}, said
+    assert not left & {row["handle"] for row in damaged}, output
     assert handles <= left
     for damage in table:
         assert not (place.home / "runs" / damage.run_id).exists() or f"local/{damage.run_id}" in left | newer

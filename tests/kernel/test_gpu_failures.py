@@ -14,7 +14,7 @@ from jupyter_amltrain.output.text_view import record_text
 from tests.fakes import driver as fake
 from tests.fakes.driver import SwitchableDriver
 
-from ..places import api_of, until
+from ..helpers import api_of, until
 
 
 @pytest.fixture

@@ -77,8 +77,8 @@ def test_gpu_record_after_clock_set_back_has_no_gaps(gpus: int, ticks: int, tmp_
     """A machine that starts with a wrong clock is put right once the network is there."""
     files.write_node(tmp_path, gpus=gpus, seconds=ticks, curve=lambda gpu, s: (100 * s // ticks, 100, 1, 1, 1, 1))
     head, *lines = (tmp_path / "telemetry" / "node-0.jsonl").read_text().splitlines()
-    told = [line for line in map(json.loads, lines) if isinstance(line, list)]
-    rows = [[seq, t - 3600 if 2 * seq >= ticks else t, *values] for seq, t, *values in told]
+    samples = [line for line in map(json.loads, lines) if isinstance(line, list)]
+    rows = [[seq, t - 3600 if 2 * seq >= ticks else t, *values] for seq, t, *values in samples]
     telemetry = RunTelemetry()
     telemetry.feed(0, "\n".join([head, *map(json.dumps, rows), ""]).encode())
     part = gpu_record(telemetry, False)

@@ -15,11 +15,11 @@ import pytest
 
 from jupyter_amltrain.errors import ResultMissing
 
-from ..places import DEADLINE, api_of
+from ..helpers import DEADLINE, api_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
-#: A job that makes of one file of its run what it is told to.
+#: A job that replaces one file of its run as its arguments say.
 JOB = """
 import json, os, pathlib, shutil, socket, sys
 
@@ -80,7 +80,7 @@ def spoiled(api: Any, *what: tuple[str, str, str]) -> Any:
 
 
 def others_are_fine(api: Any) -> None:
-    """Another run ends, comes home and is listed; what a page would be told can be sent."""
+    """Another run ends, is imported and is listed; the events for a page can be sent."""
     friend = api.submit("n = 3", out=["n"], gpus=0, name="friend")
     assert friend.wait(DEADLINE).result("n") == 3
     listed = api.runs()

@@ -17,7 +17,7 @@ from jupyter_amltrain.commands.registry import run as run_command
 from jupyter_amltrain.errors import CommandError, UnknownModel
 from jupyter_amltrain.kernel.models import checked_name, name_and_version
 
-from ..places import api_of
+from ..helpers import api_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
@@ -50,8 +50,8 @@ def line(text: str) -> str:
 
 
 def test_output_model_is_registered_listed_and_downloaded(api: Any, run: Any, tmp_path: Path) -> None:
-    said = line(f"register digits --run {run.handle} --description 'the first' --tag stage=trial")
-    assert said.startswith(f"Registered digits:1 from {run.handle}.")
+    message = line(f"register digits --run {run.handle} --description 'the first' --tag stage=trial")
+    assert message.startswith(f"Registered digits:1 from {run.handle}.")
     row = api.register_model("digits", run=run.handle, path="outputs/model", type="custom_model")
     assert (row.version, row.type, row.run) == ("2", "custom_model", run.handle)
     # It outlives the run's folder.
@@ -95,7 +95,7 @@ def test_registry_is_readable_by_mlflow(api: Any, run: Any) -> None:
 
 def test_invalid_model_request_is_refused(api: Any, run: Any, tmp_path: Path) -> None:
     nothing = api.submit("x = 1", name="nothing", gpus=0).wait(60)
-    for text, said in {
+    for text, message in {
         f"register a --run {nothing.handle}": "No model found",
         f"register a --run {run.handle} --type mlflow_model": "no MLmodel file",
         f"register a --run {run.handle} --path ../../x": "a path within the run",
@@ -108,7 +108,7 @@ def test_invalid_model_request_is_refused(api: Any, run: Any, tmp_path: Path) ->
     }.items():
         with pytest.raises(CommandError) as caught:
             line(text)
-        assert said in str(caught.value) and "\n" not in str(caught.value), text
+        assert message in str(caught.value) and "\n" not in str(caught.value), text
     api.register_model("digits", run=run.handle)
     with pytest.raises(UnknownModel, match="Did you mean digits"):
         line(f"download digit --to {tmp_path / 'x'}")

@@ -1,4 +1,4 @@
-"""Monitors of a kernel: kept alive, read on when their sampler began anew, ended with a reason, forgotten."""
+"""Monitors of a kernel: kept alive, read on when their sampler restarted, ended with a reason, forgotten."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Machine:
 
     def __init__(self) -> None:
         self.file = HEADER
-        self.asked, self.stopped = 0, 0
+        self.requests, self.stopped = 0, 0
         self.on_keep: Callable[[], None] = lambda: None
         self.trouble: Exception | None = None
 
     async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
-        self.asked += 1
-        if self.asked > 1:
+        self.requests += 1
+        if self.requests > 1:
             self.on_keep()
         return "folder"
 
@@ -104,10 +104,10 @@ def test_monitor_restarted_sampler_is_read_from_start(kernel: Kernel) -> None:
     node = kernel.entry(handle).telemetry.node(0)
     kernel.until(lambda: node.seq == 49)
 
-    def anew() -> None:
+    def restarted() -> None:
         machine.file, machine.on_keep = HEADER, lambda: None
 
-    machine.on_keep = anew
+    machine.on_keep = restarted
     kernel.until(lambda: machine.file == HEADER)
     machine.file += rows(0, 3, 2000.0)
     kernel.until(lambda: node.last_t == 2002.0)

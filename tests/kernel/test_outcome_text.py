@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from jupyter_amltrain.errors import RunFailed
 from jupyter_amltrain.kernel.outcome_text import as_error, failure_sentence
 from jupyter_amltrain.schema.job import JobSpec
@@ -15,10 +17,10 @@ def test_unused_gpu_stop_error_names_cause() -> None:
     )
     status = RunStatus(state=RunState.FAILED, reason="gpu-unused", detail=detail, signal=15)
     run = Run(handle=make_handle("local", "digits-1"), spec=JobSpec(name="digits"), status=status, created=0.0)
-    said = failure_sentence(run, "")
-    assert said == f"local/digits-1 was {detail}. --require-gpu=warn lets it run."
+    message = failure_sentence(run, "")
+    assert message == f"local/digits-1 was {detail}. --require-gpu=warn lets it run."
     error = as_error(run, "one\ntwo\n")
-    assert isinstance(error, RunFailed) and str(error) == said and error.log_tail == "one\ntwo"
+    assert isinstance(error, RunFailed) and str(error) == message and error.log_tail == "one\ntwo"
 
 
 def failed(log: str, **cause: str) -> str:
@@ -41,13 +43,13 @@ def test_failure_with_xid_begins_with_xid() -> None:
     text = failed(
         LOG, kind="xid", text="GPU 0 reported Xid 79 (GPU has fallen off the bus) 2 s before", action="Reboot"
     )
-    assert text.startswith("local/digits-1 failed: exit code 1; GPU 0 reported Xid 79 (GPU has fallen off the bus) 2 s")
-    assert "CUDA error: x in line 7 of the cell" in text and ". Reboot. See: " in text
+    assert text.startswith("local/digits-1 failed: exit code 1; GPU 0 reported Xid 79")
+    assert "CUDA error: x in line 7" in text and ". Reboot. See: " in text
 
 
 def test_cuda_oom_failure_names_line() -> None:
     text = failed(LOG, kind="cuda-oom", text="CUDA out of memory on GPU 0: 1.0 GiB more was asked for", action="Wait")
-    assert "CUDA out of memory on GPU 0 in line 7 of the cell: 1.0 GiB" in text and "RuntimeError" not in text
+    assert re.search(r"GPU 0 in line 7\b.*1\.0 GiB", text) and "RuntimeError" not in text
 
 
 def test_failure_without_traceback_keeps_detail() -> None:
@@ -68,5 +70,5 @@ def test_cuda_oom_in_service_log_is_recognized() -> None:
     error += " GiB of which 12.00 MiB is free. Process 7 has 2.00 GiB memory in use. Including non-PyTorch memory, this"
     log = LOG.replace("RuntimeError: CUDA error: x", f"{error} process has 5.90 GiB memory in use.")
     text = failed(log)
-    assert "CUDA out of memory in line 7 of the cell: 1.0 GiB more" in text and "12.0 MiB of 8.0 GiB was free" in text
+    assert re.search(r"in line 7\b.*1\.0 GiB", text) and "12.0 MiB of 8.0 GiB was free" in text
     assert "pid 7 held 2.0 GiB" in text and "torch.OutOfMemoryError" not in text

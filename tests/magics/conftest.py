@@ -38,7 +38,7 @@ def cell(ip: InteractiveShell) -> Cell:
 
 @pytest.fixture
 def fails(ip: InteractiveShell) -> Callable[[str], AmlTrainError]:
-    """Run a cell that must fail with an error of ours, shown as one sentence."""
+    """Run a cell that must fail with an error of this package, shown as one sentence."""
 
     def run(source: str) -> AmlTrainError:
         result = ip.run_cell(source)

@@ -81,7 +81,7 @@ def test_config_magic_lists_and_sets_options(ip: InteractiveShell, cell: Cell, c
     cell("%config AMLTrain.timeout = 'soon'")
     cell("%config AMLTrain.log_lines = -3")
     cell("%config AMLTrain.environment = 'a b'")
-    assert "AMLTrain.environment: --env a b: expected the name of a Docker image" in caplog.text
+    assert "AMLTrain.environment: --env a b: " in caplog.text
     cell("%config AMLTrain.short_errors = False")
     assert AmlTrainError.short is False
     assert len(CommandError("x")._render_traceback_()) >= 1

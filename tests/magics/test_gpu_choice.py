@@ -46,8 +46,8 @@ def test_cuda_visible_devices_of_run_is_kept_or_refused(
     cell(f"%%aml_submit --wait --out seen --as run --gpus 0 --env-var CUDA_VISIBLE_DEVICES=2\n{SEEN}")
     assert ip.user_ns["run"].result("seen") == ["2", None]
     for flags in ("--gpus 1", ""):
-        said = str(fails(f"%%aml_submit --wait {flags} --env-var CUDA_VISIBLE_DEVICES=2\n{SEEN}"))
-        assert "CUDA_VISIBLE_DEVICES" in said and "--gpus 0" in said
+        message = str(fails(f"%%aml_submit --wait {flags} --env-var CUDA_VISIBLE_DEVICES=2\n{SEEN}"))
+        assert "CUDA_VISIBLE_DEVICES" in message and "--gpus 0" in message
     ip.user_ns["code"] = SEEN
     cell(
         "from jupyter_amltrain import api as aml\n"

@@ -58,8 +58,8 @@ def test_api_submit_with_share_gpus_shares(busy: int) -> None:
 
 def test_share_gpus_setting_is_edited_by_magic(cell: Cell, fails: Fails, driver: SwitchableDriver, capsys: Any) -> None:
     cell("%aml_compute edit local --share-gpus yes\n%aml_compute show")
-    said = capsys.readouterr().out
-    assert "share GPUs" in said and "GPU sharing" in said
+    output = capsys.readouterr().out
+    assert "share GPUs" in output and "GPU sharing" in output
     cell("%aml_compute edit local --share-gpus no\n%aml_compute show")
     assert "GPU sharing" not in capsys.readouterr().out
     assert "nothing to change" in str(fails("%aml_compute edit local"))
@@ -72,9 +72,9 @@ def test_lost_gpu_is_shown_in_texts(cell: Cell, driver: SwitchableDriver, capsys
     driver.lose(1)
     until(lambda: api.compute().gpus_lost, "another reading")
     cell("%aml_compute show\n%aml_compute test\n%aml_monitor local --rate 5")
-    said = capsys.readouterr().out
-    assert "1 free of 2, 1 lost" in said and SwitchableDriver.uuid(1) in said
-    tested, monitored = said[said.index("local: ready") :].split("\n", 1)
+    output = capsys.readouterr().out
+    assert "1 free of 2, 1 lost" in output and SwitchableDriver.uuid(1) in output
+    tested, monitored = output[output.index("local: ready") :].split("\n", 1)
     assert "GPU 1 lost" in tested
     assert any("lost" in line and line.startswith("GPU 1") for line in monitored.splitlines())
 

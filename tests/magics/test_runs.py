@@ -97,7 +97,7 @@ def test_runs_without_runs_shows_hint(cell: Cell, fails: Fails, capsys: Any) -> 
 
 def test_compute_create_without_yes_prints_question(cell: Cell, capsys: Any) -> None:
     cell("%aml_compute create big --kind fake --size gpu-v100")
-    assert "3.06 USD" in (said := capsys.readouterr().out) and "--yes" in said
+    assert "3.06 USD" in (output := capsys.readouterr().out) and "--yes" in output
     cell("%aml_compute list")
     assert "big" not in capsys.readouterr().out
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,16 +21,10 @@ from jupyter_amltrain.errors import (
     UnknownTarget,
 )
 
+from ..helpers import until
 from .conftest import Cell
 
 Fails = Callable[[str], AmlTrainError]
-
-
-def until(condition: Callable[[], Any], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def test_submit_wait_returns_out_values(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
@@ -79,8 +72,8 @@ def test_submit_missing_out_error_names_each_value(ip: InteractiveShell, fails: 
     run = ip.user_ns["run"]
     banner = run.record().error
     assert ip.user_ns["n"] == 1 and banner is not None
-    for said in (str(error), banner):
-        assert all(word in said for word in ("coefs.npy", "model.pickle", "never")) and "\n" not in said
+    for message in (str(error), banner):
+        assert all(word in message for word in ("coefs.npy", "model.pickle", "never")) and "\n" not in message
     assert {"coefs.npy", "model.pickle"} <= {path.name for path in Path(run.run.folder, "outputs").iterdir()}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pty = pytest.importorskip("pty", reason="needs Linux")
+pty = pytest.importorskip("pty", reason="needs Linux or macOS: a pseudo-terminal")
 
 DEADLINE = 90.0
 CODE = """

@@ -22,8 +22,8 @@ def entry_with(folder: Path, gpus: int, figures: tuple[str, ...] = FIGURES) -> E
     lines = lines_of(folder, gpus, 30)
     head = {**json.loads(lines[0]), "gpu_figures": list(figures), "gpu_figure_units": ["1"] * len(figures)}
     values = [10 * gpu + number for gpu in range(gpus) for number in range(len(figures))]
-    told = json.dumps({"seq": 0, "figures": values}).encode() + b"\n"
-    entry.telemetry.feed(0, b"".join([json.dumps(head).encode() + b"\n", told, *lines[1:]]))
+    sample = json.dumps({"seq": 0, "figures": values}).encode() + b"\n"
+    entry.telemetry.feed(0, b"".join([json.dumps(head).encode() + b"\n", sample, *lines[1:]]))
     return entry
 
 

@@ -22,7 +22,7 @@ DEADLINE = 60.0
 
 
 class Shown:
-    """Counts who looks; stands where the controller is."""
+    """Counts viewers, in place of the controller."""
 
     def __init__(self, loop: LoopThread) -> None:
         self.loop = loop
@@ -32,7 +32,7 @@ class Shown:
         self.viewers[handle] = self.viewers.get(handle, 0) + more
 
 
-class House:
+class DashboardHarness:
     """One kernel's dashboards, entered as the front end does."""
 
     def __init__(self, loop: LoopThread) -> None:
@@ -74,9 +74,9 @@ class House:
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def house() -> Iterator[DashboardHarness]:
     loop = LoopThread("test-loop")
-    yield House(loop)
+    yield DashboardHarness(loop)
     loop.close()
 
 
@@ -87,7 +87,7 @@ def fed(folder: Path, ticks: int = 20) -> tuple[Entry, list[bytes]]:
     return entry, lines[ticks + 2 :]
 
 
-def test_live_dashboard_opened_twice_is_same(house: House, tmp_path: Path) -> None:
+def test_live_dashboard_opened_twice_is_same(house: DashboardHarness, tmp_path: Path) -> None:
     entry, lines = fed(tmp_path)
     first, _ = house.open(entry, "page")
     assert first and house.open(entry, "page") == (first, "")
@@ -99,7 +99,7 @@ def test_live_dashboard_opened_twice_is_same(house: House, tmp_path: Path) -> No
     assert [m["s"] for m in messages if "s" in m] == [20, 21, 22, 23, 24]
 
 
-def test_live_dashboard_hidden_then_shown_sends_missing_samples(house: House, tmp_path: Path) -> None:
+def test_live_dashboard_hidden_then_shown_sends_missing_samples(house: DashboardHarness, tmp_path: Path) -> None:
     entry, lines = fed(tmp_path)
     feed, _ = house.open(entry, "page")
     assert house.on(house.live.follow, feed, False, ())
@@ -115,7 +115,7 @@ def test_live_dashboard_hidden_then_shown_sends_missing_samples(house: House, tm
     assert not house.on(house.live.follow, "nobody", True, ())
 
 
-def test_live_dashboard_new_metric_gets_chart(house: House, tmp_path: Path) -> None:
+def test_live_dashboard_new_metric_gets_chart(house: DashboardHarness, tmp_path: Path) -> None:
     entry, _ = fed(tmp_path)
     house.open(entry, "page")
     messages = house.sent(entry, "page")
@@ -143,7 +143,7 @@ def test_live_dashboard_new_metric_gets_chart(house: House, tmp_path: Path) -> N
     assert len(dashboard.feed.specs) == len(dashboard.feed.marks)
 
 
-def test_live_dashboard_over_limit_drops_oldest_page(house: House, tmp_path: Path) -> None:
+def test_live_dashboard_over_limit_drops_oldest_page(house: DashboardHarness, tmp_path: Path) -> None:
     entry, _ = fed(tmp_path)
     for number in range(MAX_DASHBOARDS_PER_RUN + 2):
         house.open(entry, f"page {number}")
@@ -151,7 +151,7 @@ def test_live_dashboard_over_limit_drops_oldest_page(house: House, tmp_path: Pat
     assert house.sources.viewers[entry.run.handle] == MAX_DASHBOARDS_PER_RUN
 
 
-def test_live_dashboard_of_ended_run_without_samples_gives_reason(house: House) -> None:
+def test_live_dashboard_of_ended_run_without_samples_gives_reason(house: DashboardHarness) -> None:
     entry = entry_of()
     status = msgspec.structs.replace(entry.run.status, state=RunState.COMPLETED)
     entry.run = msgspec.structs.replace(entry.run, status=status)
@@ -159,14 +159,14 @@ def test_live_dashboard_of_ended_run_without_samples_gives_reason(house: House) 
     assert not feed and "No samples" in why and house.sources.viewers[entry.run.handle] == 0
 
 
-def test_live_dashboard_without_sample_waits(house: House, tmp_path: Path) -> None:
+def test_live_dashboard_without_sample_waits(house: DashboardHarness, tmp_path: Path) -> None:
     entry = entry_of()
     assert house.on(house.live.open, entry, "page") == ("", "")
     house.on(entry.telemetry.feed, 0, b"".join(lines_of(tmp_path, 1, 3)))
     assert house.open(entry, "page")[0]
 
 
-def test_live_dashboard_end_is_sent_after_streams_are_read(house: House, tmp_path: Path) -> None:
+def test_live_dashboard_end_is_sent_after_streams_are_read(house: DashboardHarness, tmp_path: Path) -> None:
     entry, _ = fed(tmp_path)
     house.open(entry, "page")
     dashboard = house.live._all[(entry.run.handle, "page")].dashboard
@@ -183,7 +183,7 @@ def test_live_dashboard_end_is_sent_after_streams_are_read(house: House, tmp_pat
     assert dashboard.feed.done
 
 
-def test_live_dashboard_forgotten_stops_waiting_task(house: House) -> None:
+def test_live_dashboard_forgotten_stops_waiting_task(house: DashboardHarness) -> None:
     entry = entry_of()
     house.on(house.live.open, entry, "page")
     house.on(house.live.close_run, entry.run.handle)
@@ -191,7 +191,7 @@ def test_live_dashboard_forgotten_stops_waiting_task(house: House) -> None:
     assert house.sources.viewers == {entry.run.handle: 0}
 
 
-def test_live_dashboard_failed_connect_leaves_no_widget(house: House, tmp_path: Path) -> None:
+def test_live_dashboard_failed_connect_leaves_no_widget(house: DashboardHarness, tmp_path: Path) -> None:
     entry, _ = fed(tmp_path)
     before = set(instances())
     house.live._update_slow = lambda live: 1 / 0  # type: ignore[assignment]
@@ -201,7 +201,7 @@ def test_live_dashboard_failed_connect_leaves_no_widget(house: House, tmp_path: 
     assert house.sources.viewers == {entry.run.handle: 0} and not entry.telemetry._listeners
 
 
-def test_live_dashboard_with_changed_series_is_replaced(house: House, tmp_path: Path) -> None:
+def test_live_dashboard_with_changed_series_is_replaced(house: DashboardHarness, tmp_path: Path) -> None:
     """A file whose header was damaged goes on with what the machine has now."""
     entry, _ = fed(tmp_path)
     old, _ = house.open(entry, "page")
@@ -214,7 +214,7 @@ def test_live_dashboard_with_changed_series_is_replaced(house: House, tmp_path: 
     assert new != old and dashboard is not None and len(dashboard.plan.gpus) == 3
 
 
-def test_live_close_closes_every_dashboard(house: House, tmp_path: Path) -> None:
+def test_live_close_closes_every_dashboard(house: DashboardHarness, tmp_path: Path) -> None:
     entry, _ = fed(tmp_path)
     house.open(entry, "one")
     house.open(entry, "two")

@@ -13,8 +13,8 @@ import pytest
 
 from jupyter_amltrain.schema.record import RECORD_MIME
 
+from ..helpers import kernel_of
 from ..ipykernel.harness import DEADLINE, Kernel
-from ..places import kernel_of
 
 WAIT = "import os, time\nwhile not os.path.exists({gate!r}): time.sleep(0.02)\n"
 

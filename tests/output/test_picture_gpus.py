@@ -20,7 +20,7 @@ TRUTH = {"verdict": "not used", "detail": "For 60 s GPU 0 had 0 % and 4 MiB.", "
 
 
 def share(answer: dict[str, Any], color: str, near: int = 14) -> float:
-    """Part of the picture that has about this colour."""
+    """Part of the picture that has about this color."""
     pixels = np.asarray(Image.open(io.BytesIO(answer["png"])).convert("RGB")).astype(int)
     wanted = np.array([round(255 * c) for c in to_rgb(color)])
     return float((abs(pixels - wanted).max(axis=2) <= near).mean())
@@ -128,8 +128,8 @@ def test_gpu_picture_of_ended_run_shows_summary():
     assert not any("utilization" in text for text, _ in picture._lines({**record, "summary": {}}))
     note = {"note": "No NVIDIA driver on this machine", "gpus": []}
     assert "GPU:  No NVIDIA driver on this machine" in [text for text, _ in picture._lines(gpu_record(0, gpu=note))]
-    told = {"verdict": "cannot tell", "detail": "GPU 0 is a MIG instance."}
-    assert any("GPU 0 is a MIG instance." in text for text, _ in picture._lines(gpu_record(1, truth=told)))
+    usage = {"verdict": "cannot tell", "detail": "GPU 0 is a MIG instance."}
+    assert any("GPU 0 is a MIG instance." in text for text, _ in picture._lines(gpu_record(1, truth=usage)))
 
 
 def test_gpu_charts_share_time_axis_with_phases():

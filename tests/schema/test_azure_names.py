@@ -15,14 +15,14 @@ def test_compute_name_valid_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "ab", "1ab", "gpu_cluster", "gpu-", "a" * 25, "gpu.1", "-gpu", "grün", "a b"])
 def test_compute_name_invalid_error_has_rule_and_suggestion(name: str) -> None:
-    said = compute_name_error(name)
-    assert "3 to 24 letters" in said and "\n" not in said
+    message = compute_name_error(name)
+    assert "3 to 24 letters" in message and "\n" not in message
     for instance in (False, True):
         assert compute_name_error(suggested_name(name), instance=instance) == ""
 
 
 def test_instance_name_with_hyphen_digits_end_is_refused() -> None:
-    assert compute_name_error("gpu-1", instance=True).endswith("gpu1.")
+    assert compute_name_error("gpu-1", instance=True).endswith(" gpu1.")
     assert compute_name_error("gpu-a1", instance=True) == ""
 
 

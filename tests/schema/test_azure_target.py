@@ -54,16 +54,16 @@ def test_azure_target_with_valid_fields_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "values", "field", "sentence"),
     [
-        (AmlComputeTarget, "gpu_cluster", {"size": "x"}, "name", "gpu-cluster."),
+        (AmlComputeTarget, "gpu_cluster", {"size": "x"}, "name", " gpu-cluster."),
         (AmlComputeTarget, "gpu_1", {"size": "x", "compute": "1"}, "compute", "3 to 24 letters"),
-        (AmlComputeTarget, "gpu", {}, "size", "This field is required."),
+        (AmlComputeTarget, "gpu", {}, "size", "required"),
         (AmlComputeTarget, "gpu", {"size": "x", "min_nodes": 2}, "min_nodes", "more than the maximum (1)"),
         (AmlComputeTarget, "gpu", {"size": "x", "vnet": "v"}, "subnet", "Give the subnet"),
         (AmlComputeTarget, "gpu", {"size": "x", "subnet": "s"}, "vnet", "full resource id"),
         (AmlComputeTarget, "gpu", {"size": "x", "ssh_user": "me"}, "ssh_key_file", "public key"),
         (AmlComputeTarget, "gpu", {"size": "x", "ssh_key_file": "k"}, "ssh_user", "administrator"),
         (AmlComputeTarget, "gpu", {"size": "x", "identity": "me"}, "identity", "neither system nor"),
-        (InstanceTarget, "gpu-1", {"size": "x"}, "name", "gpu1."),
+        (InstanceTarget, "gpu-1", {"size": "x"}, "name", " gpu1."),
         (InstanceTarget, "gpu", {"size": "x", "schedule_stop": "25:00"}, "schedule_stop", "Write 18:30"),
         (InstanceTarget, "gpu", {"size": "x", "idle_shutdown": 5}, "idle_shutdown", "15 minutes"),
         (MachineTarget, "box", {"resource_id": "box"}, "resource_id", "is not a resource id"),
@@ -87,7 +87,7 @@ def test_azure_target_with_invalid_field_is_refused(
 def test_secret_in_target_field_is_not_repeated_in_error() -> None:
     found = wrong(DatabricksTarget, resource_id=f"{PROVIDERS}Microsoft.Databricks/workspaces/d", token_from="dapi-12!x")
     assert list(found) == ["token_from"] and "dapi" not in found["token_from"]
-    assert "Give the environment variable" in wrong(DatabricksTarget, resource_id=MACHINE)["token_from"]
+    assert "environment variable" in wrong(DatabricksTarget, resource_id=MACHINE)["token_from"]
 
 
 def test_retired_kind_names_replacement() -> None:

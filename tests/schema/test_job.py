@@ -39,7 +39,7 @@ def test_job_name_valid_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"name": ""}, "--name ''"),
         ({"name": "n" * 65}, "has 65"),
@@ -68,7 +68,7 @@ def test_job_name_valid_is_accepted(name: str) -> None:
         ({"tags": {"k": "v" * 5001}}, "--tag"),
     ],
 )
-def test_job_spec_invalid_error_names_field_and_hint(fields: dict[str, Any], said: str) -> None:
+def test_job_spec_invalid_error_names_field_and_hint(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         validated(JobSpec(**{"name": "x", **fields}))
-    assert said in str(caught.value) and "\n" not in str(caught.value) and caught.value.hint
+    assert message in str(caught.value) and "\n" not in str(caught.value) and caught.value.hint

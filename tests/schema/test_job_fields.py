@@ -46,7 +46,7 @@ def test_old_job_record_without_fields_has_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"resources": Resources(nodes=0)}, "--nodes 0"),
         ({"resources": Resources(nodes=10**6)}, "--nodes 1000000"),
@@ -87,10 +87,10 @@ def test_old_job_record_without_fields_has_defaults() -> None:
         ({"tier": "gold"}, "--tier 'gold'"),
     ],
 )
-def test_job_field_invalid_error_names_flag(fields: dict[str, Any], said: str) -> None:
+def test_job_field_invalid_error_names_flag(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         validated(JobSpec(name="x", **fields))
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_sink_keeps_records_after_damaged_line(tmp_path):
 # ---- artifacts
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs links")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs symbolic links without privileges (not Windows)")
 def test_import_does_not_follow_outside_links(tmp_path):
     run, secret = tmp_path / "run", tmp_path / "secret"
     secret.mkdir()
@@ -234,7 +234,7 @@ def test_import_does_not_follow_outside_links(tmp_path):
     assert len(notes) == 3
 
 
-@pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="needs holes")
+@pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="needs SEEK_DATA, to find holes of a file")
 def test_copy_of_sparse_file_is_sparse(tmp_path):
     source = tmp_path / "source"
     with source.open("wb") as file:
@@ -243,7 +243,7 @@ def test_copy_of_sparse_file_is_sparse(tmp_path):
         file.write(b"middle")
         file.truncate(64 << 20)
     if source.stat().st_blocks * 512 >= 1 << 20:
-        pytest.skip("no sparse files here")
+        pytest.skip("needs a file system with sparse files")
     copies.copy_file(source, tmp_path / "target")
     with source.open("rb") as one, (tmp_path / "target").open("rb") as two:
         assert one.read() == two.read()

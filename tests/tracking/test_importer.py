@@ -35,7 +35,7 @@ def killed(tmp_path_factory):
     (artifacts / ".artifact.uploading.abc").write_text("half")
     (artifacts / "gone").symlink_to("nowhere")
     os.mkfifo(artifacts / "pipe")
-    return python("-m", "tests.tracking.import_kills", str(run), str(tmp_path_factory.mktemp("work")))
+    return python("-m", "tests.tracking.killed_imports", str(run), str(tmp_path_factory.mktemp("work")))
 
 
 @pytest.mark.thorough

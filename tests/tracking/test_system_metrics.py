@@ -65,8 +65,8 @@ def test_system_metrics_of_short_run_have_every_second(done):
 
 def test_system_metrics_unknown_value_is_absent(done):
     # gpu 0 tells nothing but what is asked seldom: neither points nor figures of its summary
-    told = {key.removeprefix("system/gpu_0_") for key in keys(done["short"]) if key.startswith("system/gpu_0_")}
-    assert told == {"memory_clock_megahertz", "throttle_reasons", "uncorrected_ecc_errors", "power_limit_watts"}
+    names = {key.removeprefix("system/gpu_0_") for key in keys(done["short"]) if key.startswith("system/gpu_0_")}
+    assert names == {"memory_clock_megahertz", "throttle_reasons", "uncorrected_ecc_errors", "power_limit_watts"}
 
 
 def test_system_metrics_summary_is_one_point_each(done):

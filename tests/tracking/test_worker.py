@@ -84,7 +84,7 @@ def test_worker_crash_in_request_raises(client, ask, loop):
     future = loop.post(client.request("ping", {}, DEADLINE))
     until(lambda: client._rpc._last_id == 2, "the second request")
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(WorkerError, match=r"ended during 'ping' \(killed by signal 9\)"):
+    with pytest.raises(WorkerError, match=r"'ping'.*signal 9"):
         future.result(DEADLINE)
     assert ask("ping")["pid"] != pid
 
@@ -92,7 +92,7 @@ def test_worker_crash_in_request_raises(client, ask, loop):
 def test_hung_worker_is_replaced(client, ask):
     pid = ask("ping")["pid"]
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(WorkerError, match=r"did not finish 'ping' within 0.2 s"):
+    with pytest.raises(WorkerError, match=r"'ping' within"):
         ask("ping", timeout=0.2)
     assert not alive(pid)
     assert ask("ping")["pid"] != pid
@@ -153,7 +153,7 @@ def test_worker_stdout_of_libraries_stays_out_of_frames():
     code = (
         "import os, sys\n"
         "from jupyter_amltrain.tracking import worker\n"
-        "worker.answer = lambda op, payload: (print('noise'), os.write(1, b'more noise'), {})[2]\n"
+        "worker.run_operation = lambda op, payload: (print('noise'), os.write(1, b'more noise'), {})[2]\n"
         "worker.main()"
     )
     frame = framing.pack({"id": 1, "op": "ping", "payload": {}})
@@ -171,11 +171,11 @@ def test_worker_stdout_of_libraries_stays_out_of_frames():
 def test_close_while_starting_raises_worker_error(loop, root):
     async def story():
         client = Worker(root)
-        asked = asyncio.ensure_future(client.request("ping", {}, DEADLINE))
+        request = asyncio.ensure_future(client.request("ping", {}, DEADLINE))
         while client._rpc._process is None:  # it is being connected
             await asyncio.sleep(0)
         await client.close()
         with pytest.raises(WorkerError, match="closed|ended"):
-            await asked
+            await request
 
     loop.call(story(), 2 * DEADLINE)

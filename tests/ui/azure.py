@@ -15,7 +15,7 @@ from tests.ui.panel import PanelPage
 
 CLUSTER, INSTANCE, MACHINE = "Azure ML cluster", "Azure ML compute instance", "Virtual machine"
 
-#: A run that is long enough to be looked at, and is cancelled when it has been.
+#: A run that is long enough to be looked at, and is canceled after that.
 TRAIN = """%%aml_submit --target {target} --name {name}
 import time, mlflow
 for step in range(600):

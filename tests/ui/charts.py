@@ -17,7 +17,7 @@ PATHS = """figure => {
         width: size.width, height: size.height,
         lines: [...figure.querySelectorAll('path.line')].map(path => ({
             d: path.getAttribute('d') || '',
-            colour: getComputedStyle(path).stroke,
+            color: getComputedStyle(path).stroke,
             opacity: Number(getComputedStyle(path).opacity),
         })),
     };
@@ -38,7 +38,7 @@ def values(drawn: dict[str, Any], path: str, top: float) -> list[float]:
 def lines(where: Locator, title: str, top: float) -> list[tuple[str, float, list[float]]]:
     """Colour, opacity and values of every line of a figure that can be seen: the shade of a phase has none."""
     drawn = figure(where, title).evaluate(PATHS)
-    found = [(line["colour"], line["opacity"], values(drawn, line["d"], top)) for line in drawn["lines"]]
+    found = [(line["color"], line["opacity"], values(drawn, line["d"], top)) for line in drawn["lines"]]
     return [line for line in found if line[1] > 0 and line[2]]
 
 

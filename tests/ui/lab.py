@@ -337,7 +337,7 @@ def open_notebook(page: Page, server: LabServer, name: str, kernel: bool = True)
 
 
 def load_page(page: Page, server: LabServer, name: str, kernel: bool = True) -> NotebookPage:
-    """Load the whole page anew with this notebook alone, as a person's reload does."""
+    """Reload the whole page with this notebook alone, as a person's reload does."""
     page.goto(f"{server.url}/lab/tree/{name}?reset&token={server.token}")
     return attach(page, name, kernel)
 

@@ -40,7 +40,7 @@ WATCH_FLASHES = """
 """
 
 
-#: Texts of all notifications that were ever shown: one that has closed itself was shown all the same.
+#: Texts of all notifications that were ever shown: also those that closed themselves.
 RECORD_TOASTS = """
 () => {
   if (window.amlToasts) { return; }
@@ -73,7 +73,7 @@ class PanelPage:
         self.status_item = page.locator(".jp-AmlStatus-text")
 
     def command(self, name: str, **args: Any) -> None:
-        """Execute a command of ours without waiting for its dialogs."""
+        """Execute one of the extension's commands without waiting for its dialogs."""
         self.page.evaluate(
             "([id, args]) => void jupyterapp.commands.execute('jupyter-amltrain:' + id, args)", [name, args]
         )

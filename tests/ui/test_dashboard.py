@@ -372,12 +372,12 @@ def test_dashboard_dark_theme_screenshot(notebook: NotebookPage, script: charts.
     try:
         run = submit(notebook, "--gpus 8")
         eventually("lines are drawn", lambda: len(charts.lines(run, "GPU utilization", 100)) >= 8)
-        colour = (
+        color = (
             charts.figure(run, "GPU utilization")
             .locator("text.mainheading")
             .first.evaluate("node => getComputedStyle(node).fill")
         )
         notebook.page.screenshot(path=shots / "dark.png")
-        assert all(int(part) > 150 for part in colour[4:-1].split(",")[:3]), colour  # bright on dark
+        assert all(int(part) > 150 for part in color[4:-1].split(",")[:3]), color  # bright on dark
     finally:
         notebook.theme("JupyterLab Light")

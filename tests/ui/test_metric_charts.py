@@ -145,5 +145,5 @@ def test_chart_wheel_and_drag_stay_in_page(notebook: NotebookPage, lab: LabServe
     eventually("all steps are shown again", lambda: drawn(notebook, "loss")["below"][-1]["label"] == "400")
     notebook.cell("print('after the zoom')")  # the kernel has taken all that was sent before
     assert "after the zoom" in notebook.outputs_text()
-    told = log.read_bytes()[before:].decode(errors="replace")
-    assert "Traceback" not in told and "unconverted data" not in told, told[-2000:]
+    output = log.read_bytes()[before:].decode(errors="replace")
+    assert "Traceback" not in output and "unconverted data" not in output, output[-2000:]

@@ -91,7 +91,7 @@ def test_workspace_disconnect_and_reconnect(
     expect(workspace).to_have_count(0, timeout=MS)
     expect(panel.target("gpus")).to_have_count(0, timeout=MS)
     expect(panel.outcome).to_contain_text("%aml_compute disconnect lab --yes")
-    # Nothing is written where something is wrong, and it is said where it was typed.
+    # Nothing is written for an invalid value, and its error is shown at its field.
     panel.command("workspace-connect")
     form = panel.connect_workspace
     panel.fill(form, subscription=azure.subscription)
@@ -141,7 +141,7 @@ def test_gpus_of_azure_run_and_cluster_are_shown(panel: PanelPage, notebook: Not
     expect(panel.gpus).to_contain_text("Fake GPU of Standard_NC12s_v3", timeout=MS)
     panel.settle()
     panel.page.screenshot(path=shots / "azure-gpus.png")
-    # What it costs is told while it does, though nobody asks.
+    # Its cost is shown while it runs, without a request.
     row = panel.target("gpus")
     expect(row).to_contain_text("1 of 1 node", timeout=MS)
     expect(row).to_contain_text("$6.12/h")

@@ -90,13 +90,13 @@ def plot(panel: PanelPage, title: str) -> Locator:
 def read(panel: PanelPage, title: str, *keys: str) -> list[str]:
     """What the chart's cursor says after these keys."""
     area = plot(panel, title).locator(".jp-AmlRun-chartArea")
-    said = plot(panel, title).locator(".jp-AmlRun-chartSpoken")
+    label = plot(panel, title).locator(".jp-AmlRun-chartSpoken")
 
     def heard() -> str:
         area.focus()
         for key in keys:
             area.press(key)
-        return str(said.text_content())  # empty where the chart was drawn anew for another source just then
+        return str(label.text_content())  # empty where the chart was just drawn again for another source
 
     text = str(eventually(f"{title} is read", heard))
     area.press("Escape")

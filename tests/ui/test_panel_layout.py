@@ -62,7 +62,7 @@ def overflows(panel: PanelPage) -> bool:
 
 
 def reload(panel: PanelPage) -> None:
-    """Load the page anew with the workspace that it has."""
+    """Reload the page with its workspace."""
     panel.page.wait_for_timeout(WRITTEN)
     # The first address would reset the workspace again.
     panel.page.goto(panel.page.url.split("?")[0])

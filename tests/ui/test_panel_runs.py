@@ -119,8 +119,8 @@ def test_run_of_other_process_appears(lab: LabServer, panel: PanelPage, shots: P
     expect(row.locator(".jp-AmlRuns-when")).to_contain_text("ago")
     panel.select(handle)
     facts = panel.node.locator(".jp-AmlRuns-facts")
-    for said in ("lr=0.25", "accuracy 0.7", "local", handle):
-        expect(facts).to_contain_text(said, timeout=MS)
+    for text in ("lr=0.25", "accuracy 0.7", "local", handle):
+        expect(facts).to_contain_text(text, timeout=MS)
     shell(lab, "runs", "delete", handle, "--force")
     expect(row).to_have_count(0, timeout=MS)
     expect(panel.node.locator(".jp-AmlRuns-detail")).to_be_hidden(timeout=MS)
@@ -354,20 +354,20 @@ def test_run_end_toasts_offer_actions(submit: Submit, panel: PanelPage, shots: P
     expect(panel.row(bad).locator(".jp-AmlRuns-metric")).to_contain_text("exited with code 3", timeout=MS)
     panel.select(bad)
     expect(panel.node.locator(".jp-AmlRuns-facts .jp-mod-error")).to_contain_text("exited with code 3")
-    told = panel.node.locator(".jp-AmlRuns-facts").inner_text()
-    assert told.count("exited with code 3") == 1
-    assert "%aml_runs logs" not in told  # there is a button for it
+    facts = panel.node.locator(".jp-AmlRuns-facts").inner_text()
+    assert facts.count("exited with code 3") == 1
+    assert "%aml_runs logs" not in facts  # there is a button for it
 
 
 @thorough
 def test_failed_run_row_shows_cause(submit: Submit, panel: PanelPage) -> None:
-    handle = submit("local", "fails", code="raise ValueError('no such colour: grue')")
+    handle = submit("local", "fails", code="raise ValueError('no such color: grue')")
     panel.wait_run(handle, "failed")
-    expect(panel.row(handle).locator(".jp-AmlRuns-metric")).to_contain_text("no such colour: grue", timeout=MS)
+    expect(panel.row(handle).locator(".jp-AmlRuns-metric")).to_contain_text("no such color: grue", timeout=MS)
     panel.select(handle)
     expect(panel.node.locator(".jp-AmlRuns-facts .jp-mod-error")).to_contain_text("ValueError", timeout=MS)
     flashes = panel.record_flashes()
-    panel.toast("no such colour: grue").get_by_role("button", name="Dashboard").click()
+    panel.toast("no such color: grue").get_by_role("button", name="Dashboard").click()
     eventually("its cell is shown", lambda: any("--name fails" in source for source in flashes()))
 
 
@@ -451,7 +451,7 @@ def test_other_window_delete_is_notified_once(
         other.wait_run(mute, "completed")
         other.choose(handle, "Copy handle")
         other.toast("Copied")
-        assert not any("completed" in text for text in other.notifications())  # neither anew nor against the setting
+        assert not any("completed" in text for text in other.notifications())  # neither again nor against the setting
         other.choose(handle, "Delete…")
         other.dialog()
         other.confirm("Delete")

@@ -81,11 +81,11 @@ class Disturbed:
         self.notebook.cell(
             "import jupyter_amltrain as aml\nrun = aml.submit('pass', target='long', name='probe')\nrun.cancel()"
         )
-        told = (
+        note = (
             "import json\nfrom jupyter_amltrain import api\n"
             "print('TOLD', json.dumps({r.handle: r.state for r in api.runs()}))"
         )
-        self.notebook.cell(told)
+        self.notebook.cell(note)
 
         def same() -> bool:
             line = [text for text in self.notebook.outputs_text().splitlines() if text.startswith("TOLD")][-1]
@@ -95,7 +95,7 @@ class Disturbed:
             if shown.get(newest) == known[newest] and shown.items() <= known.items() and count == str(len(known)):
                 return True
             self.last = (shown, count, known)
-            self.notebook.cell(told)
+            self.notebook.cell(note)
             self.page.wait_for_timeout(300)
             return False
 

@@ -1,4 +1,4 @@
-"""Every way it can stand between the panel and a kernel: what is said, what is offered, how it recovers."""
+"""Every connection state of panel and kernel: its message, its actions, how it recovers."""
 
 from __future__ import annotations
 

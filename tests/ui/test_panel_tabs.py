@@ -21,8 +21,8 @@ thorough = pytest.mark.thorough
 
 TARGETS = {"long": {"kind": "fake", "queued": 0.1, "running": 3600.0, "gpus": 2, "period": 0.25}}
 
-#: Writes what it is told by a file, so that a test decides when a log grows.
-TOLD = r"""
+#: Writes what a file holds, so that a test decides when a log grows.
+WRITER = r"""
 import os, sys, time
 place, at = sys.argv[1], 0
 while True:
@@ -72,12 +72,12 @@ def panel(notebook: NotebookPage) -> PanelPage:
     return panel
 
 
-class Told:
+class ScriptedRun:
     """A run of a real process whose log grows when the test says so."""
 
     def __init__(self, notebook: NotebookPage, lab: LabServer, name: str) -> None:
         self.place = lab.notebooks / f"{name}.txt"
-        source = TOLD.replace("sys.argv[1]", repr(str(self.place)))
+        source = WRITER.replace("sys.argv[1]", repr(str(self.place)))
         notebook.cell(f"%%aml_submit --target local --name {name}\n{source}")
         self.handle = str(notebook.records()[-1]["handle"])
 
@@ -90,8 +90,8 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(notebook: NotebookPage, panel: PanelPage, lab: LabServer) -> Iterator[Told]:
-    run = Told(notebook, lab, "told")
+def scripted(notebook: NotebookPage, panel: PanelPage, lab: LabServer) -> Iterator[ScriptedRun]:
+    run = ScriptedRun(notebook, lab, "scripted")
     panel.wait_run(run.handle, "running")
     yield run
     lab.end_runs()
@@ -132,10 +132,10 @@ def at_end(text: Locator) -> bool:
     return bool(text.evaluate("node => node.scrollHeight - node.scrollTop - node.clientHeight < 4"))
 
 
-def test_log_tab_follows_until_scrolled_up(told: Told, panel: PanelPage, shots: Path) -> None:
-    tab = log_of(panel, told.handle)
+def test_log_tab_follows_until_scrolled_up(scripted: ScriptedRun, panel: PanelPage, shots: Path) -> None:
+    tab = log_of(panel, scripted.handle)
     text = tab.locator(".jp-AmlLog-text")
-    told.say("".join(f"row {k}\n" for k in range(200)))
+    scripted.say("".join(f"row {k}\n" for k in range(200)))
     expect(text).to_contain_text("row 199", timeout=MS)
     assert at_end(text)
     follow = tab.get_by_role("button", name="Follow")
@@ -144,16 +144,16 @@ def test_log_tab_follows_until_scrolled_up(told: Told, panel: PanelPage, shots: 
     panel.page.mouse.wheel(0, -600)
     expect(follow).to_have_attribute("aria-pressed", "false")
     before = place(text, "row 170")
-    told.say("row 200\n")
+    scripted.say("row 200\n")
     expect(text).to_contain_text("row 200", timeout=MS)
     assert place(text, "row 170") == before
     follow.click()
     expect(follow).to_have_attribute("aria-pressed", "true")
     assert at_end(text)
-    told.say("\x1b[31mred\x1b[0m plain\n" + "".join(f"\r{k:3d} %" for k in range(0, 101, 10)))
+    scripted.say("\x1b[31mred\x1b[0m plain\n" + "".join(f"\r{k:3d} %" for k in range(0, 101, 10)))
     expect(text.locator(".ansi-red-fg")).to_have_text("red", timeout=MS)
     expect(text.locator("> :last-child")).to_have_text("100 %", timeout=MS)
-    told.say("\n" + "wide " * 300 + "\n")
+    scripted.say("\n" + "wide " * 300 + "\n")
     expect(text).to_contain_text("wide wide", timeout=MS)
     assert not text.evaluate("node => node.scrollWidth > node.clientWidth")
     tab.get_by_role("button", name="Wrap").click()
@@ -161,18 +161,18 @@ def test_log_tab_follows_until_scrolled_up(told: Told, panel: PanelPage, shots: 
     tab.get_by_role("button", name="Wrap").click()
     panel.settle()
     panel.page.screenshot(path=shots / "tab-log.png")
-    told.say("".join(f"more {k}\n" for k in range(5200)))  # beyond what is kept
+    scripted.say("".join(f"more {k}\n" for k in range(5200)))  # beyond what is kept
     expect(text).to_contain_text("more 5199", timeout=MS)
     text.hover()
     panel.page.mouse.wheel(0, -900)
     expect(follow).to_have_attribute("aria-pressed", "false")
     before = place(text, "more 5150")
-    told.say("".join(f"last {k}\n" for k in range(500)))
+    scripted.say("".join(f"last {k}\n" for k in range(500)))
     expect(text).to_contain_text("last 499", timeout=MS)
     assert abs(place(text, "more 5150") - before) <= 1
     assert text.locator("> *").count() <= 5000
     follow.click()
-    told.end()
+    scripted.end()
     expect(tab.locator(".jp-AmlLog-state")).to_contain_text("completed", timeout=MS)
     expect(text.locator("> :last-child")).to_have_text("last 499")
     close(panel)

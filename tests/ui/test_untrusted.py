@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.ui import hostile
+from tests.ui import untrusted_notebook
 from tests.ui.lab import MS, RECORD_MIME, LabServer, NotebookPage, code_cell, eventually, open_notebook
 
 pytestmark = pytest.mark.thorough
@@ -56,9 +56,9 @@ def victim(page: Page, lab: LabServer) -> Iterator[Victim]:
 @pytest.fixture
 def theirs(page: Page, lab: LabServer, victim: Victim, request: pytest.FixtureRequest) -> Iterator[NotebookPage]:
     """The hostile notebook, in a kernel that has the extension."""
-    name = lab.write(f"{request.node.name}.ipynb", hostile.cells(victim.handle))
+    name = lab.write(f"{request.node.name}.ipynb", untrusted_notebook.cells(victim.handle))
     found = open_notebook(page, lab, name)
-    page.evaluate(hostile.ASKED)
+    page.evaluate(untrusted_notebook.ASKED)
     found.cell("%load_ext jupyter_amltrain")
     yield found
     found.close()
@@ -74,9 +74,9 @@ def saved(lab: LabServer, notebook: NotebookPage) -> str:
 def test_untrusted_output_sends_and_stores_nothing(
     theirs: NotebookPage, victim: Victim, lab: LabServer, shots: Path
 ) -> None:
-    hostile.show_all(theirs, victim.handle)
+    untrusted_notebook.show_all(theirs, victim.handle)
     victim.lives_on()
-    first = hostile.show(theirs, 0)
+    first = untrusted_notebook.show(theirs, 0)
     theirs.page.screenshot(path=shots / "untrusted.png")
     expect(first.locator(".jp-AmlRun-notice")).to_contain_text("not trusted")
     for button in theirs.runs.locator("button.jp-AmlRun-cancel").all():
@@ -92,7 +92,7 @@ def test_untrusted_output_sends_and_stores_nothing(
 def test_untrusted_output_loads_on_click_without_save(
     theirs: NotebookPage, victim: Victim, lab: LabServer, shots: Path
 ) -> None:
-    run = hostile.show(theirs, 0)
+    run = untrusted_notebook.show(theirs, 0)
     run.get_by_role("button", name="Load live data").click()
     expect(run).to_have_attribute("data-source", "live", timeout=MS)
     expect(run.locator(".jp-AmlRun-log pre")).to_contain_text(SECRET, timeout=MS)
@@ -101,11 +101,9 @@ def test_untrusted_output_loads_on_click_without_save(
     theirs.page.screenshot(path=shots / "untrusted-loaded.png")
     victim.lives_on()
     # The click was for this output alone, and for this one's run.
-    assert {asked.split()[1] for asked in theirs.page.evaluate("amlAsked") if "undefined" not in asked} == {
-        victim.handle
-    }
+    assert {each.split()[1] for each in theirs.page.evaluate("amlAsked") if "undefined" not in each} == {victim.handle}
     for cell in range(1, 5):
-        other = hostile.show(theirs, cell)
+        other = untrusted_notebook.show(theirs, cell)
         expect(other).to_have_attribute("data-source", "saved")
         expect(other.locator(".jp-AmlRun-log")).not_to_contain_text(SECRET)
     assert SECRET not in saved(lab, theirs)
@@ -117,19 +115,19 @@ def test_trust_change_while_open_is_applied(theirs: NotebookPage, victim: Victim
             cell.trusted = trusted;
         }
     }"""
-    run = hostile.show(theirs, 0)
+    run = untrusted_notebook.show(theirs, 0)
     theirs.page.evaluate(trust, True)
     expect(run).to_have_attribute("data-source", "live", timeout=MS)
     expect(run.locator(".jp-AmlRun-log pre")).to_contain_text(SECRET, timeout=MS)
-    hostile.show_all(theirs, victim.handle)
+    untrusted_notebook.show_all(theirs, victim.handle)
     victim.lives_on()
     # The beginning of a handle has the form of one: the page may ask about it, and the kernel knows no such run.
-    beginning = hostile.show(theirs, 3)
+    beginning = untrusted_notebook.show(theirs, 3)
     expect(beginning).to_have_attribute("data-source", "unknown-run", timeout=MS)
     expect(beginning.locator(".jp-AmlRun-log")).not_to_contain_text(SECRET)
-    asked = {each.split()[1] for each in theirs.page.evaluate("amlAsked")} - {"undefined"}
-    assert asked == {victim.handle, victim.handle[:-1]}, "neither `last` nor a run without its target"
-    run = hostile.show(theirs, 0)
+    requests = {each.split()[1] for each in theirs.page.evaluate("amlAsked")} - {"undefined"}
+    assert requests == {victim.handle, victim.handle[:-1]}, "neither `last` nor a run without its target"
+    run = untrusted_notebook.show(theirs, 0)
     theirs.page.evaluate(trust, False)
     expect(run).to_have_attribute("data-source", "saved", timeout=MS)
     expect(run.locator(".jp-AmlRun-cancel")).to_be_hidden()
@@ -141,7 +139,7 @@ def test_trust_change_while_open_is_applied(theirs: NotebookPage, victim: Victim
 
 def test_own_output_in_untrusted_notebook_is_live(theirs: NotebookPage, victim: Victim, lab: LabServer) -> None:
     theirs.cell(f"%aml_runs attach {victim.handle}")
-    own = hostile.show(theirs, len(hostile.cells(victim.handle)) + 1)
+    own = untrusted_notebook.show(theirs, len(untrusted_notebook.cells(victim.handle)) + 1)
     expect(own.locator(".jp-AmlRun-log pre")).to_contain_text(SECRET, timeout=MS)
     expect(own.locator(".jp-AmlRun-cancel")).to_be_visible(timeout=MS)
     victim.lives_on()

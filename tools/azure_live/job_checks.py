@@ -33,7 +33,7 @@ CHECKED: dict[str, str] = {
     "metric_names_limit": "51 metric names of a run",
     "tag_limits": "a key of 101 letters, a value of 1001",
     "timeout_state": "a job with a short time limit",
-    "exit_told": "a job that ends with 3",
+    "exit_reported": "a job that ends with 3",
     "cancel_signal": "a job that reports SIGTERM",
     "cancel_grace": "a job that reports how long it lives after SIGTERM",
     "model_uri": "the model made of the job",
@@ -99,7 +99,7 @@ class Watch:
         made["queue_reason"] = (
             (bool(self.reason), self.reason or "null")
             if "Queued" in self.states
-            else (None, "the job was never queued")
+            else (None, "it was never seen queued")
         )
         made["details_reasons"] = reasons_found(self.queued)
         private = "logs/amltrain-live/private.txt" in files
@@ -132,7 +132,7 @@ class Watch:
 def reasons_found(queued: Mapping[str, list[str]]) -> Seen:
     """Which of a queued job's two answers has the fields that tell why it waits and why it was canceled."""
     if not queued:
-        return None, "the job was never queued"
+        return None, "it was never seen queued"
     names = ("queueingInfo", "cancelationReason")
     there = {place: [name for name in names if name in keys] for place, keys in queued.items()}
     seen = "; ".join(f"{place} has {' and '.join(found) or 'neither'}" for place, found in there.items())

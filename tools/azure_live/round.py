@@ -177,7 +177,7 @@ class Round:
         _, watch = self._submit(backend, "fails", scripts.FAIL)
         self._until(watch)
         text = watch.error()
-        self.found["exit_told"] = "code 3" in text or "status 3" in text, " ".join(text.split())[:120]
+        self.found["exit_reported"] = "code 3" in text or "status 3" in text, " ".join(text.split())[:120]
 
     def _limited(self, backend: Any) -> None:
         """Run a job without the agent, with its code in a subfolder, until the service ends it."""

@@ -37,10 +37,10 @@ def sync(folder: Path, ended: bool = False) -> Any:
 def test_concurrent_log_address_requests_are_coalesced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And none of them finds a file gone meanwhile: of a run that has ended its rest would never come."""
     names = [f"user_logs/std_log_process_{i}.txt" for i in range(16)]
-    asked: list[str] = []
+    requests: list[str] = []
 
     def details(place: Any, name: str) -> dict[str, Any]:
-        asked.append(name)
+        requests.append(name)
         time.sleep(0.05)
         return {"logFiles": {name: f"https://x/{name}?new" for name in names}}
 
@@ -63,7 +63,7 @@ def test_concurrent_log_address_requests_are_coalesced(tmp_path: Path, monkeypat
 
     with ThreadPoolExecutor(len(names)) as pool:
         assert list(pool.map(read, names)) == [b"text"] * len(names)
-    assert asked == ["job"]
+    assert requests == ["job"]
 
 
 def test_ended_run_without_files_is_not_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ class Storage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **how: Any) -> None:
         self.kind, self.secrets = how.get("kind", "AccountKey"), how.get("secrets", [])
         self.signed, self.own = how.get("signed", lambda url: answer(b"signed")), how.get("own")
-        self.asked = 0
+        self.requests = 0
         self.arm = SimpleNamespace(get=self._facts, post=self._list)
         self.call: Any = SimpleNamespace(cloud=SimpleNamespace(blob=self._blob))
         monkeypatch.setattr(http, "Rest", lambda *_, **__: SimpleNamespace(get=lambda url, **_: self._mine(url)))
@@ -96,7 +96,7 @@ class Storage:
         return SimpleNamespace(json={"properties": facts})
 
     def _list(self, path: str, **_: Any) -> Any:
-        self.asked += 1
+        self.requests += 1
         found = self.secrets.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -128,7 +128,7 @@ def not_by_key(url: str) -> http.Answer:
 
 def test_expired_signature_is_renewed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(monkeypatch, secrets=["sig=1", "sig=2"], signed=over)
-    assert storage.read() == b"signed" and storage.asked == 2
+    assert storage.read() == b"signed" and storage.requests == 2
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_storage_without_signatures_uses_own_credential(monkeypatch: pytest.Monk
 
 
 def test_storage_refused_twice_raises_first_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = AuthenticationError("You lack the permission listSecrets.")
-    first.told = errors.ErrorDetails(status=403)  # type: ignore[attr-defined]
-    with pytest.raises(AuthenticationError, match="lack the permission listSecrets"):
+    first = AuthenticationError("You listSecrets.")
+    errors.with_details(first, errors.ErrorDetails(status=403))
+    with pytest.raises(AuthenticationError, match="listSecrets"):
         Storage(monkeypatch, secrets=[first], own=refused(403)).read()
 
 

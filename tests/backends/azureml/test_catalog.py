@@ -124,7 +124,7 @@ def test_choose_filters_sizes(sizes: tuple[Size, ...]) -> None:
     assert big and all((size.gpu_memory or 0) >= 80 * GIB for size in big)
     assert [size.gpus for size in big] == sorted(size.gpus or 0 for size in big)
     assert matching_sizes(sizes, family="standardNCSv3Family") == matching_sizes(sizes, family="Standard NCSv3 Family")
-    with pytest.raises(CommandError, match="No size of family 'XX'.*NC, ND, NV"):
+    with pytest.raises(CommandError, match="'XX'.*NC, ND, NV"):
         matching_sizes(sizes, family="XX")
     assert gpu_memory("24GB") == gpu_memory("24 GiB") == gpu_memory("24") == 24 * GIB and gpu_memory("") == 0
     with pytest.raises(CommandError, match="24GB"):
@@ -136,11 +136,11 @@ def test_unavailable_size_error_suggests_similar_sizes(sizes: tuple[Size, ...]) 
         check_size("gpu", name, find(sizes, name), sizes, kind, low, "eastus")
 
     check("standard_nc6s_v3", low=True)
-    with pytest.raises(CommandError, match="has no size 'NC6s_v3'. Did you mean Standard_NC6s_v3"):
+    with pytest.raises(CommandError, match="Standard_NC6s_v3"):
         check("NC6s_v3")
-    with pytest.raises(CapacityError, match="not available for clusters and serverless runs .*MIR only"):
+    with pytest.raises(CapacityError, match="MIR only"):
         check("Standard_NV36ads_A10_v5")
-    with pytest.raises(CapacityError, match="not available with low priority"):
+    with pytest.raises(CapacityError, match="low priority"):
         check("Standard_ND96asr_v4", low=True)
     check_size("gpu", "anything", None, (), "AmlCompute", False, "")  # nothing is known: nothing is refused
 
@@ -191,7 +191,7 @@ def test_quota_error_names_free_cores_and_fitting_size(sizes: tuple[Size, ...]) 
     )
     assert quota_error(big, 1, found, sizes, now=False) is None  # it could be, when the others let go
     some = quota_error(get(sizes, "Standard_NC6s_v3"), 3, found, sizes)
-    assert some is not None and "2 machines of this size would fit." in str(some) and "largest" not in str(some)
+    assert some is not None and "2 machines" in str(some) and "largest" not in str(some)
     ever = quota_error(get(sizes, "Standard_NC6s_v3"), 5, found, sizes, now=False)
     assert ever is not None and "the quota is 24 (12 free)" in str(ever)
     assert "4 machines" in str(ever) and "2 of them now" in str(ever)

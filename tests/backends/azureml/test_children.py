@@ -28,14 +28,14 @@ class Answer(NamedTuple):
 
 
 class Service:
-    """Both doors of a workspace, with what they were asked."""
+    """Both APIs of a workspace, with the requests to them."""
 
     history, mlflow, name = "history", "mlflow", "lab"
     subscription, resource_group, workspace, tenant = "s", "g", "w", ""
 
     def __init__(self, found: list[dict[str, Any]], metrics: dict[str, Any], job: dict[str, Any] | None = None) -> None:
         self.found, self.metrics, self.job = found, metrics, job
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.data = self.arm = self
 
     def pages(self, path: str, **more: Any) -> list[dict[str, Any]]:
@@ -45,11 +45,11 @@ class Service:
         if path.startswith("jobs/"):
             return Answer(200 if self.job else 404, self.job)
         run_id = more["params"]["run_id"]
-        self.asked.append(run_id)
-        said = self.metrics.get(run_id)
-        if isinstance(said, Exception):
-            raise said
-        return Answer(404, None) if said is None else Answer(200, {"run": {"data": {"metrics": said}}})
+        self.requests.append(run_id)
+        metrics = self.metrics.get(run_id)
+        if isinstance(metrics, Exception):
+            raise metrics
+        return Answer(404, None) if metrics is None else Answer(200, {"run": {"data": {"metrics": metrics}}})
 
 
 def trial(number: int, status: str = "Completed", **more: Any) -> dict[str, Any]:
@@ -112,8 +112,8 @@ def test_primary_metric_spelling_of_service_is_matched(tmp_path: Path) -> None:
 
 
 def test_step_shows_last_logged_metric(tmp_path: Path) -> None:
-    said = [metric(1, "rows", 3), metric(2, "loss", 5), metric(3, "system/cpu", 9)]
-    (run,) = looked(tmp_path, Service([trial(0)], {"s_0": said}), "pipeline")
+    points = [metric(1, "rows", 3), metric(2, "loss", 5), metric(3, "system/cpu", 9)]
+    (run,) = looked(tmp_path, Service([trial(0)], {"s_0": points}), "pipeline")
     assert (run.metric, run.value) == ("loss", 2.0)
 
 
@@ -122,7 +122,7 @@ def test_ended_child_metrics_are_read_once(tmp_path: Path) -> None:
     looked(tmp_path, service, ended=False)
     service.metrics["s_1"] = [metric(0.25)]
     runs = looked(tmp_path, service, ended=False)
-    assert sorted(service.asked) == ["s_0", "s_1", "s_1"]
+    assert sorted(service.requests) == ["s_0", "s_1", "s_1"]
     assert [run.value for run in runs] == [0.5, 0.25]
 
 
@@ -186,7 +186,7 @@ def test_metric_written_after_the_end_of_its_child_is_read_at_the_end_of_the_par
     (early,) = looked(tmp_path, service, ended=False)
     assert (early.metric, early.value) == ("", None)
     looked(tmp_path, service, ended=False)
-    assert service.asked == ["s_0"]  # while the parent lives, not again
+    assert service.requests == ["s_0"]  # while the parent lives, not again
     service.metrics["s_0"] = [metric(0.5)]
     (late,) = looked(tmp_path, service)
     assert (late.metric, late.value) == ("loss", 0.5)

@@ -86,14 +86,12 @@ def test_concurrent_requests_run_and_progress_comes_first(ask, loop, root):
 def test_request_error_keeps_class_and_hint(ask):
     with pytest.raises(CommandError) as caught:
         ask("workspace.whoami", {"workspace": "nowhere"})
-    assert caught.value.message == "No workspace 'nowhere' is connected."
-    assert "%aml_compute connect" in caught.value.hint
+    assert "'nowhere'" in caught.value.message
+    assert caught.value.hint == "%aml_compute connect"
 
 
 def test_request_unexpected_error_is_one_redacted_line(ask, root):
-    with pytest.raises(
-        AmlTrainError, match=r"LookupError: at https://x/y\?sig=\[redacted\]&se=1 .*azure\.txt"
-    ) as caught:
+    with pytest.raises(AmlTrainError, match=r"LookupError.*sig=\[redacted\]&se=1 .*azure\.txt") as caught:
         ask(payload={"fail": "at https://x/y?sig=aB%2Fc&se=1 with Bearer abcdefghijkl.mno"})
     log = (root.logs / "azure.txt").read_text()
     assert "Traceback" in log and "process.ping failed" in log
@@ -106,7 +104,7 @@ def test_request_unexpected_error_is_one_redacted_line(ask, root):
 
 def test_request_timeout_is_extended_by_progress(ask):
     ask()
-    with pytest.raises(TargetUnreachable, match=r"did not respond to process\.ping within 0\.3 s"):
+    with pytest.raises(TargetUnreachable, match=r"process\.ping.*0\.3 s"):
         ask(payload={"wait": 30.0}, timeout=0.3)
     assert ask(timeout=5)["pid"]
 
@@ -138,7 +136,7 @@ def test_dead_service_process_fails_request_and_restarts(ask, loop, root):
         os.kill(pid, signal.SIGKILL)
         await task
 
-    with pytest.raises(TargetUnreachable, match=r"ended \(killed by signal 9\)\. .*logs.azure\.txt"):
+    with pytest.raises(TargetUnreachable, match=r"signal 9.*logs.azure\.txt"):
         loop.call(killed(), DEADLINE)
     assert ask()["pid"] != pid
 

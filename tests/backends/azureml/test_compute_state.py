@@ -45,7 +45,7 @@ def test_cluster_row_while_creating_is_creating() -> None:
 def test_cluster_row_while_resizing_is_ready() -> None:
     row = compute_state.row(recorded("11b_missing_compute_404_empty_and_resizing.json", 1))
     assert (row["state"], row["nodes"], row["wanted"], row["steady"]) == ("ready", 1, 0, False)
-    assert row["detail"] == "Resizing: from 1 to 0 machines." and row["location"] == "eastus2"
+    assert "from 1 to 0" in row["detail"] and row["location"] == "eastus2"
 
 
 def test_instance_row_has_state_and_size() -> None:
@@ -143,9 +143,9 @@ def test_compute_differences_are_named() -> None:
     )
     assert compute_state.differences(wanted, there, kind="amlcompute", group=GROUP) == []
     other = {**wanted, "max_nodes": 4, "low_priority": True, "vnet": "net", "subnet": "sub", "region": "westus"}
-    said = compute_state.differences(other, there, kind="amlcompute", group=GROUP)
-    assert [text.partition(" ")[0] for text in said] == ["max_nodes", "low_priority", "subnet", "region"]
-    assert said[0] == "max_nodes is 2, not 4"
+    lines = compute_state.differences(other, there, kind="amlcompute", group=GROUP)
+    assert [text.partition(" ")[0] for text in lines] == ["max_nodes", "low_priority", "subnet", "region"]
+    assert lines[0] == "max_nodes is 2, not 4"
     assert compute_state.differences(wanted, there, kind="instance", group=GROUP) == ["it is of type AmlCompute"]
 
 
@@ -183,42 +183,34 @@ def say(target: Any, verb: str, running: int = 0, queued: int = 0, **values: Any
 
 def test_cluster_create_prompt_names_cost() -> None:
     cluster = AmlComputeTarget(name="gpu", size="Standard_NC6s_v3", max_nodes=4)
-    assert say(cluster, "create").startswith(
-        "Costs up to 4 x 3.06 = 12.24 USD per hour while machines are on; all of them stop after 15 min idle."
-        " The quota allows 2 of the 4 machines now."
-    )
+    text = say(cluster, "create")
+    assert all(part in text for part in ("4 x 3.06 = 12.24 USD", "15 min", "2 of the 4 machines"))
     cheap = msgspec.structs.replace(cluster, low_priority=True, max_nodes=1, min_nodes=1)
-    assert say(cheap, "create").startswith(
-        "Costs up to 0.61 USD per hour while machines are on; 1 of them stay on (0.61 USD per hour), the others stop"
-        " after 15 min idle. Low-priority machines may be preempted at any time."
-    )
-    assert "costs 2 x 3.06 = 6.12 USD per hour" in say(cluster, "scale", min_nodes=2)
+    text = say(cheap, "create")
+    assert all(part in text for part in ("up to 0.61 USD", "1 of them stay on (0.61 USD", "15 min", "Low-priority"))
+    assert "2 x 3.06 = 6.12 USD" in say(cluster, "scale", min_nodes=2)
     more = say(cluster, "scale", max_nodes=5)
-    assert "5 x 3.06 = 15.3 USD" in more.replace("15.30", "15.3") and "2 of the 5" in more
+    assert "5 x 3.06 = 15.3 USD" in more.replace("15.30", "15.3") and "room for 2 of the 5" in more
     assert say(cluster, "scale", min_nodes=0) == say(cluster, "scale", max_nodes=2, idle_minutes=5) == ""
     unknown = msgspec.structs.replace(cluster, size="Standard_DS2_v2")
     assert "unknown price" in say(unknown, "create") and "unknown price" in say(unknown, "scale", max_nodes=9)
-    assert " Its 2 running runs are stopped. " in say(cluster, "delete", 2)
-    assert " Its 1 running and 3 queued runs are stopped. " in say(cluster, "delete", 1, 3)
-    assert " Its 1 queued run is stopped. " in say(cluster, "delete", 0, 1)
+    assert " 2 running runs " in say(cluster, "delete", 2)
+    assert " 1 running and 3 queued runs " in say(cluster, "delete", 1, 3)
+    assert " 1 queued run " in say(cluster, "delete", 0, 1)
     assert "stopped" not in say(cluster, "delete") and "kept in the workspace" in say(cluster, "delete")
 
 
 def test_instance_and_serverless_prompts_name_cost() -> None:
     instance = InstanceTarget(name="mine", size="Standard_NC6s_v3", schedule_stop="18:30")
-    assert say(instance, "start") == (
-        "Costs 3.06 USD per hour from now until it is stopped or has been idle for 60 min"
-        " or stops by its schedule (18:30 UTC)."
-    )
+    text = say(instance, "start")
+    assert all(part in text for part in ("3.06 USD", "60 min", "18:30 UTC"))
     forever = msgspec.structs.replace(instance, schedule_stop="", idle_shutdown=0)
-    assert "until it is stopped; it does not stop automatically." in say(forever, "create")
-    assert (
-        say(instance, "stop", 2) == "Stops 'mine': its 2 running runs are stopped too." and say(instance, "stop") == ""
-    )
+    assert "automatically" in say(forever, "create")
+    assert "2 running runs" in say(instance, "stop", 2) and say(instance, "stop") == ""
     serverless = ServerlessTarget(name="less", size="Standard_NC4as_T4_v3")
     assert say(serverless, "create") == "" and "nothing is deleted" in say(serverless, "delete")
     machine = MachineTarget(name="box", resource_id="/x", ssh_user="me", password_from="P")
-    assert say(machine, "create") == "" and "the virtual machine itself is not changed" in say(machine, "delete", 1)
+    assert say(machine, "create") == "" and "not changed" in say(machine, "delete", 1)
 
 
 def test_compute_list_row_shows_state() -> None:
@@ -228,11 +220,11 @@ def test_compute_list_row_shows_state() -> None:
     state = state_of(cluster, row, size, QUOTAS)
     assert (state.price, state.price_node, state.currency, state.quota) == (6.12, 3.06, "USD", "12 of 24 cores")
     assert (state.size, state.gpu_name, state.gpus, state.cpus) == ("Standard_NC6s_v3", "NVIDIA V100 16 GB", 1, 6)
-    assert state_of(cluster, {**row, "nodes": 0}, size, QUOTAS).detail == "No machine is on; a run starts one."
+    assert state_of(cluster, {**row, "nodes": 0}, size, QUOTAS).detail.startswith("No machine")
     serverless = state_of(ServerlessTarget(name="l", size="Standard_NC6s_v3"), None, size, QUOTAS, created=False)
     assert (serverless.price, serverless.price_node, serverless.nodes) == (0, 3.06, None)
     listed = state_of(DatabricksTarget(name="dbx", resource_id="/x"), {"state": "ready"}, None, QUOTAS)
-    assert "runs no jobs" in listed.detail and listed.price is None
+    assert "runs no job" in listed.detail and listed.price is None
     stopped = state_of(InstanceTarget(name="m", size="Standard_NC6s_v3"), {"state": "stopped"}, size, QUOTAS)
     assert (stopped.price, stopped.price_node, stopped.quota) == (0, 3.06, "12 of 24 cores")
 

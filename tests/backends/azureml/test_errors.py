@@ -36,9 +36,9 @@ def recorded(name, status):
 
 
 def test_error_code_in_additional_info_is_read():
-    said = azure_errors.read_details(400, {}, recorded("11a_ray_job_unknown_compute_400", 400))
-    assert said.codes == ("UserError", "BadArgument", "UnknownTargetType")
-    assert (said.code, said.message) == ("UnknownTargetType", "Unknown compute target 'testCompute'.")
+    details = azure_errors.read_details(400, {}, recorded("11a_ray_job_unknown_compute_400", 400))
+    assert details.codes == ("UserError", "BadArgument", "UnknownTargetType")
+    assert (details.code, details.message) == ("UnknownTargetType", "Unknown compute target 'testCompute'.")
 
 
 def test_error_with_null_fields_is_read():
@@ -47,28 +47,28 @@ def test_error_with_null_fields_is_read():
         "correlation": {"operation": "a"},
         "environment": "eastus",
     }
-    said = azure_errors.read_details(400, {"X-Ms-Correlation-Request-Id": "c"}, json.dumps(answer).encode())
-    assert (said.code, said.message, said.correlation) == ("UserError", "No.", "c")
+    details = azure_errors.read_details(400, {"X-Ms-Correlation-Request-Id": "c"}, json.dumps(answer).encode())
+    assert (details.code, details.message, details.correlation) == ("UserError", "No.", "c")
 
 
 def test_error_of_gateway_is_read():
-    said = azure_errors.read_details(
+    details = azure_errors.read_details(
         404, {"x-ms-failure-cause": "gateway"}, body("ResourceNotFound", "The Resource 'w' was not found.")
     )
-    assert said.codes == ("ResourceNotFound",)
+    assert details.codes == ("ResourceNotFound",)
 
 
 def test_error_detail_code_overrides_outer():
-    said = azure_errors.read_details(
+    details = azure_errors.read_details(
         400, {}, body("BadRequest", "Outer", details=[{"code": "ClusterMinNodesExceedCoreQuota", "message": "x"}])
     )
-    assert said.code == "ClusterMinNodesExceedCoreQuota" and said.message == "Outer"
+    assert details.code == "ClusterMinNodesExceedCoreQuota" and details.message == "Outer"
 
 
 def test_error_in_pascal_case_is_read():
     answer = {"Error": {"Code": "ValidationError", "Message": "Limit=250, Size=699", "Details": [], "InnerError": None}}
-    said = azure_errors.read_details(400, {}, json.dumps(answer).encode())
-    assert (said.code, said.message) == ("ValidationError", "Limit=250, Size=699")
+    details = azure_errors.read_details(400, {}, json.dumps(answer).encode())
+    assert (details.code, details.message) == ("ValidationError", "Limit=250, Size=699")
 
 
 @pytest.mark.parametrize(
@@ -76,31 +76,31 @@ def test_error_in_pascal_case_is_read():
 )
 def test_error_with_empty_body_is_mapped(empty):
     error = azure_errors.error_of_answer(404, {}, empty, act="GET computes/x", where="w")
-    assert "refuses GET computes/x" in str(error)
+    assert "in w " in str(error) and "GET computes/x" in str(error)
     assert azure_errors.details_of(error).status == 404
 
 
-# ---- what is told
+# ---- messages
 
 
 @pytest.mark.parametrize(
     ("status", "headers", "answer", "kind", "text"),
     [
-        (401, {}, body("InvalidAuthenticationToken", "The access token expiry UTC time is earlier than now."), errors.AuthenticationError, "Azure rejected the sign-in in w: The access token expiry UTC time is earlier than now. Sign in again: %aml_compute connect --name w"),
-        (403, {}, body("AuthorizationFailed", f"The client 'a@b' with object id 'x' does not have authorization to perform action 'Microsoft.MachineLearningServices/workspaces/computes/write' over scope '{SCOPE}' or the scope is invalid."), errors.AuthenticationError, "ada lacks the permission Microsoft.MachineLearningServices/workspaces/computes/write on 'w'. Ask the owner for the role 'AzureML Compute Operator'."),
-        (403, {}, b"", errors.AuthenticationError, "ada lacks permission in w (PUT x): no reason given. Ask the owner of the workspace for a role."),
+        (401, {}, body("InvalidAuthenticationToken", "The access token expiry UTC time is earlier than now."), errors.AuthenticationError, "UTC time is earlier than now. Sign in again: %aml_compute connect --name w"),
+        (403, {}, body("AuthorizationFailed", f"The client 'a@b' with object id 'x' does not have authorization to perform action 'Microsoft.MachineLearningServices/workspaces/computes/write' over scope '{SCOPE}' or the scope is invalid."), errors.AuthenticationError, "'AzureML Compute Operator'"),
+        (403, {}, b"", errors.AuthenticationError, "(PUT x)"),
         (403, {}, body("Forbidden", "Public access is not allowed. Use a private endpoint."), errors.TargetUnreachable, "private network only"),
-        (403, {}, XML.replace(b"CODE", b"AuthorizationPermissionMismatch"), errors.AuthenticationError, "ada lacks permission to read or write the workspace's storage in w. Ask the owner of the workspace for the role 'Storage Blob Data Contributor'."),
-        (403, {}, XML.replace(b"CODE", b"AuthenticationFailed"), errors.AuthenticationError, "(PUT x): This is not so. Ask"),
+        (403, {}, XML.replace(b"CODE", b"AuthorizationPermissionMismatch"), errors.AuthenticationError, "'Storage Blob Data Contributor'"),
+        (403, {}, XML.replace(b"CODE", b"AuthenticationFailed"), errors.AuthenticationError, "This is not so"),
         (404, {}, b"", errors.TargetError, "not found"),
-        (409, {}, body("Conflict", "Resource is being updated."), errors.TargetError, "another change is in progress: Resource is being updated. Try again"),
-        (429, {"Retry-After": "37"}, body("TooManyRequests", "x"), errors.TargetUnreachable, "Azure asks to wait 37 s."),
-        (429, {}, b"", errors.TargetUnreachable, "is throttling requests in w. Try again later."),
-        (500, {}, b"", errors.TargetUnreachable, "server error (500)"),
-        (503, {"retry-after": "5"}, body("ServiceUnavailable", "Busy."), errors.TargetUnreachable, "(503 ServiceUnavailable)"),
+        (409, {}, body("Conflict", "Resource is being updated."), errors.TargetError, "Resource is being updated"),
+        (429, {"Retry-After": "37"}, body("TooManyRequests", "x"), errors.TargetUnreachable, "37 s"),
+        (429, {}, b"", errors.TargetUnreachable, "throttling"),
+        (500, {}, b"", errors.TargetUnreachable, "(500)"),
+        (503, {"retry-after": "5"}, body("ServiceUnavailable", "Busy."), errors.TargetUnreachable, "Busy. Try again in 5 s"),
         (400, {}, body("BadRequest", "The specified subscription has a Standard NC family vCPU quota of 0 and cannot accomodate for at least 1 requested managed compute nodes which maps to 12 vCPUs."), errors.QuotaExceeded, "%aml_compute quota"),
         (400, {}, body("SkuNotAvailable", "No NC6 in eastus."), errors.CapacityError, "%aml_compute sizes"),
-        (418, {}, b"", errors.TargetError, "status 418 without a reason"),
+        (418, {}, b"", errors.TargetError, "418"),
     ],
 )  # fmt: skip
 def test_error_status_maps_to_class_and_one_line(status, headers, answer, kind, text):
@@ -112,14 +112,14 @@ def test_error_status_maps_to_class_and_one_line(status, headers, answer, kind, 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("AADSTS7000215: Invalid client secret provided. Ensure ... Trace ID: 1\nCorrelation ID: 2", "the client secret is wrong (AADSTS7000215). Set AZURE_CLIENT_SECRET"),
+        ("AADSTS7000215: Invalid client secret provided. Ensure ... Trace ID: 1\nCorrelation ID: 2", "AZURE_CLIENT_SECRET"),
         ("AADSTS50076: Due to a configuration change you must use multi-factor authentication", "a second factor"),
         ("AADSTS700016: Application with identifier 'x' was not found", "no application with that id"),
         ("AADSTS90002: Tenant 'x' not found.", "no such directory"),
         ("Couldn't begin authentication: AADSTS90002: Tenant 'x' not found.", "no such directory"),
         ("AADSTS70020: The provided value for the input parameter 'device_code' is not valid.", "the code has expired"),
-        ("Authentication failed: expired_token", "before the code or the window expired"),
-        ("Timed out waiting for user to authenticate", "before the code or the window expired"),
+        ("Authentication failed: expired_token", "expired"),
+        ("Timed out waiting for user to authenticate", "expired"),
         ("authorization_declined", "was declined"),
         ("AADSTS999999: Something new. Trace ID: 1 Correlation ID: 2", "AADSTS999999: Something new."),
     ],
@@ -133,15 +133,15 @@ def test_sign_in_error_is_one_line(text, word):
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("HTTPSConnectionPool(host='management.azure.com', port=443): Max retries exceeded with url: /x (Caused by SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate in certificate chain')))", "Azure (management.azure.com) is not trusted"),
-        ("HTTPSConnectionPool(host='management.azure.com', port=443): Max retries exceeded (Caused by ProxyError('Unable to connect to proxy', OSError('Tunnel connection failed: 403 Forbidden')))", "Cannot reach Azure through the proxy"),
-        ("ProxyError('Cannot connect to proxy.', OSError('Tunnel connection failed: 407 Proxy Authentication Required'))", "requires a user and a password"),
+        ("HTTPSConnectionPool(host='management.azure.com', port=443): Max retries exceeded with url: /x (Caused by SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate in certificate chain')))", "(management.azure.com) is not trusted"),
+        ("HTTPSConnectionPool(host='management.azure.com', port=443): Max retries exceeded (Caused by ProxyError('Unable to connect to proxy', OSError('Tunnel connection failed: 403 Forbidden')))", "proxy"),
+        ("ProxyError('Cannot connect to proxy.', OSError('Tunnel connection failed: 407 Proxy Authentication Required'))", "password"),
         ("HTTPSConnection(host='management.azure.com', port=443): Failed to resolve 'management.azure.com' ([Errno -2] Name or service not known)", "cannot be resolved"),
         ("<urllib3.connection.HTTPSConnection object at 0x7f>: Failed to establish a new connection: [Errno 111] Connection refused", "No connection to Azure"),
         ("HTTPSConnectionPool(host='a.b', port=443): Read timed out. (read timeout=60)", "(a.b) did not answer in time"),
         ("('Connection aborted.', RemoteDisconnected('Remote end closed connection without response'))", "was cut"),
         ("Connection broken: IncompleteRead(10 bytes read, 5 more expected)", "was cut"),
-        ("something else", "No answer from Azure: something else"),
+        ("something else", "something else"),
     ],
 )  # fmt: skip
 def test_connection_error_is_one_line(text, word):

@@ -84,15 +84,15 @@ def edge(certificates, monkeypatch):
 
 
 class Tokens:
-    """A credential with a cache, as MSAL has one: only claims make it ask anew."""
+    """A credential with a cache, as MSAL has one: only claims make it request a new token."""
 
     def __init__(self, claims=True):
-        self.number, self.asked, self._claims = 0, [], claims
+        self.number, self.requests, self._claims = 0, [], claims
 
     def get_token(self, *scopes, claims=None, tenant_id=None, **_):
         if claims and not self._claims:
             raise ValueError("no claims here")
-        self.asked.append((scopes, bool(claims), tenant_id))
+        self.requests.append((scopes, bool(claims), tenant_id))
         if claims or not self.number:
             self.number += 1
         return AccessToken(f"token-{self.number}", int(time.time()) + 3600)
@@ -136,14 +136,12 @@ def test_rest_refused_token_is_renewed_once(edge):
     edge.answers = [(401, {"WWW-Authenticate": 'Bearer error="invalid_token"'}, b""), (200, {}, {"ok": True})]
     assert client(edge, tokens, tenant="t-1").get("x").json == {"ok": True}
     assert [headers["Authorization"] for _, _, headers, _ in edge.seen] == ["Bearer token-1", "Bearer token-2"]
-    assert {tenant for _, _, tenant in tokens.asked} == {"t-1"}
+    assert {tenant for _, _, tenant in tokens.requests} == {"t-1"}
 
 
 def test_rest_token_refused_twice_raises_authentication_error(edge):
     edge.answers = [(401, {}, {"error": {"code": "InvalidAuthenticationToken", "message": "The token is bad."}})]
-    with pytest.raises(
-        AuthenticationError, match=r"in ws: The token is bad\. Sign in again: %aml_compute connect --name ws"
-    ):
+    with pytest.raises(AuthenticationError, match=r"bad.*connect --name ws"):
         client(edge, Tokens()).get("x")
     assert len(edge.seen) == 2
 
@@ -170,13 +168,13 @@ def test_rest_retry_after_beyond_limit_fails_at_once(edge, monkeypatch):
 
 
 def test_rest_retry_wait_ends_on_cancel(edge):
-    said = []
-    call = server.Call(1, said.append)
+    messages = []
+    call = server.Call(1, messages.append)
     edge.answers = [(503, {"Retry-After": "50"}, b""), (200, {}, b"{}")]
     threading.Timer(0.3, call.cancel).start()
     with pytest.raises(server.Cancelled), server.working_for(call):
         client(edge).get("x")
-    assert said == [{"id": 1, "event": {"kind": "progress", "text": "Azure is busy; retrying in 50 s"}}]
+    assert messages == [{"id": 1, "event": {"kind": "progress", "text": "Azure is busy; retrying in 50 s"}}]
     with pytest.raises(server.Cancelled), server.working_for(call):
         client(edge).get("x")  # nothing is sent any more
     assert len(edge.seen) == 1
@@ -189,7 +187,7 @@ def test_rest_server_error_and_cut_connection_are_retried(edge):
 
 def test_rest_repeated_server_error_fails(edge):
     edge.answers = [(503, {}, {"error": {"code": "ServerBusy", "message": "Busy."}})]
-    with pytest.raises(TargetUnreachable, match="503 ServerBusy"):
+    with pytest.raises(TargetUnreachable, match=r"\(503 ServerBusy\): Busy"):
         client(edge).get("x")
     assert 3 <= len(edge.seen) <= 6
 
@@ -205,7 +203,7 @@ def test_rest_post_after_cut_is_not_retried(edge):
 def test_rest_accepted_status_is_returned(edge):
     edge.answers = [(404, {}, b"")]
     assert client(edge).get("x", ok=(200, 404)).status == 404
-    with pytest.raises(TargetError, match="refuses GET x"):
+    with pytest.raises(TargetError, match="not found"):
         client(edge).get("x")
     with pytest.raises(TargetError, match="refuses to read the thing"):
         client(edge).get("x", act="read the thing")
@@ -215,7 +213,7 @@ def test_rest_untrusted_certificate_error_names_ca_bundle(edge, monkeypatch):
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     edge.answers = [(200, {}, {})]
-    with pytest.raises(TargetUnreachable, match="is not trusted.*REQUESTS_CA_BUNDLE"):
+    with pytest.raises(TargetUnreachable, match="REQUESTS_CA_BUNDLE"):
         client(edge).get("x")
 
 
@@ -226,7 +224,7 @@ def test_rest_connection_or_proxy_failure_is_reported(edge, monkeypatch):
         azure_http.Rest(free, "", None).get("x")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    with pytest.raises(TargetUnreachable, match="through the proxy of your network"):
+    with pytest.raises(TargetUnreachable, match="proxy"):
         azure_http.Rest("https://management.azure.com", "", None).get("/x")
 
 

@@ -158,7 +158,7 @@ class Service:
 @pytest.mark.parametrize("status", [403, 404, 410])
 def test_poll_of_deleted_workspace_raises_workspace_gone(status: int) -> None:
     call: Any = SimpleNamespace(cloud=SimpleNamespace(workspace=lambda name: Service(status, (404, WORKSPACE))))
-    with pytest.raises(WorkspaceGone, match=r"no workspace 'w'.* %aml_compute disconnect lab removes it"):
+    with pytest.raises(WorkspaceGone, match=r"'w'.*disconnect lab"):
         jobs.poll(call, workspace="lab", names=["a"])
 
 
@@ -172,7 +172,7 @@ def test_missing_resource_group_is_workspace_gone() -> None:
     body = b'{"error": {"code": "ResourceGroupNotFound", "message": "Resource group \'g\' could not be found."}}'
     assert errors.no_workspace(404, body) and not errors.no_workspace(403, body)
     error = errors.error_of_answer(404, {}, body, where="lab")
-    assert isinstance(error, WorkspaceGone) and str(error).startswith("Azure has no resource group 'g'")
+    assert isinstance(error, WorkspaceGone) and "resource group 'g'" in str(error)
 
 
 class History:
@@ -181,13 +181,13 @@ class History:
     name, history = "lab", "history"
 
     def __init__(self, name: str) -> None:
-        self.run, self.asked = name, list[str]()
+        self.run, self.requests = name, list[str]()
         self.status, self.reasons = "Queued", dict[str, Any]()
         self.limit: str | None = None
         self.data = self.arm = SimpleNamespace(get=self.get)
 
     def get(self, path: str, **_: Any) -> Any:
-        self.asked.append(path.rpartition("/")[2])
+        self.requests.append(path.rpartition("/")[2])
         found: dict[str, Any] = {"runId": self.run, "status": self.status}
         if path.startswith("jobs/"):
             found = {"name": self.run, "properties": {"status": self.status, "limits": {"timeout": self.limit}}}
@@ -197,9 +197,9 @@ class History:
 
     def polled(self) -> tuple[dict[str, Any], list[str]]:
         """Return the row, and what was asked for it."""
-        self.asked.clear()
+        self.requests.clear()
         call: Any = SimpleNamespace(cloud=SimpleNamespace(workspace=lambda name: self))
-        return jobs.poll(call, workspace="lab", names=[self.run])[self.run], list(self.asked)
+        return jobs.poll(call, workspace="lab", names=[self.run])[self.run], list(self.requests)
 
 
 @pytest.fixture
@@ -212,13 +212,13 @@ def history(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_poll_of_waiting_run_reads_reason(history: History) -> None:
     history.reasons = {"queueingInfo": {"code": "Queued", "message": "no quota is left"}}
-    row, asked = history.polled()
-    assert row["why"] == "no quota is left" and asked == ["details", history.run]
-    row, asked = history.polled()
-    assert row["why"] == "no quota is left" and asked == [history.run]  # no more requests than before
+    row, requests = history.polled()
+    assert row["why"] == "no quota is left" and requests == ["details", history.run]
+    row, requests = history.polled()
+    assert row["why"] == "no quota is left" and requests == [history.run]  # no more requests than before
     history.status = "Running"
-    row, asked = history.polled()
-    assert row["status"] == "Running" and asked == [history.run, "details"]
+    row, requests = history.polled()
+    assert row["status"] == "Running" and requests == [history.run, "details"]
     assert history.polled()[1] == ["details"]
 
 

@@ -1,4 +1,4 @@
-"""Addresses that are told hold nothing that could be a secret."""
+"""Addresses that are shown hold nothing that could be a secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jupyter_amltrain.backends.azureml.service import links
 
 
 @pytest.mark.parametrize(
-    ("told", "shown"),
+    ("address", "shown"),
     [
         ("https://lab-1.eastus.nodes.azureml.ms", "https://lab-1.eastus.nodes.azureml.ms"),
         ("https://lab-1.eastus.nodes.azureml.ms:8888/lab/tree", "https://lab-1.eastus.nodes.azureml.ms:8888/lab/tree"),
@@ -23,8 +23,8 @@ from jupyter_amltrain.backends.azureml.service import links
         (None, ""),
     ],
 )
-def test_addresses_are_plain(told: str | None, shown: str) -> None:
-    assert links.safe_url(told) == shown
+def test_addresses_are_plain(address: str | None, shown: str) -> None:
+    assert links.safe_url(address) == shown
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,5 @@ def test_link_kind_spelling_is_normalized(spelled: str | None, kind: str) -> Non
 )
 def test_failed_link_hint_has_service_message(error: Any, hint: str) -> None:
     place: Any = SimpleNamespace(resource_group="g", workspace="w")
-    told = {"type": "JupyterLab", "error": error, "endpoint": None}
-    assert links._link(place, "job", "lab", told, "")["hint"] == hint
+    service = {"type": "JupyterLab", "error": error, "endpoint": None}
+    assert links._link(place, "job", "lab", service, "")["hint"] == hint

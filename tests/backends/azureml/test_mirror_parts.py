@@ -180,8 +180,8 @@ def test_metric_journal_is_copied_exactly(tmp_path: Path) -> None:
 def test_metric_points_from_mlflow_are_not_doubled(tmp_path: Path) -> None:
     mirror = MirrorFiles(tmp_path)
     points = [{"key": "loss", "value": float(i), "timestamp": i, "step": i} for i in range(2)]
-    told = {"t": 1, "op": "runs/log-batch", "b": {"run_id": "r", "metrics": points}}
-    metrics.add_records(mirror, [told], INIT["a"])
+    batch = {"t": 1, "op": "runs/log-batch", "b": {"run_id": "r", "metrics": points}}
+    metrics.add_records(mirror, [batch], INIT["a"])
     metrics.take_journal(mirror, lines(INIT, *[record(i + 2, "loss", i) for i in range(4)]), False)
     found = journal(tmp_path)
     assert [r["seq"] for r in found] == [1, 2, 3, 4] and found[0]["op"] == "init"
@@ -197,9 +197,9 @@ def test_metric_points_from_mlflow_are_not_doubled(tmp_path: Path) -> None:
 
 def test_late_mlflow_answer_adds_no_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = [{"key": "loss", "value": 1.0, "timestamp": 1000 + i, "step": i} for i in range(2)]
-    asked: Future[metrics.FetchedPoints] = Future()
-    asked.set_result(metrics.FetchedPoints({"loss": points}, [{"key": "lr", "value": "1"}], True))
-    monkeypatch.setitem(metrics._requests, str(tmp_path), asked)  # the question of a sync before this one
+    pending: Future[metrics.FetchedPoints] = Future()
+    pending.set_result(metrics.FetchedPoints({"loss": points}, [{"key": "lr", "value": "1"}], True))
+    monkeypatch.setitem(metrics._requests, str(tmp_path), pending)  # the question of a sync before this one
     mirror = MirrorFiles(tmp_path)
     came = lines(record(1, "loss", 0), record(2, "loss", 1))
     metrics.take_journal(mirror, came, False)

@@ -1,4 +1,4 @@
-"""Sizes that Azure retires: dates, warnings, and that nothing of ours recommends one."""
+"""Sizes that Azure retires: dates, warnings, and that no recommendation names one."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def test_sizes_table_marks_retired_sizes() -> None:
 
 @pytest.mark.parametrize("kind", [AmlComputeTarget, ServerlessTarget, InstanceTarget])
 def test_create_of_retired_size_warns(kind: type[AzureTarget]) -> None:
-    def said(size: str) -> str:
+    def warning(size: str) -> str:
         target = kind(name="gpu", size=size)  # type: ignore[call-arg]
         found = find(SIZES, size)
         return confirmation(target, "create", {}, running=0, size=found, quotas=Quotas(), kind="AmlCompute")
 
-    assert "Warning" in said("Standard_NC6s_v3") and "2025-09-30" in said("Standard_NC6s_v3")
-    assert "Warning" not in said("Standard_NC4as_T4_v3")
+    assert "Warning" in warning("Standard_NC6s_v3") and "2025-09-30" in warning("Standard_NC6s_v3")
+    assert "Warning" not in warning("Standard_NC4as_T4_v3")
 
 
 def test_docs_and_hints_recommend_no_retired_size() -> None:

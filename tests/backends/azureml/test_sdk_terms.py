@@ -16,11 +16,11 @@ OBJECTS = [
 
 @pytest.mark.parametrize(("terms", "row"), OBJECTS, ids=[row.name for _, row in OBJECTS])
 def test_term_with_class_of_sdk_is_made_and_has_the_same_name_in_yaml_and_arm(terms, row):
-    keywords = {"log_dir": "x"} if row.ours == "tensorboard" else {"ssh_public_keys": "k"} if row.ours == "ssh" else {}
+    keywords = {"log_dir": "x"} if row.name == "tensorboard" else {"ssh_public_keys": "k"} if row.name == "ssh" else {}
     made = sdk._sdk_object(terms, row.arm, **keywords)
     assert type(made).__name__ == row.sdk
     assert terms.of_yaml(str(made.type).lower()) is row or terms.of_yaml(row.yaml) is row
-    assert terms.arm(row.ours) == row.arm and terms.of_arm(row.arm) is row
+    assert terms.arm(row.name) == row.arm and terms.of_arm(row.arm) is row
 
 
 def test_term_that_is_unknown_is_empty():

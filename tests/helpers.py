@@ -1,4 +1,4 @@
-"""A state root for a whole module of tests: one dispatcher and one worker, started once."""
+"""Helpers of many tests: a state root of their own, the API or a kernel over it, and waiting for a condition."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from .conftest import SETTINGS, end_all
 T = TypeVar("T")
 
 #: Ten times what a busy machine needs (seconds).
-DEADLINE = 60.0
+DEADLINE = 90.0
 
 
-def until(check: Callable[[], T], what: str = "", deadline: float = DEADLINE) -> T:
+def until(check: Callable[[], T | None], what: str = "", deadline: float = DEADLINE) -> T:
     """The first true value of `check`; fails after `deadline` seconds."""
-    end = time.monotonic() + deadline
+    end, pause = time.monotonic() + deadline, 0.01
     while not (value := check()):
         assert time.monotonic() < end, f"waited {deadline:g} s for {what or check}"
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.1 * pause, 0.05)  # reading all processes takes 5 ms of CPU
     return value
 
 
 @contextlib.contextmanager
-def place(folder: Path, name: str = "home", **more: str) -> Iterator[Path]:
+def state_root(folder: Path, name: str = "home", **more: str) -> Iterator[Path]:
     """Home, queue and working folder below `folder`, in the environment; nothing outlives it."""
     home, work = folder / name, folder / "work"
     with pytest.MonkeyPatch.context() as patch:
@@ -50,10 +51,10 @@ def place(folder: Path, name: str = "home", **more: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def api_of(folder: Path, name: str = "home", **more: str) -> Iterator[Any]:
-    """`jupyter_amltrain.api` with a controller of its own over :func:`place`."""
+    """`jupyter_amltrain.api` with a controller of its own over :func:`state_root`."""
     from jupyter_amltrain import api
 
-    with place(folder, name, **more), prefork.installed():
+    with state_root(folder, name, **more), prefork.installed():
         api.close()
         try:
             yield api
@@ -63,10 +64,10 @@ def api_of(folder: Path, name: str = "home", **more: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def kernel_of(folder: Path, load: bool = True, **more: str) -> Iterator[Any]:
-    """A kernel over a place of its own, in ``folder/work``; `load` loads the extension."""
+    """A kernel over a state root of its own, in ``folder/work``; `load` loads the extension."""
     from .ipykernel.harness import kernel
 
-    with place(folder, **more):
+    with state_root(folder, **more):
         runtime = {"IPYTHONDIR": str(folder / "ipython"), "JUPYTER_RUNTIME_DIR": str(folder / "runtime")}
         with kernel({**os.environ, **runtime}, folder / "work") as live:
             if load:

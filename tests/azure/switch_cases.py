@@ -14,7 +14,6 @@ from azureml_emulator.switches import TABLE
 from jupyter_amltrain.backends.azureml import mirror_store
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
-from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.jobs.snapshot import take_snapshot
 from jupyter_amltrain.loop import LoopThread
@@ -25,7 +24,8 @@ from jupyter_amltrain.schema.run import Run, RunState
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id
 from tests.azure.conftest import Azure
-from tests.places import place
+from tests.azure.connected_api import store_workspace
+from tests.helpers import state_root
 
 T = TypeVar("T")
 #: Ten times what a busy machine needs (seconds).
@@ -84,8 +84,8 @@ FLIPS: dict[str, tuple[Any, ...]] = {
     "queue_reason": (False,),
     "details_reasons": (True,),
     "timeout_reason": (False,),
-    "exit_told": (False,),
-    "best_trial_told": (False,),
+    "exit_reported": (False,),
+    "best_trial_reported": (False,),
     "outputs_in_arm": (False,),
     "model_uri": ("job",),
     "mpi_by_node": (False,),
@@ -184,11 +184,7 @@ class Bench:
         return await self.ask(op, workspace=self.workspace, **payload)
 
     async def connect(self) -> dict[str, Any]:
-        azure = self.azure
-        where = {"subscription": azure.subscription, "resource_group": azure.resource_group}
-        found: dict[str, Any] = await self.ask("workspace.connect", workspace=azure.workspace, **where)
-        facts = {field: found[field] for field in WorkspaceFacts.__struct_fields__ if field in found}
-        Workspaces(self.root).put(WorkspaceFacts(**facts))
+        found = await store_workspace(self.loop, self.root, self.azure)
         self.workspace = str(found["name"])
         return found
 
@@ -260,7 +256,7 @@ def opened(azure: Azure, folder: Path) -> Iterator[Bench]:
     """A bench that is connected."""
     azure.control("/reset")
     quick = {"AMLTRAIN_AZURE_BACKOFF": "0.02", "AMLTRAIN_AZURE_WARM": "0"}
-    with place(folder, **azure.environ, **quick) as home:
+    with state_root(folder, **azure.environ, **quick) as home:
         made = Bench(azure, StateRoot(home))
         made.flip()
         made.call(made.connect())
@@ -289,7 +285,7 @@ async def three(bench: Bench, switch: str) -> None:
     assert (long.status.state, long.status.reason) == (RunState.CANCELED, "canceled")
     log = await bench.log(backend, train)
     assert await bench.printed(backend, train) == LOG, log
-    assert log.count("amltrain: ") <= 2, log  # a refusal is told once, and what did not go in time
+    assert log.count("amltrain: ") <= 2, log  # a refusal is printed once, and what did not go in time
     assert (await bench.log(backend, bad)).startswith("in vain\n")
     assert (await bench.log(backend, long)).splitlines()[0] == "here"
     assert await bench.points(backend, train) == [0, 1, 2]

@@ -1,6 +1,6 @@
 """Imports of one run folder, killed at every failpoint; run as a process of its own.
 
-``python -m tests.tracking.import_kills <run folder> <work folder>``: MLflow is imported once, each import
+``python -m tests.tracking.killed_imports <run folder> <work folder>``: MLflow is imported once, each import
 is a fork, so that a kill is a kill. Prints JSON: what each place left behind.
 """
 

@@ -26,7 +26,7 @@ def field(found, name):
 """
 
 
-class Said(Exception):
+class SnippetError(Exception):
     """The snippet raised: `kind` is the exception's class, `status` its HTTP status where it has one."""
 
     def __init__(self, kind: str, text: str, status: int | None) -> None:
@@ -34,7 +34,7 @@ class Said(Exception):
         self.kind, self.status = kind, status
 
 
-class Talker:
+class SdkProcess:
     """Starts the process with an environment and sends it snippets."""
 
     def __init__(self, environ: dict[str, str]) -> None:
@@ -61,7 +61,7 @@ class Talker:
             if line.startswith("\x01"):
                 answer = json.loads(line[1:])
                 if "error" in answer:
-                    raise Said(*answer["error"])
+                    raise SnippetError(*answer["error"])
                 return answer["value"]
         raise AssertionError("the SDK's process died")
 

@@ -131,7 +131,7 @@ def helper(parent: int, number: int) -> int:
 
 
 class Service:
-    """The service's MLflow endpoint: checks batches, and answers what it is told to."""
+    """The service's MLflow endpoint: checks batches and gives scripted answers."""
 
     def __init__(self) -> None:
         self.batches: list[dict[str, Any]] = []

@@ -194,7 +194,7 @@ async def forward(call: Call) -> Any:
         return arm.empty(404)
     if what.startswith("runs/log-") or what == "runs/set-tag":
         _check(call, what)
-    door, jobs = call.world.part(MlflowRuns), call.world.part(Jobs)
+    runs, jobs = call.world.part(MlflowRuns), call.world.part(Jobs)
     named = _named_runs(call)
     wanted = (
         list(jobs.runs.values())
@@ -202,7 +202,7 @@ async def forward(call: Call) -> Any:
         else [run for run in jobs.runs.values() if run.name in named]
     )
     for run in wanted:
-        await door.has(run)
+        await runs.has(run)
         if run.over.is_set():
             values = (_STATES.get(run.status, "RUNNING"), int(run.ended * 1000), run.name)
             statement = "update runs set status = ?, end_time = ? where run_uuid = ? and end_time is null"

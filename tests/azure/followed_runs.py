@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.azure.desk import Desk, until_log
+from tests.azure.notebook_session import NotebookSession, until_log
 
 LINES = 30
 
 
-def begun(desk: Desk, name: str, target: str = "cpu", lines: int = LINES) -> Any:
+def start_run(desk: NotebookSession, name: str, target: str = "cpu", lines: int = LINES) -> Any:
     """A run that writes a line ten times a second, as soon as its first one is here."""
     text = f"import time\nfor i in range({lines}):\n    print('line', i, flush=True)\n    time.sleep(0.1)"
     desk.good(f"%%aml_submit --name {name} --target {target} --as run\n{text}")
@@ -19,7 +19,7 @@ def begun(desk: Desk, name: str, target: str = "cpu", lines: int = LINES) -> Any
     return run
 
 
-def whole(run: Any, lines: int = LINES) -> None:
+def assert_complete(run: Any, lines: int = LINES) -> None:
     """Its log byte by byte, its ticks without gap or repeat, and the mirror as it is at the service."""
     run.wait(60)
     assert run.state == "completed" and run.run.reachable
@@ -29,7 +29,7 @@ def whole(run: Any, lines: int = LINES) -> None:
     assert len(seq) >= lines / 20 and seq == list(range(len(seq)))
 
 
-def asked(op: str, **payload: Any) -> Any:
+def service_request(op: str, **payload: Any) -> Any:
     """What the Azure process answers."""
     from jupyter_amltrain import api
     from jupyter_amltrain.backends.azureml.client import client_of

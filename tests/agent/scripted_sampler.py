@@ -21,7 +21,7 @@ EPOCH = 1_700_000_040.0
 UUIDS = [f"GPU-fa4e0000-0000-0000-0000-{index:012x}" for index in range(256)]
 
 
-class Stage:
+class ScriptedSampler:
     """Runs plays in child processes, with curves and switches of the fake driver."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +46,7 @@ class Stage:
         """Tick at these times (seconds); see :func:`main` for `how`. What the child has printed."""
         how.update(times=list(times), clock=str(self.folder / "clock"), folder=str(self.run))
         done = subprocess.run(
-            [sys.executable, "-m", "tests.agent.gpu_stage"],
+            [sys.executable, "-m", "tests.agent.scripted_sampler"],
             input=json.dumps(how),
             env={**os.environ, **self.environ, "LD_LIBRARY_PATH": str(nvml.needed(self.without))},
             cwd=Path(__file__).parents[2],
@@ -76,7 +76,7 @@ def main() -> None:
 
     ``sampler``: the whole sampler (else only the readings); ``uuids``, ``indices``, ``every``;
     ``kill``: number of ticks after which we kill ourselves, ``kill_at_minute``: do so between
-    the minute's line and the summary; ``slow``: also the seldom values, ``members``: pids of ours;
+    the minute's line and the summary; ``slow``: also the seldom values, ``members``: own pids;
     ``close``: end well.
     """
     how = json.load(sys.stdin)
@@ -111,7 +111,7 @@ def main() -> None:
         return
     readings, note = sampler.find_gpus(how.get("uuids"), how.get("indices"), how.get("known"))
     seldom = SlowMetrics(readings, ProcessOwners(true=how.get("true", True)))
-    found: dict[str, Any] = {"gpus": readings.gpus, "note": note, "rows": [], "notes": [], "slow": [], "told": []}
+    found: dict[str, Any] = {"gpus": readings.gpus, "note": note, "rows": [], "notes": [], "slow": [], "slow_rows": []}
     for seconds in how["times"]:
         at(seconds)
         values = readings.read()
@@ -121,9 +121,9 @@ def main() -> None:
         if how.get("slow"):
             seldom.read(every, how.get("members", ()))
             found["slow"].append(list(seldom.values))
-            told, what = seldom.updates()
+            slow_row, what = seldom.updates()
             seldom.set_written(what)
-            found["told"].append(told)
+            found["slow_rows"].append(slow_row)
     json.dump(found, sys.stdout)
 
 

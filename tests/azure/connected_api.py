@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.azure.conftest import Azure
-from tests.places import api_of
+from tests.helpers import api_of
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.loop import LoopThread
+    from jupyter_amltrain.state_dir import StateRoot
 
 SIZE = "Standard_DS2_v2"
 
@@ -27,6 +31,17 @@ def connect(azure: Azure) -> None:
 
     line = f"connect --subscription {azure.subscription} --resource-group {azure.resource_group} --name lab"
     run("compute", [*line.split(), "--workspace", azure.workspace], Context(prog="%aml_compute"))
+
+
+async def store_workspace(loop: LoopThread, root: StateRoot, azure: Azure, **more: str) -> dict[str, Any]:
+    """Connect the sandbox's workspace and store its facts, without a controller; the service's answer."""
+    from jupyter_amltrain.backends.azureml.client import client_of
+    from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+
+    found: dict[str, Any] = await client_of(loop, root).request("workspace.connect", {**azure.where, **more})
+    facts = {field: found[field] for field in WorkspaceFacts.__struct_fields__ if field in found}
+    Workspaces(root).put(WorkspaceFacts(**facts))
+    return found
 
 
 @contextlib.contextmanager

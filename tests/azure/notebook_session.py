@@ -13,11 +13,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from tests.azure.conftest import Azure
-from tests.places import DEADLINE, place
-from tests.places import until as until
+from tests.helpers import DEADLINE, state_root
+from tests.helpers import until as until
 
 SIZE = "Standard_DS2_v2"
-#: Time constants in which every retry of ours and of the SDK is over in a moment.
+#: Time constants in which every retry of the product and of the SDK is over in a moment.
 QUICK = {
     "AMLTRAIN_AZURE_BACKOFF": "0.01",
     "AMLTRAIN_AZURE_WARM": "0",
@@ -34,7 +34,7 @@ SECRETS = re.compile(
 )
 
 
-class Seen(NamedTuple):
+class CellResult(NamedTuple):
     """What a cell gave."""
 
     text: str
@@ -42,45 +42,45 @@ class Seen(NamedTuple):
     result: Any
 
     def one_line(self) -> str:
-        """The only line that a failed cell shows; fails for a traceback, a second line or a bug of ours."""
+        """The only line that a failed cell shows; fails for a traceback, a second line or an internal error."""
         from jupyter_amltrain.errors import AmlTrainError
 
         assert isinstance(self.error, AmlTrainError), f"{self.error!r}\n{self.text}"
         assert "Traceback" not in self.text, self.text
-        said = str(self.error)
-        assert "\n" not in said and len(said) < 700, said
-        assert f"{type(self.error).__name__}: {said}" in self.text.replace("\n", " ").replace("  ", " "), self.text
-        assert "fault of ours" not in said, said
-        return said
+        message = str(self.error)
+        assert "\n" not in message and len(message) < 700, message
+        assert f"{type(self.error).__name__}: {message}" in self.text.replace("\n", " ").replace("  ", " "), self.text
+        assert "internal error" not in message, message
+        return message
 
 
-class Desk:
+class NotebookSession:
     """One notebook.
 
     Attributes
     ----------
-    said
-        All that was seen so far.
+    outputs
+        What the cells printed and displayed so far.
     """
 
     def __init__(self, azure: Azure, home: Path) -> None:
         self.azure, self.home = azure, home
         self.shell: Any = InteractiveShell(colors="NoColor")  # type: ignore[no-untyped-call]
-        self.said: list[str] = []
+        self.outputs: list[str] = []
         self._jobs: set[str] = set()
         self._wire: list[dict[str, Any]] = []
         self._seen = 0
         self.good("%load_ext jupyter_amltrain")
 
-    def cell(self, source: str) -> Seen:
+    def cell(self, source: str) -> CellResult:
         """Run a cell."""
         with capture_output() as captured:
             result = self.shell.run_cell(source)
         text = captured.stdout + captured.stderr + "".join(json.dumps(o.data, default=str) for o in captured.outputs)
-        self.said.append(text)
-        return Seen(text, result.error_before_exec or result.error_in_exec, result.result)
+        self.outputs.append(text)
+        return CellResult(text, result.error_before_exec or result.error_in_exec, result.result)
 
-    def good(self, source: str) -> Seen:
+    def good(self, source: str) -> CellResult:
         """Run a cell that must succeed."""
         seen = self.cell(source)
         assert seen.error is None, seen.text
@@ -90,7 +90,7 @@ class Desk:
         """Run a cell that must fail; its one line."""
         return self.cell(source).one_line()
 
-    def connect(self) -> Seen:
+    def connect(self) -> CellResult:
         """Connect the sandbox's workspace as ``lab``."""
         return self.cell(self.connect_line)
 
@@ -129,7 +129,7 @@ class Desk:
     def no_secret(self, *more: Path) -> None:
         """Fail where a secret is: in what was seen, any file of the state root, the wire's bodies and queries."""
         known = [self.azure.environ["AZURE_CLIENT_SECRET"].encode()]
-        places: dict[str, bytes] = {"what was seen": "".join(self.said).encode()}
+        places: dict[str, bytes] = {"what was seen": "".join(self.outputs).encode()}
         for folder in (self.home, *more):
             for path in folder.rglob("*"):
                 if path.is_file() and not path.is_symlink():
@@ -147,16 +147,16 @@ class Desk:
 
 
 @contextlib.contextmanager
-def desk_of(azure: Azure, folder: Path, **more: str) -> Iterator[Desk]:
-    """A desk with a state root of its own, over the emulated Azure as new."""
+def session_of(azure: Azure, folder: Path, **more: str) -> Iterator[NotebookSession]:
+    """A notebook with a state root of its own, over the emulated Azure as new."""
     from jupyter_amltrain import api, magics
     from jupyter_amltrain.errors import AmlTrainError
 
     azure.control("/reset")
     azure.control("/switch", scale_seconds=0.1, create_seconds=0.05, job_seconds=0.02)
-    with place(folder, **{**azure.environ, **QUICK, **more}) as home:
+    with state_root(folder, **{**azure.environ, **QUICK, **more}) as home:
         api.close()
-        desk = Desk(azure, home)
+        desk = NotebookSession(azure, home)
         try:
             yield desk
         finally:
@@ -167,9 +167,9 @@ def desk_of(azure: Azure, folder: Path, **more: str) -> Iterator[Desk]:
 
 
 @contextlib.contextmanager
-def cluster_of(azure: Azure, folder: Path, **more: str) -> Iterator[Desk]:
-    """A desk with the workspace connected and a cluster in use; nothing wrong was asked, no secret is left."""
-    with desk_of(azure, folder, **more) as desk:
+def cluster_of(azure: Azure, folder: Path, **more: str) -> Iterator[NotebookSession]:
+    """A notebook with the workspace connected and a cluster in use; nothing wrong was asked, no secret is left."""
+    with session_of(azure, folder, **more) as desk:
         assert desk.connect().error is None
         desk.cluster()
         yield desk

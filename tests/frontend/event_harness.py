@@ -14,7 +14,7 @@ from jupyter_amltrain.frontend.clients import Subscribe
 from jupyter_amltrain.frontend.events import EventPublisher
 from jupyter_amltrain.frontend.protocol import Changes, Event, Snapshot
 from jupyter_amltrain.schema.job import JobSpec
-from tests.places import DEADLINE, api_of, until
+from tests.helpers import DEADLINE, api_of, until
 
 TARGETS = {
     "endless": {"running": 600.0, "period": 0.1, "gpus": 4},
@@ -26,7 +26,7 @@ TARGETS = {
 }
 
 
-class House:
+class EventHarness:
     """The events of one controller, entered from a test's thread."""
 
     def __init__(self, api: Any) -> None:
@@ -77,12 +77,12 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def house(tmp_path: Path) -> Iterator[EventHarness]:
     with api_of(tmp_path) as api:
         rows = {name: {"kind": "fake", "name": name, **fields} for name, fields in TARGETS.items()}
         home = tmp_path / "home"
         home.mkdir(mode=0o700)
         (home / "targets.json").write_text(json.dumps({"schema": 1, "current": "endless", "targets": rows}))
-        house = House(api)
+        house = EventHarness(api)
         yield house
         house.on(house.events.close)
