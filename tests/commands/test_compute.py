@@ -124,7 +124,7 @@ def test_compute_target_lifecycle_in_notebook(api: Any) -> None:
     with pytest.raises(CommandError) as caught:
         typed(line)
     assert str(caught.value) == (
-        "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; goes to 0 nodes after 15 min idle."
+        "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; all of them stop after 15 min idle."
         f" To go ahead, type: %aml_compute {line} --yes"
     )
     output = typed(f"{line} --provisioning 0.5 --yes")
@@ -134,7 +134,7 @@ def test_compute_target_lifecycle_in_notebook(api: Any) -> None:
     assert header.split() == ["target", "kind", "state", "size", "nodes", "CPUs", "memory", "GPUs", "price", "now"]
     assert "1 x Fake V100 16GB" in big and "0.00 USD/h" in big and "0 running, 0 queued" in big
     output = typed("scale big --nodes 2 --yes --wait")
-    assert output.splitlines()[-1] == "big is scaled to 2 machines." and "Going from 0 to 2 machines" in output
+    assert output.splitlines()[-1] == "big is scaled to 2 machines." and "Scaling from 0 to 2 machines" in output
     assert "6.12 USD/h" in table()[-1]
     assert compute.use("big") and table()[-1].startswith("*")
     with pytest.raises(CommandError, match=r"--nodes: 9"):
@@ -209,7 +209,7 @@ def test_cli_compute_create_waits(home: Path, capsys: pytest.CaptureFixture[str]
     assert error.endswith(" amltrain compute create big --kind fake --size cpu-4 --yes\n")
     assert main([*line, "--provisioning", "2", "--yes"]) == 0
     captured = capsys.readouterr()
-    assert captured.out == "big is created.\n" and captured.err.startswith("Making the machine: 0 %")
+    assert captured.out == "big is created.\n" and captured.err.startswith("Creating the machine: 0 %")
 
     def listed() -> list[tuple[str, str, str]]:
         assert main(["compute", "list", "--json"]) == 0

@@ -75,7 +75,7 @@ def test_connect_request_of_connected_workspace_has_note(connected: Page) -> Non
         reply = connected.connect(**values)
         assert not reply.errors and "already connected" in reply.note
     reply = connected.connect(subscription="s", resource_group="g", workspace="ml", name="other")
-    assert "connected already, as 'lab'" in reply.errors["name"]
+    assert "already connected as 'lab'" in reply.errors["name"]
     reply = connected.connect(subscription="s", resource_group="g", workspace="second", name="lab")
     assert "'lab'" in reply.errors["name"]
 

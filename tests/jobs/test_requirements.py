@@ -81,7 +81,7 @@ def test_local_modules_are_followed_and_omitted(site: Path, tmp_path: Path) -> N
     (work / "perhaps.py").write_text("import not_here\n")
     assert found("import mine", work) == ("deep==1.0",)
     assert found("import mine\nif False:\n    import perhaps", work) == ("deep==1.0",)
-    with pytest.raises(PreflightError, match="'not_here' is imported"):
+    with pytest.raises(PreflightError, match="'not_here'"):
         found("import mine, perhaps", work)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

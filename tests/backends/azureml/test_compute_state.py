@@ -190,7 +190,7 @@ def test_cluster_create_prompt_names_cost() -> None:
     assert all(part in text for part in ("up to 0.61 USD", "1 of them stay on (0.61 USD", "15 min", "Low-priority"))
     assert "2 x 3.06 = 6.12 USD" in say(cluster, "scale", min_nodes=2)
     more = say(cluster, "scale", max_nodes=5)
-    assert "5 x 3.06 = 15.3 USD" in more.replace("15.30", "15.3") and "room for 2 of the 5" in more
+    assert "5 x 3.06 = 15.3 USD" in more.replace("15.30", "15.3") and "2 of the 5" in more
     assert say(cluster, "scale", min_nodes=0) == say(cluster, "scale", max_nodes=2, idle_minutes=5) == ""
     unknown = msgspec.structs.replace(cluster, size="Standard_DS2_v2")
     assert "unknown price" in say(unknown, "create") and "unknown price" in say(unknown, "scale", max_nodes=9)
