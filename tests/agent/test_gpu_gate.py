@@ -286,8 +286,8 @@ def test_killed_monitor_folder_is_removed(machine: Machine) -> None:
     [
         ({"gpus": [0, 5]}, "GPU 5"),
         ({"gpus": ["0"]}, "not a list of GPU indices"),
-        ({"id": "../runs/x"}, "is not a monitor's id"),
-        ({"id": ".."}, "is not a monitor's id"),
+        ({"id": "../runs/x"}, "is not a monitor id"),
+        ({"id": ".."}, "is not a monitor id"),
         ({"period": 0.001}, "0.1 to 3600"),
         ({"period": None}, "A monitor's period is"),
     ],

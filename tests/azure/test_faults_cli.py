@@ -73,7 +73,7 @@ def test_interrupted_create_continues_at_azure(azure: Azure, line: Line) -> None
 def test_interrupted_create_request_is_unconfirmed(azure: Azure, line: Line, tmp_path: Path) -> None:
     azure.control("/switch", create_seconds=0.1)
     message = interrupted(
-        line, "Asking Azure for it", "create", "perhaps", "--kind", "amlcompute", "--size", SIZE, "--yes"
+        line, "Sending the request to Azure", "create", "perhaps", "--kind", "amlcompute", "--size", SIZE, "--yes"
     )
     assert "'perhaps'" in message and "may" in message
     assert "perhaps" in listed(line)  # it may bill: nobody forgets it

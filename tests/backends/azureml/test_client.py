@@ -87,7 +87,7 @@ def test_request_error_keeps_class_and_hint(ask):
     with pytest.raises(CommandError) as caught:
         ask("workspace.whoami", {"workspace": "nowhere"})
     assert "'nowhere'" in caught.value.message
-    assert caught.value.hint == "%aml_compute connect"
+    assert "%aml_compute connect" in caught.value.hint
 
 
 def test_request_unexpected_error_is_one_redacted_line(ask, root):

@@ -224,7 +224,7 @@ def test_compute_list_row_shows_state() -> None:
     serverless = state_of(ServerlessTarget(name="l", size="Standard_NC6s_v3"), None, size, QUOTAS, created=False)
     assert (serverless.price, serverless.price_node, serverless.nodes) == (0, 3.06, None)
     listed = state_of(DatabricksTarget(name="dbx", resource_id="/x"), {"state": "ready"}, None, QUOTAS)
-    assert "runs no jobs" in listed.detail and listed.price is None
+    assert "runs no job" in listed.detail and listed.price is None
     stopped = state_of(InstanceTarget(name="m", size="Standard_NC6s_v3"), {"state": "stopped"}, size, QUOTAS)
     assert (stopped.price, stopped.price_node, stopped.quota) == (0, 3.06, "12 of 24 cores")
 
