@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, ClassVar, Literal
 
-import msgspec
-
-from jupyter_amltrain.schema.target import ComputeTarget, number_field
+from jupyter_amltrain.schema.target import ComputeTarget, form_field
 
 RULE = "3 to 24 letters, digits and hyphens, starting with a letter and not ending with a hyphen"
 
@@ -37,28 +35,13 @@ def suggested_name(name: str) -> str:
     return text if len(text) >= 3 else f"{text}{'-cluster' if len(text) == 2 else 'cpu'}"
 
 
-ADVANCED = msgspec.Meta(extra={"advanced": True})
-
 RESOURCE_ID = re.compile(r"/subscriptions/[^/]+/resource[gG]roups/[^/]+/providers/[^/]+(/[^/]+/[^/]+)+/?")
 
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 
 
-def text_field(metavar: str, *, advanced: bool = False) -> msgspec.Meta:
-    """Return metadata for the display of a text field in a form."""
-    return msgspec.Meta(extra={"metavar": metavar, "advanced": advanced})
-
-
 class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
-    """A compute of an Azure ML workspace.
-
-    Attributes
-    ----------
-    workspace
-        Name of a connected workspace; empty: the current one.
-    compute
-        Name of the compute in the workspace, if it differs from the target's name.
-    """
+    """A compute of an Azure ML workspace."""
 
     #: `computeType` of the ARM schema; empty if nothing is created at the service.
     compute_type: ClassVar[str] = ""
@@ -69,8 +52,15 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
     #: ARM provider and type that `resource_id` must name; empty for any.
     resource_type: ClassVar[str] = ""
 
-    workspace: Annotated[str, text_field("WORKSPACE")] = ""
-    compute: Annotated[str, text_field("NAME", advanced=True)] = ""
+    workspace: Annotated[
+        str, form_field("Name of a connected workspace; empty: the current one", metavar="WORKSPACE")
+    ] = ""
+    compute: Annotated[
+        str,
+        form_field(
+            "Name of the compute in the workspace, if it differs from the target's name", metavar="NAME", advanced=True
+        ),
+    ] = ""
 
     @property
     def compute_name(self) -> str:
@@ -110,7 +100,12 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
 
 
 #: Type of the field `env` of targets that run scripts.
-Env = Annotated[str, text_field("ENV", advanced=True)]
+Env = Annotated[
+    str,
+    form_field(
+        "Environment of runs without --env: kernel, NAME@latest, a conda file, an image", metavar="ENV", advanced=True
+    ),
+]
 
 
 def wrong_env(env: str) -> dict[str, str]:
@@ -142,24 +137,25 @@ class AttachedTarget(AzureTarget, frozen=True, kw_only=True):
 
 
 class _LoginTarget(AttachedTarget, frozen=True, kw_only=True):
-    """Resource with a Linux machine that Azure ML logs in to.
+    """Resource with a Linux machine that Azure ML logs in to."""
 
-    Attributes
-    ----------
-    ssh_user
-        User whom Azure ML logs in as.
-    password_from
-        Environment variable that holds the user's password.
-    ssh_key_file
-        File with the user's private key, instead of a password.
-    """
-
-    resource_id: Annotated[str, text_field("ID")]
-    ssh_user: Annotated[str, text_field("USER")] = ""
-    password_from: Annotated[str, text_field("VARIABLE")] = ""
-    ssh_key_file: Annotated[str, text_field("FILE")] = ""
-    ssh_port: Annotated[int, number_field(ge=1, le=65535, metavar="PORT", advanced=True)] = 22
-    address: Annotated[str, text_field("ADDRESS", advanced=True)] = ""
+    resource_id: Annotated[str, form_field("Resource id of the machine or cluster", metavar="ID")]
+    ssh_user: Annotated[str, form_field("User whom Azure ML logs in as", metavar="USER")] = ""
+    password_from: Annotated[
+        str, form_field("Environment variable that holds the user's password", metavar="VARIABLE")
+    ] = ""
+    ssh_key_file: Annotated[
+        str, form_field("File with the user's private key, instead of a password", metavar="FILE")
+    ] = ""
+    ssh_port: Annotated[int, form_field("Port of its SSH server", metavar="PORT", ge=1, le=65535, advanced=True)] = 22
+    address: Annotated[
+        str,
+        form_field(
+            "Public address, if the resource does not contain it; of an HDInsight cluster NAME-ssh.azurehdinsight.net",
+            metavar="ADDRESS",
+            advanced=True,
+        ),
+    ] = ""
 
     def field_errors(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.field_errors`."""
@@ -172,18 +168,11 @@ class _LoginTarget(AttachedTarget, frozen=True, kw_only=True):
 
 
 class MachineTarget(_LoginTarget, frozen=True, kw_only=True, tag="vm"):
-    """An existing virtual machine with Ubuntu; Azure ML currently lists it but runs no jobs there.
+    """Target of kind ``vm``."""
 
-    Attributes
-    ----------
-    resource_id
-        Resource id of the virtual machine.
-    ssh_port
-        Port of the machine's SSH server.
-    address
-        Public address of the machine, if the resource does not contain it.
-    """
-
+    summary: ClassVar[str] = (
+        "An existing virtual machine with Ubuntu; Azure ML currently lists it but runs no jobs there."
+    )
     title: ClassVar[str] = "Virtual machine"
     noun: ClassVar[str] = "virtual machine"
     compute_type: ClassVar[str] = "VirtualMachine"
@@ -191,29 +180,23 @@ class MachineTarget(_LoginTarget, frozen=True, kw_only=True, tag="vm"):
 
 
 class KubernetesTarget(AttachedTarget, frozen=True, kw_only=True, tag="kubernetes"):
-    """A Kubernetes cluster (AKS or Arc) with the Azure ML extension.
+    """Target of kind ``kubernetes``."""
 
-    Attributes
-    ----------
-    resource_id
-        Resource id of the cluster.
-    namespace
-        Kubernetes namespace that jobs run in.
-    identity
-        Managed identity: system, or the resource id of a user-assigned one.
-    env
-        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
-    """
-
+    summary: ClassVar[str] = "A Kubernetes cluster (AKS or Arc) with the Azure ML extension."
     title: ClassVar[str] = "Kubernetes cluster"
     compute_type: ClassVar[str] = "Kubernetes"
     resource_type: ClassVar[str] = (
         "Microsoft.ContainerService/managedClusters or Microsoft.Kubernetes/connectedClusters"
     )
 
-    resource_id: Annotated[str, text_field("ID")]
-    namespace: Annotated[str, text_field("NAMESPACE")] = "default"
-    identity: Annotated[str, text_field("system|ID", advanced=True)] = ""
+    resource_id: Annotated[str, form_field("Resource id of the cluster", metavar="ID")]
+    namespace: Annotated[str, form_field("Kubernetes namespace that jobs run in", metavar="NAMESPACE")] = "default"
+    identity: Annotated[
+        str,
+        form_field(
+            "Managed identity: system, or the resource id of a user-assigned one", metavar="system|ID", advanced=True
+        ),
+    ] = ""
     env: Env = ""
 
     def field_errors(self) -> dict[str, str]:
@@ -222,22 +205,20 @@ class KubernetesTarget(AttachedTarget, frozen=True, kw_only=True, tag="kubernete
 
 
 class SynapseSparkTarget(AttachedTarget, frozen=True, kw_only=True, tag="synapse-spark"):
-    """A Spark pool of Azure Synapse; it runs Spark jobs only.
+    """Target of kind ``synapse-spark``."""
 
-    Attributes
-    ----------
-    resource_id
-        Resource id of the pool.
-    identity
-        Managed identity: system, or the resource id of a user-assigned one.
-    """
-
+    summary: ClassVar[str] = "A Spark pool of Azure Synapse; it runs Spark jobs only."
     title: ClassVar[str] = "Synapse Spark pool"
     compute_type: ClassVar[str] = "SynapseSpark"
     resource_type: ClassVar[str] = "Microsoft.Synapse/workspaces/bigDataPools"
 
-    resource_id: Annotated[str, text_field("ID")]
-    identity: Annotated[str, text_field("system|ID", advanced=True)] = ""
+    resource_id: Annotated[str, form_field("Resource id of the pool", metavar="ID")]
+    identity: Annotated[
+        str,
+        form_field(
+            "Managed identity: system, or the resource id of a user-assigned one", metavar="system|ID", advanced=True
+        ),
+    ] = ""
 
     def field_errors(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.field_errors`."""
@@ -245,43 +226,32 @@ class SynapseSparkTarget(AttachedTarget, frozen=True, kw_only=True, tag="synapse
 
 
 class HDInsightTarget(_LoginTarget, frozen=True, kw_only=True, tag="hdinsight"):
-    """An HDInsight cluster; Azure ML currently lists it but runs no jobs there.
+    """Target of kind ``hdinsight``."""
 
-    Attributes
-    ----------
-    resource_id
-        Resource id of the cluster.
-    ssh_port
-        Port of the SSH server.
-    address
-        Public address of the master node: NAME-ssh.azurehdinsight.net.
-    """
-
+    summary: ClassVar[str] = "An HDInsight cluster; Azure ML currently lists it but runs no jobs there."
     title: ClassVar[str] = "HDInsight cluster"
     compute_type: ClassVar[str] = "HDInsight"
     resource_type: ClassVar[str] = "Microsoft.HDInsight/clusters"
 
 
 class DatabricksTarget(AttachedTarget, frozen=True, kw_only=True, tag="databricks"):
-    """A Databricks workspace; Azure ML currently lists it but runs no jobs there.
+    """Target of kind ``databricks``."""
 
-    Attributes
-    ----------
-    resource_id
-        Resource id of the Databricks workspace.
-    token_from
-        Environment variable that holds a Databricks access token.
-    workspace_url
-        Address of the Databricks workspace, if the resource does not contain it.
-    """
-
+    summary: ClassVar[str] = "A Databricks workspace; Azure ML currently lists it but runs no jobs there."
     title: ClassVar[str] = "Databricks workspace"
     compute_type: ClassVar[str] = "Databricks"
     resource_type: ClassVar[str] = "Microsoft.Databricks/workspaces"
 
-    resource_id: Annotated[str, text_field("ID")]
-    token_from: Annotated[str, text_field("VARIABLE")] = ""
-    workspace_url: Annotated[str, text_field("URL", advanced=True)] = ""
+    resource_id: Annotated[str, form_field("Resource id of the Databricks workspace", metavar="ID")]
+    token_from: Annotated[
+        str, form_field("Environment variable that holds a Databricks access token", metavar="VARIABLE")
+    ] = ""
+    workspace_url: Annotated[
+        str,
+        form_field(
+            "Address of the Databricks workspace, if the resource does not contain it", metavar="URL", advanced=True
+        ),
+    ] = ""
 
     def field_errors(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.field_errors`."""
@@ -290,22 +260,15 @@ class DatabricksTarget(AttachedTarget, frozen=True, kw_only=True, tag="databrick
 
 
 class DataLakeTarget(AttachedTarget, frozen=True, kw_only=True, tag="datalake"):
-    """A Data Lake Analytics account; Azure ML currently lists it but runs no jobs there.
+    """Target of kind ``datalake``."""
 
-    Attributes
-    ----------
-    resource_id
-        Resource id of the account.
-    store
-        Name of the Data Lake Store account with its data.
-    """
-
+    summary: ClassVar[str] = "A Data Lake Analytics account; Azure ML currently lists it but runs no jobs there."
     title: ClassVar[str] = "Data Lake Analytics account"
     compute_type: ClassVar[str] = "DataLakeAnalytics"
     resource_type: ClassVar[str] = "Microsoft.DataLakeAnalytics/accounts"
 
-    resource_id: Annotated[str, text_field("ID")]
-    store: Annotated[str, text_field("ACCOUNT")] = ""
+    resource_id: Annotated[str, form_field("Resource id of the account", metavar="ID")]
+    store: Annotated[str, form_field("Name of the Data Lake Store account with its data", metavar="ACCOUNT")] = ""
 
 
 __all__ = [
@@ -339,55 +302,41 @@ def _wrong_network(target: AmlComputeTarget | InstanceTarget) -> dict[str, str]:
 
 
 class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute"):
-    """A cluster of the workspace: it starts machines for waiting jobs and releases idle ones.
+    """Target of kind ``amlcompute``."""
 
-    Attributes
-    ----------
-    size
-        VM size; %aml_compute sizes lists them.
-    max_nodes
-        Maximum number of nodes.
-    min_nodes
-        Nodes to keep running when idle (always billed).
-    idle_minutes
-        Minutes before an idle node is released.
-    low_priority
-        Cheaper machines that can be preempted at any time.
-    vnet
-        Virtual network that the machines join.
-    subnet
-        Subnet of the virtual network, or its full resource id.
-    public_ip
-        The machines have public addresses.
-    identity
-        Managed identity: system, or the resource id of a user-assigned one.
-    ssh_user
-        Name of an administrator on the machines.
-    ssh_key_file
-        File with the administrator's public key.
-    env
-        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
-    region
-        Region of the machines, if it differs from the workspace's.
-    """
-
+    summary: ClassVar[str] = "A cluster of the workspace: it starts machines for waiting jobs and releases idle ones."
     title: ClassVar[str] = "Azure ML cluster"
     verb: ClassVar[str] = "create"
     compute_type: ClassVar[str] = "AmlCompute"
 
-    size: Annotated[str, text_field("SIZE")]
-    max_nodes: Annotated[int, number_field(ge=0, le=65000, metavar="N")] = 1
-    min_nodes: Annotated[int, number_field(ge=0, le=65000, metavar="N")] = 0
-    idle_minutes: Annotated[float, number_field(gt=0, le=10080, metavar="MINUTES")] = 15.0
-    low_priority: bool = False
-    vnet: Annotated[str, text_field("NAME", advanced=True)] = ""
-    subnet: Annotated[str, text_field("NAME", advanced=True)] = ""
-    public_ip: Annotated[bool, ADVANCED] = True
-    identity: Annotated[str, text_field("system|ID", advanced=True)] = ""
-    ssh_user: Annotated[str, text_field("USER", advanced=True)] = ""
-    ssh_key_file: Annotated[str, text_field("FILE", advanced=True)] = ""
+    size: Annotated[str, form_field("VM size; %aml_compute sizes lists them", metavar="SIZE")]
+    max_nodes: Annotated[int, form_field("Maximum number of nodes", metavar="N", ge=0, le=65000)] = 1
+    min_nodes: Annotated[
+        int, form_field("Nodes to keep running when idle (always billed)", metavar="N", ge=0, le=65000)
+    ] = 0
+    idle_minutes: Annotated[
+        float, form_field("Minutes before an idle node is released", metavar="MINUTES", gt=0, le=10080)
+    ] = 15.0
+    low_priority: Annotated[bool, form_field("Cheaper machines that can be preempted at any time")] = False
+    vnet: Annotated[str, form_field("Virtual network that the machines join", metavar="NAME", advanced=True)] = ""
+    subnet: Annotated[
+        str, form_field("Subnet of the virtual network, or its full resource id", metavar="NAME", advanced=True)
+    ] = ""
+    public_ip: Annotated[bool, form_field("The machines have public addresses", advanced=True)] = True
+    identity: Annotated[
+        str,
+        form_field(
+            "Managed identity: system, or the resource id of a user-assigned one", metavar="system|ID", advanced=True
+        ),
+    ] = ""
+    ssh_user: Annotated[str, form_field("Name of an administrator on the machines", metavar="USER", advanced=True)] = ""
+    ssh_key_file: Annotated[
+        str, form_field("File with the administrator's public key", metavar="FILE", advanced=True)
+    ] = ""
     env: Env = ""
-    region: Annotated[str, text_field("REGION", advanced=True)] = ""
+    region: Annotated[
+        str, form_field("Region of the machines, if it differs from the workspace's", metavar="REGION", advanced=True)
+    ] = ""
 
     def field_errors(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.field_errors`."""
@@ -407,23 +356,19 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
 
 
 class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless"):
-    """Machines that Azure ML allocates for each run and releases after it; nothing is created beforehand.
+    """Target of kind ``serverless``."""
 
-    Attributes
-    ----------
-    size
-        VM size; %aml_compute sizes lists them.
-    tier
-        Standard: dedicated machines; Spot: cheaper ones that can be preempted at any time.
-    env
-        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
-    """
-
+    summary: ClassVar[str] = (
+        "Machines that Azure ML allocates for each run and releases after it; nothing is created beforehand."
+    )
     title: ClassVar[str] = "Azure ML serverless"
     verb: ClassVar[str] = "create"
 
-    size: Annotated[str, text_field("SIZE")]
-    tier: Literal["Standard", "Spot"] = "Standard"
+    size: Annotated[str, form_field("VM size; %aml_compute sizes lists them", metavar="SIZE")]
+    tier: Annotated[
+        Literal["Standard", "Spot"],
+        form_field("Standard: dedicated machines; Spot: cheaper ones that can be preempted at any time"),
+    ] = "Standard"
     env: Env = ""
 
     def field_errors(self) -> dict[str, str]:
@@ -437,45 +382,43 @@ class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless")
 
 
 class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
-    """One machine of the workspace for one user; it runs several jobs at once, and is billed until it is stopped.
+    """Target of kind ``instance``."""
 
-    Attributes
-    ----------
-    size
-        VM size; %aml_compute sizes lists them.
-    idle_shutdown
-        Minutes before the idle machine is stopped automatically; 0 for never.
-    schedule_start
-        Daily start time, or a cron expression (UTC).
-    schedule_stop
-        Daily stop time, or a cron expression (UTC).
-    vnet
-        Virtual network that the machine joins.
-    subnet
-        Subnet of the virtual network, or its full resource id.
-    public_ip
-        The machine has a public address.
-    identity
-        Managed identity: system, or the resource id of a user-assigned one.
-    ssh_key_file
-        File with the public key for SSH logins; without it the port is closed.
-    env
-        Environment of runs without --env: kernel, NAME@latest, a conda file, an image.
-    """
-
+    summary: ClassVar[str] = (
+        "One machine of the workspace for one user; it runs several jobs at once, and is billed until it is stopped."
+    )
     title: ClassVar[str] = "Azure ML compute instance"
     verb: ClassVar[str] = "create"
     compute_type: ClassVar[str] = "ComputeInstance"
 
-    size: Annotated[str, text_field("SIZE")]
-    idle_shutdown: Annotated[int, number_field(ge=0, le=4320, metavar="MINUTES")] = 60
-    schedule_start: Annotated[str, text_field("HH:MM|CRON")] = ""
-    schedule_stop: Annotated[str, text_field("HH:MM|CRON")] = ""
-    vnet: Annotated[str, text_field("NAME", advanced=True)] = ""
-    subnet: Annotated[str, text_field("NAME", advanced=True)] = ""
-    public_ip: Annotated[bool, ADVANCED] = True
-    identity: Annotated[str, text_field("system|ID", advanced=True)] = ""
-    ssh_key_file: Annotated[str, text_field("FILE", advanced=True)] = ""
+    size: Annotated[str, form_field("VM size; %aml_compute sizes lists them", metavar="SIZE")]
+    idle_shutdown: Annotated[
+        int,
+        form_field(
+            "Minutes before the idle machine is stopped automatically; 0 for never", metavar="MINUTES", ge=0, le=4320
+        ),
+    ] = 60
+    schedule_start: Annotated[str, form_field("Daily start time, or a cron expression (UTC)", metavar="HH:MM|CRON")] = (
+        ""
+    )
+    schedule_stop: Annotated[str, form_field("Daily stop time, or a cron expression (UTC)", metavar="HH:MM|CRON")] = ""
+    vnet: Annotated[str, form_field("Virtual network that the machine joins", metavar="NAME", advanced=True)] = ""
+    subnet: Annotated[
+        str, form_field("Subnet of the virtual network, or its full resource id", metavar="NAME", advanced=True)
+    ] = ""
+    public_ip: Annotated[bool, form_field("The machine has a public address", advanced=True)] = True
+    identity: Annotated[
+        str,
+        form_field(
+            "Managed identity: system, or the resource id of a user-assigned one", metavar="system|ID", advanced=True
+        ),
+    ] = ""
+    ssh_key_file: Annotated[
+        str,
+        form_field(
+            "File with the public key for SSH logins; without it the port is closed", metavar="FILE", advanced=True
+        ),
+    ] = ""
     env: Env = ""
 
     def field_errors(self) -> dict[str, str]:

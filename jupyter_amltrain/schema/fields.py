@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import inspect
 import math
 import re
 import typing
@@ -130,7 +129,6 @@ def name_error(name: object) -> str:
 def fields_of(target_type: type[ComputeTarget]) -> tuple[Field, ...]:
     """Return the fields of a target type in the order of the form, the name first."""
     fields = [NAME]
-    texts = help_texts(target_type)
     for name, (value_type, extra, default, required) in _parts(target_type).items():
         if name == NAME.name:
             continue
@@ -140,7 +138,7 @@ def fields_of(target_type: type[ComputeTarget]) -> tuple[Field, ...]:
                 name=name,
                 flag=f"--{name.replace('_', '-')}",
                 kind=_KINDS.get(type(value_type), "text"),
-                help=texts.get(name, ""),
+                help=extra.get("description", ""),
                 default=default,
                 required=required,
                 choices=choices,
@@ -157,32 +155,9 @@ def kind_of_type(target_type: type[ComputeTarget]) -> TargetKind:
         kind=str(target_type.__struct_config__.tag),
         verb=target_type.verb,
         title=target_type.title,
-        help=inspect.cleandoc(target_type.__doc__ or "").partition("\n\n")[0].replace("\n", " "),
+        help=target_type.summary,
         fields=fields_of(target_type),
     )
-
-
-def help_texts(target_type: type[ComputeTarget]) -> dict[str, str]:
-    """Return the help of each field, from the docstrings' `Attributes`, without the full stop; base classes first."""
-    texts: dict[str, str] = {}
-    for base in reversed(target_type.__mro__):
-        if issubclass(base, ComputeTarget):
-            texts |= _described(base)
-    return texts
-
-
-def _described(target_type: type[ComputeTarget]) -> dict[str, str]:
-    """Return the help texts in the docstring of one class."""
-    _, _, section = inspect.cleandoc(target_type.__doc__ or "").partition("Attributes\n----------\n")
-    texts: dict[str, str] = {}
-    names: list[str] = []
-    for line in section.splitlines():
-        if line and not line[0].isspace():
-            names = [name.strip() for name in line.partition(":")[0].split(",")]
-        elif line.strip():
-            for name in names:
-                texts[name] = f"{texts.get(name, '')} {line.strip()}".strip()
-    return {name: text.removesuffix(".") for name, text in texts.items()}
 
 
 def checked_target(
@@ -265,7 +240,7 @@ def checked_scale(
 
 @functools.lru_cache(maxsize=32)
 def _parts(target_type: type[ComputeTarget]) -> dict[str, tuple[Type, dict[str, Any], Any, bool]]:
-    """Return by field: its type, extra data for the form, its default as JSON, and whether it is required."""
+    """Return by field: its type, its help and form data, its default as JSON, and whether it is required."""
     shape, hints = type_info(target_type), typing.get_type_hints(target_type, include_extras=True)
     assert isinstance(shape, StructType)
     parts: dict[str, tuple[Type, dict[str, Any], Any, bool]] = {}
@@ -274,7 +249,7 @@ def _parts(target_type: type[ComputeTarget]) -> dict[str, tuple[Type, dict[str, 
         extra: dict[str, Any] = {}
         while isinstance(value_type, (Metadata, UnionType)):
             if isinstance(value_type, Metadata):
-                extra = {**(value_type.extra or {}), **extra}
+                extra = {**(value_type.extra_json_schema or {}), **(value_type.extra or {}), **extra}
                 value_type = value_type.type
             else:  # optional: a type or None
                 value_type = next(part for part in value_type.types if not isinstance(part, NoneType))

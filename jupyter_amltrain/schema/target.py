@@ -7,17 +7,21 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 import msgspec
 
 
-def number_field(*, metavar: str = "", advanced: bool = False, **bounds: float) -> msgspec.Meta:
-    """Return metadata of a number's field: its bounds (`ge`, `gt`, `le`, `lt`) and its display in a form."""
-    return msgspec.Meta(extra={"metavar": metavar, "advanced": advanced}, **cast(Any, bounds))
+def form_field(description: str, *, metavar: str = "", advanced: bool = False, **bounds: float) -> msgspec.Meta:
+    """Return metadata of a field: its help, its bounds (`ge`, `gt`, `le`, `lt`) and its display in a form."""
+    extra = {"metavar": metavar, "advanced": advanced}
+    return msgspec.Meta(description=description, extra=extra, **cast(Any, bounds))
 
 
 class ComputeTarget(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     """Named target that runs jobs. Subclasses add the fields of their backend.
 
-    Flags and forms are generated from the types, limits, defaults and documented `Attributes` of the fields
+    Flags and forms are generated from the types, limits, defaults and descriptions of the fields
     (:mod:`jupyter_amltrain.schema.fields`).
     """
+
+    #: Description of the kind in forms and in the help: one sentence.
+    summary: ClassVar[str] = ""
 
     #: Display name, and the verb that makes such a target: ``create``, ``attach``, or empty for built-in targets.
     title: ClassVar[str] = ""
@@ -31,17 +35,12 @@ class ComputeTarget(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind")
 
 
 class LocalTarget(ComputeTarget, frozen=True, kw_only=True, tag="local"):
-    """This machine: the embedded default.
+    """Target of kind ``local``."""
 
-    Attributes
-    ----------
-    python
-        Interpreter of the jobs; empty: the kernel's own.
-    """
-
+    summary: ClassVar[str] = "This machine: the embedded default."
     title: ClassVar[str] = "This machine"
 
-    python: str = ""
+    python: Annotated[str, form_field("Interpreter of the jobs; empty: the kernel's own")] = ""
 
 
 class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,65 +84,59 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
-    """A simulated target in memory with invented prices: for trying things out, documentation and tests.
+    """Target of kind ``fake``."""
 
-    Attributes
-    ----------
-    size
-        VM size; without it the machine is free of charge and has no start or stop.
-    max_nodes
-        Maximum number of nodes; 1 is a single machine that is started and stopped, more are a cluster.
-    min_nodes
-        Nodes of a cluster to keep running when idle.
-    idle_minutes
-        Minutes before an idle node of a cluster is released.
-    low_priority
-        Cheaper machines that can be preempted at any time.
-    provisioning
-        Seconds that creating, starting, stopping and scaling take.
-    quota
-        Quota of processor cores; 0 for no limit.
-    fails
-        Operation that fails on this target.
-    queued
-        Seconds that a run stays in the queue.
-    running
-        Seconds that a run runs.
-    exit_code
-        Exit code of every run.
-    unreachable
-        The target does not answer.
-    nodes
-        Machines of every run and of a monitor.
-    gpus
-        GPUs of each machine without a size.
-    idle
-        Runs do not use their GPUs.
-    period
-        Seconds between telemetry ticks.
-    """
-
+    summary: ClassVar[str] = (
+        "A simulated target in memory with invented prices: for trying things out, documentation and tests."
+    )
     title: ClassVar[str] = "Demonstration (runs nothing)"
     verb: ClassVar[str] = "create"
 
-    size: Literal["", "cpu-4", "cpu-32", "gpu-v100", "gpu-8xa100", "gpu-8xh100"] = ""
-    max_nodes: Annotated[int, number_field(ge=1, le=20, metavar="N")] = 1
-    min_nodes: Annotated[int, number_field(ge=0, le=20, metavar="N")] = 0
-    idle_minutes: Annotated[float, number_field(gt=0, le=1440, metavar="MINUTES")] = 15.0
-    low_priority: bool = False
-    provisioning: Annotated[float, number_field(ge=0, le=600, metavar="SECONDS", advanced=True)] = 0.0
-    quota: Annotated[int, number_field(ge=0, metavar="CORES", advanced=True)] = 0
-    fails: Annotated[
-        Literal["", "create", "start", "stop", "scale", "delete", "test"], msgspec.Meta(extra={"advanced": True})
+    size: Annotated[
+        Literal["", "cpu-4", "cpu-32", "gpu-v100", "gpu-8xa100", "gpu-8xh100"],
+        form_field("VM size; without it the machine is free of charge and has no start or stop"),
     ] = ""
-    queued: Annotated[float, number_field(ge=0, metavar="SECONDS", advanced=True)] = 0.05
-    running: Annotated[float, number_field(ge=0, metavar="SECONDS", advanced=True)] = 0.2
-    exit_code: Annotated[int, number_field(metavar="CODE", advanced=True)] = 0
-    unreachable: Annotated[bool, msgspec.Meta(extra={"advanced": True})] = False
-    nodes: Annotated[int, number_field(ge=1, le=64, metavar="N", advanced=True)] = 1
-    gpus: Annotated[int, number_field(ge=0, le=64, metavar="N", advanced=True)] = 0
-    idle: Annotated[bool, msgspec.Meta(extra={"advanced": True})] = False
-    period: Annotated[float, number_field(gt=0, metavar="SECONDS", advanced=True)] = 1.0
+    max_nodes: Annotated[
+        int,
+        form_field(
+            "Maximum number of nodes; 1 is a single machine that is started and stopped, more are a cluster",
+            metavar="N",
+            ge=1,
+            le=20,
+        ),
+    ] = 1
+    min_nodes: Annotated[int, form_field("Nodes of a cluster to keep running when idle", metavar="N", ge=0, le=20)] = 0
+    idle_minutes: Annotated[
+        float, form_field("Minutes before an idle node of a cluster is released", metavar="MINUTES", gt=0, le=1440)
+    ] = 15.0
+    low_priority: Annotated[bool, form_field("Cheaper machines that can be preempted at any time")] = False
+    provisioning: Annotated[
+        float,
+        form_field(
+            "Seconds that creating, starting, stopping and scaling take", metavar="SECONDS", ge=0, le=600, advanced=True
+        ),
+    ] = 0.0
+    quota: Annotated[
+        int, form_field("Quota of processor cores; 0 for no limit", metavar="CORES", ge=0, advanced=True)
+    ] = 0
+    fails: Annotated[
+        Literal["", "create", "start", "stop", "scale", "delete", "test"],
+        form_field("Operation that fails on this target", advanced=True),
+    ] = ""
+    queued: Annotated[
+        float, form_field("Seconds that a run stays in the queue", metavar="SECONDS", ge=0, advanced=True)
+    ] = 0.05
+    running: Annotated[float, form_field("Seconds that a run runs", metavar="SECONDS", ge=0, advanced=True)] = 0.2
+    exit_code: Annotated[int, form_field("Exit code of every run", metavar="CODE", advanced=True)] = 0
+    unreachable: Annotated[bool, form_field("The target does not answer", advanced=True)] = False
+    nodes: Annotated[
+        int, form_field("Machines of every run and of a monitor", metavar="N", ge=1, le=64, advanced=True)
+    ] = 1
+    gpus: Annotated[int, form_field("GPUs of each machine without a size", metavar="N", ge=0, le=64, advanced=True)] = 0
+    idle: Annotated[bool, form_field("Runs do not use their GPUs", advanced=True)] = False
+    period: Annotated[float, form_field("Seconds between telemetry ticks", metavar="SECONDS", gt=0, advanced=True)] = (
+        1.0
+    )
 
     def field_errors(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.field_errors`."""
