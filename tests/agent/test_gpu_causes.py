@@ -222,7 +222,7 @@ def test_xid_of_mig_instance_reaches_its_run(tmp_path: Path, monkeypatch: pytest
         "from jupyter_amltrain.agent.telemetry.gpu_incidents import GpuEvents\n"
         f"readings, note = find_gpus([{driver.uuid(0, 1)!r}], None, None)\n"
         "events = GpuEvents(readings)\n"
-        "for line in sys.stdin: print(json.dumps([list(one) for one in events.take()]), flush=True)\n"
+        "for line in sys.stdin: print(json.dumps([list(one) for one in events.read()]), flush=True)\n"
     )
     import json
     import os

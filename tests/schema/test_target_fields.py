@@ -11,33 +11,25 @@ from jupyter_amltrain.schema.fields import (
     checked_scale,
     checked_target,
     fields_of,
-    help_texts,
     kind_of_type,
     name_error,
 )
-from jupyter_amltrain.schema.target import ComputeTarget, FakeTarget, LocalTarget, number_field
+from jupyter_amltrain.schema.target import ComputeTarget, FakeTarget, LocalTarget, form_field
 
 
 class Sample(ComputeTarget, frozen=True, kw_only=True, tag="sample"):
-    """A target for these tests.
+    """A target for these tests."""
 
-    More about it.
-
-    Attributes
-    ----------
-    host
-        Name of the machine,
-        or its address.
-    low, high
-        Both ends.
-    """
-
+    summary: ClassVar[str] = "A target for these tests."
     title: ClassVar[str] = "Sample"
     verb: ClassVar[str] = "attach"
 
-    host: Annotated[str, msgspec.Meta(min_length=2, max_length=5, pattern="^[a-z]+$")]
-    low: Annotated[int, number_field(gt=0, lt=10, metavar="N")] = 1
-    high: Annotated[float, number_field(le=1.5, advanced=True)] | None = None
+    host: Annotated[
+        str,
+        msgspec.Meta(min_length=2, max_length=5, pattern="^[a-z]+$", description="Name of the machine, or its address"),
+    ]
+    low: Annotated[int, form_field("Both ends", gt=0, lt=10, metavar="N")] = 1
+    high: Annotated[float, form_field("Both ends", le=1.5, advanced=True)] | None = None
     shell: bool = True
     mode: Literal["slow", "quick"] = "slow"
     tags: tuple[str, ...] = ()
@@ -58,10 +50,9 @@ def test_fields_of_struct_match_annotations() -> None:
 
 @pytest.mark.parametrize("kind", target_kinds())
 def test_target_field_has_description(kind: type[ComputeTarget]) -> None:
-    texts = help_texts(kind)
     fields = [field for field in fields_of(kind) if field.name != "name"]
-    assert {field.name for field in fields} == set(texts) and all(texts.values())
-    assert kind.title
+    assert all(field.help and not field.help.endswith(".") for field in fields)
+    assert kind.title and kind.summary.endswith(".")
     given = {field.name: "given" for field in fields if field.required}
     defaults = kind(name="x1", **given)
     for field in fields:

@@ -76,7 +76,7 @@ def test_error_in_pascal_case_is_read():
 )
 def test_error_with_empty_body_is_mapped(empty):
     error = azure_errors.error_of_answer(404, {}, empty, act="GET computes/x", where="w")
-    assert "in w " in str(error) and "GET computes/x" in str(error)
+    assert "in w" in str(error) and "GET computes/x" in str(error)
     assert azure_errors.details_of(error).status == 404
 
 
