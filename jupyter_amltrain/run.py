@@ -7,8 +7,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, UnknownRun
 from jupyter_amltrain.kernel.observers import FrameCallback
 from jupyter_amltrain.kernel.outcome_text import as_error
@@ -16,7 +14,7 @@ from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.schema.child_run import ChildRun, ChildRuns
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.record import RECORD_MIME, RunRecord
+from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
 
 if TYPE_CHECKING:
@@ -323,19 +321,19 @@ class TrackedRun:
         """Return the record that a cell output shows; queries the target."""
         return controller().loop.call(controller().record(self.handle), ANSWER_TIMEOUT_S)
 
-    def watch(self, paint: FrameCallback, rate: float = 2.0) -> Future[None]:
-        """Call `paint(record, picture)` on the loop thread: now, on change, at the end.
+    def watch(self, on_frame: FrameCallback, rate: float = 2.0) -> Future[None]:
+        """Call `on_frame(record, picture)` on the loop thread: now, on change, at the end.
 
         `picture` is a PNG with its size, present in the last calls of an ended run. Canceling the
         returned future stops the callbacks only, never the run.
         """
-        return controller().loop.post(controller().watch(self.handle, paint, rate))
+        return controller().loop.post(controller().watch(self.handle, on_frame, rate))
 
     def __repr__(self) -> str:
         return f"<TrackedRun {self.handle}>"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        from jupyter_amltrain.output.text_view import record_text
+        from jupyter_amltrain.output.mime import bundle_of
 
         async def get() -> RunRecord:
             return record_of(controller().entry(self.handle))
@@ -344,7 +342,4 @@ class TrackedRun:
             record = controller().loop.call(get())
         except UnknownRun:  # IPython would print a traceback under the cell
             return {"text/plain": f"{self.handle}: this run no longer exists. %aml_runs lists all runs."}
-        return {
-            RECORD_MIME: msgspec.to_builtins(record),
-            "text/plain": record_text(record),
-        }
+        return bundle_of(record)[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import os
 import sqlite3
@@ -19,6 +18,7 @@ from jupyter_amltrain.frontend.protocol import Reply, Request, op
 from jupyter_amltrain.kernel.observers import Picture
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.output.live import LiveDashboards
+from jupyter_amltrain.output.mime import bundle_of
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle
 from jupyter_amltrain.state_dir import project_store
@@ -51,6 +51,8 @@ class RunReply(Reply, frozen=True, kw_only=True):
 
     Attributes
     ----------
+    text
+        The record as text, for readers that cannot draw it.
     picture
         PNG of an ended run, base64, for the saved notebook; empty if it could not be drawn in time.
     width, height
@@ -58,6 +60,7 @@ class RunReply(Reply, frozen=True, kw_only=True):
     """
 
     record: RunRecord
+    text: str = ""
     picture: str = ""
     width: int = 0
     height: int = 0
@@ -201,10 +204,9 @@ class RunHandlers:
         """Return a record, and for an ended run the picture that the notebook saves."""
         record = record_of(await self._controller.source(request.handle))
         picture = await self._picture(record) if record.done and record.kind == "run" else None
-        if picture is None:
-            return RunReply(record=record)
-        png = base64.b64encode(picture.png).decode()
-        return RunReply(record=record, picture=png, width=picture.width, height=picture.height)
+        bundle, metadata = bundle_of(record, picture)
+        text, png = bundle["text/plain"], bundle.get("image/png", "")
+        return RunReply(record=record, text=text, picture=png, **metadata.get("image/png", {}))
 
     async def _picture(self, record: RunRecord) -> Picture | None:
         drawing = self._pictures.pop(record.handle, None)

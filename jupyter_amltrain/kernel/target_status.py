@@ -274,10 +274,10 @@ class TargetStatusCache:
             if not 0 <= now - entry.checked_at < (STATUS_MAX_AGE_S if on else IDLE_STATUS_MAX_AGE_S):
                 self._loop.start(self._try_check(name), f"check {name}")
 
-    def notify(self, news: OperationFinished | None = None) -> None:
+    def notify(self, finished: OperationFinished | None = None) -> None:
         """Notify the listeners that a row has changed, with the operation that has finished, if any."""
         for fn in tuple(self._listeners):
-            fn(news)
+            fn(finished)
 
     def ensure(self) -> None:
         """Read the stored targets if they were never read."""

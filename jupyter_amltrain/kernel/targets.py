@@ -357,7 +357,11 @@ class TargetManager:
         detach = verb == "delete" and provisioner is None and not isinstance(target, LocalTarget)
         if verb not in acts and not detach:
             supported = ", ".join(["use", "test", *acts])
-            raise CommandError(f"{name!r} does not support {verb}.", hint=f"Supported: {supported}.")
+            raise CommandError(
+                f"Target {name!r} does not support {verb}.",
+                hint=f"Supported: {supported}.",
+                code="target.unsupported_verb",
+            )
         fields = acts[verb].fields if verb in acts else ()
         known = [field.name for field in fields]
         alias = ("nodes",) if verb == "scale" else ()  # alias of min_nodes

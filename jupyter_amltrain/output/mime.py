@@ -40,8 +40,8 @@ class Watchable(Protocol):
     def record(self) -> RunRecord:
         """Return the current record."""
 
-    def watch(self, paint: FrameCallback, rate: float) -> Any:
-        """Call `paint(record, picture)` on the loop thread, now and on every change until the end."""
+    def watch(self, on_frame: FrameCallback, rate: float) -> Any:
+        """Call `on_frame(record, picture)` on the loop thread, now and on every change until the end."""
 
     def widget(self, window: float) -> Any:
         """Return the charts as plain ipywidgets."""
@@ -97,7 +97,7 @@ def _show_in_kernel(shell: Any, run: Watchable, rate: float, view: str, window: 
     parent = shell.kernel.get_parent("shell")
     last: list[Any] = [None]
 
-    def paint(record: RunRecord, picture: Picture | None) -> None:
+    def update(record: RunRecord, picture: Picture | None) -> None:
         bundle, metadata = bundle_of(with_view(record), picture)
         if bundle == last[0]:
             return
@@ -110,7 +110,7 @@ def _show_in_kernel(shell: Any, run: Watchable, rate: float, view: str, window: 
             ident=publisher.topic,
         )
 
-    run.watch(paint, rate)
+    run.watch(update, rate)
     if needs_plain_widgets():
         display(run.widget(window))  # type: ignore[no-untyped-call]
 

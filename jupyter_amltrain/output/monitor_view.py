@@ -39,9 +39,9 @@ class Monitor:
 
         return controller().loop.call(get())
 
-    def watch(self, paint: FrameCallback, rate: float = 2.0) -> Future[None]:
-        """Call `paint(record, None)` on the loop thread now, periodically, and at the end."""
-        return controller().loop.post(controller().monitors.watch(self.handle, paint))
+    def watch(self, on_frame: FrameCallback, rate: float = 2.0) -> Future[None]:
+        """Call `on_frame(record, None)` on the loop thread now, periodically, and at the end."""
+        return controller().loop.post(controller().monitors.watch(self.handle, on_frame))
 
     def show(self) -> None:
         """Display live charts in the current cell."""

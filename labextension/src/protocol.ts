@@ -122,6 +122,7 @@ export interface IRunReply {
   version: number;
   ok: true;
   record: IRunRecord;
+  text: string;
   picture: string;
   width: number;
   height: number;

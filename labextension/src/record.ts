@@ -259,7 +259,7 @@ export function spans(record: IRunRecord, since = 0): ISpan[] {
     });
 }
 
-/** One line for front ends that show text only. */
+/** One line of text, for a kernel with an older package that sends none. */
 export function summary(record: IRunRecord): string {
   const values = Object.entries(record.metrics)
     .slice(0, 4)

@@ -161,7 +161,7 @@ export class RecordPoller {
       }
       this._seenRevision = revision;
       this._setLive(Date.now());
-      const bundle = { 'text/plain': summary(fresh), [RUN_MIME]: reply.record, ...pictureOf(reply) };
+      const bundle = { 'text/plain': reply.text || summary(fresh), [RUN_MIME]: reply.record, ...pictureOf(reply) };
       const size = reply.picture ? { 'image/png': { width: reply.width, height: reply.height } } : {};
       if (changed(record, fresh) || (reply.picture && !this.hasPicture)) {
         this._interval = POLL_INTERVAL_MS;
