@@ -105,7 +105,7 @@ def check_environment(environment: Environment) -> None:
         )
     if environment.derive and not environment.name:
         raise SpecError(
-            "--derive-env: an environment is derived from a named one, but --env names none.",
+            "--derive-env: it needs a named environment, but --env names none.",
             hint="Try: --env NAME@latest --derive-env",
             code="spec.value",
             field="environment.derive",

@@ -393,7 +393,7 @@ def zipapp(home: str) -> str:
         return max(archives, key=os.path.getmtime)
     except (OSError, ValueError) as error:
         raise AgentError(
-            "StateError", "Cannot start the agent: there is none in %s. Restart the kernel and submit again." % folder
+            "StateError", "Cannot start the agent: its file is missing in %s. Restart the kernel and submit again." % folder
         ) from error
 
 
