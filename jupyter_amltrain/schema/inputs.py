@@ -97,10 +97,6 @@ def literal_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-#: Fields of a job by the flags of its data.
-_FIELDS = {"--input": "inputs", "--output": "outputs"}
-
-
 def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput]) -> None:
     """Raise :class:`SpecError` for invalid inputs or outputs.
 
@@ -109,8 +105,8 @@ def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput])
     _check_names("input", inputs)
     _check_names("output", outputs)
     for name, data in inputs.items():
-        _one_of(f"--input {name}", "type", data.type, INPUT_TYPES)
-        _one_of(f"--input {name}", "mode", data.mode, ("", *INPUT_MODES))
+        _one_of("input", name, "type", data.type, INPUT_TYPES)
+        _one_of("input", name, "mode", data.mode, ("", *INPUT_MODES))
         if data.type == "literal":
             if data.path or data.mode:
                 raise SpecError(
@@ -137,7 +133,7 @@ def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput])
                 code="spec.value",
                 field="inputs",
             )
-        _no_signature(f"--input {name}", data.path)
+        _no_signature("input", name, data.path)
         if data.local and data.mode and data.mode not in ("ro_mount", "download"):
             raise SpecError(
                 f"--input {name}: mode {data.mode} does not support files or folders of this machine.",
@@ -146,9 +142,9 @@ def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput])
                 field="inputs",
             )
     for name, output in outputs.items():
-        _one_of(f"--output {name}", "type", output.type, OUTPUT_TYPES)
-        _one_of(f"--output {name}", "mode", output.mode, ("", *OUTPUT_MODES))
-        _no_signature(f"--output {name}", output.path)
+        _one_of("output", name, "type", output.type, OUTPUT_TYPES)
+        _one_of("output", name, "mode", output.mode, ("", *OUTPUT_MODES))
+        _no_signature("output", name, output.path)
         if output.path and not is_address(output.path):
             raise SpecError(
                 f"--output {name}={output.path}: an output must be on a datastore or in the run's own folder.",
@@ -186,23 +182,23 @@ def _check_names(kind: str, names: Iterable[str]) -> None:
         seen[variable] = name
 
 
-def _one_of(flag: str, what: str, value: str, words: tuple[str, ...]) -> None:
+def _one_of(noun: str, name: str, what: str, value: str, words: tuple[str, ...]) -> None:
     if value not in words:
         raise SpecError(
-            f"{flag}: unknown {what} {value[:80]!r}. Supported: {', '.join(word for word in words if word)}.",
+            f"--{noun} {name}: unknown {what} {value[:80]!r}. Supported: {', '.join(word for word in words if word)}.",
             code="spec.value",
-            field=_FIELDS[flag.partition(" ")[0]],
+            field=f"{noun}s",
         )
 
 
-def _no_signature(flag: str, path: str) -> None:
+def _no_signature(noun: str, name: str, path: str) -> None:
     # The message does not repeat the address, because it holds a secret.
     if _SIGNED.search(path):
         raise SpecError(
-            f"{flag}: the address contains a key or signature, which would be stored with the run.",
+            f"--{noun} {name}: the address contains a key or signature, which would be stored with the run.",
             hint="Reach it through a datastore: azureml://datastores/NAME/paths/...",
             code="spec.value",
-            field=_FIELDS[flag.partition(" ")[0]],
+            field=f"{noun}s",
         )
 
 
@@ -282,8 +278,9 @@ def check_references(
     params: Mapping[str, Any], args: Iterable[str], inputs: Mapping[str, Any], outputs: Mapping[str, Any]
 ) -> None:
     """Raise :class:`SpecError` for a reference to an input or output that the job does not have."""
-    named_params = [(f"--param {name}", value) for name, value in params.items()]
-    for source, checked in [*named_params, *(("The arguments after --", word) for word in args)]:
+    named_params = [("params", f"--param {name}", value) for name, value in params.items()]
+    words = [("args", "The arguments after --", word) for word in args]
+    for field, source, checked in [*named_params, *words]:
         for kind, name in references(checked):
             existing = inputs if kind == "inputs" else outputs
             if name not in existing:
@@ -294,7 +291,7 @@ def check_references(
                     f"{source}: ${{{{{kind}.{name}}}}} refers to an unknown {noun}. {known}",
                     hint=f"Add it: --{noun} {name}{value}",
                     code="spec.reference",
-                    field="params" if source.startswith("--param") else "args",
+                    field=field,
                 )
 
 
