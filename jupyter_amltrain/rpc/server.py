@@ -190,7 +190,7 @@ class RpcServer:
             log.info("%s: %s: %s", op, type(translated).__name__, translated)
             return {
                 "type": type(translated).__name__,
-                "subject": translated.subject,
+                "subject": self._redact(translated.subject),
                 "message": self._redact(translated.reason),
                 "hint": self._redact(translated.hint),
                 "code": translated.code,

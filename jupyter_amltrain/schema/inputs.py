@@ -110,48 +110,48 @@ def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput])
         if data.type == "literal":
             if data.path or data.mode:
                 raise SpecError(
-                    f"--input {name}: a literal is a value and has no path or mode.", code="spec.value", field="inputs"
-                )
+                    "a literal is a value and has no path or mode.", code="spec.value", field="inputs"
+                ).about(f"--input {name}")
             if not isinstance(data.value, str | int | float | bool):
                 raise SpecError(
-                    f"--input {name}: a literal must be a number, a string or true/false.",
+                    "a literal must be a number, a string or true/false.",
                     hint=f"Give lists and mappings as a parameter: --param {name}=...",
                     code="spec.value",
                     field="inputs",
-                )
+                ).about(f"--input {name}")
         elif not data.path:
             raise SpecError(
-                f"--input {name}: the path is missing.",
+                "the path is missing.",
                 hint=f"Try: --input {name}=data/ or {name}=azureml:NAME:1",
                 code="spec.value",
                 field="inputs",
-            )
+            ).about(f"--input {name}")
         elif data.value is not None:
             raise SpecError(
-                f"--input {name}: has both a path and a value.",
+                "has both a path and a value.",
                 hint="Give one of them.",
                 code="spec.value",
                 field="inputs",
-            )
+            ).about(f"--input {name}")
         _no_signature("input", name, data.path)
         if data.local and data.mode and data.mode not in ("ro_mount", "download"):
             raise SpecError(
-                f"--input {name}: mode {data.mode} does not support files or folders of this machine.",
+                f"mode {data.mode} does not support files or folders of this machine.",
                 hint="Leave the mode out, or try: download",
                 code="spec.value",
                 field="inputs",
-            )
+            ).about(f"--input {name}")
     for name, output in outputs.items():
         _one_of("output", name, "type", output.type, OUTPUT_TYPES)
         _one_of("output", name, "mode", output.mode, ("", *OUTPUT_MODES))
         _no_signature("output", name, output.path)
         if output.path and not is_address(output.path):
             raise SpecError(
-                f"--output {name}={output.path}: an output must be on a datastore or in the run's own folder.",
+                "an output must be on a datastore or in the run's own folder.",
                 hint=f"Try: --output {name} or --output {name}=azureml://datastores/workspaceblobstore/paths/...",
                 code="spec.value",
                 field="outputs",
-            )
+            ).about(f"--output {name}={output.path}")
 
 
 def _check_names(kind: str, names: Iterable[str]) -> None:
@@ -159,47 +159,47 @@ def _check_names(kind: str, names: Iterable[str]) -> None:
     for name in names:
         if not NAME.fullmatch(name):
             raise SpecError(
-                f"--{kind} {name[:80]!r}: a name starts with a letter and has letters, digits and _ (at most 63).",
+                "a name starts with a letter and has letters, digits and _ (at most 63).",
                 hint=f"Try: --{kind} data=...",
                 code="spec.value",
                 field=f"{kind}s",
-            )
+            ).about(f"--{kind} {name[:80]!r}")
         variable = input_variable(name) if kind == "input" else output_variable(name)
         if variable in _TAKEN[kind]:
             raise SpecError(
-                f"--{kind} {name}: ${variable} is reserved for the folder of the run's own outputs.",
+                f"${variable} is reserved for the folder of the run's own outputs.",
                 hint=f"Try: --{kind} {name}_files",
                 code="spec.value",
                 field=f"{kind}s",
-            )
+            ).about(f"--{kind} {name}")
         if variable in seen:
             raise SpecError(
-                f"--{kind} {name}: {seen[variable]!r} and {name!r} would both be ${variable}.",
+                f"{seen[variable]!r} and {name!r} would both be ${variable}.",
                 hint="Use names that differ by more than upper and lower case.",
                 code="spec.value",
                 field=f"{kind}s",
-            )
+            ).about(f"--{kind} {name}")
         seen[variable] = name
 
 
 def _one_of(noun: str, name: str, what: str, value: str, words: tuple[str, ...]) -> None:
     if value not in words:
         raise SpecError(
-            f"--{noun} {name}: unknown {what} {value[:80]!r}. Supported: {', '.join(word for word in words if word)}.",
+            f"unknown {what} {value[:80]!r}. Supported: {', '.join(word for word in words if word)}.",
             code="spec.value",
             field=f"{noun}s",
-        )
+        ).about(f"--{noun} {name}")
 
 
 def _no_signature(noun: str, name: str, path: str) -> None:
     # The message does not repeat the address, because it holds a secret.
     if _SIGNED.search(path):
         raise SpecError(
-            f"--{noun} {name}: the address contains a key or signature, which would be stored with the run.",
+            "the address contains a key or signature, which would be stored with the run.",
             hint="Reach it through a datastore: azureml://datastores/NAME/paths/...",
             code="spec.value",
             field=f"{noun}s",
-        )
+        ).about(f"--{noun} {name}")
 
 
 #: The agent has the same pattern (``agent/azure/job.py``).
@@ -288,11 +288,11 @@ def check_references(
                 known = f"The job has: {', '.join(existing)}." if existing else f"The job has no {kind}."
                 value = "=PATH" if kind == "inputs" else ""
                 raise SpecError(
-                    f"{source}: ${{{{{kind}.{name}}}}} refers to an unknown {noun}. {known}",
+                    f"${{{{{kind}.{name}}}}} refers to an unknown {noun}. {known}",
                     hint=f"Add it: --{noun} {name}{value}",
                     code="spec.reference",
                     field=field,
-                )
+                ).about(source)
 
 
 def _literal(kind: str, name: str, inputs: Mapping[str, JobInput]) -> JobInput | None:
