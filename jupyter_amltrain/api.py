@@ -53,7 +53,7 @@ def connect(place: WorkspaceRef, show: Callable[[dict[str, Any]], None] | None =
                 return future.result()
             if show is not None:
                 show(event)
-    except BaseException as error:
+    except BaseException as error:  # Ctrl-C too: the work must not outlive the wait for it
         future.cancel()
         if isinstance(error, KeyboardInterrupt) and show is not None:
             show({"kind": "sign-in", "text": ""})

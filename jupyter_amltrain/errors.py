@@ -114,6 +114,7 @@ class AmlTrainError(Exception):
 
         A caller that names the subject itself uses :attr:`reason` instead of the message.
         """
+        subject = subject.encode("utf-8", "replace").decode()  # as in __init__
         self.subject = subject
         self.message = f"{subject}: {self.reason}" if subject else self.reason
         self.args = (f"{self.message} {self.hint}" if self.hint else self.message,)

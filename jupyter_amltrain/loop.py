@@ -116,7 +116,7 @@ class LoopThread:
                         left -= wait
                         if left <= 0:
                             raise TimeoutError(f"no answer within {timeout:g} s") from None
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the coroutine must not outlive its caller's wait
             future.cancel()
             raise
 

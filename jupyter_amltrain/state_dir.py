@@ -122,7 +122,7 @@ def write_json(path: Path, value: Any) -> None:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             json.dump(value, file, separators=(",", ":"))
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # remove the unfinished file after any error, and raise it again
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

@@ -33,7 +33,7 @@ def open_queue(path: str) -> str:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
             os.mkdir(path, 0o700)
-        except FileExistsError:
+        except FileExistsError:  # of another process, or foreign: checked below
             pass
         status = os.lstat(path)
         # Checked before any file is created: a link could direct our files to a place of its owner's choice.
@@ -120,7 +120,7 @@ class NumberedJsonDir:
         """Remove file `number` if it exists."""
         try:
             os.unlink(self._path(number))
-        except FileNotFoundError:
+        except FileNotFoundError:  # removed already
             pass
 
     def lock(self, number: int) -> None:

@@ -45,7 +45,7 @@ def close_others(keep: Iterable[int]) -> None:
         if number not in keep_open:
             try:
                 os.close(number)
-            except OSError:
+            except OSError:  # closed already
                 pass
 
 
@@ -80,7 +80,7 @@ def drain(handle: int) -> bytes:
             if not piece:
                 break
             data += piece
-    except OSError:
+    except OSError:  # nothing more to read now
         pass
     return data
 

@@ -122,7 +122,7 @@ def boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
-    except OSError:
+    except OSError:  # not Linux
         pass
     listed = subprocess.run(
         ["sysctl", "-n", "kern.boottime"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
@@ -259,7 +259,7 @@ def signal_processes(rows: Iterable[Process], number: int) -> int:
         try:
             os.kill(row.pid, number)
             count += 1
-        except OSError:
+        except OSError:  # it has ended
             pass
     return count
 

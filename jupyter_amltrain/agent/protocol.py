@@ -304,5 +304,5 @@ def not_readable(path: str, error: OSError) -> AgentError:
 def _remove(path: str) -> None:
     try:
         os.unlink(path)
-    except OSError:
+    except OSError:  # removed already
         pass

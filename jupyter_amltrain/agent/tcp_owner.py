@@ -86,7 +86,7 @@ class OwnerLookup:
         if self._netlink is not None:
             try:
                 return self._by_netlink(far, near)
-            except (OSError, struct.error):
+            except (OSError, struct.error):  # a kernel without it: read /proc instead
                 pass
         try:
             return _table().get((far, near), Owner(-1, 0))

@@ -96,7 +96,7 @@ def _write(path: Path, data: bytes) -> None:
             # Never replace an existing file: equal sources may compile to other bytes, and a running agent
             # reads further modules from the file later.
             os.link(temporary, path)
-        except FileExistsError:
+        except FileExistsError:  # of another process: the same code
             pass
         except OSError:  # a file system without hard links
             os.replace(temporary, path)

@@ -258,7 +258,7 @@ class PastRunIndex:
             if temporary:
                 try:
                     os.unlink(temporary)
-                except OSError:
+                except OSError:  # removed already, or a folder that became read-only
                     pass
 
 

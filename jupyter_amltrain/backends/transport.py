@@ -172,7 +172,7 @@ def read(path: str, offset: int, limit: int, keep: bool) -> tuple[bytes, int]:
         while limit > 0 and (part := os.read(fd, limit)):
             parts.append(part)
             limit -= len(part)
-    except BaseException:
+    except BaseException:  # close the file after any error, and raise it again
         os.close(fd)
         raise
     if not keep:

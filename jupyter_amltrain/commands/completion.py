@@ -263,7 +263,7 @@ class CompletionNames:
             home = default_path()
             self._targets = _targets(home)
             self._runs = runs = _on_disk(home)
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # Tab must never show an error: the runs of this kernel are missing
             self._runs = runs | _of_controller()
 
 

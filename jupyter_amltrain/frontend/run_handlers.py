@@ -277,7 +277,7 @@ class RunHandlers:
         imports = {
             controller.loop.start(controller.unrecorded(run.handle), f"import {run.handle}")
             for run in runs
-            if run.tracking == "pending" or run.tracking.startswith("failed")
+            if run.tracking_state in ("pending", "failed")
         }
         if imports:
             await asyncio.wait(imports, timeout=DELETE_TIMEOUT_S)
@@ -496,8 +496,8 @@ def no_page_reason(run: Run) -> str:
         return "This run will appear in MLflow when it has finished."
     if not run.project:
         return f"No MLflow store is known for {run.handle}: its target keeps no record."
-    if run.tracking.startswith("failed"):
-        return f"MLflow's record of {run.handle} could not be written: {run.tracking.partition(':')[2].strip()}"
+    if run.tracking_state == "failed":
+        return f"MLflow's record of {run.handle} could not be written: {run.tracking_error}"
     if run.tracking != "imported":
         return f"MLflow's record of {run.handle} is being written. Try again in a moment."
     return ""

@@ -23,8 +23,6 @@ from jupyter_amltrain.schema.inputs import (
 from jupyter_amltrain.schema.job import Distribution
 from jupyter_amltrain.text import close_matches, did_you_mean
 
-#: Fields of a job that the flags read here are.
-_FIELDS = {"--input": "inputs", "--output": "outputs"}
 _WORD = re.compile(r"[a-z]+_?[a-z]+")
 #: Prefixes of a reference to an environment; everything else with a slash is an image or a folder.
 _NAMED = ("azureml:", "azureml://", "/subscriptions/")
@@ -55,7 +53,7 @@ def input_pair(text: str) -> tuple[str, JobInput]:
 
 def input_of(text: str, name: str = "NAME") -> JobInput:
     """``URI[,mode][,type]`` of an input; see :func:`input_pair`."""
-    location, words = _split(text, "type", INPUT_TYPES, "mode", INPUT_MODES, f"--input {name}")
+    location, words = _split(text, INPUT_TYPES, INPUT_MODES, "input", name)
     if words.get("type") == "literal":
         return JobInput(type="literal", value=_literal(location), mode=words.get("mode", ""))
     if not location:
@@ -86,7 +84,7 @@ def output_pair(text: str) -> tuple[str, JobOutput]:
 
 def output_of(text: str, name: str = "NAME") -> JobOutput:
     """``[URI][,mode][,type]`` of an output."""
-    location, words = _split(text, "type", OUTPUT_TYPES, "mode", OUTPUT_MODES, f"--output {name}")
+    location, words = _split(text, OUTPUT_TYPES, OUTPUT_MODES, "output", name)
     return JobOutput(type=words.get("type", "uri_folder"), path=location, mode=words.get("mode", ""))
 
 
@@ -198,30 +196,30 @@ def parse_service(text: str) -> str:
 
 
 def _split(
-    text: str, one: str, ones: tuple[str, ...], other: str, others: tuple[str, ...], flag: str
+    text: str, types: tuple[str, ...], modes: tuple[str, ...], noun: str, name: str
 ) -> tuple[str, dict[str, str]]:
-    """The part of `text` before the words at its end, and those words by kind."""
+    """Return the part of `text` before the words at its end, and those words as ``type`` and ``mode``."""
     words: dict[str, str] = {}
     while "," in text:
         rest, _, word = text.rpartition(",")
         word = word.strip()
-        what = one if word in ones else other if word in others else ""
+        what = "type" if word in types else "mode" if word in modes else ""
         if not what:
-            near = close_matches(word, (*ones, *others), 1, 0.7) if _WORD.fullmatch(word) else []
+            near = close_matches(word, (*types, *modes), 1, 0.7) if _WORD.fullmatch(word) else []
             if near:
                 raise SpecError(
-                    f"{flag}: unknown {one} or {other} {word!r}.",
+                    f"--{noun} {name}: unknown type or mode {word!r}.",
                     hint=did_you_mean(near),
                     code="flag.value",
-                    field=_FIELDS[flag.partition(" ")[0]],
+                    field=f"{noun}s",
                 )
             break  # a comma of the path
         if what in words:
             raise SpecError(
-                f"{flag}: two values for its {what}: {word} and {words[what]}.",
+                f"--{noun} {name}: two values for its {what}: {word} and {words[what]}.",
                 hint="Keep one of them.",
                 code="flag.twice",
-                field=_FIELDS[flag.partition(" ")[0]],
+                field=f"{noun}s",
             )
         words[what], text = word, rest
     return text.strip(), words

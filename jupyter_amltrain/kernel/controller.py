@@ -218,11 +218,11 @@ class Controller:
     async def unrecorded_so_far(self, handle: RunHandle) -> str:
         """Return the same as :meth:`unrecorded`, from the last import."""
         run = self.entry(handle).run
-        if not run.tracking.startswith("failed") or not run.folder:
+        if run.tracking_state != "failed" or not run.folder:
             return ""
         if not await self._holds_metrics(run):
             return ""
-        return run.tracking.partition(": ")[2].rstrip(".") or "its import failed"
+        return run.tracking_error.rstrip(".") or "its import failed"
 
     async def _holds_metrics(self, run: Run) -> bool:
         """Whether a run's files contain data that its script logged to MLflow."""

@@ -84,10 +84,10 @@ class MlflowImportQueue:
         now
             Retry immediately after a failure.
         """
-        failed = run.tracking.startswith("failed")
+        failed = run.tracking_state == "failed"
         rest = time.monotonic() - self._tried.get(run.handle, -IMPORT_RETRY_S)
         if run.handle in self._waiting or not (
-            run.tracking == "pending" or (failed and (now or rest >= IMPORT_RETRY_S))
+            run.tracking_state == "pending" or (failed and (now or rest >= IMPORT_RETRY_S))
         ):
             return False
         if not run.folder or not run.project:

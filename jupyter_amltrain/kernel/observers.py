@@ -126,7 +126,7 @@ class RunObservers:
         self._observers.setdefault(handle, set()).add(observer)
         try:
             await self._draw(handle, on_frame, rate, observer)
-        except Exception:
+        except Exception:  # nobody may read the future of this coroutine: the log gets the error
             log.exception("watching %s ended", handle)
             raise
         finally:

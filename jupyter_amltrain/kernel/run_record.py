@@ -340,7 +340,7 @@ def _part(entry: Entry, name: str, make: Callable[[], _T], otherwise: _T) -> _T:
     """Build a part from files that a job can write; invalid data must not hide the rest of the record."""
     try:
         return make()
-    except Exception:
+    except Exception:  # a job can write anything into its files
         if name not in entry.faults:
             entry.faults.add(name)
             log.warning("cannot show %s of %s", name, entry.run.handle, exc_info=True)

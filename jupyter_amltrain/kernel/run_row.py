@@ -82,7 +82,7 @@ def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
         parent=run.parent,
         known=known,
         again=entry.kind == "run" and bool(run.spec.script or run.spec.script_name),
-        tracking=run.tracking.partition(":")[0],
+        tracking=run.tracking_state,
         params={
             name[:MAX_VALUE_CHARS]: _short(value) for name, value in list(run.spec.params.items())[:MAX_ROW_PARAMS]
         },

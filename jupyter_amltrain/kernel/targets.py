@@ -310,7 +310,7 @@ class TargetManager:
                 entry.info = await backend.check()
         except CreateUnsure:
             raise  # the target may exist and cost money: it stays in the list, where it can be deleted
-        except Exception:
+        except Exception:  # undo the creation after any error, and raise it again
             entry.stored = False
             # An earlier target of this name keeps its runs.
             await self.status.forget(name, retired is not None and self._backends.renew(retired))
@@ -328,7 +328,7 @@ class TargetManager:
         backend.renew(target)
         try:
             await backend.create(progress)
-        except BaseException as error:
+        except BaseException as error:  # undo the change after any error, and raise it again
             if not isinstance(error, CreateUnsure):  # otherwise it may exist with the new settings
                 backend.renew(before)
             raise

@@ -383,7 +383,7 @@ class Watcher:
             return dict(await self._backend.poll(run_ids)), set()
         except (AmlTrainError, OSError):
             raise
-        except Exception:
+        except Exception:  # a job can write anything into its files: find the run whose state fails
             if len(run_ids) == 1:
                 log.warning("the state of %s/%s", self._target, run_ids[0], exc_info=True)
                 return {}, {run_ids[0]}
@@ -401,7 +401,7 @@ class Watcher:
             await self._observe(entry, status)
         except TargetError:
             raise
-        except Exception:
+        except Exception:  # a bug that one run shows must not stop the others
             log.warning("polling %s", entry.run.handle, exc_info=True)
 
     def _on_missing(self, run_id: str, entry: Entry) -> None:
@@ -444,7 +444,7 @@ class Watcher:
             return await read_streams(self._backend, entry, status)
         except TargetError:
             raise
-        except Exception as error:
+        except Exception as error:  # a job can write anything into its streams; the run must still end
             if "streams" not in entry.faults:
                 entry.faults.add("streams")
                 is_bug = not isinstance(error, AmlTrainError | OSError)

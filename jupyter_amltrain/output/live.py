@@ -124,7 +124,7 @@ class LiveDashboards:
             self._update_slow(live)
             feed.rate = 4.0
             self._start_slow_updates()
-        except Exception:
+        except Exception:  # top of a task; the chart library raises any error
             log.exception("dashboard of %s", entry.run.handle)
             self._close(live)
             live.reason = "Could not create the dashboard. See the kernel's log."
@@ -203,7 +203,7 @@ class LiveDashboards:
                 if live.shown and live.dashboard is not None:
                     try:
                         self._update_slow(live)
-                    except Exception:
+                    except Exception:  # an error of one dashboard must not stop the others
                         log.exception("dashboard of %s", live.entry.run.handle)
 
     def _update_slow(self, live: _Live) -> None:

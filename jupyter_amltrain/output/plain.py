@@ -120,7 +120,7 @@ class _PlainDashboard:
                         await asyncio.wait_for(self._changed.wait(), 2.0)
                     except asyncio.TimeoutError:
                         continue
-        except Exception:
+        except Exception:  # top of a task: the user sees why the charts stand still
             self._dashboard.status.value = "The charts have stopped because of an error. See the kernel's log."
             raise
         finally:
@@ -238,7 +238,7 @@ async def _fill(runs: RunProvider, handle: str, window: float, box: Any) -> None
         dashboard.view.observe(lambda _: runs.loop.post(plain.switch(str(dashboard.view.value))), "value")
     except AmlTrainError as error:
         box.children[0].value = html.escape(str(error))
-    except Exception:
+    except Exception:  # top of a task; widget libraries raise any error
         log.exception("charts of %s", handle)
         box.children[0].value = "Could not create the charts. See the kernel's log."
 

@@ -177,7 +177,7 @@ class RpcServer:
             framing.unpack_length(frame[:4])
         except Cancelled:
             frame = framing.pack({"id": number, "error": {"type": "Cancelled", "message": f"{op} was canceled."}})
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # the edge of a request: its caller gets every error
             frame = framing.pack({"id": number, "error": self._failure(op, error)})
         finally:
             self._calls.pop(number, None)
@@ -190,7 +190,7 @@ class RpcServer:
             log.info("%s: %s: %s", op, type(translated).__name__, translated)
             return {
                 "type": type(translated).__name__,
-                "subject": translated.subject,
+                "subject": self._redact(translated.subject),
                 "message": self._redact(translated.reason),
                 "hint": self._redact(translated.hint),
                 "code": translated.code,

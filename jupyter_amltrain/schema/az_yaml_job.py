@@ -289,7 +289,7 @@ def _check_codes(job: JobFile) -> None:
             try:
                 read(code, job.folder)
             except SpecError as error:
-                raise job.error((*path, "code"), error.message) from None
+                raise job.error((*path, "code"), error.reason) from None
 
 
 def _take(job: JobFile, fields: dict[str, Any], key: Keys, field: str, read: Any, value: Any) -> None:
@@ -301,7 +301,7 @@ def _take(job: JobFile, fields: dict[str, Any], key: Keys, field: str, read: Any
             _put(fields, field, {**existing, **converted} if isinstance(existing, dict) else converted)
             validated(_make_spec({**_PLAIN, **_only(fields, field)}))
     except SpecError as error:
-        raise job.error(key, _without_flag(error.message)) from None
+        raise job.error(key, error.reason) from None
     except (TypeError, ValueError, AttributeError):
         raise job.error(key, "invalid value.", "See the schema: aka.ms/ml-cli-v2") from None
 
@@ -356,11 +356,6 @@ def fill_bindings(command: str, places: Mapping[str, str]) -> str:
 def _name(text: str) -> str:
     shown = "".join(c for c in text if c.isprintable()).replace("/", "-").strip()
     return shown[:64] or "job"
-
-
-def _without_flag(text: str) -> str:
-    """Return the message of a flag's error without the flag, for the error of a key."""
-    return re.sub(r"^--[\w-]+ ?(?:'[^']*'|[^:\s]*)?: ", "", text, count=1)
 
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"

@@ -83,30 +83,30 @@ def check_environment(environment: Environment) -> None:
     requested = [name for name in ("kernel", "name", "image", "conda", "build") if getattr(environment, name)]
     if len(requested) > 1 and requested not in (["image", "conda"], ["kernel", "image"]):
         raise SpecError(
-            f"--env {environment.flag_value[:200]}: give one of {KERNEL}, a name, an image, a conda file, or a folder"
+            f"give one of {KERNEL}, a name, an image, a conda file, or a folder"
             f" with a Dockerfile. Only {KERNEL} or a conda file can be combined with an image.",
             hint="Try: --env conda.yml",
             code="spec.value",
             field="environment",
-        )
+        ).about(f"--env {environment.flag_value[:200]}")
     if environment.name and not _REFERENCE.fullmatch(environment.name):
         raise SpecError(
-            f"--env {environment.name[:200]}: expected the name of an environment with its version.",
+            "expected the name of an environment with its version.",
             hint=f"Try: --env {re.sub(r'[^A-Za-z0-9_.-]', '', environment.name)[:60] or 'NAME'}@latest",
             code="spec.value",
             field="environment",
-        )
+        ).about(f"--env {environment.name[:200]}")
     if environment.image and not _IMAGE.fullmatch(environment.image):
         raise SpecError(
-            f"--env {environment.image[:200]}: expected the name of a Docker image.",
+            "expected the name of a Docker image.",
             hint="Try: --env mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04",
             code="spec.value",
             field="environment",
-        )
+        ).about(f"--env {environment.image[:200]}")
     if environment.derive and not environment.name:
         raise SpecError(
-            "--derive-env: it needs a named environment, but --env names none.",
+            "an environment is derived from a named one, but --env names none.",
             hint="Try: --env NAME@latest --derive-env",
             code="spec.value",
             field="environment.derive",
-        )
+        ).about("--derive-env")

@@ -97,10 +97,6 @@ def literal_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-#: Fields of a job by the flags of its data.
-_FIELDS = {"--input": "inputs", "--output": "outputs"}
-
-
 def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput]) -> None:
     """Raise :class:`SpecError` for invalid inputs or outputs.
 
@@ -109,53 +105,53 @@ def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput])
     _check_names("input", inputs)
     _check_names("output", outputs)
     for name, data in inputs.items():
-        _one_of(f"--input {name}", "type", data.type, INPUT_TYPES)
-        _one_of(f"--input {name}", "mode", data.mode, ("", *INPUT_MODES))
+        _one_of("input", name, "type", data.type, INPUT_TYPES)
+        _one_of("input", name, "mode", data.mode, ("", *INPUT_MODES))
         if data.type == "literal":
             if data.path or data.mode:
                 raise SpecError(
-                    f"--input {name}: a literal is a value and has no path or mode.", code="spec.value", field="inputs"
-                )
+                    "a literal is a value and has no path or mode.", code="spec.value", field="inputs"
+                ).about(f"--input {name}")
             if not isinstance(data.value, str | int | float | bool):
                 raise SpecError(
-                    f"--input {name}: a literal must be a number, a string or true/false.",
+                    "a literal must be a number, a string or true/false.",
                     hint=f"Give lists and mappings as a parameter: --param {name}=...",
                     code="spec.value",
                     field="inputs",
-                )
+                ).about(f"--input {name}")
         elif not data.path:
             raise SpecError(
-                f"--input {name}: the path is missing.",
+                "the path is missing.",
                 hint=f"Try: --input {name}=data/ or {name}=azureml:NAME:1",
                 code="spec.value",
                 field="inputs",
-            )
+            ).about(f"--input {name}")
         elif data.value is not None:
             raise SpecError(
-                f"--input {name}: has both a path and a value.",
+                "has both a path and a value.",
                 hint="Give one of them.",
                 code="spec.value",
                 field="inputs",
-            )
-        _no_signature(f"--input {name}", data.path)
+            ).about(f"--input {name}")
+        _no_signature("input", name, data.path)
         if data.local and data.mode and data.mode not in ("ro_mount", "download"):
             raise SpecError(
-                f"--input {name}: mode {data.mode} does not support files or folders of this machine.",
+                f"mode {data.mode} does not support files or folders of this machine.",
                 hint="Leave the mode out, or try: download",
                 code="spec.value",
                 field="inputs",
-            )
+            ).about(f"--input {name}")
     for name, output in outputs.items():
-        _one_of(f"--output {name}", "type", output.type, OUTPUT_TYPES)
-        _one_of(f"--output {name}", "mode", output.mode, ("", *OUTPUT_MODES))
-        _no_signature(f"--output {name}", output.path)
+        _one_of("output", name, "type", output.type, OUTPUT_TYPES)
+        _one_of("output", name, "mode", output.mode, ("", *OUTPUT_MODES))
+        _no_signature("output", name, output.path)
         if output.path and not is_address(output.path):
             raise SpecError(
-                f"--output {name}={output.path}: an output must be on a datastore or in the run's own folder.",
+                "an output must be on a datastore or in the run's own folder.",
                 hint=f"Try: --output {name} or --output {name}=azureml://datastores/workspaceblobstore/paths/...",
                 code="spec.value",
                 field="outputs",
-            )
+            ).about(f"--output {name}={output.path}")
 
 
 def _check_names(kind: str, names: Iterable[str]) -> None:
@@ -163,47 +159,47 @@ def _check_names(kind: str, names: Iterable[str]) -> None:
     for name in names:
         if not NAME.fullmatch(name):
             raise SpecError(
-                f"--{kind} {name[:80]!r}: a name starts with a letter and has letters, digits and _ (at most 63).",
+                "a name starts with a letter and has letters, digits and _ (at most 63).",
                 hint=f"Try: --{kind} data=...",
                 code="spec.value",
                 field=f"{kind}s",
-            )
+            ).about(f"--{kind} {name[:80]!r}")
         variable = input_variable(name) if kind == "input" else output_variable(name)
         if variable in _TAKEN[kind]:
             raise SpecError(
-                f"--{kind} {name}: ${variable} is reserved for the folder of the run's own outputs.",
+                f"${variable} is reserved for the folder of the run's own outputs.",
                 hint=f"Try: --{kind} {name}_files",
                 code="spec.value",
                 field=f"{kind}s",
-            )
+            ).about(f"--{kind} {name}")
         if variable in seen:
             raise SpecError(
-                f"--{kind} {name}: {seen[variable]!r} and {name!r} would both be ${variable}.",
+                f"{seen[variable]!r} and {name!r} would both be ${variable}.",
                 hint="Use names that differ by more than upper and lower case.",
                 code="spec.value",
                 field=f"{kind}s",
-            )
+            ).about(f"--{kind} {name}")
         seen[variable] = name
 
 
-def _one_of(flag: str, what: str, value: str, words: tuple[str, ...]) -> None:
+def _one_of(noun: str, name: str, what: str, value: str, words: tuple[str, ...]) -> None:
     if value not in words:
         raise SpecError(
-            f"{flag}: unknown {what} {value[:80]!r}. Supported: {', '.join(word for word in words if word)}.",
+            f"unknown {what} {value[:80]!r}. Supported: {', '.join(word for word in words if word)}.",
             code="spec.value",
-            field=_FIELDS[flag.partition(" ")[0]],
-        )
+            field=f"{noun}s",
+        ).about(f"--{noun} {name}")
 
 
-def _no_signature(flag: str, path: str) -> None:
+def _no_signature(noun: str, name: str, path: str) -> None:
     # The message does not repeat the address, because it holds a secret.
     if _SIGNED.search(path):
         raise SpecError(
-            f"{flag}: the address contains a key or signature, which would be stored with the run.",
+            "the address contains a key or signature, which would be stored with the run.",
             hint="Reach it through a datastore: azureml://datastores/NAME/paths/...",
             code="spec.value",
-            field=_FIELDS[flag.partition(" ")[0]],
-        )
+            field=f"{noun}s",
+        ).about(f"--{noun} {name}")
 
 
 #: The agent has the same pattern (``agent/azure/job.py``).
@@ -282,8 +278,9 @@ def check_references(
     params: Mapping[str, Any], args: Iterable[str], inputs: Mapping[str, Any], outputs: Mapping[str, Any]
 ) -> None:
     """Raise :class:`SpecError` for a reference to an input or output that the job does not have."""
-    named_params = [(f"--param {name}", value) for name, value in params.items()]
-    for source, checked in [*named_params, *(("The arguments after --", word) for word in args)]:
+    named_params = [("params", f"--param {name}", value) for name, value in params.items()]
+    words = [("args", "The arguments after --", word) for word in args]
+    for field, source, checked in [*named_params, *words]:
         for kind, name in references(checked):
             existing = inputs if kind == "inputs" else outputs
             if name not in existing:
@@ -291,11 +288,11 @@ def check_references(
                 known = f"The job has: {', '.join(existing)}." if existing else f"The job has no {kind}."
                 value = "=PATH" if kind == "inputs" else ""
                 raise SpecError(
-                    f"{source}: ${{{{{kind}.{name}}}}} refers to an unknown {noun}. {known}",
+                    f"${{{{{kind}.{name}}}}} refers to an unknown {noun}. {known}",
                     hint=f"Add it: --{noun} {name}{value}",
                     code="spec.reference",
-                    field="params" if source.startswith("--param") else "args",
-                )
+                    field=field,
+                ).about(source)
 
 
 def _literal(kind: str, name: str, inputs: Mapping[str, JobInput]) -> JobInput | None:

@@ -31,18 +31,18 @@ def check_service(identity: str, services: Sequence[str], priority: str, tier: s
     kind, colon, client = identity.partition(":")
     if identity and kind not in IDENTITIES:
         raise SpecError(
-            f"--identity {identity[:80]!r}: use user (your own), managed (the compute's) or aml (the workspace's).",
+            "use user (your own), managed (the compute's) or aml (the workspace's).",
             hint="Try: --identity managed",
             code="spec.value",
             field="identity",
-        )
+        ).about(f"--identity {identity[:80]!r}")
     if colon and (kind != "managed" or not _CLIENT.fullmatch(client)):
         raise SpecError(
-            f"--identity {identity[:80]!r}: expected a client id after 'managed:' and nothing after user or aml.",
+            "expected a client id after 'managed:' and nothing after user or aml.",
             hint="Try: --identity managed:00000000-0000-0000-0000-000000000000",
             code="spec.value",
             field="identity",
-        )
+        ).about(f"--identity {identity[:80]!r}")
     kinds = [service.partition(":")[0] for service in services]
     for service, service_kind in zip(services, kinds, strict=True):
         _check_service_kind(service_kind, service.partition(":")[2])
@@ -52,47 +52,47 @@ def check_service(identity: str, services: Sequence[str], priority: str, tier: s
         )
     if priority not in ("", *PRIORITIES):
         raise SpecError(
-            f"--priority {priority[:80]!r}: must be one of {', '.join(PRIORITIES)}.",
+            f"must be one of {', '.join(PRIORITIES)}.",
             hint="Try: --priority low",
             code="spec.value",
             field="priority",
-        )
+        ).about(f"--priority {priority[:80]!r}")
     if tier not in ("", *TIERS):
         raise SpecError(
-            f"--tier {tier[:80]!r}: must be one of {', '.join(TIERS)}; spot is low priority.",
+            f"must be one of {', '.join(TIERS)}; spot is low priority.",
             hint="Try: --tier spot",
             code="spec.value",
             field="tier",
-        )
+        ).about(f"--tier {tier[:80]!r}")
 
 
 def _check_service_kind(kind: str, rest: str) -> None:
     if kind not in SERVICES:
         raise SpecError(
-            f"--service {kind[:80]!r}: must be one of {', '.join(SERVICES)}.",
+            f"must be one of {', '.join(SERVICES)}.",
             hint="Try: --service jupyterlab",
             code="spec.value",
             field="services",
-        )
+        ).about(f"--service {kind[:80]!r}")
     if kind == "ssh" and not _PUBLIC_KEY.fullmatch(rest):
         # The message does not repeat the value: it may be a private key.
         raise SpecError(
-            "--service ssh: expected a public key after 'ssh:'.",
+            "expected a public key after 'ssh:'.",
             hint="Try: --service ssh:~/.ssh/id_ed25519.pub",
             code="spec.value",
             field="services",
-        )
+        ).about("--service ssh")
     if kind in ("jupyterlab", "vscode") and rest:
-        raise SpecError(
-            f"--service {kind}: takes no value.", hint=f"Try: --service {kind}", code="spec.value", field="services"
+        raise SpecError("takes no value.", hint=f"Try: --service {kind}", code="spec.value", field="services").about(
+            f"--service {kind}"
         )
     if kind == "tensorboard" and ("\n" in rest or ".." in rest.split("/")):
         raise SpecError(
-            "--service tensorboard: expected a log folder below the run's folder after 'tensorboard:'.",
+            "expected a log folder below the run's folder after 'tensorboard:'.",
             hint="Try: --service tensorboard:logs",
             code="spec.value",
             field="services",
-        )
+        ).about("--service tensorboard")
 
 
 #: Launchers that connect the processes of a job; empty for a single process.
@@ -161,67 +161,67 @@ def check_resources(resources: Resources, distribution: Distribution) -> None:
     """Raise :class:`SpecError` for invalid resources or an invalid distribution."""
     if resources.gpus is not None and resources.gpus < 0:
         raise SpecError(
-            f"--gpus {resources.gpus}: the number of GPUs must be 0 or more.",
+            "the number of GPUs must be 0 or more.",
             hint="Try: --gpus 1",
             code="spec.value",
             field="resources.gpus",
-        )
+        ).about(f"--gpus {resources.gpus}")
     if not 1 <= resources.nodes <= MAX_NODES:
         raise SpecError(
-            f"--nodes {resources.nodes}: a run has 1 to {MAX_NODES} nodes.",
+            f"a run has 1 to {MAX_NODES} nodes.",
             hint="Try: --nodes 2",
             code="spec.value",
             field="resources.nodes",
-        )
+        ).about(f"--nodes {resources.nodes}")
     if resources.instance_type and not _SIZE.fullmatch(resources.instance_type):
         raise SpecError(
-            f"--instance-type {resources.instance_type[:80]!r}: expected the name of a VM size.",
+            "expected the name of a VM size.",
             hint="Try: --instance-type Standard_NC4as_T4_v3",
             code="spec.value",
             field="resources.instance_type",
-        )
+        ).about(f"--instance-type {resources.instance_type[:80]!r}")
     if resources.shm_size and not _SHM.fullmatch(resources.shm_size):
         raise SpecError(
-            f"--shm-size {resources.shm_size[:80]!r}: expected a number and a unit: b, k, m or g.",
+            "expected a number and a unit: b, k, m or g.",
             hint="Try: --shm-size 8g",
             code="spec.value",
             field="resources.shm_size",
-        )
+        ).about(f"--shm-size {resources.shm_size[:80]!r}")
     if "\n" in resources.docker_args or "\0" in resources.docker_args:
         raise SpecError(
-            "--docker-args: must be a single line.",
+            "must be a single line.",
             hint="Try: --docker-args '--ipc=host'",
             code="spec.value",
             field="resources.docker_args",
-        )
+        ).about("--docker-args")
     if distribution.kind not in ("", *DISTRIBUTIONS):
         raise SpecError(
-            f"--distribution {distribution.kind[:80]!r}: must be one of {', '.join(DISTRIBUTIONS)}.",
+            f"must be one of {', '.join(DISTRIBUTIONS)}.",
             hint="Try: --distribution pytorch",
             code="spec.value",
             field="distribution.kind",
-        )
+        ).about(f"--distribution {distribution.kind[:80]!r}")
     if distribution.processes is not None and not 1 <= distribution.processes <= MAX_PROCESSES:
         raise SpecError(
-            f"--processes {distribution.processes}: must be 1 to {MAX_PROCESSES} per node.",
+            f"must be 1 to {MAX_PROCESSES} per node.",
             hint="Try: --processes 2",
             code="spec.value",
             field="distribution.processes",
-        )
+        ).about(f"--processes {distribution.processes}")
     if not 0 <= distribution.parameter_servers <= MAX_PROCESSES:
         raise SpecError(
-            f"--distribution tensorflow:{distribution.parameter_servers}: invalid number of parameter servers.",
+            "invalid number of parameter servers.",
             hint="Try: --distribution tensorflow:1",
             code="spec.value",
             field="distribution.kind",
-        )
+        ).about(f"--distribution tensorflow:{distribution.parameter_servers}")
     if distribution.parameter_servers and distribution.kind != "tensorflow":
         raise SpecError(
-            f"--distribution {distribution.kind or 'none'}: only TensorFlow has parameter servers.",
+            "only TensorFlow has parameter servers.",
             hint=f"Try: --distribution tensorflow:{distribution.parameter_servers}",
             code="spec.value",
             field="distribution.kind",
-        )
+        ).about(f"--distribution {distribution.kind or 'none'}")
 
 
 # Values that tell by themselves. A key has digits, `risk-assessment-model` and `sk-learn-pipeline` have none.
@@ -517,50 +517,49 @@ def validated(spec: JobSpec) -> JobSpec:
 def _check_names(spec: JobSpec) -> None:
     if not spec.name or len(spec.name) > MAX_NAME or "/" in spec.name or not spec.name.isprintable():
         raise SpecError(
-            f"--name {spec.name[:80]!r}: must have 1 to {MAX_NAME} printable characters and no '/'"
-            f" (this name has {len(spec.name)}).",
+            f"must have 1 to {MAX_NAME} printable characters and no '/' (this name has {len(spec.name)}).",
             hint="Try: --name digits",
             code="spec.value",
             field="name",
-        )
+        ).about(f"--name {spec.name[:80]!r}")
     if not spec.experiment or len(spec.experiment) > 250:
         raise SpecError(
-            "--experiment: a name must have 1 to 250 characters.",
+            "a name must have 1 to 250 characters.",
             hint="Try: --experiment digits",
             code="spec.value",
             field="experiment",
-        )
+        ).about("--experiment")
 
 
 def _check_times_and_gpus(spec: JobSpec) -> None:
     if spec.timeout is not None and not 0 < spec.timeout < 10**9:
         raise SpecError(
-            f"--timeout {spec.timeout:g}: not a valid time.",
+            "not a valid time.",
             hint="Try: --timeout 30m",
             code="spec.value",
             field="timeout",
-        )
+        ).about(f"--timeout {spec.timeout:g}")
     if spec.require_gpu not in REQUIRE_GPU:
         raise SpecError(
-            f"--require-gpu {spec.require_gpu[:80]}: must be stop or warn.",
+            "must be stop or warn.",
             hint="Try: --require-gpu stop|warn",
             code="spec.value",
             field="require_gpu",
-        )
+        ).about(f"--require-gpu {spec.require_gpu[:80]}")
     if spec.require_gpu == "stop" and spec.resources.gpus == 0:
         raise SpecError(
-            "--require-gpu stop with --gpus 0: the run has no GPU to use.",
+            "the run has no GPU to use.",
             hint="Try: --gpus 1",
             code="spec.value",
             field="require_gpu",
-        )
+        ).about("--require-gpu stop with --gpus 0")
     if spec.gpu_ids not in GPU_IDS:
         raise SpecError(
-            f"--gpu-ids {spec.gpu_ids[:80]}: must be uuid or index.",
+            "must be uuid or index.",
             hint="Try: --gpu-ids uuid|index",
             code="spec.value",
             field="gpu_ids",
-        )
+        ).about(f"--gpu-ids {spec.gpu_ids[:80]}")
     if spec.gpu_grace is not None and not 0 < spec.gpu_grace < 10**9:
         raise SpecError(
             f"gpu_grace {spec.gpu_grace:g}: not a valid time in seconds.",
@@ -582,8 +581,8 @@ def _check_variables(spec: JobSpec) -> None:
                 )
     for name in spec.out:
         if not name.isidentifier():
-            raise SpecError(
-                f"--out {name!r}: not a variable name.", hint="Try: --out accuracy", code="spec.value", field="out"
+            raise SpecError("not a variable name.", hint="Try: --out accuracy", code="spec.value", field="out").about(
+                f"--out {name!r}"
             )
     if repeated := sorted(set(spec.env) & set(spec.secrets)):
         raise SpecError(
@@ -595,8 +594,8 @@ def _check_variables(spec: JobSpec) -> None:
     for key, value in spec.tags.items():
         if len(key) > 250 or len(value) > 5000:
             raise SpecError(
-                f"--tag {key[:40]}…: MLflow allows 250 characters in a name and 5000 in a value.",
+                "MLflow allows 250 characters in a name and 5000 in a value.",
                 hint="Shorten it.",
                 code="spec.value",
                 field="tags",
-            )
+            ).about(f"--tag {key[:40]}…")

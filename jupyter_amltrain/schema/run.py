@@ -135,7 +135,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""  #: the run folder on the target, or another name for it; empty until the target accepted the run
     project: str = ""  #: the folder whose ``.amltrain`` holds the MLflow store
     tracking_id: str = ""  #: MLflow run id, 32 hex digits
-    tracking: str = "pending"  #: pending, imported, failed: <reason>, direct
+    tracking: str = "pending"  #: pending, imported, failed: <reason>, direct; see `tracking_state`
     outputs: dict[str, Any] = {}  #: values of ``--out`` that were returned
     error: str | None = None  #: one line, for the end of the run
     notes: tuple[str, ...] = ()  #: notes of the submit, one sentence each
@@ -150,6 +150,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def run_id(self) -> str:
         """The run's id on its target."""
         return self.handle.partition("/")[2]
+
+    @property
+    def tracking_state(self) -> str:
+        """State of the run's record in MLflow: ``pending``, ``imported``, ``failed`` or ``direct``."""
+        return self.tracking.partition(":")[0]
+
+    @property
+    def tracking_error(self) -> str:
+        """Why the record in MLflow could not be written; empty unless `tracking_state` is ``failed``."""
+        return self.tracking.partition(":")[2].strip()
 
     @property
     def parent(self) -> str:

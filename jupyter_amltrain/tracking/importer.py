@@ -80,7 +80,7 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: 
             result["notes"].append("the script logs to its own tracking server; nothing to import")
         else:
             _locked_import(folder, project, job, handle, chunk, result)
-    except Exception as error:
+    except Exception as error:  # whatever MLflow raises: tracking.json says that the import failed
         reported = _as_state_error(error, folder, result["store"])
         result.update(state="failed", error=str(reported).splitlines()[0])
         if reported is error:

@@ -66,7 +66,7 @@ class TrackingStore:
                 _create(path, self.root)
             try:
                 self.mlflow = _open(database_uri(project), self.root)
-            except BaseException:
+            except BaseException:  # close the database after any error, and raise it again
                 _forget(database_uri(project))
                 raise
         except MlflowException as error:
@@ -158,7 +158,7 @@ def _create(path: Path, root: Path) -> None:
             _forget(uri)
         testing.hit("import_new_store")
         os.replace(new, path)
-    except BaseException:
+    except BaseException:  # remove the unfinished file after any error, and raise it again
         for left in path.parent.glob(new.name + "*"):  # also its journal
             with contextlib.suppress(OSError):
                 left.unlink()

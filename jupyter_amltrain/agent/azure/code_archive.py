@@ -128,7 +128,7 @@ class _NodeLock:
         self.handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self.handle, fcntl.LOCK_EX)
-        except OSError:
+        except OSError:  # a mount without locks: processes may unpack twice
             pass
 
     def __exit__(self, *what: Any) -> None:

@@ -132,7 +132,7 @@ class ServiceRank:
         env["AML_OUTPUT_DIR"] = self.folders.outputs
         try:
             os.makedirs(self.folders.outputs, exist_ok=True)
-        except OSError:
+        except OSError:  # the job still runs; its own write reports the error
             pass
         sys.stdout.flush()
         sys.stderr.flush()
@@ -155,7 +155,7 @@ class ServiceRank:
         if self.run.rank is not None:
             try:
                 os.killpg(self.run.rank.pid, number)
-            except OSError:
+            except OSError:  # it has ended
                 pass
 
     def cancel_requested(self, run: Supervisor) -> bool:

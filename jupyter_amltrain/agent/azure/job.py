@@ -181,7 +181,7 @@ def private_folder(base: str, run: str) -> str:
     try:
         os.mkdir(path, 0o700)
         return path
-    except FileExistsError:
+    except FileExistsError:  # of another process of this node, or foreign: checked below
         pass
     status = os.lstat(path)
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:

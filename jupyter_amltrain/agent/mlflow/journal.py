@@ -132,7 +132,7 @@ class Journal:
         except OSError as error:
             try:
                 os.ftruncate(self._fd, self._end)
-            except OSError:
+            except OSError:  # a partial line is overwritten by the next write
                 pass
             self._note(f"metrics are held in memory: {error.strerror}; they are written once there is space")
             self._bound()
@@ -152,7 +152,7 @@ class Journal:
         self.flush()
         try:
             os.fsync(self._fd)
-        except OSError:
+        except OSError:  # the lines are written; only a crash of the machine could lose them
             pass
         os.close(self._fd)
 

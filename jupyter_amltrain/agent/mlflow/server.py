@@ -75,7 +75,7 @@ class Connections:
                 self._note("connections of Unix user %d were refused" % owner.uid)
             try:  # no TIME_WAIT entry for each of them
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            except OSError:
+            except OSError:  # its client has closed it
                 pass
             return False
         with self._lock:
@@ -108,7 +108,7 @@ class Connections:
         self._note("there were too many connections; the least used ones were closed")
         try:
             connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
+        except OSError:  # its client has closed it
             pass
 
     def trust(self, connection: socket.socket) -> None:
@@ -271,7 +271,7 @@ def serve(
     try:
         # wakes once a second to write lines that a full disk has held back
         server.serve_forever(poll_interval=1.0)
-    except _Stop:
+    except _Stop:  # SIGTERM: the end of the job
         pass
     recorder.close()
     return 0
@@ -303,7 +303,7 @@ def _log_writer(path: Optional[str]) -> Callable[[str], None]:
             return  # a full disk must not stop the job
         try:
             os.write(fd, line.encode("utf-8", "backslashreplace"))
-        except OSError:
+        except OSError:  # as above
             pass
         finally:
             os.close(fd)

@@ -47,7 +47,7 @@ def decide(queue: str, submission: str, decision: str) -> str:
         try:
             os.symlink(decision, path)
             return decision
-        except FileExistsError:
+        except FileExistsError:  # decided already: read below
             pass
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -63,7 +63,7 @@ def forget(queue: str, submission: str) -> None:
     """Remove the decision on a submission whose submitter has received its reply."""
     try:
         os.unlink(_path(queue, submission))
-    except OSError:
+    except OSError:  # removed already
         pass
 
 
@@ -77,7 +77,7 @@ def sweep_claims(queue: str) -> None:
     for name in names:
         try:
             os.unlink(os.path.join(folder, name))
-        except OSError:
+        except OSError:  # removed already
             pass
 
 

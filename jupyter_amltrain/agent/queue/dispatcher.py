@@ -94,7 +94,7 @@ class Dispatcher:
         """Create the socket, replacing the socket of a dead dispatcher."""
         try:
             os.unlink(self.address.path)
-        except FileNotFoundError:
+        except FileNotFoundError:  # there was none
             pass
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         umask = os.umask(0o177)
@@ -168,7 +168,7 @@ class Dispatcher:
         self.selector.unregister(self.listening)
         try:
             os.unlink(self.address.path)
-        except FileNotFoundError:
+        except FileNotFoundError:  # removed already
             pass
         self._accept()
         self.listening.close()

@@ -40,7 +40,7 @@ class Client:
         try:
             self.connection.settimeout(2.0)
             self.connection.sendall(json.dumps(value).encode() + b"\n")
-        except OSError:
+        except OSError:  # the client has gone
             pass
         self.connection.close()
 
@@ -190,7 +190,7 @@ def exchange(
                 return step()
             except BlockingIOError:  # its backlog is full
                 time.sleep(0.05)
-            except socket.timeout:
+            except socket.timeout:  # it is busy: try again below
                 pass
             if protocol.mono() >= until:
                 raise Unanswered("no reply within %g s" % limit)
@@ -393,7 +393,8 @@ def zipapp(home: str) -> str:
         return max(archives, key=os.path.getmtime)
     except (OSError, ValueError) as error:
         raise AgentError(
-            "StateError", "Cannot start the agent: its file is missing in %s. Restart the kernel and submit again." % folder
+            "StateError",
+            "Cannot start the agent: its file is missing in %s. Restart the kernel and submit again." % folder,
         ) from error
 
 

@@ -181,7 +181,7 @@ def close_locks(locks: Sequence[int]) -> None:
     for lock in locks:
         try:
             os.close(lock)
-        except OSError:
+        except OSError:  # closed already
             pass
 
 

@@ -208,6 +208,6 @@ class GpuWatch:
         if self._child is not None and protocol.mono() - self.began > nvml.probe_timeout_s():
             try:
                 os.kill(self._child[0], signal.SIGKILL)
-            except OSError:
+            except OSError:  # it has ended
                 pass
             self._finish()

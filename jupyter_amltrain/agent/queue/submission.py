@@ -325,7 +325,7 @@ def publish_folder(home: str, run: str, submission: str) -> None:
     """Make the folder of an accepted run visible unless it already is."""
     try:
         os.rename(hidden_folder(home, run, submission), run_folder(home, run))
-    except OSError:
+    except OSError:  # renamed already
         pass
 
 
@@ -355,7 +355,7 @@ def sweep_submissions(home: str) -> None:
         try:
             if time.time() - os.stat(path).st_mtime > _STALE_AFTER_S:
                 shutil.rmtree(path, ignore_errors=True)
-        except OSError:
+        except OSError:  # removed by another dispatcher
             pass
 
 

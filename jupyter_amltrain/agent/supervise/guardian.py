@@ -145,7 +145,7 @@ class PreforkedPair:
             if is_alive(process):
                 try:
                     os.kill(process["pid"], signal.SIGKILL)
-                except OSError:
+                except OSError:  # it has ended
                     pass
         until = protocol.mono() + KILL_TIMEOUT_S
         while any(is_alive(process) for process in processes) and protocol.mono() < until:
@@ -311,7 +311,7 @@ def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str
     try:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)  # from here on the processes of the job are our children
-    except OSError:
+    except OSError:  # it has ended
         pass
 
     def reap_children() -> bool:

@@ -69,7 +69,7 @@ class Heartbeat:
         try:
             while self._pending:
                 self._pending = self._pending[os.write(self._handle, self._pending) :]
-        except BlockingIOError:
+        except BlockingIOError:  # the pipe is full: the rest is sent later
             pass
         except OSError:  # the guardian was killed: continue without it
             self._handle, self._pending = None, b""

@@ -29,7 +29,7 @@ def protected_pids(queue: str, home: str, run: str) -> FrozenSet[int]:
     processes: List[Optional[Mapping[str, Any]]] = []
     try:
         processes.append(read_json(os.path.join(queue, LOCK), "Queue folder"))
-    except (OSError, AgentError):
+    except (OSError, AgentError):  # no dispatcher, or a damaged file: then nothing is known of it
         pass
     for record in NumberedJsonDir(os.path.join(queue, "slots")).load().values():
         if (record["home"], record["run"]) == (home, run):

@@ -77,7 +77,7 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
             os.makedirs(folder, exist_ok=True)
             make(part)
             os.replace(part, path)
-        except b.BaseException:
+        except b.BaseException:  # whatever the value's own code raises, no part stays
             if os.path.exists(part):
                 os.remove(part)
             raise
@@ -92,9 +92,9 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
                     return name + ending
                 except b.OSError as error:  # no space left: a smaller form may still fit
                     failed = error
-                except b.Exception as error:
+                except b.Exception as error:  # a user's object may raise anything when it is written
                     failed = failed or error
-        except b.Exception as error:
+        except b.Exception as error:  # ... or when its forms are listed
             failed = error
         return failed
 
@@ -115,7 +115,7 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
                     problem = "%d bytes, over the limit of %d" % (b.len(text), limit)
                 else:
                     record["value"] = json.loads(text)
-            except b.Exception as error:
+            except b.Exception as error:  # a user's object may raise anything when it is converted
                 problem = article(b.type(value).__name__) + ", which is not JSON"
                 if b.type(error) is b.TypeError and b.isinstance(value, (b.dict, b.list, b.tuple)):
                     problem += " (%s)" % error
@@ -129,5 +129,5 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
                     record["error"] = "%s; it could not be saved: %s: %s" % (problem, b.type(file).__name__, file)
         try:
             put(name + ".json", form(json.dumps(record).encode()))
-        except b.Exception as error:
+        except b.Exception as error:  # the script has succeeded; a lost value must not change that
             b.print("amltrain: --out %s was not written: %s" % (name, error), file=sys.stderr)

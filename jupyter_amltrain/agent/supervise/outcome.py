@@ -219,7 +219,7 @@ def _counter(path: str, key: str) -> Optional[int]:
                 name, _, value = line.partition(" ")
                 if name == key:
                     return int(value)
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # no cgroup, or another format: unknown
         pass
     return None
 

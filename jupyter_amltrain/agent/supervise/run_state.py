@@ -168,7 +168,7 @@ def _make_writable(folder: str) -> bool:
         if os.path.isdir(path) and not os.path.islink(path):
             os.rename(path, os.path.join(folder, ".%s.%s" % (STATE, os.urandom(6).hex())))
             changed = True
-    except OSError:
+    except OSError:  # the write that follows reports the error
         pass
     return changed
 
@@ -261,7 +261,7 @@ def _kill_orphans(spare: FrozenSet[int]) -> None:
             killed.add(pid)
             try:
                 os.kill(pid, signal.SIGKILL)
-            except OSError:
+            except OSError:  # it has ended
                 pass
 
 
@@ -367,7 +367,7 @@ class StateFile:
         if LINUX:  # only Linux can use a descriptor as a path
             try:
                 self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError:
+            except OSError:  # then the path is used
                 pass
 
     @property

@@ -153,7 +153,7 @@ class Minutes:
                     os.ftruncate(handle, size)
                     break
                 del self._unwritten[0]
-        except OSError:
+        except OSError:  # a full disk: the lines are written later
             pass
         finally:
             os.close(handle)
@@ -283,7 +283,7 @@ class Telemetry:
         try:
             if os.write(self.handle, data) == len(data):
                 return size + len(data)
-        except OSError:
+        except OSError:  # a full disk
             pass
         os.ftruncate(self.handle, size)
         return None

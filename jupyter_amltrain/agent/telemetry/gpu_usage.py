@@ -124,7 +124,7 @@ def _inspect(pid: int, proc: str) -> _ProcessInfo:
             pairs = [item.partition(b"=") for item in file.read().split(b"\0")]
         values = [value for name, _, value in pairs if name == VISIBLE.encode()]
         visible = values[0].decode("utf-8", "replace") if values else None
-    except OSError:
+    except OSError:  # it has ended, or belongs to another user
         pass
     return _ProcessInfo(pid, b"\n".join(sorted(libraries)).decode("utf-8", "replace"), visible)
 

@@ -52,7 +52,7 @@ def _meminfo() -> Dict[str, int]:
             for line in file:
                 name, _, rest = line.partition(":")
                 sizes[name] = int(rest.split()[0]) * 1024
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError):  # not Linux, or another format: unknown
         pass
     return sizes
 

@@ -107,7 +107,7 @@ def _claim(folder: str) -> bool:
     try:
         os.mkdir(folder, 0o700)
         return True
-    except FileExistsError:
+    except FileExistsError:  # another caller has it
         pass
     except OSError as error:
         raise not_writable(folder, error) from error
@@ -160,7 +160,7 @@ def _stop(folder: str) -> None:
     if _is_alive(record):
         try:
             os.kill(record["pid"], signal.SIGTERM)
-        except OSError:
+        except OSError:  # it has ended
             pass
         until = protocol.mono() + STOP_TIMEOUT_S
         while _is_alive(record) and protocol.mono() < until:

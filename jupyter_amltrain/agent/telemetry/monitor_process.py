@@ -127,7 +127,7 @@ def _reap(helper: Any) -> None:
                 return
             if pid == helper.pid:
                 helper.schedule_restart()
-    except ChildProcessError:
+    except ChildProcessError:  # no child is left
         pass
 
 

@@ -409,11 +409,11 @@ def _identified(pynvml: Any, index: int) -> Tuple[Any, Optional[str], str]:
     try:
         device = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid = as_text(pynvml.nvmlDeviceGetUUID(device))
-    except Exception as error:
+    except Exception as error:  # NVML's own errors, and errors of ctypes
         return device, uuid, driver_state.lost_reason(driver_state.code_of(error), error)
     try:  # a driver may know the name of a lost GPU
         pynvml.nvmlDeviceGetMemoryInfo(device)
-    except Exception as error:
+    except Exception as error:  # as above
         code = driver_state.code_of(error)
         if code in driver_state.LOST_CODES:
             return device, uuid, driver_state.lost_reason(code, error)
@@ -480,7 +480,7 @@ def preload() -> None:
     if "pynvml" not in sys.modules:
         try:
             import pynvml  # noqa: F401
-        except ImportError:
+        except ImportError:  # later probes report that it is missing
             pass
 
 

@@ -261,7 +261,7 @@ class Summary:
         """Replace the file; a full disk leaves the old one, which the next save replaces."""
         try:
             write_json(self.path, self.value())
-        except OSError:
+        except OSError:  # see above
             pass
 
 

@@ -50,12 +50,12 @@ def _install() -> None:
         def exec_module(module: Any) -> None:
             try:
                 del loader.exec_module  # the loader's own again
-            except AttributeError:
+            except AttributeError:  # the loader has slots, or another hook removed it
                 pass
             execute(module)
             try:
                 _imported(module)
-            except Exception:
+            except Exception:  # this hook must never fail the user's import of torch
                 pass
 
         try:
@@ -97,7 +97,7 @@ def _install() -> None:
 
             atexit.register(close)
             thread.start()
-        except Exception:
+        except Exception:  # a torch of another kind: the job runs without these figures
             pass
 
     class _Writer:
@@ -172,6 +172,6 @@ def _import_next() -> None:
 if __name__ == "sitecustomize":
     try:
         _install()
-    except Exception:
+    except Exception:  # the user's interpreter must start without this hook too
         pass
     _import_next()

@@ -65,7 +65,7 @@ def sign_in(method: str, tenant: str, event: Callable[..., None]) -> Account:
         event("sign-in", text="A browser window is open: sign in to Azure there.", url="", code="", expires=300)
     try:
         account.record = credential.authenticate(scopes=[ARM_SCOPE]).serialize()
-    except Exception as error:
+    except Exception as error:  # the SDK raises the errors of several libraries
         event("sign-in", text="", url="", code="", expires=0)
         # the browser cannot be opened, for example on a machine with a display but without a desktop
         if method == "browser" and type(error).__name__ == "CredentialUnavailableError":
@@ -172,7 +172,7 @@ def available_accounts(tenant: str = "", notify: Callable[[str], None] | None = 
                 raise plain from error
             refusals.append(plain.message)
             continue
-        except Exception as error:
+        except Exception as error:  # the SDK raises the errors of several libraries
             if (translated := errors.error_of_exception(error)) is not None:
                 raise translated from error
             raise

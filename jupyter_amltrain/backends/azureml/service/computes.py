@@ -456,7 +456,7 @@ def request_create(
         client.compute.begin_create_or_update(entity())
     except AmlTrainError:
         raise
-    except Exception as error:
+    except Exception as error:  # the SDK raises the errors of several libraries
         plain = translate_error(error, ws, name, settings)
         if not isinstance(plain, AmlTrainError) or not _exists(ws, name, plain):
             raise plain from error

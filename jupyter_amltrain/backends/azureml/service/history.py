@@ -58,7 +58,7 @@ def all_of(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
             while not stop.is_set() and (index := next(indices, None)) is not None:
                 try:
                     results[index] = function(items[index])  # type: ignore[call-overload]
-                except BaseException:
+                except BaseException:  # after any error, which the caller raises again
                     stop.set()  # remaining items need not be started
                     raise
 

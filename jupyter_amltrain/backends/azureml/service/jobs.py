@@ -196,7 +196,7 @@ def archive(call: ServiceCall, *, workspace: str, name: str) -> None:
 
     try:
         sdk.client(call.cloud, ws).jobs.archive(name)
-    except Exception as error:
+    except Exception as error:  # the SDK raises the errors of several libraries
         plain = errors.error_of_exception(error, ws.name)
         if plain is None:
             raise
@@ -293,7 +293,7 @@ def _create(
         try:
             created = sdk.client(call.cloud, ws).jobs.create_or_update(entity, skip_validation=True)
             break
-        except Exception as error:
+        except Exception as error:  # the SDK raises the errors of several libraries
             plain = errors.error_of_exception(error, ws.name, "accept the job")
             if plain is None:
                 raise
@@ -489,7 +489,7 @@ def submit_yaml(call: ServiceCall, *, workspace: str, job: Mapping[str, Any]) ->
     try:
         with sdk.quiet():
             created = client.jobs.create_or_update(entity, skip_validation=True)
-    except Exception as error:
+    except Exception as error:  # the SDK raises the errors of several libraries
         plain = _plain(error, job, ws.name)
         if isinstance(plain, AmlTrainError) and (existing := accepted(call, ws, name, plain)) is not None:
             return existing
@@ -519,7 +519,7 @@ def _load(job: Mapping[str, Any]) -> Any:
             validation = entity._validate() if hasattr(entity, "_validate") else None
         except AmlTrainError:
             raise
-        except Exception as error:
+        except Exception as error:  # the SDK's loaders raise the errors of several libraries
             raise yaml_errors.error_of_exception(error, job["said"], job["file"], job["folder"]) from None
         if validation is not None and not validation.passed:
             raise yaml_errors.error_of_messages(validation.error_messages, job["said"], job["file"], job["folder"])

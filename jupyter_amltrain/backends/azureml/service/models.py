@@ -74,7 +74,7 @@ def register(
 
         model = Model(name=name, path=uri, type=kind, description=description or None, tags=dict(tags or {}))
         registered = client.models.create_or_update(model)
-    except Exception as error:
+    except Exception as error:  # the SDK raises the errors of several libraries
         raise _translated(error, place) from error
     version = str(sdk.field(registered, "version"))
     return {"name": name, "version": version, "type": kind, "path": str(sdk.field(registered, "path") or uri)}
@@ -266,7 +266,7 @@ def _download_version(call: ServiceCall, place: Workspace, row: Mapping[str, Any
         return new
     try:
         sdk.client(call.cloud, place).models.download(str(row["name"]), str(row["version"]), download_path=new)
-    except Exception as error:
+    except Exception as error:  # the SDK raises the errors of several libraries
         raise _translated(error, place) from error
     return _innermost(new, str(row["name"]), str(row["path"]))
 
