@@ -1,4 +1,4 @@
-/** Canceling runs, for commands, menus, JupyterLab's list of running things and cell outputs alike. */
+/** Cancellation of runs, for commands, menus, JupyterLab's list of running sessions and cell outputs. */
 
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
@@ -6,10 +6,10 @@ import { messageOf, NoAnswer } from './kernel/client';
 import type { KernelSession } from './kernel/session';
 import { LOAD_COMMAND } from './tokens';
 
-/** Names that a dialog lists. */
+/** Maximum number of names in a dialog. */
 const MAX_NAMES = 10;
 
-/** A run as far as canceling needs it: a row of the panel or the record of an output. */
+/** Properties of a run that cancellation needs: a row of the panel or the record of an output. */
 export interface ICancelable {
   readonly handle: string;
   readonly name: string;
@@ -25,18 +25,18 @@ export interface ICancelResult {
   readonly errors: readonly string[];
 }
 
-/** The names of some runs, in one line. */
+/** Names of runs, in one line. */
 export function names(runs: readonly ICancelable[]): string {
   const shown = runs.slice(0, MAX_NAMES).map(run => run.name);
   return shown.join(', ') + (runs.length > MAX_NAMES ? ' …' : '');
 }
 
-/** The confirmation rule: only what has begun can lose anything, and a monitor never does. */
+/** Whether canceling needs confirmation: only a run that has begun can lose results, and a monitor never does. */
 function needsConfirmation(run: ICancelable): boolean {
   return run.kind !== 'monitor' && run.state !== 'queued' && run.state !== 'preparing';
 }
 
-/** Ask whether these runs shall be canceled; true without a dialog where nothing is lost. */
+/** Ask the user to confirm the cancellation; true without a dialog if no results can be lost. */
 export async function confirmCancel(trans: TranslationBundle, runs: readonly ICancelable[]): Promise<boolean> {
   if (!runs.some(needsConfirmation)) {
     return true;
@@ -53,13 +53,13 @@ export async function confirmCancel(trans: TranslationBundle, runs: readonly ICa
       Dialog.cancelButton({ label: trans.__('Keep running') }),
       Dialog.warnButton({ label: trans._n('Cancel run', 'Cancel runs', runs.length) })
     ],
-    // Enter alone never agrees.
+    // Pressing Enter alone must not confirm.
     defaultButton: 0
   });
   return result.button.accept;
 }
 
-/** Cancel these runs independently of each other. */
+/** Cancel the runs independently of each other. */
 export async function requestCancel(
   trans: TranslationBundle,
   session: Pick<KernelSession, 'request' | 'kind'>,

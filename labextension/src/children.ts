@@ -1,19 +1,19 @@
-/** Steps of a pipeline and trials of a sweep or AutoML job, as a table. Text is only ever set as text. */
+/** Table of the steps of a pipeline or the trials of a sweep or AutoML job. Values are never inserted as HTML. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { addressOf } from './links';
 import { duration, number } from './format';
 import type { IChildRun } from './protocol';
 
-/** Show the log of a child, by its id. */
+/** Show the log of a child run. */
 export type OpenLog = (child: IChildRun) => void;
 
-/** `loss 0.125`, or empty. */
+/** Metric of a child run, e.g. `loss 0.125`; may be empty. */
 export function metricOf(child: IChildRun): string {
   return child.metric ? `${child.metric} ${number(child.value)}` : '';
 }
 
-/** How long it ran, or has run; empty before. */
+/** Duration of a child run until now or its end; empty before its start. */
 export function timeOf(child: IChildRun, now: number): string {
   if (child.started === null) {
     return '';
@@ -32,7 +32,7 @@ function cell(row: HTMLTableRowElement, name: string, text = ''): HTMLTableCellE
 
 export class ChildrenTable {
   /**
-   * @param openLog absent: logs cannot be shown here
+   * @param openLog absent if logs cannot be shown here
    */
   constructor(
     private readonly _trans: TranslationBundle,
@@ -45,7 +45,7 @@ export class ChildrenTable {
 
   readonly node: HTMLElement;
 
-  /** Redraw after a change; `tick` advances the durations of running children. */
+  /** Redraw after a change; `tick` updates the durations of running children. */
   update(children: readonly IChildRun[] | undefined, hidden = 0): void {
     const key = JSON.stringify([children ?? [], hidden]);
     if (key === this._key) {
@@ -75,7 +75,7 @@ export class ChildrenTable {
     const trans = this._trans;
     const steps = this._children[0].kind === 'step';
     const table = document.createElement('table');
-    // Where the style makes lines of the rows, it is still a table.
+    // Keep the table role where the style displays rows as blocks.
     table.setAttribute('role', 'table');
     table.setAttribute('aria-label', steps ? trans.__('Steps') : trans.__('Trials'));
     const head = table.createTHead().insertRow();
@@ -142,7 +142,7 @@ export class ChildrenTable {
       log.className = 'jp-mod-styled jp-mod-minimal';
       log.textContent = trans.__('Log');
       log.setAttribute('aria-label', trans.__('Log of %1', child.name));
-      // Nothing was written before it began.
+      // Before its start, a child has no log.
       log.disabled = child.started === null;
       log.addEventListener('click', () => open(child));
       cell(row, 'log').append(log);

@@ -1,6 +1,6 @@
-/** Formatters of numbers, times and sizes for display. */
+/** Formatters of numbers, times and sizes. */
 
-/** Seconds: `0.42 s`, `12.3 s`, `3 min 05 s`, `2 h 04 min`, `3 d 02 h`. */
+/** Duration in seconds: `0.42 s`, `12.3 s`, `3 min 05 s`, `2 h 04 min`, `3 d 02 h`. */
 export function duration(seconds: number): string {
   if (!Number.isFinite(seconds)) {
     return '–';
@@ -25,7 +25,7 @@ export function duration(seconds: number): string {
   return `${Math.floor(hours / 24)} d ${two(hours % 24)} h`;
 }
 
-/** How long ago, in one unit: `5 s`, `3 min`, `2 h`, `4 d`. */
+/** Elapsed time in one unit: `5 s`, `3 min`, `2 h`, `4 d`. */
 export function ago(seconds: number): string {
   const s = Math.max(0, seconds);
   if (s < 59.5) {
@@ -40,7 +40,7 @@ export function ago(seconds: number): string {
   return `${Math.round(s / 86400)} d`;
 }
 
-/** Time on an axis, seconds since the start: `0:05`, `12:30`, `1:02:03`. */
+/** Time label of an axis, from seconds since the start: `0:05`, `12:30`, `1:02:03`. */
 export function clock(seconds: number): string {
   const whole = Math.round(Math.max(0, seconds));
   const two = (x: number) => String(x).padStart(2, '0');
@@ -51,7 +51,7 @@ export function clock(seconds: number): string {
 
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
 
-/** Bytes in binary units with three figures: `12 B`, `1.50 KiB`, `312 MiB`. */
+/** Size in binary units with three significant digits: `12 B`, `1.50 KiB`, `312 MiB`. */
 export function bytes(n: number): string {
   if (!Number.isFinite(n)) {
     return '–';
@@ -70,12 +70,12 @@ function significant(value: number, figures: number): string {
   return value.toFixed(Math.max(0, figures - before));
 }
 
-/** Percent without digits: `87 %`. */
+/** Percentage without decimals: `87 %`. */
 export function percent(value: number): string {
   return `${Math.round(value)} %`;
 }
 
-/** A measured value: four figures, exponents only where they are shorter to read. */
+/** Measured value with four significant digits, and an exponent only where the result is shorter. */
 export function number(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) {
     return '–';
@@ -87,13 +87,13 @@ export function number(value: number | null | undefined): string {
   return size >= 1e6 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
-/** Any JSON value in at most `limit` characters. */
+/** JSON value in at most `limit` characters. */
 export function json(value: unknown, limit = 80): string {
   const text = typeof value === 'number' ? number(value) : typeof value === 'string' ? value : JSON.stringify(value);
   return text === undefined ? '–' : text.length > limit ? `${text.slice(0, limit - 1)}…` : text;
 }
 
-/** Text of a terminal without its color and cursor codes. */
+/** Remove the color and cursor codes from terminal text. */
 export function plain(text: string): string {
   // eslint-disable-next-line no-control-regex
   return text.replace(/\u001b\[[0-9;?]*[ -/]*[@-~]/g, '');

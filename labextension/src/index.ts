@@ -1,4 +1,4 @@
-/** The plugins of this extension; everything else is in the modules they name. */
+/** Plugins of this extension; the implementation is in the modules that they import. */
 
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
@@ -10,7 +10,7 @@ import { panel } from './panel/plugin';
 import { RUN_MIME } from './protocol';
 import { DOMAIN, PLUGIN_ID, WIDGETS_PLUGIN_ID } from './tokens';
 
-/** Before the picture and the text that lie in the same output. */
+/** Rank before the image and text renderers of the same output. */
 const RANK = -20;
 
 const output: JupyterFrontEndPlugin<void> = {
@@ -28,11 +28,11 @@ const output: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load(DOMAIN);
     const add = (where: IRenderMimeRegistry, panel: NotebookPanel | null) =>
       where.addFactory(
-        // Nothing of the record is ever parsed as HTML: it may be drawn in a notebook nobody trusts.
+        // The record is never parsed as HTML, so the renderer is safe in untrusted notebooks.
         { safe: true, mimeTypes: [RUN_MIME], createRenderer: () => new RunOutput(trans, new NotebookHost(panel)) },
         RANK
       );
-    // Consoles and viewers draw the record; only a notebook's own renderer has a kernel to ask.
+    // Consoles and viewers draw the record; only the renderer of a notebook has a kernel to query.
     add(registry, null);
     tracker.forEach(panel => add(panel.content.rendermime, panel));
     tracker.widgetAdded.connect((_, panel) => add(panel.content.rendermime, panel));
@@ -46,8 +46,8 @@ const widgets: JupyterFrontEndPlugin<void> = {
   optional: [ITranslator],
   activate: async (app: JupyterFrontEnd, translator: ITranslator | null): Promise<void> => {
     try {
-      // The token of the widget registry lies in a library that only the widget manager brings, so
-      // naming it above would keep everything else from loading where there is no manager.
+      // The token of the widget registry is in a library that only the widget manager provides, so
+      // a static import would prevent the other plugins from loading without the manager.
       const { registerWidgets } = await import('./widgets/register');
       await registerWidgets(app, (translator ?? nullTranslator).load(DOMAIN));
     } catch (error) {

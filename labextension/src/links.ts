@@ -1,9 +1,9 @@
-/** Links of a run: its page in the studio, JupyterLab, TensorBoard and other endpoints of its job. */
+/** Links of a run: its studio page, JupyterLab, TensorBoard and other endpoints of its job. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IRunLink } from './protocol';
 
-/** Return the HTTPS address of a run link; empty when it has none. */
+/** Return the HTTPS address of a run link; empty if the link has none. */
 export function addressOf(link: IRunLink): string {
   try {
     return new URL(link.url).protocol === 'https:' ? link.url : '';
@@ -12,7 +12,7 @@ export function addressOf(link: IRunLink): string {
   }
 }
 
-/** Redraw the links in `node` when they have changed: an anchor, or a hint for the user. */
+/** Redraw the links in `node` if they have changed: an anchor, or a hint for the user. */
 export function drawLinks(node: HTMLElement, links: readonly IRunLink[] | undefined, trans: TranslationBundle): void {
   const key = JSON.stringify(links ?? []);
   if (node.dataset.links === key) {

@@ -1,4 +1,4 @@
-/** A record as it may lie in a saved notebook -> one with every field. Pure functions. */
+/** Normalization of records from saved notebooks: fills in every field. Pure functions. */
 
 import { count, list, object, text } from './untyped';
 import {
@@ -67,7 +67,7 @@ function child(x: unknown): IChildRun {
   };
 }
 
-/** As long as the common times: what is missing is a hole. */
+/** Values of a row, padded with null to the number of common times. */
 function row(x: unknown, n: number): (number | null)[] {
   const values = list(x).slice(0, n).map(count);
   return values.length ? [...values, ...new Array<null>(n - values.length).fill(null)] : [];
@@ -150,7 +150,7 @@ function gpuTruth(raw: unknown): IGpuTruth | null {
   return verdict ? { verdict, detail: text(t.detail), cause: text(t.cause) } : null;
 }
 
-/** Percent of each cell, row after row; NaN for a hole. */
+/** Percentage of each cell in row-major order; NaN for a missing value. */
 export function heatCells(map: IGpuHeat): Float32Array {
   return Float32Array.from({ length: map.labels.length * map.columns }, (_, i) => {
     const value = parseInt(map.cells.slice(2 * i, 2 * i + 2), 16);
@@ -158,18 +158,18 @@ export function heatCells(map: IGpuHeat): Float32Array {
   });
 }
 
-/** `0:3` -> node 0, index 3. */
+/** Parse a row label: `0:3` -> node 0, index 3. */
 export function heatRow(label: string): { node: number; index: number } {
   const [node, index] = label.split(':').map(Number);
   return { node: node || 0, index: index || 0 };
 }
 
-/** `GPU 3`, or `GPU 0 MIG 1`: what the kernel calls it. Records of earlier versions have a number only. */
+/** Name of a GPU from the kernel, e.g. `GPU 3` or `GPU 0 MIG 1`. Records of earlier versions contain only a number. */
 export function gpuName(index: number, label = ''): string {
   return label || (index < 100 ? `GPU ${index}` : `GPU ${Math.floor(index / 100) - 1} MIG ${index % 100}`);
 }
 
-/** Fill what is missing and drop what has the wrong type; never throws. */
+/** Fill in missing fields and drop values of the wrong type; never throws. */
 export function normalise(raw: unknown): IRunRecord {
   const r = object(raw);
   const t = object(r.telemetry);
@@ -230,7 +230,7 @@ export function normalise(raw: unknown): IRunRecord {
   };
 }
 
-/** Whether a handle can name one run: ``last`` and beginnings of handles mean whatever ran last. */
+/** Whether a handle identifies one run: ``last`` and prefixes of handles depend on the latest run. */
 export function isWhole(handle: string): boolean {
   return /^[^/\s]+\/[^/\s]+$/.test(handle);
 }
@@ -238,15 +238,15 @@ export function isWhole(handle: string): boolean {
 export interface ISpan {
   name: string;
   seconds: number;
-  /** true for the phase that still lasts */
+  /** true for the current phase */
   open: boolean;
 }
 
 /**
- * Lengths of the phases `since` seconds after the record was made.
+ * Lengths of the phases `since` seconds after the record was created.
  *
- * Only differences within the record's own clock enter, so a browser whose clock is wrong shows
- * the right length.
+ * The computation uses only differences within the record's own clock, so the lengths are right even
+ * if the clock of the browser is wrong.
  */
 export function spans(record: IRunRecord, since = 0): ISpan[] {
   const hasEnded = TERMINAL.has(record.state);
@@ -259,7 +259,7 @@ export function spans(record: IRunRecord, since = 0): ISpan[] {
     });
 }
 
-/** One line of text, for a kernel with an older package that sends none. */
+/** One-line summary, for a kernel with an older package that sends none. */
 export function summary(record: IRunRecord): string {
   const values = Object.entries(record.metrics)
     .slice(0, 4)

@@ -1,12 +1,12 @@
-/** Names that others may rely on. */
+/** Public identifiers of the extension. */
 export const PLUGIN_ID = 'jupyter-amltrain:plugin';
 export const WIDGETS_PLUGIN_ID = 'jupyter-amltrain:widgets';
 export const PANEL_PLUGIN_ID = 'jupyter-amltrain:panel';
 
-/** Id of the side panel's widget. */
+/** Id of the side panel widget. */
 export const PANEL_ID = 'jupyter-amltrain-panel';
 
-/** Domain of the translations. */
+/** Translation domain. */
 export const DOMAIN = 'jupyter_amltrain';
 
 /** Command that loads the extension in a kernel. */

@@ -1,4 +1,4 @@
-/** Read values of unknown type. A value of the wrong type counts as missing. */
+/** Accessors for values of unknown type. A value of the wrong type counts as missing. */
 
 export type Untyped = Record<string, unknown>;
 
