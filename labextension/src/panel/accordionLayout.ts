@@ -1,27 +1,27 @@
-/** The sections of the panel: which are open, how high they are, and that both survive a reload. */
+/** Layout of the panel's sections: open state and heights, both restored after a reload. */
 
 import type { IStateDB } from '@jupyterlab/statedb';
 import { AccordionLayout, AccordionPanel, Widget } from '@lumino/widgets';
 
 const STATE_KEY = 'jupyter-amltrain:sections';
-/** Milliseconds after a change before it is written. */
+/** Delay in milliseconds between a change and saving the layout. */
 const SAVE_DELAY_MS = 500;
 
 export interface ISection {
-  /** Under which it is remembered. */
+  /** Name of the section in the saved layout. */
   readonly name: string;
   readonly widget: Widget;
   readonly minimum: number;
-  /** Pixels, or as much as its content, up to a share of the room. */
+  /** Preferred height in pixels, or the height of the content up to a share of the available height. */
   readonly preferred: number | { readonly share: number };
   readonly flex: number;
-  /** Closed until a person opens it. */
+  /** Whether the section is closed until the user opens it. */
   readonly closed?: boolean;
 }
 
 const layouts = new WeakMap<Widget, SectionLayout>();
 
-/** Who keeps the sections of this panel; `null` before there is one. */
+/** Return the section layout of a panel; `null` before one is created. */
 export function sectionLayoutOf(panel: Widget | null): SectionLayout | null {
   return (panel && layouts.get(panel)) ?? null;
 }
@@ -50,7 +50,7 @@ export class SectionLayout {
     this._observer.disconnect();
   }
 
-  /** Open a section and give it what it needs; others are closed only where there is no room for all. */
+  /** Open a section at its preferred height; close others only where the available height is too small for all. */
   reveal(widget: Widget): void {
     const at = this._sections.findIndex(section => section.widget === widget);
     if (at < 0) {
@@ -62,7 +62,7 @@ export class SectionLayout {
     this.update();
   }
 
-  /** A section has more to show for a while: up to this share of the room; 0 gives it back. */
+  /** Request up to this share of the available height for a section with more content; 0 releases the space. */
   requestSpace(widget: Widget, share: number): void {
     const section = this._sections.find(each => each.widget === widget);
     if (section && (this._requested.get(section.name) ?? 0) !== share) {
@@ -71,7 +71,7 @@ export class SectionLayout {
     }
   }
 
-  /** Give each its height, with the next frame. */
+  /** Assign the section heights in the next animation frame. */
   update(): void {
     cancelAnimationFrame(this._frame);
     this._frame = requestAnimationFrame(() => this._divide());
@@ -120,7 +120,7 @@ export class SectionLayout {
     this._save();
   }
 
-  /** A person has moved a border: the sections at its two sides keep what they got. */
+  /** Keep the heights of the two sections beside a border that the user has moved. */
   private _moved(): void {
     const sizes = (this._panel.layout as AccordionLayout).absoluteSizes();
     this._sections.forEach(({ name, widget }, i) => {
@@ -182,7 +182,7 @@ export class SectionLayout {
   private _saving: ReturnType<typeof setTimeout> | undefined;
 }
 
-/** Height of all that is in a node, were nothing of it scrolled away; `part` hears of each part. */
+/** Height of the content of a node without scrolling; `part` is called with each part. */
 function contentHeight(node: Element, part: (node: Element) => void): number {
   let height = 0;
   for (const child of node.children) {
@@ -201,17 +201,17 @@ function contentHeight(node: Element, part: (node: Element) => void): number {
 
 export interface ISectionNeed {
   readonly open: boolean;
-  /** Pixels below which it is of no use. */
+  /** Minimum usable height in pixels. */
   readonly minimum: number;
-  /** Pixels with which it is content. */
+  /** Preferred height in pixels. */
   readonly preferred: number;
-  /** What is left goes to the open section that is mostFlexible. */
+  /** Flexibility: the remaining height goes to the most flexible open section. */
   readonly flex: number;
-  /** Its preferred comes before those of others. */
+  /** Whether the preferred height of this section takes precedence over those of others. */
   readonly prioritized?: boolean;
 }
 
-/** Pixels for each section: the minimum first, then preferences as far as there is room, the rest to the mostFlexible. */
+/** Height of each section in pixels: the minimum, then preferred heights, the rest to the most flexible section. */
 export function divide(room: number, sections: readonly ISectionNeed[]): number[] {
   const open = sections.map(section => (section.open ? 1 : 0));
   const sum = (values: readonly number[]) => values.reduce((all, value) => all + value, 0);
@@ -240,7 +240,7 @@ export function divide(room: number, sections: readonly ISectionNeed[]): number[
   return sizes;
 }
 
-/** Which sections to close, the first ones first, so that the others can be used beside the one that must be seen. */
+/** Sections to close, last first, until the minimum heights of the section `must` and the remaining ones fit. */
 export function sectionsToClose(room: number, sections: readonly ISectionNeed[], must: number): number[] {
   const closed: number[] = [];
   let need = sections.reduce((all, section) => all + (section.open ? section.minimum : 0), 0);
@@ -253,14 +253,14 @@ export function sectionsToClose(room: number, sections: readonly ISectionNeed[],
   return closed;
 }
 
-/** What is remembered of the sections, by their names. */
+/** Saved layout of the sections, by section name. */
 interface IStoredLayout {
   readonly closed: readonly string[];
-  /** Pixels that a person has chosen. */
+  /** Heights in pixels that the user has chosen. */
   readonly sizes: Readonly<Record<string, number>>;
 }
 
-/** What was remembered, as far as it can be used. */
+/** Return the valid parts of a saved layout. */
 export function storedLayout(value: unknown): IStoredLayout | null {
   if (typeof value !== 'object' || value === null) {
     return null;

@@ -1,13 +1,13 @@
-/** Guards against the second press of a double click. No DOM but its events. */
+/** Guards against the second press of a double click. Independent of the DOM except for its events. */
 
-/** Milliseconds in which a person's second click belongs to the first. */
+/** Maximum interval in milliseconds between the two clicks of a double click. */
 const DOUBLE_CLICK_MS = 800;
 
-/** Which doings are under way, or are over only just. */
+/** Registry of actions in progress or completed within the time of a double click. */
 export class ClickGuard {
   constructor(private readonly _now: () => number = () => performance.now()) {}
 
-  /** Do it, unless it is being done; what is named by `same` is not done for the time of a double click either. */
+  /** Run an action unless it is in progress; also ignore the keys passed to `same` for the time of a double click. */
   async once(key: string, act: (same: (again: string) => void) => Promise<void>): Promise<void> {
     const now = this._now();
     for (const [known, at] of this._recent) {
@@ -30,10 +30,10 @@ export class ClickGuard {
   private readonly _running = new Set<string>();
 }
 
-/** The part of a mouse's event that is looked at. */
+/** Properties of a mouse event that the guard reads. */
 export interface IPress {
   readonly type: string;
-  /** How many clicks in a row this is. */
+  /** Number of consecutive clicks. */
   readonly detail: number;
   readonly target: EventTarget | null;
   preventDefault(): void;
@@ -43,22 +43,22 @@ export interface IPress {
 const TYPES = ['mousedown', 'mouseup', 'click', 'dblclick'] as const;
 
 /**
- * A double click is about what its first click was on.
+ * Apply a double click to the row of its first click.
  *
- * The first click chooses a row, and then its details take the room where the row was: the second would press what has
- * come under the pointer.
+ * The first click selects a row, whose details may then appear in its place: the second click would press the control
+ * that has moved under the pointer.
  */
 export class DoubleClicks {
   /**
-   * @param keyOf - the row that a node is in, or null
-   * @param open - what a double click does
+   * @param keyOf - key of the row that contains a node, or null
+   * @param open - action of a double click
    */
   constructor(
     private readonly _keyOf: (node: EventTarget | null) => string | null,
     private readonly _open: (key: string) => void,
     private readonly _page: Pick<Document, 'addEventListener' | 'removeEventListener'> = document
   ) {
-    // Before anybody else hears of it: the second click may be on another's button.
+    // Listen in the capture phase, before all other handlers: the second click may be on an unrelated button.
     TYPES.forEach(type => this._page.addEventListener(type, this._heard, true));
   }
 

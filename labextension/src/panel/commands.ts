@@ -1,4 +1,4 @@
-/** Commands of the panel and of runs, but for those that open a view of one (see tabs/commands.ts). */
+/** Commands of the panel and of runs, except those that open a view of a run (see tabs/commands.ts). */
 
 import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { copyIcon, LabIcon, refreshIcon } from '@jupyterlab/ui-components';
@@ -31,15 +31,15 @@ interface IRunCommand {
   readonly long: string;
   readonly caption: string;
   readonly icon: LabIcon;
-  /** Not shown where it fits none. */
+  /** Hide the command where it applies to no row. */
   readonly hides?: boolean;
-  /** Of the rows that are chosen, those it can act on; none disables it. */
+  /** Selected rows to which the command applies; an empty result disables the command. */
   fits(rows: readonly IRunRow[]): readonly IRunRow[];
-  /** `same` names a run on which a second press at once is this press again. */
+  /** Run the command. `same` names a run on which an immediate second press is a repetition of this one. */
   run(rows: readonly IRunRow[], same: (handle: string) => void, args: ReadonlyPartialJSONObject): Promise<void>;
 }
 
-/** Show the message of the kernel. */
+/** Show an error notification with the message of the kernel. */
 export function failed(title: string, error: unknown): void {
   const text = messageOf(error);
   Notification.error(text ? `${title}: ${text}` : title, { autoClose: 10000 });
@@ -47,7 +47,7 @@ export function failed(title: string, error: unknown): void {
 
 const one = (rows: readonly IRunRow[]): readonly IRunRow[] => (rows.length === 1 ? rows : []);
 
-/** Ids that go into the palette. */
+/** Add the commands of runs and return the ids for the command palette. */
 export function addRunCommands(context: IPanelContext): string[] {
   const { app, model, trans } = context;
   const { commands } = app;
@@ -73,12 +73,12 @@ export function addRunCommands(context: IPanelContext): string[] {
   const again = async (rows: readonly IRunRow[], same: (handle: string) => void) => {
     const { handle } = await model.request('again', { handle: rows[0].handle });
     same(rows[0].handle);
-    same(handle); // it becomes the selected one, under a second click
+    same(handle); // the new run becomes the selected one, under a possible second click
     Notification.success(trans.__('Submitted again as %1', handle), { autoClose: 5000 });
     const { kernel } = model;
     const choose = () => {
       const result = model.run(handle) !== undefined;
-      // Of another notebook's kernel it will not come.
+      // After a switch to another notebook's kernel, the run never appears.
       if (result || model.kernel !== kernel) {
         model.runsChanged.disconnect(choose);
       }
@@ -104,7 +104,7 @@ export function addRunCommands(context: IPanelContext): string[] {
       if (!sure.button.accept) {
         return;
       }
-      // A kernel with an older package names none.
+      // A kernel with an older package does not send this field.
       const unrecorded = first.unrecorded ?? [];
       reply = await model.request('delete', { handles, confirmed: true, unrecorded }, 10000);
     }
@@ -126,7 +126,7 @@ export function addRunCommands(context: IPanelContext): string[] {
   };
 
   const linkOf = (row: IRunRow, kind: string): string => {
-    // A kernel with an older package tells none.
+    // A kernel with an older package does not send this field.
     const result = (row.doors ?? []).find(door => door.kind === kind);
     return result ? addressOf(result) : '';
   };
@@ -219,7 +219,7 @@ export function addRunCommands(context: IPanelContext): string[] {
     });
   }
 
-  // Buttons look again only when the answer may have changed, not at every number of a run.
+  // Refresh the buttons only when their state may have changed, not with every metric of a run.
   let before = '';
   const changed = () => {
     const rows = rowsOf({});
@@ -255,7 +255,7 @@ const RUN_COMMANDS: readonly string[] = [
   CommandIDs.runGpus
 ];
 
-/** The menu on a row of the list. */
+/** Add the context menu of the rows in the list of runs. */
 export function addRunMenu(context: IPanelContext): void {
   const selector = '.jp-AmlRuns-row';
   const menu = context.app.contextMenu;
@@ -283,7 +283,7 @@ export function addRunMenu(context: IPanelContext): void {
   });
 }
 
-/** Ids that go into the palette. */
+/** Add the commands of the panel and return the ids for the command palette. */
 export function addPanelCommands(context: IPanelContext): string[] {
   const { app, model, trans } = context;
   const { commands } = app;
@@ -318,20 +318,20 @@ export function addPanelCommands(context: IPanelContext): string[] {
   return [CommandIDs.open, CommandIDs.connect, CommandIDs.refresh];
 }
 
-/** Milliseconds; MLflow's server takes a while the first time. */
+/** Poll interval and timeout in milliseconds; the first start of the MLflow server is slow. */
 const MLFLOW_POLL_INTERVAL_MS = 700;
 const MLFLOW_START_TIMEOUT_MS = 120000;
 
 async function openMlflow(context: IPanelContext, row: IRunRow): Promise<void> {
   const { model, trans } = context;
   const end = Date.now() + MLFLOW_START_TIMEOUT_MS;
-  // Another notebook's kernel does not know the run.
+  // Stop when the panel follows another notebook's kernel, which does not know the run.
   const { kernel } = model;
   let waiting = '';
   try {
     while (model.kernel === kernel) {
       const reply = await model.request('mlflow', { handle: row.handle });
-      // The record of a run that has just ended is still being written.
+      // The record of a run that has just ended may not be complete yet.
       const soon = reply.why !== '' && model.run(row.handle)?.tracking === 'pending' && !isLive(row);
       if (reply.url) {
         openPage(reply.url, trans.__('MLflow is ready'), trans.__('Open'));
@@ -352,16 +352,16 @@ async function openMlflow(context: IPanelContext, row: IRunRow): Promise<void> {
   }
 }
 
-/** Open a page that cannot reach back; a browser that forbids it gets a button. */
+/** Open a page without access to this one; show a button if the browser blocks the pop-up. */
 function openPage(address: string, ready: string, label: string): void {
-  // Behind a hub it is a path of the hub.
+  // Resolve relative to this page: behind JupyterHub, the address is a path of the hub.
   const { href: url, protocol } = new URL(address, window.location.href);
   if (protocol !== 'http:' && protocol !== 'https:') {
     throw new Error(address);
   }
   const opened = window.open(url, '_blank');
   if (opened) {
-    // `noopener` would hide whether the browser has forbidden it.
+    // Clear `opener` instead of passing `noopener`, which would hide whether the browser blocked the pop-up.
     opened.opener = null;
     return;
   }

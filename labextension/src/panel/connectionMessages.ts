@@ -1,11 +1,11 @@
-/** The message and the remedy of each connection state. No DOM. */
+/** Message and remedy for each connection state. Independent of the DOM. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ago } from '../format';
 import { INSTALL_COMMAND } from '../tokens';
 import type { ConnectionState, IConnection } from './tokens';
 
-/** What a person can do about a state. */
+/** Action with which the user can resolve a connection state. */
 export type Remedy = 'connect' | 'new-notebook' | 'choose-kernel' | 'restart' | 'retry';
 
 export interface IConnectionMessage {
@@ -14,18 +14,18 @@ export interface IConnectionMessage {
   readonly text: string;
   readonly remedy: Remedy | null;
   readonly label: string;
-  /** A line to be copied; empty for none. */
+  /** Line to copy; empty for none. */
   readonly copy: string;
 }
 
-/** States in which the rows of before are still looked at. */
+/** States in which the rows of the last snapshot remain visible. */
 const STALE: ReadonlySet<ConnectionState> = new Set(['not-responding', 'reconnecting', 'dead']);
 
 export function isStale(state: ConnectionState): boolean {
   return STALE.has(state);
 }
 
-/** One word for the dot beside the kernel's name. */
+/** Short description of the connection, for the dot beside the kernel's name. */
 export function connectionWord(connection: IConnection, trans: TranslationBundle): string {
   switch (connection.state) {
     case 'ready':
@@ -47,14 +47,14 @@ export function connectionWord(connection: IConnection, trans: TranslationBundle
   }
 }
 
-/** "last seen 12 s ago", or that it never was. */
+/** Time since the last reply, e.g. "last seen 12 s ago", or "not seen yet". */
 export function lastSeenText(connection: IConnection, now: number, trans: TranslationBundle): string {
   return connection.lastSeen
     ? trans.__('last seen %1 ago', ago((now - connection.lastSeen) / 1000))
     : trans.__('not seen yet');
 }
 
-/** `null` when all is well. */
+/** Message for a connection state; `null` when no message is needed. */
 export function connectionMessage(connection: IConnection, trans: TranslationBundle): IConnectionMessage | null {
   const { detail, busy } = connection;
   const kernel = connection.kernelName || trans.__('the kernel');

@@ -1,4 +1,4 @@
-/** The connection to the kernel at the top of the panel: its state, and what helps. */
+/** View of the kernel connection at the top of the panel: its state and the remedy. */
 
 import { Clipboard, Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
@@ -46,7 +46,7 @@ export class StateView extends Widget {
     this._seen = element('div', 'jp-AmlState-seen');
     this._icon = element('div', 'jp-AmlState-icon');
     this._icon.setAttribute('aria-hidden', 'true');
-    // Read out when it changes; the seconds are not.
+    // A screen reader announces changes of the message, but not of the seconds.
     const message = element('div', 'jp-AmlState-said', '', this._title, this._text);
     message.setAttribute('role', 'status');
     message.setAttribute('aria-live', 'polite');
@@ -62,7 +62,7 @@ export class StateView extends Widget {
     super.dispose();
   }
 
-  /** Somebody looks: only then do the seconds tick. */
+  /** Set whether the view is visible; update the seconds only while it is. */
   set seen(shown: boolean) {
     this._shown = shown;
     this._draw();
@@ -145,7 +145,7 @@ export class StateView extends Widget {
   private _timer: ReturnType<typeof setInterval> | undefined;
 }
 
-/** Notebook, kernel, and a dot for the connection. */
+/** Header with notebook, kernel and a dot for the connection state. */
 export class HeaderView extends Widget {
   constructor(
     private readonly _model: IPanelModel,

@@ -1,4 +1,4 @@
-/** Icons of the panel, in JupyterLab's colors. */
+/** Icons of the panel, in the colors of JupyterLab. */
 
 import { LabIcon } from '@jupyterlab/ui-components';
 
@@ -7,7 +7,7 @@ function icon(name: string, inner: string): LabIcon {
   return new LabIcon({ name: `jupyter-amltrain:${name}`, svgstr });
 }
 
-/** A curve that comes down in a frame. */
+/** Icon of runs: a falling curve between two axes. */
 export const runsIcon = icon(
   'runs',
   '<g class="jp-icon3" fill="#616161"><path d="M3 3h2v16h16v2H3z"/>' +
@@ -68,27 +68,27 @@ const draw = (name: string, path: string): LabIcon =>
       `<path class="jp-icon3 jp-icon-selectable" fill="#616161" d="${path}"/></svg>`
   });
 
-/** This machine. */
+/** Icon of the local machine. */
 const local = draw(
   'local',
   'M5 5h14a1 1 0 0 1 1 1v9H4V6a1 1 0 0 1 1-1zm1.500 2v6.500h11V7zM2 16.500h20V18a1.500 1.500 0 0 1-1.500 1.500h-17A1.500 1.500 0 0 1 2 18z'
 );
-/** A machine that somebody owns. */
+/** Icon of a remote machine. */
 const machine = draw(
   'machine',
   'M4 4h16a1 1 0 0 1 1 1v5a1 1 0 0 1-1 1H4a1 1 0 0 1-1-1V5a1 1 0 0 1 1-1zm2 2.250v2.500h2.500v-2.500zm5 .5v1.500h7v-1.500z' +
     'M4 13h16a1 1 0 0 1 1 1v5a1 1 0 0 1-1 1H4a1 1 0 0 1-1-1v-5a1 1 0 0 1 1-1zm2 2.250v2.500h2.500v-2.500zm5 .5v1.500h7v-1.500z'
 );
-/** Machines that a service rents out. */
+/** Icon of a cloud service. */
 export const cloudIcon = draw(
   'cloud',
   'M19.350 10.040A7.490 7.490 0 0 0 12 4C9.110 4 6.600 5.640 5.350 8.040A5.994 5.994 0 0 0 0 14c0 3.310 2.690 6 6 6h13c2.760 0 5-2.240 5-5' +
     ' 0-2.640-2.050-4.780-4.650-4.960z'
 );
 
-/** The icon of a kind; a kind nobody has drawn is a cloud when it has a price, else a machine. */
+/** Icon of a target kind; an unknown kind has the cloud icon if it has a price, else the machine icon. */
 export function targetIcon(kind: string, priced: boolean): LabIcon {
-  if (kind === 'local' || kind === 'process') {
+  if (kind === 'local') {
     return local;
   }
   return priced || /azure|aml|cloud|cluster/i.test(kind) ? cloudIcon : machine;

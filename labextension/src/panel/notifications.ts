@@ -5,15 +5,15 @@ import type { INotice, IRunRow } from '../protocol';
 import { attention, bare, elapsed, secondsOf } from '../sections/runText';
 import { CommandIDs, IPanelContext, ITransition } from './tokens';
 
-/** Milliseconds. */
+/** Durations in milliseconds. */
 const AUTO_CLOSE_MS = 5000;
 const SAME_TARGET_INTERVAL_MS = 60000;
 
 export function notifyTransitions(context: IPanelContext): void {
   const { app, model, trans, settings } = context;
-  /** Two notebooks may follow the same run; a kernel may say the same again. */
+  /** Notifications already shown: two notebooks may follow the same run, and a kernel may repeat a notice. */
   const shown = new Set<string>();
-  /** Milliseconds since 1970 when a target was reported unreachable: all of its runs report it at once. */
+  /** Time at which a target was reported unreachable, in milliseconds since 1970: all its runs report this at once. */
   const unreachableSince = new Map<string, number>();
 
   const action = (label: string, id: string, handle: string): Notification.IAction[] =>

@@ -1,4 +1,4 @@
-/** The side panel: the followed notebook, the connection state of its kernel, and the sections. */
+/** Side panel: the followed notebook, the connection state of its kernel, and the sections. */
 
 import { SessionContextDialogs } from '@jupyterlab/apputils';
 import type { IStateDB } from '@jupyterlab/statedb';
@@ -41,7 +41,7 @@ export class TrainingPanel extends SidePanel {
     this._update();
   }
 
-  /** Bring a section into view. */
+  /** Open a section. */
   reveal(section: Widget): void {
     this._sectionLayout.reveal(section);
   }
@@ -104,7 +104,7 @@ export class TrainingPanel extends SidePanel {
       if (kernel && !kernel.isDisposed && kernel.status !== 'dead') {
         await context.restartKernel();
       } else {
-        // Jupyter neither restarts what is dead nor puts another in its place: the server has ended the session, too.
+        // Jupyter neither restarts nor replaces a dead kernel, and the server has ended the session, too.
         const name = kernel?.name ?? context.prevKernelName;
         context.session?.dispose();
         await context.changeKernel({ name });

@@ -1,4 +1,4 @@
-/** The panel as a plugin, and its settings: everything it may use besides notebooks is optional. */
+/** Plugin of the panel and its settings. Every dependency except the notebook tracker is optional. */
 
 import { ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
@@ -26,7 +26,7 @@ import { addToRunning } from './running';
 import { addStatusItem } from './statusbar';
 import type { IPanelContext, IPanelSettings } from './tokens';
 
-/** Behind JupyterLab's own panels. */
+/** Rank in the side bar, after JupyterLab's own panels. */
 const RANK = 900;
 
 export const panel: JupyterFrontEndPlugin<void> = {
@@ -76,7 +76,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
     ];
     addRunMenu(context);
     const submit = new SubmitSection(context);
-    // Runs are what people live with: what is left is theirs.
+    // The list of runs is used most, so it gets the remaining height.
     const sections: ISection[] = [
       { name: 'compute', widget: new ComputeSection(context), minimum: 100, preferred: { share: 0.3 }, flex: 0 },
       { name: 'runs', widget: new RunsSection(context), minimum: 140, preferred: 300, flex: 3 },
@@ -115,7 +115,7 @@ class PanelSettings implements IPanelSettings {
     return this._changed;
   }
 
-  /** Follow them from now on. */
+  /** Apply the settings and every later change of them. */
   follow(settings: ISettingRegistry.ISettings): void {
     const read = () => {
       const values = settings.composite as Record<string, unknown>;

@@ -1,4 +1,4 @@
-/** Live runs in JupyterLab's panel of running sessions. */
+/** Active runs in JupyterLab's panel of running sessions. */
 
 import type { IRunningSessionManagers, IRunningSessions } from '@jupyterlab/running';
 import { Signal } from '@lumino/signaling';
@@ -17,7 +17,7 @@ class RunningRuns implements IRunningSessions.IManager {
     this.shutdownAllConfirmationText = trans.__('Cancel all live training runs of this kernel?');
     let before = '';
     model.runsChanged.connect(() => {
-      // Numbers change twice a second; this list shows states.
+      // Metrics change twice a second, but this list shows states only.
       const now = this._live.map(row => `${row.handle} ${stateWord(row, trans)} ${row.name}`).join();
       if (now !== before) {
         before = now;
@@ -54,7 +54,7 @@ class RunningRuns implements IRunningSessions.IManager {
     this.runningChanged.emit();
   }
 
-  /** JupyterLab has shown its dialog already. */
+  /** Cancel all runs without a dialog: JupyterLab has already shown its own. */
   shutdownAll(): void {
     const handles = this._live.map(row => row.handle);
     void this._context.app.commands.execute(CommandIDs.runCancel, { handles, confirmed: true });

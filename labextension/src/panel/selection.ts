@@ -1,9 +1,9 @@
-/** Selection of the panel: commands without arguments act on it. */
+/** Selection of the panel, used by commands without arguments. */
 
 import { ISignal, Signal } from '@lumino/signaling';
 
 class Selection {
-  /** Handles, in the order in which they were chosen. */
+  /** Handles of the selected runs, in the order of selection. */
   get runs(): readonly string[] {
     return this._runs;
   }
@@ -15,7 +15,7 @@ class Selection {
     }
   }
 
-  /** Name of a target; empty for none. */
+  /** Name of the selected target; empty for none. */
   get target(): string {
     return this._target;
   }
@@ -36,10 +36,10 @@ class Selection {
   private readonly _changed = new Signal<Selection, void>(this);
 }
 
-/** The one of this page. */
+/** Selection of this page. */
 export const selection = new Selection();
 
-/** The run that a command is about: its argument, else the one that is selected. */
+/** Handles of the runs that a command applies to: its arguments, else the selection. */
 export function chosenRuns(args: { readonly [key: string]: unknown }): readonly string[] {
   if (Array.isArray(args.handles)) {
     return args.handles.filter((handle): handle is string => typeof handle === 'string');

@@ -1,4 +1,4 @@
-/** Number of active runs and GPU use, in the status bar. */
+/** Status bar item with the number of active runs and the GPU use. */
 
 import type { IStatusBar } from '@jupyterlab/statusbar';
 import { ISignal, Signal } from '@lumino/signaling';
@@ -35,7 +35,7 @@ class StatusItem extends Widget {
     this._draw();
   }
 
-  /** It is there only while we are connected. */
+  /** Whether the item is visible: only while the kernel is connected. */
   get active(): boolean {
     return this._active;
   }

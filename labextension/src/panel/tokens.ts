@@ -12,18 +12,18 @@ import type { IGpus, IKindsReply, INotice, IOperations, IRunRow, ITargetRow, IWo
  * Connection state of the kernel that the panel follows.
  *
  * - `no-notebook`: no notebook is open.
- * - `no-kernel`: the notebook has none.
+ * - `no-kernel`: the notebook has no kernel.
  * - `other-language`: the kernel is not Python.
- * - `starting`: it starts or restarts; nothing is known yet.
- * - `connecting`: a probe was sent; no reply yet.
- * - `not-loaded`: the kernel replies but has not loaded the extension: the Connect button.
- * - `loading`: Connect was pressed; it waits for the running cell where there is one.
+ * - `starting`: the kernel starts or restarts; its state is unknown.
+ * - `connecting`: a probe was sent and has no reply yet.
+ * - `not-loaded`: the kernel replies but has not loaded the extension; the panel shows the Connect button.
+ * - `loading`: Connect was pressed; loading waits for a running cell to end.
  * - `missing`: the package is not installed in the kernel's environment.
- * - `other-version`: kernel and page speak different versions.
- * - `ready`: all is well; the rows are live.
- * - `not-responding`: it does not answer: it sits in one long call, or is stopped. Rows are as last seen.
- * - `reconnecting`: the page has lost the server. Rows are as last seen.
- * - `dead`: the kernel has died. Runs go on.
+ * - `other-version`: kernel and page use different protocol versions.
+ * - `ready`: connected; the rows are live.
+ * - `not-responding`: the kernel does not reply, in one long call or stopped. The rows are those of the last reply.
+ * - `reconnecting`: the page has lost the connection to the server. The rows are those of the last reply.
+ * - `dead`: the kernel has died. Runs continue.
  */
 export type ConnectionState =
   | 'no-notebook'
@@ -42,11 +42,11 @@ export type ConnectionState =
 
 export interface IConnection {
   readonly state: ConnectionState;
-  /** A sentence of the kernel's or of Jupyter's about it; may be empty. */
+  /** Message of the kernel or of Jupyter about the state; may be empty. */
   readonly detail: string;
-  /** Milliseconds since 1970 when the kernel was last heard; 0 for never. */
+  /** Time of the last reply of the kernel, in milliseconds since 1970; 0 for never. */
   readonly lastSeen: number;
-  /** A cell runs. */
+  /** Whether a cell is running. */
   readonly busy: boolean;
   /** Display name of the kernel, e.g. `Python 3 (ipykernel)`; may be empty. */
   readonly kernelName: string;
@@ -54,82 +54,82 @@ export interface IConnection {
   readonly notebook: string;
 }
 
-/** Ticks of GPUs as they come: see `Gpus` in panel/protocol.py. */
+/** New ticks of GPUs: see `Gpus` in panel/protocol.py. */
 export interface IGpuFrame {
   readonly head: IGpus;
-  /** unix seconds, (n) */
+  /** Times in Unix seconds, (n) */
   readonly t: Float64Array;
-  /** percent, (n, G); 255: cannot tell */
+  /** Utilization in percent, (n, G); 255: unknown */
   readonly util: Uint8Array;
-  /** percent, (n, G); 255: cannot tell */
+  /** Memory use in percent, (n, G); 255: unknown */
   readonly memory: Uint8Array;
-  /** percent of one core and bytes, (n, 2); NaN: cannot tell */
+  /** CPU use in percent of one core and memory in bytes, (n, 2); NaN: unknown */
   readonly host: Float32Array;
 }
 
-/** A change of a run that deserves a notification. */
+/** Change of a run that deserves a notification. */
 export interface ITransition {
   readonly row: IRunRow;
   readonly what: 'ended' | 'attention';
 }
 
 /**
- * State of the followed kernel: one for the page. Views subscribe and disconnect when they are disposed of.
+ * State of the followed kernel, one for each page. Views subscribe and disconnect when they are disposed of.
  *
- * Rows are frozen: a changed row is another object, an unchanged one the same.
+ * Rows are frozen: a changed row is a new object, an unchanged row the same object.
  */
 export interface IPanelModel {
   readonly connection: IConnection;
-  /** Newest first; those of the last snapshot while the kernel does not answer. */
+  /** Runs, newest first; those of the last snapshot while the kernel does not reply. */
   readonly runs: readonly IRunRow[];
-  /** Past runs that the kernel knows and has not sent. */
+  /** Number of past runs that the kernel knows but has not sent. */
   readonly more: number;
   readonly targets: readonly ITargetRow[];
-  /** The connected Azure ML workspaces. */
+  /** Connected Azure ML workspaces. */
   readonly workspaces: readonly IWorkspaceRow[];
-  /** Name of the target in use. */
+  /** Name of the current target. */
   readonly current: string;
-  /** The notebook that the panel follows. */
+  /** Notebook that the panel follows. */
   readonly notebook: NotebookPanel | null;
   readonly kernel: Kernel.IKernelConnection | null;
 
   readonly connectionChanged: ISignal<IPanelModel, IConnection>;
-  /** Runs came, changed or went; handles of those. Empty: all of them. */
+  /** Emitted when runs are added, changed or removed, with their handles; empty for all runs. */
   readonly runsChanged: ISignal<IPanelModel, readonly string[]>;
-  /** Targets or workspaces came, changed or went. */
+  /** Emitted when targets or workspaces are added, changed or removed. */
   readonly targetsChanged: ISignal<IPanelModel, void>;
   readonly gpuFrame: ISignal<IPanelModel, IGpuFrame>;
   readonly notice: ISignal<IPanelModel, INotice>;
   readonly transition: ISignal<IPanelModel, ITransition>;
-  /** Mean utilization of the current target, for the status bar; null: nothing is measured. */
+  /** Emitted with the mean utilization of the current target, for the status bar; null without measurements. */
   readonly meterChanged: ISignal<IPanelModel, number | null>;
 
   run(handle: string): IRunRow | undefined;
   target(name: string): ITargetRow | undefined;
 
   /**
-   * Ask the kernel. Rejects with `Refused` (its sentence) or `NoAnswer`, and takes silence into the
-   * connection's state.
+   * Send a request to the kernel. Rejects with `Refused` (the message of the kernel) or `NoAnswer`, and updates the
+   * connection state on a missing reply.
    */
   request<K extends keyof IOperations>(op: K, payload: IOperations[K]['payload'], ms?: number): Promise<IOperations[K]['reply']>;
-  /** Result of the last probe of the kernel; probes it first if there is none. */
+  /** Result of the last probe of the kernel; sends a probe if there is none. */
   kind(): Promise<KernelKind>;
-  /** The forms, requested once for each connection and again when the workspaces change. */
+  /** Forms of the target kinds, requested once for each connection and again when the workspaces change. */
   kinds(): Promise<IKindsReply>;
   /** Load the extension in the kernel. */
   connect(): Promise<void>;
-  /** Probe the kernel again, whatever its current state. */
+  /** Probe the kernel again, regardless of the current state. */
   refresh(): void;
 
-  /** The panel is seen or not: hidden, nothing is sent but the ends of runs. */
+  /** Set whether the panel is visible. The kernel sends only the ends of runs to a hidden panel. */
   setShown(shown: boolean): void;
-  /** Source of the GPU stream: a handle, `target:<name>`, or none. `gpuWhy` is the reason for an empty stream. */
+  /** Set the source of the GPU stream: a handle, `target:<name>`, or none. `gpuWhy`: reason for an empty stream. */
   watchGpus(source: string): void;
   readonly gpuSource: string;
   readonly gpuWhy: string;
-  /** Follow the streams of a run until disposed of: its log size and metrics are then up to date. */
+  /** Follow the streams of a run until disposed of, which keeps its log size and metrics up to date. */
   look(handle: string): { dispose(): void };
-  /** Past runs that are in view: their metric and sparkline are wanted. */
+  /** Request the metric and sparkline of the past runs in view. */
   details(handles: readonly string[]): void;
 }
 
@@ -148,14 +148,14 @@ export interface IPanelSettings {
   readonly autoConnect: boolean;
   readonly notifyEnded: boolean;
   readonly notifyAttention: boolean;
-  /** Sample the target in use while the GPUs section is seen. */
+  /** Sample the current target while the GPUs section is visible. */
   readonly watchTarget: boolean;
-  /** Refresh interval in seconds for the GPUs of the target in use while the panel is hidden; 0: never. */
+  /** Refresh interval in seconds for the GPUs of the current target while the panel is hidden; 0: never. */
   readonly statusBarSeconds: number;
   readonly changed: ISignal<IPanelSettings, void>;
 }
 
-/** Ids of our commands; each takes `{ handle }` or `{ target }` where it is about one, else the selection. */
+/** Ids of the commands; each takes `{ handle }` or `{ target }` where it applies to one, else the selection. */
 export const CommandIDs = {
   open: 'jupyter-amltrain:open',
   connect: 'jupyter-amltrain:connect',
