@@ -1,4 +1,4 @@
-/** Commands that show a run: its cell, its tab, its log, its GPUs, beside another run. */
+/** Commands that show a run: its cell, dashboard, log, GPUs, or a comparison with another run. */
 
 import type { ILayoutRestorer, JupyterFrontEnd } from '@jupyterlab/application';
 import { MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
@@ -58,13 +58,13 @@ const TARGET = {
   }
 } as const;
 
-/** The one run, or empty for none and for several. */
+/** Handle of the single selected run; empty for none or several. */
 function one(args: Args): string {
   const handles = chosenRuns(args);
   return handles.length === 1 ? handles[0] : '';
 }
 
-/** Two runs, or none. */
+/** Handles of the two selected runs; null for any other number. */
 function two(args: Args): [string, string] | null {
   const handles = [...new Set(chosenRuns(args))];
   return handles.length === 2 ? [handles[0], handles[1]] : null;
@@ -72,7 +72,7 @@ function two(args: Args): [string, string] | null {
 
 let ids = 0;
 
-/** Tabs of one kind: one for each run, opened again after a reload. */
+/** Tabs of one kind, at most one for each run, restored after a reload. */
 class Tabs<T extends Widget> {
   constructor(
     private readonly _context: IPanelContext,
@@ -105,9 +105,9 @@ class Tabs<T extends Widget> {
 }
 
 /**
- * Add our commands.
+ * Add the commands of the tabs.
  *
- * @returns ids of those that the palette shall have
+ * @returns ids of the commands for the palette
  */
 export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer | null): string[] {
   const { app, model, trans } = context;
@@ -118,7 +118,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   const pair = (handles: readonly string[]) => handles.join('\n');
   const compares = new Tabs<CompareTab>(context, 'compares', compareIcon, content => pair(content.handles));
   const some = (args: Args) => one(args) !== '';
-  /** In a menu on a row it is clear what is meant. */
+  /** Short label for the context menu of a row, where the subject is clear. */
   const label = (short: string, long: string) => (args: Args) => (args.short ? short : long);
 
   commands.addCommand(CommandIDs.runTab, {
@@ -176,7 +176,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
     }
   });
 
-  /** Show the panel, then the section. */
+  /** Show the panel, then the GPUs section. */
   const reveal = async (source: string) => {
     await commands.execute(CommandIDs.open);
     choiceOf(context).reveal(source);
@@ -232,11 +232,11 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   ];
 }
 
-/** Milliseconds. */
+/** Durations in milliseconds. */
 const FLASH_MS = 1600;
 const REVEAL_TIMEOUT_MS = 5000;
 
-/** Index of the last cell whose output shows this run, or -1. */
+/** Index of the last cell whose output shows the run, or -1. */
 function cellOf(panel: NotebookPanel, handle: string): number {
   const cells = panel.content.model?.cells;
   for (let i = (cells?.length ?? 0) - 1; cells && i >= 0; i--) {
@@ -251,7 +251,7 @@ function cellOf(panel: NotebookPanel, handle: string): number {
   return -1;
 }
 
-/** Show the cell; false where no open notebook has it. */
+/** Scroll to the cell of a run; false if no open notebook contains it. */
 async function showCell(
   app: JupyterFrontEnd,
   tracker: INotebookTracker,
@@ -273,7 +273,7 @@ async function showCell(
   }
   content.activeCellIndex = index;
   content.deselectAll();
-  // A notebook that is long keeps what is far off the page out of it: it knows how to bring it back.
+  // A long notebook detaches cells that are far out of view; `scrollToItem` attaches them again.
   await content.scrollToItem(index, 'start');
   const cell = content.widgets[index];
   cell?.ready.then(

@@ -1,4 +1,4 @@
-/** Two runs side by side in the main area. */
+/** Tab with a comparison of two runs. */
 
 import { Widget } from '@lumino/widgets';
 import { LineChart } from '../charts/chart';
@@ -11,7 +11,7 @@ import { element } from '../sections/dom';
 import { compareRows, IRow, overlays } from './compareRows';
 import { quiet } from './tabText';
 
-/** Poll interval of an active run, in milliseconds. */
+/** Poll interval for an active run, in milliseconds. */
 const POLL_INTERVAL_MS = 5000;
 
 export class CompareTab extends Widget {
@@ -24,7 +24,7 @@ export class CompareTab extends Widget {
     this._model = model;
     this.addClass('jp-AmlTab');
     this.addClass('jp-AmlCompare');
-    // The charts are those of an output.
+    // Style the charts as in a cell output.
     this.addClass('jp-AmlRun');
     this._state = element('div', 'jp-AmlTab-state');
     this._state.setAttribute('role', 'status');
@@ -73,7 +73,7 @@ export class CompareTab extends Widget {
 
   private _connection(): void {
     if (this._records.length && this._model.connection.state === 'ready') {
-      // A cell has begun or ended, no more.
+      // Only the busy state of the kernel has changed.
       this._setStatus('');
       this._later();
     } else {
@@ -146,7 +146,7 @@ export class CompareTab extends Widget {
     const { trans } = this._context;
     const head = element('thead', '');
     const top = element('tr', '');
-    // The column of the marks has a name only for those who cannot see it.
+    // The column of the marks has a label for screen readers only.
     const corner = element('td', '');
     const mark = element('th', 'jp-AmlCompare-mark');
     mark.scope = 'col';

@@ -9,7 +9,7 @@ import { TERMINAL } from '../record';
 export interface IRow {
   readonly group: string;
   readonly name: string;
-  /** Empty where a run has none. */
+  /** Formatted value of each run; empty if a run has none. */
   readonly left: string;
   readonly right: string;
   readonly differs: boolean;
@@ -17,7 +17,7 @@ export interface IRow {
 
 const MIB = 1024 * 1024;
 
-/** Seconds in `running`, until its end or the record was made; null before. */
+/** Seconds in `running`, until the end or the creation of the record; null before. */
 export function seconds(record: IRunRecord): number | null {
   const phase = record.phases.find(p => p.name === 'running');
   if (!phase) {
@@ -44,7 +44,7 @@ export function range(series: IMetricSeries): { last: number | null; low: number
   return { last: series.last, low: low <= high ? low : null, high: low <= high ? high : null };
 }
 
-/** Means over all GPUs of an ended run's summary. */
+/** Means over all GPUs from the summary of an ended run. */
 export function gpuSummary(record: IRunRecord): { gpus: number; util: number | null; memory: number | null; energy: number | null } {
   const gpus = list(record.summary.gpus).map(object);
   const known = (name: string) => gpus.map(gpu => count(gpu[name])).filter((x): x is number => x !== null);
@@ -60,12 +60,12 @@ export function gpuSummary(record: IRunRecord): { gpus: number; util: number | n
   };
 }
 
-/** Names of both, those of the first in its order, then what only the second has. */
+/** Names of both records: those of the first in its order, then those only in the second. */
 export function union(a: Record<string, unknown>, b: Record<string, unknown>): string[] {
   return [...new Set([...Object.keys(a), ...Object.keys(b)])];
 }
 
-/** Every row of the table, in groups. */
+/** All rows of the table, in groups. */
 export function compareRows(a: IRunRecord, b: IRunRecord, trans: TranslationBundle): IRow[] {
   const rows: IRow[] = [];
   const add = (group: string, name: string, left: string, right: string, differs = left !== right) => {
@@ -88,7 +88,7 @@ export function compareRows(a: IRunRecord, b: IRunRecord, trans: TranslationBund
     for (const name of union(left, right)) {
       const has = (of: Record<string, unknown>) => Object.prototype.hasOwnProperty.call(of, name);
       const show = (of: Record<string, unknown>) => (has(of) ? json(of[name], 200) || "''" : '');
-      // Compared whole: two long values may begin alike.
+      // Compare complete values: two long ones may have the same beginning.
       const same = has(left) === has(right) && JSON.stringify(left[name]) === JSON.stringify(right[name]);
       add(group, name, show(left), show(right), !same);
     }
@@ -119,7 +119,7 @@ export function compareRows(a: IRunRecord, b: IRunRecord, trans: TranslationBund
   return rows;
 }
 
-/** A metric of both runs on one axis of steps. */
+/** Metric of both runs on a common axis of steps. */
 export interface IOverlay {
   readonly name: string;
   readonly x: number[];
@@ -130,7 +130,7 @@ export interface IOverlay {
 const steps = (series: IMetricSeries): readonly number[] =>
   series.step.every(step => step === series.step[0]) ? series.step.map((_, i) => i) : series.step;
 
-/** A value between two points where only the other run has one; null outside of its own. */
+/** Values of a series on a common axis: interpolated between its points, null outside its range. */
 function fill(x: readonly number[], series: IMetricSeries): (number | null)[] {
   const at = steps(series);
   const points: [number, number][] = [];

@@ -1,4 +1,4 @@
-/** The dashboard of one run in the main area. */
+/** Tab with the dashboard of one run. */
 
 import type { Kernel } from '@jupyterlab/services';
 import { Message } from '@lumino/messaging';
@@ -11,7 +11,7 @@ import type { IPanelContext } from '../panel/tokens';
 import { RUN_MIME } from '../protocol';
 import { quiet } from './tabText';
 
-/** The kernel that the tab was opened with; when it is gone, the one that the panel follows. */
+/** Host with the kernel that the tab was opened with, or the followed kernel after that one is gone. */
 class TabHost implements IRunHost {
   constructor(private readonly _context: IPanelContext) {
     this._own = living(_context.model.kernel);
@@ -28,12 +28,12 @@ class TabHost implements IRunHost {
     return this._changed;
   }
 
-  /** Nothing is kept: the notebook's own output does that. */
+  /** Keep no record: the output in the notebook does that. */
   write(): boolean {
     return false;
   }
 
-  /** This kernel has answered: it knows the run. */
+  /** Use a kernel that has replied, and so knows the run. */
   adopt(kernel: Kernel.IKernelConnection | null): void {
     this._own = living(kernel) ?? this._own;
     this._changed.emit();
@@ -89,7 +89,7 @@ export class DashboardTab extends Widget {
     this.node.focus({ preventScroll: true });
   }
 
-  /** Fetch the record once; from then on it is the output's own affair. */
+  /** Fetch the record once; afterwards, the run output updates itself. */
   private async _fetch(): Promise<void> {
     const { model, trans } = this._context;
     if (this._run || this._fetching || this.isDisposed) {
@@ -100,7 +100,7 @@ export class DashboardTab extends Widget {
       return;
     }
     this._fetching = true;
-    // Another may be followed by the time the answer comes.
+    // The panel may follow another kernel when the reply arrives.
     const { kernel } = model;
     try {
       const { record } = await model.request('run', { handle: this.handle });
@@ -124,7 +124,7 @@ export class DashboardTab extends Widget {
       this._fetching = false;
     }
     if (!this._run && kernel !== model.kernel) {
-      // The one that is followed now was not asked.
+      // The kernel that is followed now has not received the request.
       await this._fetch();
     }
   }

@@ -1,4 +1,4 @@
-/** The log of one run in the main area: fetched in parts, followed at its end. */
+/** Tab with the log of one run: fetched in parts and followed at its end. */
 
 import { Clipboard, Notification } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
@@ -11,17 +11,17 @@ import { TERMINAL } from '../record';
 import { cut, ILine, ISpan, LogLines, spans } from './logText';
 import { quiet, runLine } from './tabText';
 
-/** Bytes in one question. */
+/** Bytes in one request. */
 const PART_BYTES = 128 * 1024;
 
-/** Milliseconds between questions about the last bytes of an ended run. */
+/** Delays in milliseconds between requests for the last bytes of the log of an ended run. */
 const TAIL_LINES = [500, 1000, 2000, 4000, 8000];
 
 export class LogTab extends Widget {
   constructor(
     private readonly _context: IPanelContext,
     readonly handle: string,
-    /** Id of a step or trial, whose log is shown; empty for the run's own. */
+    /** Id of a step or trial whose log is shown; empty for the log of the run itself. */
     readonly child = '',
     readonly name = ''
   ) {
@@ -30,7 +30,7 @@ export class LogTab extends Widget {
     this._model = model;
     this.addClass('jp-AmlTab');
     this.addClass('jp-AmlLog');
-    // JupyterLab styles the colors of terminals below this class.
+    // JupyterLab styles terminal colors inside this class.
     this.addClass('jp-RenderedText');
     const bar = document.createElement('div');
     bar.className = 'jp-AmlLog-bar';
@@ -120,12 +120,12 @@ export class LogTab extends Widget {
     void this._read();
   }
 
-  /** Whether a question makes sense now. */
+  /** Whether a request can be sent now. */
   private get _can(): boolean {
     return !this.isDisposed && !this._reading && this._model.connection.state === 'ready';
   }
 
-  /** Read on from where we are, or from the end at first. */
+  /** Read from the current offset; the first request reads from the end. */
   private async _read(): Promise<void> {
     if (!this._can || this._ended || this._detached) {
       return;
@@ -140,10 +140,10 @@ export class LogTab extends Widget {
         if (this.isDisposed) {
           return;
         }
-        // A kernel with an older package does not tell.
+        // A kernel with an older package does not send this field.
         const restarts = reply.restarts ?? 0;
         if (!first && restarts > this._restarts) {
-          // The job has rewritten its log: what we have is of another one.
+          // The job has rewritten its log: the lines here belong to the old one.
           this._lines.reset();
           this._began = false;
           this._restarts = restarts;
@@ -162,14 +162,14 @@ export class LogTab extends Widget {
         if (reply.text) {
           this._page.show(this._lines.lines);
         }
-        // The end is there: ask on only for what is known to have come.
+        // After the end of the log, request more only if the row reports more bytes.
         more = more && (this.child !== '' || (this._model.run(this.handle)?.log_bytes ?? 0) > reply.offset);
       }
       this._askAgain();
     } catch (error) {
       this._failure = error instanceof Refused ? error.message : '';
       if (!(error instanceof Refused) && !this.isDisposed) {
-        // Of a run that has ended nothing else would make us ask.
+        // For an ended run, no other event triggers a new request.
         this._pollTimer = setTimeout(() => void this._read(), TAIL_LINES[2]);
       }
     } finally {
@@ -184,7 +184,7 @@ export class LogTab extends Widget {
     return { handle: this.handle, child: this.child };
   }
 
-  /** The last bytes of an ended run may come after the news of its end; of a child there is no other news. */
+  /** Request the last bytes of an ended run, which may arrive after its end, or poll the log of a child. */
   private _askAgain(): void {
     if (this.child) {
       this._pollTimer = this._ended ? undefined : setTimeout(() => void this._read(), TAIL_LINES[2]);
@@ -217,7 +217,7 @@ export class LogTab extends Widget {
         at = reply.offset;
       }
       if (text) {
-        // The end makes room for what is earlier.
+        // Earlier lines take the place of the newest ones.
         this._detached = !this._lines.prepend(text, from) || this._detached;
         this._page.show(this._lines.lines);
       }
@@ -227,7 +227,7 @@ export class LogTab extends Widget {
       this._reading = false;
       if (!this.isDisposed) {
         this._draw();
-        // What came meanwhile was not asked for.
+        // No request was sent for lines written in the meantime.
         void this._read();
       }
     }
@@ -307,7 +307,7 @@ export class LogTab extends Widget {
   private readonly _lines = new LogLines();
   private readonly _timer: ReturnType<typeof setInterval>;
   private _pollTimer: ReturnType<typeof setTimeout> | undefined;
-  /** size of the log when the row was last heard of */
+  /** Size of the log in bytes at the last update of the row */
   private _bytes = 0;
   private _restarts = 0;
   private _path = '';
@@ -317,11 +317,11 @@ export class LogTab extends Widget {
   private _ended = false;
   private _reading = false;
   private _drawn = false;
-  /** Earlier lines have pushed the end out: nothing is added until the reader goes back there. */
+  /** Whether earlier lines have replaced the newest ones: no lines are appended until the user scrolls to the end. */
   private _detached = false;
 }
 
-/** CSS pixels from the end that still count as the end. */
+/** Maximum distance in CSS pixels from the end that counts as the end. */
 const NEAR_END_PX = 24;
 
 class LogPage {
@@ -330,7 +330,7 @@ class LogPage {
     this.node.className = 'jp-AmlLog-text';
     this.node.tabIndex = 0;
     this.node.setAttribute('role', 'log');
-    // It scrolls by many times a second; a screen reader would never stop.
+    // The log may scroll many times a second, too often for a screen reader.
     this.node.setAttribute('aria-live', 'off');
     this.node.setAttribute('aria-label', _trans.__('Log'));
     this.node.addEventListener('scroll', () => this._scrolled(), { passive: true });
@@ -338,10 +338,10 @@ class LogPage {
 
   readonly node: HTMLElement;
 
-  /** Called when the reader has left the end or come back. */
+  /** Called when the user scrolls away from the end or back to it. */
   onFollow: () => void = () => undefined;
 
-  /** The end stays in view as lines come. */
+  /** Whether the end stays in view while lines are added. */
   get follows(): boolean {
     return this._follows;
   }
@@ -359,11 +359,11 @@ class LogPage {
     }
   }
 
-  /** Show these lines; one with the same key is left as it is, with what is selected in it. */
+  /** Show lines; keep the nodes of lines with the same key, and the text selection in them. */
   show(lines: readonly ILine[]): void {
     const keys = new Set(lines.map(line => line.key));
     const old = this._nodes;
-    // What is read stays where it is while lines come and go before it.
+    // Keep the visible lines in place while lines are added or removed above them.
     const anchor = this._follows ? undefined : this._anchor(keys);
     const was = anchor?.offsetTop ?? 0;
     old.forEach((node, key) => {
@@ -397,7 +397,7 @@ class LogPage {
     }
   }
 
-  /** The first line in view that stays. */
+  /** First line in view that remains after the update. */
   private _anchor(keys: ReadonlySet<number>): HTMLElement | undefined {
     const top = this.node.scrollTop + this.node.offsetTop;
     let result: HTMLElement | undefined;
@@ -424,7 +424,7 @@ class LogPage {
       node.append(' ', more);
     }
     if (!node.firstChild) {
-      // An empty line is a line, and copied as one.
+      // Keep an empty line as a line, also in copied text.
       node.append(document.createElement('br'));
     }
     return node;
@@ -445,7 +445,7 @@ class LogPage {
   private _scrolled(): void {
     const { scrollTop, scrollHeight, clientHeight } = this.node;
     if (!clientHeight || (this._follows && scrollHeight !== this._bottom)) {
-      // Hidden, or longer than when we scrolled: not the reader's doing.
+      // The element is hidden or its content has grown since the last scroll: the user has not scrolled.
       return;
     }
     this._setFollows(scrollHeight - scrollTop - clientHeight < NEAR_END_PX);

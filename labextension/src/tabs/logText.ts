@@ -1,12 +1,12 @@
-/** A log as lines that can be shown: progress bars collapsed, colors as classes, bounded. Pure. */
+/** Log as bounded lines for display: progress bars collapsed and colors as classes. Pure functions. */
 
-/** Lines that are kept. */
+/** Maximum number of lines kept. */
 export const MAX_LINES = 5000;
 
-/** Characters of a line that are shown. */
+/** Maximum number of characters shown of a line. */
 export const MAX_LINE_CHARS = 4000;
 
-/** Characters of an unfinished line that are kept: a progress bar never ends its line. */
+/** Maximum number of characters kept of an unfinished line: a progress bar never ends its line. */
 const MAX_OPEN_LINE_CHARS = 64 * 1024;
 
 export interface ISpan {
@@ -19,18 +19,18 @@ export interface ISpan {
 }
 
 export interface ILine {
-  /** Grows; a line that has changed has another. */
+  /** Increasing number; a changed line has a new key. */
   readonly key: number;
-  /** With its escape codes, without what a carriage return has overwritten. */
+  /** Text with escape codes, without the parts that a carriage return has overwritten. */
   readonly text: string;
-  /** What the file spends on it. */
+  /** Size of the line in the file, in bytes. */
   readonly bytes: number;
 }
 
 const encoder = new TextEncoder();
 const sizeOf = (text: string): number => encoder.encode(text).length;
 
-/** What is left on a terminal of a line with carriage returns: the last thing written. */
+/** Visible part of a line with carriage returns on a terminal: the text after the last one. */
 export function collapse(line: string): string {
   let end = line.length;
   while (end > 0 && line[end - 1] === '\r') {
@@ -39,7 +39,7 @@ export function collapse(line: string): string {
   return line.slice(line.lastIndexOf('\r', end - 1) + 1, end);
 }
 
-/** Cut without tearing a character apart; how many characters are left out. */
+/** Cut a text without splitting a surrogate pair; `rest` is the number of omitted characters. */
 export function cut(text: string, most = MAX_LINE_CHARS): { text: string; rest: number } {
   if (text.length <= most) {
     return { text, rest: 0 };
@@ -50,10 +50,10 @@ export function cut(text: string, most = MAX_LINE_CHARS): { text: string; rest: 
 }
 
 /**
- * The lines of a stretch of a log, from byte `start` to byte `end`.
+ * Lines of a part of a log, from byte `start` to byte `end`.
  *
- * Where lines were dropped, `start` is counted by what was shown: characters that were not valid
- * where the log was written make it a few bytes wrong.
+ * After lines were dropped, `start` is computed from the text shown: characters that were invalid
+ * in the original log make it a few bytes wrong.
  */
 export class LogLines {
   constructor(private readonly _maxLines = MAX_LINES) {}
@@ -68,7 +68,7 @@ export class LogLines {
     this.start = this.end = at;
   }
 
-  /** Text that follows what is there; `end` is the byte after it. */
+  /** Append text; `end` is the offset of the byte after it. */
   append(text: string, end: number): void {
     if (!text) {
       this.end = end;
@@ -81,7 +81,7 @@ export class LogLines {
     const open = parts.pop() as string;
     parts.forEach((part, i) => lines.push(this._line(part, sizeOf(part) + 1 + (i ? 0 : before - already))));
     const bytes = open ? sizeOf(open) + (parts.length ? 0 : before - already) : 0;
-    // What a carriage return has overwritten is not needed again.
+    // Drop the text that a carriage return has overwritten.
     const bare = open.replace(/\r+$/, '');
     const from = Math.max(bare.lastIndexOf('\r') + 1, open.length > 2 * MAX_OPEN_LINE_CHARS ? open.length - MAX_OPEN_LINE_CHARS : 0);
     this._open = open.slice(from);
@@ -94,11 +94,11 @@ export class LogLines {
   }
 
   /**
-   * Text that goes before what is there, from byte `start` up to it.
+   * Insert text before the first line; `start` is the offset of its first byte.
    *
-   * Where not all has room, what is next to the old beginning stays: somebody reads there.
+   * Where not all of it fits, the lines next to the old beginning are kept, because the user reads there.
    *
-   * @returns false when the newest lines have made room
+   * @returns false if the newest lines were dropped
    */
   prepend(text: string, start: number): boolean {
     const whole = text.split('\n');
@@ -132,14 +132,14 @@ export class LogLines {
     }
   }
 
-  /** The last line has no end yet; this is what it is made of. */
+  /** Content of the last line, which has no end yet. */
   private _open = '';
   private _keys = 0;
 }
 
 const NAMES = ['black', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', 'white'];
 
-/** Color of a terminal: one of sixteen, or any. */
+/** Terminal color: one of the sixteen named ones or any other. */
 type Color = number | string | null;
 
 interface IStyle {
@@ -152,7 +152,7 @@ interface IStyle {
 
 const PLAIN: IStyle = { fg: null, bg: null, bold: false, underline: false, inverse: false };
 
-/** One of 256 colors beyond the first sixteen. */
+/** CSS color of a code of the 256-color palette, after the first sixteen. */
 function cube(n: number): string {
   if (n >= 232) {
     const gray = 8 + 10 * (n - 232);
@@ -163,7 +163,7 @@ function cube(n: number): string {
   return `rgb(${level(Math.floor(i / 36))}, ${level(Math.floor(i / 6) % 6)}, ${level(i % 6)})`;
 }
 
-/** After 38 or 48: the color, and how many parameters it took. */
+/** Color after code 38 or 48, and the number of its parameters. */
 function extended(codes: readonly number[], at: number): [Color, number] {
   const byte = (x: number | undefined) => Math.max(0, Math.min(255, x || 0));
   if (codes[at] === 5) {
@@ -216,7 +216,7 @@ function span(text: string, style: IStyle): ISpan {
   const classes: string[] = [];
   const name = (n: number) => `${NAMES[n % 8]}${n >= 8 ? '-intense' : ''}`;
   if (typeof fg === 'number') {
-    // Bold is bright, as terminals have it.
+    // Terminals show bold text in bright colors.
     classes.push(`ansi-${name(style.bold && fg < 8 && !style.inverse ? fg + 8 : fg)}-fg`);
   } else if (fg === null && style.inverse) {
     classes.push('ansi-default-inverse-fg');
@@ -238,7 +238,7 @@ function span(text: string, style: IStyle): ISpan {
 // eslint-disable-next-line no-control-regex
 const CODES = /\u001b(?:\[([0-9;:?]*)[ -/]*([@-~])|\[[0-9;:?]*$|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\^_])/g;
 
-/** A line without codes, in stretches of one color. A line begins plain. */
+/** Split a line into spans of one style, without escape codes. A line begins in the default style. */
 export function spans(line: string): ISpan[] {
   const result: ISpan[] = [];
   let style = PLAIN;

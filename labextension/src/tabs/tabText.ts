@@ -1,4 +1,4 @@
-/** One line about a run, and about the kernel that reports it. No DOM. */
+/** Text lines about a run and about the kernel that reports it. Independent of the DOM. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { duration } from '../format';
@@ -7,7 +7,7 @@ import type { IConnection } from '../panel/tokens';
 import type { IRunRow } from '../protocol';
 import { TERMINAL } from '../record';
 
-/** `running, 3 min 05 s`, `failed (exit code 1), 12.3 s`. */
+/** State and elapsed time of a run: `running, 3 min 05 s`, `failed (exit code 1), 12.3 s`. */
 export function runLine(trans: TranslationBundle, row: IRunRow, now: number): string {
   const hasEnded = TERMINAL.has(row.state);
   let state: string = row.state;
@@ -22,7 +22,7 @@ export function runLine(trans: TranslationBundle, row: IRunRow, now: number): st
   return seconds === null || seconds <= 0 ? state : `${state}, ${duration(seconds)}`;
 }
 
-/** Why nothing new comes, or empty. */
+/** Reason for missing updates; may be empty. */
 export function quiet(trans: TranslationBundle, connection: IConnection, what: string): string {
   const { state } = connection;
   if (state === 'ready') {
