@@ -1,4 +1,4 @@
-/** The Compute section: targets, workspaces, the forms for new ones, and the outcome of the last action. */
+/** Compute section: targets, workspaces, the forms for new ones, and the outcome of the last action. */
 
 import { Clipboard } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
@@ -29,7 +29,7 @@ import { ConnectWorkspace, IWorkspaceHost, WorkspaceList } from './workspaces';
 
 const sections = new WeakMap<IPanelModel, ComputeSection>();
 
-/** Bring the section of this page into view; `null` where there is none. */
+/** Show the section of this page; `null` if there is none. */
 export async function revealCompute(context: IPanelContext): Promise<ComputeSection | null> {
   const { commands } = context.app;
   if (commands.hasCommand(CommandIDs.open)) {
@@ -54,7 +54,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     this._list = new TargetList(_context, this, this._body.node);
     this._workspaces = new WorkspaceList(this);
     this._forms = new ComputeForms(_context, this._body, this);
-    // What came of an act stays in sight, and covers no row.
+    // The outcome of an action stays visible above the rows instead of covering them.
     this.addWidget(new Widget({ node: this._outcome.node }));
     this._body.addClass('jp-AmlCompute-body');
     this._body.addWidget(new Widget({ node: element('div', '', '', this._empty, this._list.node, this._workspaces.node) }));
@@ -67,7 +67,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     this._draw();
   }
 
-  /** The section of this page; `null` before the panel was made. */
+  /** Section of this page; `null` before the panel is created. */
   static of(context: IPanelContext): ComputeSection | null {
     return sections.get(context.model) ?? null;
   }
@@ -81,7 +81,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     return this._list.selected;
   }
 
-  /** Why nothing can be done now; empty when it can. */
+  /** Reason why actions are disabled; empty if they are enabled. */
   get disabledReason(): string {
     const { model, trans } = this._context;
     return model.connection.state === 'ready' ? '' : trans.__('The kernel is not responding.');
@@ -106,7 +106,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     }
     this._draw();
     selection.target = name;
-    // The row takes the focus, not a button in it that was pressed; and not from who is elsewhere by now.
+    // Focus the row instead of a pressed button in it, but only if the focus is still inside the section.
     const row = this._list.row(name);
     if (row && !row.contains(document.activeElement) && this.node.contains(document.activeElement)) {
       row.focus({ preventScroll: true });
@@ -189,7 +189,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     }
   }
 
-  /** Default values of targets, which the details omit. */
+  /** Request the default values of targets, which the details omit. */
   private async _learnDefaults(): Promise<void> {
     const { model } = this._context;
     if (model.connection.state !== 'ready' || this._kernel === model.kernel) {
@@ -206,7 +206,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
       );
       this._draw();
     } catch {
-      // Then the details are longer.
+      // Without the default values, the details only contain more lines.
       this._kernel = kernel === this._kernel ? null : this._kernel;
     }
   }
@@ -247,23 +247,23 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     add('refresh', refreshIcon, trans.__('Refresh'), CommandIDs.refresh, () => '');
   }
 
-  /** A form and details are seen whole where that can be, `node` of them first. */
+  /** Request space for an open form or details, and scroll `node` into view. */
   makeRoom(node?: HTMLElement): void {
     if (!this.isDisposed) {
       sectionLayoutOf(this.parent)?.requestSpace(this, this._forms.open ? 0.7 : this._list.open && this.selected ? 0.5 : 0);
-      // The panel has its new sizes with the next frame.
+      // The panel assigns its new sizes in the next animation frame.
       requestAnimationFrame(() => node?.scrollIntoView({ block: 'nearest' }));
     }
   }
 
-  /** Result of an action: its message, and the equivalent command line. */
+  /** Show the outcome of an action: its message and the equivalent command line. */
   private _show(_: TargetActions, outcome: IOutcome): void {
     notify(outcome, this.isVisible);
     if (outcome.request.verb === 'create' || outcome.request.verb === 'attach') {
       if (!outcome.done) {
         return; // The form shows it.
       }
-      // Its row may come later than the answer.
+      // The row of the target may arrive after the reply.
       this._awaited = outcome.request.target;
       this._draw();
     }
@@ -283,7 +283,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   private readonly _forms: ComputeForms;
   private _defaults = new Set<string>();
   private _kernel: IPanelModel['kernel'] = null;
-  /** Was made just now and has no row yet. */
+  /** Name of a new target that has no row yet. */
   private _awaited = '';
   private _timer = 0;
 }
@@ -294,10 +294,10 @@ interface IForm extends Widget {
   enable(disabledReason: string): void;
 }
 
-/** Where the form is shown. */
+/** Host of the forms. */
 interface IFormHost {
   readonly disabledReason: string;
-  /** The form is gone; `inside`: it had the focus. */
+  /** Called after the form was closed; `inside`: whether it had the focus. */
   formClosed(inside: boolean): void;
   makeRoom(node?: HTMLElement): void;
 }
@@ -309,7 +309,7 @@ class ComputeForms {
     private readonly _host: IFormHost
   ) {}
 
-  /** Whether one is open. */
+  /** Whether a form is open. */
   get open(): boolean {
     return this._form !== null;
   }
@@ -328,7 +328,7 @@ class ComputeForms {
     this._show(ConnectWorkspace, () => new ConnectWorkspace(this._context));
   }
 
-  /** Why nothing can be done with it now; empty when it can. */
+  /** Enable the form, or disable it for a reason; an empty reason enables it. */
   enable(disabledReason: string): void {
     this._form?.enable(disabledReason);
   }
@@ -363,7 +363,7 @@ class ComputeForms {
   private _form: IForm | null = null;
 }
 
-/** Milliseconds after which what went well makes room for the rows again. */
+/** Milliseconds until the message of a successful action is hidden. */
 const OUTCOME_SHOWN_MS = 15000;
 
 class OutcomeView {
@@ -397,7 +397,7 @@ class OutcomeView {
     }
   }
 
-  /** It has been read, or makes way. */
+  /** Hide the outcome. */
   hide(): void {
     clearTimeout(this._timer);
     this.node.hidden = true;
@@ -407,7 +407,7 @@ class OutcomeView {
     clearTimeout(this._timer);
   }
 
-  /** Not while somebody is at it. */
+  /** Hide the outcome after a delay, but not while the pointer or the focus is in it. */
   private _leave(): void {
     this._timer = setTimeout(() => {
       if (this.node.matches(':hover, :focus-within')) {

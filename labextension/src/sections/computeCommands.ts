@@ -9,7 +9,7 @@ import { ComputeSection, revealCompute } from './compute';
 import { connectFromCell } from './notebookEdits';
 import { TargetActions, notify } from './targetActions';
 
-/** `{ target }` names one; without it, it is the selected one or the one in use. */
+/** `{ target }` names a target; by default, it is the selected one or the current one. */
 const DESCRIBED = {
   args: {
     type: 'object',
@@ -19,7 +19,7 @@ const DESCRIBED = {
   }
 } as const;
 
-/** Commands on targets and their context menu; the ids go into the palette. */
+/** Add the commands on targets and their context menu, and return the ids for the command palette. */
 export function addComputeCommands(context: IPanelContext): string[] {
   const { app, model, trans } = context;
   const { commands } = app;
@@ -33,7 +33,7 @@ export function addComputeCommands(context: IPanelContext): string[] {
 
   const add = (id: string, verb: string, short: string, long: string, caption: string) => {
     commands.addCommand(id, {
-      // In a menu on a row it is clear what is meant.
+      // The context menu of a row needs only the short label.
       label: args => (args['short'] ? short : long),
       caption: args => actOf(args, verb)?.why_not || caption,
       isEnabled: args => {
@@ -100,7 +100,7 @@ const ALL = [
   CommandIDs.targetDelete
 ];
 
-/** Commands on workspaces; the ids go into the palette. */
+/** Add the commands on workspaces and return the ids for the command palette. */
 export function addWorkspaceCommands(context: IPanelContext): string[] {
   const { app, model, trans } = context;
   const { commands } = app;

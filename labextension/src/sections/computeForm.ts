@@ -1,4 +1,4 @@
-/** The form that creates or attaches a compute target. */
+/** Form that creates or attaches a compute target. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ISignal, Signal } from '@lumino/signaling';
@@ -10,7 +10,7 @@ import { caret, FieldForm } from './form';
 import { TargetActions, Checker, ITargetRequest } from './targetActions';
 import { verbText } from './targetText';
 
-/** The name is no field of a kind: it is what `%aml_compute create` takes first. */
+/** Field of the name, which belongs to no kind: it is the first argument of `%aml_compute create`. */
 function nameField(trans: TranslationBundle): IField {
   return {
     name: NAME,
@@ -26,7 +26,7 @@ function nameField(trans: TranslationBundle): IField {
 }
 
 const NAME = 'name';
-/** What a target of Azure's has and no other. */
+/** Name of the field that only Azure ML targets have. */
 const WORKSPACE = 'workspace';
 
 export class NewTarget extends Widget {
@@ -68,7 +68,7 @@ export class NewTarget extends Widget {
       element('div', 'jp-AmlForm', '', this._kindField, this._kindHelp),
       this._unconnected,
       this._form.node,
-      // Seen however long the form is.
+      // The foot stays visible, regardless of the length of the form.
       element('div', 'jp-AmlNew-foot', '', this._preview, element('div', 'jp-AmlForm-buttons', '', cancel, this._create_))
     );
     this._preview.hidden = true;
@@ -79,17 +79,17 @@ export class NewTarget extends Widget {
     this._unconnected.hidden = true;
   }
 
-  /** A person wants to connect a workspace first. */
+  /** Emitted when the user wants to connect a workspace first. */
   get workspaceWanted(): ISignal<this, void> {
     return this._workspaceWanted;
   }
 
-  /** The form is to be closed: it was canceled, or the target is there. */
+  /** Emitted when the form is to be closed: after a cancellation, or after the target was created. */
   get closed(): ISignal<this, void> {
     return this._closed;
   }
 
-  /** Ask the kernel for its kinds and show the form. */
+  /** Request the target kinds from the kernel and show the form. */
   async load(): Promise<void> {
     const { trans, model } = this._context;
     this._workspaces = this._connected;
@@ -124,7 +124,7 @@ export class NewTarget extends Widget {
     }
   }
 
-  /** Why nothing can be created now; empty when it can. */
+  /** Enable the creation, or disable it for a reason; an empty reason enables it. */
   enable(disabledReason: string): void {
     this._whyNot = disabledReason;
     if (!this._creating) {
@@ -155,7 +155,7 @@ export class NewTarget extends Widget {
     this._checker.soon();
   }
 
-  /** Names of the workspaces that are connected now. */
+  /** Names of the connected workspaces. */
   private get _connected(): string {
     return this._context.model.workspaces.map(row => row.name).join(' ');
   }
@@ -168,7 +168,7 @@ export class NewTarget extends Widget {
     return { verb: this._kind.verb, target: String(name), kind: this._kind.kind, values };
   }
 
-  /** The kernel speaks of the target where the form has its name. */
+  /** Rename the error for `target` to the name field of the form. */
   private _named(errors: Readonly<Record<string, string>>): Record<string, string> {
     const { target, ...rest } = errors;
     return target === undefined ? rest : { ...rest, [NAME]: target };
@@ -208,9 +208,9 @@ export class NewTarget extends Widget {
 
   private _kinds: readonly ITargetKind[] = [];
   private _kind: ITargetKind | null = null;
-  /** True from the click until the reply, including a confirmation. */
+  /** Whether a creation is in progress: from the click until the reply, including a confirmation. */
   private _creating = false;
-  /** Workspace names at the time that the kinds were requested. */
+  /** Names of the workspaces when the kinds were requested. */
   private _workspaces = '';
   private readonly _unconnected = element('div', 'jp-AmlNew-unconnected');
   private readonly _workspaceWanted = new Signal<this, void>(this);

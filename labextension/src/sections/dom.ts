@@ -1,6 +1,6 @@
-/** DOM elements in one call, and the tab stop of a toolbar. Text is only ever set as text. */
+/** Helpers for DOM elements, and the tab stop of a toolbar. Text is never inserted as HTML. */
 
-/** An element with a class, a text and children. */
+/** Create an element with a class, a text and children. */
 export function element<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   className = '',
@@ -18,12 +18,12 @@ export function element<K extends keyof HTMLElementTagNameMap>(
   return created;
 }
 
-/** A button in the styles of JupyterLab: `accept`, `warn` or `reject`. */
+/** Create a button in a style of JupyterLab: `accept`, `warn` or `reject`. */
 export function button(label: string, look: 'accept' | 'warn' | 'reject', click: () => void): HTMLButtonElement {
   const created = element('button', `jp-AmlButton jp-mod-styled jp-mod-${look}`, label);
   created.type = 'button';
   created.addEventListener('click', () => {
-    // A button that explains why it cannot be pressed stays in the tab order.
+    // A disabled button that explains the reason stays in the tab order.
     if (created.getAttribute('aria-disabled') !== 'true') {
       click();
     }
@@ -31,7 +31,7 @@ export function button(label: string, look: 'accept' | 'warn' | 'reject', click:
   return created;
 }
 
-/** Let a button be pressed, or say why not. */
+/** Enable a button, or disable it and show the reason. */
 export function allow(button: HTMLButtonElement, disabledReason: string): void {
   button.title = disabledReason;
   if (disabledReason) {
@@ -43,14 +43,14 @@ export function allow(button: HTMLButtonElement, disabledReason: string): void {
   }
 }
 
-/** Set a text only when it differs, so that screen readers do not repeat it and a selection survives. */
+/** Set a text only if it differs, so that screen readers do not repeat it and a selection is kept. */
 export function say(node: HTMLElement, text: string): void {
   if (node.textContent !== text) {
     node.textContent = text;
   }
 }
 
-/** Set a line of code that breaks between words only: `--size` is not `--` and `size`. */
+/** Set a code line that breaks only between words: `--size` must not be split into `--` and `size`. */
 export function sayLine(node: HTMLElement, line: string): void {
   if (node.textContent !== line) {
     const words = line.split(/(\s+)/).filter(word => word !== '');
@@ -60,7 +60,7 @@ export function sayLine(node: HTMLElement, line: string): void {
   }
 }
 
-/** What JupyterLab's toolbar element has: the list of what Tab and the arrows reach. */
+/** Properties of the toolbar element of JupyterLab for the buttons in reach of Tab and the arrow keys. */
 interface IReach {
   reduceFocusableElements?(): void;
   focusableElements?: HTMLElement[];
@@ -68,9 +68,9 @@ interface IReach {
 }
 
 /**
- * Which button is to be the stop of Tab, of those in their order; -1 for none.
+ * Index of the button that is the tab stop, or -1 for none.
  *
- * It stays where it is unless that button cannot be pressed any more.
+ * The tab stop remains the same until its button is disabled.
  */
 export function stopOf(buttons: readonly { readonly usable: boolean; readonly stop: boolean }[]): number {
   const current = buttons.findIndex(button => button.usable && button.stop);
@@ -78,9 +78,9 @@ export function stopOf(buttons: readonly { readonly usable: boolean; readonly st
 }
 
 /**
- * Let Tab and the arrows reach what can be pressed now.
+ * Keep all enabled buttons of a toolbar in reach of Tab and the arrow keys.
  *
- * JupyterLab lists that only when buttons come or go: those that were disabled then are passed by ever after.
+ * JupyterLab updates its list only when buttons are added or removed, so buttons that were disabled then stay skipped.
  */
 export function keepTabStop(toolbar: HTMLElement): MutationObserver {
   const observer = new MutationObserver(() => {

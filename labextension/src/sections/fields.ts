@@ -1,14 +1,14 @@
-/** What a form holds and what of it is sent. Pure functions. */
+/** Conversion between the contents of a form and the values sent to the kernel. Pure functions. */
 
 import type { IField } from '../protocol';
 
-/** What a control holds: text, a tick, or a list of texts. */
+/** Content of a control: text, a check mark, or a list of texts. */
 export type Raw = string | boolean | readonly string[];
 
-/** Values by name of a field. */
+/** Values by field name. */
 export type Values = Record<string, unknown>;
 
-/** A default or value as a person would type it. */
+/** Format a default or a value as the text of an input. */
 export function typed(value: unknown): string {
   if (value === null || value === undefined) {
     return '';
@@ -19,7 +19,7 @@ export function typed(value: unknown): string {
   return typeof value === 'object' ? JSON.stringify(value) : String(value);
 }
 
-/** What the control of `field` has to hold for a value; nothing given is an empty control. */
+/** Content of the control of `field` for a value; empty without a value. */
 export function rawOf(field: IField, value: unknown): Raw {
   if (field.kind === 'bool') {
     return typeof value === 'boolean' ? value : field.default === true;
@@ -31,9 +31,9 @@ export function rawOf(field: IField, value: unknown): Raw {
 }
 
 /**
- * The value to send for what a control holds; `undefined`: nothing is sent and the default holds.
+ * Value to send for the content of a control; `undefined`: no value is sent and the default applies.
  *
- * What is not a number where one is wanted is sent as it was typed: the kernel has the words for it.
+ * An invalid number is sent as typed, because the kernel reports the error.
  */
 export function valueOf(field: IField, raw: Raw): unknown {
   if (typeof raw === 'boolean') {
@@ -59,9 +59,9 @@ export function valueOf(field: IField, raw: Raw): unknown {
 }
 
 /**
- * Values that an answer brings, but for those that a person has changed since it was asked for.
+ * Merge the values of a reply with the changes that the user has made since the request.
  *
- * `before`: of the form when it was asked for; `now`: of the form when the answer is there.
+ * `before`: values of the form at the request; `now`: values of the form at the reply.
  */
 export function keepTyped(before: Values, now: Values, answer: Values): Values {
   const result = { ...answer };
@@ -77,12 +77,12 @@ export function keepTyped(before: Values, now: Values, answer: Values): Values {
   return result;
 }
 
-/** Two values are the same JSON. */
+/** Whether two values are the same JSON. */
 export function same(a: unknown, b: unknown): boolean {
   return JSON.stringify(a) === JSON.stringify(b);
 }
 
-/** Errors for the fields there are; what names none of them is about the whole. */
+/** Assign errors to the fields by name; the remaining ones apply to the whole form. */
 export function sortErrors(
   fields: readonly IField[],
   errors: Readonly<Record<string, string>>
@@ -100,12 +100,12 @@ export function sortErrors(
   return { of, rest };
 }
 
-/** A label from a flag or a name: `--max-nodes` is `Max nodes`, `gpus` is `GPUs`. */
+/** Label from a flag or a name: `--max-nodes` becomes `Max nodes`, `gpus` becomes `GPUs`. */
 export function labelOf(field: IField): string {
   return labelText(field.flag.replace(/^-+/, '') || field.name);
 }
 
-/** A name of the kernel's as a person reads it: `max_nodes` is `Max nodes`. */
+/** Display text of a name from the kernel: `max_nodes` becomes `Max nodes`. */
 export function labelText(name: string): string {
   const words = name.replace(/[-_]+/g, ' ').trim();
   const spelled = words.replace(/\b(gpus?|cpus?|ssh|url|id|ip|ssd|gb)\b/gi, result => {
@@ -115,7 +115,7 @@ export function labelText(name: string): string {
   return spelled.charAt(0).toUpperCase() + spelled.slice(1);
 }
 
-/** Texts pasted into a list: one a line. */
+/** Split text pasted into a list: one item for each line. */
 export function pasted(text: string): string[] {
   return text
     .split(/\r?\n/)

@@ -1,4 +1,4 @@
-/** A form made from the kernel's description of its fields; in a section or as the body of a dialog. */
+/** Form created from the kernel's description of its fields, for a section or the body of a dialog. */
 
 import type { Dialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
@@ -13,7 +13,7 @@ interface IPart {
   readonly field: IField;
   readonly control: IControl;
   readonly error: HTMLElement;
-  /** The user has visited the field, so a missing value may be reported. */
+  /** Whether the user has visited the field, so that a missing value may be reported. */
   touched: boolean;
 }
 
@@ -23,17 +23,17 @@ export interface IFormOptions {
   /** Choices of `target` fields. */
   readonly targets?: readonly ITargetChoice[];
   readonly values?: Values;
-  /** Little room: help is a tooltip, not a text. */
+  /** Whether help is shown as tooltips instead of text, to save space. */
   readonly compact?: boolean;
 }
 
 let forms = 0;
 
 /**
- * What a person has given is in `values()`, by name; a field left alone is not in it.
+ * Form whose `values()` contains the user's input by field name, without the fields left unchanged.
  *
- * Errors of a field nobody has touched yet are kept back until the form is submitted: an empty form
- * is not full of errors.
+ * Errors of a field that the user has not visited yet are hidden until the form is submitted, so
+ * an empty form shows no errors.
  */
 export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
   constructor(options: IFormOptions) {
@@ -46,7 +46,7 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
     const form = this.node as HTMLFormElement;
     form.noValidate = true;
     form.autocomplete = 'off';
-    // JupyterLab's shortcuts are not for what is typed here.
+    // Suppress the keyboard shortcuts of JupyterLab in the form.
     form.dataset.lmSuppressShortcuts = 'true';
     form.addEventListener('submit', event => {
       event.preventDefault();
@@ -69,17 +69,17 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
     }
   }
 
-  /** A person has changed something. */
+  /** Emitted when the user changes a value. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** Enter was pressed. */
+  /** Emitted when Enter is pressed. */
   get submitted(): ISignal<this, void> {
     return this._submitted;
   }
 
-  /** Escape was pressed. */
+  /** Emitted when Escape is pressed. */
   get canceled(): ISignal<this, void> {
     return this._canceled;
   }
@@ -88,7 +88,7 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
     return this._parts.map(part => part.field);
   }
 
-  /** Show other fields; what was typed into a field of the same name stays. */
+  /** Replace the fields; fields of the same name keep their values. */
   setFields(fields: readonly IField[]): void {
     const old = this.values();
     const inside = this._parts.find(part => part.control.node.contains(document.activeElement));
@@ -107,7 +107,7 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
     }
   }
 
-  /** Choices of the `target` fields have changed. */
+  /** Update the choices of the `target` fields. */
   setTargets(targets: readonly ITargetChoice[]): void {
     const choices = targets.map(({ name, current }) => ({ name, current }));
     if (JSON.stringify(choices) !== JSON.stringify(this._targets)) {
@@ -129,12 +129,12 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
     return values;
   }
 
-  /** For a dialog. */
+  /** Values of the form, for a dialog. */
   getValue(): Values {
     return this.values();
   }
 
-  /** Fill the form; a field that is not named is emptied. */
+  /** Fill the form; fields without a value are cleared. */
   setValues(values: Values): void {
     for (const part of this._parts) {
       part.control.set(rawOf(part.field, values[part.field.name]));
@@ -146,9 +146,9 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
   }
 
   /**
-   * Show errors by field, and the others above them all.
+   * Show errors by field, and the others above all fields.
    *
-   * `focus`: the form was submitted; all of them are shown and the first wrong field gets the focus.
+   * `focus`: after a submit, show all errors and focus the first invalid field.
    */
   setErrors(errors: Readonly<Record<string, string>>, focus = false): void {
     const { of, rest } = sortErrors(this.fields, errors);
@@ -171,7 +171,7 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
     }
   }
 
-  /** Begin at the first field; what stands above it stays in view. */
+  /** Focus the first field without scrolling the content above it out of view. */
   focus(): void {
     this._parts[0]?.control.input.focus({ preventScroll: true });
   }
@@ -226,7 +226,7 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
       head.classList.add('jp-AmlForm-tick');
       node.append(head);
     } else {
-      // `NAME` says nothing beside the label `Name`, and an empty list shows what goes into it.
+      // The unit `NAME` is redundant with the label `Name`, and an empty list shows its format.
       const isObvious = field.kind === 'list' || field.metavar.toLowerCase() === labelOf(field).toLowerCase();
       if (field.metavar && !isObvious && field.kind !== 'target' && field.kind !== 'choice') {
         head.append(element('span', 'jp-AmlForm-unit', field.metavar));
@@ -252,14 +252,14 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
   private _key(event: KeyboardEvent): void {
     const { target } = event;
     if (event.key === 'Escape') {
-      // A dialog closes by itself.
+      // A dialog closes without this signal.
       this._canceled.emit();
     } else if (
       event.key === 'Enter' &&
       !event.isComposing &&
       (target instanceof HTMLInputElement || target instanceof HTMLSelectElement)
     ) {
-      // Without a submit button inside, a browser would not submit.
+      // Without a submit button in the form, a browser would not submit it.
       event.preventDefault();
       this._submitted.emit();
     }
@@ -284,23 +284,23 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
   private readonly _canceled = new Signal<this, void>(this);
 }
 
-/** What a form needs of a control, whatever it looks like. */
+/** Control of a field, as used by the form. */
 interface IControl {
   readonly node: HTMLElement;
-  /** The element that takes the focus and carries the aria attributes. */
+  /** Element that takes the focus and has the ARIA attributes. */
   readonly input: HTMLElement;
   get(): Raw;
   set(raw: Raw): void;
   wrong(is: boolean): void;
 }
 
-/** A choice of a `target` field. */
+/** Choice of a `target` field. */
 interface ITargetChoice {
   readonly name: string;
   readonly current: boolean;
 }
 
-/** The control of a field; `changed` is called when a person changes it. */
+/** Create the control of a field; `changed` is called when the user changes its content. */
 function makeControl(
   field: IField,
   targets: readonly ITargetChoice[],
@@ -334,7 +334,7 @@ function line(field: IField, changed: () => void): IControl {
   input.type = 'text';
   input.spellcheck = false;
   input.autocomplete = 'off';
-  // `type=number` would drop what is no number before the kernel can say what is wrong with it.
+  // `type=number` would discard an invalid number before the kernel can report the error.
   input.inputMode = field.kind === 'int' ? 'numeric' : field.kind === 'number' ? 'decimal' : 'text';
   input.placeholder = typed(field.default);
   input.addEventListener('input', changed);
@@ -384,7 +384,7 @@ function select(options: [string, string][], none: string, changed: () => void):
     get: () => input.value,
     set: raw => {
       const value = String(raw);
-      // A line may name a target that is not there any more: it is shown, and the kernel says so.
+      // A line may name a target that no longer exists: show the name and let the kernel report the error.
       if (value && !Array.from(input.options).some(option => option.value === value)) {
         add(value, value);
       }
@@ -394,7 +394,7 @@ function select(options: [string, string][], none: string, changed: () => void):
   };
 }
 
-/** The arrow that JupyterLab puts on its selects. */
+/** Create the arrow that JupyterLab adds to its selects. */
 export function caret(): HTMLElement {
   const node = element('span', 'jp-AmlForm-caret');
   node.setAttribute('aria-hidden', 'true');
@@ -461,7 +461,7 @@ function chips(field: IField, trans: TranslationBundle, changed: () => void): IC
   });
   input.addEventListener('keydown', event => {
     if (event.key === 'Enter' && input.value.trim() !== '') {
-      // The first Enter ends the item, the next one submits the form.
+      // The first Enter completes the item, the next one submits the form.
       event.preventDefault();
       event.stopPropagation();
       take();

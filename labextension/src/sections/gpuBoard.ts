@@ -10,13 +10,13 @@ import { gpuName, heatRow } from '../record';
 import { element, say } from './dom';
 import { GpuField, GpuStore } from './gpuStore';
 
-/** Draws a second, at most. */
+/** Maximum number of draws per second. */
 const MAX_DRAWS_PER_S = 2;
 
-/** Ticks that an axis holds at least: a minute. */
+/** Minimum number of ticks on an axis: one minute. */
 const MIN_COLUMNS = 60;
 
-/** GPUs that have a line each. */
+/** Maximum number of GPUs with a line each. */
 const MAX_LINES = 4;
 
 const LARGE: IChartSize = { height: 79, left: 28, right: 4, top: 2, bottom: 15 };
@@ -37,14 +37,14 @@ const HEAT: IHeatSize = {
   ]
 };
 
-/** What each GPU is called: `GPU 3`, or `n1 GPU 3` where there are several nodes. */
+/** Label of each GPU: `GPU 3`, or `n1 GPU 3` with several nodes. */
 function labelsOf(store: GpuStore): string[] {
   const places = store.labels.map(heatRow);
   const several = places.some(({ node }) => node !== places[0].node);
   return places.map(({ node, index }, g) => `${several ? `n${node} ` : ''}${gpuName(index, store.titles[g])}`);
 }
 
-/** How long before the last tick: `now`, `12 s ago`; of an ended run `12 s before the end`. */
+/** Time of a tick relative to the last one: `now`, `12 s ago`; for an ended run `12 s before the end`. */
 export function when(trans: TranslationBundle, store: GpuStore, i: number): string {
   const back = store.time(store.length - 1) - store.time(i);
   if (back < store.period / 2) {
@@ -53,13 +53,13 @@ export function when(trans: TranslationBundle, store: GpuStore, i: number): stri
   return store.ended ? trans.__('%1 before the end', ago(back)) : trans.__('%1 ago', ago(back));
 }
 
-/** Ticks that have room on an axis, and how many of them are empty: those at the left. */
+/** Number of ticks on the time axis, and how many of them are empty, at the left. */
 export function columnsOf(store: GpuStore): { count: number; empty: number } {
   const count = Math.max(MIN_COLUMNS, store.length);
   return { count, empty: count - store.length };
 }
 
-/** The ends of the time axis in words. */
+/** Labels of the two ends of the time axis. */
 function ends(trans: TranslationBundle, store: GpuStore): [string, string] {
   const span = ago(columnsOf(store).count * store.period);
   return store.ended ? [trans.__('%1 before', span), trans.__('end')] : [trans.__('%1 ago', span), trans.__('now')];
@@ -82,11 +82,11 @@ function timed(trans: TranslationBundle, store: GpuStore) {
   };
 }
 
-/** `12 of 80 GiB`: of all GPUs whose sizes are known. */
+/** Used and total memory of all GPUs of known size, e.g. `12 of 80 GiB`. */
 function heldOf(trans: TranslationBundle, store: GpuStore): string {
   let [held, all] = [0, 0];
   for (let g = 0; g < store.count; g++) {
-    // The memory of an instance is its GPU's.
+    // The memory of a MIG instance is part of the memory of its GPU.
     const instance = (store.titles[g] ?? '').split(' MIG ');
     if (instance.length > 1 && store.titles.includes(instance[0])) {
       continue;
@@ -102,7 +102,7 @@ function heldOf(trans: TranslationBundle, store: GpuStore): string {
   return all ? trans.__('%1 of %2', bytes(held), bytes(all)) : '';
 }
 
-/** Utilization or memory of all GPUs: lines of few, the band of many. */
+/** Chart of the utilization or memory of all GPUs: one line each for a few, a band for many. */
 export function fieldChart(trans: TranslationBundle, store: GpuStore, field: GpuField): ILineData {
   const { mean, low, high } = store.range(field, store.latest);
   const held = field === 'memory' ? heldOf(trans, store) : '';
@@ -128,14 +128,14 @@ export function fieldChart(trans: TranslationBundle, store: GpuStore, field: Gpu
   };
 }
 
-/** CPU or memory of the first host. */
+/** Chart of the CPU use or memory of the first host. */
 function hostChart(trans: TranslationBundle, store: GpuStore, what: 'cpu' | 'memory'): ILineData {
   const cpu = what === 'cpu';
   const y = store.together(cpu ? 'cpu' : 'host');
   const format = cpu ? percent : bytes;
   const now = y[y.length - 1];
   const all = cpu ? store.cpus && 100 * store.cpus : store.hostSize;
-  // A little air, in steps: the scale shall not move with each tick.
+  // Add a margin and round up, so that the scale does not change with each tick.
   const most = y.reduce((a, b) => (b > a ? b : a), cpu ? 100 : 1);
   const gib = Math.ceil((1.05 * most) / 2 ** 30);
   const yMax = cpu ? 100 * Math.ceil(most / 100) : gib * 2 ** 30;
@@ -153,9 +153,9 @@ function hostChart(trans: TranslationBundle, store: GpuStore, what: 'cpu' | 'mem
   };
 }
 
-/** Utilization by GPU in columns of `each` ticks, row after row; only columns with new ticks are computed. */
+/** Utilization by GPU in columns of `each` ticks, in row-major order; only columns with new ticks are computed. */
 export class HeatCells {
-  /** number of the first column, counted from the first tick ever */
+  /** Number of the first column, counted from the first tick ever written */
   first = 0;
   columns = 0;
   cells = new Float32Array(0);
@@ -164,7 +164,7 @@ export class HeatCells {
     const first = Math.floor((store.total - store.length) / each);
     const columns = Math.ceil(store.total / each) - first;
     const same = this._labels === store.labels && this._each === each && this._total <= store.total;
-    // Columns that were whole the last time.
+    // Reuse the columns that were complete in the last update.
     const reused = same ? Math.max(0, Math.floor(this._total / each) - Math.max(first, this.first)) : 0;
     const cells = new Float32Array(columns * store.count);
     for (let g = 0; g < store.count; g++) {
@@ -183,12 +183,12 @@ export class HeatCells {
   private _total = 0;
 }
 
-/** Draw utilization by GPU; where the panel is narrower than the ticks, a column is the mean of some of them. */
+/** Draw utilization by GPU; where the ticks do not fit into the width, a column is the mean of several ticks. */
 function drawHeat(trans: TranslationBundle, store: GpuStore, map: HeatMap, found: HeatCells): void {
   const { count, empty } = columnsOf(store);
   const room = (map.node.clientWidth - HEAT.left - HEAT.right) * (window.devicePixelRatio || 1);
   const each = Math.max(1, Math.ceil(count / Math.max(1, Math.floor(room))));
-  // Columns begin at multiples of `each` ticks: else they would flicker as ticks move on.
+  // Columns begin at multiples of `each` ticks, because they would flicker with each new tick otherwise.
   found.update(store, each);
   const { first, columns, cells } = found;
   const oldest = store.total - store.length;
@@ -218,7 +218,7 @@ function drawHeat(trans: TranslationBundle, store: GpuStore, map: HeatMap, found
 }
 
 export class GpuBoard {
-  /** Charts of `store`; `drawing` is called for each draw, also without samples. */
+  /** Create the charts of `store`; `drawing` is called for each draw, even without samples. */
   constructor(
     private readonly _trans: TranslationBundle,
     private readonly _store: GpuStore,
@@ -244,9 +244,9 @@ export class GpuBoard {
 
   readonly node = element('div', 'jp-AmlGpus-charts');
 
-  /** There is something new to draw. */
+  /** Schedule a draw of new data. */
   dirty(): void {
-    // Hidden charts are not drawn and queue no draws: they are redrawn when shown.
+    // Hidden charts are not drawn and schedule no draws: they are redrawn when shown.
     if (this._seen()) {
       this._gate.dirty();
     }
@@ -300,7 +300,7 @@ export class GpuBoard {
   private _request = 0;
 }
 
-/** More of them are a heat map alone. */
+/** Maximum number of GPUs in the list; more are shown in the heat map only. */
 const MAX_LISTED = 8;
 
 function part(parent: HTMLElement, tag: string, name: string): HTMLElement {
@@ -312,7 +312,7 @@ function part(parent: HTMLElement, tag: string, name: string): HTMLElement {
 
 const NS = 'http://www.w3.org/2000/svg';
 
-/** The line of a GPU in the charts above: its color and its dashes. */
+/** Legend key of a GPU: the color and dashes of its line in the charts. */
 function key(gpu: number): SVGElement {
   const node = document.createElementNS(NS, 'svg');
   node.setAttribute('class', 'jp-AmlGpus-key');

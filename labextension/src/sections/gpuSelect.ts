@@ -1,4 +1,4 @@
-/** Drop-down list of runs and targets for the GPU section. */
+/** Drop-down list of runs and targets for the GPUs section. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { element } from './dom';
@@ -27,7 +27,7 @@ export class GpuSelect {
       kind === 'in use' ? trans.__('%1 (in use)', name) : kind === 'target' ? trans.__('%1 (target)', name) : name
     );
     const key = JSON.stringify([found, texts]);
-    // What did not change is left alone: it may be open just now.
+    // Leave an unchanged list alone, because it may be open.
     if (key !== this._key) {
       this._key = key;
       const groups = new Map<string, HTMLOptGroupElement>();

@@ -1,16 +1,16 @@
-/** Source of the GPU section: the available runs and targets, and the selected one. */
+/** Source of the GPUs section: the available runs and targets, and the selected one. */
 
 import { ISignal, Signal } from '@lumino/signaling';
 import type { IRunRow, ITargetRow } from '../protocol';
 import { TERMINAL } from '../record';
 
-/** The choice that follows the target in use. */
+/** Choice that follows the current target. */
 export const IN_USE = '';
 
 const TARGET = 'target:';
 
 export interface IOption {
-  /** What `choose` takes. */
+  /** Argument of `choose`. */
   value: string;
   kind: 'in use' | 'target' | 'running' | 'run';
   /** Name of the target or run. */
@@ -19,17 +19,17 @@ export interface IOption {
 
 export const targetSource = (name: string): string => TARGET + name;
 
-/** Name of the target that a source means, or empty. */
+/** Name of the target of a source; empty if the source is a run. */
 export const targetOf = (source: string): string => (source.startsWith(TARGET) ? source.slice(TARGET.length) : '');
 
-/** Names of runs, with the handle where two names are equal. */
+/** Names of runs, with the handle for equal names. */
 function names(rows: readonly IRunRow[]): Map<string, string> {
   const seen = new Map<string, number>();
   rows.forEach(row => seen.set(row.name, (seen.get(row.name) ?? 0) + 1));
   return new Map(rows.map(row => [row.handle, (seen.get(row.name) ?? 0) > 1 ? `${row.name} (${row.handle})` : row.name]));
 }
 
-/** What there is to choose from, the chosen one always among it. */
+/** Available options, which always include the chosen one. */
 export function options(current: string, runs: readonly IRunRow[], chosen: string): IOption[] {
   const found: IOption[] = current ? [{ value: IN_USE, kind: 'in use', name: current }] : [];
   const target = targetOf(chosen);
@@ -42,13 +42,13 @@ export function options(current: string, runs: readonly IRunRow[], chosen: strin
   const named = names(other ? [...live, other] : live);
   live.forEach(row => found.push({ value: row.handle, kind: 'running', name: named.get(row.handle) ?? row.name }));
   if (!listed) {
-    // By its handle while its row has not come.
+    // Use the handle until the row of the run arrives.
     found.push({ value: chosen, kind: 'run', name: named.get(chosen) ?? chosen });
   }
   return found;
 }
 
-/** What was chosen: one for each panel, shared by its section and the commands. */
+/** Choice of the GPU source: one for each panel, shared by its section and the commands. */
 export class GpuChoice {
   /** `IN_USE`, `target:<name>` or a handle. */
   get chosen(): string {
@@ -56,7 +56,7 @@ export class GpuChoice {
   }
 
   readonly changed: ISignal<this, void> = new Signal<this, void>(this);
-  /** Somebody wants to see it. */
+  /** Emitted when a command requests to show the section. */
   readonly revealed: ISignal<this, void> = new Signal<this, void>(this);
 
   choose(chosen: string): void {
@@ -68,7 +68,7 @@ export class GpuChoice {
     }
   }
 
-  /** Choose, sample, and bring the section to the front. */
+  /** Choose a source, sample it, and bring the section to the front. */
   reveal(chosen: string): void {
     this._chosen = chosen;
     this._known = false;
@@ -78,15 +78,15 @@ export class GpuChoice {
   }
 
   /**
-   * Take the choice back when its run or target was among the rows and is no longer: deleted, or of another kernel.
-   * What was never among them is waited for: a command may name a run before its row comes.
+   * Reset the choice if its run or target was among the rows and no longer is: deleted, or of another kernel.
+   * A choice that was never among them is kept: a command may name a run before its row arrives.
    *
-   * @returns whether it was taken back
+   * @returns whether the choice was reset
    */
   settle(runs: readonly IRunRow[], targets: readonly ITargetRow[]): boolean {
     const target = targetOf(this._chosen);
     const known = target ? targets.some(row => row.name === target) : runs.some(row => row.handle === this._chosen);
-    // No runs at all: a kernel that has just begun may not have told them yet.
+    // Without any runs, a new kernel may not have sent its rows yet.
     const gone = this._chosen !== IN_USE && this._known && !known && (target !== '' || runs.length > 0);
     this._known = known || (this._known && !gone);
     if (gone) {
@@ -95,18 +95,18 @@ export class GpuChoice {
     return gone;
   }
 
-  /** The user's choice for this source. */
+  /** Set the user's decision whether to watch this source. */
   set on(on: boolean) {
     this._on = on;
     (this.changed as Signal<this, void>).emit();
   }
 
-  /** Whether it is to be watched. A run samples anyway; to sample a target costs it something. */
+  /** Whether to watch the source. A run is sampled anyway; sampling a target uses its resources. */
   watches(automatic: boolean): boolean {
     return this._on ?? (this._isTarget ? automatic : true);
   }
 
-  /** The source requested from the kernel. */
+  /** Source to request from the kernel. */
   source(current: string): string {
     return this._chosen === IN_USE ? (current ? targetSource(current) : '') : this._chosen;
   }
@@ -116,14 +116,14 @@ export class GpuChoice {
   }
 
   private _chosen = IN_USE;
-  /** Its row was seen. */
+  /** Whether the row of the chosen source was among the rows. */
   private _known = false;
   private _on: boolean | null = null;
 }
 
 const choices = new WeakMap<object, GpuChoice>();
 
-/** The one choice of a panel. */
+/** Return the choice of a panel. */
 export function choiceOf(context: object): GpuChoice {
   let choice = choices.get(context);
   if (!choice) {

@@ -1,29 +1,29 @@
-/** The last ten minutes of every GPU, as ticks come, with mean and range of each tick. Pure. */
+/** Samples of every GPU in the last ten minutes, with mean and range of each tick. Pure functions and data. */
 
 import { Ring, Tally } from '../charts/series';
 import type { IGpuFrame } from '../panel/tokens';
 
-/** Ticks that are kept: ten minutes at one a second. */
+/** Number of ticks kept: ten minutes at one tick per second. */
 export const CAPACITY = 600;
 
-/** A byte that stands for *cannot tell*. */
+/** Byte for an unknown value. */
 const UNKNOWN = 255;
 
-/** What of a GPU is measured. */
+/** Measured quantities of a GPU. */
 export type GpuField = 'util' | 'memory';
 
-/** Mean, lowest and highest of all GPUs at one tick; NaN where none can tell. */
+/** Mean, lowest and highest value of all GPUs at one tick; NaN if none is known. */
 export interface IRange {
   readonly mean: number;
   readonly low: number;
   readonly high: number;
 }
 
-/** What all GPUs together have in the ring, behind the columns of each. */
+/** Columns of the ring for all GPUs together, after the columns of each GPU. */
 const TOGETHER = ['util mean', 'util low', 'util high', 'memory mean', 'memory low', 'memory high', 'cpu', 'host'] as const;
 export type Together = (typeof TOGETHER)[number];
 
-/** Seconds between the ticks of a frame: what they say themselves, where they are slower than announced. */
+/** Seconds between the ticks of a frame: the median of its times if it is longer than the announced period. */
 function periodOf(frame: IGpuFrame): number {
   const steps = Array.from(frame.t.subarray(1), (t, i) => t - frame.t[i]).sort((a, b) => a - b);
   const announced = frame.head.period > 0 ? frame.head.period : 1;
@@ -31,19 +31,19 @@ function periodOf(frame: IGpuFrame): number {
 }
 
 /**
- * Ticks of equal distance: time that passed without one is filled with ticks that tell nothing, so a
- * tick's place says when it was.
+ * Store of equidistant ticks: gaps are filled with ticks of unknown values, so the index of a tick
+ * determines its time.
  */
 export class GpuStore {
-  /** As requested; empty before the first frame. */
+  /** Source as requested; empty before the first frame. */
   source = '';
   labels: readonly string[] = [];
-  /** What each is called: `GPU 0 MIG 1`. */
+  /** Title of each GPU, e.g. `GPU 0 MIG 1`. */
   titles: readonly string[] = [];
   names: readonly string[] = [];
-  /** Bytes of each GPU. */
+  /** Memory of each GPU in bytes. */
   sizes: readonly (number | null)[] = [];
-  /** Places of the GPUs that the driver has lost. */
+  /** Indices of the GPUs that the driver has lost. */
   lost: readonly number[] = [];
   cpus: number | null = null;
   hostSize: number | null = null;
@@ -51,12 +51,12 @@ export class GpuStore {
   note = '';
   ended = false;
 
-  /** Ticks ever written; the newest has the number `total - 1`. */
+  /** Number of ticks ever written; the newest one has the number `total - 1`. */
   get total(): number {
     return this._ring.next;
   }
 
-  /** Ticks that are there. */
+  /** Number of ticks in the store. */
   get length(): number {
     return this._ring.length;
   }
@@ -66,7 +66,7 @@ export class GpuStore {
     return this.labels.length;
   }
 
-  /** Forget everything. */
+  /** Remove all data. */
   clear(source = ''): void {
     Object.assign(this, { source, labels: [], titles: [], names: [], sizes: [], lost: [], cpus: null, hostSize: null });
     Object.assign(this, { period: 1, note: '', ended: false });
@@ -74,9 +74,9 @@ export class GpuStore {
   }
 
   /**
-   * Take a frame in.
+   * Add the ticks of a frame.
    *
-   * @returns whether anything has changed; ticks that nobody can place (the first frame was missed) are dropped
+   * @returns whether the data has changed; ticks without a preceding first frame are dropped
    */
   push(frame: IGpuFrame): boolean {
     const { head } = frame;
@@ -104,12 +104,12 @@ export class GpuStore {
     return true;
   }
 
-  /** Unix seconds of a tick, `i` from the oldest. */
+  /** Time of a tick in Unix seconds; `i` counts from the oldest. */
   time(i: number): number {
     return this._ring.t(i);
   }
 
-  /** Percent, or NaN. */
+  /** Value in percent, or NaN. */
   value(field: GpuField, i: number, gpu: number): number {
     return this._at(gpu + (field === 'util' ? 0 : this.count), i);
   }
@@ -119,17 +119,17 @@ export class GpuStore {
     return { mean: this._at(first, i), low: this._at(first + 1, i), high: this._at(first + 2, i) };
   }
 
-  /** Each tick of one GPU: percent, or NaN. */
+  /** Values of one GPU at each tick, in percent or NaN. */
   row(field: GpuField, gpu: number): Float32Array {
     return this._row(gpu + (field === 'util' ? 0 : this.count));
   }
 
-  /** Each tick of all GPUs (percent) or of the host (percent of one core, bytes), or NaN. */
+  /** Values at each tick for all GPUs (percent) or for the host (percent of one core, bytes), or NaN. */
   together(name: Together): Float32Array {
     return this._row(2 * this.count + TOGETHER.indexOf(name));
   }
 
-  /** Last tick at which any GPU could tell, of the last few; -1 for none. */
+  /** Index of the last tick with a known value among the last three; -1 for none. */
   get latest(): number {
     for (let i = this.length - 1; i >= Math.max(0, this.length - 3); i--) {
       if (!Number.isNaN(this.range('util', i).mean) || !Number.isNaN(this.range('memory', i).mean)) {
@@ -139,13 +139,13 @@ export class GpuStore {
     return -1;
   }
 
-  /** Whether any tick has this. */
+  /** Whether any tick has a value of this quantity. */
   has(what: GpuField | 'cpu' | 'host'): boolean {
     const row = this.together(what === 'util' || what === 'memory' ? `${what} mean` : what);
     return row.some(value => !Number.isNaN(value));
   }
 
-  /** Mean of a GPU over the ticks numbered `from` to `to` (without), counted as `total` counts; NaN for none. */
+  /** Mean of a GPU over the ticks numbered `from` to `to` (excluded), as counted by `total`; NaN for none. */
   mean(field: GpuField, gpu: number, from: number, to: number): number {
     const first = this._ring.first;
     let [sum, known] = [0, 0];
@@ -173,7 +173,7 @@ export class GpuStore {
     if (this.length) {
       const missing = Math.round((t - this.time(this.length - 1)) / this.period) - 1;
       const nothing = new Float32Array(this._ring.columns).fill(NaN);
-      // One tick may be late by most of a period; two in a row are a gap.
+      // One tick may be late by almost a period; two in a row are a gap.
       for (let k = Math.min(missing, CAPACITY); missing > 1 && k > 0; k--) {
         this._ring.push(t - k * this.period, nothing);
       }

@@ -1,4 +1,4 @@
-/** The panel's section of live GPU charts. */
+/** Section of the panel with live GPU charts. */
 
 import { PanelWithToolbar, runIcon, stopIcon, ToolbarButton } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
@@ -13,7 +13,7 @@ import { GpuSelect } from './gpuSelect';
 import { choiceOf, GpuChoice, IN_USE, options, targetOf } from './gpuSource';
 import { GpuStore } from './gpuStore';
 
-/** Milliseconds: a glance at another section is not worth two messages. */
+/** Delay in milliseconds: a short switch to another section must not cause two messages. */
 const HIDDEN_TIMEOUT_MS = 2000;
 const TICK_INTERVAL_MS = 1000;
 
@@ -53,10 +53,10 @@ export class GpusSection extends PanelWithToolbar {
     this._ask.textContent = trans.__('Watch');
     this._ask.addEventListener('click', () => {
       this._choice.on = true;
-      // The button is gone, and would take the focus with it.
+      // The button is hidden and would lose the focus.
       this._select.focus();
     });
-    // Colors are those of the body.
+    // The colors of the charts are those of the body.
     this._board = new GpuBoard(trans, this._store, body.node, () => this._seen, () => this._says());
     body.node.append(this._select.node, this._state, this._ask, this._board.node);
     this.addWidget(body);
@@ -138,12 +138,12 @@ export class GpusSection extends PanelWithToolbar {
       this._update();
       this._board.dirty();
     } else {
-      // The kernel shall not go on reading GPUs for nobody.
+      // The kernel must not continue to read GPUs for a hidden section.
       this._hiding = setTimeout(() => this._watch(), HIDDEN_TIMEOUT_MS);
     }
   }
 
-  /** Ask the model for what is wanted now. */
+  /** Request the source that the section needs now from the model. */
   private _watch(): void {
     const wanted = this._seen && this._watches ? this._choice.source(this._model.current) : '';
     if (wanted !== this._model.gpuSource && (wanted || this._hiding !== undefined || this._seen)) {
@@ -161,7 +161,7 @@ export class GpusSection extends PanelWithToolbar {
   private _update(): void {
     const model = this._model;
     const choice = this._choice;
-    // A kernel that has told nothing yet has no targets either.
+    // Before the first snapshot, a kernel has no targets.
     if (model.targets.length && choice.settle(model.runs, model.targets)) {
       return;
     }
@@ -174,13 +174,13 @@ export class GpusSection extends PanelWithToolbar {
       this._store.clear();
     }
     this._button.enabled = model.connection.state === 'ready' && source !== '';
-    // What is not enabled is not pressed either, so this comes after it.
+    // A disabled button cannot be pressed, so this follows its enabling.
     this._button.pressed = this._watches;
     this._says();
     this._board.dirty();
   }
 
-  /** The line below the choice: why there is nothing, or how old it is. */
+  /** Update the line below the choice: the reason for missing data, or the age of the data. */
   private _says(): void {
     const { trans, settings } = this._context;
     const model = this._model;
@@ -220,7 +220,7 @@ export class GpusSection extends PanelWithToolbar {
     }
     const text = lines.filter(Boolean).join(' ');
     say(this._message, text);
-    // It changes every second: seen, not read out.
+    // The age changes every second, so it is not announced by screen readers.
     say(this._age, text && age ? ` ${age}` : age);
     this._state.hidden = !text && !age;
     this._ask.hidden = !ask;

@@ -1,10 +1,10 @@
-/** Lines that a click writes into the notebook and runs: visible, repeatable and shared. */
+/** Code lines that the panel writes into the notebook and runs there: visible, repeatable and shared. */
 
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { IPanelContext } from '../panel/tokens';
 import type { Values } from './fields';
 
-/** Put code into a new cell below cell `at`, which becomes the active one; `false`: nothing can be written. */
+/** Insert code in a new active cell below cell `at`; `false`: the notebook cannot be edited. */
 export function insertBelow(notebook: NotebookPanel, at: number, source: string): boolean {
   const { content } = notebook;
   const shared = content.model?.sharedModel;
@@ -17,7 +17,7 @@ export function insertBelow(notebook: NotebookPanel, at: number, source: string)
   return true;
 }
 
-/** Run the active cell of a notebook; the focus stays where it is. */
+/** Run the active cell of a notebook without moving the focus. */
 export async function runActive({ app, tracker }: IPanelContext, notebook: NotebookPanel): Promise<void> {
   if (tracker.currentWidget !== notebook) {
     app.shell.activateById(notebook.id);
@@ -29,7 +29,7 @@ export async function runActive({ app, tracker }: IPanelContext, notebook: Noteb
  * Write the line that connects into a new cell below the active one, and run it there: a sign-in shows its link and
  * its code below the cell.
  *
- * What is wrong, by field; nothing is written then.
+ * Returns errors by field; with errors, no cell is written.
  */
 export async function connectFromCell(context: IPanelContext, values: Values): Promise<Readonly<Record<string, string>>> {
   const { model, trans } = context;
@@ -46,7 +46,7 @@ export async function connectFromCell(context: IPanelContext, values: Values): P
     return { '': trans.__('Nothing was written: the notebook is read-only. Type the line into another one.') };
   }
   const ran = runActive(context, notebook);
-  // What comes below it is what a person has to see.
+  // Scroll to the output below the cell, which the user has to see.
   await content.scrollToItem(content.activeCellIndex, 'center').catch(() => undefined);
   void ran;
   return {};

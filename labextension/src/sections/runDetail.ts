@@ -1,4 +1,4 @@
-/** The details of the selected run, and the commands on it. */
+/** Details of the selected run, and the commands on it. */
 
 import { copyIcon, LabIcon } from '@jupyterlab/ui-components';
 import { Widget } from '@lumino/widgets';
@@ -13,7 +13,7 @@ import type { IRunRow } from '../protocol';
 import { element, say } from './dom';
 import { attention, bare, metric, progress, stateWord } from './runText';
 
-/** What is not in the toolbar of the section; which of them are there is the commands' affair. */
+/** Commands that are not in the toolbar of the section; each command determines its own visibility. */
 const ACTIONS: readonly [string, LabIcon][] = [
   [CommandIDs.runTab, runsIcon],
   [CommandIDs.runGpus, gpuIcon],
@@ -54,7 +54,7 @@ export class RunDetail extends Widget {
     super.dispose();
   }
 
-  /** The rows or the selection have changed. */
+  /** Redraw after a change of the rows or the selection. */
   refresh(): void {
     const { model, trans } = this._context;
     const rows = selection.runs.map(handle => model.run(handle)).filter((row): row is IRunRow => row !== undefined);
@@ -70,14 +70,14 @@ export class RunDetail extends Widget {
       say(this._title, one ? one.name : trans._n('%1 run', '%1 runs', rows.length));
       this._title.title = one ? one.handle : rows.map(row => row.handle).join('\n');
       drawLinks(this._doors, one?.doors, trans);
-      // A kernel with an older package does not tell.
+      // A kernel with an older package does not send this field.
       this._children.update(one?.children, one?.children_hidden ?? 0);
       this._drawFacts(one);
     }
     this._drawActions();
   }
 
-  /** Time goes on. */
+  /** Update the elapsed times. */
   tick(): void {
     const row = selection.runs.length === 1 ? this._context.model.run(selection.runs[0]) : undefined;
     if (row && isLive(row) && this._values.length) {
@@ -91,7 +91,7 @@ export class RunDetail extends Widget {
     const parts = [progress(row, Date.now() / 1000, trans)];
     if (!isLive(row)) {
       const code = row.exit_code === null ? '' : trans.__('exit code %1', row.exit_code);
-      // What the word says already, or the code, is not said again.
+      // Omit a reason that repeats the state or the exit code.
       const reason = row.reason === 'exit' || row.reason === row.state ? '' : row.reason;
       parts.push(reason || row.detail, row.state === 'completed' ? '' : code);
     } else {
@@ -100,7 +100,7 @@ export class RunDetail extends Widget {
     return parts.filter(Boolean).join(' · ');
   }
 
-  /** The same facts with other values stay the same elements: what is selected or has the focus keeps it. */
+  /** Draw the facts; keep the elements while only values change, so that selection and focus are kept. */
   private _drawFacts(row: IRunRow | null): void {
     const { trans } = this._context;
     const facts = row ? this._factsOf(row) : [];
@@ -120,7 +120,7 @@ export class RunDetail extends Widget {
         const copy = iconButton(copyIcon, trans.__('Copy handle %1', row.handle));
         const { commands } = this._context.app;
         copy.addEventListener('click', () => void commands.execute(CommandIDs.runCopy, { handle: row.handle }));
-        // The handle is the last of them.
+        // The handle is the last fact.
         this._facts.lastElementChild?.append(' ', copy);
       }
     }
@@ -130,7 +130,7 @@ export class RunDetail extends Widget {
     }
   }
 
-  /** The state first, the handle last. */
+  /** Facts of a run: the state first, the handle last. */
   private _factsOf(row: IRunRow): IFact[] {
     const { trans } = this._context;
     const facts: IFact[] = [];

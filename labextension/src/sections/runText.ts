@@ -1,16 +1,16 @@
-/** The texts of runs in the list, and which of them are listed. No DOM. */
+/** Texts of runs in the list, and the filter of the list. Independent of the DOM. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ago, duration, number } from '../format';
 import { isLive } from '../kernel/rows';
 import type { IRunRow } from '../protocol';
 
-/** Elapsed time without the hundredths that would flicker. */
+/** Elapsed time without fractions of a second, which would flicker. */
 export function elapsed(seconds: number): string {
   return seconds < 59.5 ? `${Math.max(0, Math.round(seconds))} s` : duration(seconds);
 }
 
-/** Seconds since it began, or that it took; `null` while it has not. */
+/** Seconds since the start, or duration of an ended run; `null` before the start. */
 export function secondsOf(row: IRunRow, now: number): number | null {
   const start = row.started ?? (isLive(row) ? row.created : null);
   if (start === null || start === 0) {
@@ -19,7 +19,7 @@ export function secondsOf(row: IRunRow, now: number): number | null {
   return Math.max(0, (row.ended ?? now) - start);
 }
 
-/** The state in a word of the language. */
+/** Translated word for the state. */
 export function stateWord(row: IRunRow, trans: TranslationBundle): string {
   if (isLive(row) && row.cancel_requested) {
     return trans.__('canceling');
@@ -44,7 +44,7 @@ export function stateWord(row: IRunRow, trans: TranslationBundle): string {
   }
 }
 
-/** State or phase, and its time: `running` and `3 min 05 s`; no time while it has not begun. */
+/** State or phase, and elapsed time: `running` and `3 min 05 s`; no time before the start. */
 export function progressParts(row: IRunRow, now: number, trans: TranslationBundle): [phase: string, time: string] {
   const word = stateWord(row, trans);
   const seconds = secondsOf(row, now);
@@ -57,12 +57,12 @@ export function progress(row: IRunRow, now: number, trans: TranslationBundle): s
   return progressParts(row, now, trans).filter(Boolean).join(' ');
 }
 
-/** `3 min ago`, of the end or else of the beginning. */
+/** Time since the end, or since the creation without one: `3 min ago`. */
 export function when(row: IRunRow, now: number, trans: TranslationBundle): string {
   return trans.__('%1 ago', ago(now - (row.ended ?? row.created)));
 }
 
-/** A sentence about the run without its name and the magic that shows its log: both stand beside it. */
+/** Sentence about a run without its name and the magic that shows its log, which the view shows separately. */
 export function bare(row: IRunRow, sentence: string): string {
   const named = `${row.handle} failed: `;
   const hint = ` See: %aml_runs logs ${row.handle}`;
@@ -79,14 +79,14 @@ export function metric(row: IRunRow): string {
   return row.metric ? `${row.metric} ${number(row.value)}` : '';
 }
 
-/** The row in one sentence, for screen readers. */
+/** Description of the row in one sentence, for screen readers. */
 export function spoken(row: IRunRow, now: number, trans: TranslationBundle): string {
   return [row.name, progress(row, now, trans), trans.__('on %1', row.target), metric(row), attention(row)]
     .filter(Boolean)
     .join(', ');
 }
 
-/** Points of a polyline of utilization in a box, one string for each stretch without a hole. */
+/** Points of polylines of the utilization in a box, one string for each part without a gap. */
 export function sparkPoints(spark: readonly number[], width: number, height: number): string[] {
   const step = spark.length > 1 ? width / (spark.length - 1) : 0;
   const lines: string[] = [];
@@ -112,7 +112,7 @@ export type StateFilter = 'all' | 'live' | 'failed';
 
 const FAILED: ReadonlySet<string> = new Set(['failed', 'lost']);
 
-/** What of a row is searched, in lower case; rows are frozen, so it is made once for each. */
+/** Searchable text of a row, in lower case; cached for each row, because rows are frozen. */
 const texts = new WeakMap<IRunRow, string>();
 
 function textOf(row: IRunRow): string {
@@ -125,7 +125,7 @@ function textOf(row: IRunRow): string {
   return text;
 }
 
-/** Every word must be found; `lr=0.1` finds a parameter. */
+/** Rows that contain all words; `lr=0.1` matches a parameter. */
 export function filterRuns(rows: readonly IRunRow[], words: string, state: StateFilter): readonly IRunRow[] {
   const terms = words.toLowerCase().split(/\s+/).filter(Boolean);
   if (terms.length === 0 && state === 'all') {
@@ -138,7 +138,7 @@ export function filterRuns(rows: readonly IRunRow[], words: string, state: State
   );
 }
 
-/** Rows of a list of equal heights that are in view, with some around them: from, to (not included). */
+/** Range of rows of equal height in view, with `around` rows on both sides: from, to (excluded). */
 export function windowOf(top: number, height: number, rowHeight: number, count: number, around = 6): [number, number] {
   const first = Math.floor(top / rowHeight) - around;
   const last = Math.ceil((top + height) / rowHeight) + around;
@@ -147,9 +147,9 @@ export function windowOf(top: number, height: number, rowHeight: number, count: 
 }
 
 /**
- * The selection after a click or a key.
+ * Selection after a click or a key press.
  *
- * With `range` everything from the anchor to the row, with `toggle` this row too or no longer.
+ * `range` selects all rows from the anchor to this row, `toggle` adds or removes this row.
  */
 export function select(
   handles: readonly string[],

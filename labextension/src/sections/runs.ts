@@ -1,4 +1,4 @@
-/** The section of runs: filter, list, and the chosen run. */
+/** Runs section: filter, list, and details of the selected run. */
 
 import { CommandToolbarButton, PanelWithToolbar, ReactiveToolbar } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
@@ -10,7 +10,7 @@ import { RunDetail } from './runDetail';
 import { filterRuns, StateFilter } from './runText';
 import { RunsList } from './runsList';
 
-/** As many as there is room for in a narrow panel; all are in the menu and below the list. */
+/** Commands that fit in a narrow panel; all commands are in the context menu and below the list. */
 const TOOLBAR = [
   CommandIDs.runOpen,
   CommandIDs.runLogs,
@@ -138,7 +138,7 @@ export class RunsSection extends PanelWithToolbar {
     this._filter.setHidden(all.length === 0);
     this._list.setHidden(shown.length === 0);
     this._drawEmpty(all.length, shown.length);
-    // What is gone cannot be acted on.
+    // Remove the handles of deleted runs from the selection.
     selection.runs = selection.runs.filter(handle => model.run(handle) !== undefined);
     this._detail.refresh();
   }

@@ -1,4 +1,4 @@
-/** The list of runs: only the rows in view are in the page, and each node is used again. */
+/** Virtualized list of runs: only the rows in view are in the page, and their nodes are reused. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { Message } from '@lumino/messaging';
@@ -13,10 +13,10 @@ import { element, say } from './dom';
 import { attention, progressParts, select, sparkPoints, spoken, stateWord, when, windowOf } from './runText';
 
 const SECOND_MS = 1000;
-/** Rows that stay in view beside the details of the selected one. */
+/** Minimum number of rows that stay in view beside the details of the selected one. */
 const MIN_VISIBLE_ROWS = 3;
 
-/** What a person does with a row, beyond choosing it. */
+/** Actions on rows other than selection. */
 export interface IListActions {
   open(handle: string): void;
   remove(handles: readonly string[]): void;
@@ -48,7 +48,7 @@ export class RunsList extends Widget {
     this._resizes.observe(this.node);
   }
 
-  /** Handles of the rows in view have changed. */
+  /** Emitted when the rows in view change, with their handles. */
   get inView(): ISignal<RunsList, readonly string[]> {
     return this._inView;
   }
@@ -63,14 +63,14 @@ export class RunsList extends Widget {
     super.dispose();
   }
 
-  /** Show these, in this order. */
+  /** Set the rows to show, in this order. */
   set runs(rows: readonly IRunRow[]) {
     this._all = rows;
     this._handleCache = null;
     this._drawSoon();
   }
 
-  /** Somebody looks: only then does time go on in the rows. */
+  /** Set whether the list is visible; update the times of rows only while it is. */
   set seen(shown: boolean) {
     this._shown = shown;
     this._drawSoon();
@@ -129,7 +129,7 @@ export class RunsList extends Widget {
     free.forEach(view => view.node.remove());
     this._mark();
     this._keepTime();
-    // The rows around the window are not looked at.
+    // Exclude the rows around the window, which are not visible.
     const [first, last] = windowOf(this.node.scrollTop, this.node.clientHeight, ROW_HEIGHT, count, 0);
     const handles = this._all.slice(first, last).map(row => row.handle);
     const key = this._all
@@ -142,7 +142,7 @@ export class RunsList extends Widget {
     }
   }
 
-  /** One timer for all, only while rows are looked at: those that ended grow old too. */
+  /** Run one timer for all rows while they are visible; ended runs need it, too, because they show their age. */
   private _keepTime(): void {
     const needed = this._shown && this._views.size > 0;
     if (needed && this._timer === undefined) {
@@ -185,7 +185,7 @@ export class RunsList extends Widget {
     this._mark();
   }
 
-  /** The run whose row contains this node. */
+  /** Handle of the run whose row contains the node. */
   private _handleAt(node: EventTarget | null): string | null {
     const row = node instanceof Element && this._rows.contains(node) ? node.closest<HTMLElement>('.jp-AmlRuns-row') : null;
     return row?.dataset.handle ?? null;
@@ -198,7 +198,7 @@ export class RunsList extends Widget {
     }
   }
 
-  /** The menu is about the row under the pointer, and about all chosen ones when that is one of them. */
+  /** Select the row under the pointer for the context menu, unless it is part of the selection. */
   private _onContext(event: MouseEvent): void {
     const handle = this._handleAt(event.target);
     if (handle && !selection.runs.includes(handle)) {
@@ -248,7 +248,7 @@ export class RunsList extends Widget {
     event.stopPropagation();
   }
 
-  /** The details of a row that has just been chosen take room: it stays in view. */
+  /** Keep the active row in view when the details of a newly selected row make the list smaller. */
   private _resized(): void {
     const { scrollTop, clientHeight } = this.node;
     const at = this._handles.indexOf(this._active);
@@ -287,13 +287,13 @@ export class RunsList extends Widget {
   private _timer: ReturnType<typeof setInterval> | undefined;
 }
 
-/** Pixels; the same in runs.css. */
+/** Sizes in pixels; the row height must be the same in runs.css. */
 const ROW_HEIGHT = 44;
 const SPARK_WIDTH = 48;
 const SPARK_HEIGHT = 16;
 const SVG = 'http://www.w3.org/2000/svg';
 
-/** Words that are cut where there is no room, and a number that never is. */
+/** Caption that is truncated to fit, with a number that never is. */
 class Figure {
   constructor(name: string) {
     this.node = element('span', name);
@@ -327,7 +327,7 @@ class RowView {
     this._spark.setAttribute('class', 'jp-AmlRuns-spark');
     this._spark.setAttribute('width', String(SPARK_WIDTH));
     this._spark.setAttribute('height', String(SPARK_HEIGHT));
-    // Narrower where numbers need its room.
+    // The sparkline shrinks where the numbers need its space.
     this._spark.setAttribute('viewBox', `0 0 ${SPARK_WIDTH} ${SPARK_HEIGHT}`);
     this._spark.setAttribute('preserveAspectRatio', 'none');
     this._spark.setAttribute('aria-hidden', 'true');
@@ -345,7 +345,7 @@ class RowView {
     return this._row;
   }
 
-  /** Draw what differs. */
+  /** Update the parts that have changed. */
   update(row: IRunRow, index: number, count: number, now: number): void {
     this.node.style.transform = `translateY(${index * ROW_HEIGHT}px)`;
     this.node.setAttribute('aria-posinset', String(index + 1));
@@ -366,7 +366,7 @@ class RowView {
     this.tick(now);
   }
 
-  /** Draw what time changes. */
+  /** Update the parts that depend on the time. */
   tick(now: number): void {
     const row = this._row;
     if (row) {
@@ -381,7 +381,7 @@ class RowView {
     }
   }
 
-  /** A screen reader reads its row again whenever the name of it changes: numbers alone are not worth that. */
+  /** Update the accessible name on news only: a screen reader repeats it on every change, too often for metrics. */
   private _speak(row: IRunRow): void {
     const news = [row.handle, stateWord(row, this._trans), row.attention].join('\n');
     if (!this._active || news !== this._news) {
@@ -397,7 +397,7 @@ class RowView {
     this.node.classList.toggle('jp-mod-active', active);
   }
 
-  /** What needs attention is more than a number. */
+  /** Draw the metric; a warning takes precedence over it. */
   private _drawMetric(row: IRunRow): void {
     const warning = attention(row);
     this._metric.update(warning || row.metric, row.metric && !warning ? number(row.value) : '');
@@ -433,7 +433,7 @@ class RowView {
   private _active = false;
 }
 
-/** Id of a row's node, for `aria-activedescendant`. */
+/** Id of the node of a row, for `aria-activedescendant`. */
 function idOf(handle: string): string {
   return `jp-AmlRuns-${encodeURIComponent(handle)}`;
 }

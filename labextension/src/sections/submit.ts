@@ -1,4 +1,4 @@
-/** The Submit section: a form that writes the line of a submit into the notebook, and its commands. */
+/** Submit section: a form that writes the line of a submit into the notebook, and its commands. */
 
 import type { Cell } from '@jupyterlab/cells';
 import type { IFileBrowserFactory } from '@jupyterlab/filebrowser';
@@ -47,20 +47,20 @@ export class SubmitSection extends PanelWithToolbar {
     this.addWidget(new Widget({ node: this._view.foot }));
     this.toolbar.addItem(
       'clear',
-      // JupyterLab 4.2 has no broom.
+      // JupyterLab 4.2 has no cleaning icon.
       toolbarButton(cleaningIcon ?? clearIcon, trans.__('Clear the form'), () => this._clear())
     );
     this._runButton = toolbarButton(runIcon, trans.__('Submit'), () => void this._submit());
     this.toolbar.addItem('run', this._runButton);
 
-    // What is not seen is not followed; showing it draws it.
+    // A hidden section does not follow the notebook; it is redrawn when shown.
     this._follower = new CellFollower(_context, () => this.isVisible, () => this._refresh());
     model.connectionChanged.connect(this._connectionChanged, this);
     model.targetsChanged.connect(this._targets, this);
     this._follower.follow();
   }
 
-  /** Show the form for the active cell, the selected cells, or a file (its path from the server's root). */
+  /** Show the form for the active cell, the selected cells, or a file (path relative to the server root). */
   prefill(what: 'cell' | 'selected' | { file: string }): void {
     this._makeRoom();
     if (typeof what === 'string') {
@@ -91,7 +91,7 @@ export class SubmitSection extends PanelWithToolbar {
     super.onAfterShow(msg);
     this._connected();
     if (!this._shown) {
-      // The panel begins with this section closed: it has no height of its own yet.
+      // The panel begins with this section closed, without a height of its own.
       this._shown = true;
       this._makeRoom();
     }
@@ -117,9 +117,9 @@ export class SubmitSection extends PanelWithToolbar {
     return this._context.model.connection.state === 'ready';
   }
 
-  // ---- following the notebook
+  // ---- notebook
 
-  /** Each request makes the kernel busy for a moment: that alone must not trigger another request. */
+  /** Update after a change of state; each request makes the kernel busy, which must not trigger another request. */
   private _connectionChanged(): void {
     const { connection, notebook } = this._context.model;
     if (connection.state !== this._state || notebook !== this._notebook) {
@@ -128,7 +128,7 @@ export class SubmitSection extends PanelWithToolbar {
       this._connected();
     } else {
       if (this._subject && this.isVisible) {
-        // A cell that ran has another number.
+        // The execution count of the cell may have changed.
         this._look();
       }
       this._enable();
@@ -150,7 +150,7 @@ export class SubmitSection extends PanelWithToolbar {
     }
   }
 
-  /** The fields are requested once for each connection; the model caches them. */
+  /** Request the fields once for each connection; the model caches them. */
   private async _loadFields(): Promise<void> {
     try {
       const first = this._form.empty;
@@ -167,7 +167,7 @@ export class SubmitSection extends PanelWithToolbar {
     }
   }
 
-  /** What would be submitted now; drawn. */
+  /** Draw and return the code that would be submitted now. */
   private _look(): ISubject {
     const { notebook } = this._context.model;
     const subject = subjectOf(notebook, this._view.mode, this._view.file, this._trans);
@@ -175,7 +175,7 @@ export class SubmitSection extends PanelWithToolbar {
     return subject;
   }
 
-  /** Look at the notebook again: what would be submitted, and what its line says. */
+  /** Update the subject of the submit and the form after a change in the notebook. */
   private _refresh(): void {
     const subject = (this._subject = this._look());
     if (subject.disabledReason) {
@@ -195,7 +195,7 @@ export class SubmitSection extends PanelWithToolbar {
     void this._checker.now();
   }
 
-  /** Fill the form from the line that is there. */
+  /** Fill the form from the existing line. */
   private async _fill(subject: ISubject): Promise<void> {
     if (!this._ready) {
       this._form.forget();
@@ -218,7 +218,7 @@ export class SubmitSection extends PanelWithToolbar {
     }
   }
 
-  // ---- the line
+  // ---- line
 
   private _enable(): void {
     const { connection } = this._context.model;
@@ -247,7 +247,7 @@ export class SubmitSection extends PanelWithToolbar {
     const { of, rest } = sortErrors(this._form.fields, reply.errors);
     this._form.setErrors(Object.fromEntries(of), focus);
     this._view.sayWrong(rest);
-    // A kernel with an older package has none.
+    // A kernel with an older package does not send this field.
     this._view.sayNotes(reply.notes ?? []);
     this._enable();
   }
@@ -276,7 +276,7 @@ export class SubmitSection extends PanelWithToolbar {
       return;
     }
     if (subject.mode === 'selected') {
-      // The new cell is the active one and has the line: from now on it is the one that counts.
+      // The new cell is the active one and contains the line, so it becomes the subject.
       this._view.mode = 'cell';
     }
     this._follower.later();
@@ -313,12 +313,12 @@ class SubmitForm extends FieldForm {
     });
   }
 
-  /** The fields have not been requested yet. */
+  /** Whether the fields have not been requested yet. */
   get empty(): boolean {
     return this.fields.length === 0;
   }
 
-  /** Ask the kernel for the fields; whether others than before are shown now. */
+  /** Request the fields from the kernel; returns whether they have changed. */
   async load(): Promise<boolean> {
     const { submit } = await this._context.model.kinds();
     const fields = submit.filter(field => field.flag !== '');
@@ -331,7 +331,7 @@ class SubmitForm extends FieldForm {
     return true;
   }
 
-  /** Another cell, or another line in it, may be meant now; `true`: the form is to be filled from its line. */
+  /** Switch to a cell and its line; `true`: the form is to be filled from the line. */
   turnTo(subject: ISubject): boolean {
     if (this.isOf(subject)) {
       return false;
@@ -342,7 +342,7 @@ class SubmitForm extends FieldForm {
       return true;
     }
     if (this._filled) {
-      // The form said what another cell's line says; back to what a person has typed.
+      // The form had the values of another cell's line: restore the values that the user has typed.
       this._filled = false;
       this.setValues(this._draft);
     }
@@ -350,9 +350,9 @@ class SubmitForm extends FieldForm {
   }
 
   /**
-   * Say what the line of a cell says, and keep what was typed while the kernel was asked for it.
+   * Fill the form with the values of a line, except for fields edited since the request.
    *
-   * `null`: another line is meant by now; else whether the form says more than the line.
+   * `null`: the line is no longer the subject; else whether the form has other values than the line.
    */
   fill(subject: ISubject, values: Values): boolean | null {
     if (!this.isOf(subject)) {
@@ -365,30 +365,30 @@ class SubmitForm extends FieldForm {
     return !same(kept, values);
   }
 
-  /** Whether the form is about this cell and its line. */
+  /** Whether the form belongs to this cell and its line. */
   isOf(subject: ISubject): boolean {
     return this._read === read(subject);
   }
 
-  /** What was read is to be read again. */
+  /** Force reading the line again. */
   forget(): void {
     this._read = '';
     this._valuesBefore = null;
   }
 
-  /** Empty it, for good. */
+  /** Clear the form and the stored draft. */
   clear(): void {
     this._draft = {};
     this.setValues({});
   }
 
-  /** Place and line that the form was filled from, or was found without one. */
+  /** Place and line of the last subject of the form; the line may be empty */
   private _read = '';
-  /** The form says what a line in the notebook says. */
+  /** Whether the form has the values of a line in the notebook. */
   private _filled = false;
-  /** What a person has typed for cells without a line. */
+  /** Values that the user has typed for cells without a line. */
   private _draft: Values = {};
-  /** Form values when the request to parse a line was sent; `null`: it has replied. */
+  /** Values of the form when the request to parse a line was sent; `null`: no request is in progress. */
   private _valuesBefore: Values | null = null;
 }
 
@@ -396,14 +396,14 @@ function read(subject: ISubject): string {
   return `${subject.place}\n${subject.old}`;
 }
 
-/** Milliseconds after which a change in the notebook is followed. */
+/** Delay in milliseconds after a change in the notebook. */
 const CHANGE_DELAY_MS = 120;
 
-/** The same for what a person types. */
+/** Delay in milliseconds after typing. */
 const TYPING_DELAY_MS = 400;
 
 class CellFollower {
-  /** Calls `settled` a while after the last change, as long as it is `seen`. */
+  /** Create a follower that calls `settled` after a delay since the last change, while `seen` is true. */
   constructor(
     private readonly _context: IPanelContext,
     private readonly _seen: () => boolean,
@@ -414,7 +414,7 @@ class CellFollower {
     tracker.selectionChanged.connect(this._changed, this);
   }
 
-  /** Follow the cell that is the active one now. */
+  /** Follow the currently active cell. */
   follow(): void {
     const cell = this._context.model.notebook?.content.activeCell ?? null;
     if (cell !== this._cell) {
@@ -425,7 +425,7 @@ class CellFollower {
     this.later();
   }
 
-  /** Look again after `wait` milliseconds, if nothing else comes until then. */
+  /** Schedule an update in `wait` milliseconds, which a later change postpones. */
   later(wait = CHANGE_DELAY_MS): void {
     this.cancel();
     if (this._seen()) {
@@ -433,7 +433,7 @@ class CellFollower {
     }
   }
 
-  /** Who looks now need not do so again later. */
+  /** Cancel the scheduled update. */
   cancel(): void {
     clearTimeout(this._timer);
   }
@@ -459,14 +459,14 @@ class CellFollower {
   private _timer: ReturnType<typeof setTimeout> | undefined;
 }
 
-/** The only selected `.py` file; empty when it is not one. */
+/** Path of the selected `.py` file; empty unless exactly one is selected. */
 function selectedScript(files: IFileBrowserFactory | null): string {
   const browser = files?.tracker.currentWidget;
   const items = browser ? Array.from(browser.selectedItems()) : [];
   return items.length === 1 && items[0].type !== 'directory' && /\.py$/i.test(items[0].path) ? items[0].path : '';
 }
 
-/** Commands of the Submit section; the ids go into the palette. */
+/** Add the commands of the Submit section and return the ids for the command palette. */
 export function addSubmitCommands(
   context: IPanelContext,
   show: () => SubmitSection,
@@ -512,7 +512,7 @@ export function addSubmitCommands(
     }
   });
 
-  // The other two lie in the settings' schema, where a person can move them.
+  // The other two items are in the schema of the settings, where the user can move them.
   app.contextMenu.addItem({ command: CommandIDs.submitSelected, selector: '.jp-Notebook .jp-CodeCell', rank: 11.6 });
   return [CommandIDs.submitCell, CommandIDs.submitSelected, CommandIDs.submitFile];
 }

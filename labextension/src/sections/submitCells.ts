@@ -1,4 +1,4 @@
-/** The cells or the file to submit, and writing the line into the notebook. */
+/** Selection of the cells or the file to submit, and insertion of the line into the notebook. */
 
 import type { Cell, ICodeCellModel } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
@@ -10,20 +10,20 @@ export type Mode = 'cell' | 'selected' | 'file';
 
 export interface ISubject {
   readonly mode: Mode;
-  /** Names the cells, so that a person sees what is meant: `Cell [3]`. */
+  /** Title that identifies the cells, e.g. `Cell [3]`. */
   readonly title: string;
   /** First lines of the code; empty for a file. */
   readonly preview: string;
-  /** Why it cannot be submitted, one sentence; empty when it can. */
+  /** Reason why the code cannot be submitted, as one sentence; empty if it can. */
   readonly disabledReason: string;
-  /** What else there is to know: that a new cell will be made, say. */
+  /** Additional note, e.g. that a new cell will be created. */
   readonly note: string;
-  /** The line that is there already. */
+  /** Existing line. */
   readonly old: string;
-  /** The code below it; `null` for a file. */
+  /** Code below the line; `null` for a file. */
   readonly cell: string | null;
   readonly script: string;
-  /** Tells one place from another: a line that was read there need not be read again. */
+  /** Key of the place in the notebook: a line that was read there need not be read again. */
   readonly place: string;
 }
 
@@ -39,12 +39,12 @@ const NO_SUBJECT: ISubject = {
   place: ''
 };
 
-/** How many cells are selected; the active one is one of them. */
+/** Number of selected cells, including the active one. */
 export function selectedCount(notebook: NotebookPanel | null): number {
   return notebook ? notebook.content.widgets.filter(cell => isIn(notebook, cell)).length : 0;
 }
 
-/** What a submit would take now. */
+/** Cells or file that a submit would use now. */
 export function subjectOf(
   notebook: NotebookPanel | null,
   mode: Mode,
@@ -66,9 +66,9 @@ export function subjectOf(
 }
 
 /**
- * Put the line where it belongs, as one step that can be undone, and make its cell the active one.
+ * Insert or replace the line as one undoable step, and activate its cell.
  *
- * `false`: the notebook has changed and there is no such cell any more.
+ * `false`: the notebook is read-only or has changed, and the cell no longer exists.
  */
 export function writeLine(notebook: NotebookPanel, subject: ISubject, line: string): boolean {
   const { content } = notebook;

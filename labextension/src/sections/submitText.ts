@@ -1,18 +1,18 @@
-/** Cells and lines of a submit as texts. Pure functions. */
+/** Text operations on cells and submit lines. Pure functions. */
 
-/** What is left of a cell when the line of a submit is taken off its top. */
+/** Cell split into the submit line at its top and the remaining code. */
 export interface ISplit {
-  /** The `%%aml_submit` line; empty when there is none. */
+  /** `%%aml_submit` line; empty if there is none. */
   readonly line: string;
   readonly code: string;
-  /** Where the line begins and ends in the source; both 0 when there is none. */
+  /** Start and end of the line in the source; both 0 if there is none. */
   readonly start: number;
   readonly end: number;
 }
 
 const MAGIC = '%%aml_submit';
 
-/** IPython drops empty lines before a cell magic, so they may stand above ours. */
+/** Find the first line with text: IPython drops empty lines before a cell magic. */
 function firstLine(source: string): { start: number; end: number; text: string } {
   const blank = /^(?:[ \t]*\r?\n)*/.exec(source);
   const start = blank ? blank[0].length : 0;
@@ -21,7 +21,7 @@ function firstLine(source: string): { start: number; end: number; text: string }
   return { start, end, text: source.slice(start, end) };
 }
 
-/** Take the submit's line off a cell. */
+/** Split a cell into its submit line and the code. */
 export function split(source: string): ISplit {
   const first = firstLine(source);
   const line = first.text.trimEnd();
@@ -31,22 +31,22 @@ export function split(source: string): ISplit {
   return { line, code: source.slice(first.end + 1), start: first.start, end: first.end };
 }
 
-/** What has to be replaced in a cell so that `line` stands on its top. */
+/** Text change that puts `line` at the top of a cell. */
 export function edit(source: string, line: string): { start: number; end: number; text: string } {
   const { start, end, line: old } = split(source);
   return old ? { start, end, text: line } : { start: 0, end: 0, text: `${line}\n` };
 }
 
-/** Name of a cell magic on top that is not ours, `%%bash`; empty when there is none. */
+/** Name of another cell magic at the top, e.g. `%%bash`; empty if there is none. */
 export function otherMagic(source: string): string {
   const result = /^%%\S+/.exec(firstLine(source).text);
   return result && result[0] !== MAGIC ? result[0] : '';
 }
 
 /**
- * The line of a cell that is nothing but `%aml_submit` of this script; empty when it is something else.
+ * Line of a cell that consists only of `%aml_submit` with this script; empty for any other cell.
  *
- * Writing the same script again takes the place of such a cell.
+ * Submitting the same script again replaces the content of such a cell.
  */
 export function scriptLine(source: string, script: string): string {
   const line = source.trim();
@@ -59,20 +59,20 @@ export interface ICellText {
   readonly source: string;
 }
 
-/** Cells put together for one submit. */
+/** Cells joined for one submit. */
 export interface IJoined {
   readonly code: string;
-  /** The first submit line among them. */
+  /** First submit line in the cells. */
   readonly line: string;
-  /** Cells that are in it. */
+  /** Number of joined cells. */
   readonly used: number;
-  /** Cells that are no code. */
+  /** Number of skipped cells, which are not code cells. */
   readonly skipped: number;
-  /** Cell magic of a cell that cannot be in it; empty when all can. */
+  /** Cell magic of a cell that cannot be joined; empty if there is none. */
   readonly refused: string;
 }
 
-/** Put code cells together in their order, an empty line between them. */
+/** Join code cells in their order, separated by an empty line. */
 export function join(cells: readonly ICellText[]): IJoined {
   const codes: string[] = [];
   let line = '';
@@ -94,13 +94,13 @@ export function join(cells: readonly ICellText[]): IJoined {
   return { code: codes.join('\n\n'), line, used: codes.length, skipped, refused };
 }
 
-/** The first lines of code that say something, at most `limit`. */
+/** First non-empty lines of code, at most `limit`. */
 export function firstLines(code: string, limit = 3): string {
   const lines = code.split('\n').filter(line => line.trim() !== '');
   return lines.slice(0, limit).join('\n') + (lines.length > limit ? '\n…' : '');
 }
 
-/** Drive and path of a path of the contents manager, `RTC:a/b.py`. */
+/** Split a path of the contents manager, e.g. `RTC:a/b.py`, into drive and path. */
 function drive(path: string): [string, string] {
   const at = path.indexOf(':');
   return at < 0 ? ['', path] : [path.slice(0, at), path.slice(at + 1)];
@@ -113,9 +113,9 @@ export function folderOf(path: string): string {
 }
 
 /**
- * A file as it is named from a folder, `../data/prep.py`; `null` when they lie on different drives.
+ * Path of a file relative to a folder, e.g. `../data/prep.py`; `null` if they are on different drives.
  *
- * `RTC` is the default drive seen by the collaboration extension.
+ * `RTC` is the name that the collaboration extension gives to the default drive.
  */
 export function relative(notebook: string, file: string): string | null {
   const [from, to] = [drive(notebook)[0], drive(file)[0]].map(name => (name === 'RTC' ? '' : name));

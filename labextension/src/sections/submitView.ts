@@ -1,4 +1,4 @@
-/** The view of the Submit section: the code, the form, the resulting line, and the buttons. */
+/** View of the Submit section: the code, the form, the resulting line, and the buttons. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { allow, button, element, say, sayLine } from './dom';
@@ -6,7 +6,7 @@ import type { ISubject, Mode } from './submitCells';
 
 const MODES: readonly Mode[] = ['cell', 'selected', 'file'];
 
-/** What a person does here. */
+/** User actions of the view. */
 export interface ISubmitHost {
   choose(mode: Mode): void;
   fileTyped(): void;
@@ -37,9 +37,9 @@ export class SubmitView {
     this.foot = element('div', 'jp-AmlSubmit-foot', '', this._wrong, this._remarks, this._line, this._queued, buttons);
   }
 
-  /** What scrolls. */
+  /** Scrollable part of the view. */
   readonly body: HTMLElement;
-  /** What stays in sight below it. */
+  /** Fixed part of the view, below the scrollable one. */
   readonly foot: HTMLElement;
 
   get mode(): Mode {
@@ -50,7 +50,7 @@ export class SubmitView {
     this._fileField.hidden = mode !== 'file';
   }
 
-  /** The path that was typed. */
+  /** Path that the user has typed. */
   get file(): string {
     return this._file.value;
   }
@@ -58,12 +58,12 @@ export class SubmitView {
     this._file.value = path;
   }
 
-  /** Whether the button that submits can be pressed. */
+  /** Whether the submit button is enabled. */
   get open(): boolean {
     return this._run.getAttribute('aria-disabled') !== 'true';
   }
 
-  /** Draw what would be submitted, with so many cells selected. */
+  /** Draw the subject of the submit; `count` is the number of selected cells. */
   draw(subject: ISubject, count: number): void {
     const labels = {
       cell: this._trans.__('Active cell'),
@@ -85,24 +85,24 @@ export class SubmitView {
     this._note.hidden = (subject.disabledReason || subject.note) === '';
   }
 
-  /** The line that will be written. */
+  /** Show the line that will be written. */
   sayLine(line: string): void {
     sayLine(this._line, line);
   }
 
-  /** What no field says of itself. */
+  /** Show the errors that belong to no field. */
   sayWrong(errors: readonly string[]): void {
     say(this._wrong, errors.join('\n'));
     this._wrong.hidden = errors.length === 0;
   }
 
-  /** What stops nothing and should be known before the submit. */
+  /** Show notes that do not prevent the submit. */
   sayNotes(notes: readonly string[]): void {
     say(this._remarks, notes.join('\n'));
     this._remarks.hidden = notes.length === 0;
   }
 
-  /** Let the buttons be pressed, or say why not. */
+  /** Enable the buttons, or disable them and show the reason. */
   enable(disabledReason: string, queued: boolean): void {
     allow(this._write, disabledReason);
     allow(this._run, disabledReason);

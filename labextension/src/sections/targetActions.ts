@@ -1,4 +1,4 @@
-/** Actions on targets: the confirmation where one costs or loses something, then the outcome. */
+/** Actions on targets: a confirmation for those that cost money or lose data, and their outcome. */
 
 import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { ISignal, Signal } from '@lumino/signaling';
@@ -9,30 +9,30 @@ import type { Values } from './fields';
 import { FieldForm } from './form';
 import { verbText } from './targetText';
 
-/** An action on a target. */
+/** Action on a target. */
 export interface ITargetRequest {
   readonly verb: string;
   readonly target: string;
-  /** For `create` and `attach`. */
+  /** Target kind, for `create` and `attach`. */
   readonly kind?: string;
   readonly values?: Values;
 }
 
-/** The outcome of an action. */
+/** Outcome of an action. */
 export interface IOutcome {
   readonly request: ITargetRequest;
-  /** `false`: refused by the kernel, or declined by the user. */
+  /** `false`: refused by the kernel or declined by the user. */
   readonly done: boolean;
-  /** What the magic would print, or one sentence why not; may be empty. */
+  /** Output of the equivalent magic, or the reason for a failure; may be empty. */
   readonly text: string;
-  /** The same as a magic; empty when nothing was done. */
+  /** Equivalent magic; empty if the action was not performed. */
   readonly line: string;
   readonly errors: Readonly<Record<string, string>>;
 }
 
 const instances = new WeakMap<IPanelModel, TargetActions>();
 
-/** All acts of a page: one for each model, shared by the section and the commands. */
+/** Actions of a page: one instance for each model, shared by the section and the commands. */
 export class TargetActions {
   private constructor(private readonly _context: IPanelContext) {}
 
@@ -44,34 +44,34 @@ export class TargetActions {
     return acts;
   }
 
-  /** Something was done, or refused. */
+  /** Emitted when an action was performed or refused. */
   get outcome(): ISignal<this, IOutcome> {
     return this._outcome;
   }
 
-  /** A request has begun or ended. */
+  /** Emitted when a request begins or ends. */
   get pendingChanged(): ISignal<this, void> {
     return this._pendingChanged;
   }
 
-  /** The target has an answer outstanding. */
+  /** Whether a request for the target is in progress. */
   pending(target: string): boolean {
     return (this._pending.get(target) ?? 0) > 0;
   }
 
-  /** What the kernel would say to it; does nothing. */
+  /** Check an action with the kernel without performing it. */
   check(request: ITargetRequest): Promise<ITargetActionReply> {
     return this._send(request, true, false);
   }
 
-  /** Do it, with the kernel's question in between where it has one. */
+  /** Perform an action, after a confirmation where the kernel requires one. */
   async run(request: ITargetRequest): Promise<IOutcome> {
     const outcome = await this._run(request);
     this._outcome.emit(outcome);
     return outcome;
   }
 
-  /** Do an act of a row: asks for its fields first where it has some, until they are right or a person gives up. */
+  /** Perform an action of a row; if it has fields, show a dialog until they are valid or the user cancels. */
   async perform(target: string, act: ITargetAction): Promise<IOutcome | null> {
     if (act.fields.length === 0) {
       return this.run({ verb: act.verb, target });
@@ -93,7 +93,7 @@ export class TargetActions {
     }
   }
 
-  /** A dialog with the fields of an act, checked while they are typed. */
+  /** Show a dialog with the fields of an action, checked while the user types. */
   private async _showFields(
     target: string,
     act: ITargetAction,
@@ -153,7 +153,7 @@ export class TargetActions {
       Dialog.warnButton({ label: verb })
     ];
     const title = trans.__('%1 "%2"?', verb, request.target);
-    // Enter alone must not spend or lose anything.
+    // Pressing Enter alone must not confirm a cost or a loss.
     const result = await showDialog({ title, body, buttons, defaultButton: 0 });
     return result.button.accept;
   }
@@ -180,7 +180,7 @@ export class TargetActions {
   private readonly _pendingChanged = new Signal<this, void>(this);
 }
 
-/** Ask the kernel when a person pauses; of several questions under way only the last one's answer counts. */
+/** Checker that sends a request when the user pauses; only the reply to the latest request counts. */
 export class Checker<T> {
   constructor(
     private readonly _showFields: () => Promise<T> | null,
@@ -201,7 +201,7 @@ export class Checker<T> {
     this._timer = setTimeout(() => void this.now(), this._wait);
   }
 
-  /** Ask at once; `null` when there is nothing to ask, no answer, or a later question. */
+  /** Send a request at once; `null` if there is nothing to request, no reply, or a later request. */
   async now(): Promise<T | null> {
     clearTimeout(this._timer);
     const turn = (this._turn += 1);
@@ -220,7 +220,7 @@ export class Checker<T> {
     }
   }
 
-  /** What is under way counts no more. */
+  /** Ignore the reply to the request in progress. */
   cancel(): void {
     clearTimeout(this._timer);
     this._turn += 1;
@@ -237,7 +237,7 @@ export class Checker<T> {
   private readonly _failed = new Signal<this, string>(this);
 }
 
-/** Notify the user of the result of an action when the section is hidden. */
+/** Notify the user of the result of an action while the section is hidden. */
 export function notify(outcome: IOutcome, seen: boolean): void {
   if (!seen && outcome.text) {
     Notification.emit(outcome.text, outcome.done ? 'success' : 'error', { autoClose: outcome.done ? 5000 : false });

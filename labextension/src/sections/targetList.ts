@@ -1,4 +1,4 @@
-/** The list of compute targets and its rows. */
+/** List of compute targets and its rows. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { caretRightIcon, closeIcon } from '@jupyterlab/ui-components';
@@ -12,12 +12,12 @@ import { labelText } from './fields';
 import { details, facts, price, stateText, verbText, workText } from './targetText';
 
 export interface IListHost extends IRowHost {
-  /** Make it the target in use, if it is not. */
+  /** Make a target the current one, unless it already is. */
   use(name: string): void;
 }
 
 export class TargetList {
-  /** Clicks are heard in all of `around`, which holds the list. */
+  /** Create the list; clicks are handled in all of `around`, which contains it. */
   constructor(
     private readonly _context: IPanelContext,
     private readonly _host: IListHost,
@@ -41,23 +41,23 @@ export class TargetList {
     return this._open;
   }
 
-  /** Select a target; to be drawn. */
+  /** Select a target; the caller redraws the list. */
   choose(name: string, open: boolean): void {
     this._selected = name;
     this._open = open;
   }
 
-  /** The row of a target, once it was drawn. */
+  /** Row of a target; undefined before it is drawn. */
   row(name: string): HTMLElement | undefined {
     return this._views.get(name)?.node;
   }
 
-  /** Focus the row that the Tab key goes to. */
+  /** Focus the row that is the tab stop. */
   focus(): void {
     this.node.querySelector<HTMLElement>('[tabindex="0"]')?.focus();
   }
 
-  /** A second has passed. */
+  /** Update the times, once a second. */
   tick(): void {
     this._views.forEach(view => view.tick());
   }
@@ -81,7 +81,7 @@ export class TargetList {
       } else if (view.row !== row) {
         view.update(row);
       }
-      // Moving a node takes the focus out of it, so only what is out of place is moved.
+      // Moving a node removes the focus from it, so only misplaced nodes are moved.
       if (view.node === before) {
         before = before.nextElementSibling;
       } else {
@@ -98,10 +98,10 @@ export class TargetList {
   }
 
   /**
-   * A double click uses the target of its first click, wherever the second one hits.
+   * A double click uses the target of its first click, regardless of the position of the second one.
    *
-   * The first one opens the row and closes another above it, so that the second hits something else there,
-   * a button maybe.
+   * The first click opens a row and closes another one above it, so the second one hits another element there,
+   * possibly a button.
    */
   private _click(event: MouseEvent): void {
     const summary = (event.target as Element).closest('.jp-AmlTarget-summary');
@@ -139,7 +139,7 @@ export class TargetList {
         go(names.length - 1);
         break;
       case 'Enter':
-        // As a double click does.
+        // Same action as a double click.
         this._host.select(name, true);
         this._host.use(name);
         break;
@@ -168,17 +168,17 @@ export class TargetList {
   private _clicked = '';
 }
 
-/** What a row asks of its list. */
+/** Actions of a row. */
 interface IRowHost {
   readonly trans: TranslationBundle;
   select(name: string, open: boolean): void;
   perform(name: string, act: ITargetAction): void;
   dismiss(name: string): void;
-  /** The stored value is what a target of this kind has anyway. */
+  /** Whether the stored value is the default of targets of this kind. */
   isDefault(kind: string, name: string, value: unknown): boolean;
 }
 
-/** TargetActions whose button warns by its color. */
+/** Verbs whose buttons have the warning color. */
 const WARNING_VERBS = new Set(['delete', 'detach']);
 
 class TargetView {
@@ -257,7 +257,7 @@ class TargetView {
     }
   }
 
-  /** Selected or not, its details open or not; `disabledReason`: why nothing can be done with any target. */
+  /** Show the row as selected or not, with or without details; `disabledReason`: why actions are disabled. */
   show(selected: boolean, open: boolean, disabledReason: string): void {
     this._whyNot = disabledReason;
     this._open = open;
@@ -271,7 +271,7 @@ class TargetView {
     }
   }
 
-  /** Draw what depends on the time. */
+  /** Update the parts that depend on the time. */
   tick(): void {
     this._drawWork();
     if (this._open) {
@@ -298,7 +298,7 @@ class TargetView {
     const since = ago(Date.now() / 1000 - work.since);
     const what = workText(work.verb, trans);
     say(this._workSaid, work.detail ? `${what} · ${work.detail}` : what);
-    // It changes every second: seen, not read out.
+    // The time changes every second, so it is not announced by screen readers.
     say(this._workAge, ` · ${since}`);
   }
 
@@ -311,7 +311,7 @@ class TargetView {
     const stored = Object.entries(row.fields)
       .filter(([name, value]) => value !== null && value !== '' && !this._host.isDefault(row.kind, name, value))
       .map(([name, value]): [string, string] => [labelText(name), json(value, 200)])
-      // What the row says already needs no second line.
+      // Omit values that the row already shows.
       .filter(([label, text]) => text !== row.name && !known.some(([its, other]) => other === text || its === label));
     const lines = [...known, ...stored];
     const signature = JSON.stringify(lines);
@@ -332,7 +332,7 @@ class TargetView {
     this._checked.title = at ? new Date(at * 1000).toLocaleString() : '';
   }
 
-  /** Buttons stay the same elements, so that one keeps the focus while the row changes. */
+  /** Draw the buttons; keep their elements, so that the focus is kept while the row changes. */
   private _drawActs(acts: readonly ITargetAction[]): void {
     const available = acts.filter(act => act.verb !== 'dismiss');
     for (const [verb, old] of this._buttons) {
@@ -356,7 +356,7 @@ class TargetView {
       }
       allow(created, this._whyNot || act.why_not);
     }
-    // In their order; one that is in its place keeps the focus.
+    // Sort the buttons; one in its place keeps the focus.
     available.forEach(({ verb }, at) => {
       const created = this._buttons.get(verb);
       if (created && this._actions.children[at] !== created) {

@@ -1,10 +1,10 @@
-/** The texts of targets and workspaces. Pure functions. */
+/** Texts of targets and workspaces. Pure functions. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { bytes } from '../format';
 import type { ITargetRow, IWorkspaceRow } from '../protocol';
 
-/** Money an hour, `$1.20/h`; empty where nobody charges. */
+/** Price per hour, e.g. `$1.20/h`; empty if there is none. */
 export function price(amount: number | null, currency: string, trans: TranslationBundle, locale?: string): string {
   if (amount === null || !Number.isFinite(amount)) {
     return '';
@@ -16,13 +16,13 @@ export function price(amount: number | null, currency: string, trans: Translatio
     const money = { ...shape, style: 'currency', currency, currencyDisplay: 'narrowSymbol' } as const;
     text = new Intl.NumberFormat(locale, money).format(amount);
   } catch {
-    // Not a currency by ISO 4217: as the service calls it.
+    // The currency is not an ISO 4217 code: show the name that the service uses.
     text = `${new Intl.NumberFormat(locale, shape).format(amount)} ${currency}`.trim();
   }
   return trans.__('%1/h', text);
 }
 
-/** A state as a person reads it. */
+/** Display text of a state. */
 export function stateText(state: string, trans: TranslationBundle): string {
   switch (state) {
     case 'ready':
@@ -48,7 +48,7 @@ export function stateText(state: string, trans: TranslationBundle): string {
   }
 }
 
-/** What is being done, as a title of it. */
+/** Title of an action. */
 export function verbText(verb: string, trans: TranslationBundle): string {
   switch (verb) {
     case 'use':
@@ -76,7 +76,7 @@ export function verbText(verb: string, trans: TranslationBundle): string {
   }
 }
 
-/** A work as a person reads it while it lasts. */
+/** Display text of an operation in progress. */
 export function workText(verb: string, trans: TranslationBundle): string {
   switch (verb) {
     case 'test':
@@ -98,7 +98,7 @@ export function workText(verb: string, trans: TranslationBundle): string {
   }
 }
 
-/** GPUs of one machine: `4 × NVIDIA T4`, `no GPU`; empty while unknown. */
+/** GPUs of one machine: `4 × NVIDIA T4`, `no GPU`; empty if unknown. */
 export function gpusText(row: ITargetRow, trans: TranslationBundle): string {
   if (row.gpus === null) {
     return '';
@@ -112,7 +112,7 @@ export function gpusText(row: ITargetRow, trans: TranslationBundle): string {
   return row.gpu_name ? `${row.gpus} × ${row.gpu_name}` : trans._n('%1 GPU', '%1 GPUs', row.gpus, row.gpus);
 }
 
-/** Machines of a target that can be scaled: `2 of 4 nodes`; empty for a single one. */
+/** Number of nodes of a scalable target: `2 of 4 nodes`; empty for a single machine. */
 export function nodesText(row: ITargetRow, trans: TranslationBundle): string {
   if (row.nodes === null) {
     return '';
@@ -122,7 +122,7 @@ export function nodesText(row: ITargetRow, trans: TranslationBundle): string {
     : trans._n('%2 of %1 node', '%2 of %1 nodes', row.max_nodes, row.nodes);
 }
 
-/** Its runs: `2 running, 1 queued`; empty when there are none. */
+/** Number of runs on the target: `2 running, 1 queued`; empty if there are none. */
 export function runsText(row: ITargetRow, trans: TranslationBundle): string {
   return [
     row.running ? trans.__('%1 running', row.running) : '',
@@ -132,12 +132,12 @@ export function runsText(row: ITargetRow, trans: TranslationBundle): string {
     .join(', ');
 }
 
-/** What can be read at a glance, in the order of its worth. */
+/** Most important facts, in order of importance. */
 export function facts(row: ITargetRow, trans: TranslationBundle): string[] {
   return [row.size, gpusText(row, trans), nodesText(row, trans), runsText(row, trans), row.quota].filter(text => text !== '');
 }
 
-/** Everything there is to say of a target, as label and value. */
+/** All details of a target, as labels and values. */
 export function details(row: ITargetRow, trans: TranslationBundle): [string, string][] {
   const machine = [
     row.cpus === null ? '' : trans._n('%1 core', '%1 cores', row.cpus, row.cpus),
@@ -157,13 +157,13 @@ export function details(row: ITargetRow, trans: TranslationBundle): [string, str
   return known.filter(([, text]) => text !== '');
 }
 
-/** What can be read at a glance: who is signed in, how many targets, where it is. */
+/** Most important facts of a workspace: the signed-in user, the number of targets, the location. */
 export function workspaceFacts(row: IWorkspaceRow, trans: TranslationBundle): string[] {
   const { length } = row.targets;
   return [row.user, trans._n('%1 target', '%1 targets', length, length), row.location].filter(text => text !== '');
 }
 
-/** Where it is, a line each. */
+/** Location of a workspace, one line for each part. */
 export function workspaceTitle(row: IWorkspaceRow, trans: TranslationBundle): string {
   const lines: [string, string][] = [
     [trans.__('Workspace'), row.workspace],

@@ -2,7 +2,7 @@
 
 import { LabIcon, ToolbarButton } from '@jupyterlab/ui-components';
 
-/** A button that does something once: newer JupyterLabs take every click on one for a switch and leave it pressed. */
+/** Create a button without a pressed state: newer versions of JupyterLab treat every toolbar button as a toggle. */
 export function toolbarButton(icon: LabIcon, tooltip: string, click: () => void): ToolbarButton {
   const created: ToolbarButton = new ToolbarButton({
     icon,

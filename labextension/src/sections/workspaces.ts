@@ -1,4 +1,4 @@
-/** The Azure ML workspaces: the list of connected ones, and the form that connects one. */
+/** Azure ML workspaces: the list of connected ones, and the form that connects one. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { closeIcon, LabIcon } from '@jupyterlab/ui-components';
@@ -13,10 +13,10 @@ import { connectFromCell } from './notebookEdits';
 import { Checker } from './targetActions';
 import { workspaceFacts, workspaceTitle } from './targetText';
 
-/** What a row asks for. */
+/** Actions of a row. */
 export interface IWorkspaceHost {
   readonly trans: TranslationBundle;
-  /** Sign in again, list its computes again, and make it the current workspace. */
+  /** Sign in again, list the computes of the workspace again, and make it the current one. */
   connect(name: string): void;
   disconnect(name: string): void;
 }
@@ -32,7 +32,7 @@ export class WorkspaceList {
 
   readonly node = element('div', 'jp-AmlWorkspaces');
 
-  /** Draw them; `disabledReason`: why nothing can be done with one. */
+  /** Draw the rows; `disabledReason`: why actions on a workspace are disabled. */
   draw(rows: readonly IWorkspaceRow[], disabledReason: (name: string) => string): void {
     this.node.hidden = rows.length === 0;
     const focused = this._rows.contains(document.activeElement);
@@ -92,7 +92,7 @@ class WorkspaceView {
     this._badge.hidden = !row.current;
     say(this._facts, workspaceFacts(row, this._trans).join(' · '));
     this._name.title = this._facts.title = workspaceTitle(row, this._trans);
-    // Of the service's words only an address of its own kind is one.
+    // Accept only HTTPS addresses from the service as links.
     const linked = row.studio_url.startsWith('https://');
     this._link.hidden = !linked;
     if (linked) {
@@ -116,7 +116,7 @@ interface IAct {
   allow(disabledReason: string): void;
 }
 
-/** A small button that says what it does, or why it cannot be pressed. */
+/** Create a small button with a tooltip for its action, or for the reason why it is disabled. */
 function act(verb: string, icon: LabIcon, label: string, click: () => void): IAct {
   const node = element('button', 'jp-AmlTarget-dismiss');
   node.type = 'button';
@@ -172,12 +172,12 @@ export class ConnectWorkspace extends Widget {
     say(this._queued, trans.__('The kernel is busy: the line is queued behind the running cell.'));
   }
 
-  /** The form is to be closed: it was canceled, or the line runs. */
+  /** Emitted when the form is to be closed: after a cancellation, or when the line runs. */
   get closed(): ISignal<this, void> {
     return this._closed;
   }
 
-  /** Ask the kernel for the fields and show them. */
+  /** Request the fields from the kernel and show them. */
   async load(): Promise<void> {
     try {
       const { connect } = await this._context.model.kinds();
@@ -191,7 +191,7 @@ export class ConnectWorkspace extends Widget {
     }
   }
 
-  /** Why nothing can be connected now; empty when it can. */
+  /** Enable connecting, or disable it for a reason; an empty reason enables it. */
   enable(disabledReason: string): void {
     this._whyNot = disabledReason;
     this._queued.hidden = disabledReason !== '' || !this._context.model.connection.busy || this._writing;
