@@ -261,7 +261,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     notify(outcome, this.isVisible);
     if (outcome.request.verb === 'create' || outcome.request.verb === 'attach') {
       if (!outcome.done) {
-        return; // The form shows it.
+        return; // the form shows the error
       }
       // The row of the target may arrive after the reply.
       this._awaited = outcome.request.target;

@@ -131,7 +131,7 @@ export class NewTarget extends Widget {
       allow(this._create_, disabledReason);
     }
     if (this._kind && !disabledReason && this._connected !== this._workspaces) {
-      void this.load(); // other workspaces, other choices
+      void this.load(); // the choices depend on the workspaces
     }
   }
 
@@ -188,7 +188,7 @@ export class NewTarget extends Widget {
     }
     this._creating = true;
     this._checker.cancel();
-    this._form.setErrors({}); // what was mended is not red behind the question
+    this._form.setErrors({}); // corrected fields must not be marked as wrong behind the confirmation
     const { trans } = this._context;
     allow(this._create_, trans.__('Waiting for the kernel…'));
     const outcome = await TargetActions.of(this._context).run(request);

@@ -97,7 +97,7 @@ export function keepTabStop(toolbar: HTMLElement): MutationObserver {
     if (at >= 0) {
       buttons.forEach((button, k) => button.setAttribute('tabindex', k === at ? '0' : '-1'));
       if (reach.focusableElements) {
-        reach.focusableElements = usable; // without the opener of a menu that is not shown
+        reach.focusableElements = usable; // excludes the opener of a hidden menu
         reach.activeIndex = usable.indexOf(buttons[at]);
       }
     }

@@ -1,4 +1,4 @@
-/** Samples of every GPU in the last ten minutes, with mean and range of each tick. Pure functions and data. */
+/** Samples of every GPU in the last ten minutes, with mean and range of each tick. Independent of the DOM. */
 
 import { Ring, Tally } from '../charts/series';
 import type { IGpuFrame } from '../panel/tokens';

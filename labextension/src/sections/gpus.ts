@@ -143,7 +143,7 @@ export class GpusSection extends PanelWithToolbar {
     }
   }
 
-  /** Request the source that the section needs now from the model. */
+  /** Request from the model the source that the section needs now. */
   private _watch(): void {
     const wanted = this._seen && this._watches ? this._choice.source(this._model.current) : '';
     if (wanted !== this._model.gpuSource && (wanted || this._hiding !== undefined || this._seen)) {

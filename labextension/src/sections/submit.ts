@@ -119,7 +119,7 @@ export class SubmitSection extends PanelWithToolbar {
 
   // ---- notebook
 
-  /** Update after a change of state; each request makes the kernel busy, which must not trigger another request. */
+  /** Update after a change of state; a request makes the kernel busy, which must not trigger another request. */
   private _connectionChanged(): void {
     const { connection, notebook } = this._context.model;
     if (connection.state !== this._state || notebook !== this._notebook) {
