@@ -19,7 +19,7 @@ OBSERVED: dict[str, tuple[str, str]] = {
         "runs/ID of a job with a short time limit",
     ),
     "code_folder": (
-        "A job finds code that is in a folder of its container.",
+        "A job can read code that is stored in a subfolder of its blob container.",
         "a job whose code asset is a folder of the container of startPendingUpload",
     ),
     "jobs_newest_first": ("The list of jobs starts with the newest.", "createdAt along the list of jobs"),

@@ -187,7 +187,7 @@ def test_rest_server_error_and_cut_connection_are_retried(edge):
 
 def test_rest_repeated_server_error_fails(edge):
     edge.answers = [(503, {}, {"error": {"code": "ServerBusy", "message": "Busy."}})]
-    with pytest.raises(TargetUnreachable, match=r"\(503 ServerBusy\): Busy"):
+    with pytest.raises(TargetUnreachable, match=r"503 ServerBusy.*Busy"):
         client(edge).get("x")
     assert 3 <= len(edge.seen) <= 6
 
