@@ -63,7 +63,7 @@ def test_azure_notebook_runs_in_jupyterlab(page: Page, lab: LabServer, shots: Pa
     panel.wait_run(notebook.records()[-1]["handle"], "failed")
     page.screenshot(path=shots / "03-completed.png")
     notebook.save()
-    eventually("the file has the end", lambda: "Nothing bills" in (lab.notebooks / NAME).read_text())
+    eventually("the file has the end", lambda: "costing money: no machine" in (lab.notebooks / NAME).read_text())
     saved = lab.read(NAME)
     outputs_are_right(saved)
     azure_cluster_is_right(saved)

@@ -403,7 +403,7 @@ def test_azure_connect_create_submit_and_watch_by_panel(
     panel: PanelPage, notebook: NotebookPage, azure: Azure, shots: Path
 ) -> None:
     form = azure_form(panel, CLUSTER)
-    expect(form).to_contain_text("No Azure ML workspace is connected", timeout=MS)
+    expect(form).to_contain_text("Connect an Azure ML workspace", timeout=MS)
     press(form, "Connect Azure ML workspace…")
     expect(panel.connect_workspace).to_be_visible(timeout=MS)
     workspace = connect_by_form(panel, **place(azure))

@@ -158,7 +158,7 @@ def test_gpu_values_equal_target(panel: PanelPage, notebook: NotebookPage) -> No
     """At its first ticks a run's GPUs load; then each value of the wave is known."""
     handle = submitted(notebook, "brief", "curve")
     show(panel, handle)
-    expect(panel.gpus).to_contain_text("It has ended", timeout=MS)
+    expect(panel.gpus).to_contain_text("Finished", timeout=MS)
     rows = [[round(gpu_values(0, g, s)["util"]) for g in range(8)] for s in range(7)]
     for back, expected in enumerate(reversed(rows)):
         _, highest, mean, lowest = read(panel, "Utilization", "End", *["ArrowLeft"] * back)
@@ -249,7 +249,7 @@ def test_run_gpus_show_last_sample(panel: PanelPage, notebook: NotebookPage, sho
         panel.page.screenshot(path=shots / "gpus-silent.png")
     expect(panel.gpus.locator(".jp-AmlGpus-state")).not_to_contain_text("Last sample", timeout=MS)
     cancel(panel, handle)
-    expect(panel.gpus.locator(".jp-AmlGpus-state")).to_contain_text("It has ended", timeout=MS)
+    expect(panel.gpus.locator(".jp-AmlGpus-state")).to_contain_text("Finished", timeout=MS)
 
 
 @thorough
