@@ -27,11 +27,11 @@ export interface IReading {
   inline?: string;
 }
 
-/** What the frame asks of the chart in it. Places are CSS pixels from the top left of the drawing. */
+/** Interface between a frame and its chart. Positions are CSS pixels from the top left of the drawing. */
 export interface IReadable {
   readonly columns: number;
   readonly rows: number;
-  /** what lies at a place; null where nothing can be read */
+  /** the value at a position; null if there is none */
   spotAt(x: number, y: number): ISpot | null;
   placeOf(spot: ISpot): [x: number, y: number];
   read(spot: ISpot): IReading | null;
@@ -90,7 +90,7 @@ export class ChartFrame {
   readonly node: HTMLElement;
   readonly caption: HTMLElement;
 
-  /** Write title and value, and read again what is under the cursor: to be called after each drawing. */
+  /** Update title, value and the value under the cursor; call it after each drawing. */
   update(title: string, value: string): void {
     write(this._title, title);
     this._title.title = title;
@@ -304,7 +304,7 @@ export function same(a: ILineData, b: ILineData): boolean {
   );
 }
 
-/** Height of a chart and what is left free around its lines, CSS pixels. */
+/** Height of a chart and margins around its lines, CSS pixels. */
 export interface IChartSize {
   height: number;
   left: number;
@@ -512,7 +512,7 @@ export class LineChart implements IReadable {
     }
   }
 
-  /** The chart in words: what a screen reader says of the picture. */
+  /** Description of the chart for screen readers. */
   private _describe(data: ILineData, range: [number, number] | null): string {
     const trans = this._trans;
     if (!range) {

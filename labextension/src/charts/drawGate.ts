@@ -28,7 +28,7 @@ export class DrawGate {
     private readonly _timers: ITimers = browserTimers
   ) {}
 
-  /** There is something new to draw, within `ms` milliseconds: what comes meanwhile is drawn with it. */
+  /** Schedule a drawing within `ms` milliseconds; changes until then are drawn together. */
   dirty(ms = 0): void {
     this._dirty = true;
     if (this._timer !== null && this._timers.now() + ms < this._due) {

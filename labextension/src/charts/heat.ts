@@ -6,7 +6,7 @@ import { ChartFrame, IReadable, IReading, ISpot, Tick } from './chart';
 import { onTheme, ramp, Rgb } from './palette';
 
 export interface IHeatRow {
-  /** names the GPU in what is read */
+  /** name of the GPU in the value under the cursor */
   label: string;
   /** names it at the left of its row */
   short?: string;
@@ -21,7 +21,7 @@ export interface IHeatData {
   /** percent, row after row; NaN for a hole */
   cells: Float32Array;
   columns: number;
-  /** where the first column begins and the last one ends, as a share of the width; what lies outside is cut off */
+  /** where the first column begins and the last one ends, as a share of the width; cells outside are clipped */
   edges?: readonly [number, number];
   /** marks along the bottom, where as a share of the width; there is room for about `count` */
   ticks: (count: number) => readonly Tick[];
@@ -244,7 +244,7 @@ export class HeatMap implements IReadable {
     return image;
   }
 
-  /** Names at the left, the nodes marked off there: a line across would be lost on what is busy. */
+  /** Names at the left, with marks between the nodes: a line across would not be visible on busy cells. */
   private _drawLabels(context: CanvasRenderingContext2D, data: IHeatData, height: number): void {
     const style = getComputedStyle(this.node);
     const { left, right, top, bottom, gap } = this._size;

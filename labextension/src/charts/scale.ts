@@ -17,7 +17,7 @@ export function extent(values: Row): [number, number] | null {
   return low <= high ? [low, high] : null;
 }
 
-/** A range that has a width: a constant series lies in the middle of its own axis. */
+/** A range with a width: a constant series is drawn in the middle of its axis. */
 export function widen([low, high]: [number, number]): [number, number] {
   if (high > low) {
     return [low, high];

@@ -1,5 +1,5 @@
 /**
- * Series of the charts in fixed memory, and the one reducer to what a chart has room for.
+ * Series of the charts in fixed memory, and the reducer to the width of a chart.
  *
  * A `Ring` keeps the newest ticks one by one, a `MinMaxHistory` the whole history as least, mean and most of stretches.
  * `lines`, `band` and `means` make points of them; highs and lows survive.
@@ -271,7 +271,7 @@ export class NodeHistory {
   }
 
   /**
-   * Take ticks that follow what is known; known ones are passed over.
+   * Append ticks; already known ones are skipped.
    *
    * @returns false when ticks in between are missing: nothing is taken then
    */

@@ -64,7 +64,7 @@ class ControlChannel implements IControlChannel {
       content: content as any
     } as any) as unknown as KernelMessage.IControlMessage;
     const future = this._kernel.sendControlMessage(message as any, true, true);
-    // Disposing of it rejects `done`, which nobody awaits: the reply is all we need.
+    // Disposing of it rejects `done`, which is not awaited: only the reply matters.
     future.done.catch(() => undefined);
     const reply = new Promise<unknown>(resolve => {
       future.onReply = answer => resolve(answer.content);
@@ -112,7 +112,7 @@ class KernelTransport implements ITransport {
   }
 }
 
-/** Tell the session what the connection hears; ends with the connection or when disposed of. */
+/** Forward the signals of the connection to the session, until either is disposed of. */
 function forwardSigns(kernel: Kernel.IKernelConnection, session: KernelSession): { dispose(): void } {
   const status = (_: unknown, word: string) => session.statusChanged(word);
   const connection = (_: unknown, word: string) => session.connectionChanged(word === 'connected');

@@ -1,4 +1,4 @@
-/** The event stream of one kernel: what the page subscribes to, the order of the events, and the rows they carry. No DOM. */
+/** The event stream of one kernel: the subscription of the page, the order of the events, and their rows. No DOM. */
 
 import { ISignal, Signal } from '@lumino/signaling';
 import type { IOperations, PanelEvent } from '../protocol';
@@ -31,7 +31,7 @@ const DETAILS_DELAY_MS = 250;
 export interface IEventSource {
   readonly newId: () => string;
   readonly now: () => number;
-  /** Listen to what the kernel sends on the comm with this id. */
+  /** Receive the messages of the kernel on the comm with this id. */
   listen(comm: string, received: (event: unknown, buffers: DataView[]) => void): { dispose(): void };
   /** Send a subscription and take silence into the state of the session. */
   request(op: 'events', values: Payload): Promise<IOperations['events']['reply']>;
@@ -142,7 +142,7 @@ class EventComm {
     return JSON.stringify(this._acknowledged) !== JSON.stringify(requested);
   }
 
-  /** Send what is wanted; one message at a time, the last change counts. */
+  /** Send the subscription; one message at a time, with the latest change. */
   send(): Promise<boolean> {
     if (this._sending) {
       this._unsent = true;
@@ -208,7 +208,7 @@ class EventComm {
     }
   }
 
-  /** Events are missing: what comes next is useless before the snapshot. */
+  /** Events were lost: later ones are ignored until the next snapshot. */
   private _gap(): void {
     const now = this._source.now();
     if (now - this._gapAt > GAP_INTERVAL_MS) {

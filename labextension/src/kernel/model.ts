@@ -270,7 +270,7 @@ export class PanelModel implements IPanelModel {
       this._connection = now;
       this.connectionChanged.emit(this.connection);
     }
-    // Only a restart: who unloads the extension by hand wants it unloaded.
+    // Only after a restart: a user who unloads the extension wants it unloaded.
     if (session && now.state === 'starting') {
       this._autoConnected.delete(session);
     }

@@ -124,7 +124,7 @@ export class TransitionWatcher {
         transitions.push({ row, what: 'attention' });
       }
       if (live || before) {
-        // A message that comes and goes and comes again is shown once.
+        // A message that disappears and reappears is shown once.
         this._known.set(key, { live, attention: row.attention || (before?.attention ?? '') });
       }
     }

@@ -28,7 +28,7 @@ export interface ITransport {
   readonly client: Pick<KernelClient, 'probe' | 'request'>;
   /** Jupyter's status of the kernel. */
   readonly status: string;
-  /** Listen to what the kernel sends on the comm with this id. */
+  /** Receive the messages of the kernel on the comm with this id. */
   listen(comm: string, received: (event: unknown, buffers: DataView[]) => void): { dispose(): void };
   /** Run the line that loads the extension. */
   load(): Promise<ILoadReply>;
@@ -255,9 +255,9 @@ export class KernelSession {
   }
 
   /**
-   * What is at the other end, for a cell output that is about to ask.
+   * State of the connected kernel, for a cell output that is about to send a request.
    *
-   * Probes where nothing is known, at most every few seconds; nobody else does while the panel does not follow the
+   * Probes a kernel in an unknown state, at most every few seconds; nothing else does while the panel does not follow the
    * kernel.
    */
   async kind(): Promise<KernelKind> {
@@ -338,7 +338,7 @@ export class KernelSession {
     }
   }
 
-  /** The kernel has answered: subscribe to what is wanted. */
+  /** Subscribe after the first reply of the kernel. */
   private async _openStream(turn: number): Promise<void> {
     const sent = await this._stream.subscribe();
     if (turn !== this._prober.turn) {
@@ -350,7 +350,7 @@ export class KernelSession {
     } else if (this.rows.known || !this._stream.isWanted) {
       this._setState('ready');
     } else {
-      // The snapshot makes it ready; should it be lost, the next probe asks again.
+      // The snapshot makes the session ready; if it is lost, the next probe requests another.
       this._probeLater();
     }
   }
@@ -441,7 +441,7 @@ export class KernelSession {
     this._postponed = false;
   }
 
-  /** Drop everything that was requested: whoever answered is another now. */
+  /** Drop all pending requests: the kernel has been replaced. */
   private _forget(): void {
     this._cancelProbe();
     this._cellPending = false;
@@ -527,7 +527,7 @@ class Prober {
     return this._kind ?? 'not-responding';
   }
 
-  /** Forget what is at the other end. */
+  /** Discard the known state of the kernel. */
   doubt(): void {
     this._kind = null;
   }

@@ -319,7 +319,7 @@ class GpuView {
 /** Where charts of each kind stand. */
 const KINDS = ['metric', 'gpu', 'host'];
 
-/** Logged without steps, all are at 0: then their order is what is known. */
+/** Points logged without steps all have step 0: use their order instead. */
 const steps = (all: readonly number[]): readonly number[] =>
   all.every(step => step === all[0]) ? all.map((_, i) => (all.length > 1 ? i : all[0])) : all;
 

@@ -1,4 +1,4 @@
-/** Live charts in an output: asks the kernel for them, shows them, gives them back. */
+/** Live charts in an output: requests them from the kernel, shows them and releases them. */
 
 import type { Kernel } from '@jupyterlab/services';
 import { NoAnswer, Refused } from '../kernel/client';

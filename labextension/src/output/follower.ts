@@ -25,7 +25,7 @@ export class Follower {
     _feed.onGap = () => this._gap();
     _feed.onView = view => {
       this._view = view;
-      // Other series come, and what they were before has to be asked for at once.
+      // Other series follow; request their past values at once.
       this._requests = 0;
       this._send(this._anybody);
     };
@@ -92,7 +92,7 @@ export class Follower {
         }
       },
       () => {
-        // Not answered: a feed that goes on without us sees the gap and asks again.
+        // No reply: a feed that continues without it detects the gap and repeats the request.
       }
     );
   }
@@ -109,7 +109,7 @@ export class Follower {
 
 const followers = new WeakMap<IFeed, Follower>();
 
-/** The one follower of a feed, whoever shows it. */
+/** The only follower of a feed, shared by all its views. */
 export function followerOf(feed: IFeed, client: IAsk): Follower {
   let follower = followers.get(feed);
   if (!follower) {

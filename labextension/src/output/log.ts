@@ -36,7 +36,7 @@ export class LogView {
     const body = this._body;
     const follows = body.scrollHeight - body.scrollTop - body.clientHeight < 8;
     if (text.startsWith(this._text.data)) {
-      // Keeps what the reader has selected.
+      // Keeps the selection of the reader.
       this._text.appendData(text.slice(this._text.data.length));
     } else {
       this._text.data = text;

@@ -12,7 +12,7 @@ function outputsOf(cell: unknown): IOutputAreaModel | undefined {
   return (cell as { outputs?: IOutputAreaModel }).outputs;
 }
 
-/** What matters here of a record that lies in an output. */
+/** Fields of a saved record that are used here. */
 interface ISaved {
   handle?: string;
   done?: boolean;
@@ -34,7 +34,7 @@ export function asShown<T>(old: { view?: string; window?: number }, fresh: T): T
 /**
  * Put a fresh bundle into every unfinished output of this run in cells that are trusted.
  *
- * An output that somebody else wrote may name any run: what our kernel knows of it must not get into their file.
+ * An output written by another user may name any run: data of this kernel must not get into their file.
  * The notebook becomes dirty and is left to autosave: saving it here could conflict with a save by the user.
  *
  * @param sizes metadata by MIME type
@@ -68,7 +68,7 @@ function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle, sizes
 }
 
 export interface IRunHost {
-  /** Whom to ask; none that is gone. */
+  /** The live kernel that receives the requests; null after it has shut down. */
   readonly kernel: Kernel.IKernelConnection | null;
   /** There is another kernel, or none. */
   readonly kernelChanged: ISignal<unknown, unknown> | null;
@@ -84,7 +84,7 @@ export function living(kernel: Kernel.IKernelConnection | null | undefined): Ker
   return gone ? null : kernel;
 }
 
-/** An output of a notebook; or of a console or viewer, which has no kernel to ask. */
+/** An output of a notebook, or of a console or viewer, which has no kernel for requests. */
 export class NotebookHost implements IRunHost {
   constructor(private readonly _panel: NotebookPanel | null) {}
 

@@ -48,8 +48,8 @@ export class RecordPoller {
   /**
    * Take a record that was rendered.
    *
-   * A notebook that opens renders what was saved: only a second rendering, or a record made just
-   * now, comes from somebody who watches the run.
+   * An opened notebook renders its saved records: only a second rendering, or a record created just
+   * now, shows that a user is watching the run.
    */
   take(record: IRunRecord, old: IRunRecord | null): void {
     const now = Date.now();

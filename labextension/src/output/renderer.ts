@@ -118,7 +118,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   }
 
   /**
-   * Whether the kernel may be asked about the run.
+   * Whether requests about the run may be sent to the kernel.
    *
    * A notebook that is not trusted may name runs of other notebooks: then a person has to want it.
    */

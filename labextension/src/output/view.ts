@@ -141,7 +141,7 @@ export class RunView {
     this._error.classList.toggle('jp-mod-wished', record.state === 'canceled');
     write(this._failure, situation.failure);
     this._pairs(this._outputs, this._trans.__('Results'), record.outputs);
-    // A dashboard was asked for the charts; the run's own cell has the rest.
+    // A dashboard shows only the charts; the run's own cell shows the rest.
     const whole = record.view !== 'dashboard' && record.kind !== 'monitor';
     this._pairs(this._params, this._trans.__('Parameters'), whole ? record.params : {});
     this._children.update(whole ? record.children : [], record.children_hidden);

@@ -98,7 +98,7 @@ export class YRanges {
     if (!this._own.has(scale)) {
       // Room for the width of a line would show as a tick below zero.
       scale.set_state({ allow_padding: false });
-      // The first time it has what the kernel gave it.
+      // The first time it has the range from the kernel.
       const [min, max] = [scale.get('min') ?? null, scale.get('max') ?? null];
       this._own.set(scale, max === null ? { low: min, metric, unit } : null);
     }
@@ -201,7 +201,7 @@ export class Titles {
    * Put ``n/a`` behind the titles of figures without a value, and take it away again.
    *
    * @param figures bqplot figures
-   * @param drawn what is drawn now, by mark
+   * @param drawn the current data, by mark
    */
   update(figures: readonly IScaleModel[], drawn: ReadonlyMap<unknown, [MarkSpec, IPoints]>): void {
     for (const figure of figures) {

@@ -25,7 +25,7 @@ import {
 /** Ticks after a gap wait this long for the missing ones, which were requested. */
 const GAP_TIMEOUT_MS = 10000;
 
-/** The x axis of a chart: what it shows now and could show, in unix seconds or, of a metric, in steps. */
+/** The x axis of a chart: its visible and its possible range, in unix seconds or, for a metric, in steps. */
 export interface IChartAxis {
   /** of a metric; null for time */
   metric: string | null;
@@ -47,7 +47,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
         { deserialize: unpack_models as any }
       ])
     ),
-    // What a saved notebook needs lies in the record.
+    // The record has everything that a saved notebook needs.
     snapshot: { serialize: () => null }
   };
 

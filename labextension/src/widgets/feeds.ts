@@ -1,5 +1,5 @@
 /**
- * Feeds of this page by their id, for those who show them.
+ * Feeds of this page by their id.
  *
  * Nothing here imports the widget library: outputs must load where it is absent.
  */
@@ -20,7 +20,7 @@ export interface IFeed {
   readonly revision: number;
   /** the ticks that come next, by node */
   readonly seen: number[];
-  /** ticks are missing: whoever can should ask the kernel for them */
+  /** ticks are missing: a view with a kernel should request them */
   onGap: (() => void) | null;
   /** the reader has chosen other charts, which the kernel has to make */
   onView: ((view: string) => void) | null;

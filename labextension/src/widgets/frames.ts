@@ -75,7 +75,7 @@ export function decode(content: Untyped, buffers: readonly Bytes[]): Frame | nul
   return { ...head, t: new Float64Array(memory, 0, count), y: new Float32Array(memory, 8 * count) };
 }
 
-/** The synced trait `snapshot`: what the feed held when its model was opened. */
+/** The synced trait `snapshot`: content of the feed when its model was opened. */
 export function fromState(state: unknown): ISnapshot | null {
   const nodes = (state as Untyped | null)?.nodes;
   if (!Array.isArray(nodes)) {

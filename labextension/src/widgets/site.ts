@@ -164,7 +164,7 @@ export class FeedSite extends Panel implements ISite {
     if (this._age.textContent !== text) {
       this._age.textContent = text;
     }
-    // Three ticks late: whoever looks at the charts should know that they stand still.
+    // Three ticks late: show that the charts are not updated.
     this._age.classList.toggle('jp-mod-late', !feed.ended && age > Math.max(5, 3 * feed.layout.period));
   }
 

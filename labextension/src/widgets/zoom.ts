@@ -16,7 +16,7 @@ export interface IZoomed {
 /** Part of what could be shown that is shown at least. */
 const MIN_FRACTION = 1e-4;
 
-/** A span moved and cut so that it lies within what there is. */
+/** A span, moved and cut to fit into the existing range. */
 export function within([from, to]: Span, [first, last]: Span): Span {
   const width = Math.min(to - from, last - first);
   const start = Math.min(Math.max(from, first), last - width);
