@@ -69,7 +69,7 @@ def test_live_check_of_flipped_switch_fails(azure_env: Azure, tmp_path: Path) ->
     assert {switch for switch, result in results.items() if result != "not checked"} == set(CHECKED), output
     assert (found["left"], found["bills"], found["ended early"]) == ([], [], "")
     assert not SECRET.search(text + output)
-    assert "Nothing in the workspace bills" in output and "DOES NOT HOLD" in output
+    assert "No machine in the workspace is costing money" in output and "DOES NOT HOLD" in output
     nothing_stays(azure_env)
 
 
@@ -105,7 +105,7 @@ def test_live_check_interrupted_cleans_up(azure_env: Azure, tmp_path: Path) -> N
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 1, output
     assert "interrupted" in json.loads((tmp_path / "live.json").read_text())["ended early"]
-    assert "NOT TAKEN AWAY" not in output and "Nothing in the workspace bills" in output
+    assert "NOT DELETED" not in output and "No machine in the workspace is costing money" in output
     nothing_stays(azure_env)
 
 
