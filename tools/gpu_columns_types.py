@@ -1,4 +1,4 @@
-"""Writes ``labextension/src/gpuColumns.ts`` from the table of GPU columns.
+"""Writes ``labextension/src/gpuColumns.ts``: the fields of the table of GPU columns that the page reads.
 
 ``python -m tools.gpu_columns_types`` writes it, ``python -m tools.gpu_columns_types --check`` says whether it is
 fresh. Runs in ``.venv``: it imports the package.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from jupyter_amltrain.agent.telemetry.gpu_columns import GPU_COLUMNS, VIEWS, GpuColumn, symbol
+from jupyter_amltrain.agent.telemetry.gpu_columns import GPU_COLUMNS, GpuColumn, symbol
 from tools.environment import ROOT
 
 PLACE = ROOT / "labextension" / "src" / "gpuColumns.ts"
@@ -32,21 +32,6 @@ export interface IGpuColumn {
   readonly reducer: GpuReducer;
   /** Ends of its scale; `null`: the scale follows the data. */
   readonly range: readonly [number, number | null];
-  /** View of the dashboard with a chart of it, and the chart's title; empty: no chart of its own. */
-  readonly view: string;
-  readonly chart: string;
-  /** Column in whose chart it is a thin second line, and what follows the GPU's name in the legend. */
-  readonly beside: string;
-  readonly legend: string;
-  /** Heading in the dashboard's table, and what it means. */
-  readonly heading: string;
-  readonly meaning: string;
-}
-
-/** A view of the dashboard. */
-export interface IGpuView {
-  readonly name: string;
-  readonly label: string;
 }
 """
 
@@ -59,12 +44,6 @@ def _row(column: GpuColumn) -> str:
         "kind": column.kind,
         "reducer": column.reducer,
         "range": [0, column.maximum],
-        "view": column.view,
-        "chart": column.chart,
-        "beside": column.beside,
-        "legend": column.legend,
-        "heading": column.heading,
-        "meaning": column.meaning,
     }
     lines = [f"    {name}: {_literal(value)}" for name, value in fields.items()]
     return "  {\n" + ",\n".join(lines) + "\n  }"
@@ -81,15 +60,12 @@ def text() -> str:
     """The whole file."""
     names = "".join("\n  | " + _literal(column.name) for column in GPU_COLUMNS if column.kind != "slow")
     rows = ",\n".join(_row(column) for column in GPU_COLUMNS)
-    views = ",\n".join(f"  {{ name: {_literal(name)}, label: {_literal(label)} }}" for name, label in VIEWS)
     return "\n".join(
         [
             _HEAD,
             "/** Columns with a history. */",
             f"export type GpuSeriesName ={names};\n",
             f"export const GPU_COLUMNS: readonly IGpuColumn[] = [\n{rows}\n];\n",
-            "/** Views of a dashboard in their order. */",
-            f"export const GPU_VIEWS: readonly IGpuView[] = [\n{views}\n];\n",
         ]
     )
 

@@ -15,21 +15,6 @@ export interface IGpuColumn {
   readonly reducer: GpuReducer;
   /** Ends of its scale; `null`: the scale follows the data. */
   readonly range: readonly [number, number | null];
-  /** View of the dashboard with a chart of it, and the chart's title; empty: no chart of its own. */
-  readonly view: string;
-  readonly chart: string;
-  /** Column in whose chart it is a thin second line, and what follows the GPU's name in the legend. */
-  readonly beside: string;
-  readonly legend: string;
-  /** Heading in the dashboard's table, and what it means. */
-  readonly heading: string;
-  readonly meaning: string;
-}
-
-/** A view of the dashboard. */
-export interface IGpuView {
-  readonly name: string;
-  readonly label: string;
 }
 
 /** Columns with a history. */
@@ -58,13 +43,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'GPU utilization',
     kind: 'tick',
     reducer: 'mean',
-    range: [0, 100],
-    view: 'use',
-    chart: 'GPU utilization (%)',
-    beside: '',
-    legend: '',
-    heading: 'utilization',
-    meaning: 'Share of the time in which any kernel ran. One small kernel makes it 100 %.'
+    range: [0, 100]
   },
   {
     name: 'peak',
@@ -72,13 +51,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'GPU utilization, peak',
     kind: 'tick',
     reducer: 'max',
-    range: [0, 100],
-    view: '',
-    chart: '',
-    beside: 'util',
-    legend: ' peak',
-    heading: '',
-    meaning: ''
+    range: [0, 100]
   },
   {
     name: 'memory',
@@ -86,13 +59,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'GPU memory',
     kind: 'tick',
     reducer: 'max',
-    range: [0, null],
-    view: 'use',
-    chart: 'GPU memory',
-    beside: '',
-    legend: '',
-    heading: 'memory',
-    meaning: ''
+    range: [0, null]
   },
   {
     name: 'power',
@@ -100,13 +67,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'GPU power',
     kind: 'tick',
     reducer: 'mean',
-    range: [0, null],
-    view: 'use',
-    chart: 'GPU power (W)',
-    beside: '',
-    legend: '',
-    heading: 'power',
-    meaning: ''
+    range: [0, null]
   },
   {
     name: 'temperature',
@@ -114,13 +75,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'Temperature',
     kind: 'tick',
     reducer: 'mean',
-    range: [0, null],
-    view: 'clocks',
-    chart: 'Temperature (°C)',
-    beside: '',
-    legend: '',
-    heading: 'temperature',
-    meaning: ''
+    range: [0, null]
   },
   {
     name: 'sm_clock',
@@ -128,13 +83,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'SM clock',
     kind: 'tick',
     reducer: 'mean',
-    range: [0, null],
-    view: 'clocks',
-    chart: 'SM clock (MHz)',
-    beside: '',
-    legend: '',
-    heading: 'SM clock',
-    meaning: ''
+    range: [0, null]
   },
   {
     name: 'sm_activity',
@@ -142,13 +91,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'SM activity',
     kind: 'figure',
     reducer: 'mean',
-    range: [0, 100],
-    view: 'activity',
-    chart: 'SM activity (%)',
-    beside: '',
-    legend: ' SM activity',
-    heading: 'SM activity',
-    meaning: 'Share of the streaming multiprocessors that were working, averaged over time.'
+    range: [0, 100]
   },
   {
     name: 'tensor_activity',
@@ -156,13 +99,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'Tensor core activity',
     kind: 'figure',
     reducer: 'mean',
-    range: [0, 100],
-    view: 'activity',
-    chart: 'Tensor core activity (%)',
-    beside: '',
-    legend: '',
-    heading: 'tensor',
-    meaning: 'Share of the time in which the tensor cores worked: mixed-precision matrix products.'
+    range: [0, 100]
   },
   {
     name: 'dram_bandwidth',
@@ -170,13 +107,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'DRAM bandwidth',
     kind: 'figure',
     reducer: 'mean',
-    range: [0, 100],
-    view: 'activity',
-    chart: 'DRAM bandwidth (%)',
-    beside: '',
-    legend: '',
-    heading: 'DRAM',
-    meaning: 'Share of the memory bandwidth that was used. Near 80 % the memory is the limit.'
+    range: [0, 100]
   },
   {
     name: 'memory_busy',
@@ -184,13 +115,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'Memory controller busy',
     kind: 'figure',
     reducer: 'mean',
-    range: [0, 100],
-    view: 'activity',
-    chart: 'Memory controller busy (%)',
-    beside: '',
-    legend: '',
-    heading: 'memory busy',
-    meaning: 'Share of the time in which the memory was read or written, however little.'
+    range: [0, 100]
   },
   {
     name: 'pcie_rx',
@@ -198,13 +123,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'PCIe to the GPU',
     kind: 'figure',
     reducer: 'mean',
-    range: [0, null],
-    view: 'transfers',
-    chart: 'PCIe to the GPU, thin: from it (MiB/s)',
-    beside: '',
-    legend: ' in',
-    heading: 'PCIe in, out',
-    meaning: 'Data that came over PCIe from the host, and went to it.'
+    range: [0, null]
   },
   {
     name: 'pcie_tx',
@@ -212,13 +131,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'PCIe from the GPU',
     kind: 'figure',
     reducer: 'mean',
-    range: [0, null],
-    view: '',
-    chart: '',
-    beside: 'pcie_rx',
-    legend: ' out',
-    heading: 'PCIe in, out',
-    meaning: ''
+    range: [0, null]
   },
   {
     name: 'nvlink_rx',
@@ -226,13 +139,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'NVLink to the GPU',
     kind: 'figure',
     reducer: 'mean',
-    range: [0, null],
-    view: 'transfers',
-    chart: 'NVLink to the GPU, thin: from it (MiB/s)',
-    beside: '',
-    legend: ' in',
-    heading: 'NVLink in, out',
-    meaning: 'Data that came from other GPUs over NVLink, and went to them.'
+    range: [0, null]
   },
   {
     name: 'nvlink_tx',
@@ -240,13 +147,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'NVLink from the GPU',
     kind: 'figure',
     reducer: 'mean',
-    range: [0, null],
-    view: '',
-    chart: '',
-    beside: 'nvlink_rx',
-    legend: ' out',
-    heading: 'NVLink in, out',
-    meaning: ''
+    range: [0, null]
   },
   {
     name: 'throttled_power',
@@ -254,13 +155,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'Throttled by power',
     kind: 'figure',
     reducer: 'sum',
-    range: [0, 100],
-    view: '',
-    chart: '',
-    beside: 'throttled_heat',
-    legend: ' power',
-    heading: '',
-    meaning: ''
+    range: [0, 100]
   },
   {
     name: 'throttled_heat',
@@ -268,13 +163,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'Throttled by heat',
     kind: 'figure',
     reducer: 'sum',
-    range: [0, 100],
-    view: 'clocks',
-    chart: 'Throttled by heat, thin: by power (% of time)',
-    beside: '',
-    legend: ' heat',
-    heading: '',
-    meaning: ''
+    range: [0, 100]
   },
   {
     name: 'mem_clock',
@@ -282,13 +171,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'Memory clock',
     kind: 'slow',
     reducer: 'last',
-    range: [0, null],
-    view: '',
-    chart: '',
-    beside: '',
-    legend: '',
-    heading: 'memory clock',
-    meaning: ''
+    range: [0, null]
   },
   {
     name: 'throttle',
@@ -296,13 +179,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'Throttle reasons',
     kind: 'slow',
     reducer: 'last',
-    range: [0, null],
-    view: '',
-    chart: '',
-    beside: '',
-    legend: '',
-    heading: 'throttled by',
-    meaning: 'What keeps the clocks below their highest value now.'
+    range: [0, null]
   },
   {
     name: 'ecc',
@@ -310,13 +187,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'ECC errors',
     kind: 'slow',
     reducer: 'last',
-    range: [0, null],
-    view: '',
-    chart: '',
-    beside: '',
-    legend: '',
-    heading: 'ECC errors',
-    meaning: ''
+    range: [0, null]
   },
   {
     name: 'power_limit',
@@ -324,13 +195,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'Power limit',
     kind: 'slow',
     reducer: 'last',
-    range: [0, null],
-    view: '',
-    chart: '',
-    beside: '',
-    legend: '',
-    heading: '',
-    meaning: ''
+    range: [0, null]
   },
   {
     name: 'mine',
@@ -338,13 +203,7 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'Memory of the run',
     kind: 'slow',
     reducer: 'last',
-    range: [0, null],
-    view: '',
-    chart: '',
-    beside: '',
-    legend: '',
-    heading: '',
-    meaning: ''
+    range: [0, null]
   },
   {
     name: 'others',
@@ -352,20 +211,6 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     label: 'Memory of other processes',
     kind: 'slow',
     reducer: 'last',
-    range: [0, null],
-    view: '',
-    chart: '',
-    beside: '',
-    legend: '',
-    heading: '',
-    meaning: ''
+    range: [0, null]
   }
-];
-
-/** Views of a dashboard in their order. */
-export const GPU_VIEWS: readonly IGpuView[] = [
-  { name: 'use', label: 'Utilization, memory, power' },
-  { name: 'activity', label: 'SM, tensor cores, DRAM' },
-  { name: 'clocks', label: 'Temperature, clocks, throttling' },
-  { name: 'transfers', label: 'PCIe, NVLink' }
 ];
