@@ -37,11 +37,14 @@ def write(value):
     with open(state + '.mine', 'w') as file:
         file.write(value if isinstance(value, str) else json.dumps(value))
     os.replace(state + '.mine', state)
+def special(parent, names):  # a FIFO of an earlier step cannot be copied
+    paths = {name: os.path.join(parent, name) for name in names}
+    return [name for name, path in paths.items() if not os.path.isfile(path) and not os.path.isdir(path)]
 def replace_by_copy():
     while True:  # a file may be replaced while it is copied
         shutil.rmtree(folder + '.c', ignore_errors=True)
         try:
-            shutil.copytree(folder, folder + '.c')
+            shutil.copytree(folder, folder + '.c', ignore=special)
             break
         except OSError:
             pass
