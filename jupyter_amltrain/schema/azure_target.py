@@ -108,6 +108,20 @@ Env = Annotated[
 ]
 
 
+# Types of the fields that several kinds have.
+Identity = Annotated[
+    str,
+    form_field(
+        "Managed identity: system, or the resource id of a user-assigned one", metavar="system|ID", advanced=True
+    ),
+]
+VirtualNetwork = Annotated[str, form_field("Virtual network to join", metavar="NAME", advanced=True)]
+Subnet = Annotated[
+    str, form_field("Subnet of the virtual network, or its full resource id", metavar="NAME", advanced=True)
+]
+Size = Annotated[str, form_field("VM size; %aml_compute sizes lists them", metavar="SIZE")]
+
+
 def wrong_env(env: str) -> dict[str, str]:
     """Return errors of a target's own environment; the submit checks the rest."""
     if not env or (env.isprintable() and not env.startswith("-") and " " not in env.strip()):
@@ -191,12 +205,7 @@ class KubernetesTarget(AttachedTarget, frozen=True, kw_only=True, tag="kubernete
 
     resource_id: Annotated[str, form_field("Resource id of the cluster", metavar="ID")]
     namespace: Annotated[str, form_field("Kubernetes namespace that jobs run in", metavar="NAMESPACE")] = "default"
-    identity: Annotated[
-        str,
-        form_field(
-            "Managed identity: system, or the resource id of a user-assigned one", metavar="system|ID", advanced=True
-        ),
-    ] = ""
+    identity: Identity = ""
     env: Env = ""
 
     def field_errors(self) -> dict[str, str]:
@@ -213,12 +222,7 @@ class SynapseSparkTarget(AttachedTarget, frozen=True, kw_only=True, tag="synapse
     resource_type: ClassVar[str] = "Microsoft.Synapse/workspaces/bigDataPools"
 
     resource_id: Annotated[str, form_field("Resource id of the pool", metavar="ID")]
-    identity: Annotated[
-        str,
-        form_field(
-            "Managed identity: system, or the resource id of a user-assigned one", metavar="system|ID", advanced=True
-        ),
-    ] = ""
+    identity: Identity = ""
 
     def field_errors(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.field_errors`."""
@@ -309,7 +313,7 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
     verb: ClassVar[str] = "create"
     compute_type: ClassVar[str] = "AmlCompute"
 
-    size: Annotated[str, form_field("VM size; %aml_compute sizes lists them", metavar="SIZE")]
+    size: Size
     max_nodes: Annotated[int, form_field("Maximum number of nodes", metavar="N", ge=0, le=65000)] = 1
     min_nodes: Annotated[
         int, form_field("Nodes to keep running when idle (always billed)", metavar="N", ge=0, le=65000)
@@ -318,17 +322,10 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
         float, form_field("Minutes before an idle node is released", metavar="MINUTES", gt=0, le=10080)
     ] = 15.0
     low_priority: Annotated[bool, form_field("Cheaper machines that can be preempted at any time")] = False
-    vnet: Annotated[str, form_field("Virtual network that the machines join", metavar="NAME", advanced=True)] = ""
-    subnet: Annotated[
-        str, form_field("Subnet of the virtual network, or its full resource id", metavar="NAME", advanced=True)
-    ] = ""
+    vnet: VirtualNetwork = ""
+    subnet: Subnet = ""
     public_ip: Annotated[bool, form_field("The machines have public addresses", advanced=True)] = True
-    identity: Annotated[
-        str,
-        form_field(
-            "Managed identity: system, or the resource id of a user-assigned one", metavar="system|ID", advanced=True
-        ),
-    ] = ""
+    identity: Identity = ""
     ssh_user: Annotated[str, form_field("Name of an administrator on the machines", metavar="USER", advanced=True)] = ""
     ssh_key_file: Annotated[
         str, form_field("File with the administrator's public key", metavar="FILE", advanced=True)
@@ -364,7 +361,7 @@ class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless")
     title: ClassVar[str] = "Azure ML serverless"
     verb: ClassVar[str] = "create"
 
-    size: Annotated[str, form_field("VM size; %aml_compute sizes lists them", metavar="SIZE")]
+    size: Size
     tier: Annotated[
         Literal["Standard", "Spot"],
         form_field("Standard: dedicated machines; Spot: cheaper ones that can be preempted at any time"),
@@ -391,7 +388,7 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
     verb: ClassVar[str] = "create"
     compute_type: ClassVar[str] = "ComputeInstance"
 
-    size: Annotated[str, form_field("VM size; %aml_compute sizes lists them", metavar="SIZE")]
+    size: Size
     idle_shutdown: Annotated[
         int,
         form_field(
@@ -402,17 +399,10 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
         ""
     )
     schedule_stop: Annotated[str, form_field("Daily stop time, or a cron expression (UTC)", metavar="HH:MM|CRON")] = ""
-    vnet: Annotated[str, form_field("Virtual network that the machine joins", metavar="NAME", advanced=True)] = ""
-    subnet: Annotated[
-        str, form_field("Subnet of the virtual network, or its full resource id", metavar="NAME", advanced=True)
-    ] = ""
+    vnet: VirtualNetwork = ""
+    subnet: Subnet = ""
     public_ip: Annotated[bool, form_field("The machine has a public address", advanced=True)] = True
-    identity: Annotated[
-        str,
-        form_field(
-            "Managed identity: system, or the resource id of a user-assigned one", metavar="system|ID", advanced=True
-        ),
-    ] = ""
+    identity: Identity = ""
     ssh_key_file: Annotated[
         str,
         form_field(

@@ -210,7 +210,7 @@ def test_slow_connection_succeeds(desk: NotebookSession) -> None:
 @pytest.mark.thorough
 def test_long_retry_after_fails_at_once_and_is_kept(desk: NotebookSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody sits before a cell for 100 s, and what is refused counts as a request: none is sent meanwhile."""
-    monkeypatch.setenv("AMLTRAIN_AZURE_PATIENCE", "0.5")
+    monkeypatch.setenv("AMLTRAIN_AZURE_MAX_WAIT", "0.5")
     wait = {"status": 429, "headers": {"Retry-After": "2"}}
     desk.azure.control("/fault", match=STAGES["list"].hits, times=1, **wait)
     assert re.search(r"asks to wait 2 s\. Try again later", desk.bad(STAGES["list"].cell))

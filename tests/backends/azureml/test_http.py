@@ -160,7 +160,7 @@ def test_rest_429_is_retried_after_given_time(edge, method):
 
 
 def test_rest_retry_after_beyond_limit_fails_at_once(edge, monkeypatch):
-    monkeypatch.setenv("AMLTRAIN_AZURE_PATIENCE", "5")
+    monkeypatch.setenv("AMLTRAIN_AZURE_MAX_WAIT", "5")
     edge.answers = [(429, {"Retry-After": "600"}, b"")]  # longer than a test may take
     with pytest.raises(TargetUnreachable, match="asks to wait 600 s"):
         client(edge).get("x")

@@ -98,7 +98,7 @@ _BILLED_STATES = ("ready", "starting", "stopping", "creating")
 
 
 def list_all(call: ServiceCall, *, workspace: str) -> list[dict[str, Any]]:
-    """List what costs money now: ``name, kind, nodes, keeps, size, low_priority, price, currency``.
+    """List the computes that cost money now: ``name, kind, nodes, keeps, size, low_priority, price, currency``.
 
     `price` is per hour for all nodes; `keeps` is the number of nodes that a cluster keeps when idle.
     """

@@ -57,8 +57,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def retry_policy() -> RetryPolicy:
-    """Return the retry policy; ``AMLTRAIN_AZURE_BACKOFF`` and ``AMLTRAIN_AZURE_PATIENCE`` change it (seconds)."""
-    return RetryPolicy(backoff_s=env_seconds("BACKOFF", 0.8), max_wait_s=env_seconds("PATIENCE", 60.0))
+    """Return the retry policy; ``AMLTRAIN_AZURE_BACKOFF`` and ``AMLTRAIN_AZURE_MAX_WAIT`` change it (seconds)."""
+    return RetryPolicy(backoff_s=env_seconds("BACKOFF", 0.8), max_wait_s=env_seconds("MAX_WAIT", 60.0))
 
 
 class _Transport(RequestsTransport):  # type: ignore[misc]
