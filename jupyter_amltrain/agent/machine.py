@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from .processes import cgroup_paths
 from .queue.slots import usable_cpus
 from .telemetry.host import memory_total
 
@@ -30,14 +31,7 @@ def _output(argv: Sequence[str]) -> Optional[str]:
 
 def systemd_path(cgroups: str = "/proc/self/cgroup") -> str:
     """Return our path in the systemd hierarchy: ``/user.slice/...``; empty without systemd."""
-    try:
-        with open(cgroups) as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+    for controllers, path in cgroup_paths(cgroups):
         if controllers == "name=systemd" or (controllers == "" and path != "/"):
             return path
     return ""

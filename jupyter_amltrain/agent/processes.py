@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from functools import lru_cache
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Set
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from .protocol import MARK
 
@@ -326,3 +326,14 @@ def short_command(words: List[str]) -> str:
                 return "%s %s" % (program, os.path.basename(word))
             break
     return program
+
+
+def cgroup_paths(cgroups: str = "/proc/self/cgroup") -> List[Tuple[str, str]]:
+    """Return controllers and path of each of our cgroups; the controllers of version 2 are empty (cgroups(7))."""
+    try:
+        with open(cgroups) as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    parts = [line.split(":", 2) for line in lines]
+    return [(part[1], part[2]) for part in parts if len(part) == 3]

@@ -92,11 +92,10 @@ def explained(run: Run) -> Run:
 
 def _with_cause(status: RunStatus, cause: Mapping[str, str], error: str, location: str) -> str:
     """Text for a failure caused by a GPU; the cause comes first, because users read the start of a sentence."""
-    text = cause["text"]
-    if cause.get("kind") == "cuda-oom":  # the same error, in clearer words
-        head, colon, figures = text.partition(":")
-        return f"{head}{location}{colon}{figures}"
-    return f"exit code {status.exit_code}; {text} (raised {_short(error)}{location})"
+    if title := cause.get("title"):  # the same error, in clearer words
+        figures = cause.get("figures")
+        return f"{title}{location}: {figures}" if figures else f"{title}{location}"
+    return f"exit code {status.exit_code}; {cause['text']} (raised {_short(error)}{location})"
 
 
 def as_error(run: Run, log: str) -> AmlTrainError | None:

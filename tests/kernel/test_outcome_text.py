@@ -48,8 +48,16 @@ def test_failure_with_xid_begins_with_xid() -> None:
 
 
 def test_cuda_oom_failure_names_line() -> None:
-    text = failed(LOG, kind="cuda-oom", text="CUDA out of memory on GPU 0: 1.0 GiB more was asked for", action="Wait")
+    title, figures = "CUDA out of memory on GPU 0", "1.0 GiB more was requested"
+    text = failed(
+        LOG, kind="cuda-oom", text=f"{title}: {figures}", title=title, figures=figures, action="Wait for the others"
+    )
     assert re.search(r"GPU 0 in line 7\b.*1\.0 GiB", text) and "RuntimeError" not in text
+
+
+def test_cuda_oom_of_an_older_agent_keeps_its_text() -> None:
+    text = failed(LOG, kind="cuda-oom", text="CUDA out of memory on GPU 0: 1.0 GiB more was asked for", action="Wait")
+    assert "CUDA out of memory on GPU 0: 1.0 GiB" in text and "in line 7" in text
 
 
 def test_failure_without_traceback_keeps_detail() -> None:

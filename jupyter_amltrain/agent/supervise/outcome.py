@@ -8,7 +8,7 @@ import re
 import signal
 from typing import Any, Dict, List, Mapping, Match, NamedTuple, Optional, Sequence, Tuple
 
-from ..processes import signal_name
+from ..processes import cgroup_paths, signal_name
 from ..protocol import CANCELED, COMPLETED, FAILED, LOG, TELEMETRY, open_regular
 from ..telemetry.gpu_incidents import (
     APPLICATION,
@@ -234,14 +234,7 @@ def oom_counters(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup
     machine = _counter(os.environ.get("AMLTRAIN_TEST_VMSTAT") or "/proc/vmstat", "oom_kill")
     if machine is not None:
         counts["machine"] = machine
-    try:
-        with open(cgroups) as file:
-            lines = file.read().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+    for controllers, path in cgroup_paths(cgroups):
         if controllers == "":
             name, tops = "memory.events", [root, root + "/unified"]
         elif "memory" in controllers.split(","):
@@ -463,11 +456,14 @@ def _name(error: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
 def _oom_cause(
     oom: CudaOom, processes: Sequence[Mapping[str, Any]], gpus: Sequence[Mapping[str, Any]], devices: Sequence[str]
 ) -> Dict[str, str]:
-    """Return the cause for an out-of-memory error: requested, free and used memory."""
+    """Return the cause for an out-of-memory error: requested, free and used memory.
+
+    ``title`` and ``figures`` are the two parts of ``text``: the kernel puts the line of the cell between them.
+    """
     gpu = _gpu_of(oom, gpus, devices)
     listed = [one for one in processes if gpu is None or one["gpu"] == gpu["index"]]
-    text = "CUDA out of memory"
-    text += " on %s" % gpu_name(gpu) if gpu is not None else ""
+    title = "CUDA out of memory"
+    title += " on %s" % gpu_name(gpu) if gpu is not None else ""
     facts = []
     if oom.tried is not None:
         facts.append("%s more was requested" % in_size(oom.tried))
@@ -478,8 +474,9 @@ def _oom_cause(
         facts.append("%s held %s" % ("this process" if oom.own_is_whole else "PyTorch", in_size(oom.own)))
     others, strangers = _others(oom, listed)
     facts += others
-    text += ": " + ", ".join(facts) if facts else ""
-    return {"kind": OOM, "text": text, "action": _oom_action(oom, strangers)}
+    figures = ", ".join(facts)
+    text = "%s: %s" % (title, figures) if figures else title
+    return {"kind": OOM, "text": text, "action": _oom_action(oom, strangers), "title": title, "figures": figures}
 
 
 def _others(oom: CudaOom, listed: Sequence[Mapping[str, Any]]) -> Tuple[List[str], int]:
