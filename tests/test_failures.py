@@ -91,6 +91,7 @@ print(sum(run.wait(300).result("n") == i for i, run in enumerate(runs)))
 """
 
 
+@pytest.mark.thorough
 def test_two_kernels_with_50_submits_each_complete(api: Any) -> None:
     both = [python(MANY, name) for name in ("left", "right")]
     for process in both:

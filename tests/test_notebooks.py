@@ -18,10 +18,13 @@ from tests.fakes import nvml
 from tools.notebooks import FOLDER, azure, connects, executed
 
 from .conftest import SETTINGS, end_all
+from .tiers import thorough
 
 #: Many times what they need, and less than pytest's own limit (seconds).
 DEADLINE = 170.0
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+#: Left to a thorough tier: it makes a cluster.
+SLOW = ("03_azure_cluster",)
 #: A path that tells whose machine it was.
 FOREIGN = re.compile(r"(?<!\w)/(?:root|home|Users|tmp|work|workspaces?|builds?|mnt|private)/[\w.~-]")
 
@@ -60,9 +63,16 @@ def outputs_are_right(notebook: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def executions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
-    """All notebooks, executed at the same time, each in a home of its own."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in NOTEBOOKS}
+def executions(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[Any]]]:
+    """The notebooks of the chosen tests, executed at the same time, each in a home of its own."""
+    chosen = {
+        item.callspec.params["name"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.function is test_notebook_runs_from_top_to_bottom
+    }
+    folders = {name: tmp_path_factory.mktemp(name) for name in sorted(chosen)}
 
     def execute(name: str, folder: Path) -> Any:
         with contextlib.ExitStack() as stack:
@@ -72,7 +82,7 @@ def executions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, F
             return executed(FOLDER / f"{name}.ipynb", folder, **environ)
 
     try:
-        with ThreadPoolExecutor(len(NOTEBOOKS)) as pool:
+        with ThreadPoolExecutor(len(folders)) as pool:
             yield {name: pool.submit(execute, name, folder) for name, folder in folders.items()}
     finally:
         for folder in folders.values():
@@ -83,7 +93,7 @@ def state_of(folder: Path) -> Path:
     return folder / ".local" / "state" / "amltrain"
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize("name", [*(n for n in NOTEBOOKS if n not in SLOW), *thorough(*SLOW)])
 def test_notebook_runs_from_top_to_bottom(name: str, executions: dict[str, Future[Any]]) -> None:
     if name == "03_azure_cluster":
         nvml.needed()  # its cluster has GPUs

@@ -161,10 +161,10 @@ def clean(arguments: list[str]) -> int:
 
 
 def _workers() -> list[str]:
-    """Arguments for pytest: a worker for each core that we may use, or ``AMLTRAIN_TEST_WORKERS``."""
+    """Arguments for pytest: ``AMLTRAIN_TEST_WORKERS`` workers, or one more than cores, as tests often wait."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS") or str(cores), "--dist", "loadfile"]
+    return ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS") or str(cores + 1), "--dist", "loadfile"]
 
 
 def _pytest(marker: str, arguments: list[str]) -> int:

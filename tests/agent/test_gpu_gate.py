@@ -15,6 +15,7 @@ import pytest
 
 from jupyter_amltrain.agent.processes import process_table
 from tests.fakes import nvml
+from tests.tiers import thorough
 
 from .conftest import Agent, alive, until
 
@@ -116,7 +117,9 @@ def test_gpu_guard_stops_idle_run_with_cause(machine: Machine) -> None:
     assert running["seconds"] >= 0.6
 
 
-@pytest.mark.parametrize("curves", ["* 0 3 600 60", "* 0 98 600 60\n* 1.5 0 600 60"], ids=["display", "driver's start"])
+@pytest.mark.parametrize(
+    "curves", ["* 0 3 600 60", *thorough("* 0 98 600 60\n* 1.5 0 600 60")], ids=["display", "driver's start"]
+)
 def test_gpu_guard_stops_cpu_run_on_foreign_busy_gpu(machine: Machine, curves: str) -> None:
     machine.curves.write_text(curves)
     state = machine.agent.wait(machine.submit(require_gpu="stop", gpu_grace=3))

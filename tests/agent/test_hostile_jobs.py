@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import thorough
+
 from .conftest import TERMINAL, Agent, until
 
 STEADY = 60.0
@@ -110,9 +112,7 @@ def final(agent: Agent, run: str) -> dict:
     return agent.state(run)
 
 
-@pytest.mark.parametrize(
-    "damage", [name if name in FAST else pytest.param(name, marks=pytest.mark.thorough) for name in DAMAGES]
-)
+@pytest.mark.parametrize("damage", [*FAST, *thorough(*(name for name in DAMAGES if name not in FAST))])
 def test_job_damaging_state_file_keeps_real_end(agent: Agent, damage: str) -> None:
     run = agent.submit(PRELUDE + DAMAGES[damage] + "\nraise SystemExit(7)")
     until(lambda: "up" in agent.log(run) or not agent.run_folder(run).exists(), "the job", STEADY)
@@ -122,7 +122,9 @@ def test_job_damaging_state_file_keeps_real_end(agent: Agent, damage: str) -> No
     assert agent.wait(agent.submit("pass"), STEADY)["state"] == "completed"
 
 
-@pytest.mark.parametrize("damage", ["completed", "lost", "nobody-supervises", "other-boot", "removed", "folder"])
+@pytest.mark.parametrize(
+    "damage", ["completed", *thorough("lost", "nobody-supervises", "other-boot", "removed", "folder")]
+)
 def test_false_state_of_live_run_is_not_reported(agent: Agent, damage: str) -> None:
     gate = agent.folder / "gate"
     code = PRELUDE + f"while not os.path.exists({str(gate)!r}):\n" + tried(damage, "    ") + "    time.sleep(0.1)\n"
@@ -160,8 +162,10 @@ while True:
 """
 
 
-@pytest.mark.parametrize("names", [", 'supervisor'", ", 'guardian'", ""], ids=["supervisor", "guardian", "both"])
-@pytest.mark.parametrize("how", ["once", "again-and-again", "without-a-pause"])
+@pytest.mark.parametrize(
+    "names", ["", *thorough(", 'supervisor'", ", 'guardian'")], ids=["both", "supervisor", "guardian"]
+)
+@pytest.mark.parametrize("how", ["again-and-again", *thorough("once", "without-a-pause")])
 def test_job_stopping_supervision_meets_time_limit(agent: Agent, names: str, how: str) -> None:
     pause = {"once": "time.sleep(600)", "again-and-again": "time.sleep(0.2)", "without-a-pause": "pass"}[how]
     run = agent.submit(PRELUDE + STOPPED.format(names=names, pause=pause), timeout=3, grace=1)

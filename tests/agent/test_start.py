@@ -12,6 +12,7 @@ import pytest
 
 from jupyter_amltrain.agent.processes import process_table
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
+from tests.tiers import thorough
 
 from .conftest import Agent, alive, until
 
@@ -56,7 +57,7 @@ def test_run_given_to_stopped_processes_starts(agent: Agent, who: str, size: int
     assert agent.log(run) == "ran\n"
 
 
-@pytest.mark.parametrize("point", ["after_guardian_fork", "before_started"])
+@pytest.mark.parametrize("point", ["before_started", *thorough("after_guardian_fork")])
 def test_run_given_to_hanging_processes_is_started_by_others(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from jupyter_amltrain.agent import processes
 from jupyter_amltrain.agent.queue import claims, dispatcher_client
+from tests.tiers import thorough
 
 from .conftest import Agent, alive, until
 
@@ -199,7 +200,7 @@ def test_submit_to_stopped_dispatcher_continues_it(agent: Agent) -> None:
     assert agent.wait("mine")["state"] == "completed" and agent.dispatcher() == pid
 
 
-@pytest.mark.parametrize("point", ["dispatcher_turn", "before_claim", "after_claim"])
+@pytest.mark.parametrize("point", ["before_claim", *thorough("dispatcher_turn", "after_claim")])
 def test_submit_to_hanging_dispatcher_starts_another(agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     once = agent.folder / "hangs"
     once.mkdir()

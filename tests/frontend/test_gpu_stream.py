@@ -11,6 +11,7 @@ from jupyter_amltrain.frontend import clients, gpu_stream
 from jupyter_amltrain.frontend.clients import FrontendClient
 from jupyter_amltrain.frontend.protocol import Changes, Event, Gpus, Meter
 from tests.helpers import until
+from tests.tiers import thorough
 
 from .event_harness import EventHarness, house
 
@@ -43,7 +44,7 @@ def count_of(house: EventHarness) -> int:
         return 0
 
 
-@pytest.mark.parametrize(("target", "gpus"), [("endless", 4), ("wide", 64), ("two", 4)])
+@pytest.mark.parametrize(("target", "gpus"), [("two", 4), *thorough(("endless", 4), ("wide", 64))])
 def test_gpu_stream_of_run_is_in_order(house: EventHarness, target: str, gpus: int) -> None:
     handle = house.submit(target)
     house.open()

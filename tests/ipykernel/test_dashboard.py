@@ -12,6 +12,7 @@ import pytest
 
 from jupyter_amltrain.frontend import protocol
 from tests.fakes import nvml
+from tests.tiers import thorough
 
 from .harness import DEADLINE, Kernel, kernel
 
@@ -97,7 +98,7 @@ class Front:
             self.ticks.append((head["s"] + j, float(t[j]), column))
 
 
-@pytest.mark.parametrize("gpus", [1, 8, 64])
+@pytest.mark.parametrize("gpus", [64, *thorough(1, 8)])
 def test_dashboard_of_busy_kernel_shows_scripted_curve(environ: dict[str, str], tmp_path: Path, gpus: int) -> None:
     with kernel({**environ, **scripted(tmp_path, gpus)}, tmp_path / "work") as live:
         live.run("%load_ext jupyter_amltrain")

@@ -13,6 +13,7 @@ from PIL import Image
 from jupyter_amltrain.output import picture
 from jupyter_amltrain.output.palette import GPUS, HEAT, RED_GROUND
 from jupyter_amltrain.output.picture import time_span
+from tests.tiers import thorough
 
 from .gpu_records import GIB, START, gpu_part, gpu_record
 
@@ -32,7 +33,8 @@ def charts(record: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "nodes"), [(0, 1), (1, 1), (2, 2), (8, 1), (8, 4), (9, 1), (16, 1), (64, 8), (64, 64), (512, 64)]
+    ("gpus", "nodes"),
+    [(0, 1), (1, 1), (8, 4), (512, 64), *thorough((2, 2), (8, 1), (9, 1), (16, 1), (64, 8), (64, 64))],
 )
 def test_gpu_picture_of_any_gpu_count_is_small(gpus, nodes):
     answer = picture.draw(gpu_record(gpus, nodes))

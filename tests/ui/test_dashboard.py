@@ -14,6 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.conftest import end_all
 from tests.fakes import nvml
+from tests.tiers import thorough
 from tests.ui import charts
 from tests.ui.lab import (
     MS,
@@ -115,7 +116,7 @@ def follows(drawn: list[float], truth: list[float], tolerance: float = PIXEL) ->
     return False
 
 
-@pytest.mark.parametrize("gpus", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in (8, GPUS))])
+@pytest.mark.parametrize("gpus", [1, *thorough(8, GPUS)])
 def test_dashboard_pixels_equal_script(
     notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script, gpus: int, shots: Path
 ) -> None:
@@ -254,6 +255,7 @@ def test_dashboard_executed_again_or_cleared_is_replaced(notebook: NotebookPage,
     assert not notebook.records()
 
 
+@pytest.mark.thorough
 def test_dashboard_hidden_page_catches_up(notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script) -> None:
     script.play(GPUS, wave, 300)
     run = submit(notebook, "--gpus 2")
@@ -331,6 +333,7 @@ def test_dashboard_of_idle_gpu_shows_banner(
     eventually("it is in the record", lambda: notebook.records()[-1]["truth"]["verdict"] == "not used")
 
 
+@pytest.mark.thorough
 def test_dashboard_saved_is_picture_without_extension(
     notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script, shots: Path
 ) -> None:
@@ -366,6 +369,7 @@ def kinds(notebook: NotebookPage) -> list[str]:
     return found[-1] if found else []
 
 
+@pytest.mark.thorough
 def test_dashboard_dark_theme_screenshot(notebook: NotebookPage, script: charts.Script, shots: Path) -> None:
     script.play(GPUS, wave, 300)
     notebook.theme("JupyterLab Dark")

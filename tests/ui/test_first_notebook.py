@@ -41,6 +41,7 @@ def test_first_notebook_cancel_while_other_cell_sleeps(page: Page, lab: LabServe
     notebook.close()
 
 
+@pytest.mark.thorough
 def test_first_notebook_live_and_reopened_without_kernel(page: Page, lab: LabServer, shots: Path) -> None:
     name = "01_local_digits.ipynb"
     notebook = begun(page, lab, name, epochs=30)
