@@ -61,7 +61,7 @@ def submit_fields(defaults: Defaults | None = None) -> tuple[Field, ...]:
     defaults
         Values of fields that the line does not set.
     """
-    values = dataclasses.asdict(defaults) if defaults is not None else {}
+    values = defaults._asdict() if defaults is not None else {}
     values["timeout"] = flag_types.duration_text(values["timeout"]) if values.get("timeout") else None
     return tuple(
         msgspec.structs.replace(field, default=values[field.name]) if values.get(field.name) else field

@@ -13,7 +13,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.errors import CommandError
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.run import TrackedRun
 
 
-@dataclasses.dataclass(frozen=True)
-class Defaults:
+class Defaults(NamedTuple):
     """Values of flags that a submit line does not set; empty for no default."""
 
     target: str = ""
@@ -35,7 +34,8 @@ class Defaults:
     environment: str = ""
 
 
-@dataclasses.dataclass
+# %load_ext executes this module, and each method that a dataclass generates costs it 0.1 ms.
+@dataclasses.dataclass(eq=False, repr=False)
 class Result:
     """Result of a command.
 
@@ -73,7 +73,7 @@ def _handle_only(run: TrackedRun, submission: Any) -> Result:
     return Result(run.handle, {"handle": run.handle}, value=run)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class Context:
     """Where a command runs (magic or command line), and the capabilities of that front end.
 
@@ -120,8 +120,7 @@ class Context:
         return self.prog.startswith("%")
 
 
-@dataclasses.dataclass(frozen=True)
-class Examples:
+class Examples(NamedTuple):
     """Example lines at the start of the help, for a cell and for a shell."""
 
     magic: tuple[str, ...] = ()
@@ -136,7 +135,7 @@ def _no_flags(parser: Parser) -> None:
     pass
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class Command:
     """One verb of a noun.
 
@@ -170,8 +169,7 @@ class Command:
         return self.magic if prog.startswith("%") else self.shell
 
 
-@dataclasses.dataclass(frozen=True)
-class Noun:
+class Noun(NamedTuple):
     """A group of commands: a magic ``%aml_<name>``, and ``amltrain <name>``.
 
     Attributes
