@@ -75,6 +75,7 @@ class Job:
             if not name.startswith(("AMLTRAIN_", "MLFLOW_", "AZUREML_", "OMPI_", "RANK", "LOCAL_RANK", "NODE_RANK"))
         }
         self.environ.update(AMLTRAIN_SAMPLE_PERIOD="0.05", AMLTRAIN_FORWARD_PERIOD="0.1", TMPDIR=str(folder / "tmp"))
+        self.environ["AMLTRAIN_FORWARD_LAST"] = "60"  # a busy machine may need longer than the default
         (folder / "tmp").mkdir()
 
     def start(self, *words: str, python: str = sys.executable, before: tuple[str, ...] = (), **environ: str) -> Any:
