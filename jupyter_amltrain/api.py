@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.kernel.operations import ActionResult
     from jupyter_amltrain.kernel.workspaces import ConnectResult, WorkspaceRef
     from jupyter_amltrain.output.monitor_view import Monitor
+    from jupyter_amltrain.run_list import RunList
     from jupyter_amltrain.schema.rows import TargetRow
 
 
@@ -326,9 +327,11 @@ def download_model(
     return c.loop.call(download, timeout=None)
 
 
-def runs(target: str | None = None) -> list[TrackedRun]:
-    """Return all runs of all targets or of `target`, newest first."""
-    return [TrackedRun(handle) for handle in controller().loop.call(controller().handles(target), ANSWER_TIMEOUT_S)]
+def runs(target: str | None = None) -> RunList:
+    """Return all runs of all targets or of `target`, newest first: a list with ``to_frame()``."""
+    from jupyter_amltrain.run_list import RunList
+
+    return RunList(map(TrackedRun, controller().loop.call(controller().handles(target), ANSWER_TIMEOUT_S)))
 
 
 def attach(handle: str = "last") -> TrackedRun:

@@ -29,6 +29,24 @@ ANSWER_TIMEOUT_S = 60.0
 _MAX_QUOTED_LOG_BYTES = 64 * 1024
 
 
+class MetricHistory(dict[str, list[tuple[int, float, float]]]):
+    """Every metric of a run as a list of ``(step, unix seconds, value)``, in logged order."""
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a pandas frame with one row for each point: ``metric``, ``step``, ``time`` (UTC), ``value``.
+
+        Examples
+        --------
+        >>> run.metrics().to_frame().pivot_table(index="step", columns="metric", values="value").plot()
+        """
+        import pandas
+
+        rows = [(name, *point) for name, points in self.items() for point in points]
+        frame = pandas.DataFrame(rows, columns=["metric", "step", "time", "value"])
+        frame["time"] = pandas.to_datetime(frame["time"], unit="s", utc=True)
+        return frame
+
+
 class TrackedRun:
     """One run, identified by its handle. Works after a kernel restart; ``repr`` never blocks."""
 
@@ -54,6 +72,16 @@ class TrackedRun:
     def spec(self) -> JobSpec:
         """The job as it was submitted."""
         return self.run.spec
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters of the run, as they were submitted."""
+        return dict(self.spec.params)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Tags of the run, as they were submitted."""
+        return dict(self.spec.tags)
 
     @property
     def status(self) -> RunStatus:
@@ -134,14 +162,14 @@ class TrackedRun:
 
         return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
-    def metrics(self) -> dict[str, list[tuple[int, float, float]]]:
-        """Return every metric as a list of ``(step, unix seconds, value)``, in logged order."""
+    def metrics(self) -> MetricHistory:
+        """Return every metric as a list of ``(step, unix seconds, value)``; ``metrics().to_frame()`` for pandas."""
 
-        async def get() -> dict[str, list[tuple[int, float, float]]]:
+        async def get() -> MetricHistory:
             entry = await controller().refresh_run(self.handle)
-            return {
-                name: list(zip(m.steps, m.times, m.values, strict=True)) for name, m in entry.metrics.metrics.items()
-            }
+            return MetricHistory(
+                (name, list(zip(m.steps, m.times, m.values, strict=True))) for name, m in entry.metrics.metrics.items()
+            )
 
         return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import codecs
 import contextlib
 import json
+import math
 import os
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -18,11 +21,12 @@ from jupyter_amltrain.commands.registry import Command, Context, Examples, Resul
 from jupyter_amltrain.errors import AmlTrainError, CommandError, RunError, TargetError, UnrecordedRun
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.jobs.snapshot import of_yaml, take_snapshot
+from jupyter_amltrain.output.run_table import run_seconds
 from jupyter_amltrain.schema.child_run import MAX_CHILDREN
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.run import DAMAGED, NOT_WRITTEN, Run, RunHandle, RunState
+from jupyter_amltrain.schema.run import Run, RunHandle
 from jupyter_amltrain.state_dir import working_folder
-from jupyter_amltrain.text import ago, bytes_text, close_matches, pairs, seconds_text, table, tilde
+from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, pairs, seconds_text, tilde
 
 if TYPE_CHECKING:
     import argparse
@@ -38,6 +42,8 @@ _FOLLOW_INTERVAL_S = 0.25
 _OVERLAP_BYTES = 64
 #: Bytes of a log that are read in one call.
 _BLOCK_BYTES = 1 << 20
+#: Maximum runs of a list whose metrics are read.
+MAX_METRIC_RUNS = 100
 #: Maximum number of runs that a confirmation names.
 MAX_NAMED = 5
 #: Time for which a wait in a terminal prints nothing (seconds).
@@ -73,11 +79,27 @@ def _list_flags(parser: Parser) -> None:
         "-n", "--limit", metavar="N", type=flag_types.count, default=20, help="maximum number; 0 for all",
         samples=("20", "100", "0"),
     )  # fmt: skip
+    parser.flag(
+        "--sort", metavar="NAME", help="sort by a metric or parameter, highest first; lowest first with NAME:asc"
+    )
 
 
 def _list(args: argparse.Namespace, context: Context) -> Result:
-    rows = listing(args.target, args.limit)
-    return Result(listing_text(rows), rows)
+    from jupyter_amltrain.output.run_table import run_table
+
+    listed = read_runs(args.target, args.limit)
+    runs = sorted_runs(listed, args.sort) if args.sort else listed.runs
+    if not runs:
+        return Result("No runs yet. Start a cell with %%aml_submit, or type: amltrain submit train.py", [])
+    shown = run_table(runs, listed.metrics)
+    # A piped table is read by programs or opened in an editor.
+    width = None if context.magic or not sys.stdout.isatty() else shutil.get_terminal_size().columns
+    notes = []
+    if listed.total > len(runs):
+        notes.append(f"Showing {len(runs)} of {listed.total} runs. All of them: %aml_runs list -n 0")
+    rows = [_row(run, listed.metrics.get(run.handle, {})) for run in runs]
+    notes_html = "".join(f"<div>{note}</div>" for note in notes)
+    return Result("\n".join([shown.text(width), *notes]), rows, html=shown.html() + notes_html)
 
 
 def _attached(name: str, context: Context, *, as_json: bool = False) -> Result:
@@ -280,16 +302,61 @@ COMMANDS = (
 # ---- operations
 
 
-def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
-    """Return the newest runs as JSON-serializable rows; `limit` 0 for all."""
+class Listed(NamedTuple):
+    """The runs of a list: the newest ones, the last values of their metrics, and the number of all runs."""
+
+    runs: list[Run]
+    metrics: dict[RunHandle, dict[str, float]]
+    total: int
+
+
+def read_runs(target: str | None = None, limit: int = 20) -> Listed:
+    """Return the newest runs; `limit` 0 for all. Only the newest :data:`MAX_METRIC_RUNS` have metrics."""
     from jupyter_amltrain.kernel.session import controller
     from jupyter_amltrain.run import ANSWER_TIMEOUT_S
 
-    runs = controller().loop.call(controller().runs(target, limit or None), ANSWER_TIMEOUT_S)
-    return [_row(run) for run in runs]
+    own = controller()
+
+    async def get() -> Listed:
+        handles = await own.handles(target)
+        shown = handles[: limit or None]
+        return Listed(
+            [own.entry(handle).run for handle in shown], await own.last_metrics(shown[:MAX_METRIC_RUNS]), len(handles)
+        )
+
+    return own.loop.call(get(), ANSWER_TIMEOUT_S)
 
 
-def _row(run: Run) -> dict[str, Any]:
+def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
+    """Return the newest runs as JSON-serializable rows; `limit` 0 for all."""
+    listed = read_runs(target, limit)
+    return [_row(run, listed.metrics.get(run.handle, {})) for run in listed.runs]
+
+
+def sorted_runs(listed: Listed, by: str) -> list[Run]:
+    """Return the runs sorted by a metric or parameter: ``NAME`` or ``NAME:asc``; runs without it come last.
+
+    Raises
+    ------
+    CommandError
+        No run of the list has this metric or parameter.
+    """
+    name = by.removesuffix(":asc").removesuffix(":desc")
+
+    def value(run: Run) -> float | None:
+        found = listed.metrics.get(run.handle, {}).get(name, run.spec.params.get(name))
+        return float(found) if isinstance(found, (int, float)) and found == found else None
+
+    known = [(number, run) for run in listed.runs if (number := value(run)) is not None]
+    if not known:
+        names = sorted({n for run in listed.runs for n in (*listed.metrics.get(run.handle, ()), *run.spec.params)})
+        hint = did_you_mean(close_matches(name, names), f"Names: {', '.join(names[:8])}" if names else "")
+        raise CommandError(f"--sort: no listed run has a number {name!r}.", hint=hint, code="runs.sort", field="sort")
+    known.sort(key=lambda pair: pair[0], reverse=not by.endswith(":asc"))
+    return [run for _, run in known] + [run for run in listed.runs if value(run) is None]
+
+
+def _row(run: Run, metrics: Mapping[str, float]) -> dict[str, Any]:
     return {
         "handle": run.handle,
         "name": run.spec.name,
@@ -298,44 +365,13 @@ def _row(run: Run) -> dict[str, Any]:
         "reachable": run.reachable,
         "cancel_requested": run.cancel_requested,
         "created": run.created,
-        "seconds": _run_seconds(run, time.time()),
+        "seconds": run_seconds(run, time.time()),
         "experiment": run.spec.experiment,
         "params": run.spec.params,
+        "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
         "outputs": run.outputs,
         "error": run.error,
     }
-
-
-def _run_seconds(run: Run, now: float) -> float | None:
-    """Return the seconds that the script has run, including a current phase; ``None`` before it starts."""
-    seconds = [p.seconds for p in run.status.phases if p.name == "running" and p.seconds is not None]
-    if run.status.state is RunState.RUNNING:
-        # The target's clock may differ from the kernel's.
-        seconds += [max(now - p.start, 0.0) for p in run.status.phases if p.name == "running" and p.end is None]
-    return sum(seconds) if seconds else None
-
-
-def listing_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table of ``runs list``."""
-    if not rows:
-        return "No runs yet. Start a cell with %%aml_submit, or type: amltrain submit train.py"
-    lines = []
-    for row in rows:
-        state = DAMAGED if row["reason"] == DAMAGED else row["state"]
-        if row["reason"] == NOT_WRITTEN:
-            state += " (disk full: may be outdated)"
-        if row["cancel_requested"] and state in ("preparing", "queued", "running"):
-            state += " (cancel requested)"
-        if not row["reachable"]:
-            state += " (target not responding)"
-        duration = "" if row["seconds"] is None else seconds_text(row["seconds"])
-        values = ", ".join(f"{k}={_short(v)}" for k, v in {**row["params"], **row["outputs"]}.items())
-        lines.append([row["handle"], state, ago(row["created"]), duration, row["experiment"], values])
-    return table(["run", "state", "submitted", "ran", "experiment", "params and outputs"], lines)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)[:24]
 
 
 def show_text(run: TrackedRun) -> str:

@@ -6,8 +6,10 @@ continue.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,16 +31,20 @@ from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue, snapshot_of
 from jupyter_amltrain.kernel.target_file import TargetFile
 from jupyter_amltrain.kernel.targets import TargetManager
+from jupyter_amltrain.kernel.watcher import read_metrics
 from jupyter_amltrain.kernel.workspaces import WorkspaceManager
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec, validated
 from jupyter_amltrain.schema.record import RunRecord
-from jupyter_amltrain.schema.run import Run, RunHandle, split_handle
+from jupyter_amltrain.schema.run import DAMAGED, Run, RunHandle, split_handle
 from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id
 
 log = logging.getLogger(__name__)
+
+#: Maximum runs whose metrics are read at the same time.
+_MAX_METRIC_READS = 8
 
 
 class Controller:
@@ -163,6 +169,25 @@ class Controller:
             if fields.get("error"):
                 self.store.amend(handle, error=fields["error"])
         return stream_summary_of(scratch)
+
+    async def last_metrics(self, handles: Sequence[RunHandle]) -> dict[RunHandle, dict[str, float]]:
+        """Return the last value of every metric of runs; a run that cannot be read has none."""
+        limit = asyncio.Semaphore(_MAX_METRIC_READS)
+
+        async def last(handle: RunHandle) -> dict[str, float]:
+            entry = self.store.get(handle)
+            if entry is None:
+                return {}
+            run = entry.run
+            if not entry.read:
+                entry = Entry(run)
+                if run.folder and run.status.reason != DAMAGED:
+                    async with limit:
+                        with contextlib.suppress(AmlTrainError, OSError):
+                            await read_metrics(self.backend(run.target), run.run_id, entry)
+            return {name: metric.values[-1] for name, metric in entry.metrics.metrics.items() if metric.values}
+
+        return dict(zip(handles, await asyncio.gather(*map(last, handles)), strict=True))
 
     async def load(self, handle: RunHandle) -> Run:
         """Return the run with its complete job; lists contain only a part of it for ended runs."""
