@@ -120,7 +120,7 @@ def call(
 def _run_id(payload: Json) -> str:
     run = payload.get("run")
     if not isinstance(run, str):
-        raise AgentError("UnknownRun", "The call names no run. List the runs with: %aml_runs")
+        raise AgentError("UnknownRun", "The request names no run. List the runs with: %aml_runs")
     return run
 
 
@@ -324,7 +324,7 @@ def _state_of_damaged(run: str) -> Json:
         return {"state": LOST}
     raise AgentError(
         "CommandError",
-        "Run %r is damaged and still runs (pid %s). Cancel it first: %%aml_runs cancel %s"
+        "Run %r is damaged, and its processes are still running (pid %s). Cancel it first: %%aml_runs cancel %s"
         % (run, ", ".join(map(str, sorted(live)[:8])), run),
     )
 

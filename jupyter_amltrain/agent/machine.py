@@ -144,7 +144,7 @@ def _logout(unit: str, path: str) -> Answer:
         return _answer("unknown", "KillUserProcesses could not be read from logind")
     if "true" in kills:
         return _answer("no", "logind ends a user's processes at logout (KillUserProcesses=yes)")
-    return _answer("yes", "logind leaves a user's processes alone (KillUserProcesses=no)")
+    return _answer("yes", "logind keeps a user's processes at logout (KillUserProcesses=no)")
 
 
 def scope_prefix(env: Optional[Mapping[str, str]] = None) -> List[str]:

@@ -82,7 +82,7 @@ def _workspaces(args: argparse.Namespace, context: Context) -> Result:
 
 def _disconnect_flags(parser: Parser) -> None:
     parser.flag("workspace", metavar="NAME", help="name of the workspace")
-    parser.flag("-y", "--yes", action="store_true", help="disconnect even if runs are still going there")
+    parser.flag("-y", "--yes", action="store_true", help="disconnect even if runs are still active there")
 
 
 def _disconnect(args: argparse.Namespace, context: Context) -> Result:

@@ -139,7 +139,7 @@ def disconnect_loss(name: str, targets: list[str], billed: list[str], live: list
         text.append(f"Machines that are on are still billed ({', '.join(billed)}).")
     if live:
         runs = "1 of its runs is" if len(live) == 1 else f"{len(live)} of its runs are"
-        text.append(f"{runs} still going ({', '.join(live[:3])}) and will no longer be watched.")
+        text.append(f"{runs} still active ({', '.join(live[:3])}) and will no longer be watched.")
     return " ".join(text)
 
 

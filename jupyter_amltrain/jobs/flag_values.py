@@ -188,7 +188,7 @@ def parse_service(text: str) -> str:
     except (OSError, ValueError):
         raise SpecError(
             f"--service ssh:{rest}: the public key cannot be read.",
-            hint="To make one: ssh-keygen -t ed25519",
+            hint="To create one: ssh-keygen -t ed25519",
             code="flag.value",
             field="services",
         ) from None

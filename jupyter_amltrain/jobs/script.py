@@ -302,7 +302,7 @@ def _unassigned(tree: ast.Module, cell: str, out: Sequence[str], params: Mapping
                 code="preflight.out_not_assigned",
                 field="out",
             )
-        notes.append(f"--out {name}: no line of the cell assigns {name} by its name.")
+        notes.append(f"--out {name}: no line of the cell assigns {name} explicitly.")
     return notes
 
 
@@ -437,9 +437,9 @@ def _hint_for_file(path: Path) -> str:
     """Return a hint for a file that is not a Python script."""
     suffix = path.suffix.lower()
     if suffix == ".ipynb":
-        return f"Write %%aml_submit above a cell, or make a script of it: jupyter nbconvert --to script {path.name!r}"
+        return f"Write %%aml_submit above a cell, or convert it: jupyter nbconvert --to script {path.name!r}"
     if suffix in (".yml", ".yaml"):
-        return f"Submit a job of az ml by: %aml_submit {path.name}"
+        return f"Submit an az ml job with: %aml_submit {path.name}"
     if suffix in (".sh", ".bash"):
         return "Write a .py file that runs it: subprocess.run([...], check=True)"
     return f"Name a .py file that reads it; pass it with --input data={path.name}"

@@ -67,7 +67,7 @@ def failure_sentence(run: Run, log: str) -> str | None:
     what = status.detail or (f"exited with code {status.exit_code}" if status.exit_code is not None else "failed")
     if status.reason == "gpu-unused":
         # The agent's sentence contains the finding and the likely cause.
-        return f"{handle} was {what.rstrip('.')}. --require-gpu=warn lets it run."
+        return f"{handle} was {what.rstrip('.')}. To let such a run continue: --require-gpu warn."
     # A service keeps the log where the agent in the job cannot read it, so the cause is determined here.
     cause = status.cause or (cause_in_log(log) if status.reason in ("exit", "service") else None) or {}
     if status.reason == "exit" and (error := last_error(log)):

@@ -194,7 +194,7 @@ def parse(text: str, name: str = "job.yml", folder: str = "") -> JobFile:
             ("type",), "parallel is a step of a pipeline.", "Put the step below jobs: in a file of type: pipeline."
         )
     if kind not in TYPES:
-        raise job.error(("type",), f"{kind[:80]!r} is not a type of job.", f"Supported: {', '.join(TYPES)}.")
+        raise job.error(("type",), f"{kind[:80]!r} is not a valid job type.", f"Supported: {', '.join(TYPES)}.")
     return job
 
 

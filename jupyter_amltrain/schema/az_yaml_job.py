@@ -110,7 +110,7 @@ def _input(data: Any, folder: str) -> JobInput:
     if path is None:
         return JobInput(type="literal", value=data.get("value", data.get("default")))
     if kind not in INPUT_TYPES:
-        raise SpecError(f"{kind[:80]!r} is not a type of an input.")
+        raise SpecError(f"{kind[:80]!r} is not a valid input type.")
     text = str(path)
     # Only the service can resolve a path with a binding.
     location = text if is_address(text) or "${{" in text else absolute(text, folder)

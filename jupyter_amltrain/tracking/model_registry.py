@@ -44,7 +44,7 @@ def only_model(found: Collection[str], run: str) -> str:
         return next(iter(found))
     if found:
         raise CommandError(
-            f"{run} left {len(found)} models: {', '.join(sorted(found)[:5])}.", hint=f"Choose one: --path {min(found)}"
+            f"{run} has {len(found)} models: {', '.join(sorted(found)[:5])}.", hint=f"Choose one: --path {min(found)}"
         )
     raise CommandError(
         f"No model found in {run}.",
@@ -74,7 +74,7 @@ def rename_into_place(new: Path, to: Path) -> None:
         os.rename(new, to)
     except OSError as error:
         raise CommandError(
-            f"{to} already exists and is not overwritten.", hint="Name another folder: --to FOLDER"
+            f"{to} already exists and is not overwritten.", hint="Choose another folder: --to FOLDER"
         ) from error
 
 
@@ -309,8 +309,8 @@ class _Run:
         if below in logged:
             return logged[below][0], source, logged[below][1]
         existing = [f"outputs/{name}" for name in (*self._outputs(), *logged)]
-        hint = f"There are: {', '.join(existing[:5])}." if existing else "%aml_runs show lists its files."
-        raise CommandError(f"{self.handle} left nothing at {path}.", hint=hint)
+        hint = f"Available: {', '.join(existing[:5])}." if existing else "%aml_runs show lists its files."
+        raise CommandError(f"{self.handle} has no files at {path}.", hint=hint)
 
     def _outputs(self) -> list[str]:
         return sorted((self.job.get("spec") or {}).get("outputs") or {})

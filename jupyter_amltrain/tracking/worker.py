@@ -99,7 +99,7 @@ class Worker:
                 hint=f"See {log}",
             ) from None
         except client.RpcEnded as error:
-            ending = error.ending or "its answer was unreadable"
+            ending = error.ending or "its reply was unreadable"
             raise WorkerError(
                 f"The worker process ended during {op!r} ({ending}).",
                 kind="EOFError",

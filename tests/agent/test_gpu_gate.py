@@ -292,7 +292,7 @@ def test_killed_monitor_folder_is_removed(machine: Machine) -> None:
         ({"id": "../runs/x"}, "is not a monitor id"),
         ({"id": ".."}, "is not a monitor id"),
         ({"period": 0.001}, "0.1 to 3600"),
-        ({"period": None}, "A monitor's period is"),
+        ({"period": None}, "period must be"),
     ],
 )
 def test_monitor_invalid_request_is_refused(machine: Machine, payload: dict[str, Any], message: str) -> None:

@@ -220,7 +220,7 @@ def test_read_error_is_noted_once(driver: SwitchableDriver, start: Start) -> Non
     driver.answer("nvmlDeviceGetPowerUsage", 0, gpu=1)
     for t in range(10, 20):
         sampler.tick(t)
-    assert "GPU 1 answers again" in sampler.notes()[1]
+    assert "GPU 1 responds again" in sampler.notes()[1]
 
 
 def test_gpu_with_only_errors_is_noted(driver: SwitchableDriver, start: Start) -> None:

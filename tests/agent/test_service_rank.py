@@ -82,7 +82,7 @@ def test_service_job_signal_reaches_all_processes(tmp_path, zipapp, number):
     assert process.returncode == 5 and errors == b""
     assert out == b"got %d\n" % number * 2
     state = job.json("state.json")
-    assert state["state"] == "canceled" and "the service requested its end" in state["detail"]
+    assert state["state"] == "canceled" and "the service requested" in state["detail"]
 
 
 def test_service_job_ignoring_sigterm_is_killed_after_grace(tmp_path, zipapp):

@@ -219,7 +219,7 @@ def test_sample_gap_is_no_evidence(folder: Path) -> None:
     watch = Watch(folder).run(20)
     watch.t += 6
     assert watch.run(60).verdict == "cannot tell"
-    assert watch.file["detail"] == "nothing was read for 7 s"
+    assert watch.file["detail"] == "no samples were read for 7 s"
 
 
 @pytest.mark.parametrize(("away", "verdict"), [(0, "not used"), (10, "cannot tell")])

@@ -403,4 +403,4 @@ def test_create_waits_for_slow_azure(azure_env: Azure, make: Make, run: Callable
     life = make(AmlComputeTarget(name="slow", size=CPU))
     run(life.create(hear))
     assert run(life.state()).state == "ready"
-    assert any("Azure does not answer" in text for text in messages), messages
+    assert any("Azure is not responding" in text for text in messages), messages

@@ -277,7 +277,7 @@ def test_connect_retries_transient_errors(api, az, place):
 def test_connect_without_data_plane_succeeds_with_note(api, az, place):
     az.control("/fault", match="discovery", status=503, times=50)
     made = api.connect(place)
-    assert "services do not answer" in made.message() and made.facts.api == "https://eastus.api.azureml.ms"
+    assert "services are not responding" in made.message() and made.facts.api == "https://eastus.api.azureml.ms"
 
 
 def test_expired_token_is_renewed(az, api, place, ask):

@@ -30,7 +30,7 @@ async def connects(bench: Bench, switch: str) -> None:
     """A new sign-in says what is missing, and the jobs run."""
     bench.azure.control("/expire-tokens")
     missing = " ".join((await bench.connect())["missing"])
-    assert ("services do not answer" in missing) == (switch == "discovery")
+    assert ("services are not responding" in missing) == (switch == "discovery")
     if switch in ("token_seconds", "data_audience"):
         return await three(bench, switch)
     backend = await bench.cluster()

@@ -78,7 +78,7 @@ def _task(job: Dict[str, Any], rank: Identity, folder: str) -> Assignment:
 class ServiceRank:
     """One process of a job, with the duties of its rank; the host of its own supervisor."""
 
-    signal_detail = "the service requested its end"
+    signal_detail = "the service requested the end of the job"
 
     def __init__(self, job: Dict[str, Any], rank: Identity, folders: JobFolders, wakeup: int) -> None:
         self.job, self.rank, self.folders = job, rank, folders
@@ -142,7 +142,7 @@ class ServiceRank:
     def request_end(self, run: Supervisor) -> None:
         """Send the job's process group the service's signal, or SIGTERM to end the job for another reason."""
         if run.stopped in ("timeout", GPU_UNUSED):
-            reason = "the time limit of %g s is reached" % self.job["timeout"] if run.stopped == "timeout" else (
+            reason = "time limit of %g s reached" % self.job["timeout"] if run.stopped == "timeout" else (
                 "the job does not use its GPUs: %s; likely cause: %s" % (
                     (run.gpu_verdict or {}).get("detail"), (run.gpu_verdict or {}).get("cause") or "not known"
                 )

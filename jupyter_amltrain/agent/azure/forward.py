@@ -98,7 +98,7 @@ class Endpoint:
         """Raise the exception for an HTTP error; return if the same batch is to be sent again immediately."""
         code = error.code
         if code in (401, 403):
-            raise Closed("it does not accept the job's token (%d)" % code) from None
+            raise Closed("it rejected the job's token (%d)" % code) from None
         if code in (408, 425, 429) or code >= 500:
             raise RetryLater("it returned %d" % code, _retry_after(error.headers.get("Retry-After"))) from None
         if code == 404:
@@ -107,7 +107,7 @@ class Endpoint:
                 old, new = _VERSIONS if _VERSIONS[0] in self.url else _VERSIONS[::-1]
                 self.url, self._other_version = self.url.replace(old, new), True
                 return
-            raise Closed("it does not know the run (404)") from None
+            raise Closed("it has no such run (404)") from None
         if 300 <= code < 400:
             raise Closed("it returned %d" % code) from None
         raise Refused(message or "it returned %d" % code) from None

@@ -187,7 +187,7 @@ class Sink:
         if not name:
             raise missing("Could not find experiment with name ''")
         # set_experiment() with any name joins: the run keeps the experiment of its submission
-        self.recorder.note_once(f"the script named the experiment {name!r}; the run stays in its own")
+        self.recorder.note_once(f"the script named the experiment {name!r}; the run stays in its own experiment")
         return {"experiment": dict(self._state.experiment(self._state.experiment_id), name=name)}
 
     def _create_experiment(self, body: Body) -> Body:

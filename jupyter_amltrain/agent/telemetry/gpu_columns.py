@@ -168,7 +168,7 @@ GPU_COLUMNS: Tuple[GpuColumn, ...] = (
     GpuColumn(
         "pcie_rx", "MiB/s", FIGURE, "PCIe to the GPU",
         view="transfers", chart="PCIe to the GPU, thin: from it (MiB/s)", legend=" in", heading="PCIe in, out",
-        meaning="Data that came over PCIe from the host, and went to it.",
+        meaning="Data transferred over PCIe from and to the host.",
     ),
     GpuColumn(
         "pcie_tx", "MiB/s", FIGURE, "PCIe from the GPU", beside="pcie_rx", legend=" out", heading="PCIe in, out",
@@ -176,7 +176,7 @@ GPU_COLUMNS: Tuple[GpuColumn, ...] = (
     GpuColumn(
         "nvlink_rx", "MiB/s", FIGURE, "NVLink to the GPU",
         view="transfers", chart="NVLink to the GPU, thin: from it (MiB/s)", legend=" in", heading="NVLink in, out",
-        meaning="Data that came from other GPUs over NVLink, and went to them.",
+        meaning="Data transferred over NVLink from and to other GPUs.",
     ),
     GpuColumn(
         "nvlink_tx", "MiB/s", FIGURE, "NVLink from the GPU",
@@ -197,7 +197,7 @@ GPU_COLUMNS: Tuple[GpuColumn, ...] = (
     ),
     GpuColumn(
         "throttle", "bits", SLOW, "Throttle reasons", LAST, nvml=NvmlCall(_THROTTLE), mlflow="throttle_reasons",
-        heading="throttled by", meaning="What keeps the clocks below their highest value now.",
+        heading="throttled by", meaning="Current reasons why the clocks are below their maximum.",
     ),
     GpuColumn(  # uncorrected, since the driver was loaded
         "ecc", "errors", SLOW, "ECC errors", LAST, nvml=NvmlCall(("nvmlDeviceGetTotalEccErrors",), (1, 0)),

@@ -16,7 +16,7 @@ from .gpu_devices import DOWN, LOST, NEVER, NOT_FOUND, OK, Device, Driver, Drive
 from .gpu_names import gpu_name
 
 #: Texts for the nvmlReturn_t of a lost device.
-_LOST = {15: "fell off the bus", 16: "requires a reset", 28: "is not found any more"}
+_LOST = {15: "fell off the bus", 16: "requires a reset", 28: "is no longer found"}
 
 #: Maximum number of error notes of one GPU; a flapping one would fill the file.
 MAX_NOTES = 20
@@ -78,7 +78,7 @@ class ErrorNotes:
     def close(self, t: float, seconds: float) -> None:
         """Note the GPUs that have had no error for some seconds."""
         for i in [i for i in self.open if t - self._last[i] >= seconds]:
-            self._note(i, "GPU %d answers again" % self._indices[i])
+            self._note(i, "GPU %d responds again" % self._indices[i])
             del self.open[i]
 
     def forget(self, i: int) -> None:
@@ -90,7 +90,7 @@ class ErrorNotes:
         if count < MAX_NOTES:
             self.notes.append(text)
         elif count == MAX_NOTES:
-            self.notes.append("%s; further errors of GPU %d are not noted" % (text, self._indices[i]))
+            self.notes.append("%s; further errors of GPU %d are not recorded" % (text, self._indices[i]))
 
 
 #: Keys of the two versions of the memory call among the refused calls.

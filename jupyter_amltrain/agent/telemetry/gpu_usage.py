@@ -40,7 +40,7 @@ _MOVE = {
 }
 
 COMMON_CAUSES = (
-    "usually one of three: a CPU-only wheel of the framework, no .to('cuda') for model and batches,"
+    "usually one of these: a CPU-only wheel of the framework, no .to('cuda') for model and batches,"
     " or a CUDA_VISIBLE_DEVICES that hides the GPU"
 )
 
@@ -237,7 +237,7 @@ class GpuUsageCheck:
             self.began = self.watched = t
             self._dirty = True
         if t - (self.watched or t) > self.hole:
-            self._doubt("nothing was read for %.0f s" % (t - (self.watched or t)))
+            self._doubt("no samples were read for %.0f s" % (t - (self.watched or t)))
         self.watched = t
         proof = self._find_proof(t, readings, slow)
         if proof:
@@ -346,7 +346,7 @@ class GpuUsageCheck:
         name, usual = _name(self.gpus[at], at), before or 0.0
         self._most[0] = max(self._most[0], busy)
         if usual >= RISE:
-            self._doubt("%s was busy already before the run (%.0f %%)" % (name, usual))
+            self._doubt("%s was already busy before the run (%.0f %%)" % (name, usual))
         if busy - usual < RISE:
             self._ticks_above[at] = 0
             if busy - usual >= MIN_UTILIZATION:

@@ -64,7 +64,7 @@ def serve(context: AgentContext, payload: Json) -> Json:
         raise invalid_request("%r is not a list of GPU indices. Try: --gpus 0,1" % (gpus,))
     if type(period) not in (int, float) or not MIN_PERIOD_S <= period <= MAX_PERIOD_S:
         raise invalid_request(
-            "A monitor's period is %g to %g seconds, not %r. Try: --rate 1" % (MIN_PERIOD_S, MAX_PERIOD_S, period)
+            "A period must be %g to %g seconds, got %r. Try: --rate 1" % (MIN_PERIOD_S, MAX_PERIOD_S, period)
         )
     private_folder(os.path.dirname(folder))
     if not os.path.isdir(folder):

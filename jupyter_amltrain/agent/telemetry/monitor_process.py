@@ -85,7 +85,7 @@ def _check(requested: Sequence[int], probe: Json, lost: Sequence[Json]) -> None:
     for index in requested:
         if index not in known:
             listed = ", ".join(str(number) for number in sorted(known))
-            existing = "There are: %s." % listed if known else "There is none: %s." % probe["note"]
+            existing = "Available: %s." % listed if known else "There is none: %s." % probe["note"]
             raise invalid_request("There is no GPU %d on this machine. %s" % (index, existing))
 
 

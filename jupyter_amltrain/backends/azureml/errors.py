@@ -83,7 +83,7 @@ def _unreachable(text: str) -> TargetUnreachable:
     if "ssl" in low or "tls" in low:
         return TargetUnreachable(f"No secure connection to Azure{at_host}: {one_line(text)[:200]}", hint="Try again.")
     if "timed out" in low or "timeout" in low:
-        return TargetUnreachable(f"Azure{at_host} did not answer in time.", hint="Check the network, and try again.")
+        return TargetUnreachable(f"Azure{at_host} did not respond in time.", hint="Check the network, and try again.")
     if "refused" in low or "unreachable" in low or "no route" in low:
         return TargetUnreachable(f"No connection to Azure{at_host}.", hint="Check the network, and try again.")
     return TargetUnreachable(
@@ -97,7 +97,7 @@ _SIGN_IN_AGAIN = "Sign in again: %aml_compute connect --sign-in device"
 #: Entra's codes (learn.microsoft.com/entra/identity-platform/reference-error-codes): reason and hint.
 _AADSTS = {
     "7000215": ("the client secret is wrong", _SECRET),
-    "7000222": ("the client secret has expired", "Make a new one, set AZURE_CLIENT_SECRET, then connect again."),
+    "7000222": ("the client secret has expired", "Create a new one, set AZURE_CLIENT_SECRET, then connect again."),
     "700016": (
         "this directory has no application with that id",
         "Check AZURE_CLIENT_ID and AZURE_TENANT_ID, then connect again.",
@@ -114,21 +114,21 @@ _AADSTS = {
     "50076": ("your organization requires a second factor", _SIGN_IN_AGAIN),
     "50078": ("your organization requires the second factor again", _SIGN_IN_AGAIN),
     "50079": ("your organization requires you to register a second factor", _SIGN_IN_AGAIN),
-    "50158": ("your organization requires one more check", _SIGN_IN_AGAIN),
+    "50158": ("your organization requires an additional verification", _SIGN_IN_AGAIN),
     "53000": ("your organization allows only managed devices", "Use a machine that your organization manages."),
     "53003": ("a rule of your organization (conditional access) blocks it", "Ask its administrator."),
     "530032": ("a rule of your organization (conditional access) blocks it", "Ask its administrator."),
     "50126": ("user name or password is wrong", _SIGN_IN_AGAIN),
-    "50034": ("this directory does not know that user", _TENANT),
+    "50034": ("the user does not exist in this directory", _TENANT),
     "50020": ("this user is not in this directory", _TENANT),
     "50057": ("the account is disabled", "Ask its administrator."),
     "50059": ("no directory is specified", _TENANT),
-    "90002": ("there is no such directory", "Check the tenant: %aml_compute connect --tenant TENANT"),
-    "900023": ("that is not the id of a directory", "Check the tenant: %aml_compute connect --tenant TENANT"),
+    "90002": ("the directory does not exist", "Check the tenant: %aml_compute connect --tenant TENANT"),
+    "900023": ("the tenant is not a valid directory id", "Check the tenant: %aml_compute connect --tenant TENANT"),
     "65001": ("no consent has been given to this application yet", "Ask an administrator to consent to it."),
     "50105": ("you are not assigned to this application", "Ask an administrator to assign it to you."),
     "90072": ("this account is not in the workspace's directory", _TENANT),
-    "500011": ("this directory does not know Azure Machine Learning", _TENANT),
+    "500011": ("Azure Machine Learning is not available in this directory", _TENANT),
 }
 
 

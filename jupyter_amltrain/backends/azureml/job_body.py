@@ -131,7 +131,7 @@ def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
         )
     if spec.gpu_ids:
         yield SpecError(
-            f"--gpu-ids {spec.gpu_ids}: a job of Azure ML has all GPUs of its machine and addresses them by index.",
+            f"--gpu-ids {spec.gpu_ids}: an Azure ML job gets all GPUs of its machine and addresses them by index.",
             hint="Leave it out.",
             field="gpu_ids",
         )
@@ -146,7 +146,7 @@ def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
             )
     if spec.python:
         yield SpecError(
-            f"--python {spec.python}: a job of Azure ML runs the interpreter of its environment.",
+            f"--python {spec.python}: an Azure ML job uses the Python of its environment.",
             hint="Leave it out, and choose an environment with: --env conda.yml",
             field="python",
         )

@@ -99,7 +99,7 @@ def watch(
         except TargetUnreachable as error:  # Azure continues the operation
             if elapsed - last_answer > env_seconds("UNREACHABLE", 900.0):
                 raise
-            call.progress(f"{doing}: {elapsed:.0f} s, Azure does not answer: {error.message}"[:200])
+            call.progress(f"{doing}: {elapsed:.0f} s, Azure is not responding: {error.message}"[:200])
             call.wait(period)
             continue
         if settled(compute):
@@ -477,7 +477,7 @@ def _exists(ws: Workspace, name: str, error: AmlTrainError) -> bool:
     except AmlTrainError:
         raise CreateUnsure(
             f"{error.message} {name!r} may still have been created.",
-            hint="Check with %aml_compute list when Azure answers again.",
+            hint="Check with %aml_compute list when Azure responds again.",
         ) from error
 
 

@@ -351,7 +351,7 @@ def unconfirmed_error(name: str, reason: str) -> SubmitUnsure:
     """Return the error for a job that the service may or may not have accepted."""
     return SubmitUnsure(
         f"{reason} It is not known whether {name} was accepted.",
-        hint="Check with %aml_runs when Azure answers again, before you resubmit.",
+        hint="Check with %aml_runs when Azure responds again, before you resubmit.",
     )
 
 

@@ -78,7 +78,7 @@ def connect(
         facts["api"] = _api(discovery)
     except AmlTrainError as error:
         facts["api"] = f"https://{facts['location']}.api.azureml.ms"
-        missing.append(f"The workspace's services do not answer, so logs and metrics may be missing: {error}")
+        missing.append(f"The workspace's services are not responding, so logs and metrics may be missing: {error}")
     if facts.pop("state") not in ("Succeeded", ""):
         missing.append("The workspace is not ready yet. Check it in the studio.")
     added = call.cloud.add(facts, account)
