@@ -13,8 +13,8 @@ from jupyter_amltrain.tracking.thumbnails import media_type
 if TYPE_CHECKING:
     from jupyter_amltrain.kernel.controller import Controller
 
-#: Maximum bytes of a file in one reply.
-MAX_PART_BYTES = 512 << 10
+#: Maximum bytes of a file in one reply; a multiple of 3, so that the parts in base64 can be joined.
+MAX_PART_BYTES = 3 << 17
 
 
 class GetPictures(Request, frozen=True, kw_only=True):
