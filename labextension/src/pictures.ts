@@ -160,7 +160,7 @@ class PictureBody extends Widget {
     created.title = label;
     created.setAttribute('aria-label', label);
     created.hidden = this._pictures.length < 2;
-    icon.element({ container: created, width: '20px', height: '20px' });
+    icon.element({ container: created, width: '20px', height: '20px', margin: '0' });
     created.addEventListener('click', () => this._step(step));
     return created;
   }

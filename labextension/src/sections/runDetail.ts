@@ -51,7 +51,7 @@ export class RunDetail extends Widget {
       return readPicture(offset => _context.model.request('picture', { handle, path, offset }));
     });
     const head = element('div', 'jp-AmlRuns-detailHead', '', this._title, this._actions);
-    this.node.append(head, this._doors, this._children.node, this._pictures.node, this._facts);
+    this.node.append(head, this._doors, this._children.node, this._facts, this._pictures.node);
     selection.changed.connect(this.refresh, this);
     _context.app.commands.commandChanged.connect(this._onCommands, this);
     this.refresh();
