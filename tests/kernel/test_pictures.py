@@ -1,4 +1,4 @@
-"""Pictures of runs over a real controller: found while the run is live and after its end, bounded, and never trusted."""
+"""Pictures of runs over a real controller: of live and ended runs, bounded, and never trusted."""
 
 from __future__ import annotations
 
@@ -136,8 +136,10 @@ def test_record_without_pictures_is_as_before(api: Any) -> None:
 
 def test_name_of_logged_image_has_key_and_step() -> None:
     names = [
-        "images/val~a+step+12+timestamp+1700000000+h2-uuid.png", "images/b%step%3%timestamp%17%x-y.png", "plain+step.png",
-    ]  # fmt: skip
+        "images/val~a+step+12+timestamp+1700000000+h2-uuid.png",
+        "images/b%step%3%timestamp%17%x-y.png",
+        "plain+step.png",
+    ]
     rows = [{"path": f"artifacts/runs/1/artifacts/{name}", "size": 1, "modified": 1.0} for name in names]
     assert [picture.name for picture in pictures_of(rows)] == ["val/a step 12", "b step 3", "plain+step.png"]
     assert json.dumps(msgspec.to_builtins(pictures_of(rows)))

@@ -149,7 +149,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
 
   private async _picture(path: string): Promise<string> {
     const record = this._record;
-    if (!record || !this._mayPoll) {
+    if (!record || (this._host.kernel && !this._mayPoll)) {
       throw new Error(this._trans.__('Trust the notebook to see the whole picture.'));
     }
     return this._poller.picture(record.handle, path);
