@@ -111,8 +111,12 @@ class PictureReader:
         while pictures.wanted:
             await asyncio.sleep(max(0.0, pictures.due - time.monotonic()))
             pictures.wanted = False
-            if await self._update(entry, pictures) and entry.has_pictures(pictures):
-                self._on_change(entry.handle)
+            if await self._update(entry, pictures):
+                self._notify(entry, pictures)
+
+    def _notify(self, entry: Entry, pictures: RunPictures) -> None:
+        if entry.has_pictures(pictures):
+            self._on_change(entry.handle)
 
     async def complete(self, entry: Entry, timeout: float = WAIT_TIMEOUT_S) -> None:
         """Wait until the pictures of a run are known: of an ended run once, otherwise as they are now."""
@@ -122,7 +126,8 @@ class PictureReader:
         if pictures.read and time.monotonic() < pictures.due and not entry.run.status.state.terminal:
             return
         update = self._loop.start(self._update(entry, pictures), f"pictures of {entry.handle}")
-        await asyncio.wait({update}, timeout=timeout)
+        if not (await asyncio.wait({update}, timeout=timeout))[0]:
+            update.add_done_callback(lambda task: self._notify(entry, pictures))  # the names are known now
 
     async def _update(self, entry: Entry, pictures: RunPictures) -> bool:
         """Search now; return whether anything has changed."""
@@ -141,9 +146,11 @@ class PictureReader:
         rows = pictures_of(await backend.list_pictures(entry.run_id))
         pictures.due = time.monotonic() + SEARCH_INTERVAL_S
         new = [picture for picture in rows[-MAX_SHOWN:] if _key(picture) not in pictures.drawn]
+        before = pictures.found
+        pictures.found = _images(rows, pictures.drawn)  # without the new thumbnails
         drawn = pictures.drawn | (await self._draw(backend, entry.run_id, new) if new else {})
-        found = tuple(picture for picture in rows if drawn.get(_key(picture), Thumbnail()).is_image)
-        changed = bool(new) or found != pictures.found
+        found = _images(rows, drawn)
+        changed = bool(new) or found != before
         keep = {_key(picture) for picture in rows[-2 * MAX_SHOWN :]}
         pictures.drawn = {key: value for key, value in drawn.items() if key in keep}
         pictures.found, pictures.read, pictures.final = found, True, has_ended
@@ -160,6 +167,11 @@ class PictureReader:
                 files.append(data)
         drawn = await self._loop.offload(thumbnails, files) if files else []
         return {_key(picture): Thumbnail() for picture in new} | dict(zip(keys, drawn, strict=True))
+
+
+def _images(rows: Sequence[RunPicture], drawn: Mapping[_Key, Thumbnail]) -> tuple[RunPicture, ...]:
+    """Return the rows without files that turned out to be no images."""
+    return tuple(picture for picture in rows if drawn.get(_key(picture), Thumbnail()).is_image)
 
 
 def pictures_of(rows: Sequence[Mapping[str, Any]]) -> tuple[RunPicture, ...]:

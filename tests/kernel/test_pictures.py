@@ -43,6 +43,12 @@ def write(files: dict[str, bytes], folder: Path) -> str:
     return "\n".join(lines)
 
 
+def drawn(run: Any) -> Any:
+    """The record of a run whose pictures all have thumbnails."""
+    record = run.record()
+    return record if record.pictures and all(picture.thumbnail for picture in record.pictures) else None
+
+
 def test_figures_of_cell_are_in_its_record(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     code = (
@@ -51,7 +57,7 @@ def test_figures_of_cell_are_in_its_record(api: Any, monkeypatch: pytest.MonkeyP
         "import numpy; mlflow.log_image(numpy.zeros((8, 8, 3), 'uint8'), key='samples/a', step=3)\nplt.plot([3])"
     )
     run = api.submit(code).wait(DEADLINE)
-    record = run.record()
+    record = until(lambda: drawn(run), "the thumbnails")
     found = {(picture.name, picture.kind, picture.title) for picture in record.pictures}
     assert found == {
         ("figure-1.png", "figure", "Loss"), ("confusion.png", "artifact", ""), ("samples/a step 3", "artifact", ""),
@@ -62,6 +68,9 @@ def test_figures_of_cell_are_in_its_record(api: Any, monkeypatch: pytest.MonkeyP
     (first, *_) = run.pictures
     assert first.name == "figure-1.png" and first._repr_png_() == first.read()
     assert base64.b64decode(first._repr_mimebundle_()["image/png"]) == first.read()
+    until(lambda: run.run.tracking == "imported", "the record in MLflow")
+    (copy,) = Path(run.run.project).rglob("figures/figure-1.png")
+    assert copy.read_bytes() == first.read()
 
 
 def test_pictures_of_live_run_appear(api: Any, tmp_path: Path) -> None:
@@ -83,9 +92,9 @@ def test_pictures_of_live_run_appear(api: Any, tmp_path: Path) -> None:
 
 def test_many_pictures_are_bounded_in_record(api: Any, tmp_path: Path) -> None:
     files = {f"artifacts/runs/x/artifacts/{number:02}.png": image() for number in range(MAX_SHOWN + 5)}
-    record = api.submit(write(files, tmp_path / "files")).wait(DEADLINE).record()
+    run = api.submit(write(files, tmp_path / "files")).wait(DEADLINE)
+    record = until(lambda: drawn(run), "the thumbnails")
     assert len(record.pictures) == MAX_SHOWN and record.pictures_hidden == 5
-    assert all(picture.thumbnail for picture in record.pictures)
     assert sum(len(picture.thumbnail) for picture in record.pictures) <= 60_000
     assert len(msgspec.json.encode(record)) < 75_000
 
