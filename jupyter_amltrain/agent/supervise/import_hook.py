@@ -1,4 +1,4 @@
-"""Hook in a job's Python that runs code of ours right after the script has imported a library.
+"""Hook in a job's Python that runs code of the agent right after the script has imported a library.
 
 This file is also written as ``sitecustomize.py`` into a folder of hooks, beside the files of :data:`AFTER`, and runs at
 the start of every Python of a job. It imports nothing until the script itself has imported one of these
