@@ -115,7 +115,13 @@ def test_hook_imports_nothing_before_matplotlib(tmp_path: Path, home: Path) -> N
     assert python(tmp_path, home, code).stdout == python(tmp_path, home, code, AMLTRAIN_PICTURES="0").stdout
 
 
-def test_job_without_matplotlib_hook_variable_of_outer_job(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hook_of_home_with_path_separator_is_left_out(tmp_path: Path) -> None:
+    env: dict[str, str] = {}
+    job_hooks.add(env, str(tmp_path), str(tmp_path / "a:b"), gpus=True)
+    assert not env
+
+
+def test_job_of_a_job_has_a_folder_of_its_own(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(matplotlib_hook.FOLDER, "/of/an/outer/job")
     run = agent.submit(f"import os; print(os.environ[{matplotlib_hook.FOLDER!r}])")
     agent.wait(run)

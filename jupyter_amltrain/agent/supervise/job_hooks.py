@@ -47,7 +47,7 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, is_cell: boo
     if gpus:
         places[torch_hook.FOLDER] = os.path.join(folder, "telemetry")
     places = {name: place for name, place in places.items() if env.get(name) != "0"}
-    if not places:
+    if not places or os.pathsep in home:  # its parts would be searched for modules
         return
     try:
         hook = _written(home)
