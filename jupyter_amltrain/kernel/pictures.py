@@ -36,6 +36,8 @@ _MAX_NAME_CHARS, _MAX_PATH_CHARS = 120, 500
 SEARCH_INTERVAL_S = 1.0
 #: Seconds that a reader waits for the pictures of a run.
 WAIT_TIMEOUT_S = 10.0
+#: Maximum times that thumbnails are drawn in one search.
+_MAX_ROUNDS = 4
 #: Bytes of new files that are read for one search.
 _MAX_READ_BYTES = 64 << 20
 #: File name of ``mlflow.log_image(image, key=..., step=...)``.
@@ -145,15 +147,19 @@ class PictureReader:
         backend = self._backend(entry.run.target)
         rows = pictures_of(await backend.list_pictures(entry.run_id))
         pictures.due = time.monotonic() + SEARCH_INTERVAL_S
-        new = [picture for picture in rows[-MAX_SHOWN:] if _key(picture) not in pictures.drawn]
-        before = pictures.found
-        pictures.found = _images(rows, pictures.drawn)  # without the new thumbnails
-        drawn = pictures.drawn | (await self._draw(backend, entry.run_id, new) if new else {})
-        found = _images(rows, drawn)
-        changed = bool(new) or found != before
-        keep = {_key(picture) for picture in rows[-2 * MAX_SHOWN :]}
-        pictures.drawn = {key: value for key, value in drawn.items() if key in keep}
-        pictures.found, pictures.read, pictures.final = found, True, has_ended
+        before, drawn = pictures.found, pictures.drawn
+        for _ in range(_MAX_ROUNDS):  # files that turn out to be no images make room for older ones
+            pictures.found = _images(rows, drawn)
+            new = [picture for picture in pictures.found[-MAX_SHOWN:] if _key(picture) not in drawn]
+            if not new:
+                break
+            drawn = drawn | await self._draw(backend, entry.run_id, new)
+        changed = drawn != pictures.drawn or pictures.found != before
+        listed, recent = set(map(_key, rows)), set(map(_key, pictures.found[-2 * MAX_SHOWN :]))
+        pictures.drawn = {
+            key: one for key, one in drawn.items() if key in recent or (key in listed and not one.is_image)
+        }
+        pictures.found, pictures.read, pictures.final = _images(rows, drawn), True, has_ended
         return changed
 
     async def _draw(self, backend: Backend, run_id: str, new: Sequence[RunPicture]) -> dict[_Key, Thumbnail]:

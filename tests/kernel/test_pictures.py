@@ -99,6 +99,14 @@ def test_many_pictures_are_bounded_in_record(api: Any, tmp_path: Path) -> None:
     assert len(msgspec.json.encode(record)) < 75_000
 
 
+def test_files_that_are_no_images_make_room_for_older_ones(api: Any, tmp_path: Path) -> None:
+    files = {"pictures/good.png": image(size=(30, 20))}
+    files |= {f"artifacts/{number:02}.png": b"no image" for number in range(2 * MAX_SHOWN)}
+    run = api.submit(write(files, tmp_path / "files")).wait(DEADLINE)
+    record = until(lambda: drawn(run), "the thumbnails")
+    assert [picture.name for picture in record.pictures] == ["good.png"] and not record.pictures_hidden
+
+
 def test_hostile_files_are_neither_followed_nor_shown(api: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret.png"
     secret.write_bytes(image(size=(10, 10)))
