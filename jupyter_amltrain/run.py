@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from jupyter_amltrain.backends.run_files import RunFiles
     from jupyter_amltrain.output.mime import View
+    from jupyter_amltrain.output.run_pictures import PictureFile
+    from jupyter_amltrain.schema.record import RunPicture
 
 #: Seconds to wait for a target's reply before the target counts as unreachable.
 ANSWER_TIMEOUT_S = 60.0
@@ -172,6 +174,16 @@ class TrackedRun:
             )
 
         return controller().loop.call(get(), ANSWER_TIMEOUT_S)
+
+    @property
+    def pictures(self) -> list[PictureFile]:
+        """Figures that the script has shown, and images that it has logged, oldest first; queries the target."""
+        from jupyter_amltrain.output.run_pictures import PictureFile
+
+        async def get() -> tuple[RunPicture, ...]:
+            return (await controller().with_pictures(self.handle)).pictures.found
+
+        return [PictureFile(self.handle, picture) for picture in controller().loop.call(get(), ANSWER_TIMEOUT_S)]
 
     def telemetry(self) -> pandas.DataFrame:
         """Return all host and GPU telemetry; see :func:`~jupyter_amltrain.output.telemetry_frame.frame_of`."""

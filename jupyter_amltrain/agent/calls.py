@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from . import damage, machine
 from .damage import DamagedRun
 from .json_dir import WAITING, NumberedJsonDir, default_queue, open_queue
+from .pictures.listing import list_pictures
 from .processes import boot_id, pid_scope, resume
 from .protocol import (
     CANCEL,
@@ -329,6 +330,10 @@ def _state_of_damaged(run: str) -> Json:
     )
 
 
+def _pictures(context: AgentContext, payload: Json) -> Json:
+    return {"pictures": list_pictures(run_folder(context.home, _run_id(payload)))}
+
+
 def _configure(context: AgentContext, payload: Json) -> Json:
     open_queue(context.queue)
     settings = submission.change_settings(context.queue, payload)
@@ -352,6 +357,7 @@ _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "list": _list,
     "info": _info,
     "delete": _delete,
+    "pictures": _pictures,
     "configure": _configure,
     "monitor": _monitor,
     "ping": _ping,

@@ -49,6 +49,9 @@ TELEMETRY, SUMMARY, GPU_USAGE = "telemetry/node-%d.jsonl", "telemetry/summary-%d
 
 OUTPUTS, ARTIFACTS = "outputs", "artifacts"
 
+#: Figures that the script has shown; created by the first one.
+PICTURES = "pictures"
+
 RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 
 #: Folders of a run into which its processes write.

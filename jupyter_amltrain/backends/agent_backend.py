@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.agent import testing
+from jupyter_amltrain.agent.protocol import PICTURES
 from jupyter_amltrain.backends.base import (
     STATUS,
     STREAMS,
@@ -239,6 +240,11 @@ class AgentBackend(Backend):
         """See :meth:`Backend.list_files`."""
         return await self._transport.list(f"{self._folder(run_id)}/{folder}")
 
+    async def list_pictures(self, run_id: str) -> Sequence[Mapping[str, Any]]:
+        """See :meth:`Backend.list_pictures`."""
+        answer = await self._transport.call("pictures", {"run": run_id})
+        return [row for row in answer["pictures"] if isinstance(row, dict)]
+
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""
         return f"{self._folder(run_id)}/{file_of('log')}"
@@ -281,6 +287,7 @@ class _FolderRunEvents(RunEvents):
             for stream in STREAMS:
                 path = os.path.dirname(f"{self._folder(run_id)}/{file_of(stream)}")
                 owner.setdefault(path, (run_id, set()))[1].add(stream)
+            owner[f"{self._folder(run_id)}/{PICTURES}"] = run_id, {PICTURES}
         events: dict[str, set[str]] = {}
         for path in await self._changes.wait(list(owner), timeout):
             run_id, streams = owner[path]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from jupyter_amltrain.agent.pictures.listing import list_pictures
 from jupyter_amltrain.agent.protocol import read_regular, valid_run_id
 from jupyter_amltrain.backends.local_limits import unsupported
 from jupyter_amltrain.backends.past_runs import TRACKING_FILE, PastRun, tracking_state
@@ -261,6 +262,11 @@ class Backend(abc.ABC):
         """Return the paths of all files below a folder of a run, relative to it, sorted."""
         local_path = await self.local_copy(run_id, folder)
         return [] if local_path is None else await asyncio.to_thread(list_local, local_path)
+
+    async def list_pictures(self, run_id: str) -> Sequence[Mapping[str, Any]]:
+        """Return the newest image files of a run, oldest first; see ``agent/pictures/listing.py``."""
+        local_path = await self.local_copy(run_id)
+        return [] if local_path is None else await asyncio.to_thread(list_pictures, local_path)
 
     async def import_states(self, run_ids: Sequence[str]) -> Sequence[str]:
         """Return the result of the MLflow importer for runs: ``imported``, ``direct``, ``failed: <reason>``, ""."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.frontend.events import EventPublisher
+from jupyter_amltrain.frontend.picture_handlers import PictureHandlers
 from jupyter_amltrain.frontend.protocol import Handler, Reply, Request, handlers_of
 from jupyter_amltrain.frontend.run_handlers import LogHandlers, MlflowHandlers, RunHandlers
 from jupyter_amltrain.frontend.target_handlers import FormHandlers, TargetHandlers
@@ -41,6 +42,7 @@ class RequestHandlers:
             self.runs,
             LogHandlers(controller),
             MlflowHandlers(controller),
+            PictureHandlers(controller),
             TargetHandlers(controller),
             FormHandlers(controller, defaults),
         )

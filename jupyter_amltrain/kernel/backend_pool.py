@@ -12,6 +12,7 @@ import msgspec
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.provisioner import Provisioner
 from jupyter_amltrain.backends.target_kinds import backend_class, kind_of
+from jupyter_amltrain.kernel.pictures import PictureReader
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.target_file import TargetFile
 from jupyter_amltrain.kernel.watcher import Watcher
@@ -43,6 +44,8 @@ class BackendPool:
     ) -> None:
         self._loop, self._root, self._targets, self._store = loop, root, targets, store
         self._outcome, self._over = outcome, over
+        #: Of the runs of all targets.
+        self.pictures = PictureReader(loop, self.backend, self._on_pictures)
         self._backends: dict[str, Backend] = {}
         self._watchers: dict[str, Watcher] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}
@@ -53,10 +56,14 @@ class BackendPool:
         if name not in self._backends:
             backend = self.draft(self._targets.known(name))
             self._backends[name] = backend
-            watcher = Watcher(backend, name, self._store, self._loop, self._outcome, self._over)
+            watcher = Watcher(backend, name, self._store, self._loop, self._outcome, self._over, self.pictures)
             self._watchers[name] = watcher
             self._tasks[name] = self._loop.start(watcher.run(), f"watch {name}")
         return self._backends[name]
+
+    def _on_pictures(self, handle: RunHandle) -> None:
+        if self._store.get(handle) is not None:
+            self._store.touch(handle)
 
     def draft(self, target: ComputeTarget) -> Backend:
         """A backend of a target that need not be stored; it has no watcher."""

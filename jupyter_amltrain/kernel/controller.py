@@ -40,11 +40,14 @@ from jupyter_amltrain.schema.run import DAMAGED, Run, RunHandle, split_handle
 from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id
+from jupyter_amltrain.tracking.thumbnails import MAX_FILE_BYTES, media_type
 
 log = logging.getLogger(__name__)
 
 #: Maximum runs whose metrics are read at the same time.
 _MAX_METRIC_READS = 8
+#: Seconds that the reply to a page waits for the pictures of an ended run.
+PAGE_TIMEOUT_S = 2.0
 
 
 class Controller:
@@ -312,7 +315,12 @@ class Controller:
         if entry is not None:
             return entry
         try:
-            return await self.refresh_run(await self.find(handle))
+            entry = await self.refresh_run(await self.find(handle))
+            if entry.run.status.state.terminal:
+                await self.backends.pictures.complete(entry, PAGE_TIMEOUT_S)
+            else:
+                self.backends.pictures.request(entry)
+            return entry
         except UnknownRun:
             if handle.rpartition("/")[2].startswith("monitor-"):  # a run of this name would exist
                 raise UnknownRun("This monitor ended with its kernel.", hint="Start another: %aml_monitor") from None
@@ -346,7 +354,23 @@ class Controller:
 
     async def record(self, handle: RunHandle) -> RunRecord:
         """Return the current record of a run."""
-        return record_of(await self.refresh_run(handle))
+        return record_of(await self.with_pictures(handle))
+
+    async def with_pictures(self, handle: RunHandle) -> Entry:
+        """Update a run and its pictures."""
+        entry = await self.refresh_run(handle)
+        await self.backends.pictures.complete(entry)
+        return entry
+
+    async def read_picture(self, handle: RunHandle, path: str) -> bytes:
+        """Return one of a run's pictures; empty if it is none, is no image, or is over 16 MiB."""
+        entry = self.entry(handle)
+        if entry.pictures.get(path) is None:
+            await self.backends.pictures.complete(entry)
+        if entry.pictures.get(path) is None:  # only pictures are read, not any file that a page names
+            return b""
+        data = await self.backend(entry.run.target).read_file(entry.run.run_id, path, MAX_FILE_BYTES)
+        return data if media_type(data) else b""
 
     async def logs(self, handle: RunHandle, tail_bytes: int | None = None, child: str = "", rank: int = 0) -> bytes:
         """Return the log of one process of a run or of a child run: all of it, or the last `tail_bytes` bytes."""

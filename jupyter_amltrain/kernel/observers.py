@@ -53,7 +53,9 @@ async def frames(
                 return
             record = record_of(entry)
             yield record
-            next_frame_at = time.monotonic() + len(msgspec.json.encode(record)) / FRAME_BYTES_PER_S
+            # Thumbnails change rarely, so a page that gets them again has nothing to draw.
+            thumbnails = sum(len(picture.thumbnail) for picture in record.pictures)
+            next_frame_at = time.monotonic() + (len(msgspec.json.encode(record)) - thumbnails) / FRAME_BYTES_PER_S
             if record.done:
                 ended = ended or time.monotonic()
                 left = linger - (time.monotonic() - ended)

@@ -324,6 +324,8 @@ def record_of(entry: Entry) -> RunRecord:
         children=(children := _children(entry)),
         children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
         parent=run.parent,
+        pictures=entry.pictures.shown(),
+        pictures_hidden=entry.pictures.hidden,
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )

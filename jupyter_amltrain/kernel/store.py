@@ -11,6 +11,7 @@ import msgspec
 
 from jupyter_amltrain.backends.past_runs import PastRun
 from jupyter_amltrain.kernel.outcome_text import explained
+from jupyter_amltrain.kernel.pictures import RunPictures
 from jupyter_amltrain.kernel.streams import LogWindow, MetricLog
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.loop import LoopThread
@@ -29,13 +30,14 @@ _MAX_REMOVED = 1000
 class _Streams:
     """Data of a run's streams that was read so far."""
 
-    __slots__ = ("children", "gpu_part", "log", "metrics", "offsets", "spark", "telemetry", "unreadable")
+    __slots__ = ("children", "gpu_part", "log", "metrics", "offsets", "pictures", "spark", "telemetry", "unreadable")
 
     def __init__(self) -> None:
         self.children = ChildRuns()
         self.metrics = MetricLog()
         self.telemetry = RunTelemetry()
         self.log = LogWindow()
+        self.pictures = RunPictures()
         self.gpu_part: tuple[Any, GpuTelemetry | None] | None = None
         self.offsets = {"log": 0, "metrics": 0}
         self.spark: tuple[int, bool, tuple[int, ...]] = (0, False, ())
@@ -138,6 +140,15 @@ class Entry:
     def log(self) -> LogWindow:
         """Last part of the log."""
         return self.streams.log
+
+    @property
+    def pictures(self) -> RunPictures:
+        """Figures that the script has shown, and images that it has logged."""
+        return self.streams.pictures
+
+    def has_pictures(self, pictures: RunPictures) -> bool:
+        """Whether `pictures` are still its own: they may have been released."""
+        return self._streams is not None and self._streams.pictures is pictures
 
     @property
     def offsets(self) -> dict[str, int]:

@@ -13,6 +13,7 @@ import msgspec
 
 from jupyter_amltrain.backends.base import PER_NODE, Backend, RunEvents, StreamNews
 from jupyter_amltrain.errors import AmlTrainError, DamagedRun, TargetError
+from jupyter_amltrain.kernel.pictures import PictureReader
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import LOG_WINDOW_BYTES, decode_object
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
@@ -253,6 +254,8 @@ class Watcher:
         Returns the fields that an ended run gets besides its last status.
     over
         Called once for every run that has ended, after the store was updated.
+    pictures
+        Searches the pictures of runs with viewers.
     """
 
     def __init__(
@@ -263,7 +266,9 @@ class Watcher:
         loop: LoopThread,
         outcome: Callable[[Entry, RunStatus], Awaitable[dict[str, Any]]],
         over: Callable[[RunHandle], None],
+        pictures: PictureReader,
     ) -> None:
+        self._pictures = pictures
         self._backend, self._target, self._store, self._loop = backend, target, store, loop
         self._outcome, self._on_ended = outcome, over
         self._absent: dict[str, float] = {}
@@ -423,6 +428,10 @@ class Watcher:
         grown = await self._streams(entry, status) if has_viewers else frozenset()
         if grown is None:
             return
+        if status.state.terminal:  # the last record is saved in the notebook
+            await self._pictures.complete(entry)
+        elif has_viewers:
+            self._pictures.request(entry)
         if entry.run.status.cancel_requested and not status.state.terminal:
             # Requested by this kernel; the target's flag follows. Checked after the read, in case the request failed.
             status = msgspec.structs.replace(status, cancel_requested=True)

@@ -145,6 +145,7 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
     if record.metrics:
         lines.append("  ".join(f"{name} {_number(m.last)}" for name, m in record.metrics.items()))
     lines += [f"{name} = {value!r}" for name, value in record.outputs.items()]
+    lines += pictures_lines(record)
     lines += children_lines(record, child_rows)
     telemetry = record.telemetry
     if telemetry.memory:
@@ -162,6 +163,14 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
         lines.append(f"log ({bytes_text(record.log.bytes)}, {record.log.path}), last lines:")
         lines += [f"  {line}" for line in tail]
     return "\n".join(lines)
+
+
+def pictures_lines(record: RunRecord) -> list[str]:
+    """Return ``figures: figure-1.png, confusion.png and 3 more``."""
+    if not record.pictures:
+        return []
+    more = f" and {record.pictures_hidden} earlier" if record.pictures_hidden else ""
+    return [f"figures: {', '.join(_one_line(picture.name) for picture in record.pictures)}{more}"]
 
 
 def children_lines(record: RunRecord, limit: int = CHILD_ROWS) -> list[str]:

@@ -204,6 +204,40 @@ class LogTail(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
+class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure that the script has shown, or an image file that it has logged.
+
+    Attributes
+    ----------
+    path
+        Path in the run's folder.
+    name
+        For display: the file's name, or key and step of ``mlflow.log_image``.
+    kind
+        ``figure`` (shown by ``plt.show()``) or ``artifact`` (logged by MLflow).
+    width, height
+        Pixels; 0 if unknown.
+    bytes
+        Size of the file.
+    time
+        Unix seconds of its last change.
+    title
+        Title of the figure, for readers that do not see it.
+    thumbnail
+        ``data:`` URL of a small copy, at most 12 kB; empty if there is none.
+    """
+
+    path: str
+    name: str
+    kind: str = "artifact"
+    width: int = 0
+    height: int = 0
+    bytes: int = 0
+    time: float = 0.0
+    title: str = ""
+    thumbnail: str = ""
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """See the module's docstring; fields are documented by their types."""
 
@@ -244,3 +278,5 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[ChildRun, ...] = ()  #: steps of a pipeline, trials of a sweep or AutoML job, oldest first
     children_hidden: int = 0  #: further ones
     parent: str = ""  #: handle of the run that this one is part of
+    pictures: tuple[RunPicture, ...] = ()  #: the newest, oldest first
+    pictures_hidden: int = 0  #: further ones, in the run's folder

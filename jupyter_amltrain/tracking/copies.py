@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from jupyter_amltrain.agent import testing
+from jupyter_amltrain.agent.protocol import PICTURES
 from jupyter_amltrain.tracking.mlflow_store import TrackingStore
 
 #: Prefix of files of an MLflow client that was killed while it wrote.
@@ -50,6 +51,23 @@ def copy_artifacts(store: TrackingStore, artifacts: Path, note: Callable[[str], 
             copied = copy_tree(base / name / "artifacts", target, note, within=artifacts.parent)
             files, size = files + copied[0], size + copied[1]
     return files, size
+
+
+def copy_figures(store: TrackingStore, folder: Path, run_id: str, note: Callable[[str], None]) -> tuple[int, int]:
+    """Copy the figures that the script has shown to ``figures/`` among the artifacts of its run.
+
+    Returns
+    -------
+    tuple of int
+        Files and bytes copied by this call.
+    """
+    pictures = folder / PICTURES
+    if pictures.is_symlink() or not pictures.is_dir():
+        return 0, 0
+    with store.session() as session:
+        row = session.get(store.models.SqlRun, run_id)
+        target = local_folder(row.artifact_uri) if row is not None else None
+    return (0, 0) if target is None else copy_tree(pictures, target / "figures", note, within=folder)
 
 
 def copy_traces(

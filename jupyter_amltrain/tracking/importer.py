@@ -140,7 +140,7 @@ def _locked_import(
     chunk: int,
     result: dict[str, Any],
 ) -> None:
-    from jupyter_amltrain.tracking.copies import copy_artifacts, copy_traces
+    from jupyter_amltrain.tracking.copies import copy_artifacts, copy_figures, copy_traces
     from jupyter_amltrain.tracking.mlflow_store import TrackingStore
 
     store_folder = project_store(project)
@@ -163,7 +163,9 @@ def _locked_import(
         note = result["notes"].append
         artifacts = folder / "artifacts"
         result["traces"] = copy_traces(store, artifacts, replay.traces, replay.experiments, note)
-        result["files"], result["bytes"] = copy_artifacts(store, artifacts, note)
+        figures = copy_figures(store, folder, str((job.get("tracking") or {}).get("run_id") or ""), note)
+        logged = copy_artifacts(store, artifacts, note)
+        result["files"], result["bytes"] = logged[0] + figures[0], logged[1] + figures[1]
         replay.finish(state, handle or f"local/{job.get('run', folder.name)}")
 
 

@@ -118,6 +118,21 @@ export interface IMlflowReply {
   why: string;
 }
 
+export interface IPictureReply {
+  version: number;
+  ok: true;
+  mime: string;
+  data: string;
+  bytes: number;
+}
+
+export interface IPicturesReply {
+  version: number;
+  ok: true;
+  pictures: IRunPicture[];
+  hidden: number;
+}
+
 export interface IRunReply {
   version: number;
   ok: true;
@@ -222,6 +237,18 @@ export interface IField {
   advanced: boolean;
 }
 
+export interface IRunPicture {
+  path: string;
+  name: string;
+  kind: string;
+  width: number;
+  height: number;
+  bytes: number;
+  time: number;
+  title: string;
+  thumbnail: string;
+}
+
 export interface IRunRecord {
   schema: number;
   handle: string;
@@ -260,6 +287,8 @@ export interface IRunRecord {
   children: IChildRun[];
   children_hidden: number;
   parent: string;
+  pictures: IRunPicture[];
+  pictures_hidden: number;
 }
 
 export interface ITargetRow {
@@ -480,5 +509,7 @@ export interface IOperations {
   kinds: { payload: Record<string, never>; reply: IKindsReply };
   log: { payload: { handle: string; offset: number; limit: number; child: string }; reply: ILogReply };
   mlflow: { payload: { handle: string }; reply: IMlflowReply };
+  picture: { payload: { handle: string; path: string; offset: number }; reply: IPictureReply };
+  pictures: { payload: { handle: string }; reply: IPicturesReply };
   run: { payload: { handle: string }; reply: IRunReply };
 }

@@ -4,6 +4,7 @@ import { count, list, object, text } from './untyped';
 import {
   IChildRun,
   IRunLink,
+  IRunPicture,
   IGpuBand,
   IGpuHeat,
   IGpuProcess,
@@ -65,6 +66,37 @@ function child(x: unknown): IChildRun {
     ended: count(c.ended),
     url: text(c.url)
   };
+}
+
+/**
+ * An image as a URL. Only these: a page draws them in an `img`, where no script of an SVG file runs. Not `blob:`,
+ * because a browser opens that in a tab with the rights of this page.
+ */
+const IMAGE_URL = /^data:image\/(png|jpeg|gif|webp|svg\+xml);base64,[A-Za-z0-9+/]*={0,2}$/;
+
+export function imageUrl(url: string): string {
+  return IMAGE_URL.test(url) ? url : '';
+}
+
+function picture(raw: unknown): IRunPicture {
+  const p = object(raw);
+  const path = text(p.path);
+  return {
+    path,
+    name: text(p.name) || path || '?',
+    kind: text(p.kind, 'artifact'),
+    width: count(p.width) ?? 0,
+    height: count(p.height) ?? 0,
+    bytes: count(p.bytes) ?? 0,
+    time: count(p.time) ?? 0,
+    title: text(p.title),
+    thumbnail: imageUrl(text(p.thumbnail))
+  };
+}
+
+/** Pictures of a record or a reply, without thumbnails that a page may not draw. */
+export function pictures(raw: unknown): IRunPicture[] {
+  return list(raw).map(picture);
 }
 
 /** Values of a row, padded with null to the number of common times. */
@@ -226,7 +258,9 @@ export function normalise(raw: unknown): IRunRecord {
     doors: list(r.doors).map(door),
     children: list(r.children).map(child),
     children_hidden: Math.max(0, count(r.children_hidden) ?? 0),
-    parent: text(r.parent)
+    parent: text(r.parent),
+    pictures: pictures(r.pictures),
+    pictures_hidden: Math.max(0, count(r.pictures_hidden) ?? 0)
   };
 }
 

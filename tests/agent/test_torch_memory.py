@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.agent.supervise import job_hooks
 from jupyter_amltrain.agent.telemetry import torch_hook
-from jupyter_amltrain.agent.telemetry.torch_memory import TorchMemory, add_hook
+from jupyter_amltrain.agent.telemetry.torch_memory import TorchMemory
 from tests.fakes import driver as fake
 from tests.fakes.driver import SwitchableDriver
 
@@ -54,7 +55,7 @@ def python(folder: Path, code: str, *paths: Path, **env: str) -> subprocess.Comp
     """Run code in a Python with the hook; its figures lie in ``folder/telemetry``."""
     (folder / "telemetry").mkdir(parents=True, exist_ok=True)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **env}
-    add_hook(environ, str(folder))
+    job_hooks.add(environ, str(folder), str(folder), gpus=True)
     return subprocess.run(
         [sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True, timeout=60, cwd=folder
     )
@@ -105,7 +106,7 @@ def test_torch_hook_keeps_other_sitecustomize(tmp_path: Path) -> None:
     (other / "sitecustomize.py").write_text("import builtins; builtins.of_other = __file__")
     code = (
         "import sys; print(of_other); print(sys.modules['sitecustomize'].__file__)\n"
-        "print([path for path in sys.path if path.endswith('hook')])"
+        "print([path for path in sys.path if '/hook-' in path])"
     )
     lines = python(tmp_path / "run", code, other).stdout.split()
     assert lines == [str(other / "sitecustomize.py")] * 2 + ["[]"]
@@ -121,9 +122,9 @@ def test_torch_hook_with_odd_torch_is_harmless(tmp_path: Path) -> None:
 
 
 def test_torch_hook_can_be_disabled(tmp_path: Path) -> None:
-    env = {"AMLTRAIN_TORCH_MEMORY": "0", "PYTHONPATH": "/x"}
-    add_hook(env, str(tmp_path))
-    assert env["PYTHONPATH"] == "/x" and not (tmp_path / "hook").exists()
+    env = {"AMLTRAIN_TORCH_MEMORY": "0", "AMLTRAIN_PICTURES": "0", "PYTHONPATH": "/x"}
+    job_hooks.add(env, str(tmp_path), str(tmp_path), gpus=True)
+    assert env["PYTHONPATH"] == "/x" and not list(tmp_path.iterdir())
 
 
 def test_torch_memory_of_processes_is_combined(tmp_path: Path) -> None:
@@ -181,11 +182,9 @@ def test_summary_has_allocator_and_driver_memory(agent: Agent, tmp_path: Path, m
 
 def test_torch_hook_of_cpu_job_is_absent(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(torch_hook.FOLDER, "/of/an/outer/job")
-    run = agent.submit(
-        f"import os; print(os.environ.get({torch_hook.FOLDER!r}), 'hook' in os.environ.get('PYTHONPATH', ''))"
-    )
+    run = agent.submit(f"import os; print(os.environ.get({torch_hook.FOLDER!r}))")
     agent.wait(run)
-    assert agent.log(run).split() == ["None", "False"] and not (agent.run_folder(run) / "hook").exists()
+    assert agent.log(run).split() == ["None"]
 
 
 def test_torch_hook_stop_does_not_delay_exit(tmp_path: Path) -> None:

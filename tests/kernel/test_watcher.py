@@ -14,6 +14,7 @@ from jupyter_amltrain.backends.base import Chunk, RunEvents, StreamNews
 from jupyter_amltrain.backends.demo import FakeBackend
 from jupyter_amltrain.errors import StateError, TargetUnreachable
 from jupyter_amltrain.jobs.snapshot import Snapshot
+from jupyter_amltrain.kernel.pictures import PictureReader
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.watcher import Watcher, read_streams
 from jupyter_amltrain.loop import LoopThread
@@ -98,7 +99,9 @@ def test_watcher_after_target_errors_continues(
         assert entry is not None
         entry.viewers = 1
         store.subscribe(lambda run: None if run.reachable else unreachable.append(run.reachable))
-        task = loop.start(Watcher(backend, "fake", store, loop, outcome, lambda handle: done.set()).run(), "watch")
+        pictures = PictureReader(loop, lambda name: backend, lambda handle: None)
+        watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: done.set(), pictures)
+        task = loop.start(watcher.run(), "watch")
         await asyncio.wait_for(done.wait(), DEADLINE)
         task.cancel()
         return entry.run
@@ -162,7 +165,8 @@ def test_telemetry_is_read_without_poll(loop: LoopThread, tmp_path: Path) -> Non
         async def outcome(entry: Entry, status: RunStatus) -> dict[str, Any]:
             return {}
 
-        watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: None)
+        pictures = PictureReader(loop, lambda name: backend, lambda handle: None)
+        watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: None, pictures)
         task = loop.start(watcher._read_samples(entry), "ticks")
         await asyncio.wait_for(came.wait(), DEADLINE)
         await task

@@ -24,8 +24,9 @@ from ..process_setup import wakeup_pipe
 from ..processes import become_subreaper, identity
 from ..protocol import STATE, TELEMETRY, write_json
 from ..queue.submission import first_state
+from ..supervise import job_hooks
 from ..supervise.outcome import GPU_UNUSED
-from ..supervise.process import Assignment, environment, spawn
+from ..supervise.process import Assignment, environment, is_cell, spawn
 from ..supervise.supervisor import Helpers, Supervisor
 from ..telemetry.gpu_usage import GpuUsageGuard
 from . import code_archive
@@ -134,6 +135,9 @@ class ServiceRank:
             os.makedirs(self.folders.outputs, exist_ok=True)
         except OSError:  # the job still runs; its own write reports the error
             pass
+        if self.service_helpers.can_write:
+            home = service_job.hook_folder(self.job["run"])
+            job_hooks.add(env, self.task.folder, home, gpus=False, is_cell=is_cell(self.job))
         sys.stdout.flush()
         sys.stderr.flush()
         # Descriptors that the service left open for the command stay open.

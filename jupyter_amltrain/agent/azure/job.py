@@ -166,6 +166,16 @@ def temporary_folders() -> List[str]:
     return [path for path in dict.fromkeys([*folders, "/dev/shm"]) if path and os.path.isdir(path)]
 
 
+def hook_folder(run: str) -> str:
+    """Return a folder outside of the job's code, which the service would upload, for the hooks of its Python."""
+    for base in temporary_folders():
+        try:
+            return private_folder(base, run)
+        except OSError:
+            continue
+    return NOWHERE
+
+
 def private_folder(base: str, run: str) -> str:
     """Create or find this user's folder of a run below `base`, which other users may be able to write.
 

@@ -11,8 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from .. import testing
 from ..protocol import ARTIFACTS, LOG, MARK, METRICS, OUTPUTS
 from ..queue import visible_gpus
-from ..telemetry.torch_hook import FOLDER as TORCH_FOLDER
-from ..telemetry.torch_memory import add_hook
+from . import job_hooks
 from .env_filter import without_kernel
 
 
@@ -76,7 +75,7 @@ class SinkEndpoint:
 def environment(task: Assignment, sink: Optional[SinkEndpoint]) -> Dict[str, str]:
     """Return the environment of the rank, merged from submitter, job, agent and secrets, in this order."""
     env = without_kernel(task.environ)
-    env.pop(TORCH_FOLDER, None)  # of a job that submits jobs
+    job_hooks.clear(env)  # of a job that submits jobs
     env.update(task.job["env"])
     if sink is not None:
         from ..mlflow import server
@@ -102,6 +101,12 @@ def environment(task: Assignment, sink: Optional[SinkEndpoint]) -> Dict[str, str
     return env
 
 
+def is_cell(job: Dict[str, Any]) -> bool:
+    """Return whether the job is a cell of a notebook, not a file."""
+    spec = job.get("spec")
+    return isinstance(spec, dict) and bool(spec.get("script") or spec.get("is_cell"))
+
+
 def start(task: Assignment, sink: Optional[SinkEndpoint]) -> subprocess.Popen[bytes]:
     """Start the process of the job; its output is appended to ``log/rank-0.txt``.
 
@@ -111,8 +116,9 @@ def start(task: Assignment, sink: Optional[SinkEndpoint]) -> subprocess.Popen[by
         For example, its program or working folder does not exist.
     """
     env = environment(task, sink)
-    if task.devices:
-        add_hook(env, task.folder)
+    job_hooks.add(
+        env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), is_cell=is_cell(task.job)
+    )
     _create_outputs(task, env)
     try:
         log = os.open(os.path.join(task.folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

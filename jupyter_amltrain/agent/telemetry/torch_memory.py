@@ -1,4 +1,4 @@
-"""Memory of PyTorch's allocator: installs the hook in the job's Python, and reads its figures by GPU.
+"""Memory of PyTorch's allocator: reads the figures of the hook in the job's Python, by GPU.
 
 The driver reports the memory of a process; PyTorch has reserved most of it, and its tensors use a part of that.
 """
@@ -6,16 +6,12 @@ The driver reports the memory of a process; PyTorch has reserved most of it, and
 from __future__ import annotations
 
 import os
-import pkgutil
 import re
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 
 from .. import protocol
 from ..protocol import AgentError, read_json
-from .torch_hook import FOLDER
 
-#: Folder of the hook in the run folder.
-HOOK = "hook"
 #: Seconds between readings, and maximum number of files: each process of the job writes one.
 READ_INTERVAL_S, MAX_FILES = 2.0, 256
 #: Upper bound of a GPU's memory.
@@ -24,30 +20,6 @@ _FILE = re.compile(r"torch-(\d+)\.json\Z")
 _NAMES = ("allocated", "reserved")
 #: Names of the values: memory of all processes of the run on a GPU now, and the highest that was seen.
 TORCH = ("torch_allocated", "torch_reserved", "torch_allocated_peak", "torch_reserved_peak")
-
-
-def add_hook(env: Dict[str, str], folder: str) -> None:
-    """Put the hook into a job's environment and its file into the run folder.
-
-    Parameters
-    ----------
-    env
-        Environment of the job; with ``AMLTRAIN_TORCH_MEMORY=0`` it is not changed.
-    """
-    if env.get(FOLDER) == "0":
-        return
-    hook = os.path.join(folder, HOOK)
-    source = pkgutil.get_data(__package__ or "", "torch_hook.py")
-    if source is None:
-        return
-    try:
-        os.makedirs(hook, mode=0o700, exist_ok=True)
-        with open(os.path.join(hook, "sitecustomize.py"), "wb") as file:
-            file.write(source)
-    except OSError:  # the job runs without it
-        return
-    env[FOLDER] = os.path.join(folder, "telemetry")
-    env["PYTHONPATH"] = os.pathsep.join(part for part in (hook, env.get("PYTHONPATH")) if part)
 
 
 class TorchMemory:

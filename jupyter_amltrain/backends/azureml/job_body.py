@@ -356,7 +356,7 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
         "project": "",
         "tracking": {"run_id": "", "mode": spec.tracking},
         "snapshot": {},
-        "spec": {"resources": {"nodes": spec.resources.nodes}},
+        "spec": {"resources": {"nodes": spec.resources.nodes}, "is_cell": bool(spec.script)},
         "inputs": sorted(spec.inputs),
         "outputs": sorted(spec.outputs),
     }

@@ -5,6 +5,7 @@ import { requestCancel } from '../cancel';
 import { ago } from '../format';
 import { KernelKind, messageOf, NoAnswer, Refused } from '../kernel/client';
 import { sessionOf } from '../kernel/connection';
+import { readPicture } from '../pictures';
 import { IRunRecord, IRunReply, RUN_MIME } from '../protocol';
 import { normalise, summary, TERMINAL } from '../record';
 import { LOAD_COMMAND } from '../tokens';
@@ -136,6 +137,19 @@ export class RecordPoller {
     } catch (error) {
       throw error instanceof NoAnswer ? new Error(this._trans.__('The kernel is not responding. %1', where)) : error;
     }
+  }
+
+  /** A whole picture of the run. */
+  async picture(handle: string, path: string): Promise<string> {
+    const { kernel } = this._host;
+    if (!kernel) {
+      throw new Error(this._trans.__('No kernel is running, so only the saved thumbnail is shown.'));
+    }
+    const session = sessionOf(kernel);
+    if ((await session.kind()) !== 'ready') {
+      throw new Error(this._trans.__('Only the saved thumbnail is shown. For the whole picture, run: %1', LOAD_COMMAND));
+    }
+    return readPicture(offset => session.request('picture', { handle, path, offset }));
   }
 
   private async _poll(record: IRunRecord, finished: boolean): Promise<IRunRecord | null> {

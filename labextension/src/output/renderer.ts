@@ -30,7 +30,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       cancel: () => void this._cancel(),
       dashboard: () => this.openDashboard(),
       load: () => this._load(),
-      childLog: id => this._childLog(id)
+      childLog: id => this._childLog(id),
+      picture: path => this._picture(path)
     });
     this.node.append(this._view.node);
     this._slot = new SlotLayout(this._view.slot);
@@ -144,6 +145,14 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       throw new Error(this._trans.__('Trust the notebook to read the log.'));
     }
     return this._poller.childLog(record.handle, id);
+  }
+
+  private async _picture(path: string): Promise<string> {
+    const record = this._record;
+    if (!record || (this._host.kernel && !this._mayPoll)) {
+      throw new Error(this._trans.__('Trust the notebook to see the whole picture.'));
+    }
+    return this._poller.picture(record.handle, path);
   }
 
   /** A kernel that comes may know the run: one that was drawn to its end needs no poll. */

@@ -3,6 +3,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ChildrenTable } from '../children';
 import { drawLinks } from '../links';
+import { PicturesRow, ReadPicture } from '../pictures';
 import { duration, json, plain } from '../format';
 import { IChildRun, IRunRecord, RECORD_SCHEMA } from '../protocol';
 import { ISpan, spans, TERMINAL } from '../record';
@@ -35,6 +36,8 @@ export interface IActions {
   load(): void;
   /** The end of the log of a step or trial; rejects with the kernel's sentence. */
   childLog(id: string): Promise<string>;
+  /** A whole picture of the run; rejects with the kernel's sentence. */
+  picture: ReadPicture;
 }
 
 function element(tag: string, name: string, parent?: HTMLElement): HTMLElement {
@@ -100,11 +103,12 @@ export class RunView {
     this.node.append(this._children.node, this._childLog);
     this._charts = new RunCharts(_trans);
     this._summary = new SummaryView(_trans);
+    this._pictures = new PicturesRow(_trans, actions.picture);
     this._log = new LogView(_trans);
     this._tracking = element('div', 'tracking');
     this.slot = element('div', 'slot');
     this.slot.hidden = true;
-    this.node.append(this._summary.node, this._charts.node, this.slot, this._log.node, this._tracking);
+    this.node.append(this._summary.node, this._charts.node, this.slot, this._pictures.node, this._log.node, this._tracking);
   }
 
   readonly node: HTMLElement;
@@ -158,6 +162,7 @@ export class RunView {
     } else {
       this._charts.update(record);
     }
+    this._pictures.update(whole ? record.pictures : [], record.pictures_hidden);
     if (whole) {
       this._log.update(record.log);
     }
@@ -320,6 +325,7 @@ export class RunView {
   private readonly _children: ChildrenTable;
   private readonly _childLog: HTMLElement;
   private readonly _charts: RunCharts;
+  private readonly _pictures: PicturesRow;
   private readonly _log: LogView;
   private readonly _tracking: HTMLElement;
   private _hosting = false;

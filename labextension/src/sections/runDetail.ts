@@ -4,12 +4,14 @@ import { copyIcon, LabIcon } from '@jupyterlab/ui-components';
 import { Widget } from '@lumino/widgets';
 import { ChildrenTable } from '../children';
 import { drawLinks } from '../links';
+import { PicturesRow, readPicture } from '../pictures';
 import { bytes } from '../format';
 import { isLive } from '../kernel/rows';
 import { compareIcon, gpuIcon, linkIcon, runsIcon } from '../panel/icons';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IRunRow } from '../protocol';
+import { pictures } from '../record';
 import { element, say } from './dom';
 import { attention, bare, metric, progress, stateWord } from './runText';
 
@@ -20,6 +22,9 @@ const ACTIONS: readonly [string, LabIcon][] = [
   [CommandIDs.runMlflow, linkIcon],
   [CommandIDs.runCompare, compareIcon]
 ];
+
+/** Milliseconds between two requests for the pictures of a run. */
+const PICTURES_INTERVAL_MS = 3000;
 
 interface IFact {
   readonly name: string;
@@ -41,8 +46,12 @@ export class RunDetail extends Widget {
       const handle = selection.runs[0];
       void _context.app.commands.execute(CommandIDs.runLogs, { handle, child: child.id, name: child.name });
     });
+    this._pictures = new PicturesRow(_context.trans, path => {
+      const handle = selection.runs[0];
+      return readPicture(offset => _context.model.request('picture', { handle, path, offset }));
+    });
     const head = element('div', 'jp-AmlRuns-detailHead', '', this._title, this._actions);
-    this.node.append(head, this._doors, this._children.node, this._facts);
+    this.node.append(head, this._doors, this._children.node, this._facts, this._pictures.node);
     selection.changed.connect(this.refresh, this);
     _context.app.commands.commandChanged.connect(this._onCommands, this);
     this.refresh();
@@ -73,6 +82,7 @@ export class RunDetail extends Widget {
       // A kernel with an older package does not send this field.
       this._children.update(one?.children, one?.children_hidden ?? 0);
       this._drawFacts(one);
+      this._requestPictures(one);
     }
     this._drawActions();
   }
@@ -84,6 +94,29 @@ export class RunDetail extends Widget {
       say(this._values[0], this._sentence(row));
       this._children.tick();
     }
+  }
+
+  /** Pictures are not in the rows: request them for the selected run, while it is live not at every change. */
+  private _requestPictures(row: IRunRow | null): void {
+    if (!row || row.handle !== this._pictured) {
+      this._pictures.update([]);
+      this._due = 0;
+    }
+    this._pictured = row?.handle ?? '';
+    if (!row || (isLive(row) && Date.now() < this._due)) {
+      return;
+    }
+    this._due = Date.now() + PICTURES_INTERVAL_MS;
+    this._context.model
+      .request('pictures', { handle: row.handle })
+      .then(reply => {
+        if (this._pictured === row.handle && !this.isDisposed) {
+          this._pictures.update(pictures(reply.pictures), reply.hidden);
+        }
+      })
+      .catch(() => {
+        // A kernel that does not respond, or with an older package: the details are shown without pictures.
+      });
   }
 
   private _sentence(row: IRunRow): string {
@@ -188,6 +221,9 @@ export class RunDetail extends Widget {
   private readonly _actions: HTMLElement;
   private readonly _doors: HTMLElement;
   private readonly _children: ChildrenTable;
+  private readonly _pictures: PicturesRow;
+  private _pictured = '';
+  private _due = 0;
   private _values: readonly HTMLElement[] = [];
   private _shape = '';
   private _key = '';

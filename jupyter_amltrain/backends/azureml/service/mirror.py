@@ -42,7 +42,10 @@ SOURCE = "source.json"
 _TICKS = re.compile(r"telemetry/node-(\d+)\.jsonl")
 _VALUES = re.compile(r"outputs/[A-Za-z_]\w*\.json")
 _SUMMARY = re.compile(r"telemetry/(?:summary|truth)-\d+\.json")
+_PICTURES = re.compile(r"pictures/\w[\w.-]{0,99}\.png")
 _MINUTES = re.compile(r"telemetry/minutes-\d+\.jsonl")
+#: Maximum figures of a job, and maximum bytes of a file that is replaced as a whole.
+_MAX_PICTURES, _MAX_WHOLE_BYTES = 100, 64 << 20
 #: Maximum bytes per sync of a running job.
 _MAX_SYNC_BYTES = 32 << 20
 ALL = frozenset(("log", "metrics", "telemetry", "minutes", "summary"))
@@ -287,6 +290,14 @@ class _Sync:
                 self._replace_whole(name, local, "summary", 30)
             elif _VALUES.fullmatch(local) and self.ended:
                 self._replace_whole(name, local, "", 30)
+        self._update_pictures({local: name for local, name in agent_files.items() if _PICTURES.fullmatch(local)})
+
+    def _update_pictures(self, names: dict[str, str]) -> None:
+        """Fetch figures that the script has shown: each once, and again at the end of the job if it has changed."""
+        for local in sorted(names)[:_MAX_PICTURES]:
+            if self.ended or not (self.mirror.folder / local).exists():
+                self.call.check()
+                self._replace_whole(names[local], local, "", 0)
 
     def _append_lines(self, local: str, name: str, delta: FileDelta) -> bool:
         """Append complete lines; returns whether there were any."""
@@ -315,7 +326,7 @@ class _Sync:
             return
         position["due"] = round(self.now + interval_factor * poll_interval_s(), 1)
         data = self.reader.whole(name, position)
-        if data:
+        if data and len(data) <= _MAX_WHOLE_BYTES:
             self.mirror.replace(local, data, stream)
 
     def _tick_age(self) -> float | None:

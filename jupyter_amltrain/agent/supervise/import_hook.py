@@ -1,0 +1,105 @@
+"""Hook in a job's Python that runs code of the agent right after the script has imported a library.
+
+This file is also written as ``sitecustomize.py`` into a folder of hooks, beside the files of :data:`AFTER`, and runs at
+the start of every Python of a job. It imports nothing until the script itself has imported one of these
+libraries. No error of the hook may reach the script.
+"""
+
+import sys
+
+TYPE_CHECKING = False  # do not import the module typing into the user's program
+if TYPE_CHECKING:
+    from typing import Any
+
+#: Library -> module beside this file whose function ``imported`` gets the library.
+AFTER = {"torch": "amltrain_torch", "matplotlib": "amltrain_pictures"}
+#: Of these, the module that the script can import: the backend of Matplotlib.
+BACKEND = "amltrain_pictures"
+
+
+def _install(folder: str) -> None:
+    """Wait for the imports."""
+    waiting = dict(AFTER)
+
+    class Finder:
+        """Sees which module is imported."""
+
+        def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+            if name not in waiting and name != BACKEND:
+                return None
+            return _spec(name) if name == BACKEND else _wrapped(name, path, target)
+
+    def _spec(name: str) -> "Any":
+        import os
+        from importlib.util import spec_from_file_location
+
+        file = os.path.join(folder, "%s.py" % name)
+        return spec_from_file_location(name, file) if os.path.exists(file) else None
+
+    def _wrapped(name: str, path: "Any", target: "Any") -> "Any":
+        """Return the spec of a library that runs its hook after it was imported."""
+        hook = waiting.pop(name)
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None and not isinstance(finder, Finder) else None
+            if spec is not None:
+                _wrap(spec, hook)
+                return spec
+        return None
+
+    def _wrap(spec: "Any", hook: str) -> None:
+        loader = spec.loader
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return
+
+        def exec_module(module: "Any") -> None:
+            try:
+                del loader.exec_module  # the loader's own again
+            except AttributeError:  # the loader has slots, or another hook removed it
+                pass
+            execute(module)
+            try:
+                _run(hook, module)
+            except Exception:  # this hook must never fail the user's import
+                pass
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader whose attributes cannot be set
+            pass
+
+    def _run(hook: str, module: "Any") -> None:
+        from importlib.util import module_from_spec
+
+        spec = _spec(hook)
+        if spec is not None and spec.loader is not None:
+            loaded = module_from_spec(spec)
+            spec.loader.exec_module(loaded)
+            loaded.imported(module)
+
+    sys.meta_path.insert(0, Finder())
+
+
+def _import_next(here: str) -> None:
+    """Run the next sitecustomize on the path: Python imports only the first."""
+    sys.path[:] = [folder for folder in sys.path if folder != here]
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec = find(__name__, None) if find is not None else None
+        if spec is not None and spec.loader is not None:
+            from importlib.util import module_from_spec
+
+            module = module_from_spec(spec)
+            sys.modules[__name__] = module
+            spec.loader.exec_module(module)
+            return
+
+
+if __name__ == "sitecustomize":
+    _folder = __file__.rpartition("/")[0]
+    try:
+        _install(_folder)
+    except Exception:  # the user's interpreter must start without this hook too
+        pass
+    _import_next(_folder)

@@ -1,0 +1,75 @@
+"""Puts the hooks into a job's Python: the memory of PyTorch, and the figures of Matplotlib."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import zlib
+from typing import Dict
+
+from ..pictures import matplotlib_hook
+from ..protocol import PICTURES
+from ..telemetry import torch_hook
+from . import import_hook
+
+_PACKAGE = __name__.rpartition(".supervise")[0]
+#: Files of the hooks and their sources; the first one is written last.
+_FILES = {
+    "sitecustomize.py": "supervise/import_hook.py",
+    import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
+    import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
+}
+
+
+def clear(env: Dict[str, str]) -> None:
+    """Remove the variables of an outer job, which submits this one."""
+    for name in (torch_hook.FOLDER, matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT):
+        env.pop(name, None)
+
+
+def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, is_cell: bool = False) -> None:
+    """Write the hooks and set their variables; without a writable folder the job runs without them.
+
+    Parameters
+    ----------
+    env
+        Environment of the job; a hook whose variable is 0 is left out.
+    folder
+        The run folder.
+    home
+        Folder for the files of the hooks. All runs share them, with their byte code.
+    gpus
+        Whether to record PyTorch's memory.
+    is_cell
+        Whether figures that the job does not show are shown at its end.
+    """
+    places = {matplotlib_hook.FOLDER: os.path.join(folder, PICTURES)}
+    if gpus:
+        places[torch_hook.FOLDER] = os.path.join(folder, "telemetry")
+    places = {name: place for name, place in places.items() if env.get(name) != "0"}
+    if not places or os.pathsep in home:  # its parts would be searched for modules
+        return
+    try:
+        hook = _written(home)
+    except OSError:  # the job runs without it
+        return
+    env.update(places)
+    if is_cell:
+        env[matplotlib_hook.AT_EXIT] = "1"
+    env["PYTHONPATH"] = os.pathsep.join(part for part in (hook, env.get("PYTHONPATH")) if part)
+
+
+def _written(home: str) -> str:
+    """Return the folder with the files of this version of the hooks; write them if they are absent."""
+    data = {name: pkgutil.get_data(_PACKAGE, source) or b"" for name, source in _FILES.items()}
+    folder = os.path.join(os.path.abspath(home), "hook-%08x" % zlib.crc32(b"".join(data.values())))
+    if os.path.exists(os.path.join(folder, "sitecustomize.py")):
+        return folder
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    for name in reversed(list(data)):
+        path = os.path.join(folder, name)
+        part = "%s.%d.part" % (path, os.getpid())
+        with open(part, "wb") as file:
+            file.write(data[name])
+        os.replace(part, path)  # another job may be reading the same file
+    return folder

@@ -1,0 +1,51 @@
+"""Figures of a cell that runs in Azure: the same as here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.azure.conftest import Azure
+from tests.azure.connected_api import lab, log, submit
+from tests.helpers import DEADLINE, until
+
+CELL = """\
+import time
+import matplotlib.pyplot as plt
+import mlflow
+
+plt.plot([1, 2]); plt.title("Loss"); plt.show()
+print("shown", flush=True)
+fig, ax = plt.subplots()
+ax.plot([1])
+mlflow.log_figure(fig, "plots/confusion.png")
+time.sleep(wait)
+"""
+
+
+@pytest.fixture(scope="module")
+def api(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with lab(azure, tmp_path_factory.mktemp("figures")) as module:
+        yield module
+
+
+def test_figures_in_azure_are_in_record(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MPLBACKEND", raising=False)
+    run = submit("--target cpu --param wait=0", CELL).wait(DEADLINE)
+    record = run.record()
+    assert sorted(picture.name for picture in record.pictures) == ["confusion.png", "figure-1.png"], log(run)
+    assert all(picture.thumbnail for picture in record.pictures)
+    assert {picture.title for picture in record.pictures} == {"Loss", ""}
+
+
+@pytest.mark.thorough
+def test_figure_in_azure_is_shown_while_job_runs(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MPLBACKEND", raising=False)
+    run = submit("--target cpu --param wait=600", CELL)
+    frames: list[Any] = []
+    run.watch(lambda record, picture: frames.append(record))
+    until(lambda: frames and frames[-1].pictures, "the figure in a frame")
+    assert frames[-1].state == "running" and frames[-1].pictures[0].name == "figure-1.png"
+    run.cancel()
