@@ -47,7 +47,7 @@ class RunList(list[TrackedRun]):
 
         from jupyter_amltrain.output.run_table import frame_rows
 
-        rows = frame_rows(*_read([run.handle for run in self]))
+        rows = frame_rows(*read_runs([run.handle for run in self]))
         first = ["handle", "name", "target", "experiment", "state", "created", "seconds"]
         names = dict.fromkeys([*first, *(name for row in rows for name in row)])
         kinds = ("params.", "metrics.", "outputs.", "tags.")
@@ -59,7 +59,7 @@ class RunList(list[TrackedRun]):
     def _table(self) -> RunTable:
         from jupyter_amltrain.output.run_table import run_table
 
-        return run_table(*_read([run.handle for run in self[:MAX_SHOWN]]))
+        return run_table(*read_runs([run.handle for run in self[:MAX_SHOWN]]))
 
     def _hidden(self) -> str:
         return f"and {len(self) - MAX_SHOWN} more: slice the list, or use to_frame()" if len(self) > MAX_SHOWN else ""
@@ -71,11 +71,11 @@ class RunList(list[TrackedRun]):
         printer.text("\n".join(filter(None, (self._table().text(), self._hidden()))) if self else "No runs.")
 
 
-def _read(handles: list[RunHandle]) -> tuple[list[Run], dict[RunHandle, dict[str, float]]]:
+def read_runs(handles: list[RunHandle]) -> tuple[list[Run], dict[RunHandle, dict[str, float]]]:
     """Return runs with their complete jobs, and the last values of their metrics."""
 
     async def get() -> tuple[list[Run], dict[RunHandle, dict[str, float]]]:
         own = controller()
-        return [await own.load(handle) for handle in handles], await own.last_metrics(handles)
+        return [await own.load(handle) for handle in handles], await own.last_metrics(handles, remote=True)
 
     return controller().loop.call(get(), ANSWER_TIMEOUT_S)

@@ -302,6 +302,7 @@ class LocalBackend(AgentBackend):
     """Backend of this machine, the built-in default target. Its list of ended runs comes from an index."""
 
     Target = LocalTarget
+    files_are_local = True
 
     def __init__(self, target: LocalTarget, loop: LoopThread, root: StateRoot) -> None:
         from jupyter_amltrain.backends.transport import LocalTransport

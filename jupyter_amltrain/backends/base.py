@@ -137,6 +137,8 @@ class Backend(abc.ABC):
     sends_code: ClassVar[bool] = False
     #: Whether a job can rewrite its log: a reader must verify the bytes before its offset before it continues.
     log_may_shrink: ClassVar[bool] = False
+    #: Whether the files of runs are on this machine: a list of runs reads the metrics of every row.
+    files_are_local: ClassVar[bool] = False
 
     def __init__(self, target: ComputeTarget) -> None:
         self.target = target

@@ -18,6 +18,7 @@ import msgspec
 from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
+from jupyter_amltrain.commands.run_compare import COMPARE
 from jupyter_amltrain.errors import AmlTrainError, CommandError, RunError, TargetError, UnrecordedRun
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.jobs.snapshot import of_yaml, take_snapshot
@@ -274,6 +275,7 @@ COMMANDS = (
     ),
     Command(verb="wait", summary="Wait until a run ends; a failed run is an error.", run=_wait, flags=_wait_flags),
     Command(verb="last", summary="Show the newest run and return it.", run=_last, flags=_json_flag),
+    COMPARE,
     Command(
         verb="dashboard",
         summary="Show charts of a run's GPUs, host and metrics, live or after its end.",

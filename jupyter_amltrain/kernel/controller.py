@@ -19,7 +19,7 @@ from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
 from jupyter_amltrain.kernel.backend_pool import BackendPool
-from jupyter_amltrain.kernel.finish import RunFinalizer, StreamCache, read_log, refresh_run
+from jupyter_amltrain.kernel.finish import RunFinalizer, StreamCache, read_all_metrics, read_log, refresh_run
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.kernel.models import ModelRegistry
 from jupyter_amltrain.kernel.monitors import Monitors
@@ -28,15 +28,15 @@ from jupyter_amltrain.kernel.run_index import RunIndex, TargetRunReader
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.run_row import StreamSummary, stream_summary_of
 from jupyter_amltrain.kernel.store import Entry, RunStore
+from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue, snapshot_of
 from jupyter_amltrain.kernel.target_file import TargetFile
 from jupyter_amltrain.kernel.targets import TargetManager
-from jupyter_amltrain.kernel.watcher import read_metrics
 from jupyter_amltrain.kernel.workspaces import WorkspaceManager
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec, validated
 from jupyter_amltrain.schema.record import RunRecord
-from jupyter_amltrain.schema.run import DAMAGED, Run, RunHandle, split_handle
+from jupyter_amltrain.schema.run import Run, RunHandle, split_handle
 from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id
@@ -173,22 +173,30 @@ class Controller:
                 self.store.amend(handle, error=fields["error"])
         return stream_summary_of(scratch)
 
-    async def last_metrics(self, handles: Sequence[RunHandle]) -> dict[RunHandle, dict[str, float]]:
-        """Return the last value of every metric of runs; a run that cannot be read has none."""
+    async def last_metrics(
+        self, handles: Sequence[RunHandle], *, remote: bool = False
+    ) -> dict[RunHandle, dict[str, float]]:
+        """Return the last value of every metric of runs; a run that cannot be read has none.
+
+        Parameters
+        ----------
+        remote
+            Also read runs whose files are on other machines.
+        """
         limit = asyncio.Semaphore(_MAX_METRIC_READS)
 
         async def last(handle: RunHandle) -> dict[str, float]:
             entry = self.store.get(handle)
             if entry is None:
                 return {}
-            run = entry.run
-            if not entry.read:
-                entry = Entry(run)
-                if run.folder and run.status.reason != DAMAGED:
-                    async with limit:
-                        with contextlib.suppress(AmlTrainError, OSError):
-                            await read_metrics(self.backend(run.target), run.run_id, entry)
-            return {name: metric.values[-1] for name, metric in entry.metrics.metrics.items() if metric.values}
+            metrics, run = entry.metrics if entry.read else MetricLog(), entry.run
+            if not entry.read and run.folder and not run.damaged:
+                async with limit:
+                    with contextlib.suppress(AmlTrainError, OSError):
+                        backend = self.backend(run.target)
+                        if remote or backend.files_are_local:
+                            metrics = await read_all_metrics(backend, run.run_id)
+            return {name: metric.values[-1] for name, metric in metrics.metrics.items() if metric.values}
 
         return dict(zip(handles, await asyncio.gather(*map(last, handles)), strict=True))
 

@@ -18,6 +18,7 @@ from jupyter_amltrain.kernel.observers import RunObservers
 from jupyter_amltrain.kernel.outcome_text import failure_sentence
 from jupyter_amltrain.kernel.run_row import stream_summary_of
 from jupyter_amltrain.kernel.store import Entry, RunStore
+from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.watcher import read_streams
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.run import RunHandle, RunState, RunStatus
@@ -57,6 +58,15 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
     if missing and len(known) == len(missing):
         error = ResultMissing.of_all(run.handle, known)
     return {"outputs": {**entry.run.outputs, **values}, "error": None if error is None else str(error)}
+
+
+async def read_all_metrics(backend: Backend, run_id: str) -> MetricLog:
+    """Return all metrics of a run, without caching them."""
+    metrics, offset = MetricLog(), 0
+    while (chunk := await backend.read(run_id, "metrics", offset)).data:
+        await asyncio.to_thread(metrics.feed, chunk.data)
+        offset = chunk.offset
+    return metrics
 
 
 async def read_log(

@@ -67,7 +67,7 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
     grown = set()
     streams: list[tuple[str, Callable[[], Awaitable[bool]]]] = [
         ("telemetry", lambda: read_samples(backend, run_id, entry, nodes)),
-        ("metrics", lambda: read_metrics(backend, run_id, entry)),
+        ("metrics", lambda: _read_metrics(backend, run_id, entry)),
         ("log", lambda: _read_log(backend, run_id, entry)),
     ]
     if entry.run.spec.job_type in PARENT_TYPES:  # after the log: reading the log updates them
@@ -85,7 +85,7 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
     return frozenset(grown - {"summary"})
 
 
-async def read_metrics(backend: Backend, run_id: str, entry: Entry) -> bool:
+async def _read_metrics(backend: Backend, run_id: str, entry: Entry) -> bool:
     """Read new metrics; return whether there were any."""
     has_new, left = False, MAX_READ_BYTES
     while left > 0:
