@@ -293,6 +293,14 @@ export function spans(record: IRunRecord, since = 0): ISpan[] {
     });
 }
 
+/** Seconds below which a queue is not shown: a local run waits for nothing. */
+const MIN_QUEUE_S = 1;
+
+/** The phases worth a segment. */
+export function shownSpans(found: readonly ISpan[]): ISpan[] {
+  return found.filter(span => span.open || span.name !== 'queued' || span.seconds >= MIN_QUEUE_S);
+}
+
 /** One-line summary, for a kernel with an older package that sends none. */
 export function summary(record: IRunRecord): string {
   const values = Object.entries(record.metrics)

@@ -1,6 +1,6 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { normalise, spans, summary } from '../src/record';
+import { normalise, shownSpans, spans, summary } from '../src/record';
 
 test('anything becomes a record', () => {
   for (const raw of [undefined, null, 3, [], {}, { metrics: 3, phases: 'x', log: null, telemetry: [] }]) {
@@ -52,4 +52,12 @@ test('summary is one line', () => {
     metrics: { loss: { step: [0], value: [0.5], last: 0.5, n: 1 } }
   });
   assert.equal(summary(record), 'local/a: failed, boom, loss 0.5');
+});
+
+test('a queue shorter than a second is not shown', () => {
+  const span = (name: string, seconds: number, open = false) => ({ name, seconds, open });
+  const running = span('running', 4);
+  assert.deepEqual(shownSpans([span('queued', 0.01), running]), [running]);
+  assert.equal(shownSpans([span('queued', 1.2), running]).length, 2);
+  assert.equal(shownSpans([span('queued', 0.2, true)]).length, 1);
 });

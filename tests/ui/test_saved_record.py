@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.ui.axe import axe
 from tests.ui.lab import MS, LabServer, NotebookPage, code_cell, open_notebook, run_output
 
 DATA = Path(__file__).parent / "data"
@@ -34,7 +35,12 @@ def test_saved_finished_run_shows_all_parts(notebook: NotebookPage, shots: Path)
     run = notebook.runs.nth(0)
     run.scroll_into_view_if_needed()
     expect(run.locator(".jp-AmlRun-state")).to_have_text("completed")
-    expect(run.locator(".jp-AmlRun-phaseText")).to_have_text(["queued 1.20 s", "running 41.3 s", "finalizing 0.60 s"])
+    # The label of a phase that is too short for one is on its tooltip.
+    parts = run.locator(".jp-AmlRun-phase")
+    titles = parts.evaluate_all("nodes => nodes.map(node => node.title)")
+    assert titles == ["queued 1.20 s", "running 41.3 s", "finalizing 0.60 s"]
+    widths = parts.evaluate_all("nodes => nodes.map(node => node.getBoundingClientRect().width)")
+    assert min(widths) >= 2 and widths[1] > 0.9 * sum(widths), "not true to scale"
     expect(run.locator(".jp-AmlRun-outputs")).to_contain_text("accuracy0.9694")
     expect(run.locator(".jp-AmlRun-chartTitle")).to_have_text(["loss", "accuracy", "learning_rate", "CPU", "Memory"])
     expect(run.locator(".jp-AmlRun-chartValue")).to_have_text(
@@ -64,6 +70,11 @@ def test_saved_failed_run_shows_cause(notebook: NotebookPage) -> None:
     expect(run.locator(".jp-AmlRun-state")).to_have_text("failed (exit code 1)")
     expect(run.get_by_role("alert").first).to_contain_text("line 7 of the cell")
     expect(run.locator(".jp-AmlRun-log pre")).to_contain_text("ValueError: shapes (3,) and (4,) do not match")
+    assert run.locator(".jp-AmlRun-phase").last.get_attribute("data-state") == "failed"
+
+
+def test_saved_runs_have_no_serious_accessibility_violation(notebook: NotebookPage) -> None:
+    assert axe(notebook.page, ".jp-AmlRun") == []
 
 
 def test_saved_unfinished_run_shows_age_and_reconnect(notebook: NotebookPage) -> None:

@@ -29,6 +29,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     this._view = new RunView(_trans, {
       cancel: () => void this._cancel(),
       dashboard: () => this.openDashboard(),
+      unfolded: () => MessageLoop.sendMessage(this, Widget.ResizeMessage.UnknownSize),
       load: () => this._load(),
       childLog: id => this._childLog(id),
       picture: path => this._picture(path)

@@ -6,10 +6,13 @@ import { drawLinks } from '../links';
 import { PicturesRow, ReadPicture } from '../pictures';
 import { duration, json, plain } from '../format';
 import { IChildRun, IRunRecord, RECORD_SCHEMA } from '../protocol';
-import { ISpan, spans, TERMINAL } from '../record';
+import { ISpan, shownSpans, spans, TERMINAL } from '../record';
 import { RunCharts } from './charts';
 import { LogView } from './log';
 import { SummaryView, VerdictView } from './verdict';
+
+/** Share of the bar from which a phase has a label. */
+const MIN_LABELED_SHARE = 0.03;
 
 /** State of the view that is not in the record. */
 export interface ISituation {
@@ -33,6 +36,8 @@ export interface ISituation {
 export interface IActions {
   cancel(): void;
   dashboard(): void;
+  /** The charts are in sight again: those drawn meanwhile have no size. */
+  unfolded(): void;
   load(): void;
   /** The end of the log of a step or trial; rejects with the kernel's sentence. */
   childLog(id: string): Promise<string>;
@@ -79,8 +84,9 @@ export class RunView {
     this._handle = element('code', 'handle', head);
     this._elapsed = element('span', 'elapsed', head);
     this._cancel = element('button', 'cancel', head) as HTMLButtonElement;
-    this._cancel.classList.add('jp-mod-styled', 'jp-mod-warn');
-    (this._cancel as HTMLButtonElement).type = 'button';
+    // Red belongs to the dialog that confirms.
+    this._cancel.classList.add('jp-mod-styled', 'jp-mod-minimal');
+    this._cancel.type = 'button';
     this._cancel.addEventListener('click', () => actions.cancel());
     this._interactive = button(head, 'interactive', _trans.__('Interactive charts'), () => actions.dashboard());
     this._load = button(head, 'load', _trans.__('Load live data'), () => actions.load());
@@ -108,7 +114,12 @@ export class RunView {
     this._tracking = element('div', 'tracking');
     this.slot = element('div', 'slot');
     this.slot.hidden = true;
-    this.node.append(this._summary.node, this._charts.node, this.slot, this._pictures.node, this._log.node, this._tracking);
+    this._fold = element('details', 'fold') as HTMLDetailsElement;
+    this._fold.open = true;
+    element('summary', 'foldTitle', this._fold).textContent = _trans.__('Charts');
+    this._fold.append(this._summary.node, this._charts.node, this.slot);
+    this._fold.addEventListener('toggle', () => this._fold.open && actions.unfolded());
+    this.node.append(this._fold, this._pictures.node, this._log.node, this._tracking);
   }
 
   readonly node: HTMLElement;
@@ -124,7 +135,7 @@ export class RunView {
 
   update(record: IRunRecord, situation: ISituation): void {
     this._head(record, situation);
-    this._drawPhases(record.kind === 'monitor' ? [] : spans(record, situation.since));
+    this._drawPhases(record, record.kind === 'monitor' ? [] : shownSpans(spans(record, situation.since)));
     const waits = record.state === 'queued' || record.state === 'preparing';
     write(this._waiting, waits ? record.detail : '');
     const newer = record.schema > RECORD_SCHEMA;
@@ -167,6 +178,7 @@ export class RunView {
       this._log.update(record.log);
     }
     this._log.node.hidden = this._log.node.hidden || !whole;
+    this._foldCharts(record.state === 'failed' && record.view !== 'dashboard' && record.kind !== 'monitor');
     write(this._tracking, this._trackingText(record));
   }
 
@@ -177,6 +189,24 @@ export class RunView {
 
   dispose(): void {
     this._charts.dispose();
+  }
+
+  /** In a failed run, the error and the log come first: the charts fold behind a summary, once. */
+  private _foldCharts(hasFailed: boolean): void {
+    const parts = [this._summary.node, this._charts.node, this.slot];
+    this._fold.hidden = parts.every(part => part.hidden);
+    if (hasFailed === this._folds) {
+      return;
+    }
+    this._folds = hasFailed;
+    this._fold.open = !hasFailed;
+    this._fold.classList.toggle('jp-mod-foldable', hasFailed);
+    // The order in the page is the reading order.
+    if (hasFailed) {
+      this._log.node.after(this._fold);
+    } else {
+      this._log.node.before(this._fold);
+    }
   }
 
   /** The log of a child below the table; the same button takes it away. */
@@ -233,14 +263,14 @@ export class RunView {
       : requested
         ? this._trans.__('Cancel requested')
         : this._trans.__('Cancel');
-    this._cancel.classList.toggle('jp-mod-warn', !monitor);
     if (this._cancel.textContent !== label) {
       this._cancel.textContent = label;
       this._cancel.setAttribute('aria-label', `${label}: ${record.name}`);
     }
   }
 
-  private _drawPhases(found: ISpan[]): void {
+  /** Segments true to scale; the last one of a run that has ended has the color of its state. */
+  private _drawPhases(record: IRunRecord, found: ISpan[]): void {
     this._phases.hidden = !found.length;
     const total = found.reduce((sum, span) => sum + span.seconds, 0) || 1;
     while (this._phases.children.length > found.length) {
@@ -253,10 +283,14 @@ export class RunView {
         element('div', 'phaseBar', part);
         element('div', 'phaseText', part);
       }
+      const label = `${span.name} ${duration(span.seconds)}`;
+      const isLast = i === found.length - 1;
       part.dataset.phase = span.name;
+      part.dataset.state = isLast && TERMINAL.has(record.state) ? record.state : '';
+      part.title = label;
       part.classList.toggle('jp-mod-open', span.open);
-      part.style.flexGrow = String(Math.max(0.001, span.seconds / total));
-      write(part.lastElementChild as HTMLElement, `${span.name} ${duration(span.seconds)}`);
+      part.style.flexGrow = String(span.seconds / total);
+      write(part.lastElementChild as HTMLElement, span.seconds / total > MIN_LABELED_SHARE ? label : '');
     });
   }
 
@@ -328,5 +362,7 @@ export class RunView {
   private readonly _pictures: PicturesRow;
   private readonly _log: LogView;
   private readonly _tracking: HTMLElement;
+  private readonly _fold: HTMLDetailsElement;
+  private _folds = false;
   private _hosting = false;
 }
