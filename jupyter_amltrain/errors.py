@@ -240,10 +240,12 @@ class RunFailed(RunError):
         self.exit_code = exit_code
         self.log_tail = log_tail
         self.cell_line = cell_line
+        #: The cell's output shows the log already: the error does not repeat it.
+        self.log_is_shown = False
 
     def _render_traceback_(self) -> list[str]:
         lines = super()._render_traceback_()
-        if self.log_tail:
+        if self.log_tail and not self.log_is_shown:
             lines += ["", "end of the log:", *("  " + x for x in self.log_tail.splitlines())]
         return lines
 

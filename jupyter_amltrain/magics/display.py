@@ -54,13 +54,19 @@ def show_submitted(shell: Any, run: TrackedRun, rate: float, *, wait: bool, line
         The wait was interrupted, or the run failed.
     """
     from jupyter_amltrain.commands import runs
+    from jupyter_amltrain.errors import RunFailed
 
     with runs.interruptible(run):
         show_once(shell, run, rate)
         with contextlib.suppress(TimeoutError):  # e.g. a large folder is being copied: the cell does not wait for it
             run.accepted(ACCEPT_TIMEOUT_S)
         if wait:
-            runs.wait(run, line=line)
+            try:
+                runs.wait(run, line=line)
+            except RunFailed as error:
+                # A terminal has no output above the error that would show the log.
+                error.log_is_shown = getattr(shell, "kernel", None) is not None
+                raise
 
 
 def show_result(shell: Any, result: Result, rate: float) -> Any:

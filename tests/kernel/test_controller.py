@@ -114,6 +114,8 @@ def test_failed_run_error_names_line_and_log_tail(api: Any) -> None:
     assert error.log_tail.splitlines()[-1] == "ValueError: no such digit" and len(error.log_tail.splitlines()) <= 12
     shown = error._render_traceback_()
     assert shown[0] == f"RunFailed: {text}" and "end of the log:" in shown
+    error.log_is_shown = True
+    assert error._render_traceback_() == shown[: shown.index("end of the log:") - 1]
     assert run.record().error == text and run.record().done
 
 
