@@ -228,7 +228,7 @@ def _delete(args: argparse.Namespace, context: Context) -> Result:
 
 def _ui(args: argparse.Namespace, context: Context) -> Result:
     if not context.magic:
-        notice = "MLflow's server stops with this shell, or after 30 minutes without use."
+        notice = "The MLflow server stops when this shell exits, or after 30 minutes without a request."
         return Result(ui_text(ui(keep=True)), notice=notice)
     from html import escape
 

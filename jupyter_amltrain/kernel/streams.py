@@ -66,7 +66,7 @@ LOG_WINDOW_BYTES = 64 * 1024
 LOG_TAIL = 8 * 1024
 
 #: Shown above a log that the job has truncated.
-LOG_RESTARTED = "[The job emptied its log. This is its new beginning.]\n"
+LOG_RESTARTED = "[The job truncated its log. New content starts here.]\n"
 
 
 class Metric:

@@ -278,7 +278,7 @@ def _source(sources: set[str]) -> str:
     """Return the source of an energy value; records of earlier versions have none."""
     if sources == {"counter"}:
         return " by the driver's counter"
-    return " summed from power" if sources == {"power"} else ""
+    return " estimated from power samples" if sources == {"power"} else ""
 
 
 def _values(gpus: Iterable[Mapping[str, Any]], name: str) -> list[float]:

@@ -49,7 +49,7 @@ def test_gpu_job_owns_gpus(gpus: Agent) -> None:
     gpus.good("cancel", run=first)
     assert gpus.wait(first)["state"] == "canceled"
     small = gpus.submit(SHOW, gpus=1)  # would fit, but its turn is after the third
-    until(lambda: "number 2 in line" in gpus.state(small)["detail"], "the order")
+    until(lambda: "position 2 in the queue" in gpus.state(small)["detail"], "the order")
     gpus.good("cancel", run=second)
     assert gpus.wait(third)["devices"] == UUIDS[:2]
     assert gpus.wait(small)["state"] == "completed"

@@ -182,7 +182,7 @@ def test_waiting_restricted_job_blocks_no_other(machine: Machine) -> None:
     assert "CUDA_VISIBLE_DEVICES=3 " in detail and first in detail and "next in line" in detail
     third = machine.submit("3", gpus=1)
     assert machine.ran(machine.submit("2", gpus=1))[0] == [uuid(2)]  # its GPU is free
-    until(lambda: "number 2 in line" in machine.agent.state(third)["detail"], "the order")
+    until(lambda: "position 2 in the queue" in machine.agent.state(third)["detail"], "the order")
     machine.agent.open_gate()
     assert machine.ran(second)[0] == machine.ran(third)[0] == [uuid(3)]
 

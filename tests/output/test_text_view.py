@@ -183,7 +183,7 @@ def test_record_text_shows_allocator_errors_and_throughput() -> None:
     ("sources", "word"),
     [
         (("counter", "counter"), "driver's counter"),
-        (("power", "power"), "summed from power"),
+        (("power", "power"), "estimated from power samples"),
         (("power", "counter"), ""),
     ],
 )

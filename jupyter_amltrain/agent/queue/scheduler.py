@@ -46,7 +46,7 @@ def waiting_text(
     position
         1 for the next job of its kind.
     """
-    position_text = "next in line" if position == 1 else "number %d in line" % position
+    position_text = "next in line" if position == 1 else "position %d in the queue" % position
     if not ticket["gpus"]:
         busy = [r["run"] for r in records if r["cpu_slot"] is not None]
         return "%s for a CPU slot; busy with %s" % (position_text, shorten(busy)) if busy else position_text

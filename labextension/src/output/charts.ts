@@ -247,7 +247,7 @@ class GpuView {
       words.push(part.source);
     }
     if (part.age !== null && !record.done) {
-      words.push(this._trans.__('last sample %1 before this record', ago(part.age)));
+      words.push(this._trans.__('last sample %1 before this output was saved', ago(part.age)));
     }
     nodes.push(element('span', 'gpuSource', words.join(' · ')));
     return nodes;

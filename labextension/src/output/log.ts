@@ -57,7 +57,7 @@ export class LogView {
       parts.push(bytes(log.bytes));
     }
     if (log.lines_hidden) {
-      parts.push(this._trans.__('last lines; the file has %1 earlier ones', log.lines_hidden));
+      parts.push(this._trans.__('last lines; %1 earlier lines are in the file', log.lines_hidden));
     }
     const text = parts.join(', ');
     if (this._titleText !== text || this._path !== log.path) {

@@ -237,7 +237,7 @@ export function notice(trans: TranslationBundle, record: IRunRecord, source: Sou
   }
   const parts = [trans.__('Last update %1 ago.', age)];
   // A monitor ends with its kernel.
-  const going = TERMINAL.has(record.state) || record.kind === 'monitor' ? [] : [trans.__('The run may still be going.')];
+  const going = TERMINAL.has(record.state) || record.kind === 'monitor' ? [] : [trans.__('The run may still be running.')];
   if (untrusted) {
     parts.push(...going, trans.__('This notebook is not trusted, so its outputs show the saved state.'));
   } else if (source === 'not-responding') {

@@ -130,7 +130,7 @@ export class SummaryView {
         gpu => {
           const energy = put(gpu.energy_wh, value => `${number(value)} Wh`);
           // Else it is the driver's counter, or a record of an earlier version.
-          return text(gpu.energy_source) === 'power' ? trans.__('%1 (sum of power)', energy) : energy;
+          return text(gpu.energy_source) === 'power' ? trans.__('%1 (estimated from power samples)', energy) : energy;
         }
       ],
       [trans.__('power'), gpu => put(gpu.power_mean, value => `${Math.round(value)} W`)],

@@ -81,7 +81,7 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
       return message(
         'kernel',
         trans.__('No kernel'),
-        trans.__('%1 has no kernel to start runs with.', connection.notebook),
+        trans.__('%1 has no kernel. Start one to submit runs.', connection.notebook),
         'choose-kernel',
         trans.__('Choose kernel…')
       );
@@ -138,8 +138,8 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
         trans.__('Kernel not responding'),
         detail ||
           (connection.lastSeen
-            ? trans.__('One long call blocks it. Runs keep running, and the panel reconnects automatically.')
-            : trans.__('One long call blocks it, or it is still starting. The panel reconnects automatically.'))
+            ? trans.__('A long call is blocking the kernel. Runs continue, and the panel reconnects automatically.')
+            : trans.__('A long call is blocking the kernel, or it is still starting. The panel reconnects automatically.'))
       );
     case 'reconnecting':
       return message(

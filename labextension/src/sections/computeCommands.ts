@@ -56,9 +56,9 @@ export function addComputeCommands(context: IPanelContext): string[] {
   };
 
   add(CommandIDs.targetUse, 'use', trans.__('Use'), trans.__('Use compute target'), trans.__('Submit new runs to this target'));
-  add(CommandIDs.targetTest, 'test', trans.__('Test'), trans.__('Test compute target'), trans.__('Check whether it can run jobs now'));
-  add(CommandIDs.targetStart, 'start', trans.__('Start'), trans.__('Start compute target'), trans.__('Start its machines'));
-  add(CommandIDs.targetStop, 'stop', trans.__('Stop'), trans.__('Stop compute target'), trans.__('Stop its machines'));
+  add(CommandIDs.targetTest, 'test', trans.__('Test'), trans.__('Test compute target'), trans.__('Check whether the target can run jobs now'));
+  add(CommandIDs.targetStart, 'start', trans.__('Start'), trans.__('Start compute target'), trans.__('Start the machines of the target'));
+  add(CommandIDs.targetStop, 'stop', trans.__('Stop'), trans.__('Stop compute target'), trans.__('Stop the machines of the target'));
   add(CommandIDs.targetScale, 'scale', trans.__('Change…'), trans.__('Change compute target…'), trans.__('Change its number of nodes and its idle time'));
   add(CommandIDs.targetDelete, 'delete', trans.__('Delete…'), trans.__('Delete compute target…'), trans.__('Delete the target after a confirmation'));
 

@@ -112,7 +112,7 @@ export class NewTarget extends Widget {
     this._kindField.hidden = this._kinds.length < 2;
     if (this._kinds.length === 0) {
       this._form.setErrors({ '': trans.__('This kernel cannot create any kind of target.') });
-      allow(this._create_, trans.__('There is nothing to create.'));
+      allow(this._create_, trans.__('No kind of target can be created here.'));
       return;
     }
     const before = this._kind?.kind;

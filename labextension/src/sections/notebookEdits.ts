@@ -43,7 +43,7 @@ export async function connectFromCell(context: IPanelContext, values: Values): P
   }
   const { content } = notebook;
   if (!insertBelow(notebook, content.activeCellIndex, line)) {
-    return { '': trans.__('Nothing was written: the notebook is read-only. Type the line into another one.') };
+    return { '': trans.__('Nothing was written: the notebook is read-only. Type the line into another notebook.') };
   }
   const ran = runActive(context, notebook);
   // Scroll to the output below the cell, which the user has to see.

@@ -133,7 +133,7 @@ export class RunsSection extends PanelWithToolbar {
     const total = all.length + model.more;
     say(this._count, shown.length === total ? `${total}` : trans.__('%1 of %2', shown.length, total));
     this._count.title = model.more
-      ? trans._n('%1 older run is not listed; %aml_runs lists it', '%1 older runs are not listed; %aml_runs lists them', model.more)
+      ? trans._n('%1 older run is hidden. To list it: %aml_runs list -n 0', '%1 older runs are hidden. To list them: %aml_runs list -n 0', model.more)
       : trans._n('%1 run', '%1 runs', total, total);
     this._filter.setHidden(all.length === 0);
     this._list.setHidden(shown.length === 0);

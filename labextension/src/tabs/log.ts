@@ -272,7 +272,7 @@ export class LogTab extends Widget {
       parts.push(bytes(this._lines.end));
     }
     if (this._restarts) {
-      parts.push(trans.__('emptied by the job'));
+      parts.push(trans.__('truncated by the job'));
     }
     const text = parts.join(', ');
     if (this._state.textContent !== text) {

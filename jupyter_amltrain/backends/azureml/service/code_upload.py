@@ -451,7 +451,7 @@ class _Upload:
         copies = {blob: self._uploads.where(blob, content) for blob, content in packed.blobs.items()}
         base = packed.blobs.get(packed.base)
         if base is not None and base.source == b"" and not copies[packed.base]:
-            raise _NotCopied("The earlier pack is no longer known.")
+            raise _NotCopied("The previous upload no longer exists.")
 
         def put(blob: str) -> None:
             self._put(f"{below.rstrip('/')}/{CODE_FOLDER}/{blob}", signature, packed.blobs[blob], copies[blob])
