@@ -8,28 +8,20 @@ import posixpath
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from jupyter_amltrain.agent.protocol import PICTURES
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.kernel.run_pictures import MAX_SHOWN, PictureKey, RunPictures, key_of
+from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.record import RunPicture
 from jupyter_amltrain.schema.run import RunHandle
 from jupyter_amltrain.tracking.thumbnails import MAX_FILE_BYTES, Thumbnail, thumbnails
 
-if TYPE_CHECKING:
-    from jupyter_amltrain.kernel.store import Entry
-
 log = logging.getLogger(__name__)
 
-#: Path, size and time of a file.
-_Key = tuple[str, int, float]
-
-#: Pictures in a record, and characters of all their thumbnails.
-MAX_SHOWN, MAX_THUMBNAIL_CHARS = 12, 60_000
 #: Characters of a name and of a path; files with a longer path are not shown.
 _MAX_NAME_CHARS, _MAX_PATH_CHARS = 120, 500
 #: Seconds between two searches for new files of one run.
@@ -42,48 +34,6 @@ _MAX_ROUNDS = 4
 _MAX_READ_BYTES = 64 << 20
 #: File name of ``mlflow.log_image(image, key=..., step=...)``.
 _LOGGED_IMAGE = re.compile(r"(?P<key>.+?)([+%])step\2(?P<step>\d+)\2timestamp\2\d+\2[^+%]*\.\w+")
-
-
-class RunPictures:
-    """Image files of one run, with the thumbnails of the newest."""
-
-    def __init__(self) -> None:
-        self.found: tuple[RunPicture, ...] = ()  #: oldest first, without thumbnails
-        self.drawn: dict[_Key, Thumbnail] = {}  #: by path, size and time
-        self.read = False  #: a search has ended
-        self.final = False  #: it was a search after the end of the run
-        self.due = 0.0  #: of the next search, monotonic seconds
-        self.wanted = False
-        self.task: asyncio.Task[None] | None = None
-        self.lock = asyncio.Lock()
-
-    def shown(self) -> tuple[RunPicture, ...]:
-        """Return the newest pictures with thumbnails that fit in a record, oldest first."""
-        newest = self.found[-MAX_SHOWN:]
-        drawn = [self.drawn.get(_key(picture), Thumbnail()) for picture in newest]
-        is_large = sum(len(thumbnail.large) for thumbnail in drawn) <= MAX_THUMBNAIL_CHARS
-        return tuple(
-            _with(picture, thumbnail, thumbnail.large if is_large else thumbnail.small)
-            for picture, thumbnail in zip(newest, drawn, strict=True)
-        )
-
-    @property
-    def hidden(self) -> int:
-        """Number of pictures that a record does not contain."""
-        return max(0, len(self.found) - MAX_SHOWN)
-
-    def get(self, path: str) -> RunPicture | None:
-        """Return a picture by its path."""
-        return next((picture for picture in self.found if picture.path == path), None)
-
-
-def _key(picture: RunPicture) -> _Key:
-    return picture.path, picture.bytes, picture.time
-
-
-def _with(picture: RunPicture, drawn: Thumbnail, url: str) -> RunPicture:
-    size = {"width": drawn.width, "height": drawn.height}
-    return msgspec.structs.replace(picture, **size, title=drawn.title, thumbnail=url)
 
 
 class PictureReader:
@@ -150,34 +100,34 @@ class PictureReader:
         before, drawn = pictures.found, pictures.drawn
         for _ in range(_MAX_ROUNDS):  # files that turn out to be no images make room for older ones
             pictures.found = _images(rows, drawn)
-            new = [picture for picture in pictures.found[-MAX_SHOWN:] if _key(picture) not in drawn]
+            new = [picture for picture in pictures.found[-MAX_SHOWN:] if key_of(picture) not in drawn]
             if not new:
                 break
             drawn = drawn | await self._draw(backend, entry.run_id, new)
         changed = drawn != pictures.drawn or pictures.found != before
-        listed, recent = set(map(_key, rows)), set(map(_key, pictures.found[-2 * MAX_SHOWN :]))
+        listed, recent = set(map(key_of, rows)), set(map(key_of, pictures.found[-2 * MAX_SHOWN :]))
         pictures.drawn = {
             key: one for key, one in drawn.items() if key in recent or (key in listed and not one.is_image)
         }
         pictures.found, pictures.read, pictures.final = _images(rows, drawn), True, has_ended
         return changed
 
-    async def _draw(self, backend: Backend, run_id: str, new: Sequence[RunPicture]) -> dict[_Key, Thumbnail]:
+    async def _draw(self, backend: Backend, run_id: str, new: Sequence[RunPicture]) -> dict[PictureKey, Thumbnail]:
         """Return the thumbnails of pictures, the newest first; empty ones of files that are too large."""
         left, keys, files = _MAX_READ_BYTES, [], []
         for picture in reversed(new):
             if picture.bytes <= min(left, MAX_FILE_BYTES):
                 data = await backend.read_file(run_id, picture.path, MAX_FILE_BYTES)
                 left -= len(data)
-                keys.append(_key(picture))
+                keys.append(key_of(picture))
                 files.append(data)
         drawn = await self._loop.offload(thumbnails, files) if files else []
-        return {_key(picture): Thumbnail() for picture in new} | dict(zip(keys, drawn, strict=True))
+        return {key_of(picture): Thumbnail() for picture in new} | dict(zip(keys, drawn, strict=True))
 
 
-def _images(rows: Sequence[RunPicture], drawn: Mapping[_Key, Thumbnail]) -> tuple[RunPicture, ...]:
+def _images(rows: Sequence[RunPicture], drawn: Mapping[PictureKey, Thumbnail]) -> tuple[RunPicture, ...]:
     """Return the rows without files that turned out to be no images."""
-    return tuple(picture for picture in rows if drawn.get(_key(picture), Thumbnail()).is_image)
+    return tuple(picture for picture in rows if drawn.get(key_of(picture), Thumbnail()).is_image)
 
 
 def pictures_of(rows: Sequence[Mapping[str, Any]]) -> tuple[RunPicture, ...]:

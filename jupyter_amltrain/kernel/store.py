@@ -11,7 +11,7 @@ import msgspec
 
 from jupyter_amltrain.backends.past_runs import PastRun
 from jupyter_amltrain.kernel.outcome_text import explained
-from jupyter_amltrain.kernel.pictures import RunPictures
+from jupyter_amltrain.kernel.run_pictures import RunPictures
 from jupyter_amltrain.kernel.streams import LogWindow, MetricLog
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.loop import LoopThread

@@ -15,7 +15,8 @@ import pytest
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.frontend import picture_handlers
 from jupyter_amltrain.frontend.handlers import RequestHandlers
-from jupyter_amltrain.kernel.pictures import MAX_SHOWN, pictures_of
+from jupyter_amltrain.kernel.pictures import pictures_of
+from jupyter_amltrain.kernel.run_pictures import MAX_SHOWN
 from jupyter_amltrain.output.mime import bundle_of
 from tests.helpers import DEADLINE, api_of, until
 from tests.tracking.test_thumbnails import bomb, image, svg
