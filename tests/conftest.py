@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -105,15 +106,19 @@ def api(home: Path) -> Iterator[object]:
 LONGEST = (
     "tests/ui",
     "tests/agent/test_gpu_queue.py",
-    "tests/test_models.py",
+    "tests/test_notebooks.py",
+    "tests/test_cli.py",
     "tests/azure/test_backend.py",
     "tests/agent/test_faults.py",
     "tests/agent/test_hostile_jobs.py",
     "tests/azure/test_computes.py",
     "tests/azure/test_connect.py",
     "tests/agent/test_gpu_gate.py",
-    "tests/kernel/test_dashboard.py",
-    "tests/kernel/test_panel.py",
+    "tests/ipykernel/test_dashboard.py",
+    "tests/ipykernel/test_panel.py",
+    "tests/ui/test_dashboard.py",
+    "tests/ui/test_panel_runs.py",
+    "tests/ui/test_panel_compute.py",
 )
 
 
@@ -125,7 +130,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
-            return "tests/ui" if file.startswith("tests/ui/") else file  # one page and server for all of ui/
+            # Beside other tests, one browser and one server serve all of ui/.
+            return "tests/ui" if file.startswith("tests/ui/") and not self._is_ui_alone else file
+
+        @functools.cached_property
+        def _is_ui_alone(self) -> bool:
+            return all(nodeid.startswith("tests/ui/") for nodeid in self.collection)
 
         def _assign_work_unit(self, node: Any) -> None:
             if longest := next((scope for scope in LONGEST if scope in self.workqueue), None):
