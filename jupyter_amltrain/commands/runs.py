@@ -100,7 +100,9 @@ def _list(args: argparse.Namespace, context: Context) -> Result:
         notes.append(f"Showing {len(runs)} of {listed.total} runs. All of them: %aml_runs list -n 0")
     rows = [_row(run, listed.metrics.get(run.handle, {})) for run in runs]
     notes_html = "".join(f"<div>{note}</div>" for note in notes)
-    return Result("\n".join([shown.text(width), *notes]), rows, html=shown.html() + notes_html)
+    return Result(
+        "\n".join([shown.text(width), *notes]), rows, html=shown.html() + notes_html if context.charts else ""
+    )
 
 
 def _attached(name: str, context: Context, *, as_json: bool = False) -> Result:

@@ -237,7 +237,7 @@ def test_queue_detail_names_submitting_kernel(agent: Agent, driver: SwitchableDr
         for word in (str(pid), "Restart the kernel", "--gpus 0", "--share-gpus"):
             assert word in text
         other = agent.submit(SHOW, gpus=1, submitter=[])
-        assert "this notebook" not in detail(agent, other, "number 2")
+        assert "this notebook" not in detail(agent, other, "position 2")
     driver.processes(0, [])
     assert agent.wait(run)["state"] == agent.wait(other)["state"] == "completed"
 

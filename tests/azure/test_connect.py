@@ -208,7 +208,7 @@ def test_several_workspaces_are_connected(api, az, place):
         ({"resource_group": "mll"}, "no resource group 'mll'"),
         ({"subscription": "50b00000-0000-4000-8000-00000000dead"}, "no subscription '50b0"),
         ({"subscription": "Emulatd"}, "'Emulatd'.*'Emulated'"),
-        ({"tenant": "00000000-0000-4000-8000-00000000dead"}, "no such directory"),
+        ({"tenant": "00000000-0000-4000-8000-00000000dead"}, "directory does not exist"),
     ],
 )
 def test_unknown_workspace_error_suggests_similar(api, place, change, sentence):

@@ -49,7 +49,7 @@ def test_abbreviated_flag_is_refused() -> None:
     [
         ("lst", "Did you mean list"),
         ("log", "Did you mean logs"),
-        ("stop", "Commands: list, show, logs, attach, cancel, wait, last, dashboard, export, delete, ui."),
+        ("stop", "Commands: list, show, logs, attach, cancel, wait, last, compare, dashboard, export, delete, ui."),
         ("local/digits-k3f9x", "Did you mean: %aml_runs show local/digits-k3f9x"),
     ],
 )

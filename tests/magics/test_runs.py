@@ -24,7 +24,7 @@ def test_runs_list_follows_run_lifecycle(ip: InteractiveShell, cell: Cell, ended
     capsys.readouterr()
     cell("%aml_runs")
     head, row = capsys.readouterr().out.splitlines()
-    assert head.startswith("run ") and ended in row and "completed" in row and "lr=0.1" in row
+    assert head.startswith("run ") and ended in row and "completed" in row and "lr" in head and "0.1" in row
     cell("%aml_runs show")
     shown = capsys.readouterr().out
     assert ended in shown and "line 4" in shown and "folder" in shown
