@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import re
+import threading
 import tokenize
 import warnings
 from collections.abc import Iterator
@@ -20,17 +22,18 @@ _FILE = "<amltrain: code of a job>"
 
 _PATTERN = rf"{_FILE}\Z"
 
+_PARSE_ATTEMPTS = 5
+_parsing = threading.Lock()
+
 
 def parse(text: str | bytes) -> ast.Module:
     """Return the syntax tree of `text`; raises the errors of :func:`ast.parse`."""
-    _quiet()
-    return ast.parse(text, _FILE)
+    return _parsed(text, "exec")
 
 
 def literal(text: str) -> Any:
     """Return the value of a literal; raises the errors of :func:`ast.literal_eval`."""
-    _quiet()
-    return ast.literal_eval(ast.parse(text.lstrip(" \t"), _FILE, "eval"))
+    return ast.literal_eval(_parsed(text.lstrip(" \t"), "eval"))
 
 
 def check_syntax(tree: ast.Module) -> None:
@@ -45,6 +48,20 @@ def table(text: str) -> symtable.SymbolTable:
 
     _quiet()
     return symtable.symtable(text, _FILE, "exec")
+
+
+def _parsed(text: str | bytes, mode: str) -> Any:
+    """Return the syntax tree of `text`; repeats what a thread parsing at the same time has spoiled.
+
+    Python 3.11 and 3.12 count the depth of the tree once for the whole interpreter, so that
+    two threads that parse at once may fail with ``SystemError`` (python/cpython#106905).
+    The lock keeps threads of this package apart; the cell of a notebook is beyond it.
+    """
+    _quiet()
+    for _ in range(_PARSE_ATTEMPTS):
+        with _parsing, contextlib.suppress(SystemError):
+            return ast.parse(text, _FILE, mode)
+    return ast.parse(text, _FILE, mode)
 
 
 def _quiet() -> None:

@@ -29,6 +29,11 @@ from jupyter_amltrain.schema.job import JobSpec
 _OWN = frozenset({*sys.stdlib_module_names, "__main__", "__future__"})
 
 
+def modules_of_python() -> frozenset[str]:
+    """Return the modules that are there in every Python."""
+    return _OWN
+
+
 class Captured(NamedTuple):
     """What a script needs, as this kernel has it.
 

@@ -2,7 +2,7 @@
 
 Line 1 of the script replaces the magic's line and contains the parameters, so a line
 number in a traceback is the line number in the cell. A few lines appended at the end
-collect the values of ``--out``.
+collect the values of ``--out`` and display the value of the last line, as a notebook does.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ _EPILOGUE = """
 # ---- added by amltrain: the values of --out ----
 {function}
 _amltrain_out({names}, {limit}, __import__("builtins"))
+"""
+
+# After the values of ``--out`` are written: a `repr` that raises loses none of them.
+_DISPLAY = """
+# ---- added by amltrain: displays the value of the last line ----
+__import__("sys").displayhook(_)
 """
 
 
@@ -116,17 +122,18 @@ def from_cell(
         )
     digest = hashlib.sha256(cell.encode()).hexdigest()
     assignments = [f"{_variable('--param', k)} = {literal(v)}" for k, v in (params or {}).items()]
-    body = cell
+    edits = _last_value(tree, cell)
+    display = _DISPLAY if edits else ""
     notes: list[str] = []
     if assignments:
         if (doc := ast.get_docstring(tree, clean=False)) is not None:
             assignments.insert(0, f"__doc__ = {doc!r}")
-        futures, edits = _futures(tree, first_line, where)
+        futures, moved = _futures(tree, first_line, where)
         try:
             changes, notes = _Parameters(tree, cell, first_line, where).checked(params or {}, out)
         except RecursionError:
             changes, notes = [], ["--param: the cell is nested too deeply to check its assignments."]
-        body = _edited(cell, [*edits, *changes])
+        edits += [*moved, *changes]
         first = "; ".join([*futures, *assignments])
     else:
         first = f"# {magic}"
@@ -139,8 +146,9 @@ def from_cell(
         notes += _unassigned(tree, cell, names, params or {})
         function = inspect.getsource(out_values._amltrain_out)
         end = _EPILOGUE.format(function=function, names=json_names(names), limit=OUT_LIMIT)
+    body = _edited(cell, edits)
     body = body if body.endswith("\n") else body + "\n"
-    return Script(text=f"{first}\n{body}{end}", line_offset=0, sha256=digest, notes=tuple(notes))
+    return Script(text=f"{first}\n{body}{end}{display}", line_offset=0, sha256=digest, notes=tuple(notes))
 
 
 class ScriptFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,6 +336,22 @@ def _edited(cell: str, edits: Sequence[_Edit]) -> str:
         before, after = lines[edit.line - 1][: edit.column], lines[edit.end_line - 1][edit.end_column :]
         lines[edit.line - 1 : edit.end_line] = (before + edit.text.encode() + after).split(b"\n")
     return b"\n".join(lines).decode()
+
+
+def _last_value(tree: ast.Module, cell: str) -> list[_Edit]:
+    """Edit that assigns the value of a last expression to ``_``; none after ``;``, ``print()`` or a literal text."""
+    last = tree.body[-1]
+    if not isinstance(last, ast.Expr) or isinstance(last.value, ast.Await):
+        return []
+    value = last.value
+    if isinstance(value, ast.Constant) and (value.value is ... or isinstance(value.value, str) and len(tree.body) == 1):
+        return []
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print":
+        return []
+    assert last.end_lineno is not None and last.end_col_offset is not None
+    if cell.split("\n")[last.end_lineno - 1].encode()[last.end_col_offset :].lstrip()[:1] == b";":
+        return []
+    return [_Edit(last.lineno, last.col_offset, last.lineno, last.col_offset, "_ = ")]
 
 
 def _futures(tree: ast.Module, first_line: int, where: str) -> tuple[list[str], list[_Edit]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +12,7 @@ import msgspec
 
 from jupyter_amltrain.agent.protocol import OUTPUTS, read_regular
 from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
+from jupyter_amltrain.jobs.file_hash import hash_file
 from jupyter_amltrain.state_dir import working_folder
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ def _sealed(files: dict[str, str | bytes], root: Path, limit_bytes: int, limit_f
                 size, executable = len(content), False
                 inner = hashlib.sha256(content).digest()
             else:
-                size, executable, inner = _hashed(content)
+                size, executable, inner = hash_file(content)
             record = _record(name, executable, inner)
         except UnicodeEncodeError:
             raise SubmitError(f"{root}: the file name {name!r} is not UTF-8.", hint="Rename the file.") from None
@@ -236,7 +235,7 @@ def digest_of(folder: str | os.PathLike[str], names: Iterable[str]) -> str:
     """
     whole = hashlib.sha256()
     for name in sorted(names):
-        _, executable, inner = _hashed(os.path.join(folder, name))
+        _, executable, inner = hash_file(os.path.join(folder, name))
         whole.update(_record(name, executable, inner))
     return whole.hexdigest()
 
@@ -258,25 +257,6 @@ def _is(check: Callable[[], bool]) -> bool:
         return check()
     except OSError:
         return False
-
-
-def _open_regular(path: str, flags: int) -> int:
-    """Opener that does not block on a file that was replaced by a pipe."""
-    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "Not a regular file", path)
-    return handle
-
-
-def _hashed(path: str) -> tuple[int, bool, bytes]:
-    digest, size = hashlib.sha256(), 0
-    with open(path, "rb", buffering=0, opener=_open_regular) as file:
-        executable = bool(os.fstat(file.fileno()).st_mode & stat.S_IXUSR)
-        while block := file.read(1 << 20):
-            digest.update(block)
-            size += len(block)
-    return size, executable, digest.digest()
 
 
 def _read(path: Path) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.commands import magic_line, submit
-from jupyter_amltrain.commands.runs import resubmit
+from jupyter_amltrain.commands.resubmit import resubmit
 from jupyter_amltrain.errors import SpecError
 
 from ..helpers import api_of
@@ -40,7 +40,7 @@ def test_script_reads_named_inputs(api: Any) -> None:
     assert run.state == "completed" and run.result("lines") == ["1", "2", "3"] and run.result("rate") == "0.5"
     made = Path(run.run.folder) / "outputs" / "model"
     assert (made / "weights.txt").read_text() == "learned" and made.stat().st_mode & 0o777 == 0o700
-    spec, _ = resubmit(run.run, run.files)
+    spec, _ = resubmit(run.run, run.reader)
     assert spec == run.run.spec and spec.inputs["data"].path == str(Path("train data.txt").resolve())
 
 

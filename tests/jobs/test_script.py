@@ -255,6 +255,40 @@ def test_unmentioned_out_of_file_adds_note(tmp_path: Path) -> None:
     assert script.from_file(path, out=["acc"]).notes == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("1 + 1", "2\n"),
+        ("x = 3; x  # the answer", "3\n"),
+        ("(\n    'a',\n    2,\n)", "('a', 2)\n"),
+        ("import pandas as pd\npd.DataFrame({'column': [7]})", "   column\n0       7\n"),
+        ("x = 3\nx;", ""),
+        ("None", ""),
+        ("print('once')", "once\n"),
+        ("[].append(1)", ""),
+        ('"""only a docstring"""', ""),
+        ("x = 1", ""),
+        ("if True:\n    5", ""),
+    ],
+)
+@pytest.mark.parametrize("params", [{}, {"lr": 0.1}])
+def test_last_expression_is_displayed(tmp_path: Path, text: str, shown: str, params: dict[str, float]) -> None:
+    made = script.from_cell(text, params=params)
+    done = run_script(made.text, tmp_path)
+    assert (done.stdout, done.stderr) == (shown, "")
+
+
+def test_failing_last_expression_names_its_line(tmp_path: Path) -> None:
+    done = run_script(script.from_cell("def train():\n    return 1 / 0\n\ntrain()").text, tmp_path)
+    assert "line 5, in <module>" in done.stderr and "displayhook" not in done.stderr
+
+
+def test_failing_repr_of_last_expression_keeps_outputs(tmp_path: Path) -> None:
+    text = "class Odd:\n    def __repr__(self):\n        raise ValueError\nx = 5\nOdd()"
+    done = run_script(script.from_cell(text, out=["x"]).text, tmp_path)
+    assert done.returncode and outputs(tmp_path)["x"] == {"amltrain": 1, "name": "x", "value": 5}
+
+
 def test_epilogue_after_any_last_line_runs(tmp_path: Path) -> None:
     for last in ("x = 1 # end", "if True:\n    x = 1", "x = 1;"):
         assert run_script(script.from_cell(last, out=["x"]).text, tmp_path).returncode == 0

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.jobs.data_paths import only_here
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "project" / "data").mkdir(parents=True)
+    for name in ("data/train.csv", "table.parquet", "helper.py", "README"):
+        (tmp_path / "project" / name).write_text("x")
+    (tmp_path / "far.csv").write_text("x")
+    return tmp_path / "project"
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("import pandas as pd\ndf = pd.read_csv('data/train.csv')", [("data/train.csv", 2)]),
+        ("open(file='./table.parquet')", [("./table.parquet", 1)]),
+        ("path = 'data/train.csv'\nopen(path)\nopen('data/train.csv')", [("data/train.csv", 1)]),
+        ("open('../far.csv')", [("../far.csv", 1)]),
+        ("open('data/absent.csv'); open('out.csv', 'w')", []),
+        ("print('see data/train.csv')\nurl = 'https://host/table.parquet'", []),
+        ("'data/train.csv'", []),  # no argument: a docstring
+        ("open('README')", []),  # one word is more often no path
+        ("open('helper.py')", []),  # travels
+        ("this is no Python 'data/train.csv'", []),
+    ],
+)
+def test_paths_that_exist_only_here_are_found(folder: Path, script: str, found: list[tuple[str, int]]) -> None:
+    assert only_here(script.encode(), folder, {"script.py", "helper.py"}) == found
+
+
+def test_absolute_path_counts_in_home_alone(folder: Path) -> None:
+    script = f"open({str(folder / 'table.parquet')!r}); open('/etc/passwd.d/x'); open('/etc/hostname.txt')"
+    assert [path.text for path in only_here(script.encode(), folder, ())] == [str(folder / "table.parquet")]
+
+
+def test_files_that_travel_are_not_found(folder: Path) -> None:
+    sent = {"data/train.csv", "script.py"}
+    assert only_here(b"open('data/train.csv'); list('./data/')", folder, sent) == []
