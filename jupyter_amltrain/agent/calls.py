@@ -295,7 +295,7 @@ def _info(context: AgentContext, payload: Json) -> Json:
     open_queue(context.queue)
     reply = context.send_request("info", {})
     if "error" not in reply:
-        reply.update(machine.describe(reply["pid"]), home=context.home, queue=context.queue)
+        reply.update(machine.describe(reply["pid"], context.home), home=context.home, queue=context.queue)
     return reply
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -167,17 +168,40 @@ def scope_prefix(env: Optional[Mapping[str, str]] = None) -> List[str]:
     return argv if _output([*argv[:-1], "true"]) is not None else []
 
 
-def describe(pid: int) -> Dict[str, Any]:
-    """Return the static part of `info`: ``cpus, memory, survives, python, platform``.
+#: Programs that build environments, and folders of the user in which they are often installed.
+_PROGRAMS = ("uv", "conda", "docker")
+_PROGRAM_FOLDERS = ("~/.local/bin", "~/.cargo/bin", "~/miniconda3/bin", "~/miniforge3/bin", "~/anaconda3/bin")
+
+
+def programs() -> Dict[str, str]:
+    """Return the path of each program that builds environments; empty for one that is not installed."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath)] + [os.path.expanduser(x) for x in _PROGRAM_FOLDERS])
+    return {name: shutil.which(name, path=path) or "" for name in _PROGRAMS}
+
+
+def disk_free(folder: str) -> Optional[int]:
+    """Return the free bytes of the file system of `folder`; ``None`` if they are not known."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def describe(pid: int, home: str) -> Dict[str, Any]:
+    """Return the static part of `info`: ``cpus, memory, disk_free, programs, survives, python, platform``.
 
     Parameters
     ----------
     pid
         Process id of the dispatcher.
+    home
+        The state root.
     """
     return {
         "cpus": usable_cpus(),
         "memory": memory_total(),
+        "disk_free": disk_free(home),
+        "programs": programs(),
         "survives": survival(None, "/proc/%d/cgroup" % pid),
         "python": platform.python_version(),
         "platform": "%s-%s" % (sys.platform, platform.machine()),

@@ -183,6 +183,18 @@ def _open_nonblocking(path: str) -> int:
     return os.open(path, flags)
 
 
+def read_up_to(handle: int, limit: int) -> bytes:
+    """Return up to `limit` bytes of a descriptor from its position; fewer only at the end."""
+    parts = []
+    while limit > 0:
+        part = os.read(handle, min(limit, 1 << 20))
+        if not part:
+            break
+        parts.append(part)
+        limit -= len(part)
+    return b"".join(parts)
+
+
 def read_regular(path: str, limit: int = MAX_JSON_BYTES) -> bytes:
     """Read a whole file that another process may have replaced.
 
@@ -201,17 +213,9 @@ def read_regular(path: str, limit: int = MAX_JSON_BYTES) -> bytes:
             raise OSError(errno.EINVAL, "Not a regular file", path)
         if status.st_size > limit:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
-        parts = []
-        left = limit + 1
-        while left > 0:
-            part = os.read(handle, min(left, 1 << 20))
-            if not part:
-                break
-            parts.append(part)
-            left -= len(part)
+        return read_up_to(handle, limit + 1)[:limit]
     finally:
         os.close(handle)
-    return b"".join(parts)[:limit]
 
 
 def read_json(path: str, what: str = "Run folder") -> Optional[Dict[str, Any]]:
