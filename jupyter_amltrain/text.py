@@ -13,6 +13,8 @@ MAX_CELL = 60
 
 #: Placeholder for a value that a device does not report.
 UNKNOWN = "n/a"
+#: Escape sequences of terminals (ECMA-48): control sequences, operating system commands, and others of two characters.
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, whole_end: bool = False) -> str:
@@ -87,6 +89,11 @@ def new_run_id(name: str) -> str:
     return f"{slug(name)}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX_LENGTH))}"
 
 
+def without_ansi(text: str) -> str:
+    """Return text without the escape sequences that color it or move the cursor."""
+    return _ANSI.sub("", text)
+
+
 def tilde(path: str) -> str:
     """Format `path` for users: the home folder as ``~``, bytes that are not UTF-8 as ``\ufffd``."""
     home = os.path.expanduser("~")
@@ -101,6 +108,12 @@ def notebook_name(environ: Mapping[str, str] = os.environ) -> str:
     """Stem of the notebook's file name, from the environment that Jupyter Server sets; empty if unknown."""
     path = environ.get("JPY_SESSION_NAME", "").replace("\\", "/")
     return Path(path).stem if path.endswith(".ipynb") else ""
+
+
+def notebook_path(environ: Mapping[str, str] = os.environ) -> str:
+    """Path of the notebook's file, from the environment that Jupyter Server sets; empty if unknown."""
+    path = environ.get("JPY_SESSION_NAME", "")
+    return os.path.abspath(path) if path.endswith(".ipynb") else ""
 
 
 def seconds_text(seconds: float | None) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from jupyter_amltrain.frontend import control, handlers, protocol
+from jupyter_amltrain.schema.group import GROUP_MIME, GroupRow
 from jupyter_amltrain.schema.record import RECORD_MIME, RECORD_SCHEMA, RunRecord
 from jupyter_amltrain.schema.rows import RunRow
 from jupyter_amltrain.schema.run import RunState
@@ -27,7 +28,7 @@ REGISTERED = (control, handlers)
 EVENTS: tuple[type[msgspec.Struct], ...] = get_args(protocol.Event)
 
 #: Fields whose values are fewer than their Python type allows.
-NARROWER: dict[tuple[type, str], str] = {(RunRecord, "state"): "RunState", (RunRow, "state"): "RunState"}
+NARROWER: dict[tuple[type, str], str] = {(struct, "state"): "RunState" for struct in (RunRecord, RunRow, GroupRow)}
 
 
 def typescript(kind: inspect.Type, found: dict[type, None]) -> str:
@@ -94,6 +95,7 @@ def text() -> str:
         [
             "/** Frontend protocol. Written by `python -m tools.protocol_types`; do not edit. */\n",
             f"export const RUN_MIME = '{RECORD_MIME}';",
+            f"export const GROUP_MIME = '{GROUP_MIME}';",
             f"export const RECORD_SCHEMA = {RECORD_SCHEMA};",
             f"export const PROTOCOL_VERSION = {protocol.VERSION};",
             f"export const REQUEST = '{protocol.REQUEST}';",

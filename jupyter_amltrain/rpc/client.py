@@ -24,6 +24,8 @@ from jupyter_amltrain.rpc.child_process import FrameWriter
 MAX_LOG_BYTES = 1 << 20
 #: An idle process ends within milliseconds of its input. After this timeout a busy one is left running or killed.
 EXIT_TIMEOUT_S = 0.3
+#: Seconds in which a process that has nothing to do must end.
+REST_TIMEOUT_S = 30.0
 
 
 class RpcError(Exception):
@@ -293,6 +295,29 @@ class RpcClient:
         with contextlib.suppress(OSError):
             if process.stdout is not None:
                 process.stdout.close()
+
+    async def rest(self) -> bool:
+        """End the process if it has nothing to do; the next request starts a new one. Returns whether it has ended."""
+        locks = (self._send_lock, self._serial_lock)
+        if self._closed or self._pending or any(lock is not None and lock.locked() for lock in locks):
+            return False
+        process, writer = self._release()
+        if process is None or writer is None:
+            return False
+
+        def end() -> None:
+            writer.close()
+            try:
+                process.wait(REST_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            with contextlib.suppress(OSError):
+                if process.stdout is not None:
+                    process.stdout.close()
+
+        await asyncio.get_running_loop().run_in_executor(None, end)
+        return True
 
     def forget(self) -> None:
         """Close this process' copy of the input in a forked child; it would keep the helper of the parent alive."""

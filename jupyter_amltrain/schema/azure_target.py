@@ -119,7 +119,7 @@ VirtualNetwork = Annotated[str, form_field("Virtual network to join", metavar="N
 Subnet = Annotated[
     str, form_field("Subnet of the virtual network, or its full resource id", metavar="NAME", advanced=True)
 ]
-Size = Annotated[str, form_field("VM size; %aml_compute sizes lists them", metavar="SIZE")]
+Size = Annotated[str, form_field("VM size; %aml_compute sizes lists them", metavar="SIZE", choose="size")]
 
 
 def wrong_env(env: str) -> dict[str, str]:
@@ -185,7 +185,7 @@ class MachineTarget(_LoginTarget, frozen=True, kw_only=True, tag="vm"):
     """Target of kind ``vm``."""
 
     summary: ClassVar[str] = (
-        "An existing virtual machine with Ubuntu; Azure ML currently lists it but runs no jobs there."
+        "An existing virtual machine with Ubuntu; Azure ML lists it but runs no jobs there (--kind ssh does)."
     )
     title: ClassVar[str] = "Virtual machine"
     noun: ClassVar[str] = "virtual machine"

@@ -48,6 +48,16 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         Placeholder for the value, with its unit: ``SECONDS``, ``K=V``.
     advanced
         Whether a form hides the field until the user expands the advanced fields.
+    label
+        Words for the field in a form; empty to derive them from the flag.
+    group
+        Group of the field in a large form: ``what``, ``params``, ``where``, ``data`` or ``advanced``; empty for none.
+    not_for
+        Kinds of targets that do not understand the field.
+    needs_gpus
+        Whether the field only matters on machines with GPUs.
+    choose
+        ``size``: a form offers the table of VM sizes; empty for nothing.
     """
 
     name: str
@@ -59,6 +69,11 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
     metavar: str = ""
     advanced: bool = False
+    label: str = ""
+    group: str = ""
+    not_for: tuple[str, ...] = ()
+    needs_gpus: bool = False
+    choose: str = ""
 
 
 class TargetKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +159,7 @@ def fields_of(target_type: type[ComputeTarget]) -> tuple[Field, ...]:
                 choices=choices,
                 metavar=extra.get("metavar", ""),
                 advanced=extra.get("advanced", False),
+                choose=extra.get("choose", ""),
             )
         )
     return tuple(fields)

@@ -18,12 +18,24 @@ RECORD_SCHEMA = 1
 
 
 class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric, downsampled to at most 300 points by min and max."""
+    """One metric, downsampled to at most 300 points by min and max.
+
+    Attributes
+    ----------
+    value
+        ``None`` for NaN and infinite values.
+    seconds
+        Times of the points, from the submit; empty in records of older versions.
+    rank
+        Place among the metrics, which a notebook file sorts by name.
+    """
 
     step: tuple[int, ...]
     value: tuple[float | None, ...]
+    seconds: tuple[float, ...] = ()
     last: float | None
     n: int  #: points before downsampling
+    rank: int = 0
 
 
 class TelemetrySeries(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,6 +216,24 @@ class LogTail(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
+class CodeExcerpt(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of a cell around the one that raised the error.
+
+    Attributes
+    ----------
+    first
+        Number of the first line in the cell; the magic's line is 1.
+    lines
+        The lines, at most five.
+    line
+        Number of the line that raised.
+    """
+
+    first: int
+    lines: tuple[str, ...]
+    line: int
+
+
 class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
     """A figure that the script has shown, or an image file that it has logged.
 
@@ -270,7 +300,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     window: float = 600.0  #: seconds that live charts show at first; 0 for all
     log: LogTail = LogTail()
     outputs: dict[str, Any] = {}
+    models: tuple[str, ...] = ()  #: models among its files, as ``%aml_model register --path`` takes them
     error: str | None = None
+    excerpt: CodeExcerpt | None = None  #: where a failed cell raised
     tracking: dict[str, str] = {}
     source_sha256: str = ""
     notes: tuple[str, ...] = ()  #: notes of the submit, one sentence each

@@ -130,8 +130,11 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         GPUs that the run owns, on all nodes.
     metric, value
         The metric that was logged last, and its value.
+    metrics
+        The last finite values of the metrics by name, at most 20; in the order of their first log calls.
     spark
-        Mean utilization of the run's GPUs over time, at most 40 numbers 0 to 100, -1 for a gap.
+        Mean utilization of the run's GPUs over time; of a run without GPUs the metric that was logged last, from its
+        minimum to its maximum. At most 40 numbers 0 to 100, -1 for a gap.
     attention
         One sentence that needs the user's attention: the run failed, its GPUs are idle, its target does not
         answer; empty otherwise.
@@ -170,6 +173,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 0
     metric: str = ""
     value: float | None = None
+    metrics: dict[str, float] = {}
     spark: tuple[int, ...] = ()
     verdict: str = ""
     attention: str = ""

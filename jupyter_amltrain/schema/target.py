@@ -7,9 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 import msgspec
 
 
-def form_field(description: str, *, metavar: str = "", advanced: bool = False, **bounds: float) -> msgspec.Meta:
+def form_field(
+    description: str, *, metavar: str = "", advanced: bool = False, choose: str = "", **bounds: float
+) -> msgspec.Meta:
     """Return metadata of a field: its help, its bounds (`ge`, `gt`, `le`, `lt`) and its display in a form."""
-    extra = {"metavar": metavar, "advanced": advanced}
+    extra = {"metavar": metavar, "advanced": advanced, "choose": choose}
     return msgspec.Meta(description=description, extra=extra, **cast(Any, bounds))
 
 
@@ -50,6 +52,10 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     memory
         Bytes of main memory.
+    disk_free
+        Free bytes of the state folder's file system.
+    programs
+        Paths of ``uv``, ``conda`` and ``docker`` there; empty for one that is not installed.
     gpus
         One mapping per GPU: ``index, name, uuid, memory_total, memory_used``
         (bytes; ``None`` if the device does not report it), and ``driver``, ``cuda``: their versions.
@@ -69,6 +75,8 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
     reachable: bool = True
     cpus: int | None = None
     memory: int | None = None
+    disk_free: int | None = None
+    programs: dict[str, str] = {}
     gpus: tuple[dict[str, Any], ...] = ()
     gpu_note: str = ""
     gpus_lost: tuple[dict[str, Any], ...] = ()
