@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.agent import testing
-from jupyter_amltrain.agent.protocol import PICTURES
+from jupyter_amltrain.agent.protocol import OUTPUTS, PICTURES, SOURCE
 from jupyter_amltrain.backends.base import (
     STATUS,
     STREAMS,
@@ -33,9 +34,17 @@ from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus, make_handle
+from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
 
+#: Variables that lead an interpreter to its own packages.
+_INTERPRETER_VARIABLES = frozenset(
+    (
+        *("VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PYTHONPATH", "PYTHONHOME", "PYTHONEXECUTABLE", "__PYVENV_LAUNCHER__"),
+        *("CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_PROMPT_MODIFIER", "CONDA_SHLVL"),
+    )
+)
 #: Maximum number of runs per agent call that reads run directories: all their jobs are in memory meanwhile.
 _MAX_RUNS_PER_CALL = 500
 #: Runs of a list that are decoded before the loop gets a turn.
@@ -226,7 +235,8 @@ class AgentBackend(Backend):
 
     async def local_copy(self, run_id: str, path: str = "") -> str | None:
         """See :meth:`Backend.local_copy`."""
-        return await self._transport.fetch(f"{self._folder(run_id)}/{path}".rstrip("/"))
+        without = () if path else (SOURCE, OUTPUTS)
+        return await self._transport.fetch(f"{self._folder(run_id)}/{path}".rstrip("/"), without)
 
     async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
         """See :meth:`Backend.read_file`."""
@@ -236,7 +246,11 @@ class AgentBackend(Backend):
             return b""
         return data if len(data) <= limit else b""
 
-    async def list_files(self, run_id: str, folder: str = "") -> Sequence[str]:
+    async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
+        """See :meth:`Backend.read_part`."""
+        return await self._transport.read_from(f"{self._folder(run_id)}/{path}", offset, limit)
+
+    async def list_files(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
         """See :meth:`Backend.list_files`."""
         return await self._transport.list(f"{self._folder(run_id)}/{folder}")
 
@@ -309,6 +323,13 @@ class LocalBackend(AgentBackend):
 
         super().__init__(target, LocalTransport(loop, root.path), target.python)
         self._loop, self._index = loop, PastRunIndex(root.path)
+
+    async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+        """See :meth:`Backend.launch`; another interpreter gets no variables of this kernel's."""
+        python = plan.spec.python or self._machine.python
+        if python != sys.executable:
+            environ = {name: value for name, value in environ.items() if name not in _INTERPRETER_VARIABLES}
+        return await super().launch(plan, environ, secrets)
 
     async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
         """Return the digest of the copy: a file may have changed between the plan and the copy."""

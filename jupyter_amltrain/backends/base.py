@@ -19,6 +19,7 @@ from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.child_run import ChildRuns
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus
+from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
 
 #: Streams that a backend can tail. A log belongs to one process of a run: ``log/1`` is the log of rank 1, ``log`` that
@@ -75,12 +76,34 @@ def read_local(path: str, limit: int) -> bytes:
         return b""
 
 
-def list_local(folder: str) -> list[str]:
-    """Return the paths of all files below a local folder, relative to it, sorted. Blocks."""
-    paths = (
-        os.path.relpath(os.path.join(parent, name), folder) for parent, _, names in os.walk(folder) for name in names
-    )
-    return sorted(path.replace(os.sep, "/") for path in paths)
+def read_local_part(path: str, offset: int, limit: int) -> bytes:
+    """Return up to `limit` bytes of a regular local file from byte `offset`; empty if it is none. Blocks."""
+    if not os.path.isfile(path):  # a FIFO would block
+        return b""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        return file.read(limit)
+
+
+def list_local(folder: str) -> list[RunFile]:
+    """Return all files below a local folder, by path; links to folders are not followed. Blocks."""
+    found = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            file = os.path.join(parent, name)
+            try:
+                status = os.stat(file)
+            except OSError:  # deleted meanwhile, or a link to nothing
+                continue
+            path = os.path.relpath(file, folder).replace(os.sep, "/")
+            found.append(RunFile(path=path, size=status.st_size, modified=status.st_mtime))
+    return sorted(found, key=lambda file: file.path)
+
+
+#: Key in the details of an error of :meth:`Backend.check`: fields with which it succeeds, if the user accepts them.
+ACCEPT = "accept"
+#: Key of the question that the user answers.
+ACCEPT_QUESTION = "accept_question"
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,19 +274,29 @@ class Backend(abc.ABC):
     async def local_copy(self, run_id: str, path: str = "") -> str | None:
         """Return a local path of a file or folder of a run, by default of its whole folder.
 
-        A target on another machine copies it first. ``None`` if the run has no such file.
+        A target on another machine copies it first: of the whole folder all but the code and the outputs, which are
+        copied by their own paths. ``None`` if the run has no such file.
         """
         return None
+
+    def sending(self, run_id: str) -> str:
+        """Return the progress of sending the files of a new run; empty if none are being sent."""
+        return ""
 
     async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
         """Return a file by its path in the run's folder; empty if it is absent or larger than `limit` bytes."""
         local_path = await self.local_copy(run_id, path)
         return b"" if local_path is None else await asyncio.to_thread(read_local, local_path, limit)
 
-    async def list_files(self, run_id: str, folder: str = "") -> Sequence[str]:
-        """Return the paths of all files below a folder of a run, relative to it, sorted."""
+    async def list_files(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
+        """Return all files below a folder of a run, with paths relative to it, by path."""
         local_path = await self.local_copy(run_id, folder)
         return [] if local_path is None else await asyncio.to_thread(list_local, local_path)
+
+    async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
+        """Return up to `limit` bytes of a file of a run from byte `offset`; empty at its end or if it is absent."""
+        local_path = await self.local_copy(run_id, path)
+        return b"" if local_path is None else await asyncio.to_thread(read_local_part, local_path, offset, limit)
 
     async def list_pictures(self, run_id: str) -> Sequence[Mapping[str, Any]]:
         """Return the newest image files of a run, oldest first; see ``agent/pictures/listing.py``."""

@@ -11,6 +11,15 @@ from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import is_address
 from jupyter_amltrain.schema.job import JobSpec
 
+#: Kinds of targets that are a single machine with our agent, or simulate one.
+SINGLE_MACHINE_KINDS = ("local", "ssh", "fake")
+#: Flags of a submit without a meaning there, without their dashes.
+UNSUPPORTED_FLAGS = frozenset(
+    (
+        *("nodes", "processes", "distribution", "instance-type", "shm-size", "docker-args", "env", "derive-env"),
+        *("identity", "service", "priority", "tier"),
+    )
+)
 #: Target that supports the settings which need a service.
 _AZURE = "an Azure target (%aml_compute connect)"
 

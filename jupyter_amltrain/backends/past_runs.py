@@ -307,6 +307,8 @@ def tracking_state(data: bytes) -> str:
         state, error = result.get("state", "imported"), result.get("error")
         if state == "failed" and isinstance(error, str) and error:
             return f"failed: {error}"
+        if state == "partial":  # imported while it ran: the last import is still to come
+            return ""
         return state if isinstance(state, str) and state.isprintable() else ""
     except (ValueError, AttributeError, RecursionError):
         return ""

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain import errors
 from jupyter_amltrain.agent.protocol import open_regular
+from jupyter_amltrain.backends.base import list_local
 from jupyter_amltrain.jobs.launch import TargetMachine
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.run_file import RunFile
 
 if TYPE_CHECKING:
     from inotify_simple import INotify
@@ -77,12 +79,18 @@ class Transport(abc.ABC):
         """Return the size of `path` in bytes; 0 if absent."""
 
     @abc.abstractmethod
-    async def list(self, folder: str) -> Sequence[str]:
-        """Return the paths of all files below `folder`, relative to it, sorted; none if it does not exist."""
+    async def list(self, folder: str) -> Sequence[RunFile]:
+        """Return all files below `folder`, with paths relative to it, by path; none if it does not exist."""
 
     @abc.abstractmethod
-    async def fetch(self, path: str) -> str | None:
-        """Return a local path of a file or folder, copied from another machine if needed; ``None`` if absent."""
+    async def fetch(self, path: str, without: Collection[str] = ()) -> str | None:
+        """Return a local path of a file or folder, copied from another machine if needed; ``None`` if absent.
+
+        Parameters
+        ----------
+        without
+            Names of folders directly in it that need not be copied.
+        """
 
     @abc.abstractmethod
     def events(self) -> FileEvents:
@@ -324,11 +332,11 @@ class LocalTransport(Transport):
         """See :meth:`Transport.size`."""
         return await self._loop.offload(_size, path)
 
-    async def list(self, folder: str) -> Sequence[str]:
+    async def list(self, folder: str) -> Sequence[RunFile]:
         """See :meth:`Transport.list`."""
-        return await self._loop.offload(_list, folder)
+        return await self._loop.offload(list_local, folder)
 
-    async def fetch(self, path: str) -> str | None:
+    async def fetch(self, path: str, without: Collection[str] = ()) -> str | None:
         """See :meth:`Transport.fetch`; nothing is copied."""
         return path if await self._loop.offload(os.path.exists, path) else None
 
@@ -380,11 +388,6 @@ def _put(files: dict[str, bytes | str], folder: Path) -> None:
             shutil.copyfile(content, path)
             # As in the snapshot's digest. os.access would also depend on mount options, and on being root.
             os.chmod(path, 0o700 if os.stat(content).st_mode & stat.S_IXUSR else 0o600)
-
-
-def _list(folder: str) -> list[str]:
-    found = (os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
-    return sorted(found)
 
 
 def _size(path: str) -> int:

@@ -130,6 +130,23 @@ def test_changed_file_digest_is_of_copy(loop: LoopThread, backend: LocalBackend,
     assert digest == digest_of(Path(run.folder) / "source", ["train.py"]) != made.digest
 
 
+@pytest.mark.parametrize("other", [True, False])
+def test_job_of_other_interpreter_gets_no_variables_of_kernels(
+    loop: LoopThread, backend: LocalBackend, tmp_path: Path, other: bool
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    code = "import os\nprint(sorted(set(os.environ) & {'VIRTUAL_ENV', 'CONDA_PREFIX', 'KEPT'}))"
+    spec = JobSpec(name="r", script=code, script_name="script.py", python=str(python) if other else sys.executable)
+    made = take_snapshot("script.py", code, notebook_dir=tmp_path)
+    plan = loop.call(backend.plan(spec, made, new_run_id("r")))
+    environ = {**os.environ, "VIRTUAL_ENV": "/x", "CONDA_PREFIX": "/y", "KEPT": "1"}
+    loop.call(backend.launch(plan, environ, {}))
+    text = until(lambda: loop.call(backend.read(plan.run_id, "log", 0)).data.decode())
+    assert text == ("['KEPT']\n" if other else "['CONDA_PREFIX', 'KEPT', 'VIRTUAL_ENV']\n")
+
+
 def test_yaml_job_outputs_are_in_run_folder(loop: LoopThread, backend: LocalBackend, tmp_path: Path) -> None:
     text = "command: python -c \"open('outputs/model.txt', 'w').write('m')\"\n"
     spec = JobSpec(
@@ -188,7 +205,9 @@ def test_files_of_a_run_are_read_through_the_backend(loop: LoopThread, backend: 
     assert loop.call(backend.local_copy("done-22222", "source")) is None
     assert loop.call(backend.read_file("done-22222", "job.json")) == b'{"run": "done-22222"}'
     assert loop.call(backend.read_file("done-22222", "job.json", 3)) == b""
-    assert loop.call(backend.list_files("done-22222", "artifacts")) == ["model/weights"]
+    (file,) = loop.call(backend.list_files("done-22222", "artifacts"))
+    assert (file.path, file.size) == ("model/weights", 3) and file.modified > 0
+    assert loop.call(backend.read_part("done-22222", "artifacts/model/weights", 1, 8)) == b"23"
     assert loop.call(backend.import_states(["done-22222", "gone-22222"])) == ["imported", ""]
 
 

@@ -14,6 +14,8 @@ from jupyter_amltrain.backends.transport import FileEvents, LocalTransport, agen
 from jupyter_amltrain.jobs.snapshot import digest_of, take_snapshot
 from jupyter_amltrain.loop import LoopThread
 
+from ..contracts.transport import TransportContract
+
 DEADLINE = 60.0
 
 
@@ -27,6 +29,17 @@ def loop() -> Iterator[LoopThread]:
 @pytest.fixture
 def local(loop: LoopThread, home: Path) -> LocalTransport:
     return LocalTransport(loop, home)
+
+
+class TestLocalTransport(TransportContract):
+    @pytest.fixture
+    def transport(self, local: LocalTransport) -> LocalTransport:
+        return local
+
+    @pytest.fixture
+    def there(self, tmp_path: Path) -> Path:
+        (tmp_path / "there").mkdir()
+        return tmp_path / "there"
 
 
 def mode(path: Path) -> int:

@@ -190,6 +190,7 @@ class BackendContract:
         assert call(backend.local_copy("nobody-22222")) is None
         assert call(backend.read_file("nobody-22222", "job.json")) == b""
         assert not call(backend.list_files("nobody-22222", "artifacts"))
+        assert call(backend.read_part("nobody-22222", "job.json", 0, 8)) == b""
         assert list(call(backend.import_states(["nobody-22222"]))) == [""]
 
     def test_check_reports_resources(self, call: Call[Any], backend: Backend) -> None:

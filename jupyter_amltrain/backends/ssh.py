@@ -1,0 +1,529 @@
+"""Backend of a machine that SSH reaches: the agent over :class:`SshTransport`, and a local copy of finished runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import posixpath
+import shutil
+import time
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.agent.serve import manifest_digest
+from jupyter_amltrain.backends.agent_backend import AgentBackend
+from jupyter_amltrain.backends.base import LaunchPlan, read_local
+from jupyter_amltrain.backends.file_copy import FileCopy
+from jupyter_amltrain.backends.past_runs import TRACKING_FILE, tracking_state
+from jupyter_amltrain.backends.ssh_connection import LOST, REPLY_TIMEOUT_S, SshConnection
+from jupyter_amltrain.backends.transfer import PartSize, Transfer
+from jupyter_amltrain.backends.transport import FileEvents, Transport, agent_error
+from jupyter_amltrain.errors import AmlTrainError, PreflightError, SubmitUnsure, TargetError, TargetUnreachable
+from jupyter_amltrain.jobs.data_paths import only_here
+from jupyter_amltrain.jobs.file_hash import hash_file
+from jupyter_amltrain.jobs.launch import TargetMachine
+from jupyter_amltrain.jobs.requirements import imports, modules_of_python
+from jupyter_amltrain.jobs.snapshot import Snapshot
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run
+from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.schema.ssh_target import SshTarget
+from jupyter_amltrain.schema.target import TargetInfo
+from jupyter_amltrain.state_dir import StateRoot
+
+#: Slowest link on which a request with data is waited for (bytes per second).
+MIN_RATE = 10_000
+#: Folder of the state root with copies of runs of other machines.
+MIRROR = "mirror"
+#: Variables of the submitter that a job on another machine gets, besides --env-var and secrets.
+PASSED_VARIABLES = ("LANG", "LC_ALL", "TZ", "AMLTRAIN_SHARE_GPUS")
+#: Seconds for which a submit whose answer was lost is sent again.
+SUBMIT_RETRY_S = 30.0
+#: Lists of files that are kept to send the next one as changes.
+_MAX_MANIFESTS = 4
+#: Notes on paths that a machine does not have, for one submit.
+_MAX_PATH_NOTES = 5
+#: Seconds that the machine waits for changes before it answers.
+_WAIT_S = 20.0
+
+
+class SshFileEvents(FileEvents):
+    """Change events of folders of the other machine: one long request for all of them."""
+
+    def __init__(self, connection: SshConnection, loop: LoopThread) -> None:
+        self._connection, self._loop = connection, loop
+        self._key = uuid.uuid4().hex
+        self._paths: frozenset[str] = frozenset()
+        self._changed: set[str] = set()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._error: AmlTrainError | None = None
+
+    async def wait(self, paths: Sequence[str], timeout: float) -> Collection[str]:
+        """See :meth:`FileEvents.wait`."""
+        requested = frozenset(paths)
+        if requested != self._paths or self._task is None or self._task.done():
+            self._paths = requested
+            if self._task is not None:
+                self._task.cancel()
+            self._task = self._loop.start(self._follow(requested), "changes of files")
+        if not self._changed & requested and self._error is None:
+            self._wake.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), timeout)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        changed = self._changed & requested
+        self._changed -= changed
+        return changed
+
+    async def _follow(self, paths: frozenset[str]) -> None:
+        try:
+            while True:
+                reply, _ = await self._connection.request(
+                    "wait", timeout=_WAIT_S + REPLY_TIMEOUT_S, paths=sorted(paths), seconds=_WAIT_S, key=self._key
+                )
+                self._changed.update(reply.get("changed", ()))
+                if self._changed:
+                    self._wake.set()
+        except (AmlTrainError, OSError) as error:
+            if self._connection.closed:
+                return
+            self._error = error if isinstance(error, AmlTrainError) else TargetError(str(error))
+            self._changed.update(paths)  # nobody knows what has changed meanwhile
+            self._wake.set()
+
+    def close(self) -> None:
+        """See :meth:`FileEvents.close`."""
+        if self._task is not None:
+            self._task.cancel()
+
+
+class SshTransport(Transport):
+    """Transport to a machine that SSH reaches.
+
+    Parameters
+    ----------
+    mirror
+        Local folder for copies of its files.
+    """
+
+    def __init__(self, connection: SshConnection, loop: LoopThread, mirror: Path) -> None:
+        self.connection, self._loop, self._mirror = connection, loop, mirror
+        target = connection.target
+        self.home = target.workdir
+        self.machine = TargetMachine(python=target.python or "python3", has_our_disk=False)
+        self._sent: set[str] = set()  # digests of files that the machine has
+        self._manifests: list[_Manifest] = []  # lists of files that the machine has, the newest last
+        self._fetching = asyncio.Lock()
+        self._part = PartSize()
+        self.sending: dict[str, Transfer] = {}  #: by the folder that :meth:`put` makes
+
+    async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """See :meth:`Transport.call`; a submit whose answer was lost is sent again, which starts no second job."""
+        deadline, sent = time.monotonic() + SUBMIT_RETRY_S, False
+        while True:
+            try:
+                reply, _ = await self._request("call", call=op, payload=dict(payload))
+                break
+            except TargetUnreachable as lost:
+                sent |= lost.code == LOST
+                if op != "submit" or not sent:
+                    raise
+                if time.monotonic() > deadline:
+                    raise SubmitUnsure(
+                        f"It is not known whether {payload.get('run')} was accepted: {lost.message}",
+                        hint="If it was, it appears in: %aml_runs",
+                    ) from lost
+                await asyncio.sleep(1.0)
+                self.connection.retry_soon()
+        answer: dict[str, Any] = reply["reply"]
+        if error := answer.get("error"):
+            raise agent_error(error)
+        return answer
+
+    async def _request(self, op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
+        timeout = REPLY_TIMEOUT_S + max(len(data), int(fields.get("limit", 0))) / MIN_RATE
+        reply, found = await self.connection.request(op, data, timeout, **fields)
+        if "error" in reply:
+            raise agent_error(reply["error"])
+        return reply, found
+
+    async def put(self, files: Mapping[str, bytes | str], folder: str) -> None:
+        """See :meth:`Transport.put`; only contents that the machine does not have travel."""
+        try:
+            await self._put(files, folder)
+        except OSError as error:
+            raise TargetError(
+                f"Cannot write to {self.home} on {self.connection.target.name}: {error.strerror or error}.",
+                hint="Free space there, or attach it again with another folder: --workdir DIR",
+                code="ssh.not_writable",
+            ) from error
+
+    async def _put(self, files: Mapping[str, bytes | str], folder: str) -> None:
+        manifest = await self._loop.offload(_manifest, dict(files), list(self._manifests))
+        sizes, contents = manifest.sizes, manifest.contents
+        # The first message has the small files that this kernel has not sent yet: often it is the only one.
+        new = {digest: contents[digest] for digest in contents if digest not in self._sent}
+        if sum(sizes[digest] for digest in new) > self._part.bytes:  # ask what is there from earlier kernels
+            new = {}
+        missing = await self._stage(manifest, new, folder)
+        transfer = Transfer("sending", sum(sizes[digest] for digest in missing))
+        self.sending[folder] = transfer
+        try:
+            while missing:
+                pack: dict[str, bytes | str] = {}
+                total, part = 0, self._part.bytes
+                for digest in missing:
+                    if sizes[digest] > part:
+                        await self._send_large(digest, contents[digest], transfer)
+                    elif total + sizes[digest] <= part:
+                        pack[digest] = contents[digest]
+                        total += sizes[digest]
+                begin = time.monotonic()
+                again = await self._stage(manifest, pack, folder)
+                self._part.took(total, time.monotonic() - begin)
+                transfer.advance(total)
+                if again == missing:
+                    raise TargetError(f"{self.connection.target.name} does not keep the files that were sent.")
+                missing = again
+        finally:
+            del self.sending[folder]
+        self._sent.update(sizes)
+
+    async def _stage(self, manifest: _Manifest, new: Mapping[str, bytes | str], folder: str) -> list[str]:
+        """Send the list of files and `new` contents; return the digests of those that the machine lacks."""
+        data = await self._loop.offload(_contents, list(new.values()))
+        sent = [[digest, len(part)] for digest, part in zip(new, data, strict=True)]
+        is_known = manifest in self._manifests
+        short = _Changes(manifest.digest) if is_known else manifest.changes
+        whole = _Changes("", [[name, *row] for name, row in manifest.rows.items()])
+        for changes in (short, whole):  # the whole list only where the machine has lost the earlier one
+            fields = {"base": changes.base, "changed": changes.changed, "removed": changes.removed}
+            reply, _ = await self._request(
+                "stage", b"".join(data), sent=sent, folder=folder, manifest=manifest.digest, **fields
+            )
+            if reply["base"]:
+                break
+            data, sent = [], []  # they are there now
+        if not is_known:
+            self._manifests.append(manifest)
+            del self._manifests[:-_MAX_MANIFESTS]
+        missing: list[str] = reply["missing"]
+        return missing
+
+    async def _send_large(self, digest: str, content: bytes | str, transfer: Transfer) -> None:
+        offset = 0
+        while True:
+            part, end = await self._loop.offload(_part, content, offset, self._part.bytes)
+            begin = time.monotonic()
+            await self._request("append", part, digest=digest, offset=offset, last=end)
+            self._part.took(len(part), time.monotonic() - begin)
+            offset += len(part)
+            transfer.advance(len(part))
+            if end:
+                return
+
+    async def read_from(self, path: str, offset: int, limit: int) -> bytes:
+        """See :meth:`Transport.read_from`."""
+        return (await self._request("read", path=path, offset=offset, limit=limit))[1]
+
+    async def size(self, path: str) -> int:
+        """See :meth:`Transport.size`."""
+        return int((await self._request("size", path=path))[0]["size"])
+
+    async def list(self, folder: str) -> Sequence[RunFile]:
+        """See :meth:`Transport.list`."""
+        return await self._list(folder, ())
+
+    async def _list(self, folder: str, without: Collection[str]) -> Sequence[RunFile]:
+        reply, _ = await self._request("list", path=folder, without=sorted(without))
+        return [RunFile(path=path, size=size, modified=modified) for path, size, modified in reply["files"]]
+
+    async def fetch(self, path: str, without: Collection[str] = ()) -> str | None:
+        """See :meth:`Transport.fetch`; files that have not changed are not copied again."""
+        async with self._fetching:  # two copies of one file at once would be mixed
+            return await self._fetch(path, without)
+
+    async def _fetch(self, path: str, without: Collection[str]) -> str | None:
+        facts, _ = await self._request("size", path=path)
+        local = self.local_path(path)
+        if facts["kind"] == "file":
+            copy = FileCopy(local, facts["size"], facts["modified"])
+            if not await self._loop.offload(lambda: copy.is_current):
+                await self._copy(path, copy)
+        elif facts["kind"] == "folder":
+            files = await self._list(path, without)
+            await self._loop.offload(lambda: local.mkdir(mode=0o700, parents=True, exist_ok=True))
+            copies = {f"{path}/{file.path}": FileCopy(local / file.path, file.size, file.modified) for file in files}
+            changed = await self._loop.offload(lambda: {r: c for r, c in copies.items() if not c.is_current})
+            await self._copy_all(changed)
+        else:
+            return None
+        return str(local)
+
+    async def _copy_all(self, copies: Mapping[str, FileCopy]) -> None:
+        """Copy files: large ones in parts, small ones many at a time."""
+        waiting = dict(copies)
+        while waiting:
+            pack: dict[str, FileCopy] = {}
+            total, part = 0, self._part.bytes
+            for remote, copy in waiting.items():
+                if pack and total + copy.size > part:
+                    break
+                pack[remote] = copy
+                total += copy.size
+            for remote in pack:
+                del waiting[remote]
+            if len(pack) == 1:
+                ((remote, copy),) = pack.items()
+                await self._copy(remote, copy)
+                continue
+            begin = time.monotonic()
+            reply, data = await self._request("read_many", paths=list(pack), limit=part)
+            self._part.took(len(data), time.monotonic() - begin)
+            await self._loop.offload(_write_all, list(pack.values()), reply["sizes"], data)
+
+    def local_path(self, path: str) -> Path:
+        """Return the place of a remote path in the mirror."""
+        below = posixpath.relpath(path, self.home)
+        if below.startswith(".."):
+            raise ValueError(path)
+        return self._mirror / below
+
+    async def _copy(self, remote: str, copy: FileCopy) -> None:
+        """Copy one file; an interrupted copy continues where it ended."""
+        offset = begun = await self._loop.offload(copy.begin)
+        while offset < copy.size:
+            begin = time.monotonic()
+            data = await self.read_from(remote, offset, min(self._part.bytes, copy.size - offset))
+            self._part.took(len(data), time.monotonic() - begin)
+            if not data:  # it has become shorter
+                break
+            await self._loop.offload(copy.append, data)
+            offset += len(data)
+        if begun:  # its two parts may be of two versions of the file
+            reply, _ = await self._request("digest", path=remote, size=copy.size)
+            if reply["sha256"] != await self._loop.offload(copy.digest):
+                await self._loop.offload(copy.restart)
+                await self._copy(remote, copy)
+                return
+        await self._loop.offload(copy.complete)
+
+    def events(self) -> FileEvents:
+        """See :meth:`Transport.events`."""
+        return SshFileEvents(self.connection, self._loop)
+
+    async def close(self) -> None:
+        """See :meth:`Transport.close`."""
+        await self.connection.close()
+
+
+class SshBackend(AgentBackend):
+    """Backend of a machine that SSH reaches."""
+
+    Target = SshTarget
+
+    def __init__(self, target: SshTarget, loop: LoopThread, root: StateRoot) -> None:
+        self._mirror = root.path / MIRROR / target.name
+        connection = SshConnection(target, loop, root.path)
+        self._ssh = SshTransport(connection, loop, self._mirror)
+        super().__init__(target, self._ssh, target.python)
+        self._loop = loop
+        self._modules: dict[str, set[str]] = {}  # that an interpreter is known to have
+
+    async def check(self) -> TargetInfo:
+        """See :meth:`Backend.check`; completes the target's fields with what the machine says."""
+        connection = self._ssh.connection
+        connection.retry_soon()
+        await connection.connect()
+        facts = connection.facts
+        assert isinstance(self.target, SshTarget)
+        self.target = msgspec.structs.replace(
+            self.target, workdir=facts["home"], python=self.target.python or facts["python"]
+        )
+        connection.target = self.target
+        self._ssh.home = facts["home"]
+        self._machine = msgspec.structs.replace(self._machine, python=self.target.python)
+        return await super().check()
+
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
+        """See :meth:`Backend.plan`; names the imports that the machine's interpreter does not have.
+
+        Raises
+        ------
+        PreflightError
+            A module is missing.
+        """
+        if not self._ssh.home:  # submitted while the target is being attached
+            await self.check()
+        python = spec.python or self._machine.python
+        present = self._modules.setdefault(python, set())
+        names = [name for name in await self._loop.offload(_imports, spec, snapshot) if name not in present]
+        if names:
+            try:
+                reply, _ = await self._ssh._request("modules", python=python, names=names)
+            except OSError as error:
+                raise PreflightError(
+                    f"The interpreter {python} on {self.target.name} cannot be used: {error.strerror or error}.",
+                    hint="Name another one: delete the target, and attach it with --python PATH",
+                    code="ssh.interpreter",
+                ) from error
+            if missing := reply["missing"]:
+                raise PreflightError(
+                    f"{python} on {self.target.name} does not have: {', '.join(missing)}.",
+                    hint=f"Install there: {python} -m pip install {' '.join(map(_package, missing))}",
+                    code="ssh.missing_modules",
+                    details={"modules": missing},
+                )
+            present.update(names)
+        plan = await super().plan(spec, snapshot, run_id)
+        notes = await self._loop.offload(_path_notes, spec, snapshot, self.target.name)
+        return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
+
+    async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+        """See :meth:`Backend.launch`; the machine's own environment is used, and a few variables of this one."""
+        passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
+        return await super().launch(plan, passed, secrets)
+
+    def sending(self, run_id: str) -> str:
+        """See :meth:`Backend.sending`."""
+        transfer = self._ssh.sending.get(f"{self._ssh.home}/staging/{run_id}")
+        return transfer.text if transfer else ""
+
+    async def log_path(self, run_id: str) -> str:
+        """See :meth:`Backend.log_path`; with the name of the machine."""
+        path = await super().log_path(run_id)
+        home = self._ssh.connection.facts.get("user_home", "")
+        below = posixpath.relpath(path, home) if home not in ("", "/") else ".."
+        return f"{self.target.name}:{path if below.startswith('..') else f'~/{below}'}"
+
+    async def import_states(self, run_ids: Sequence[str]) -> Sequence[str]:
+        """See :meth:`Backend.import_states`; the importer works on the copy here."""
+        files = [self._mirror / "runs" / run_id / TRACKING_FILE for run_id in run_ids]
+        return await self._loop.offload(lambda: [tracking_state(read_local(str(file), 1 << 20)) for file in files])
+
+    async def delete(self, run_id: str) -> None:
+        """See :meth:`Backend.delete`; the copy here goes, too."""
+        await super().delete(run_id)
+        copy = self._mirror / "runs" / run_id
+        await self._loop.offload(shutil.rmtree, copy, True)
+
+
+def _script(spec: JobSpec, snapshot: Snapshot) -> bytes:
+    """Return the text of a script; empty for a job that is none."""
+    content = snapshot.files.get(spec.script_name)
+    if content is None or spec.job_type:
+        return b""
+    return content if isinstance(content, bytes) else read_local(content, 1 << 24)
+
+
+def _path_notes(spec: JobSpec, snapshot: Snapshot, target: str) -> list[str]:
+    """Return a note for each path in a script that exists on this machine alone."""
+    folder = Path(spec.source or spec.notebook_dir or ".").expanduser()
+    where = "the cell" if spec.cell else spec.script_name
+    advice = "Send it with the code: --source DIR" if not spec.source else "Its ignore files leave it out"
+    return [
+        f"Line {path.line - spec.line_offset} of {where} names {path.text!r}, which {target} does not get."
+        f" {advice}; or copy it there, and pass its path: --param."
+        for path in only_here(_script(spec, snapshot), folder, frozenset(snapshot.files))
+    ][:_MAX_PATH_NOTES]
+
+
+def _imports(spec: JobSpec, snapshot: Snapshot) -> list[str]:
+    """Return the top-level imports of a script that are not part of its snapshot."""
+    text = _script(spec, snapshot)
+    own = {name.split("/")[0].removesuffix(".py") for name in snapshot.files}
+    found = dict.fromkeys(one.name.partition(".")[0] for one in imports(text) if one.needed)
+    return [name for name in found if name not in own and name not in modules_of_python()]
+
+
+#: Modules whose package has another name.
+_PACKAGES = {
+    "sklearn": "scikit-learn",
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "yaml": "pyyaml",
+    "mlflow": "mlflow-skinny",
+}
+
+
+def _package(module: str) -> str:
+    return _PACKAGES.get(module, module)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Changes:
+    """A list of files as changes of another one that the machine has."""
+
+    base: str
+    changed: Sequence[Any] = ()
+    removed: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Manifest:
+    """The files of a submit: digest and mode by name, sizes and contents by digest."""
+
+    rows: dict[str, tuple[str, bool]]
+    sizes: dict[str, int]
+    contents: dict[str, bytes | str]
+    digest: str
+    changes: _Changes
+
+
+def _manifest(files: Mapping[str, bytes | str], earlier: Sequence[_Manifest]) -> _Manifest:
+    """Hash files, and compare their list with the most similar earlier one."""
+    rows: dict[str, tuple[str, bool]] = {}
+    sizes: dict[str, int] = {}
+    contents: dict[str, bytes | str] = {}
+    for name, content in files.items():
+        if isinstance(content, bytes):
+            digest, executable, size = hashlib.sha256(content).hexdigest(), False, len(content)
+        else:
+            size, executable, raw = hash_file(content)
+            digest = raw.hex()
+        rows[name] = digest, executable
+        sizes[digest], contents[digest] = size, content
+    changes = _Changes("", [[name, *row] for name, row in rows.items()])
+    items = rows.items()
+    for one in earlier:
+        changed = [[name, *row] for name, row in items - one.rows.items()]
+        removed = sorted(one.rows.keys() - rows.keys())
+        if len(changed) + len(removed) < len(changes.changed) + len(changes.removed):
+            changes = _Changes(one.digest, changed, removed)
+    return _Manifest(rows, sizes, contents, manifest_digest(rows), changes)
+
+
+def _contents(sources: Sequence[bytes | str]) -> list[bytes]:
+    return [source if isinstance(source, bytes) else Path(source).read_bytes() for source in sources]
+
+
+def _part(content: bytes | str, offset: int, limit: int) -> tuple[bytes, bool]:
+    if isinstance(content, bytes):
+        part = content[offset : offset + limit]
+        return part, offset + len(part) >= len(content)
+    with open(content, "rb") as file:
+        file.seek(offset)
+        part = file.read(limit)
+        return part, not file.read(1)
+
+
+def _write_all(copies: Sequence[FileCopy], sizes: Sequence[int | None], data: bytes) -> None:
+    at = 0
+    for copy, size in zip(copies, sizes, strict=True):
+        if size is None:
+            continue
+        if copy.begin():  # begun alone, now one of many: all of it is here
+            copy.restart()
+        copy.append(data[at : at + size])
+        copy.complete()
+        at += size

@@ -1,0 +1,202 @@
+"""What travels: changed files only, in parts, with progress, and again from where it was interrupted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.backends.ssh import SshTransport
+from jupyter_amltrain.errors import AmlTrainError
+from tests.helpers import until
+from tools.openssh import Sshd
+
+from .proxy import Proxy
+from .test_ssh_runs import attach
+
+HELLO = "from pathlib import Path\nprint(len(list(Path('.').rglob('*.py'))), Path('data.txt').read_text())\n"
+
+
+@pytest.fixture
+def proxy(sshd: Sshd) -> Iterator[Proxy]:
+    made = Proxy(sshd.port)
+    yield made
+    made.thaw()
+    made.close()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A project of many small files, which have not changed for a while."""
+    folder = tmp_path / "tree"
+    for i in range(400):
+        path = folder / f"package{i % 20}" / f"module{i}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"value = {i}\n" * 20)
+        os.utime(path, (1e9, 1e9))
+    (folder / "main.py").write_text(HELLO)
+    (folder / "data.txt").write_text("first")
+    return folder
+
+
+def submit(api: Any, tree: Path, **more: Any) -> Any:
+    return api.submit(Path("main.py"), source=str(tree), target="box", gpus=0, name="tree", **more)
+
+
+def test_second_submit_sends_only_the_edited_file(api: Any, sshd: Sshd, proxy: Proxy, tree: Path) -> None:
+    attach(api, sshd, port=proxy.port)
+    assert submit(api, tree).wait(120).logs() == "401 first\n"
+    (tree / "data.txt").write_text("second " * 100)
+    before = proxy.sent
+    run = submit(api, tree)
+    sent = proxy.sent - before
+    assert run.wait(120).logs().startswith("401 second second")
+    assert sent <= 700 + 4096
+    (tree / "package0" / "module0.py").unlink()
+    assert submit(api, tree).wait(120).logs().startswith("400 ")
+
+
+def test_run_copied_for_mlflow_leaves_its_code_there(api: Any, sshd: Sshd, home: Path, tree: Path) -> None:
+    attach(api, sshd)
+    run = submit(api, tree).wait(120)
+    until(lambda: run.run.tracking == "imported", "MLflow has the run")
+    copy = home / "mirror" / "box" / "runs" / run.run_id
+    assert (copy / "job.json").exists() and not (copy / "source").exists()
+
+
+@pytest.mark.parametrize("what", ["manifests", "a file", "everything"])
+def test_files_deleted_there_are_sent_again(api: Any, sshd: Sshd, remote_home: Path, tree: Path, what: str) -> None:
+    attach(api, sshd)
+    submit(api, tree).wait(120)
+    store = remote_home / "blobs"
+    if what == "a file":
+        (store / hashlib.sha256(b"value = 7\n" * 20).hexdigest()).unlink()
+    else:
+        shutil.rmtree(store / "manifests" if what == "manifests" else store)
+    assert submit(api, tree).wait(120).logs() == "401 first\n"
+
+
+def test_job_that_changes_its_code_does_not_change_later_runs(api: Any, sshd: Sshd, tmp_path: Path) -> None:
+    tree = tmp_path / "own"
+    tree.mkdir()
+    (tree / "main.py").write_text("text = open('data.txt', 'r+')\nprint(text.read())\ntext.write(' changed')\n")
+    (tree / "data.txt").write_text("first")
+    attach(api, sshd)
+    assert [submit(api, tree).wait(60).logs() for _ in range(2)] == ["first\n", "first\n"]
+
+
+def test_slow_upload_shows_progress_and_is_canceled(
+    api: Any, sshd: Sshd, proxy: Proxy, remote_home: Path, tmp_path: Path
+) -> None:
+    tree = tmp_path / "large"
+    tree.mkdir()
+    (tree / "main.py").write_text("print('never')")
+    (tree / "weights.bin").write_bytes(os.urandom(4 << 20))
+    attach(api, sshd, port=proxy.port)
+    proxy.rate = 50_000
+    run = api.submit_spec(api_spec(tree), target="box")
+
+    def detail() -> str:
+        return str(run.run.status.detail)
+
+    until(lambda: "sending" in detail() and "left" in detail(), "progress", 60)
+    run.cancel()
+    until(lambda: run.state == "canceled", "canceled", 60)
+    assert not list((remote_home / "runs").glob("*"))
+    proxy.rate = 0
+    assert api.submit("print('after')", target="box", gpus=0).wait(60).logs() == "after\n"
+
+
+def api_spec(tree: Path) -> Any:
+    from jupyter_amltrain.schema.job import JobSpec
+
+    return JobSpec(
+        name="large", script_name="main.py", source=str(tree), notebook_dir=str(tree), source_sha256="0" * 64
+    )
+
+
+def test_interrupted_download_continues(api: Any, sshd: Sshd, proxy: Proxy, tmp_path: Path) -> None:
+    attach(api, sshd, port=proxy.port)
+    size = 6 << 20
+    code = f"import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/big.bin', 'wb').write(os.urandom({size}));"
+    run = api.submit(code, target="box", gpus=0).wait(60)
+    proxy.rate = 2_000_000
+    file = run.files()["outputs/big.bin"]
+    part = tmp_path / ".big.bin.part"
+
+    def cut() -> None:
+        until(lambda: part.exists() and part.stat().st_size > 1 << 20, "a part is there", 60)
+        proxy.cut()
+
+    threading.Thread(target=cut, daemon=True).start()
+    with pytest.raises(AmlTrainError):
+        file.save(tmp_path)
+    kept = part.stat().st_size
+    assert 1 << 20 < kept < size and not (tmp_path / "big.bin").exists()
+    proxy.mend()
+    proxy.rate, before = 0, proxy.received
+    until(lambda: run.files() and True, "it answers again", 60)
+    saved = file.save(tmp_path)
+    assert saved.stat().st_size == size and proxy.received - before < size - kept + (1 << 20)
+    assert hashlib.sha256(saved.read_bytes()).hexdigest() == hashlib.sha256(file.read()).hexdigest()
+    assert not part.exists()
+
+
+def test_log_is_read_while_a_large_file_is_copied(api: Any, sshd: Sshd, proxy: Proxy, tmp_path: Path) -> None:
+    attach(api, sshd, port=proxy.port)
+    code = "import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/big.bin', 'wb').write(os.urandom(3 << 20));"
+    big = api.submit(code, target="box", gpus=0).wait(60)
+    talk = api.submit(
+        "import time\nfor i in range(300):\n    print(time.time(), flush=True)\n    time.sleep(0.2)",
+        target="box",
+        gpus=0,
+    )
+    until(lambda: talk.logs().count("\n") > 3, "it talks")
+    proxy.rate = 200_000
+    file, late = big.files()["outputs/big.bin"], []
+    copying = threading.Thread(target=file.save, args=(tmp_path,))
+    copying.start()
+    while copying.is_alive():
+        lines = talk.logs().splitlines()
+        late.append(time.time() - float(lines[-1]))
+        time.sleep(0.3)
+    copying.join()
+    talk.cancel()
+    assert len(late) > 10 and sorted(late)[len(late) // 2] < 4.0
+    assert (tmp_path / "big.bin").stat().st_size == 3 << 20
+
+
+def test_put_of_a_file_outside_of_its_folder_is_refused(api: Any, sshd: Sshd, remote_home: Path) -> None:
+    attach(api, sshd)
+    backend = api.controller().loop.call(_backend(api))
+    transport: SshTransport = backend._ssh
+    with pytest.raises(AmlTrainError):
+        api.controller().loop.call(transport.put({"../../evil": b"x"}, f"{remote_home}/staging/a"), 30)
+    assert not (remote_home / "evil").exists()
+
+
+async def _backend(api: Any) -> Any:
+    return api.controller().backend("box")
+
+
+@pytest.mark.parametrize("part", [b"a" * 1000, b"x" * 1000])
+def test_copy_of_two_versions_starts_over(api: Any, sshd: Sshd, remote_home: Path, home: Path, part: bytes) -> None:
+    attach(api, sshd)
+    file = remote_home / "file.bin"
+    file.write_bytes(b"a" * 5000)
+    transport: SshTransport = api.controller().loop.call(_backend(api))._ssh
+    facts = file.stat()
+    local = home / "mirror" / "box" / "file.bin"
+    local.parent.mkdir(parents=True, exist_ok=True)
+    local.with_name(".file.bin.part").write_bytes(part)
+    local.with_name(".file.bin.part.version").write_text(f"{facts.st_size} {facts.st_mtime}")
+    copy = api.controller().loop.call(transport.fetch(str(file)), 30)
+    assert Path(copy) == local and local.read_bytes() == b"a" * 5000
+    assert [path.name for path in local.parent.glob(".file*")] == []
