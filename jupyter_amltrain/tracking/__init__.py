@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["import_run", "start_ui", "stop_ui", "warm"]
+__all__ = ["busy", "import_run", "record_live", "start_ui", "stop_ui", "warm"]
 
 
 def import_run(run_dir: str, project: str, *, handle: str | None = None) -> dict[str, Any]:
@@ -21,6 +21,24 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None) -> dict
     from jupyter_amltrain.tracking import importer
 
     return importer.import_run(run_dir, project, handle=handle)
+
+
+def record_live(run_dir: str, project: str, *, handle: str) -> dict[str, Any]:
+    """Bring the record of a living run up to date.
+
+    See :func:`jupyter_amltrain.tracking.live.record_live`.
+    """
+    from jupyter_amltrain.tracking import live
+
+    return live.record_live(run_dir, project, handle=handle)
+
+
+def busy() -> bool:
+    """Return whether this process serves something beside its requests: MLflow's page ends with it."""
+    import sys
+
+    ui = sys.modules.get("jupyter_amltrain.tracking.ui")
+    return ui is not None and bool(ui.serves())
 
 
 def warm() -> dict[str, Any]:

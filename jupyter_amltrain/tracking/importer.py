@@ -1,9 +1,9 @@
 """Imports a run folder into the MLflow store; repeatable at any point, also while the run is going.
 
-The number of the last replayed record is a tag of the run, written in the same
+The number of the last replayed record is a hidden tag of the run, written in the same
 transaction as the rows of its chunk. If the import is killed, the next one resumes there;
 everything outside the transaction (experiments, traces, files) may be repeated
-without any effect.
+without any effect. :mod:`jupyter_amltrain.tracking.live` repeats a short form of it while a run lives.
 """
 
 from __future__ import annotations
@@ -22,9 +22,18 @@ from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.errors import AmlTrainError, StateError
 from jupyter_amltrain.schema.run import RunState
 from jupyter_amltrain.state_dir import check_schema, locked, project_store, read_json, write_json
+from jupyter_amltrain.tracking.journal_position import JournalPosition
 
-#: Tag of the job's run: number of its last record in the store.
-CURSOR = "amltrain.cursor"
+#: Tag of the job's run: number of its last record in the store. MLflow's page hides tags that begin with ``mlflow.``.
+CURSOR = "mlflow.amltrain.cursor"
+#: Its name in older stores.
+OLD_CURSOR = "amltrain.cursor"
+#: Tag with the digest of the source.
+SOURCE = "mlflow.amltrain.source_sha256"
+#: File of the run folder with what live imports leave for the last one.
+LIVE_FILE = "tracking-live.json"
+#: Records in the list of those that the store refused.
+MAX_REJECTS = 20
 #: Records per transaction.
 CHUNK = 5000
 #: Seconds to wait for another import into the same project.
@@ -73,7 +82,7 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: 
     folder = Path(run_dir)
     job = clean(read_json(folder / "job.json"))
     check_schema(job, folder / "job.json")
-    result = _blank(job, project)
+    result = blank_result(job, project)
     try:
         if result["mode"] == "direct":
             result["state"] = "direct"
@@ -111,7 +120,8 @@ def _as_state_error(error: Exception, folder: Path, store: str) -> Exception:
     return error
 
 
-def _blank(job: dict[str, Any], project: str) -> dict[str, Any]:
+def blank_result(job: dict[str, Any], project: str) -> dict[str, Any]:
+    """Return the result of an import that has not begun."""
     tracking = job.get("tracking") or {}
     return {
         "schema": 1,
@@ -132,15 +142,9 @@ def _blank(job: dict[str, Any], project: str) -> dict[str, Any]:
     }
 
 
-def _locked_import(
-    folder: Path,
-    project: str,
-    job: dict[str, Any],
-    handle: str | None,
-    chunk: int,
-    result: dict[str, Any],
-) -> None:
-    from jupyter_amltrain.tracking.copies import copy_artifacts, copy_figures, copy_traces
+@contextlib.contextmanager
+def open_store(project: str, timeout: float, result: dict[str, Any]) -> Iterator[Any]:
+    """Open the project's store under the import lock; `result` gets MLflow's version and notes."""
     from jupyter_amltrain.tracking.mlflow_store import TrackingStore
 
     store_folder = project_store(project)
@@ -149,43 +153,95 @@ def _locked_import(
     if not ignore.exists():
         ignore.write_text("*\n", encoding="utf-8")
     lock = store_folder / "import.lock"
-    with locked(lock, LOCK_TIMEOUT_S), TrackingStore(project) as store:
+    with locked(lock, timeout), TrackingStore(project) as store:
         if lock.with_name("import.lock.soft").exists():
             result["notes"].append(f"{store_folder} is on a file system without locks; a lock file is used instead")
         result["mlflow"] = store.version
+        yield store
+
+
+def _locked_import(
+    folder: Path,
+    project: str,
+    job: dict[str, Any],
+    handle: str | None,
+    chunk: int,
+    result: dict[str, Any],
+) -> None:
+    with open_store(project, LOCK_TIMEOUT_S, result) as store:
         # Read before the journal: the journal already has everything that this state refers to.
         state: dict[str, Any] = {}
         if (path := folder / "state.json").exists():
             state = read_json(path)
             check_schema(state, path)
-        replay = _Import(store, folder, job, result)
+        replay = JournalImport(store, folder, job, result, JournalPosition())
+        result["rejects"] = _earlier_rejects(folder, replay.cursor())
         replay.records(chunk)
-        note = result["notes"].append
-        artifacts = folder / "artifacts"
-        result["traces"] = copy_traces(store, artifacts, replay.traces, replay.experiments, note)
-        figures = copy_figures(store, folder, str((job.get("tracking") or {}).get("run_id") or ""), note)
-        logged = copy_artifacts(store, artifacts, note)
-        result["files"], result["bytes"] = logged[0] + figures[0], logged[1] + figures[1]
+        copy_files(replay)
         replay.finish(state, handle or f"local/{job.get('run', folder.name)}")
+    with contextlib.suppress(OSError):
+        (folder / LIVE_FILE).unlink(missing_ok=True)
 
 
-class _Import:
-    """One import; the lock is held."""
+def copy_files(replay: JournalImport) -> None:
+    """Copy traces, artifacts, models and figures of the run that are new or have changed."""
+    from jupyter_amltrain.tracking.copies import copy_artifacts, copy_figures, copy_traces
 
-    def __init__(self, store: Any, folder: Path, job: dict[str, Any], result: dict[str, Any]) -> None:
+    store, folder, result = replay.store, replay.folder, replay.result
+    note = result["notes"].append
+    artifacts = folder / "artifacts"
+    result["traces"] = copy_traces(store, artifacts, replay.traces, replay.experiments, note)
+    figures = copy_figures(store, folder, str((replay.job.get("tracking") or {}).get("run_id") or ""), note)
+    logged = copy_artifacts(store, artifacts, note)
+    result["files"], result["bytes"] = logged[0] + figures[0], logged[1] + figures[1]
+
+
+def _earlier_rejects(folder: Path, cursor: int) -> list[dict[str, Any]]:
+    """Return the records that earlier imports of this run could not store: this import does not replay them."""
+    known: dict[int, str] = {}
+    for name in (LIVE_FILE, "tracking.json"):
+        with contextlib.suppress(AmlTrainError, OSError, ValueError, KeyError, TypeError, AttributeError):
+            for entry in clean(read_json(folder / name))["rejects"][:MAX_REJECTS]:  # a job can write anything there
+                known[int(entry["seq"])] = str(entry["why"])[:500]
+    return [{"seq": seq, "why": why} for seq, why in sorted(known.items()) if seq <= cursor][:MAX_REJECTS]
+
+
+class JournalImport:
+    """One import of the journal; the lock is held.
+
+    Parameters
+    ----------
+    position
+        Where the previous import of this process ended; moved to the end of this one.
+    """
+
+    def __init__(
+        self, store: Any, folder: Path, job: dict[str, Any], result: dict[str, Any], position: JournalPosition
+    ) -> None:
         self.store = store
         self.folder = folder
         self.job = job
         self.result = result
-        self.experiments: dict[str, int] = {}
-        self.traces: list[dict[str, Any]] = []
-        self.main = "0"
-        self.run_id: str = result["run_id"]
+        self.run_id: str = position.run_id or result["run_id"]
+        if position.seq > self.cursor():
+            position, self.run_id = JournalPosition(), result["run_id"]  # its run was removed from the store
+        #: Where this import began and, after :meth:`records`, where it ended.
+        self.position = position
+        self.experiments = dict(position.experiments)
+        self.traces = list(position.traces)
+        self.main = position.main
+        self._offset = position.offset
+        result["run_id"] = self.run_id
+        result["rejects"] = list(position.rejects)
 
-    def _cursor(self) -> int:
+    def cursor(self) -> int:
+        """Return the number of the last record in the store."""
         with self.store.session() as session:
-            row = session.get(self.store.models.SqlTag, (CURSOR, self.run_id))
-            return int(row.value) if row is not None else 0
+            for name in (CURSOR, OLD_CURSOR):
+                row = session.get(self.store.models.SqlTag, (name, self.run_id))
+                if row is not None and row.value.isdecimal():
+                    return int(row.value)
+        return 0
 
     def _read(self) -> Iterator[dict[str, Any]]:
         """Yield the whole records of the journal; a torn last line is left for the next import."""
@@ -198,9 +254,13 @@ class _Import:
         except FileNotFoundError:
             return
         with os.fdopen(descriptor, "rb") as file:
+            if self._offset > os.fstat(descriptor).st_size:
+                self._offset = 0  # the job has rewritten it
+            file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
                     return
+                self._offset += len(line)
                 try:
                     record = decoder.decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -227,7 +287,7 @@ class _Import:
             elif op == "traces" and isinstance(record["b"].get("trace"), dict):
                 self.traces.append(record["b"]["trace"].get("trace_info") or {})
             if cursor < 0:
-                cursor = self._cursor()
+                cursor = self.cursor()
             if record["seq"] > cursor:
                 waiting.append(record)
             if len(waiting) >= chunk:
@@ -238,11 +298,21 @@ class _Import:
         if self.result["damaged"]:
             lines = "1 damaged line" if self.result["damaged"] == 1 else f"{self.result['damaged']} damaged lines"
             self.result["notes"].append(f"{lines} of the journal could not be read; all others were imported")
-        self.result["seq"] = max(cursor, 0) if not self.result["seq"] else self.result["seq"]
+        if not self.result["seq"]:
+            self.result["seq"] = max(cursor, self.position.seq)
         if not self.experiments:
             self._begin(str(self.result["experiment"]))
         self._make_run()
         self.result["experiment_id"] = str(self.experiments[self.main])
+        self.position = JournalPosition(
+            offset=self._offset,
+            seq=self.result["seq"],
+            main=self.main,
+            run_id=self.run_id,
+            experiments=self.experiments,
+            traces=self.traces,
+            rejects=self.result["rejects"],
+        )
 
     def _begin(self, name: str) -> None:
         self.experiments[self.main] = self.store.experiment(clean(name))
@@ -269,7 +339,8 @@ class _Import:
             )
 
     def _reject(self, record: dict[str, Any], reason: str) -> None:
-        if len(self.result["rejects"]) < 20:
+        known = {entry["seq"] for entry in self.result["rejects"]}
+        if len(known) < MAX_REJECTS and record["seq"] not in known:
             self.result["rejects"].append({"seq": record["seq"], "why": clean(reason)[:500]})
 
     def _replay(self, session: Any) -> Any:
@@ -314,6 +385,7 @@ class _Import:
                 remove_series(replay, self.run_id)
             replay.flush()
             replay.tag(self.run_id, CURSOR, cursor)
+            replay.untag(self.run_id, OLD_CURSOR)
             session.flush()
             testing.hit("import_before_commit")
             session.commit()
@@ -323,23 +395,24 @@ class _Import:
         self.result["seq"] = cursor
         self.result["records"] += len(records)
 
-    def finish(self, state: dict[str, Any], handle: str) -> None:
-        """Write tags, parameters of the submission, system metrics, and MLflow's status after the end.
+    def finish(self, state: dict[str, Any], handle: str, *, with_system: bool = True) -> None:
+        """Write tags, parameters of the submission, system metrics, and MLflow's status.
 
-        The status comes from the exit code: a script's own ``FINISHED`` only means that
-        its interpreter shut down, which it also does after an exception.
+        The status comes from the state and the exit code: a script's own ``FINISHED`` only means that
+        its interpreter shut down or a ``with`` block ended, which it also does after an exception.
         """
         spec = self.job.get("spec") or {}
         run_state = str(state.get("state", "preparing"))
         status = _MLFLOW_STATUS.get(RunState(run_state)) if run_state in set(RunState) else None
-        system = self._system(status is not None)
+        system = self._system(status is not None) if with_system else None
         with self.store.session() as session:
             replay, tables = self._replay(session), self.store.models
             if not self.result["seq"]:
                 self.result["notes"].append("the script logged nothing to MLflow")
             digest = spec.get("source_sha256") or (self.job.get("snapshot") or {}).get("digest")
             tags = {"amltrain.handle": handle, "amltrain.state": run_state}
-            tags["amltrain.source_sha256"] = str(digest or "")
+            if digest:
+                tags[SOURCE] = str(digest)
             if state.get("exit_code") is not None:
                 tags["amltrain.exit_code"] = str(state["exit_code"])
             tags.update({key: str(value) for key, value in (spec.get("tags") or {}).items()})
@@ -352,6 +425,9 @@ class _Import:
                 self.result["system"] = system.put(replay, self.run_id)
             if status is not None:
                 self._end(session, status, int(float(_end(state)) * 1000))
+            else:
+                run = session.get(tables.SqlRun, self.run_id)
+                run.status, run.end_time = "RUNNING", None
             testing.hit("import_before_end")
             session.commit()
         if status is not None:

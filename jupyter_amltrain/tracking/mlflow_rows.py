@@ -133,6 +133,13 @@ class Replay:
         if key == "mlflow.runName":
             self.row("SqlRun", run_id).name = text[:_NAME]
 
+    def untag(self, run_id: str, key: str) -> None:
+        """Remove a tag of a run, if it has it."""
+        row = self.session.get(self.tables.SqlTag, (key, run_id))
+        if row is not None:
+            self.session.delete(row)
+            self.session.flush()
+
     def param(self, run_id: str, key: str, value: Any) -> None:
         """Set a parameter of a run."""
         text = clean(str(value if value is not None else ""))[:_PARAM]
@@ -164,10 +171,7 @@ class Replay:
         elif op == "runs/set-tag":
             self.tag(run_id, body["key"], body.get("value"))
         elif op == "runs/delete-tag":
-            row = self.session.get(self.tables.SqlTag, (body["key"], run_id))
-            if row is not None:
-                self.session.delete(row)
-                self.session.flush()
+            self.untag(run_id, body["key"])
         elif op == "runs/update":
             self._update_run(run_id, body)
         elif op in ("runs/delete", "runs/restore"):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain.errors import CommandError, UnknownModel
+from jupyter_amltrain.schema.run_file import RunFile, models_of
 from jupyter_amltrain.state_dir import locked, project_store, read_json
 from jupyter_amltrain.tracking import importer
 from jupyter_amltrain.tracking.copies import copy_file, copy_tree, local_folder
@@ -32,8 +33,13 @@ def path_in_run(path: str) -> str:
     return below
 
 
-def only_model(found: Collection[str], run: str) -> str:
+def only_model(found: Collection[str], run: str, files: Sequence[str] = ()) -> str:
     """Return the only model of a run.
+
+    Parameters
+    ----------
+    files
+        Files of the run that are no models; the error names some of them.
 
     Raises
     ------
@@ -46,9 +52,15 @@ def only_model(found: Collection[str], run: str) -> str:
         raise CommandError(
             f"{run} has {len(found)} models: {', '.join(sorted(found)[:5])}.", hint=f"Choose one: --path {min(found)}"
         )
+    if files:
+        more = f" and {len(files) - 5} more" if len(files) > 5 else ""
+        raise CommandError(
+            f"No model found in {run}. Its files: {', '.join(files[:5])}{more}.",
+            hint=f"Choose one: --path {files[0]}",
+        )
     raise CommandError(
-        f"No model found in {run}.",
-        hint="Point to the files with --path, for example --path model.joblib.",
+        f"No model found in {run}: it has written no files.",
+        hint="Write the model to os.environ['AML_OUTPUT_DIR'], or log it with MLflow.",
     )
 
 
@@ -294,7 +306,9 @@ class _Run:
             for prefix, folder in self.artifacts.items()
             for file in folder.rglob("MLmodel")
         }
-        name = only_model(models, self.handle)
+        files = self._files()
+        models = models or {path: (self.folder / path, self.run_id) for path in models_of(files)}
+        name = only_model(models, self.handle, [file.path for file in files])
         return models[name][0], Path(name), models[name][1]
 
     def _at(self, path: str) -> tuple[Path, Path, str]:
@@ -308,9 +322,15 @@ class _Run:
         logged = self._logged()
         if below in logged:
             return logged[below][0], source, logged[below][1]
-        existing = [f"outputs/{name}" for name in (*self._outputs(), *logged)]
-        hint = f"Available: {', '.join(existing[:5])}." if existing else "%aml_runs show lists its files."
+        existing = [f"outputs/{name}" for name in (*self._outputs(), *logged)] or [file.path for file in self._files()]
+        hint = f"Available: {', '.join(existing[:5])}." if existing else f"See: %aml_runs files {self.handle}"
         raise CommandError(f"{self.handle} has no files at {path}.", hint=hint)
+
+    def _files(self) -> list[RunFile]:
+        """Return the files in the run's ``outputs/``."""
+        outputs = self.folder / "outputs"
+        files = sorted(file for file in outputs.rglob("*") if file.is_file())
+        return [RunFile(path=f"outputs/{file.relative_to(outputs).as_posix()}", size=0) for file in files]
 
     def _outputs(self) -> list[str]:
         return sorted((self.job.get("spec") or {}).get("outputs") or {})

@@ -22,8 +22,10 @@ from jupyter_amltrain.agent.telemetry.gpu_columns import BY_NAME, GPU_COLUMNS, S
 from jupyter_amltrain.tracking.mlflow_rows import Replay
 from jupyter_amltrain.tracking.telemetry_table import NodeTable, tables
 
-#: Tag of the run: which of its telemetry is in the store.
-CURSOR = "amltrain.system"
+#: Tag of the run: which of its telemetry is in the store. MLflow's page hides tags that begin with ``mlflow.``.
+CURSOR = "mlflow.amltrain.system"
+#: Its name in older stores.
+OLD_CURSOR = "amltrain.system"
 #: Characters of a tag's value: the limit of MLflow 2.
 MAX_TAG_CHARS = 5000
 #: Points that are collected in memory before their insertion.
@@ -106,7 +108,7 @@ class SystemMetrics:
         notes = _notes(self.summaries)
         if notes:
             replay.tag(run_id, NOTES, notes)
-        replay.tag(run_id, CURSOR, json.dumps(layout, separators=(",", ":")))
+        _set_cursor(replay, run_id, layout)
         return count
 
     def _layout(self) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def remove_series(replay: Replay, run_id: str) -> None:
     if not done.get("own"):
         if done:
             remove(replay, run_id)
-        replay.tag(run_id, CURSOR, json.dumps({"own": True}))
+        _set_cursor(replay, run_id, {"own": True})
 
 
 def remove(replay: Replay, run_id: str, keys: Sequence[str] | None = None) -> None:
@@ -164,7 +166,8 @@ def remove(replay: Replay, run_id: str, keys: Sequence[str] | None = None) -> No
 
 
 def _cursor(replay: Replay, run_id: str) -> dict[str, Any] | None:
-    row = replay.session.get(replay.tables.SqlTag, (CURSOR, run_id))
+    rows = (replay.session.get(replay.tables.SqlTag, (name, run_id)) for name in (CURSOR, OLD_CURSOR))
+    row = next((row for row in rows if row is not None), None)
     if row is None:
         return None
     try:
@@ -172,6 +175,11 @@ def _cursor(replay: Replay, run_id: str) -> dict[str, Any] | None:
     except ValueError:
         value = None  # the tag was edited: write all points again
     return value if isinstance(value, dict) else {}
+
+
+def _set_cursor(replay: Replay, run_id: str, layout: dict[str, Any]) -> None:
+    replay.tag(run_id, CURSOR, json.dumps(layout, separators=(",", ":")))
+    replay.untag(run_id, OLD_CURSOR)
 
 
 def _stored(replay: Replay, run_id: str) -> bool:

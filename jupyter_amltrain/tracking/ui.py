@@ -55,7 +55,7 @@ def start(project: str, *, keep: bool = False) -> dict[str, Any]:
     """
     store = project_store(project)
     if not (store / "mlflow.db").exists():
-        raise StateError(f"No MLflow store in {store} yet.", hint="The first run creates it when it ends.")
+        raise StateError(f"No MLflow store in {store} yet.", hint="The first run creates it.")
     key = page_proxy.key_of(project)
     server = _jupyter_server()
     folder = Path(os.environ[page_proxy.FOLDER_VARIABLE]) if server else default_path() / "pages"
@@ -101,6 +101,11 @@ def stop(project: str) -> dict[str, Any]:
         return {"stopped": False}
     _end(process)
     return {"stopped": True}
+
+
+def serves() -> bool:
+    """Return whether a page that this process started is running."""
+    return any(process.poll() is None for process in _started.values())
 
 
 def _jupyter_server() -> dict[str, Any] | None:

@@ -1,11 +1,13 @@
 """The process that imports MLflow and Matplotlib for the kernel; and the kernel's client of it.
 
 ``python -m jupyter_amltrain.tracking.worker`` serves :data:`OPERATIONS`, one at a time, so that only one writes the
-MLflow store. The process ends when its input is closed and its last operation has finished.
+MLflow store. The process ends when its input is closed and its last operation has finished. The client closes it after
+some idle minutes (:data:`IDLE_S`), because it takes a quarter of a gigabyte, and the next request starts another.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -16,12 +18,16 @@ from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.rpc import child_process, client, server
 from jupyter_amltrain.state_dir import StateRoot
 
+log = logging.getLogger(__name__)
+
 #: Operation -> "module:function", imported at first use. Names, not imports: layers
 #: above this one (the picture) are reached without depending on them.
 OPERATIONS = {
+    "busy": "jupyter_amltrain.tracking:busy",
     "ping": "jupyter_amltrain.tracking.worker:ping",
     "warm": "jupyter_amltrain.tracking:warm",
     "import_run": "jupyter_amltrain.tracking:import_run",
+    "record_live": "jupyter_amltrain.tracking:record_live",
     "model_register": "jupyter_amltrain.tracking.model_registry:register",
     "model_list": "jupyter_amltrain.tracking.model_registry:list_models",
     "model_download": "jupyter_amltrain.tracking.model_registry:download",
@@ -31,6 +37,10 @@ OPERATIONS = {
 }
 #: Importing the record of a long run takes minutes.
 REQUEST_TIMEOUT_S = 600.0
+#: Maximum seconds of the question whether the process is needed.
+BUSY_TIMEOUT_S = 60.0
+#: Seconds without a request after which the process ends; ``AMLTRAIN_HELPER_IDLE`` sets another number.
+IDLE_S = 300.0
 
 
 class WorkerError(AmlTrainError):
@@ -61,6 +71,9 @@ class Worker:
     def __init__(self, root: StateRoot) -> None:
         module = "jupyter_amltrain.tracking.worker"
         self._rpc = client.RpcClient(module, log=root.logs / "worker.txt", environment=_environment, serial=True)
+        self._requests = 0  #: that wait for their reply
+        self._timer: asyncio.TimerHandle | None = None
+        self._resting: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -87,6 +100,36 @@ class Worker:
         AmlTrainError
             The operation raised one of amltrain's errors.
         """
+        self._requests += 1
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            return await self._request(op, payload, timeout)
+        finally:
+            self._requests -= 1
+            self._rest_later()
+
+    def _rest_later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if not self._requests and self.pid is not None:
+            self._timer = asyncio.get_running_loop().call_later(_idle_s(), self._rest_soon)
+
+    def _rest_soon(self) -> None:
+        self._resting = asyncio.get_running_loop().create_task(self._rest())
+
+    async def _rest(self) -> None:
+        """End the idle process, unless it serves MLflow's page."""
+        try:
+            if await self._request("busy", {}, BUSY_TIMEOUT_S):
+                self._rest_later()
+            elif not self._requests:
+                await self._rpc.rest()
+        except AmlTrainError as error:
+            log.info("%s", error)
+
+    async def _request(self, op: str, payload: dict[str, Any], timeout: float) -> Any:
         log = self._rpc.log
         try:
             return await self._rpc.request(op, payload, timeout=timeout)
@@ -116,7 +159,16 @@ class Worker:
         last
             Operations and payloads without a waiting caller.
         """
+        if self._timer is not None:
+            self._timer.cancel()
         await self._rpc.close(last)
+
+
+def _idle_s() -> float:
+    try:
+        return max(0.1, float(os.environ.get("AMLTRAIN_HELPER_IDLE", "")))
+    except ValueError:
+        return IDLE_S
 
 
 def _environment() -> dict[str, str]:

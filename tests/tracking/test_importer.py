@@ -139,7 +139,7 @@ def test_imported_run_is_readable_by_mlflow(read):
     assert run["params"]["seed"] == "7" and run["params"]["lr"] == "0.1"  # the script's value stays
     tags = run["tags"]
     assert tags["amltrain.handle"] == "gpubox/digits-k3f9" and tags["amltrain.state"] == "failed"
-    assert tags["amltrain.source_sha256"] == "ab" * 32 and tags["team"] == "blue" and tags["kind"] == "demo"
+    assert tags["mlflow.amltrain.source_sha256"] == "ab" * 32 and tags["team"] == "blue" and tags["kind"] == "demo"
     assert out["loss"] == [[0, 1.0], [1, 0.5], [2, 0.25]]
     assert out["kids"] == ["FINISHED"]
     assert {"notes.txt", "plots"} <= set(out["artifacts"])

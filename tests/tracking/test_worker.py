@@ -179,3 +179,38 @@ def test_close_while_starting_raises_worker_error(loop, root):
             await request
 
     loop.call(story(), 2 * DEADLINE)
+
+
+def test_idle_worker_leaves_and_returns(client, ask, monkeypatch):
+    monkeypatch.setenv("AMLTRAIN_HELPER_IDLE", "0.5")
+    first = ask("ping")["pid"]
+    until(lambda: client.pid is None, "the end of the idle worker")
+    until(lambda: not alive(first), "the end of its process")
+    second = ask("ping")["pid"]
+    assert second != first and alive(second)
+    until(lambda: client.pid is None, "its end as well")
+
+
+def test_worker_finishes_request_that_takes_longer_than_idle_time(ask, monkeypatch):
+    monkeypatch.setenv("AMLTRAIN_HELPER_IDLE", "0.1")
+    assert ask("warm")["mlflow"] and ask("warm")["mlflow"]
+
+
+def test_worker_stays_while_it_serves_mlflows_page(client, ask, monkeypatch, tmp_path):
+    from jupyter_amltrain.tracking import worker
+
+    monkeypatch.setenv("AMLTRAIN_HELPER_IDLE", "0.2")
+    requests = []
+    original = client._request
+
+    async def busy(op, payload, timeout):
+        if op == "busy":
+            requests.append(op)
+            return True
+        return await original(op, payload, timeout)
+
+    monkeypatch.setattr(client, "_request", busy)
+    assert worker.OPERATIONS["busy"]
+    pid = ask("ping")["pid"]
+    until(lambda: len(requests) >= 3, "three questions")
+    assert client.pid == pid
