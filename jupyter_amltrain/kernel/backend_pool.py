@@ -120,7 +120,7 @@ class BackendPool:
         for entry in removed:
             if not entry.unread and not entry.run.status.state.terminal:  # observers see an end
                 status = msgspec.structs.replace(entry.run.status, state=RunState.CANCELED, reason="deleted")
-                self._store.amend(entry.handle, status=status, error=f"{entry.handle} ended with its target.")
+                self._store.amend(entry.handle, status=status, error="The run ended with its target.")
             self._store.remove(entry.handle)
         if backend is not None:
             try:

@@ -15,11 +15,13 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan
+from jupyter_amltrain.backends.provisioner import Provisioner
 from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
 from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.finish import RunFinalizer, StreamCache, read_all_metrics, read_log, refresh_run
+from jupyter_amltrain.kernel.mlflow_live import LiveRecorder
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.kernel.models import ModelRegistry
 from jupyter_amltrain.kernel.monitors import Monitors
@@ -31,6 +33,7 @@ from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue, snapshot_of
 from jupyter_amltrain.kernel.target_file import TargetFile
+from jupyter_amltrain.kernel.target_status import price_text
 from jupyter_amltrain.kernel.targets import TargetManager
 from jupyter_amltrain.kernel.workspaces import WorkspaceManager
 from jupyter_amltrain.loop import LoopThread
@@ -39,7 +42,7 @@ from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, split_handle
 from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
-from jupyter_amltrain.text import new_run_id
+from jupyter_amltrain.text import new_run_id, notebook_path
 from jupyter_amltrain.tracking.thumbnails import MAX_FILE_BYTES, media_type
 
 log = logging.getLogger(__name__)
@@ -63,9 +66,10 @@ class Controller:
         self.root = root or StateRoot()
         self.loop = LoopThread()
         self.store = RunStore(self.loop)
-        self.targets = TargetFile(self.root, target_kinds())
+        self.targets = TargetFile(self.root, target_kinds(), notebook_path())
         self.imports = MlflowImportQueue(self.loop, self.root, self._imported, self._local_copy)
         self.stream_cache = StreamCache(self.store)
+        self._recorder = LiveRecorder(self.loop, self.store, self.imports, self.backend)
         self._observers = RunObservers(self.store, self.imports.picture)
         self._finalizer = RunFinalizer(
             self.loop, self.store, self.imports, self._observers, self.stream_cache, self.backend
@@ -147,6 +151,26 @@ class Controller:
         else:
             self.backends.wake(split_handle(handle)[0])
             self.imports.warm()
+            self._recorder.follow(handle)
+            self.loop.start(self._note_price(handle), f"price of {handle}")
+
+    async def _note_price(self, handle: RunHandle) -> None:
+        """Note the price of a billed target in the first run that this notebook submits there."""
+        name = split_handle(handle)[0]
+        status = self.target_manager.status
+        if not isinstance(self.backend(name), Provisioner):
+            return
+        target = status.get(name)
+        if target is None or target.state is None:  # not listed so far
+            with contextlib.suppress(AmlTrainError):
+                await status.refresh()
+                await status.check_now(name)
+        text = price_text(status.get(name))
+        if not text or not await self.loop.offload(self.targets.note_billed, name):
+            return
+        entry = self.store.get(handle)
+        if entry is not None:
+            self.store.amend(handle, notes=(*entry.run.notes, text))
 
     # ---- runs
 
@@ -239,6 +263,14 @@ class Controller:
                 raise
         return entry.run
 
+    def records_live(self, run: Run) -> bool:
+        """Whether a run is recorded in MLflow's store while it lives."""
+        return self._recorder.records(run)
+
+    def record_live(self, handle: RunHandle) -> None:
+        """Record a living run, whichever kernel has submitted it."""
+        self._recorder.follow(handle)
+
     async def unrecorded(self, handle: RunHandle) -> str:
         """Return why MLflow has no record of what an ended run logged; empty if it has one or nothing was logged.
 
@@ -266,8 +298,8 @@ class Controller:
         journal = await backend.read(run.run_id, "metrics", 0)  # the first line is the run itself
         return bool(journal.data.partition(b"\n")[2]) or bool(await backend.list_files(run.run_id, "artifacts"))
 
-    async def _local_copy(self, run: Run) -> str | None:
-        return await self.backend(run.target).local_copy(run.run_id)
+    async def _local_copy(self, run: Run, folder: str) -> str | None:
+        return await self.backend(run.target).local_copy(run.run_id, folder)
 
     async def delete(self, handle: RunHandle, without_mlflow: bool = False) -> None:
         """Remove an ended run from its target. The MLflow record stays.
@@ -311,6 +343,7 @@ class Controller:
         entry.viewers += more
         if more > 0:
             self.backends.wake(entry.run.target)
+            self._recorder.wake()
 
     def change_viewers_of(self, handle: str, more: int) -> None:
         """Add (1) or remove (-1) a viewer of a run or monitor, when its dashboard is shown or hidden."""

@@ -15,13 +15,14 @@ from jupyter_amltrain.backends.base import Backend, Chunk
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.kernel.observers import RunObservers
-from jupyter_amltrain.kernel.outcome_text import failure_sentence
+from jupyter_amltrain.kernel.outcome_text import failure_reason
+from jupyter_amltrain.kernel.result_files import result_files, result_models
 from jupyter_amltrain.kernel.run_row import stream_summary_of
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.watcher import read_streams
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.run import RunHandle, RunState, RunStatus
+from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +41,17 @@ async def refresh_run(backend: Backend, entry: Entry) -> dict[str, Any]:
 
 
 async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> dict[str, Any]:
-    """Return the fields of a run with its ``--out`` values and the error, if any."""
+    """Return the fields of an ended run: models among its files, ``--out`` values, and the error, if any."""
     run = entry.run
     if not status.state.terminal or run.damaged:
         return {}
+    fields: dict[str, Any] = {} if run.models is not None else {"models": await _models(backend, run)}
     if status.state is not RunState.COMPLETED:
         ended = msgspec.structs.replace(run, status=status)
-        return {"error": failure_sentence(ended, entry.log.tail()[0])}
+        return {**fields, "error": failure_reason(ended, entry.log.tail()[0])}
     absent = [name for name in run.spec.out if name not in run.outputs]
     if not absent:
-        return {}
+        return fields
     found = await backend.outputs(run.run_id, absent)
     values = {k: v for k, v in found.items() if not isinstance(v, AmlTrainError)}
     missing = [v for v in found.values() if isinstance(v, AmlTrainError)]
@@ -57,7 +59,15 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
     known = [v for v in missing if isinstance(v, ResultMissing)]
     if missing and len(known) == len(missing):
         error = ResultMissing.of_all(run.handle, known)
-    return {"outputs": {**entry.run.outputs, **values}, "error": None if error is None else str(error)}
+    return {**fields, "outputs": {**entry.run.outputs, **values}, "error": None if error is None else str(error)}
+
+
+async def _models(backend: Backend, run: Run) -> tuple[str, ...]:
+    try:
+        return tuple(await result_models(backend, run, await result_files(backend, run)))
+    except (AmlTrainError, OSError) as error:  # the rest of the run is still shown
+        log.info("files of %s: %s", run.handle, error)
+        return ()
 
 
 async def read_all_metrics(backend: Backend, run_id: str) -> MetricLog:

@@ -37,7 +37,7 @@ class MlflowImportQueue:
     on_imported
         Called on the loop with a handle and ``imported``, ``direct`` or ``failed: <why>``.
     local_copy
-        Returns the local path of a run's folder, which the worker reads, or ``None``.
+        Returns the local path of a run's folder, which the worker reads, or of a folder in it; or ``None``.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class MlflowImportQueue:
         loop: LoopThread,
         root: StateRoot,
         on_imported: Callable[[RunHandle, str], None],
-        local_copy: Callable[[Run], Awaitable[str | None]],
+        local_copy: Callable[[Run, str], Awaitable[str | None]],
     ) -> None:
         self._loop, self._root, self._on_imported, self._local_copy = loop, root, on_imported, local_copy
         self._worker: Worker | None = None
@@ -54,7 +54,8 @@ class MlflowImportQueue:
         self._tried: dict[RunHandle, float] = {}
         self._closed = False
         self._lock = asyncio.Lock()
-        self._warmed = False
+        self._warming = False
+        self._warm_pid: int | None = None
 
     @property
     def worker(self) -> Worker:
@@ -65,16 +66,19 @@ class MlflowImportQueue:
         return self._worker
 
     def warm(self) -> None:
-        """Start the worker early, so that MLflow is imported while the first job runs."""
-        if not self._warmed:
-            self._warmed = True
+        """Start the worker early, so that MLflow is imported while the job runs."""
+        if not self._warming and (self.worker.pid is None or self.worker.pid != self._warm_pid):
+            self._warming = True
             self._loop.start(self._warm(), "warm the worker")
 
     async def _warm(self) -> None:
         try:
             await self.worker.request("warm", {}, timeout=WORKER_TIMEOUT_S)
+            self._warm_pid = self.worker.pid
         except AmlTrainError as error:
             log.info("%s", error)
+        finally:
+            self._warming = False
 
     def request(self, run: Run, now: bool = False) -> bool:
         """Queue the import of `run`; return False if it is imported, queued or without a project.
@@ -121,11 +125,16 @@ class MlflowImportQueue:
 
     async def _payload(self, run: Run) -> dict[str, str] | None:
         """Return the worker's request to import a run; ``None`` if its files no longer exist."""
-        folder = await self._local_copy(run)
+        folder = await self._local_copy(run, "")
         return None if folder is None else {"run_dir": folder, "project": run.project, "handle": run.handle}
 
-    async def model_request(self, run: Run) -> dict[str, str]:
+    async def model_request(self, run: Run, *folders: str) -> dict[str, str]:
         """Return the part of a worker's request that locates the files of a run.
+
+        Parameters
+        ----------
+        *folders
+            Folders of the run that the worker reads besides, such as ``outputs``.
 
         Raises
         ------
@@ -135,6 +144,8 @@ class MlflowImportQueue:
         payload = await self._payload(run) if run.folder else None
         if payload is None:
             raise CommandError(f"{run.handle} has no files.", hint=f"For its details: %aml_runs show {run.handle}")
+        for name in folders:
+            await self._local_copy(run, name)
         return payload
 
     def _ending(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import OUTPUTS
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.kernel.mlflow_queue import WORKER_TIMEOUT_S, MlflowImportQueue
 from jupyter_amltrain.kernel.target_file import TargetFile
@@ -132,7 +133,7 @@ class ModelRegistry:
         tag_values = {str(key): str(value) for key, value in (tags or {}).items()}
         workspace = _workspace_of(self._targets.get(run.target))
         if workspace is None:
-            payload = {**fields, "tags": tag_values, **await self._imports.model_request(run)}
+            payload = {**fields, "tags": tag_values, **await self._imports.model_request(run, OUTPUTS)}
             reply = await self._imports.worker.request("model_register", payload, timeout=WORKER_TIMEOUT_S)
             registry = PROJECT_REGISTRY if self._workspaces().all() else ""
         else:

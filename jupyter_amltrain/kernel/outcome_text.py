@@ -57,17 +57,17 @@ def _short(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else f"{text[:limit].rstrip()} …"
 
 
-def failure_sentence(run: Run, log: str) -> str | None:
-    """Return one sentence about a run that failed or was lost; ``None`` for any other run."""
-    status, handle = run.status, run.handle
+def failure_reason(run: Run, log: str) -> str | None:
+    """Return why a run failed or was lost, without its handle; ``None`` for any other run."""
+    status = run.status
     if status.state is RunState.LOST:
-        return f"{handle} is lost: {status.detail or 'its supervisor no longer exists'}. Submit it again."
+        return f"{_sentence(status.detail or 'its supervisor no longer exists')} Submit it again."
     if status.state is not RunState.FAILED:
         return None
-    what = status.detail or (f"exited with code {status.exit_code}" if status.exit_code is not None else "failed")
+    what = status.detail or (f"exited with code {status.exit_code}" if status.exit_code is not None else "")
     if status.reason == "gpu-unused":
         # The agent's sentence contains the finding and the likely cause.
-        return f"{handle} was {what.rstrip('.')}. To let such a run continue: --require-gpu warn."
+        return f"{_sentence(what)} To let such a run continue: --require-gpu warn."
     # A service keeps the log where the agent in the job cannot read it, so the cause is determined here.
     cause = status.cause or (cause_in_log(log) if status.reason in ("exit", "service") else None) or {}
     if status.reason == "exit" and (error := last_error(log)):
@@ -77,15 +77,20 @@ def failure_sentence(run: Run, log: str) -> str | None:
         if cause.get("text"):
             what = _with_cause(status, cause, error, location)
     elif cause.get("text") and not status.cause:
-        what = f"{what.rstrip('.')}; {cause['text']}"
+        what = f"{what.rstrip('.')}; {cause['text']}" if what else cause["text"]
     if cause.get("action"):
         what = f"{what.rstrip('.')}. {cause['action']}"
-    return f"{handle} failed: {what.rstrip('.')}. See: %aml_runs logs {handle}"
+    return _sentence(what) if what else "The reason is not known."
+
+
+def _sentence(text: str) -> str:
+    """Return text with a capital at the start and a full stop at the end."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def explained(run: Run) -> Run:
-    """Return the run with the sentence about its end."""
-    if run.damaged or (error := failure_sentence(run, "")) == run.error:
+    """Return the run with the reason of its end."""
+    if run.damaged or (error := failure_reason(run, "")) == run.error:
         return run
     return msgspec.structs.replace(run, error=error)
 
@@ -100,14 +105,20 @@ def _with_cause(status: RunStatus, cause: Mapping[str, str], error: str, locatio
 
 def as_error(run: Run, log: str) -> AmlTrainError | None:
     """Return the exception that waiting for `run` raises; ``None`` if the run completed."""
-    state, text = run.status.state, run.error or failure_sentence(run, log) or ""
+    state, reason = run.status.state, run.error or failure_reason(run, log) or ""
     if state is RunState.COMPLETED or not state.terminal:
         return None
     if state is RunState.CANCELED:
         return RunCanceled(f"{run.handle} was canceled.", hint=f"See: %aml_runs logs {run.handle}")
     if state is RunState.LOST:
-        return RunLost(text)
+        return RunLost(f"{run.handle} is lost. {reason}")
     if run.status.reason == "launch" and not run.folder:
-        return SubmitError(text)
+        return SubmitError(reason)
     tail = "\n".join(log.splitlines()[-TAIL_LINES:])
-    return RunFailed(text, exit_code=run.status.exit_code, log_tail=tail, cell_line=cell_line(run, log))
+    return RunFailed(
+        f"{run.handle} failed. {reason}",
+        hint=f"See: %aml_runs logs {run.handle}",
+        exit_code=run.status.exit_code,
+        log_tail=tail,
+        cell_line=cell_line(run, log),
+    )

@@ -14,11 +14,13 @@ from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME, FIGU
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.agent.telemetry.torch_memory import TORCH
 from jupyter_amltrain.kernel.min_max_history import known_mean
+from jupyter_amltrain.kernel.outcome_text import cell_line
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, RunTelemetry, grid, known, on_grid
 from jupyter_amltrain.schema.child_run import ChildRun, most_relevant
 from jupyter_amltrain.schema.record import (
+    CodeExcerpt,
     GpuBand,
     GpuHeat,
     GpuProcess,
@@ -30,6 +32,7 @@ from jupyter_amltrain.schema.record import (
     RunRecord,
     TelemetrySeries,
 )
+from jupyter_amltrain.schema.run import Run, RunState
 from jupyter_amltrain.text import tilde
 
 if TYPE_CHECKING:
@@ -267,6 +270,9 @@ _SENTENCE_CHARS = 2000
 
 _NOTES = 8
 
+# Lines of code above and below the one that raised, and their characters.
+_LINES_AROUND, _LINE_CHARS = 2, 200
+
 _CHILDREN_BYTES = 50_000
 
 #: Maximum intervals of the host's series, and GPUs of a summary.
@@ -303,7 +309,7 @@ def record_of(entry: Entry) -> RunRecord:
         phases=status.phases,
         params=_bounded(run.spec.params),
         tags={name: str(value) for name, value in _bounded(run.spec.tags).items()},
-        metrics={name[:_NAME_CHARS]: _metric(metric) for name, metric in shown},
+        metrics={name[:_NAME_CHARS]: _metric(metric, run.created, rank) for rank, (name, metric) in enumerate(shown)},
         metrics_hidden=max(0, len(entry.metrics.metrics) - METRICS),
         telemetry=_part(entry, "telemetry", lambda: _telemetry(entry.telemetry, done), TelemetrySeries()),
         gpu=_part(entry, "gpu", lambda: _gpu(entry, done), None),
@@ -313,7 +319,9 @@ def record_of(entry: Entry) -> RunRecord:
         summary=_part(entry, "summary", lambda: _summary(entry.telemetry.summaries), {}) if done else {},
         log=LogTail(tail=tail, bytes=entry.log.bytes, lines_hidden=hidden, path=tilde(entry.log_path)),
         outputs=_bounded(run.outputs),
+        models=tuple(path[:_SENTENCE_CHARS] for path in (run.models or ())[:_NOTES]),
         error=run.error and run.error[:_SENTENCE_CHARS],
+        excerpt=_excerpt(run, tail) if status.state is RunState.FAILED else None,
         tracking={"run_id": run.tracking_id, "state": run.tracking, "store": tilde(run.project)},
         source_sha256=run.spec.source_sha256,
         notes=tuple(
@@ -329,6 +337,18 @@ def record_of(entry: Entry) -> RunRecord:
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )
+
+
+def _excerpt(run: Run, log: str) -> CodeExcerpt | None:
+    """Return the lines of the cell around the last traceback of `log`."""
+    if not run.spec.script or not (line := cell_line(run, log)):
+        return None
+    lines = run.spec.script.split("\n")
+    first = max(2, line - _LINES_AROUND)  # line 1 contains the parameters, not the user's text
+    around = lines[first - 1 : line + _LINES_AROUND] if line <= len(lines) else []
+    if line < first or not around:
+        return None
+    return CodeExcerpt(first=first, lines=tuple(text[:_LINE_CHARS] for text in around), line=line)
 
 
 def _children(entry: Entry) -> tuple[ChildRun, ...]:
@@ -349,13 +369,23 @@ def _part(entry: Entry, name: str, make: Callable[[], _T], otherwise: _T) -> _T:
         return otherwise
 
 
-def _metric(metric: Metric) -> MetricSeries:
-    keep = metric.shown.indices()
+def _short(seconds: Iterable[float]) -> tuple[float, ...]:
+    """Return seconds in few characters: to a tenth, or whole ones in a long run."""
+    known = [max(0.0, value) for value in seconds]
+    digits = 1 if not known or known[-1] < 1000 else None
+    return tuple(round(value, digits) for value in known)
+
+
+def _metric(metric: Metric, created: float, rank: int) -> MetricSeries:
+    keep = sorted({*metric.shown.indices(), *metric.not_finite})
     return MetricSeries(
         step=tuple(metric.steps[i] for i in keep),
-        value=tuple(_finite(metric.values[i]) for i in keep),
+        # Nine digits are more than a chart shows, and half the characters.
+        value=tuple(_finite(float(f"{metric.values[i]:.9g}")) for i in keep),
+        seconds=_short(metric.times[i] - created for i in keep),
         last=_finite(metric.values[-1]) if metric.values else None,
         n=len(metric.values),
+        rank=rank,
     )
 
 

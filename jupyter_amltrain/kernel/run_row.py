@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 MAX_SPARK_POINTS = 40
 #: Maximum parameters of a row, and characters of each value and of a sentence.
 MAX_ROW_PARAMS, MAX_VALUE_CHARS, MAX_SENTENCE_CHARS = 12, 40, 300
+#: Maximum metrics of a row.
+MAX_ROW_METRICS = 20
 #: Maximum steps or trials of a row.
 MAX_ROW_CHILDREN = 20
 
@@ -30,6 +32,7 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     metric: str = ""
     value: float | None = None
+    metrics: dict[str, float] = {}
     spark: tuple[int, ...] = ()
     log_bytes: int = 0
     children: tuple[ChildRun, ...] = ()
@@ -73,6 +76,7 @@ def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
         gpus=len(status.devices),
         metric=brief.metric,
         value=brief.value,
+        metrics=brief.metrics,
         spark=brief.spark,
         verdict=status.truth.get("verdict", ""),
         attention=attention(run),
@@ -116,11 +120,38 @@ def stream_summary_of(entry: Entry) -> StreamSummary:
     return StreamSummary(
         metric=name[:250],
         value=value if value is not None and math.isfinite(value) else None,
-        spark=_spark(entry),
+        metrics=_last_values(entry),
+        spark=_spark(entry) or _metric_spark(entry, name),
         log_bytes=entry.log.bytes,
         children=children,
         children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
     )
+
+
+def _last_values(entry: Entry) -> dict[str, float]:
+    """Return the last value of each metric, of at most :data:`MAX_ROW_METRICS`."""
+    metrics: dict[str, float] = {}
+    for name, points in entry.metrics.metrics.items():
+        if len(points.values) and math.isfinite(points.values[-1]):
+            metrics[name[:250]] = float(points.values[-1])
+            if len(metrics) == MAX_ROW_METRICS:
+                break
+    return metrics
+
+
+def _metric_spark(entry: Entry, name: str) -> tuple[int, ...]:
+    """Return a metric from its minimum to its maximum as a sparkline; empty for fewer than two different values."""
+    points = entry.metrics.metrics.get(name)
+    count = len(points.values) if points is not None else 0
+    if points is None or count < 2:
+        return ()
+    shown = min(count, MAX_SPARK_POINTS)
+    values = [float(points.values[round(i * (count - 1) / (shown - 1))]) for i in range(shown)]
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    if low == high or not math.isfinite(high - low):
+        return ()
+    return tuple(round(100 * (value - low) / (high - low)) if math.isfinite(value) else -1 for value in values)
 
 
 def _spark(entry: Entry) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -69,6 +70,10 @@ LOG_TAIL = 8 * 1024
 LOG_RESTARTED = "[The job truncated its log. New content starts here.]\n"
 
 
+#: Points of a metric without a finite value that are kept in a downsampled curve.
+MAX_NOT_FINITE = 20
+
+
 class Metric:
     """Points of one metric: ``steps`` int64, ``times`` float64 unix s, ``values`` float64."""
 
@@ -77,9 +82,13 @@ class Metric:
         self.times = array("d")
         self.values = array("d")
         self.shown = IncrementalDownsampler(self.values)
+        #: Numbers of the first points that are NaN or infinite.
+        self.not_finite: list[int] = []
 
     def append(self, step: int, time: float, value: float) -> None:
         """Add one point."""
+        if not math.isfinite(value) and len(self.not_finite) < MAX_NOT_FINITE:
+            self.not_finite.append(len(self.values))
         self.steps.append(step)
         self.times.append(time)
         self.values.append(value)
@@ -265,6 +274,8 @@ class IncrementalDownsampler:
                 self._block *= 2
                 blocks = itertools.groupby(self._kept, key=lambda i: i // self._block)
                 self._kept = [i for _, block in blocks for i in self._representatives(list(block))]
+        if n <= points:  # a short curve keeps every point
+            return list(range(n))
         among = [*self._kept, *range(self._done, n)]
         if among and among[-1] != n - 1:
             among.append(n - 1)

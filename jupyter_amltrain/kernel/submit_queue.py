@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.backends.base import Backend, LaunchPlan
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SubmitUnsure
 from jupyter_amltrain.jobs.snapshot import Snapshot, of_yaml, take_snapshot
 from jupyter_amltrain.kernel.store import RunStore
@@ -21,6 +21,8 @@ from jupyter_amltrain.text import new_run_id
 
 log = logging.getLogger(__name__)
 
+#: Seconds between two updates of a row while the files of its run are sent.
+PROGRESS_INTERVAL_S = 0.5
 #: Time after which the row of a run notes that its target has not accepted it yet.
 SLOW_SUBMIT_NOTICE_S = 8.0
 
@@ -85,12 +87,28 @@ class SubmitQueue:
         if (error := self._errors.get(handle)) and (entry is None or not entry.run.folder):
             raise error
 
-    def _note_delay(self, handle: RunHandle, since: float) -> None:
-        """Note in the run's row that its target is slow to accept it."""
-        entry = self._store.get(handle)
-        if entry is not None and not entry.run.status.state.terminal and not entry.run.status.detail:
-            text = f"'{entry.run.target}' has not accepted the run for {time.monotonic() - since:.0f} s; still trying"
-            self._store.amend(handle, status=msgspec.structs.replace(entry.run.status, detail=text))
+    async def _launch(
+        self, backend: Backend, plan: LaunchPlan, handle: RunHandle, environ: dict[str, str], secrets: dict[str, str]
+    ) -> Run | None:
+        """Launch the run; its row shows the progress. Returns ``None`` if it was canceled before the target had it."""
+        begun = time.monotonic()
+        task = asyncio.ensure_future(backend.launch(plan, environ, secrets))
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=PROGRESS_INTERVAL_S)
+                entry = self._store.get(handle)
+                if task.done() or entry is None:
+                    continue
+                progress = backend.sending(plan.run_id)
+                if progress and entry.run.cancel_requested:
+                    return None
+                if not progress and time.monotonic() - begun > SLOW_SUBMIT_NOTICE_S:
+                    progress = f"'{entry.run.target}' has not accepted the run yet; still trying"
+                if progress and progress != entry.run.status.detail and not entry.run.status.state.terminal:
+                    self._store.amend(handle, status=msgspec.structs.replace(entry.run.status, detail=progress))
+            return task.result()
+        finally:
+            task.cancel()
 
     async def _submit(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
         handle = run.handle
@@ -99,13 +117,7 @@ class SubmitQueue:
             plan = await backend.plan(run.spec, snapshot, run.run_id)
             if plan.notes:  # before anything is sent
                 self._store.amend(handle, notes=plan.notes)
-            timer = asyncio.get_running_loop().call_later(
-                SLOW_SUBMIT_NOTICE_S, self._note_delay, handle, time.monotonic()
-            )
-            try:
-                launched = await backend.launch(plan, environ, secrets)
-            finally:
-                timer.cancel()
+            launched = await self._launch(backend, plan, handle, environ, secrets)
         except Exception as error:  # after any error the run must not stay "preparing"
             if not isinstance(error, AmlTrainError):
                 log.exception("launch of %s failed", handle)
@@ -118,10 +130,15 @@ class SubmitQueue:
             entry = self._store.get(handle)
             if entry is None:  # its target was deleted in the meantime
                 return
-            canceled = entry.run.cancel_requested
-            self._store.put(msgspec.structs.replace(launched, created=run.created))
-            if canceled:  # requested during the submit
-                await backend.cancel(run.run_id)
+            if launched is None:
+                detail = "canceled before its files were sent"
+                status = RunStatus(state=RunState.CANCELED, reason="canceled", detail=detail, version=1)
+                self._store.amend(handle, status=status)
+            else:
+                canceled = entry.run.cancel_requested
+                self._store.put(msgspec.structs.replace(launched, created=run.created))
+                if canceled:  # requested during the submit
+                    await backend.cancel(run.run_id)
         finally:
             self._tasks.pop(handle, None)
         if self._store.get(handle) is not None:

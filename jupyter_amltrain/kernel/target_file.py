@@ -16,23 +16,34 @@ from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget
 from jupyter_amltrain.state_dir import SCHEMA, StateRoot, check_schema, locked, read_json, write_json
 
 LOCAL = LocalTarget(name="local")
+#: Max notebooks whose choice of a target is kept.
+MAX_NOTEBOOKS = 500
 #: Max deleted targets kept for their run history.
 MAX_RETIRED_TARGETS = 20
 
 
 class TargetFile:
-    """The user's targets, shared by every kernel."""
+    """The user's targets, shared by every kernel, and the choice of this notebook.
 
-    def __init__(self, root: StateRoot, kinds: tuple[type[ComputeTarget], ...]) -> None:
+    Parameters
+    ----------
+    notebook
+        Path of the notebook, whose choice its next kernel finds. Without it the choice lasts as long as this object.
+    """
+
+    def __init__(self, root: StateRoot, kinds: tuple[type[ComputeTarget], ...], notebook: str = "") -> None:
         self._path = root.targets
         self._kinds = kinds
+        self._notebook = notebook
+        self._choice = ""  #: without a notebook
+        self._billed: set[str] = set()  #: billed targets that this kernel has submitted to
 
     def _read(self) -> dict[str, Any]:
         if not self._path.exists():
             return {"schema": SCHEMA, "current": LOCAL.name, "targets": {}}
         value = read_json(self._path)
         check_schema(value, self._path)
-        named = [value.get(key, {}) for key in ("targets", "past")]
+        named = [value.get(key, {}) for key in ("targets", "past", "notebooks", "billed")]
         if not all(isinstance(part, dict) for part in named) or not isinstance(value.get("current", ""), str):
             raise StateError(
                 f"{self._path} is damaged: its targets are not an object, or the current target is not a name.",
@@ -91,14 +102,60 @@ class TargetFile:
 
     @property
     def current(self) -> str:
-        """Name of the default target."""
-        return str(self._read().get("current", LOCAL.name))
+        """Name of the target in use: this notebook's choice, else the user's default."""
+        value = self._read()
+        chosen = value.get("notebooks", {}).get(self._notebook, "") if self._notebook else self._choice
+        return chosen if chosen and isinstance(chosen, str) else self._default(value)
 
-    def use(self, name: str) -> None:
-        """Make `name` the current target of every kernel."""
+    @property
+    def default(self) -> str:
+        """Name of the target of notebooks that have chosen none."""
+        return self._default(self._read())
+
+    def _default(self, value: dict[str, Any]) -> str:
+        return str(value.get("current", LOCAL.name))
+
+    def use(self, name: str, *, default: bool = False) -> None:
+        """Make `name` the target of this notebook.
+
+        Parameters
+        ----------
+        default
+            Make it the target of all notebooks that have chosen none; this one then has chosen none as well.
+        """
         with locked(self._path.with_suffix(".lock")):
             self.get(name)
-            write_json(self._path, {**self._read(), "current": name})
+            if not default and not self._notebook:
+                self._choice = name
+                return
+            value = self._read()
+            notebooks = dict(value.get("notebooks", {}))
+            notebooks.pop(self._notebook, None)
+            if default:
+                self._choice, value["current"] = "", name
+            else:
+                notebooks[self._notebook] = name
+            if notebooks or "notebooks" in value:
+                value["notebooks"] = dict(list(notebooks.items())[-MAX_NOTEBOOKS:])
+            write_json(self._path, value)
+
+    def note_billed(self, name: str) -> bool:
+        """Note that this notebook submits to a billed target; return whether it is for the first time."""
+        if name in self._billed:
+            return False
+        self._billed.add(name)
+        if not self._notebook:
+            return True
+        with locked(self._path.with_suffix(".lock")):
+            value = self._read()
+            billed = dict(value.get("billed", {}))
+            names = billed.pop(self._notebook, [])
+            names = names if isinstance(names, list) else []
+            if name in names:
+                return False
+            billed[self._notebook] = [*names, name]
+            write_json(self._path, {**value, "billed": dict(list(billed.items())[-MAX_NOTEBOOKS:])})
+        return True
 
     def read(self) -> tuple[list[ComputeTarget], str, list[ComputeTarget]]:
         """Return all targets, the name of the current one, which exists, and the deleted ones."""
@@ -135,7 +192,7 @@ class TargetFile:
                 value["targets"][target.name] = stored_fields(target)
 
     def remove(self, name: str, *, past: bool = False) -> None:
-        """Remove a target; if it was the current one, ``local`` becomes the current one.
+        """Remove a target; ``local`` replaces it as the default and as the choice of notebooks.
 
         Parameters
         ----------
@@ -144,7 +201,7 @@ class TargetFile:
             has already removed this way stays remembered.
         """
         with self._changing() as value:
-            fields = _pop_target(value, name)
+            fields = self._pop(value, name)
             if not past:
                 value["past"].pop(name, None)
             elif fields is not None:
@@ -153,8 +210,14 @@ class TargetFile:
     def restore(self, target: ComputeTarget) -> None:
         """Remove the target of this name, and remember `target`, which had the name before."""
         with self._changing() as value:
-            _pop_target(value, target.name)
+            self._pop(value, target.name)
             _remember(value, target.name, stored_fields(target))
+
+    def _pop(self, value: dict[str, Any], name: str) -> Any:
+        if self._choice == name:
+            self._choice = LOCAL.name
+        self._billed.discard(name)
+        return _pop_target(value, name)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
@@ -170,6 +233,13 @@ class TargetFile:
 def _pop_target(value: dict[str, Any], name: str) -> Any:
     if value.get("current") == name:
         value["current"] = LOCAL.name
+    # Not the user's default, which may be billed.
+    notebooks = value.get("notebooks", {}).items()
+    if any(chosen == name for _, chosen in notebooks):
+        value["notebooks"] = {path: LOCAL.name if chosen == name else chosen for path, chosen in notebooks}
+    for path, names in list(value.get("billed", {}).items()):
+        if isinstance(names, list) and name in names:  # another target of this name has another price
+            value["billed"] = {**value["billed"], path: [other for other in names if other != name]}
     return value["targets"].pop(name, None)
 
 

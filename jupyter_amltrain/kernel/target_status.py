@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
+from jupyter_amltrain.backends.base import ACCEPT, ACCEPT_QUESTION
 from jupyter_amltrain.backends.provisioner import Provisioner, ProvisionState
 from jupyter_amltrain.backends.target_kinds import kind_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
@@ -168,6 +170,23 @@ def failed_text(verb: str, name: str, error: AmlTrainError) -> str:
     """Sentence about a failed operation, with the target's name only once."""
     reason = error.reason if error.subject == repr(name) else error.message
     return f"{name!r} could not be {PARTICIPLES[verb]}: {reason} {error.hint}".rstrip()
+
+
+def use_text(name: str, *, default: bool) -> str:
+    """Return the sentence about a target that is now in use."""
+    if default:
+        return f"New runs of this notebook, and of all that have chosen no target, now go to {name}."
+    return f"New runs of this notebook now go to {name}."
+
+
+def price_text(target: TargetEntry | None) -> str:
+    """Return the sentence about the price of a target; empty if nothing is charged or the price is unknown."""
+    state = None if target is None else target.state
+    if target is None or state is None or not state.price_node:
+        return ""
+    one = f"{state.price_node:.3g} {state.currency}".rstrip()
+    machine = f"each machine of {target.target.name}" if state.max_nodes is not None else target.target.name
+    return f"While it is on, {machine} costs {one} per hour."
 
 
 def done_text(verb: str, name: str, values: Mapping[str, Any]) -> str:
@@ -416,9 +435,9 @@ class TargetStatusCache:
                 self.notify()
         return info
 
-    async def use(self, name: str) -> None:
-        """Make `name` the current target of every kernel."""
-        await self.save(self._targets.use, name)
+    async def use(self, name: str, *, default: bool = False) -> None:
+        """Make `name` the target of this notebook, or the user's default."""
+        await self.save(functools.partial(self._targets.use, default=default), name)
         await self.refresh()
 
     # ---- rows
@@ -431,7 +450,7 @@ class TargetStatusCache:
 
     @property
     def current(self) -> str:
-        """Name of the default target."""
+        """Name of the target in use."""
         self.ensure()
         return self._current
 
@@ -469,7 +488,8 @@ class TargetStatusCache:
         """Return the actions that a target supports now."""
         name, work = entry.target.name, entry.work
         if not entry.stored:
-            return (TargetAction(verb="delete"),)
+            accept = (TargetAction(verb="accept", ask=accept_confirmation(entry)),) if accepted_values(entry) else ()
+            return (*accept, TargetAction(verb="delete"))
         reason = f"The target is being {PARTICIPLES[work.verb]}." if entry.busy and work is not None else ""
         creating = entry.busy and work is not None and work.verb in ("create", "attach")
         deleting = entry.busy and work is not None and work.verb == "delete"
@@ -494,6 +514,17 @@ class TargetStatusCache:
             ask = "" if act.fields else provisioner.confirmation(act.verb, {}, running=running, queued=queued)
             acts.append(msgspec.structs.replace(act, ask=ask, disabled_reason=reason or act.disabled_reason))
         return tuple(acts)
+
+
+def accepted_values(entry: TargetEntry) -> dict[str, Any]:
+    """Return the fields with which a failed create can be repeated if the user agrees; empty if there are none."""
+    failure = entry.failure
+    return dict(failure.details.get(ACCEPT, {})) if isinstance(failure, AmlTrainError) and not entry.busy else {}
+
+
+def accept_confirmation(entry: TargetEntry) -> str:
+    """Confirmation prompt for repeating a failed create with :func:`accepted_values`."""
+    return str(entry.failure.details.get(ACCEPT_QUESTION, "")) if entry.failure is not None else ""
 
 
 def detach_confirmation(name: str) -> str:

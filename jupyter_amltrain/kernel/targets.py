@@ -28,10 +28,13 @@ from jupyter_amltrain.kernel.target_status import (
     OperationFinished,
     TargetEntry,
     TargetStatusCache,
+    accept_confirmation,
+    accepted_values,
     detach_confirmation,
     done_text,
     failed_text,
     info_text,
+    use_text,
 )
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import RETIRED_KINDS
@@ -75,7 +78,7 @@ class TargetManager:
 
     @property
     def current(self) -> str:
-        """Name of the default target."""
+        """Name of the target in use."""
         return self.status.current
 
     async def refresh(self) -> list[ComputeTarget]:
@@ -139,7 +142,8 @@ class TargetManager:
         Parameters
         ----------
         verb
-            ``use, test, create, attach, start, stop, restart, scale, delete, dismiss``.
+            ``use, test, create, attach, start, stop, restart, scale, delete, dismiss``, and ``accept``: repeats an
+            attach that failed because of something that the user has to accept, such as an unknown host key.
         dry
             Only check the values, and return the confirmation prompt.
         confirmed
@@ -157,14 +161,20 @@ class TargetManager:
         entry = self.status.find(name)
         if verb == "dismiss" or (verb == "delete" and not entry.stored):
             return self._dismiss(entry, dry)
+        if verb == "accept" and (accepted := accepted_values(entry)):
+            if not confirmed:
+                return ActionResult(confirmation="" if dry else accept_confirmation(entry))
+            fields = {**stored_fields(entry.target), **accepted}
+            kind = str(fields.pop("kind"))
+            return await self._create("attach", name, kind, fields, dry, confirmed)
         if not entry.stored and entry.work is not None:
             self.operations.require_idle(entry)
             if entry.failure is not None:
                 raise CommandError(failed_text("create", name, entry.failure))
         if verb == "use" and not (entry.busy and entry.work is not None and entry.work.verb == "delete"):
             if not dry:
-                await self.status.use(name)
-            return ActionResult(accepted=not dry, message=f"New runs now go to {name} (in all notebooks).")
+                await self.status.use(name, default=bool(values.get("default")))
+            return ActionResult(accepted=not dry, message=use_text(name, default=bool(values.get("default"))))
         self.operations.require_idle(entry)
         if verb == "test":
             return (
@@ -308,6 +318,9 @@ class TargetManager:
                         await self.status.save(self._targets.replace, backend.target)
             else:
                 entry.info = await backend.check()
+                if backend.target != entry.target:  # the backend has filled in what the machine says
+                    entry.target = backend.target
+                    await self.status.save(self._targets.replace, backend.target)
         except CreateUnsure:
             raise  # the target may exist and cost money: it stays in the list, where it can be deleted
         except Exception:  # undo the creation after any error, and raise it again

@@ -13,6 +13,7 @@ import msgspec
 
 from jupyter_amltrain.backends.base import PER_NODE, Backend, RunEvents, StreamNews
 from jupyter_amltrain.errors import AmlTrainError, DamagedRun, TargetError
+from jupyter_amltrain.kernel.outcome_text import failure_reason
 from jupyter_amltrain.kernel.pictures import PictureReader
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import LOG_WINDOW_BYTES, decode_object
@@ -417,7 +418,7 @@ class Watcher:
             status = msgspec.structs.replace(
                 entry.run.status, state=RunState.LOST, reason="lost", detail=self._backend.lost_reason(entry.run)
             )
-            error = f"{entry.run.handle} is lost: {status.detail}. Submit it again."
+            error = failure_reason(msgspec.structs.replace(entry.run, status=status), "")
             self._store.amend(entry.run.handle, status=status, error=error)
             self._on_ended(entry.run.handle)
 

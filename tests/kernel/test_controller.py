@@ -106,7 +106,7 @@ def test_failed_run_error_names_line_and_log_tail(api: Any) -> None:
         run.wait(DEADLINE)
     error = caught.value
     text = one_line(error)
-    assert text.startswith(f"{run.handle} failed: raised ValueError: no such digit in line ")
+    assert text.startswith(f"{run.handle} failed. Raised ValueError: no such digit in line ")
     assert f"%aml_runs logs {run.handle}" in text
     assert error.exit_code == 1 and error.cell_line is not None
     assert f"in line {error.cell_line} of the cell" in text
@@ -116,7 +116,8 @@ def test_failed_run_error_names_line_and_log_tail(api: Any) -> None:
     assert shown[0] == f"RunFailed: {text}" and "end of the log:" in shown
     error.log_is_shown = True
     assert error._render_traceback_() == shown[: shown.index("end of the log:") - 1]
-    assert run.record().error == text and run.record().done
+    reason = run.record().error
+    assert reason and reason in text and run.handle not in reason and run.record().done
 
 
 @pytest.mark.parametrize(
@@ -134,13 +135,14 @@ def test_failed_run_error_names_cause(
     run = api.submit(code, **more)
     with pytest.raises(RunFailed) as caught:
         run.wait(DEADLINE)
-    assert f"{run.handle} failed: {sentence}. See: %aml_runs logs {run.handle}" == one_line(caught.value)
+    text = one_line(caught.value)
+    assert sentence.lower() in text.lower() and f"%aml_runs logs {run.handle}" in text
     assert caught.value.exit_code == exit_code == run.status.exit_code
     assert run.state == "failed"
 
 
 def test_demo_failure_raises_run_failed(api: Any) -> None:
-    with pytest.raises(RunFailed, match="exited with code 3") as caught:
+    with pytest.raises(RunFailed, match="code 3") as caught:
         api.submit("pass", target="bad").wait(DEADLINE)
     assert caught.value.exit_code == 3
 

@@ -331,10 +331,10 @@ def result(place: Place, handle: str) -> None:
 
 
 def resubmit(place: Place, handle: str) -> None:
-    from jupyter_amltrain.commands import runs
+    from jupyter_amltrain.commands import resubmit as again
 
     run = place.api.attach(handle)
-    runs.resubmit(run.run, run.files)
+    again.resubmit(run.run, run.reader)
 
 
 def register(place: Place, handle: str) -> None:

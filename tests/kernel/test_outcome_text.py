@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from jupyter_amltrain.errors import RunFailed
-from jupyter_amltrain.kernel.outcome_text import as_error, failure_sentence
+from jupyter_amltrain.kernel.outcome_text import as_error, failure_reason
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
 
@@ -17,10 +17,11 @@ def test_unused_gpu_stop_error_names_cause() -> None:
     )
     status = RunStatus(state=RunState.FAILED, reason="gpu-unused", detail=detail, signal=15)
     run = Run(handle=make_handle("local", "digits-1"), spec=JobSpec(name="digits"), status=status, created=0.0)
-    message = failure_sentence(run, "")
-    assert message.startswith(f"local/digits-1 was {detail}. ") and "--require-gpu warn" in message
+    message = failure_reason(run, "")
+    assert message is not None
+    assert message.startswith(f"S{detail[1:]}. ") and "--require-gpu warn" in message
     error = as_error(run, "one\ntwo\n")
-    assert isinstance(error, RunFailed) and str(error) == message and error.log_tail == "one\ntwo"
+    assert isinstance(error, RunFailed) and message in str(error) and error.log_tail == "one\ntwo"
 
 
 def failed(log: str, **cause: str) -> str:
@@ -28,7 +29,7 @@ def failed(log: str, **cause: str) -> str:
         state=RunState.FAILED, reason="exit", detail="exited with code 1", exit_code=1, cause=cause or {}
     )
     spec = JobSpec(name="digits", cell="x", script_name="digits.py")
-    text = failure_sentence(Run(handle=make_handle("local", "digits-1"), spec=spec, status=status, created=0.0), log)
+    text = failure_reason(Run(handle=make_handle("local", "digits-1"), spec=spec, status=status, created=0.0), log)
     assert text is not None
     return text
 
@@ -43,8 +44,8 @@ def test_failure_with_xid_begins_with_xid() -> None:
     text = failed(
         LOG, kind="xid", text="GPU 0 reported Xid 79 (GPU has fallen off the bus) 2 s before", action="Reboot"
     )
-    assert text.startswith("local/digits-1 failed: exit code 1; GPU 0 reported Xid 79")
-    assert "CUDA error: x in line 7" in text and ". Reboot. See: " in text
+    assert text.startswith("Exit code 1; GPU 0 reported Xid 79")
+    assert "CUDA error: x in line 7" in text and text.endswith(". Reboot.")
 
 
 def test_cuda_oom_failure_names_line() -> None:
@@ -70,7 +71,7 @@ def test_failure_without_traceback_keeps_detail() -> None:
         ),
         created=0.0,
     )
-    assert failure_sentence(run, "") == f"local/digits-1 failed: {status}. Look. See: %aml_runs logs local/digits-1"
+    assert failure_reason(run, "") == f"E{status[1:]}. Look."
 
 
 def test_cuda_oom_in_service_log_is_recognized() -> None:

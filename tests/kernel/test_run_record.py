@@ -78,7 +78,10 @@ def test_record_nan_or_infinity_is_valid_json(value: float) -> None:
     entry.metrics.metrics["loss"] = Metric()
     entry.metrics.metrics["loss"].append(0, 0.0, value)
     text = msgspec.json.encode(record_of(entry))
-    assert msgspec.json.decode(text)["metrics"]["loss"] == {"step": [0], "value": [None], "last": None, "n": 1}
+    assert (
+        msgspec.json.decode(text)["metrics"]["loss"].items()
+        >= {"step": [0], "value": [None], "last": None, "n": 1}.items()
+    )
 
 
 def test_record_of_ended_run_has_no_telemetry_age() -> None:
@@ -114,3 +117,21 @@ def test_record_with_many_children_is_bounded() -> None:
     record = record_of(entry)
     assert bytes_of(record) < 100_000
     assert any(run.best for run in record.children) and len(record.children) + record.children_hidden == 105
+
+
+@pytest.mark.parametrize(
+    ("raised", "first", "lines", "line"),
+    [(2, 2, 3, 2), (4, 2, 5, 4), (6, 4, 3, 6), (1, 0, 0, 0), (9, 0, 0, 0)],
+)
+def test_record_of_failed_cell_has_lines_around_error(raised: int, first: int, lines: int, line: int) -> None:
+    script = "lr = 1\n" + "\n".join(f"text {number}" for number in range(2, 7))
+    entry = entry_of(RunState.FAILED, spec=JobSpec(name="r", script=script, script_name="script.py"))
+    log = f'Traceback (most recent call last):\n  File "/x/source/script.py", line {raised}, in <module>\nValueError\n'
+    entry.log.feed(log.encode(), len(log))
+    code = record_of(entry).excerpt
+    assert (code is not None) is bool(lines)
+    if code:
+        assert (code.first, len(code.lines), code.line) == (first, lines, line)
+        assert code.lines[code.line - code.first] == f"text {raised}"
+    entry.run = msgspec.structs.replace(entry.run, status=RunStatus(state=RunState.COMPLETED))
+    assert record_of(entry).excerpt is None

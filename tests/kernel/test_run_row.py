@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.kernel.run_row import (
+    MAX_ROW_METRICS,
     MAX_ROW_PARAMS,
     MAX_SPARK_POINTS,
     MAX_VALUE_CHARS,
@@ -122,3 +123,33 @@ def test_sparkline_of_long_run_is_cached_between_samples(monkeypatch: pytest.Mon
     count = len(made)
     stream_summary_of(entry), stream_summary_of(entry)
     assert len(made) == count + 1  # the end is drawn whole
+
+
+def test_row_has_last_value_of_each_metric() -> None:
+    entry = entry_of()
+    for at in range(3):
+        point(entry, "loss", 9.54e-7 / (at + 1), 10 + at)
+        point(entry, "accuracy", 0.1 * at, 10 + at)
+    point(entry, "broken", "nan", 20)
+    for at in range(MAX_ROW_METRICS):
+        point(entry, f"more{at}", at, 30)
+    entry.read = True
+    metrics = row_of(entry).metrics
+    assert metrics["loss"] == pytest.approx(3.18e-7) and metrics["accuracy"] == pytest.approx(0.2)
+    assert "broken" not in metrics and len(metrics) == MAX_ROW_METRICS
+
+
+def test_sparkline_of_run_without_gpu_is_its_metric() -> None:
+    entry = entry_of()
+    entry.read = True
+    point(entry, "loss", 4.0, 10)
+    assert row_of(entry).spark == ()  # one value is no curve
+    for at, value in enumerate((2.0, "nan", 0.0)):
+        point(entry, "loss", value, 11 + at)
+    assert row_of(entry).spark == (100, 50, -1, 0)
+    for at in range(500):
+        point(entry, "loss", float(at), 100 + at)
+    assert len(row_of(entry).spark) == MAX_SPARK_POINTS
+    point(entry, "same", 1.0, 1000)
+    point(entry, "same", 1.0, 1001)
+    assert row_of(entry).spark == ()

@@ -116,6 +116,15 @@ def test_shown_growing_series_keeps_ends_and_extremes(values: list[float], frame
         assert max(known) in kept and min(known) in kept
 
 
+@pytest.mark.parametrize("n", [1, 5, 30, 299, 300])
+def test_short_curve_keeps_every_point(n: int) -> None:
+    column: array[float] = array("d")
+    shown = IncrementalDownsampler(column)
+    for i in range(n):  # drawn while it grows
+        column.append((i * 7) % 5)
+        assert shown.indices() == list(range(i + 1))
+
+
 @pytest.mark.parametrize("n", [257, 400, 3000, 100_000])
 def test_shown_falling_curve_has_no_long_gap(n: int) -> None:
     column = array("d", [1 / (1 + i / 20) for i in range(n)])

@@ -41,7 +41,7 @@ def test_named_targets_follow_local(tmp_path: Path) -> None:
 
 def test_use_is_stored_and_unknown_is_refused(tmp_path: Path) -> None:
     found = targets(tmp_path, FAKE)
-    found.use("fake")
+    found.use("fake", default=True)
     assert found.current == "fake"
     assert TargetFile(StateRoot(tmp_path / "home"), target_kinds()).current == "fake"
     assert stat.S_IMODE((tmp_path / "home" / "targets.json").stat().st_mode) == 0o600
@@ -107,3 +107,61 @@ def test_removed_target_is_remembered_for_runs(tmp_path: Path) -> None:
     assert [target.name for target in found.retired()] == [f"t{i}" for i in range(3, MAX_RETIRED_TARGETS + 3)]
     found.remove("t5")
     assert "t5" not in [target.name for target in found.retired()]
+
+
+def of_notebook(folder: Path, notebook: str) -> TargetFile:
+    return TargetFile(StateRoot(folder / "home"), target_kinds(), notebook)
+
+
+def test_use_is_of_one_notebook_and_its_next_kernel(tmp_path: Path) -> None:
+    targets(tmp_path, FAKE)
+    of_notebook(tmp_path, "/w/a.ipynb").use("fake")
+    assert of_notebook(tmp_path, "/w/a.ipynb").current == "fake"
+    assert of_notebook(tmp_path, "/w/b.ipynb").current == of_notebook(tmp_path, "").current == "local"
+
+
+def test_use_without_notebook_lasts_as_long_as_kernel(tmp_path: Path) -> None:
+    found = targets(tmp_path, FAKE)
+    found.use("fake")
+    assert found.current == "fake" and found.default == "local"
+    assert of_notebook(tmp_path, "").current == "local"
+    found.remove("fake")
+    assert found.current == "local"
+
+
+def test_default_is_of_notebooks_that_chose_none(tmp_path: Path) -> None:
+    targets(tmp_path, FAKE)
+    first, second = of_notebook(tmp_path, "/w/a.ipynb"), of_notebook(tmp_path, "/w/b.ipynb")
+    first.use("local")
+    second.use("local")
+    second.use("fake", default=True)
+    assert (first.current, second.current, second.default) == ("local", "fake", "fake")
+    second.use("local", default=True)
+    assert second.current == "local"
+
+
+def test_stored_current_target_of_before_is_default(tmp_path: Path) -> None:
+    targets(tmp_path, FAKE)
+    path = tmp_path / "home" / "targets.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "current": "fake"}))
+    assert of_notebook(tmp_path, "/w/a.ipynb").current == "fake"
+
+
+def test_removed_target_leaves_notebooks_at_local(tmp_path: Path) -> None:
+    found = targets(tmp_path, FAKE, {**FAKE, "name": "billed"})
+    notebook = of_notebook(tmp_path, "/w/a.ipynb")
+    notebook.use("fake")
+    found.use("billed", default=True)
+    found.remove("fake")
+    assert notebook.read()[1] == notebook.current == "local"  # not the default, which may cost
+
+
+def test_first_submit_to_billed_target_is_noted_once_per_notebook(tmp_path: Path) -> None:
+    found = targets(tmp_path, FAKE)
+    assert [of_notebook(tmp_path, "/w/a.ipynb").note_billed("fake") for _ in range(2)] == [True, False]
+    assert of_notebook(tmp_path, "/w/b.ipynb").note_billed("fake")
+    assert [found.note_billed("fake") for _ in range(2)] == [True, False]
+    was = found.get("fake")
+    found.remove("fake")
+    found.add(was)
+    assert of_notebook(tmp_path, "/w/a.ipynb").note_billed("fake")
