@@ -6,7 +6,6 @@ import html
 import math
 import warnings
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 import ipywidgets
@@ -16,9 +15,10 @@ import numpy as np
 from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
 from jupyter_amltrain.kernel.min_max_history import MAX_BUCKETS
+from jupyter_amltrain.kernel.run_record import METRICS
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.output.feed import RING, Columns, StreamFeed
-from jupyter_amltrain.output.layout import METRICS, USE, Gpu, GpuChart, Layout, windows
+from jupyter_amltrain.output.layout import USE, Gpu, GpuChart, Layout, windows
 from jupyter_amltrain.output.palette import GPUS as COLORS
 
 with warnings.catch_warnings():  # raised by bqplot itself; `-W error` must not break the import
@@ -29,9 +29,22 @@ _GRAY = "#8A8A8A"
 
 _PHASE = {"queued": "#8A8A8A", "preparing": "#8A8A8A", "finalizing": "#E69F00"}
 
-_MARGIN = {"top": 30, "bottom": 26, "left": 52, "right": 30}
+#: Heights (CSS pixels) and margins of the drawings: those of the saved charts (``charts/chart.ts``), so that nothing
+#: moves when live charts take their place. The page writes title and value above each.
+_HEIGHT, _STRIP_HEIGHT = 132, 56
 
-_FAR = datetime(2100, 1, 1, tzinfo=timezone.utc).timestamp()
+_MARGIN = {"top": 6, "bottom": 20, "left": 50, "right": 10}
+
+_STRIP_MARGIN = {**_MARGIN, "bottom": 16}
+
+#: The same for figures that draw their title themselves.
+_TITLED_HEIGHT, _TITLED_MARGIN = 180, {"top": 30, "bottom": 26, "left": 60, "right": 20}
+
+#: Seconds after the start that no run reaches: the right end of dashed lines.
+_FAR = 1e10
+
+#: Colors of metrics and of the host.
+_METRIC_COLOR, _HOST_COLOR = COLORS[0], COLORS[2]
 
 Spec = dict[str, Any]
 
@@ -43,13 +56,15 @@ class Chart:
     ----------
     layout
         Layout whose phases to shade; ``None`` if the x axis is not time.
+    strip
+        Whether the chart is low, with two ticks on the y axis.
     """
 
-    def __init__(self, title: str, x: Any, y: Any, axis: Any, layout: Layout | None) -> None:
+    def __init__(self, title: str, x: Any, y: Any, axis: Any, layout: Layout | None, *, strip: bool = False) -> None:
         self.x, self.y, self.title = x, y, title
         self.marks: list[Any] = []
         self.specs: list[Spec] = []
-        self._time = layout is not None
+        self._strip = strip
         if layout is not None:
             self._shade(layout)
         self._axis = axis
@@ -91,7 +106,7 @@ class Chart:
         """Add a dashed line at a fixed height, such as the size of the memory."""
         self.add(
             bqplot.Lines(
-                x=_dates([0.0, _FAR]),
+                x=np.array([0.0, _FAR]),
                 y=np.array([value, value]),
                 scales={"x": self.x, "y": self.y},
                 colors=[_GRAY],
@@ -110,7 +125,7 @@ class Chart:
             color = _PHASE.get(span.name, _GRAY)
             self.add(
                 bqplot.Lines(
-                    x=_dates([span.start, span.end]),
+                    x=np.array([span.start - layout.start, span.end - layout.start]),
                     y=np.array([1.0, 1.0]),
                     scales={"x": self.x, "y": unit},
                     colors=[color],
@@ -121,35 +136,37 @@ class Chart:
                     preserve_domain={"x": True, "y": True},
                     labels=[span.name],
                 ),
-                # The page redraws the span in local time: bqplot's time axis is in UTC.
+                # The page knows when the charts begin.
                 {"kind": "span", "start": span.start, "end": span.end},
             )
 
-    def figure(self) -> Any:
-        """Return the bqplot Figure."""
-        # For steps, the page sets the ticks together with the limits.
-        ticks: dict[str, Any] = {"num_ticks": 4, "tick_format": "%H:%M:%S"} if self._time else {}
-        below = bqplot.Axis(scale=self.x, grid_lines="none", tick_style={"font-size": "10px"}, **ticks)
+    def figure(self, *, titled: bool = False) -> Any:
+        """Return the bqplot Figure.
+
+        Parameters
+        ----------
+        titled
+            Whether the figure draws its title; otherwise the page does, and sets the ticks.
+        """
+        margin = _TITLED_MARGIN if titled else _STRIP_MARGIN if self._strip else _MARGIN
+        height = _TITLED_HEIGHT if titled else _STRIP_HEIGHT if self._strip else _HEIGHT
+        below = bqplot.Axis(scale=self.x, grid_lines="none", tick_style={"font-size": "10px"}, num_ticks=4)
         return bqplot.Figure(
             title=self.title,
             marks=self.marks,
             axes=[below, self._axis],
             animation_duration=0,
-            fig_margin=dict(_MARGIN),
+            fig_margin=dict(margin),
             min_aspect_ratio=0.1,
-            max_aspect_ratio=20,
+            max_aspect_ratio=40,
             padding_y=0,
             background_style={"fill": "none"},
             title_style={"font-size": "12px", "font-weight": "600"},
-            # No PanZoom: it sends limits of a date scale in a form that bqscales cannot read. The page implements zoom.
-            layout=ipywidgets.Layout(height="200px", width="auto", min_width="0"),
-            # Newer bqplot versions have a toolbar, which would cover the title.
+            # No PanZoom: it would send limits to the kernel with each move. The page implements zoom.
+            layout=ipywidgets.Layout(height=f"{height}px", width="auto", min_width="0", flex="1 1 300px"),
+            # Newer bqplot versions have a toolbar, which would cover the chart.
             **({"display_toolbar": False} if "display_toolbar" in bqplot.Figure.class_trait_names() else {}),
         )
-
-
-def _dates(seconds: Sequence[float]) -> Any:
-    return (np.array(seconds) * 1e3).astype("datetime64[ms]")
 
 
 def _axis(scale: Any, **more: Any) -> Any:
@@ -229,15 +246,15 @@ def _use_charts(layout: Layout, x: Any) -> list[Chart]:
     gpus: Sequence[Gpu] = layout.gpus
     percent = bqplot.LinearScale(min=0, max=100)
     beside = layout.activity and not layout.many
-    title = "GPU utilization, dashed: SM activity (%)" if beside else "GPU utilization (%)"
+    title = BY_NAME["util"].label + (", dashed: SM activity" if beside else "")
     util = Chart(title, x, percent, _axis(percent, tick_values=[0, 25, 50, 75, 100]), layout)
     total = _maximum([gpu.memory_total for gpu in gpus])
     size = bqplot.LinearScale(min=0, max=total * 1.06) if total else bqplot.LinearScale(min=0)
     ticks = _byte_ticks(total, 1024.0**2) if total else {"num_ticks": 4}
-    memory = Chart("GPU memory" if total else "GPU memory (MiB)", x, size, _axis(size, **ticks), layout)
+    memory = Chart(BY_NAME["memory"].label + ("" if total else " (MiB)"), x, size, _axis(size, **ticks), layout)
     limit = _maximum([gpu.power_limit for gpu in gpus])
     watts = bqplot.LinearScale(min=0, max=limit * 1.1) if limit else bqplot.LinearScale(min=0)
-    power = Chart("GPU power (W)", x, watts, _axis(watts, **({} if limit else {"num_ticks": 4})), layout)
+    power = Chart(BY_NAME["power"].label, x, watts, _axis(watts, **({} if limit else {"num_ticks": 4})), layout)
     for chart, values in ((memory, [gpu.memory_total for gpu in gpus]), (power, [gpu.power_limit for gpu in gpus])):
         for value in sorted({value for value in values if value})[:MAX_LEVELS]:
             chart.level(value)
@@ -254,41 +271,29 @@ def _use_charts(layout: Layout, x: Any) -> list[Chart]:
 
 
 def host_charts(layout: Layout, x: Any) -> list[Chart]:
-    """Return the chart of the run's CPU, and without GPUs that of its memory."""
+    """Return the charts of the run's CPU and memory: low ones if there is no GPU."""
     own = "cpu" in layout.columns[layout.nodes[0]]
     names = ("cpu", "memory") if own else ("host_cpu", "host_memory")
-    scale = bqplot.LinearScale(min=0) if own else bqplot.LinearScale(min=0, max=100)
-    title = _cpu_title(layout.cpus) if own else "CPU of the machine (%)"
-    ticks: dict[str, Any] = {"num_ticks": 4} if own else {"tick_values": [0, 25, 50, 75, 100]}
-    charts = [Chart(title, x, scale, _axis(scale, **ticks), layout)]
-    if not layout.gpus:
-        bytes_ = bqplot.LinearScale(min=0)
-        charts.append(
-            Chart(
-                "Memory (bytes)" if own else "Memory of the machine (bytes)",
-                x,
-                bytes_,
-                _axis(bytes_, num_ticks=4, tick_format=".3s"),
-                layout,
-            )
-        )
-    for chart, name in zip(charts, names, strict=False):
+    titles = ("CPU", "Memory") if own else ("CPU of the machine", "Memory of the machine")
+    scales = (bqplot.LinearScale(min=0) if own else bqplot.LinearScale(min=0, max=100), bqplot.LinearScale(min=0))
+    charts = []
+    for name, title, scale in zip(names, titles, scales, strict=True):
+        axis = _axis(scale, num_ticks=4)
+        chart = Chart(title, x, scale, axis, layout, strip=not layout.gpus)
         for k, node in enumerate(layout.nodes):
             spec = {"kind": "lines", "node": node, "columns": [layout.column(node, name)]}
-            label = layout.hosts[k] if len(layout.nodes) > 1 else name
-            chart.lines(spec, [COLORS[(2 + k) % len(COLORS)]], [label])
+            label = layout.hosts[k] if len(layout.nodes) > 1 else title
+            color = COLORS[k % len(COLORS)] if len(layout.nodes) > 1 else _HOST_COLOR
+            chart.lines(spec, [color], [label])
+        charts.append(chart)
     return charts
-
-
-def _cpu_title(cpus: float) -> str:
-    return f"CPU ({cpus * 100:.0f} % = {cpus:g} core{'' if cpus == 1 else 's'})"
 
 
 def metric_chart(name: str) -> Chart:
     """Return the chart of one metric of the script, by step."""
     scale = bqplot.LinearScale()
     chart = Chart(name[:60], bqplot.LinearScale(), scale, _axis(scale), None)
-    chart.lines({"kind": "metric", "name": name}, [COLORS[3]], [name], marker_size=40)
+    chart.lines({"kind": "metric", "name": name}, [_METRIC_COLOR], [name], marker_size=40)
     return chart
 
 
@@ -301,15 +306,17 @@ class Dashboard:
         What is shown.
     metrics
         Names of the metrics that the script has logged so far.
+    titled
+        Whether the figures draw their titles, for front ends without the labextension.
     """
 
-    def __init__(self, layout: Layout, metrics: tuple[str, ...] = ()) -> None:
-        self.plan = layout
-        self.x = bqplot.DateScale()
+    def __init__(self, layout: Layout, metrics: tuple[str, ...] = (), *, titled: bool = False) -> None:
+        self.plan, self._titled = layout, titled
+        self.x = bqplot.LinearScale()  # seconds since the start
         self.window = ipywidgets.Dropdown(
             options=windows(layout.window),
             value=layout.window,
-            layout=ipywidgets.Layout(width="90px"),
+            layout=ipywidgets.Layout(width="84px"),
             tooltip="Time range",
         )
         self.pause = ipywidgets.ToggleButton(
@@ -329,26 +336,38 @@ class Dashboard:
         )
         self.status = ipywidgets.HTML()
         self.table = ipywidgets.HTML()
-        gpu = gpu_charts(layout, self.x)
-        self._gpu_count = len(gpu)
-        self.charts: list[Chart] = [*gpu, *host_charts(layout, self.x)]
-        self.figures = [chart.figure() for chart in self.charts]
+        #: Charts of metrics, of GPUs and of the host, in this order.
+        self._gpu, self._host = gpu_charts(layout, self.x), host_charts(layout, self.x)
+        self._metric_charts: list[Chart] = []
+        self._figures: dict[int, Any] = {id(chart): chart.figure(titled=titled) for chart in (*self._gpu, *self._host)}
         self.metrics: list[str] = []
         bar = ipywidgets.HBox(
             [self.window, self.view, self.pause, self.follow, self.status],
             layout=ipywidgets.Layout(align_items="center", flex_flow="row wrap"),
         )
-        self.grid = ipywidgets.GridBox(
-            self.figures,
-            layout=ipywidgets.Layout(
-                grid_template_columns="repeat(auto-fit, minmax(min(330px, 100%), 1fr))", width="100%"
-            ),
-        )
+        bar.add_class("jp-AmlDashboard-bar")
+        self._line_break = ipywidgets.Box(layout=ipywidgets.Layout(flex="0 0 100%", height="0"))
+        self.grid = ipywidgets.Box(self._rows(), layout=ipywidgets.Layout(flex_flow="row wrap", width="100%"))
+        self.grid.add_class("jp-AmlRun-charts")
         self.legend = ipywidgets.HTML(_legend(layout))
-        self.root = ipywidgets.VBox([bar, self.legend, self.grid, self.table])
+        head = ipywidgets.HBox(
+            [self.legend, bar], layout=ipywidgets.Layout(justify_content="space-between", flex_flow="row wrap")
+        )
+        head.add_class("jp-AmlDashboard-head")
+        self.root = ipywidgets.VBox([head, self.grid, self.table])
         self.root.add_class("jp-AmlDashboard")
         self.add_metrics(metrics)
         self.feed: StreamFeed | None = None
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts in their order on the page."""
+        return [*self._metric_charts, *self._gpu, *self._host]
+
+    @property
+    def figures(self) -> list[Any]:
+        """Figures of :attr:`charts`."""
+        return [self._figures[id(chart)] for chart in self.charts]
 
     def connect(self, feed_id: str, telemetry: RunTelemetry, *, done: bool) -> StreamFeed:
         """Create the feed; its first message contains all data so far. Loop thread only."""
@@ -366,7 +385,7 @@ class Dashboard:
             follow=self.follow,
             status=self.status,
             table=self.table,
-            figures=list(self.figures),
+            figures=self.figures,
             marks=[mark for chart in self.charts for mark in chart.marks],
             specs=[spec for chart in self.charts for spec in chart.specs],
             layout=layout.wire(RING, MAX_BUCKETS),
@@ -381,14 +400,21 @@ class Dashboard:
         for name in new:
             chart = metric_chart(name)
             self.metrics.append(name)
-            self.charts.append(chart)
-            self.figures.append(chart.figure())
+            self._metric_charts.append(chart)
+            self._figures[id(chart)] = chart.figure(titled=self._titled)
         if new:
             self._show_figures()
         return bool(new)
 
+    def _rows(self) -> list[Any]:
+        """Return the figures for the page; the host's low strips begin a row of their own."""
+        if self.plan.gpus or not self._metric_charts:
+            return self.figures
+        at = len(self._metric_charts)
+        return [*self.figures[:at], self._line_break, *self.figures[at:]]
+
     def _show_figures(self, telemetry: RunTelemetry | None = None) -> None:
-        self.grid.children = list(self.figures)
+        self.grid.children = self._rows()
         feed = getattr(self, "feed", None)
         if feed is None:
             return
@@ -396,14 +422,14 @@ class Dashboard:
             if telemetry is not None:
                 feed.use([Columns(telemetry.node(n), self.plan.columns[n]) for n in self.plan.nodes])
                 feed.layout = self.plan.wire(RING, MAX_BUCKETS)
-            feed.figures = list(self.figures)
+            feed.figures = self.figures
             feed.marks = [mark for chart in self.charts for mark in chart.marks]
             feed.specs = [spec for chart in self.charts for spec in chart.specs]
 
     def prepare(self, layout: Layout) -> tuple[list[Chart], list[Any]]:
         """Build the charts and figures of another GPU view; run this off the loop."""
         charts = gpu_charts(layout, self.x)
-        return charts, [chart.figure() for chart in charts]
+        return charts, [chart.figure(titled=self._titled) for chart in charts]
 
     def switch(self, layout: Layout, built: tuple[list[Chart], list[Any]], telemetry: RunTelemetry) -> list[Any]:
         """Switch to the GPU charts of another view; the page then requests their data.
@@ -413,10 +439,10 @@ class Dashboard:
         list
             Widgets that are no longer shown, to be closed off the loop.
         """
-        old = _with_parts(self.figures[: self._gpu_count])
+        old = _with_parts([self._figures.pop(id(chart)) for chart in self._gpu])
         self.plan = layout
-        self.charts[: self._gpu_count], self.figures[: self._gpu_count] = built
-        self._gpu_count = len(built[0])
+        self._gpu = built[0]
+        self._figures.update((id(chart), figure) for chart, figure in zip(*built, strict=True))
         self._show_figures(telemetry)
         current = {id(widget) for widget in _with_parts([getattr(self, "feed", None), self.root])}
         return [widget for widget in old if id(widget) not in current]
@@ -429,7 +455,7 @@ class Dashboard:
 
     def close(self) -> None:
         """Close every widget, including layouts, styles and scales."""
-        for widget in _with_parts([self.feed, self.root]):
+        for widget in _with_parts([self.feed, self.root, self._line_break]):
             if widget.comm is not None:
                 widget.close()
 
@@ -451,9 +477,9 @@ def _with_parts(widgets: Any) -> list[Any]:
 def _legend(layout: Layout, note: str = "", metrics: str = "") -> str:
     """Return the legend as HTML: the color of each GPU unless there are too many, and notes."""
     if not layout.gpus:
-        text = note or layout.note or "This run has no GPU. Showing its CPU and memory."
-        text = " · ".join(filter(None, (text, metrics)))
-        return f'<span class="jp-AmlDashboard-note">{html.escape(text)}</span>'
+        # A missing driver is no news where nothing asked for a GPU: the charts of the processor say it.
+        text = " · ".join(filter(None, (note, metrics)))
+        return f'<span class="jp-AmlDashboard-note">{html.escape(text)}</span>' if text else ""
     what = gpu_counts((msgspec.to_builtins(gpu) for gpu in layout.gpus), "×")
     if layout.many:
         what += f" on {len(layout.nodes)} nodes" if len(layout.nodes) > 1 else ""

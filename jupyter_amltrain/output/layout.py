@@ -76,9 +76,6 @@ def available(fields: Sequence[str]) -> tuple[GpuView, ...]:
 #: Series of each node's host that are sent to a page.
 HOST = ("cpu", "memory")
 
-#: Maximum metrics of the script that get a chart.
-METRICS = 4
-
 #: Maximum seconds of queueing that charts show before the start of the run.
 _MAX_QUEUE_S = 30.0
 
@@ -173,6 +170,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             "units": {**UNITS, "cpu": "%", "host_memory": "bytes"},
             "views": [view.name for view in self.views],
             "start": self.start,
+            "cpus": self.cpus,
+            "memory": self.memory_total or 0,
             "windows": [seconds for _, seconds in windows(self.window)],
         }
 

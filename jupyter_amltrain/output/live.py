@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 #: Maximum dashboards per run and in total. Pages may reconnect, and some disappear without closing theirs.
 MAX_DASHBOARDS_PER_RUN, MAX_DASHBOARDS = 3, 12
-#: Seconds between updates of table and metrics.
-_SLOW_INTERVAL_S = 1.0
+#: Seconds between updates of the metrics, and of all else that does not come with a tick.
+_METRIC_INTERVAL_S, _SLOW_INTERVAL_S = 0.3, 1.0
 #: Minimum seconds between two versions of the table.
 TABLE_INTERVAL_S = 3.0
 #: Maximum points of a metric in the first message to a page.
@@ -195,26 +195,25 @@ class LiveDashboards:
             self._slow_task = self._runs.loop.start(self._run_slow_updates(), "dashboards")
 
     async def _run_slow_updates(self) -> None:
-        pace = TokenBucket(1 / _SLOW_INTERVAL_S, 1)
+        pace, slow = TokenBucket(1 / _METRIC_INTERVAL_S, 1), 0.0
         while any(live.shown and not live.ended for live in self._all.values()):
             await asyncio.sleep(max(0.05, pace.due()))
             pace.wait()
+            due = time.monotonic() - slow >= _SLOW_INTERVAL_S
+            slow = time.monotonic() if due else slow
             for live in list(self._all.values()):
                 if live.shown and live.dashboard is not None:
                     try:
-                        self._update_slow(live)
+                        self._update_slow(live) if due else self._send_metrics(live, whole=False)
                     except Exception:  # an error of one dashboard must not stop the others
                         log.exception("dashboard of %s", live.entry.run.handle)
 
-    def _update_slow(self, live: _Live) -> None:
-        from jupyter_amltrain.output.tables import table_html
-
-        entry, dashboard = live.entry, live.dashboard
+    def _send_metrics(self, live: _Live, *, whole: bool) -> None:
+        """Send the points that were logged since the last call, and charts for new metrics."""
+        dashboard, metrics = live.dashboard, live.entry.metrics.metrics
         if dashboard is None or dashboard.feed is None:
             return
-        metrics = entry.metrics.metrics
         dashboard.add_metrics(tuple(metrics))
-        whole = not live.sent
         new_points: dict[str, dict[str, Sequence[float | None]]] = {}
         for name in dashboard.metrics:
             metric = metrics[name]
@@ -230,13 +229,22 @@ class LiveDashboards:
                 }
                 live.sent[name] = len(metric.values)
         dashboard.feed.send_metrics(new_points, whole=whole)
+
+    def _update_slow(self, live: _Live) -> None:
+        from jupyter_amltrain.output.tables import table_html
+
+        entry, dashboard = live.entry, live.dashboard
+        if dashboard is None or dashboard.feed is None:
+            return
+        whole = not live.sent
+        self._send_metrics(live, whole=whole)
         if live.changed_at != entry.changed_at:
             # A page that was loaded after the cell ran gets no frames; this makes it request the record.
             live.changed_at = entry.changed_at
             dashboard.feed.send({"changed": True})
         ended = entry.run.status.state.terminal
         part = gpu_record(entry.telemetry, ended)
-        dashboard.show_note(part.note if part is not None else "", len(metrics))
+        dashboard.show_note(part.note if part is not None else "", len(entry.metrics.metrics))
         text = table_html(part, entry.kind == "run") if dashboard.plan.gpus else ""
         now = time.monotonic()
         # The table changes with every tick and is larger than the tick itself.

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.output.plain import needs_plain_widgets
+from jupyter_amltrain.output.run_group import group_html, group_text, run_group
+from jupyter_amltrain.output.run_html import Picture, alt_text, run_html
 from jupyter_amltrain.output.text_view import record_text, state_line
-from jupyter_amltrain.schema.record import RECORD_MIME, RunRecord
-
-
-class Picture(Protocol):
-    """A PNG and its size in CSS pixels."""
-
-    @property
-    def png(self) -> bytes: ...
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def height(self) -> int: ...
-
+from jupyter_amltrain.schema.group import GROUP_MIME
+from jupyter_amltrain.schema.record import RECORD_MIME, LogTail, RunRecord, TelemetrySeries
 
 FrameCallback = Callable[[RunRecord, "Picture | None"], None]
 
@@ -53,13 +43,33 @@ def bundle_of(record: RunRecord, picture: Picture | None = None) -> tuple[dict[s
         RECORD_MIME: msgspec.to_builtins(record),
         "text/plain": record_text(record),
     }
+    # JupyterLab draws the record: the HTML is for readers of the saved notebook, and for other front ends.
+    if record.kind == "run" and (record.done or needs_plain_widgets()):
+        bundle["text/html"] = run_html(record, picture)
     if picture is None:
         return bundle, {}
     bundle["image/png"] = base64.b64encode(picture.png).decode()
-    return bundle, {"image/png": {"width": picture.width, "height": picture.height}}
+    return bundle, {"image/png": {"width": picture.width, "height": picture.height, "alt": alt_text(record)}}
 
 
-def show(run: Watchable, rate: float = 2.0, view: str = "run", window: float = 600.0) -> None:
+def _listed(record: RunRecord) -> RunRecord:
+    """Return a record without what a table of runs does not show: a hundred whole ones are megabytes."""
+    return msgspec.structs.replace(record, telemetry=TelemetrySeries(), gpu=None, log=LogTail(), pictures=())
+
+
+def group_bundle(records: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return the MIME bundle of several runs as one table."""
+    group = run_group(records)
+    return {
+        GROUP_MIME: msgspec.to_builtins(group),
+        "text/plain": group_text(group),
+        "text/html": group_html(group),
+    }
+
+
+def show(
+    run: Watchable, rate: float = 2.0, view: str = "run", window: float = 600.0, *, submitted: bool = False
+) -> None:
     """Display a run in the current cell and update the output until the run has ended.
 
     Parameters
@@ -70,6 +80,8 @@ def show(run: Watchable, rate: float = 2.0, view: str = "run", window: float = 6
         ``run``, or ``dashboard`` for the charts only.
     window
         Seconds that live charts show initially; 0 = whole run.
+    submitted
+        The cell has just submitted the run: if it has submitted others before, one table shows them all.
     """
     from IPython import get_ipython
 
@@ -80,39 +92,109 @@ def show(run: Watchable, rate: float = 2.0, view: str = "run", window: float = 6
         elif sys.stdout.isatty():
             print(state_line(run.record()))
         return
-    _show_in_kernel(shell, run, rate, view, window)
+    if submitted:
+        SubmittedRuns.of_cell(shell).add(run, rate)
+    else:
+        _show_in_kernel(shell, run, rate, view, window)
+    if needs_plain_widgets() and not (submitted and SubmittedRuns.of_cell(shell).several):
+        from IPython.display import display
+
+        display(run.widget(window))  # type: ignore[no-untyped-call]
+
+
+class CellOutput:
+    """One output of the current cell; it can be updated at any time and from any thread."""
+
+    def __init__(self, shell: Any) -> None:
+        self._id = uuid.uuid4().hex
+        self._publisher = shell.display_pub
+        # Read on the main thread now; the shell's parent changes when another cell runs.
+        self._parent = shell.kernel.get_parent("shell")
+        self._last: dict[str, Any] | None = None
+
+    @property
+    def cell(self) -> str:
+        """Id of the execution that has created the output."""
+        return str(self._parent.get("header", {}).get("msg_id", ""))
+
+    def show(self, bundle: dict[str, Any]) -> None:
+        """Display the first content; call it on the main thread."""
+        from IPython.display import display
+
+        display(bundle, raw=True, display_id=self._id)  # type: ignore[no-untyped-call]
+
+    def update(self, bundle: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """Replace the content."""
+        if bundle == self._last:
+            return
+        self._last = bundle
+        self._publisher.session.send(
+            self._publisher.pub_socket,
+            "update_display_data",
+            {"data": bundle, "metadata": metadata, "transient": {"display_id": self._id}},
+            parent=self._parent,
+            ident=self._publisher.topic,
+        )
 
 
 def _show_in_kernel(shell: Any, run: Watchable, rate: float, view: str, window: float) -> None:
-    from IPython.display import display
-
-    display_id = uuid.uuid4().hex
-
     def with_view(record: RunRecord) -> RunRecord:
         return msgspec.structs.replace(record, view=view, window=window)
 
-    display(bundle_of(with_view(run.record()))[0], raw=True, display_id=display_id)  # type: ignore[no-untyped-call]
-    publisher = shell.display_pub
-    # Read on the main thread now; the shell's parent changes when another cell runs.
-    parent = shell.kernel.get_parent("shell")
-    last: list[Any] = [None]
+    output = CellOutput(shell)
+    output.show(bundle_of(with_view(run.record()))[0])
+    run.watch(lambda record, picture: output.update(*bundle_of(with_view(record), picture)), rate)
 
-    def update(record: RunRecord, picture: Picture | None) -> None:
-        bundle, metadata = bundle_of(with_view(record), picture)
-        if bundle == last[0]:
-            return
-        last[0] = bundle
-        publisher.session.send(
-            publisher.pub_socket,
-            "update_display_data",
-            {"data": bundle, "metadata": metadata, "transient": {"display_id": display_id}},
-            parent=parent,
-            ident=publisher.topic,
-        )
 
-    run.watch(update, rate)
-    if needs_plain_widgets():
-        display(run.widget(window))  # type: ignore[no-untyped-call]
+class SubmittedRuns:
+    """The runs that one cell has submitted, in one output: a single run as itself, several as a table.
+
+    Runs are added on the main thread; records come on the loop thread.
+    """
+
+    _latest: SubmittedRuns | None = None
+
+    def __init__(self, output: CellOutput) -> None:
+        self._output = output
+        self._records: dict[str, RunRecord] = {}
+        self._sending: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of_cell(cls, shell: Any) -> SubmittedRuns:
+        """Return the runs that the current cell has submitted so far."""
+        output = CellOutput(shell)
+        latest = cls._latest
+        if latest is None or not output.cell or latest._output.cell != output.cell:
+            latest = cls._latest = cls(output)
+        return latest
+
+    @property
+    def several(self) -> bool:
+        """Whether the output is a table."""
+        return len(self._records) > 1
+
+    def add(self, run: Watchable, rate: float) -> None:
+        """Show one more run, with at most `rate` updates per second."""
+        record = run.record()
+        self._records = {**self._records, record.handle: _listed(record)}
+        if self.several:
+            self._output.update(group_bundle(list(self._records.values())), {})
+        else:
+            self._output.show(bundle_of(record)[0])
+        run.watch(lambda record, picture: self._on_frame(record, picture, rate), rate)
+
+    def _on_frame(self, record: RunRecord, picture: Picture | None, rate: float) -> None:
+        self._records = {**self._records, record.handle: _listed(record)}
+        if not self.several:
+            self._output.update(*bundle_of(record, picture))
+        elif self._sending is None:
+            # Each run has frames of its own: many runs must not multiply the messages.
+            pause = max(1 / rate, len(self._records) / 100)
+            self._sending = asyncio.get_running_loop().call_later(pause, self._send)
+
+    def _send(self) -> None:
+        self._sending = None
+        self._output.update(group_bundle(list(self._records.values())), {})
 
 
 class View:

@@ -19,9 +19,10 @@ from jupyter_amltrain.text import seconds_text
 
 Record = dict[str, Any]
 
-#: CSS pixels: width of the image, margin, and height of a row of charts.
-WIDTH, MARGIN, ROW = 760, 14, 128
+#: CSS pixels: width of the image, margin, height of a row of charts, and of a low row.
+WIDTH, MARGIN, ROW, STRIP = 760, 14, 128, 92
 
+#: Maximum charts of a row; a last row with fewer charts fills the width.
 COLUMNS = 3
 
 #: Maximum metrics in an image.
@@ -166,7 +167,7 @@ def host_charts(telemetry: Record, span: Span | None) -> list[Chart]:
         return []
     seconds = span.seconds(times)
     charts: list[Chart] = []
-    for name, title, unit in (("cpu", "CPU", "percent"), ("memory", "Main memory", "bytes")):
+    for name, title, unit in (("cpu", "CPU", "percent"), ("memory", "Memory", "bytes")):
         values = [number(value) for value in telemetry.get(name) or []][: len(seconds)]
         known = [value for value in values if not math.isnan(value)]
         if not known:
@@ -174,18 +175,17 @@ def host_charts(telemetry: Record, span: Span | None) -> list[Chart]:
         if unit == "bytes":
             text = f"max {bytes_text(max(known))}"
         else:
-            text = f"mean {sum(known) / len(known):.0f} %"
             cpus = telemetry.get("cpus")
-            title += f" (of {100 * cpus:.0f} %)" if cpus else ""
+            text = f"mean {sum(known) / len(known):.0f} %" + (f" of {100 * cpus:.0f} %" if cpus else "")
         charts.append(Chart(title, text, unit, seconds[: len(values)], ((values, TEAL),), TEAL))
     return charts
 
 
-def draw_row(sheet: Sheet, top: float, charts: Sequence[Chart], span: Span | None) -> None:
-    """Draw up to :data:`COLUMNS` charts side by side, :data:`ROW` high."""
-    width = WIDTH / COLUMNS
+def draw_row(sheet: Sheet, top: float, charts: Sequence[Chart], span: Span | None, height: float = ROW) -> None:
+    """Draw charts side by side over the whole width."""
+    width = WIDTH / len(charts)
     for column, chart in enumerate(charts):
-        _draw(sheet.axes(column * width + 44, top + 26, width - 58, 76), chart, span)
+        _draw(sheet.axes(column * width + 44, top + 26, width - 58, height - 52), chart, span)
 
 
 def _draw(axes: Any, chart: Chart, span: Span | None) -> None:
@@ -222,8 +222,8 @@ def _draw(axes: Any, chart: Chart, span: Span | None) -> None:
     axes.tick_params(colors=SOFT, labelsize=6.5, length=0, pad=4)
     axes.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
     if not over_time or span is None:
-        if x and min(x) == max(x):
-            axes.set_xlim(x[0] - 1, x[0] + 1)
+        if x:  # no margins beside the curve; a single point gets some
+            axes.set_xlim(*((x[0] - 1, x[0] + 1) if min(x) == max(x) else (min(x), max(x))))
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number_text(value)))
         return
@@ -539,12 +539,15 @@ def _parts(record: Record) -> list[Part]:
         parts.append((banner_height(idle), functools.partial(draw_banner, lines=idle, record=record)))
     metrics, host = metric_charts(record), host_charts(record.get("telemetry") or {}, span)
 
-    def rows(charts: list[Chart]) -> None:
-        for i in range(0, len(charts), COLUMNS):
-            parts.append((ROW, functools.partial(draw_row, charts=charts[i : i + COLUMNS], span=span)))
+    def rows(charts: list[Chart], height: float = ROW) -> None:
+        columns = 2 if len(charts) == 4 else COLUMNS
+        for i in range(0, len(charts), columns):
+            draw = functools.partial(draw_row, charts=charts[i : i + columns], span=span, height=height)
+            parts.append((height, draw))
 
     if not gpus:
-        rows(metrics + host)
+        rows(metrics)
+        rows(host, STRIP if metrics else ROW)
     else:
         rows(metrics)
         parts.append((NAMES, lambda sheet, top: draw_names(sheet, top, gpu)))

@@ -141,14 +141,16 @@ class _PlainDashboard:
                 points = self._points(spec, dashboard.plan, nodes, begin)
                 if points is not None:
                     with mark.hold_sync():
-                        mark.x, mark.y = (points[0] * 1e3).astype("datetime64[ms]"), points[1]
-        shown = max(begin, dashboard.plan.start)
+                        mark.x, mark.y = points
+        start = dashboard.plan.start
+        shown = max(begin, start)
         with dashboard.x.hold_sync():
-            dashboard.x.min, dashboard.x.max = (_moment(t) for t in (shown, max(last, shown + 1)))
+            dashboard.x.min, dashboard.x.max = shown - start, max(last, shown + 1) - start
         ended = entry.run.status.state.terminal
-        # bqplot draws time in UTC; without the labextension nothing converts it to local time.
         age = "ended" if ended else f"last sample {max(0.0, time.time() - last):.0f} s ago"
-        dashboard.status.value = f"sampled every {dashboard.plan.period:g} s · {age} · times in UTC"
+        dashboard.status.value = (
+            f"sampled every {dashboard.plan.period:g} s · {age} · x axis: steps, or seconds since the start"
+        )
         part = gpu_record(entry.telemetry, ended)
         dashboard.show_note(part.note if part is not None else "", len(entry.metrics.metrics))
         if dashboard.plan.gpus:
@@ -166,13 +168,18 @@ class _PlainDashboard:
                 return np.zeros(0), np.zeros((len(names), 0), np.float32)
             same = low is high
             low, high = low[index], high[index]
-            return downsample(t, low, low if same else high)
+            times, values = downsample(t, low, low if same else high)
+            return times - layout.start, values
         if spec["kind"] == "band":
-            return _band(self._entry, spec["field"], spec["high"], nodes)
+            times, values = _band(self._entry, spec["field"], spec["high"], nodes)
+            return times - layout.start, values
         if spec["kind"] == "metric":
             metric = self._entry.metrics.metrics[spec["name"]]
             keep = [i for i in metric.shown.indices(MAX_POINTS) if metric.times[i] >= begin]
-            return np.array([metric.times[i] for i in keep]), np.array([[metric.values[i] for i in keep]])
+            # Points that were logged without steps all have step 0: use their order instead.
+            steps = [metric.steps[i] for i in keep]
+            x = steps if len(set(steps)) != 1 or len(steps) == 1 else keep
+            return np.array(x, float), np.array([[metric.values[i] for i in keep]])
         return None
 
 
@@ -201,12 +208,6 @@ def _band(entry: Entry, field: str, top: str, nodes: dict[int, Any]) -> tuple[Fl
     rows = np.stack([np.fmax.reduce(high), known_mean(np.concatenate(means)), np.fmin.reduce(low)]).astype(np.float32)
     step = max(1, -(-len(times) // MAX_POINTS))
     return times[::step], rows[:, ::step]
-
-
-def _moment(seconds: float) -> Any:
-    from datetime import datetime, timezone
-
-    return datetime.fromtimestamp(seconds, timezone.utc).replace(tzinfo=None)
 
 
 def plain_dashboard(runs: RunProvider, handle: str, window: float = 600.0) -> Any:
@@ -256,6 +257,6 @@ async def _layout(runs: RunProvider, entry: Entry, window: float) -> Layout | No
 def _build(layout: Layout, metrics: tuple[str, ...]) -> Dashboard:
     from jupyter_amltrain.output.dashboard import Dashboard
 
-    dashboard = Dashboard(layout, metrics)
+    dashboard = Dashboard(layout, metrics, titled=True)
     dashboard.follow.layout.display = "none"  # works only with the labextension
     return dashboard

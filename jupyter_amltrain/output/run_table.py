@@ -33,6 +33,8 @@ class RunTable(NamedTuple):
         Positions of the columns that a narrow terminal leaves out, the first to go last.
     same
         Parameters that all runs have in common.
+    drawn
+        HTML of cells, by row and column, where it is more than their text.
     """
 
     titles: list[str]
@@ -40,6 +42,7 @@ class RunTable(NamedTuple):
     numbers: frozenset[int]
     optional: list[int]
     same: dict[str, Any]
+    drawn: Mapping[tuple[int, int], str] = {}
 
     def text(self, width: int | None = None) -> str:
         """Return the table as text; at most `width` characters wide, if its first columns allow it."""
@@ -60,8 +63,10 @@ class RunTable(NamedTuple):
         style = [' style="text-align: right"' if i in self.numbers else "" for i in range(len(self.titles))]
         head = "".join(f"<th{s}>{html.escape(t)}</th>" for s, t in zip(style, self.titles, strict=True))
         body = "".join(
-            "<tr>" + "".join(f"<td{s}>{html.escape(t)}</td>" for s, t in zip(style, row, strict=True)) + "</tr>"
-            for row in self.rows
+            "<tr>"
+            + "".join(f"<td{style[i]}>{self.drawn.get((k, i)) or html.escape(text)}</td>" for i, text in enumerate(row))
+            + "</tr>"
+            for k, row in enumerate(self.rows)
         )
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in self._notes())
         return (

@@ -59,9 +59,13 @@ def test_view_switch_replaces_gpu_charts_and_series(tmp_path: Path, gpus: int, v
     before = list(dashboard.figures)
     old = dashboard.switch(chosen, dashboard.prepare(chosen), entry.telemetry)
     count = len(next(one for one in chosen.views if one.name == view).charts)
-    assert len(dashboard.figures) == count + 2  # the host's and the metric's stay
-    assert dashboard.figures[count:] == before[3:] and feed.figures == dashboard.figures
-    assert set(before[:3]) <= set(old) and dashboard.x not in old and dashboard.root not in old
+    assert len(dashboard.figures) == count + 3  # the host's two and the metric's stay
+    assert (
+        dashboard.figures[:1] == before[:1]
+        and dashboard.figures[1 + count :] == before[4:]
+        and feed.figures == dashboard.figures
+    )
+    assert set(before[1:4]) <= set(old) and dashboard.x not in old and dashboard.root not in old
     assert feed.layout["nodes"][0]["columns"] == list(chosen.columns[0])
     assert feed.columns[0].names == chosen.columns[0] and not feed.stale
     columns = chosen.columns[0]

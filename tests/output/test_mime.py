@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from jupyter_amltrain.schema.group import GROUP_MIME
 from jupyter_amltrain.schema.record import RECORD_MIME
 
 from ..helpers import kernel_of
@@ -85,7 +86,7 @@ def test_output_bundle_is_updated_while_other_cell_runs(live: Kernel, tmp_path: 
     assert len({frame["transient"]["display_id"] for frame in frames}) == 1
     for frame in frames:
         assert list(frame["data"])[:2] == [RECORD_MIME, "text/plain"]
-        assert set(frame["data"]) <= {RECORD_MIME, "text/plain", "image/png"}  # nothing that outranks the picture
+        assert set(frame["data"]) <= {RECORD_MIME, "text/plain", "text/html", "image/png"}
     assert {m["parent_header"]["msg_id"] for m in screen.messages if record_of(m)} == {cell}
     handles = {frame["data"][RECORD_MIME]["handle"] for frame in frames}
     assert len(handles) == 1
@@ -110,6 +111,26 @@ def test_output_last_frame_of_many_runs_is_end_state(live: Kernel) -> None:
     ]
 
 
+def test_submits_of_one_cell_share_one_output(live: Kernel) -> None:
+    screen = Screen(live)
+    submit = "ip.run_cell_magic('aml_submit', '--name loop --param n=$i', 'print(n)')"
+    loop = f"ip = get_ipython()\nfor i in range(3):\n    {submit}"
+    cell = screen.client.execute(loop)
+
+    def group_of(message: dict[str, Any]) -> dict[str, Any]:
+        return dict(message.get("content", {}).get("data", {}).get(GROUP_MIME, {}))
+
+    last = screen.until(lambda m: group_of(m).get("done") and len(group_of(m)["rows"]) == 3)
+    shown = [m for m in screen.messages if m["parent_header"].get("msg_id") == cell and "transient" in m["content"]]
+    assert len({m["content"]["transient"]["display_id"] for m in shown}) == 1
+    assert [m["msg_type"] for m in shown].count("display_data") == 1
+    assert [row["values"] for row in group_of(last)["rows"]] == [["0"], ["1"], ["2"]]
+    assert RECORD_MIME not in last["content"]["data"] and "<table" in last["content"]["data"]["text/html"]
+    other = screen.client.execute("%%aml_submit --name alone --wait\nprint(1)")
+    screen.until(idle_of(other))
+    assert screen.records_of("alone")[-1]["done"]
+
+
 def test_output_frames_of_chatty_script_are_limited(live: Kernel) -> None:
     screen = Screen(live)
     start = time.monotonic()
@@ -131,7 +152,7 @@ def test_output_of_binary_log_bounds_memory(live: Kernel) -> None:
     script = (
         "import os\nblock = (b'\\xff\\xfe caf\\xc3\\xa9 10%\\r 50%\\r100%\\n' * 50_000)[: 1 << 20]\n"
         "for i in range(200): os.write(1, block)\n"
-        "os.write(1, b'\\nthe end \\xff\\n')\n"
+        "os.write(1, b'\\nthe end \\xff\\n');\n"
     )
     cell = screen.client.execute(f"%%aml_submit --name flood --wait --as flood\n{script}")
     peak = before

@@ -45,17 +45,17 @@ def sampled(folder: Path, gpus: int = 2) -> tuple[Entry, Dashboard, GpuTelemetry
     entry.telemetry.feed(0, b"".join(lines_of(folder, gpus, 10)))
     layout, part = layout_of(entry), gpu_record(entry.telemetry, False)
     assert layout is not None and part is not None
-    return entry, Dashboard(layout, ("a", "b", "c", "d", "e")), part
+    return entry, Dashboard(layout, tuple(f"m{number}" for number in range(13))), part
 
 
 @pytest.mark.parametrize("gpus", [2, 16])
 def test_dashboard_legend_shows_notes_and_extra_metrics(tmp_path: Path, gpus: int) -> None:
     _, dashboard, _ = sampled(tmp_path, gpus)
     assert "metrics" not in dashboard.legend.value
-    dashboard.show_note("GPU 1 fell off the <bus>", 5)
+    dashboard.show_note("GPU 1 fell off the <bus>", 13)
     assert "GPU 1 fell off the &lt;bus&gt;" in dashboard.legend.value
-    assert "4 of 5 metrics" in dashboard.legend.value
-    dashboard.show_note("", 4)
+    assert "12 of 13 metrics" in dashboard.legend.value
+    dashboard.show_note("", 12)
     assert "bus" not in dashboard.legend.value and "metrics" not in dashboard.legend.value
 
 
