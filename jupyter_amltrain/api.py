@@ -152,9 +152,16 @@ def current_target() -> str:
     return controller().targets.current
 
 
-def use(name: str) -> None:
-    """Make `name` the target in use."""
-    controller().loop.call(controller().target_manager.run_action("use", name), ANSWER_TIMEOUT_S)
+def use(name: str, *, default: bool = False) -> None:
+    """Make `name` the target of this notebook.
+
+    Parameters
+    ----------
+    default
+        Make it the target of this notebook and of all others that have chosen none.
+    """
+    action = controller().target_manager.run_action("use", name, values={"default": default})
+    controller().loop.call(action, ANSWER_TIMEOUT_S)
 
 
 def configure_target(name: str, *, share_gpus: bool) -> dict[str, Any]:

@@ -102,7 +102,8 @@ def _help() -> str:
 
 def _submitted(run: TrackedRun, submission: Submission) -> Result:
     """Print the handle of a run; with ``--wait``, its log, outcome and values."""
-    from jupyter_amltrain.commands.runs import follow, wait_recorded
+    from jupyter_amltrain.commands.run_log import follow
+    from jupyter_amltrain.commands.runs import wait_recorded
 
     run.accepted()
     for note in submission.spec.notes:

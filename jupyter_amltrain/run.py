@@ -16,11 +16,13 @@ from jupyter_amltrain.schema.child_run import ChildRun, ChildRuns
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
+from jupyter_amltrain.schema.run_file import RunFile
 
 if TYPE_CHECKING:
     import pandas
 
     from jupyter_amltrain.backends.run_files import RunFiles
+    from jupyter_amltrain.output.file_list import FileList
     from jupyter_amltrain.output.mime import View
     from jupyter_amltrain.output.run_pictures import PictureFile
     from jupyter_amltrain.schema.record import RunPicture
@@ -118,9 +120,20 @@ class TrackedRun:
         chunk = controller().loop.call(controller().read_log(self.handle, offset, limit), None)
         return chunk.data, chunk.offset
 
+    def files(self) -> FileList:
+        """Return the files that the script has written, those of ``$AML_OUTPUT_DIR`` first; queries the target."""
+        from jupyter_amltrain.kernel.result_files import result_files
+        from jupyter_amltrain.output.file_list import FileList, ResultFile
+
+        async def get() -> list[RunFile]:
+            run = (await controller().refresh_run(self.handle)).run
+            return await result_files(controller().backend(run.target), run)
+
+        return FileList(ResultFile(self.handle, file) for file in controller().loop.call(get(), ANSWER_TIMEOUT_S))
+
     @property
-    def files(self) -> RunFiles:
-        """The files of the run."""
+    def reader(self) -> RunFiles:
+        """Reader of any file in the run's folder, such as its code."""
 
         async def get() -> RunFiles:
             return controller().files(self.handle)

@@ -17,7 +17,7 @@ from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ConfirmationNeeded
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.kernel.target_status import PARTICIPLES, gpus_text, info_text, lost_text
+from jupyter_amltrain.kernel.target_status import PARTICIPLES, gpus_text, info_text, lost_text, use_text
 from jupyter_amltrain.schema.fields import NAME, Field, TargetKind
 from jupyter_amltrain.text import ago, bytes_text, pairs, table, tilde
 
@@ -59,7 +59,15 @@ def _test(args: argparse.Namespace, context: Context) -> Result:
 
 
 def _use(args: argparse.Namespace, context: Context) -> Result:
-    return Result(use(args.target), {"current": args.target})
+    default = args.default or not context.magic  # a terminal has no notebook
+    return Result(use(args.target, default=default), {"current": args.target, "default": default})
+
+
+def _use_flags(parser: Parser) -> None:
+    _target(parser)
+    parser.flag(
+        "--default", action="store_true", help="for this notebook and all that have chosen none; always in a terminal"
+    )
 
 
 def _edit_flags(parser: Parser) -> None:
@@ -150,11 +158,11 @@ COMMANDS = (
     ),
     Command(
         verb="use",
-        summary="Make a target the default of every notebook.",
+        summary="Send the new runs of this notebook to a target.",
         run=_use,
-        flags=_target,
+        flags=_use_flags,
         json=True,
-        examples=Examples(("%aml_compute use local",)),
+        examples=Examples(("%aml_compute use local", "%aml_compute use local --default")),
     ),
     Command(
         verb="edit",
@@ -362,6 +370,13 @@ def driver_text(gpus: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(filter(None, (driver, cuda and f"CUDA up to {cuda}")))
 
 
+def programs_text(programs: Mapping[str, str]) -> str:
+    """Return ``uv (/usr/bin/uv); not installed: conda, docker``."""
+    found = ", ".join(f"{name} ({path})" for name, path in programs.items() if path)
+    absent = ", ".join(name for name, path in programs.items() if not path)
+    return "; ".join(filter(None, (found, absent and f"not installed: {absent}")))
+
+
 def show_text(info: TargetInfo) -> str:
     """Return the result of a check, as text."""
     facts = [
@@ -370,6 +385,7 @@ def show_text(info: TargetInfo) -> str:
         ("detail", info.detail),
         ("CPUs", "" if info.cpus is None else str(info.cpus)),
         ("memory", "" if info.memory is None else bytes_text(info.memory)),
+        ("free disk", "" if info.disk_free is None else bytes_text(info.disk_free)),
         ("GPUs", ", ".join(filter(None, [gpus_text(info.gpus), lost_text(info.gpus_lost)])) or info.gpu_note or "none"),
     ]
     facts += [
@@ -389,6 +405,7 @@ def show_text(info: TargetInfo) -> str:
         ("Python", info.python),
         ("platform", info.platform),
         ("state folder", tilde(info.home)),
+        ("programs", programs_text(info.programs)),
     ]
     lines = pairs(facts)
     if info.survives:
@@ -436,12 +453,12 @@ def edit(name: str, share_gpus: str | None) -> str:
     return f"Runs on {name} no longer get GPUs that other processes use, unless submitted with --share-gpus."
 
 
-def use(name: str) -> str:
-    """Make a target the default."""
+def use(name: str, *, default: bool = False) -> str:
+    """Make a target the one of this notebook, or the default of all that have chosen none."""
     from jupyter_amltrain import api
 
-    api.use(name)
-    return f"New runs now go to {name} (in all notebooks)."
+    api.use(name, default=default)
+    return use_text(name, default=default)
 
 
 def run(args: argparse.Namespace, *, wait: bool, write: Callable[[str], Any]) -> str:

@@ -24,9 +24,43 @@ from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.schema.fields import Field
 
 #: Fields that a form shows at first, in this order; the others are advanced fields.
-BASIC_FIELDS = ("target", "param", "gpus")
-#: The advanced fields that are listed first, because they are used most.
-_NEXT = ("name", "out", "timeout", "require-gpu", "wait")
+BASIC_FIELDS = ("target", "param", "gpus", "name", "wait")
+#: Group and label of each field of a submit, in the order of the form; an empty label is derived from the flag.
+_LABELS = {
+    "what": {"name": "", "source": "Folder to include", "experiment": "", "tag": "Tags", "as": "Assign to variable"},
+    "params": {"param": "Parameters", "env-var": "Environment variables", "secret": "Secrets"},
+    "where": {
+        "target": "",
+        "gpus": "",
+        "instance-type": "Machine size",
+        "nodes": "",
+        "processes": "Processes on each node",
+        "env": "Environment (packages)",
+        "timeout": "Time limit",
+        "wait": "Wait until it ends",
+        "priority": "",
+        "tier": "",
+    },
+    "data": {
+        "input": "Inputs",
+        "output": "Outputs",
+        "out": "Variables to return",
+        "identity": "Identity for data",
+    },
+    "advanced": {
+        "require-gpu": "If the GPUs are not used",
+        "gpu-grace": "Time to start using GPUs",
+        "share-gpus": "Share GPUs",
+        "gpu-ids": "Format of GPU ids",
+        "distribution": "Distributed framework",
+        "derive-env": "Derive an environment",
+        "shm-size": "Shared memory",
+        "docker-args": "Docker arguments",
+        "service": "Services",
+        "yaml": "Print as YAML",
+    },
+}
+_GPU_FIELDS = ("gpus", "require-gpu", "gpu-grace", "share-gpus", "gpu-ids")
 #: Not fields: the help, the script, and flags that change what the command does.
 _NO_FIELDS = ("help", "script", "dry_run")
 _MAGIC = re.compile(r"^(?P<before>\s*(?:[\w,\s.\[\]'\"]+=\s*)?)(?P<magic>%{1,2}aml_submit)(?:\s+|$)(?P<rest>.*)$", re.S)
@@ -72,9 +106,25 @@ def submit_fields(defaults: Defaults | None = None) -> tuple[Field, ...]:
 @functools.lru_cache(maxsize=1)
 def _fields() -> tuple[Field, ...]:
     actions = submit_actions()
-    first = (*BASIC_FIELDS, *_NEXT)
-    order = [*first, *(name for name in actions if name not in first)]
-    return tuple(form_field(name, actions[name], BASIC_FIELDS) for name in order)
+    from jupyter_amltrain.backends.local_limits import SINGLE_MACHINE_KINDS, UNSUPPORTED_FLAGS
+
+    places = {name: (group, label) for group, labels in _LABELS.items() for name, label in labels.items()}
+    order = [*BASIC_FIELDS, *(name for name in places if name not in BASIC_FIELDS)]
+    order += [name for name in actions if name not in order]
+    fields = []
+    for name in order:
+        group, label = places.get(name, ("advanced", ""))
+        field = form_field(name, actions[name], BASIC_FIELDS)
+        fields.append(
+            msgspec.structs.replace(
+                field,
+                group=group,
+                label=label,
+                not_for=SINGLE_MACHINE_KINDS if name in UNSUPPORTED_FLAGS else (),
+                needs_gpus=name in _GPU_FIELDS,
+            )
+        )
+    return tuple(fields)
 
 
 def form_field(name: str, action: argparse.Action, shown: Collection[str]) -> Field:

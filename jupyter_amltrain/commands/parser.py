@@ -11,6 +11,8 @@ from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.text import close_matches, did_you_mean
 
 _NO_VALUE = "expected one argument"
+#: Similarity from which an unknown flag is a misspelt one; below, it may be meant as a parameter of the script.
+_SURE = 0.74
 
 
 class HelpRequested(Exception):
@@ -154,7 +156,11 @@ class Parser(argparse.ArgumentParser):
             )
         flag = token.partition("=")[0]
         flags = [name for action in self._actions for name in action.option_strings]
-        hint = did_you_mean(_close(flag, flags), f"See: {self.help_call}")
+        name = flag.lstrip("-").replace("-", "_")
+        if "--param" in flags and name.isidentifier() and not close_matches(flag, flags, 1, _SURE):
+            hint = f"For a parameter of the script: --param {name}=VALUE. See: {self.help_call}"
+        else:
+            hint = did_you_mean(_close(flag, flags), f"See: {self.help_call}")
         raise CommandError(f"{self.prog}: unknown flag {flag}.", hint=hint, code="command.unknown_flag")
 
     def format_help(self) -> str:
@@ -216,3 +222,12 @@ def _close(word: str, words: Iterable[str]) -> list[str]:
         return [w for w in words if stem and w.lstrip("-") and w.lstrip("-") == stem]
     stem = word.replace("_", "-")
     return [w for w in matches if stem.startswith(f"{w}-")] or matches
+
+
+#: How a run is named on a line.
+RUN = "handle, run id or prefix"
+
+
+def run_flag(parser: Parser) -> None:
+    """Add the argument ``run``, by default the newest run."""
+    parser.flag("run", nargs="?", default="last", help=f"{RUN}; default last")

@@ -16,7 +16,9 @@ from jupyter_amltrain.text import seconds_text, table
 if TYPE_CHECKING:
     import argparse
 
+    from jupyter_amltrain.backends.run_files import RunFiles
     from jupyter_amltrain.run import TrackedRun
+    from jupyter_amltrain.schema.run import Run
 
 #: Maximum number of runs of a comparison, and lines of each code diff.
 MAX_RUNS, MAX_DIFF_LINES = 10, 200
@@ -77,12 +79,8 @@ def comparison(runs: Sequence[TrackedRun]) -> dict[str, Any]:
         ],
     )
     rows += _rows("tags", [job.spec.tags for job in jobs])
-    scripts = [_code(run) for run in runs]
-    code = {
-        str(handle): _diff(scripts[0], script, str(handles[0]), str(handle))
-        for handle, script in zip(handles[1:], scripts[1:], strict=True)
-    }
-    return {"runs": [str(handle) for handle in handles], "rows": rows, "code": code}
+    scripts = {str(job.handle): code_of(job, run.reader) for job, run in zip(jobs, runs, strict=True)}
+    return {"runs": [str(handle) for handle in handles], "rows": rows, "code": code_diffs(scripts)}
 
 
 def _rows(group: str, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -95,13 +93,19 @@ def _rows(group: str, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     return rows
 
 
-def _code(run: TrackedRun) -> str | None:
-    """Return the code of a run as the user wrote it; ``None`` if it cannot be read."""
+def code_of(run: Run, files: RunFiles) -> str | None:
+    """Return the code of a run as the user wrote it; ``None`` if it cannot be read. Blocks."""
     spec = run.spec
     if text := spec.cell or spec.script:
         return text
-    data = run.files.read(f"source/{spec.script_name}") if spec.script_name else b""
+    data = files.read(f"source/{spec.script_name}") if spec.script_name else b""
     return data.decode("utf-8", "replace") or None
+
+
+def code_diffs(scripts: Mapping[str, str | None]) -> dict[str, list[str]]:
+    """Return the unified diff from the first script to each other one, by handle; empty lists for equal scripts."""
+    (first, before), *others = scripts.items()
+    return {handle: _diff(before, script, first, handle) for handle, script in others}
 
 
 def _diff(before: str | None, after: str | None, one: str, other: str) -> list[str]:

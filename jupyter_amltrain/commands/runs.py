@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
-import json
 import math
-import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from jupyter_amltrain.backends.run_files import RunFiles
-from jupyter_amltrain.commands.parser import Parser
+from jupyter_amltrain.commands.files import EXPORT, FILES
+from jupyter_amltrain.commands.parser import RUN, Parser, run_flag
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.commands.run_compare import COMPARE
-from jupyter_amltrain.errors import AmlTrainError, CommandError, RunError, TargetError, UnrecordedRun
+from jupyter_amltrain.commands.run_log import LOGS, continue_hint
+from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.jobs.snapshot import of_yaml, take_snapshot
 from jupyter_amltrain.output.run_table import run_seconds
 from jupyter_amltrain.schema.child_run import MAX_CHILDREN
-from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle
 from jupyter_amltrain.state_dir import working_folder
 from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, pairs, seconds_text, tilde
@@ -34,15 +28,6 @@ if TYPE_CHECKING:
 
     from jupyter_amltrain.run import TrackedRun
 
-#: Maximum size of a log that is printed whole; of a larger log the start and the end are printed (bytes).
-MAX_LOG_BYTES = 200_000
-_LOG_HEAD_BYTES = 20_000
-#: Pause between two reads of a followed log (seconds).
-_FOLLOW_INTERVAL_S = 0.25
-#: Bytes of a followed log that are read again before the new ones: a difference shows that the job rewrote the log.
-_OVERLAP_BYTES = 64
-#: Bytes of a log that are read in one call.
-_BLOCK_BYTES = 1 << 20
 #: Maximum runs of a list whose metrics are read.
 MAX_METRIC_RUNS = 100
 #: Maximum number of runs that a confirmation names.
@@ -51,20 +36,15 @@ MAX_NAMED = 5
 _QUIET_S = 2.0
 #: Maximum wait for MLflow's record of an ended run (seconds).
 _RECORD_TIMEOUT_S = 120.0
-#: Supported suffixes of exported telemetry.
-EXPORT_SUFFIXES = (".csv", ".parquet", ".png")
-_RUN = "handle, run id or prefix"
+#: State of a record in MLflow -> word for it, where it differs.
+_RECORDING = {"pending": "recording"}
 
 
 # ---- the commands
 
 
-def _run_flag(parser: Parser) -> None:
-    parser.flag("run", nargs="?", default="last", help=f"{_RUN}; default last")
-
-
 def _shown_flags(parser: Parser) -> None:
-    _run_flag(parser)
+    run_flag(parser)
     _json_flag(parser)
 
 
@@ -131,35 +111,8 @@ def _show(args: argparse.Namespace, context: Context) -> Result:
     return Result(show_text(api.attach(args.run)))
 
 
-def _logs_flags(parser: Parser) -> None:
-    _run_flag(parser)
-    parser.flag("--tail", metavar="N", type=flag_types.count, help="only the last N lines", samples=("50", "200"))
-    parser.flag("-f", "--follow", action="store_true", help="continue until the run ends")
-    parser.flag("--step", metavar="NAME", help="log of one step or trial, by its name or id")
-
-
-def _logs(args: argparse.Namespace, context: Context) -> Result:
-    from jupyter_amltrain import api
-
-    run = api.attach(args.run)
-    tail = args.tail if args.tail is not None else (context.log_lines or None)
-    if not args.follow:
-        text = child_log_text(run, args.step, tail) if args.step else log_text(run, tail)
-        return Result(text, verbatim=True, notice="" if text.strip("\n") else no_log_text(run))
-    try:
-        if args.step:
-            follow_child(run, args.step, context.write, tail)
-        else:
-            follow(run, context.write, tail)
-    except KeyboardInterrupt:
-        if not context.magic:
-            raise
-        return Result(f"\n{run.handle} continues. {continue_hint(run)}")
-    return Result()
-
-
 def _cancel_flags(parser: Parser) -> None:
-    parser.flag("run", nargs="+", help=f"{_RUN}, or last")
+    parser.flag("run", nargs="+", help=f"{RUN}, or last")
 
 
 def _cancel(args: argparse.Namespace, context: Context) -> Result:
@@ -167,7 +120,7 @@ def _cancel(args: argparse.Namespace, context: Context) -> Result:
 
 
 def _wait_flags(parser: Parser) -> None:
-    _run_flag(parser)
+    run_flag(parser)
     parser.flag(
         "--timeout", metavar="TIME", type=flag_types.duration, help="stop waiting after this time: 30s, 15m",
         samples=("30m", "2h", "1d"),
@@ -188,7 +141,7 @@ def _wait(args: argparse.Namespace, context: Context) -> Result:
 
 
 def _dashboard_flags(parser: Parser) -> None:
-    _run_flag(parser)
+    run_flag(parser)
     window_flag(parser)
 
 
@@ -204,18 +157,6 @@ def _dashboard(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
 
     return Result(value=api.attach(args.run).dashboard(window=args.window))
-
-
-def _export_flags(parser: Parser) -> None:
-    parser.flag("run", help=f"{_RUN}, or last")
-    parser.flag("file", help="file to write; its suffix selects the format")
-
-
-def _export(args: argparse.Namespace, context: Context) -> Result:
-    from jupyter_amltrain import api
-
-    path = export_path(args.file)
-    return Result(export(api.attach(args.run), path))
 
 
 def _delete_flags(parser: Parser) -> None:
@@ -254,13 +195,7 @@ COMMANDS = (
         run=_show,
         flags=_shown_flags,
     ),
-    Command(
-        verb="logs",
-        summary="Print a run's log.",
-        run=_logs,
-        flags=_logs_flags,
-        examples=Examples(("%aml_runs logs last --tail 50",), ("amltrain runs logs last --follow",)),
-    ),
+    LOGS,
     Command(
         verb="attach",
         summary="Show a run here again and return it.",
@@ -278,6 +213,7 @@ COMMANDS = (
     Command(verb="wait", summary="Wait until a run ends; a failed run is an error.", run=_wait, flags=_wait_flags),
     Command(verb="last", summary="Show the newest run and return it.", run=_last, flags=_json_flag),
     COMPARE,
+    FILES,
     Command(
         verb="dashboard",
         summary="Show charts of a run's GPUs, host and metrics, live or after its end.",
@@ -286,13 +222,7 @@ COMMANDS = (
         examples=Examples(("%aml_runs dashboard last --window 30m",)),
         shell=False,  # charts need a browser
     ),
-    Command(
-        verb="export",
-        summary="Write a run's telemetry to a .csv, .parquet or .png file.",
-        run=_export,
-        flags=_export_flags,
-        examples=Examples((), ("amltrain runs export last telemetry.csv",)),
-    ),
+    EXPORT,
     Command(
         verb="delete",
         summary="Delete the folders of ended runs: log, outputs, files (MLflow's record stays).",
@@ -384,6 +314,7 @@ def show_text(run: TrackedRun) -> str:
 
     record = run.record()
     spec, status, state = run.spec, run.run.status, run.run
+    tracking = _RECORDING.get(state.tracking, state.tracking)
     facts = [
         ("name", spec.name),
         ("experiment", spec.experiment),
@@ -396,88 +327,9 @@ def show_text(run: TrackedRun) -> str:
         ("devices", ", ".join(status.devices)),
         ("GPU sharing", "allowed (--share-gpus)" if spec.share_gpus else ""),
         ("folder", tilde(state.folder)),
-        ("MLflow", f"run {state.tracking_id} ({state.tracking})" if state.tracking_id else ""),
+        ("MLflow", f"run {state.tracking_id} ({tracking})" if state.tracking_id else ""),
     ]
     return f"{record_text(record, child_rows=MAX_CHILDREN)}\n\n{pairs(facts)}"
-
-
-def log_text(run: TrackedRun, tail: int | None = None) -> str:
-    """Return the log as a terminal would show it; of a long log the start, the end and the path."""
-    from jupyter_amltrain.kernel.streams import collapse
-
-    if tail is not None:
-        return collapse(run.logs(tail=tail)) if tail else ""
-    path = run.log_path
-    data, size = run.read_log(-MAX_LOG_BYTES, MAX_LOG_BYTES)
-    if size <= MAX_LOG_BYTES:
-        return collapse(data.decode("utf-8", "replace"))
-    head = run.read_log(0, _LOG_HEAD_BYTES)[0].decode("utf-8", "replace").rpartition("\n")[0]
-    end = data[_LOG_HEAD_BYTES:].decode("utf-8", "replace").partition("\n")[2]
-    gap = f"... {bytes_text(size - MAX_LOG_BYTES)} omitted; the whole log: {path} ..."
-    return f"{collapse(head)}\n{gap}\n{collapse(end)}"
-
-
-def child_log_text(run: TrackedRun, step: str, tail: int | None = None) -> str:
-    """Return the log of a step or trial as a terminal would show it."""
-    from jupyter_amltrain.kernel.streams import collapse
-
-    return collapse(run.logs(tail, step)) if tail != 0 else ""
-
-
-def follow_child(run: TrackedRun, step: str, write: Callable[[str], Any], tail: int | None = None) -> None:
-    """Write the log of a step or trial as it grows, until the step or trial has ended."""
-    written = 0
-    while True:
-        done = run.child(step).ended is not None or run.status.state.terminal  # before the read, as in `follow`
-        text = run.logs(step=step)
-        if not written and tail is not None:
-            written = len(text) - len("\n".join(text.splitlines()[-tail:])) if tail else len(text)
-        write(text[written:])
-        written = max(written, len(text))
-        if done:
-            return
-        time.sleep(_FOLLOW_INTERVAL_S)
-
-
-def no_log_text(run: TrackedRun) -> str:
-    """Return the message that is printed instead of an empty log."""
-    ended = run.run.status.state.terminal
-    state = "wrote no log" if ended else "has no log yet"
-    return f"{run.handle} {state}. To see its state: %aml_runs show {run.handle}"
-
-
-def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None) -> None:
-    """Write the log as it grows, until the run has ended; does not raise if the run failed."""
-    from jupyter_amltrain.kernel.streams import LOG_RESTARTED
-
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    offset, last = 0, b""
-    if tail is not None:
-        text = run.logs(tail=tail)
-        last, offset = run.read_log(-_OVERLAP_BYTES, _OVERLAP_BYTES)
-        if text:
-            write(text + "\n")
-    while True:
-        done = run.status.state.terminal  # before the read: then this read gets the whole rest
-        while True:
-            with contextlib.suppress(TargetError):
-                data, end = run.read_log(offset - len(last), _BLOCK_BYTES)
-                if not data.startswith(last):  # emptied or rewritten, perhaps to fewer bytes
-                    offset, last = 0, b""
-                    decoder.reset()
-                    write(LOG_RESTARTED)
-                    continue
-                if block := data[len(last) :]:
-                    offset, last = end, data[-_OVERLAP_BYTES:]
-                    write(decoder.decode(block))
-                    continue
-            break
-        if done:
-            return
-        try:
-            run.wait(_FOLLOW_INTERVAL_S)
-        except (TimeoutError, RunError):
-            continue
 
 
 def wait(run: TrackedRun, timeout: float | None = None, line: Callable[[str], Any] | None = None) -> TrackedRun:
@@ -542,11 +394,6 @@ def _wait_with_line(run: TrackedRun, timeout: float | None, line: Callable[[str]
                 silence = 0.5
     finally:
         line("")
-
-
-def continue_hint(run: TrackedRun) -> str:
-    """Return the commands for a run that continues."""
-    return f"To stop it: %aml_runs cancel {run.handle}. To wait again: %aml_runs wait {run.handle}."
 
 
 def cancel(names: Sequence[str]) -> list[str]:
@@ -682,128 +529,3 @@ def wait_recorded(run: TrackedRun, timeout: float = _RECORD_TIMEOUT_S) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-# ---- resubmit
-
-
-def resubmit(run: Run, files: RunFiles) -> tuple[JobSpec, dict[str, str]]:
-    """Return the job of `run` to submit again, and the values of its secrets. Blocks on disk, target and keyring.
-
-    The job uses the code of the run: if a source folder has changed since, the run's own copy.
-
-    Parameters
-    ----------
-    files
-        The files of the run.
-
-    Raises
-    ------
-    CommandError
-        The code has changed and no copy of it exists, or a secret has no value.
-    """
-    from jupyter_amltrain.commands.submit import secret
-
-    if run.damaged:
-        raise CommandError(f"{run.handle} cannot run again: {run.error}")
-    if run.partial:  # its folder was deleted after the listing
-        raise CommandError(f"{run.handle} cannot run again: its job can no longer be read.")
-    spec = msgspec.structs.replace(_unchanged(run, files), parent="")  # not a child of the original's parent
-    return spec, {name: secret(name) for name in spec.secrets}
-
-
-def _unchanged(run: Run, files: RunFiles) -> JobSpec:
-    spec = run.spec
-    original = _digest(files)
-    reason = "has changed"
-    try:
-        current = _current_digest(run, original)
-    except (AmlTrainError, OSError):
-        current, reason = "", "can no longer be read"
-    if current and original in ("", current):
-        return spec
-    if spec.source and not spec.script and (copy := files.local_copy("source")) is not None:
-        return msgspec.structs.replace(spec, source=copy)
-    if spec.script:
-        code = (
-            f"the folder {spec.source}" if spec.source else f"a module that its cell imports from {spec.notebook_dir}"
-        )
-        hint = "Run its cell to submit the current code."
-    else:
-        path = os.path.join(spec.source or spec.notebook_dir, spec.script_name)
-        code = f"{path}, or a module that it imports,"
-        hint = f"To submit the current code: %aml_submit {path}"
-    raise CommandError(f"{run.handle} cannot run again as it was: {code} {reason}.", hint=hint, code="resubmit.changed")
-
-
-def _current_digest(run: Run, original: str) -> str:
-    """Return the digest of the files that the run would have now; `original` is that of the files that it had."""
-    spec = run.spec
-    if spec.job_type:  # a service's job has the digest of the file alone: its SDK sends the code
-        return next((digest for code in (True, False) if (digest := of_yaml(spec, code=code).digest) == original), "")
-    return take_snapshot(
-        spec.script_name, spec.script, notebook_dir=spec.notebook_dir or working_folder(), source=spec.source
-    ).digest
-
-
-def _digest(files: RunFiles) -> str:
-    """Return the digest of the files that the run had; empty if it is unknown."""
-    try:
-        return str(json.loads(files.read("job.json"))["snapshot"]["digest"])
-    except (ValueError, KeyError, TypeError):
-        return ""
-
-
-# ---- telemetry export
-
-
-def export_path(path: str) -> str:
-    """Return the absolute path of a file to write; checked before any call to a target.
-
-    Raises
-    ------
-    CommandError
-        Its suffix is unknown, or its folder does not exist.
-    """
-    stem, suffix = os.path.splitext(path)
-    if suffix.lower() not in EXPORT_SUFFIXES:
-        matches = close_matches(suffix.lower(), EXPORT_SUFFIXES, 1) or [EXPORT_SUFFIXES[0]]
-        raise CommandError(
-            f"Unknown file type {suffix!r}." if suffix else f"{path!r} has no file type.",
-            hint=f"Use {', '.join(EXPORT_SUFFIXES[:-1])} or {EXPORT_SUFFIXES[-1]}, for example {stem}{matches[0]}",
-            code="export.file_type",
-            field="file",
-        )
-    full = os.path.abspath(os.path.expanduser(path))
-    if not os.path.isdir(os.path.dirname(full)):
-        raise CommandError(
-            f"The folder {tilde(os.path.dirname(full))} does not exist.",
-            hint="Create it, or choose another file.",
-            code="export.no_folder",
-            field="file",
-        )
-    if os.path.isdir(full):
-        raise CommandError(
-            f"{tilde(full)} is a folder.",
-            hint=f"Name a file: {path}/telemetry{suffix}",
-            code="export.is_folder",
-            field="file",
-        )
-    return full
-
-
-def export(run: TrackedRun, path: str) -> str:
-    """Write a run's telemetry to a file; return one sentence.
-
-    Raises
-    ------
-    CommandError
-        The file cannot be written.
-    """
-    try:
-        run.export(path)
-    except OSError as error:
-        raise CommandError(
-            f"Cannot write {tilde(path)}: {error.strerror or error}.", hint="Choose another file.", code="export.write"
-        ) from error
-    return f"Wrote the telemetry of {run.handle} to {tilde(path)}."

@@ -16,7 +16,7 @@ class AMLTrain(Configurable):
     """Defaults of the magics of jupyter_amltrain."""
 
     target = Unicode(
-        "", help="Where runs go; empty for the target in use (%aml_compute use NAME sets that for all notebooks)."
+        "", help="Where runs go; empty for the target in use (%aml_compute use NAME sets that for this notebook)."
     ).tag(config=True)
     experiment = Unicode("", help="MLflow experiment of the runs; empty for the notebook's name.").tag(config=True)
     timeout = Unicode("", help="Time limit of the runs, as 90, 30s, 15m, 2h, 1d; empty for none.").tag(config=True)

@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 _REQUEST = "amltrain_request"
 
 
+class _Marker:
+    """Entry in the kernel's list of comms by which a page detects the extension; carries no messages.
+
+    A page asks by ``comm_info_request``: a kernel without the extension would log an error for our own message type.
+    It is no comm object, because opening one sends a message to every page.
+    """
+
+    comm_id = target_name = _REQUEST
+
+    def handle_msg(self, msg: dict[str, Any]) -> None:
+        """Ignore a message."""
+
+    def handle_close(self, msg: dict[str, Any]) -> None:
+        """Ignore that a page closes it."""
+
+
 class ControlChannel:
     """Handler of ``amltrain_request`` messages of one kernel.
 
@@ -30,19 +46,24 @@ class ControlChannel:
     def __init__(self, shell: Any, defaults: Callable[[], Defaults]) -> None:
         self._shell, self._defaults = shell, defaults
         self._server: RequestServer | None = None
+        self._marker = _Marker()
         self._cell_runs = True  # the cell that loads the extension
         self._current: tuple[Any, Any] = (None, None)  # controller, its request handlers
 
     def install(self) -> None:
         """Start listening."""
-        self._shell.kernel.control_handlers[_REQUEST] = self._handle
+        kernel = self._shell.kernel
+        kernel.control_handlers[_REQUEST] = self._handle
+        kernel.comm_manager.register_comm(self._marker)
         # Not ..._run_cell: silently executed code, by which a page loads the extension, ends without those events.
         self._shell.events.register("pre_execute", self._begin)
         self._shell.events.register("post_execute", self._end)
 
     def remove(self) -> None:
         """Stop listening."""
-        self._shell.kernel.control_handlers.pop(_REQUEST, None)
+        kernel = self._shell.kernel
+        kernel.control_handlers.pop(_REQUEST, None)
+        kernel.comm_manager.comms.pop(_REQUEST, None)
         self._shell.events.unregister("pre_execute", self._begin)
         self._shell.events.unregister("post_execute", self._end)
         (controller, handlers), self._current = self._current, (None, None)

@@ -27,7 +27,7 @@ class View(Protocol):
 V = TypeVar("V", bound=View)
 
 
-def show_once(shell: Any, run: TrackedRun, rate: float = 2.0) -> TrackedRun:
+def show_once(shell: Any, run: TrackedRun, rate: float = 2.0, *, submitted: bool = False) -> TrackedRun:
     """Display the run and return it; IPython's ``Out`` of this cell does not display it again.
 
     In later cells the run is displayed as usual.
@@ -36,10 +36,12 @@ def show_once(shell: Any, run: TrackedRun, rate: float = 2.0) -> TrackedRun:
     ----------
     rate
         Maximum number of frames per second.
+    submitted
+        The cell has just submitted the run.
     """
     from jupyter_amltrain.output.mime import show
 
-    show(run, rate)
+    show(run, rate, submitted=submitted)
     if getattr(shell, "kernel", None) is not None:  # a terminal has only the text, which `Out` prints
         _skip_display(shell, run)
     return run
@@ -57,7 +59,7 @@ def show_submitted(shell: Any, run: TrackedRun, rate: float, *, wait: bool, line
     from jupyter_amltrain.errors import RunFailed
 
     with runs.interruptible(run):
-        show_once(shell, run, rate)
+        show_once(shell, run, rate, submitted=True)
         with contextlib.suppress(TimeoutError):  # e.g. a large folder is being copied: the cell does not wait for it
             run.accepted(ACCEPT_TIMEOUT_S)
         if wait:

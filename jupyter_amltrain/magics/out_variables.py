@@ -7,6 +7,7 @@ the first cell that runs after the run has ended.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
@@ -27,6 +28,7 @@ class OutVariables:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._awaited: list[TrackedRun] = []
+        self._assigned: dict[str, tuple[Any, str]] = {}  #: value and run of each variable
 
     def expect(self, run: TrackedRun) -> None:
         """Assign the values of `run` when it has ended."""
@@ -46,12 +48,22 @@ class OutVariables:
                 if last_known.status.state.value == "completed":
                     self.assign(run, strict=False)
                 else:
-                    names = ", ".join(last_known.spec.out)
-                    print(f"{run.handle} {last_known.status.state.value}: {names} not set.")
+                    self._unset(run, last_known.spec.out)
             except AmlTrainError as error:  # deleted, or its target does not respond
                 if run in self._awaited:
                     self._awaited.remove(run)
                 print(f"{type(error).__name__}: {error}")
+
+    def _unset(self, run: TrackedRun, names: Sequence[str]) -> None:
+        """Delete the values of earlier runs: the cell must not take them for those of a run that failed."""
+        old = []
+        for name in names:
+            value, handle = self._assigned.pop(name, (None, ""))
+            if handle and self._shell.user_ns.get(name) is value:
+                del self._shell.user_ns[name]
+                old.append(f"{name} of {handle}")
+        deleted = f" (deleted: {', '.join(old)})" if old else ""
+        print(f"{run.handle} {run.run.status.state.value}: {', '.join(names)} not set{deleted}.")
 
     def assign(self, run: TrackedRun, *, strict: bool = True) -> None:
         """Assign the values of an ended run and print them.
@@ -71,6 +83,7 @@ class OutVariables:
                     print(f"{type(error).__name__}: {error}")
                 continue
             self._shell.user_ns[name] = value
+            self._assigned[name] = value, run.handle
             shown = repr(value)
             print(f"{name} = {shown if len(shown) <= 80 else shown[:79] + '…'}  (from {run.handle})")
         if strict and missing:

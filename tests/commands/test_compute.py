@@ -70,7 +70,7 @@ def test_boolean_flag_default_on_can_be_turned_off() -> None:
         ("create big --kind fake --sise 3", "--sise. Did you mean --size"),
         ("create big --kind fake --size", "expected one argument, SIZE"),
         ("scale", "required: target"),
-        ("attach vm --host here", "unknown flag --host."),
+        ("attach vm --hots here", "unknown flag --hots."),
         ("attach", "required: NAME"),
         ("delete a b", "unexpected argument 'b'"),
         ("creat big", "Did you mean create?"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_amltrain.backends.local_limits import unsupported
 from jupyter_amltrain.commands import magic_line
 from jupyter_amltrain.commands.forms import BASIC_FIELDS, compose, submit_actions, submit_fields
 from jupyter_amltrain.commands.magic_line import quote, words
@@ -29,6 +30,41 @@ def test_submit_form_has_every_flag_common_first() -> None:
     kinds = {field.name: field.kind for field in fields}
     assert kinds["param"] == "list" and kinds["gpus"] == "int" and kinds["wait"] == "bool"
     assert kinds["target"] == "target" and kinds["require-gpu"] == "choice" and kinds["timeout"] == "text"
+
+
+def test_submit_form_groups_every_field_with_words() -> None:
+    fields = {field.name: field for field in submit_fields()}
+    assert {field.group for field in fields.values()} == {"what", "params", "where", "data", "advanced"}
+    assert fields["param"].label == "Parameters" and fields["shm-size"].label == "Shared memory"
+    assert fields["gpus"].needs_gpus and not fields["param"].needs_gpus
+
+
+#: A value for each option that only a service understands.
+_OF_SERVICE = {
+    "nodes": "2",
+    "processes": "2",
+    "distribution": "pytorch --processes 2",
+    "instance-type": "Standard_DS3_v2",
+    "shm-size": "2g",
+    "docker-args": "x",
+    "env": "conda@latest",
+    "derive-env": "",
+    "identity": "user",
+    "service": "jupyterlab",
+    "priority": "high",
+    "tier": "spot",
+}
+
+
+def test_fields_not_for_local_are_those_that_local_refuses() -> None:
+    hidden = {field.name for field in submit_fields() if "local" in field.not_for}
+    assert hidden == set(_OF_SERVICE)
+    for name, value in _OF_SERVICE.items():
+        line = f"--{name}={value}".removesuffix("=")
+        if name == "derive-env":
+            line += " --env conda@latest"
+        assert unsupported(spec_of(f"%%aml_submit {line}"), "local"), line
+    assert not unsupported(spec_of("%%aml_submit --param lr=1 --timeout 1m --tag a=b --out a --env-var A=b"), "local")
 
 
 def test_submit_form_and_line_round_trip_is_equal() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.commands.files import export_path
 from jupyter_amltrain.commands.monitor import repeat, snapshot_text
-from jupyter_amltrain.commands.runs import export_path
 from jupyter_amltrain.errors import CommandError
 
 GPU = {

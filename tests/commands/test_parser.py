@@ -35,6 +35,13 @@ def test_unknown_flag_error_suggests_similar_flag(line: str, guess: str) -> None
     assert "Did you mean" in message and guess in message
 
 
+@pytest.mark.parametrize(
+    ("line", "name"), [("--epochs 5", "epochs"), ("--batch-size 32", "batch_size"), ("--lr=0.1", "lr")]
+)
+def test_unknown_flag_that_is_a_parameter_names_param(line: str, name: str) -> None:
+    assert f"--param {name}=" in failure("submit", line)
+
+
 def test_unknown_flag_without_match_points_to_help() -> None:
     assert failure("submit", "--zzz").endswith("See: %aml_submit?")
     assert failure("submit", "x.py --zzz", "amltrain submit").endswith("See: amltrain submit --help")
@@ -49,7 +56,10 @@ def test_abbreviated_flag_is_refused() -> None:
     [
         ("lst", "Did you mean list"),
         ("log", "Did you mean logs"),
-        ("stop", "Commands: list, show, logs, attach, cancel, wait, last, compare, dashboard, export, delete, ui."),
+        (
+            "stop",
+            "Commands: list, show, logs, attach, cancel, wait, last, compare, files, dashboard, export, delete, ui.",
+        ),
         ("local/digits-k3f9x", "Did you mean: %aml_runs show local/digits-k3f9x"),
     ],
 )

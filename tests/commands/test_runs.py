@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain import text as tables
-from jupyter_amltrain.commands import runs
+from jupyter_amltrain.commands import run_log, runs
 from jupyter_amltrain.errors import RunError
 
 from ..helpers import until
@@ -53,11 +53,11 @@ def test_follow_prints_whole_log(api: Any) -> None:
     source = "import sys, time\nfor i in range(20):\n    print('zeile ü', i, flush=True); time.sleep(0.05)\n"
     run = api.submit(source)
     parts: list[str] = []
-    runs.follow(run, parts.append)
+    run_log.follow(run, parts.append)
     assert "".join(parts) == "".join(f"zeile ü {i}\n" for i in range(20))
     assert len([p for p in parts if p]) > 1
     parts.clear()
-    runs.follow(run, parts.append, tail=2)
+    run_log.follow(run, parts.append, tail=2)
     assert "".join(parts) == "zeile ü 18\nzeile ü 19\n"
 
 
@@ -78,6 +78,6 @@ print("new", flush=True)
         parts.append(text)
         gate.touch()
 
-    runs.follow(run, write, tail=tail)
+    run_log.follow(run, write, tail=tail)
     text = "".join(parts)
     assert text.startswith("old text") and text.endswith("\nnew\n") and text.count("new\n") == 1

@@ -112,7 +112,9 @@ def test_compute_magic_lists_tests_and_shows_targets(cell: Cell, capsys: Any) ->
     shown = capsys.readouterr().out
     assert "cpu slots" in shown and "Will a run keep going?" in shown and "If the kernel stops:" in shown
     cell("%aml_compute use local")
-    assert "New runs now go to local" in capsys.readouterr().out
+    assert "go to local" in capsys.readouterr().out
+    cell("%aml_compute use local --default")
+    assert "no target" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", ["/base/amltrain/mlflow/1/", ""])

@@ -61,6 +61,22 @@ def test_submit_out_of_failed_run_is_reported_unset(ip: InteractiveShell, cell: 
     assert f"{ip.user_ns['run'].handle} failed: n not set." in capsys.readouterr().out
 
 
+def test_failed_run_deletes_value_of_earlier_run(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+    def failed() -> None:
+        cell("%%aml_submit --out n --as run\nraise SystemExit(1)\nn = 4")
+        with pytest.raises(RunFailed):
+            ip.user_ns["run"].wait(60)
+        cell("pass")
+
+    cell("%%aml_submit --wait --out n\nn = 3")
+    failed()
+    assert "n" not in ip.user_ns and "deleted: n of" in capsys.readouterr().out
+    cell("%%aml_submit --wait --out n\nn = 3")
+    ip.user_ns["n"] = "the user's own"
+    failed()
+    assert ip.user_ns["n"] == "the user's own"
+
+
 def test_submit_wait_missing_out_fails_cell(ip: InteractiveShell, fails: Fails) -> None:
     error = fails("%%aml_submit --wait --out a --out b\nb = 1; a = object()")
     assert isinstance(error, ResultMissing) and ip.user_ns["b"] == 1

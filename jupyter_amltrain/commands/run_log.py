@@ -1,0 +1,150 @@
+"""``runs logs``: the log of a run, of a step or of a trial; printed or followed."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.commands.parser import Parser, run_flag
+from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
+from jupyter_amltrain.errors import RunError, TargetError
+from jupyter_amltrain.jobs import flag_types
+from jupyter_amltrain.text import bytes_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from jupyter_amltrain.run import TrackedRun
+
+#: Maximum size of a log that is printed whole; of a larger log the start and the end are printed (bytes).
+MAX_LOG_BYTES = 200_000
+_LOG_HEAD_BYTES = 20_000
+#: Pause between two reads of a followed log (seconds).
+_FOLLOW_INTERVAL_S = 0.25
+#: Bytes of a followed log that are read again before the new ones: a difference shows that the job rewrote the log.
+_OVERLAP_BYTES = 64
+#: Bytes of a log that are read in one call.
+_BLOCK_BYTES = 1 << 20
+
+
+def _flags(parser: Parser) -> None:
+    run_flag(parser)
+    parser.flag("--tail", metavar="N", type=flag_types.count, help="only the last N lines", samples=("50", "200"))
+    parser.flag("-f", "--follow", action="store_true", help="continue until the run ends")
+    parser.flag("--step", metavar="NAME", help="log of one step or trial, by its name or id")
+
+
+def _logs(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+
+    run = api.attach(args.run)
+    tail = args.tail if args.tail is not None else (context.log_lines or None)
+    if not args.follow:
+        text = child_log_text(run, args.step, tail) if args.step else log_text(run, tail)
+        return Result(text, verbatim=True, notice="" if text.strip("\n") else no_log_text(run))
+    try:
+        if args.step:
+            follow_child(run, args.step, context.write, tail)
+        else:
+            follow(run, context.write, tail)
+    except KeyboardInterrupt:
+        if not context.magic:
+            raise
+        return Result(f"\n{run.handle} continues. {continue_hint(run)}")
+    return Result()
+
+
+LOGS = Command(
+    verb="logs",
+    summary="Print a run's log.",
+    run=_logs,
+    flags=_flags,
+    examples=Examples(("%aml_runs logs last --tail 50",), ("amltrain runs logs last --follow",)),
+)
+
+
+def log_text(run: TrackedRun, tail: int | None = None) -> str:
+    """Return the log as a terminal would show it; of a long log the start, the end and the path."""
+    from jupyter_amltrain.kernel.streams import collapse
+
+    if tail is not None:
+        return collapse(run.logs(tail=tail)) if tail else ""
+    path = run.log_path
+    data, size = run.read_log(-MAX_LOG_BYTES, MAX_LOG_BYTES)
+    if size <= MAX_LOG_BYTES:
+        return collapse(data.decode("utf-8", "replace"))
+    head = run.read_log(0, _LOG_HEAD_BYTES)[0].decode("utf-8", "replace").rpartition("\n")[0]
+    end = data[_LOG_HEAD_BYTES:].decode("utf-8", "replace").partition("\n")[2]
+    gap = f"... {bytes_text(size - MAX_LOG_BYTES)} omitted; the whole log: {path} ..."
+    return f"{collapse(head)}\n{gap}\n{collapse(end)}"
+
+
+def child_log_text(run: TrackedRun, step: str, tail: int | None = None) -> str:
+    """Return the log of a step or trial as a terminal would show it."""
+    from jupyter_amltrain.kernel.streams import collapse
+
+    return collapse(run.logs(tail, step)) if tail != 0 else ""
+
+
+def follow_child(run: TrackedRun, step: str, write: Callable[[str], Any], tail: int | None = None) -> None:
+    """Write the log of a step or trial as it grows, until the step or trial has ended."""
+    written = 0
+    while True:
+        done = run.child(step).ended is not None or run.status.state.terminal  # before the read, as in `follow`
+        text = run.logs(step=step)
+        if not written and tail is not None:
+            written = len(text) - len("\n".join(text.splitlines()[-tail:])) if tail else len(text)
+        write(text[written:])
+        written = max(written, len(text))
+        if done:
+            return
+        time.sleep(_FOLLOW_INTERVAL_S)
+
+
+def no_log_text(run: TrackedRun) -> str:
+    """Return the message that is printed instead of an empty log."""
+    ended = run.run.status.state.terminal
+    state = "wrote no log" if ended else "has no log yet"
+    return f"{run.handle} {state}. To see its state: %aml_runs show {run.handle}"
+
+
+def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None) -> None:
+    """Write the log as it grows, until the run has ended; does not raise if the run failed."""
+    from jupyter_amltrain.kernel.streams import LOG_RESTARTED
+
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    offset, last = 0, b""
+    if tail is not None:
+        text = run.logs(tail=tail)
+        last, offset = run.read_log(-_OVERLAP_BYTES, _OVERLAP_BYTES)
+        if text:
+            write(text + "\n")
+    while True:
+        done = run.status.state.terminal  # before the read: then this read gets the whole rest
+        while True:
+            with contextlib.suppress(TargetError):
+                data, end = run.read_log(offset - len(last), _BLOCK_BYTES)
+                if not data.startswith(last):  # emptied or rewritten, perhaps to fewer bytes
+                    offset, last = 0, b""
+                    decoder.reset()
+                    write(LOG_RESTARTED)
+                    continue
+                if block := data[len(last) :]:
+                    offset, last = end, data[-_OVERLAP_BYTES:]
+                    write(decoder.decode(block))
+                    continue
+            break
+        if done:
+            return
+        try:
+            run.wait(_FOLLOW_INTERVAL_S)
+        except (TimeoutError, RunError):
+            continue
+
+
+def continue_hint(run: TrackedRun) -> str:
+    """Return the commands for a run that continues."""
+    return f"To stop it: %aml_runs cancel {run.handle}. To wait again: %aml_runs wait {run.handle}."
