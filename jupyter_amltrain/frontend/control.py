@@ -1,8 +1,8 @@
 """Server for the frontend's requests on the control channel, which works while a cell runs.
 
 A custom message type on the control channel works on ipykernel 6 and 7, needs no subshell and triggers no
-IPython hooks, unlike comm messages. A kernel does not reply to unknown types: a client detects by a timeout that
-the extension is not loaded.
+IPython hooks, unlike comm messages. A kernel logs an error for an unknown type: a client first asks by
+``comm_info_request`` whether the extension is loaded (see ``magics/control_channel.py``).
 """
 
 from __future__ import annotations

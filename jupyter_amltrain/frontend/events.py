@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MAX_SNAPSHOT_RUNS, MAX_CHANGED_ROWS = 500, 100
 #: Seconds between two ``beat`` events.
 BEAT_INTERVAL_S = 2.0
-#: Maximum wait of the first snapshot for the targets' lists of runs (seconds).
+#: Maximum wait of a snapshot for the targets' lists of runs, and for the targets (seconds).
 LIST_TIMEOUT_S = 1.0
 #: Maximum number of comms: pages reconnect, and some never unsubscribe.
 MAX_CLIENTS = 24
@@ -175,7 +175,9 @@ class EventPublisher:
         try:
             if self._listing is not None and not self._listing.done():
                 await asyncio.wait({self._listing}, timeout=LIST_TIMEOUT_S)
-            await self._targets.refresh()
+            # Their files may be on a slow disk: the runs are sent without them, and the targets when they are read.
+            reading = self._controller.loop.start(self._targets.refresh(), "targets for a snapshot")
+            await asyncio.wait({reading}, timeout=LIST_TIMEOUT_S)
         finally:
             if self._clients.get(client.comm) is client:
                 self._send_snapshot(client)
@@ -211,6 +213,8 @@ class EventPublisher:
 
     def _on_row_changed(self, handle: str) -> None:
         for client in self._clients.values():
+            if client.pending:  # its snapshot will have the row
+                continue
             client.dirty.add(handle)
             client.removed.discard(handle)
             self._schedule(client)

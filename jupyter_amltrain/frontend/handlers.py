@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.frontend.events import EventPublisher
+from jupyter_amltrain.frontend.file_handlers import FileHandlers
 from jupyter_amltrain.frontend.picture_handlers import PictureHandlers
 from jupyter_amltrain.frontend.protocol import Handler, Reply, Request, handlers_of
 from jupyter_amltrain.frontend.run_handlers import LogHandlers, MlflowHandlers, RunHandlers
+from jupyter_amltrain.frontend.size_handlers import SizeHandlers
 from jupyter_amltrain.frontend.target_handlers import FormHandlers, TargetHandlers
 
 if TYPE_CHECKING:
@@ -43,8 +45,10 @@ class RequestHandlers:
             LogHandlers(controller),
             MlflowHandlers(controller),
             PictureHandlers(controller),
+            FileHandlers(controller, self.events.notify),
             TargetHandlers(controller),
             FormHandlers(controller, defaults),
+            SizeHandlers(controller),
         )
         self.by_request: dict[type[Request], Handler] = {}
         for topic in topics:

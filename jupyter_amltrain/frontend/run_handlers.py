@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.commands.runs import MAX_NAMED, deletion_warning, not_ended_error, resubmit
+from jupyter_amltrain.commands.resubmit import resubmit
+from jupyter_amltrain.commands.runs import MAX_NAMED, deletion_warning, not_ended_error
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
 from jupyter_amltrain.kernel.observers import Picture
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.output.live import LiveDashboards
 from jupyter_amltrain.output.mime import bundle_of
+from jupyter_amltrain.output.run_group import group_html, group_text, run_group
+from jupyter_amltrain.schema.group import MAX_GROUP_RUNS, RunGroup
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle
 from jupyter_amltrain.state_dir import project_store
@@ -51,19 +54,37 @@ class RunReply(Reply, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    text
-        The record as text, for readers that cannot draw it.
+    text, html
+        The record for readers that cannot draw it; `html` only of an ended run.
     picture
         PNG of an ended run, base64, for the saved notebook; empty if it could not be drawn in time.
     width, height
         Its size in CSS pixels.
+    alt
+        What it shows, as text.
     """
 
     record: RunRecord
     text: str = ""
+    html: str = ""
     picture: str = ""
     width: int = 0
     height: int = 0
+    alt: str = ""
+
+
+class GetGroup(Request, frozen=True, kw_only=True):
+    """Get the table of several runs."""
+
+    handles: tuple[str, ...]
+
+
+class GroupReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`GetGroup`; `text` and `html` are for readers that cannot draw the group."""
+
+    group: RunGroup
+    text: str = ""
+    html: str = ""
 
 
 class CancelRun(Request, frozen=True, kw_only=True):
@@ -205,8 +226,18 @@ class RunHandlers:
         record = record_of(await self._controller.source(request.handle))
         picture = await self._picture(record) if record.done and record.kind == "run" else None
         bundle, metadata = bundle_of(record, picture)
-        text, png = bundle["text/plain"], bundle.get("image/png", "")
-        return RunReply(record=record, text=text, picture=png, **metadata.get("image/png", {}))
+        text, html, png = bundle["text/plain"], bundle.get("text/html", ""), bundle.get("image/png", "")
+        return RunReply(record=record, text=text, html=html, picture=png, **metadata.get("image/png", {}))
+
+    @op("group")
+    async def group(self, request: GetGroup) -> GroupReply:
+        """Return the table of the runs that a cell has submitted; runs that were deleted are left out."""
+        records = []
+        for handle in request.handles[-MAX_GROUP_RUNS:]:
+            with contextlib.suppress(AmlTrainError):
+                records.append(record_of(await self._controller.source(handle)))
+        group = run_group(records, request.handles)
+        return GroupReply(group=group, text=group_text(group), html=group_html(group))
 
     async def _picture(self, record: RunRecord) -> Picture | None:
         drawing = self._pictures.pop(record.handle, None)
@@ -444,7 +475,7 @@ class OpenMlflow(Request, frozen=True, kw_only=True):
 
 
 class MlflowReply(Reply, frozen=True, kw_only=True):
-    """Answer to :class:`OpenMlflow`: the address, or why there is none; both empty while the server starts."""
+    """Answer to :class:`OpenMlflow`: the address, or why there is none; both empty while server or record begin."""
 
     url: str = ""
     reason: str = msgspec.field(default="", name="why")
@@ -462,9 +493,13 @@ class MlflowHandlers:
         """Return the address of a run's page; start the server if needed."""
         controller = self._controller
         run = controller.entry(await controller.find(request.handle)).run
-        if reason := no_page_reason(run):
+        experiment = await controller.loop.offload(_experiment, run.project, run.tracking_id)
+        if reason := no_page_reason(run, recorded=bool(experiment) or controller.records_live(run)):
             await controller.refresh_run(run.handle)  # starts its import if that has not started
             return MlflowReply(reason=reason)
+        if not experiment and not run.status.state.terminal:
+            controller.record_live(run.handle)
+            return MlflowReply()  # its record is there in some seconds
         task = self._starting.get(run.project)
         if task is None:
             task = controller.loop.start(self._start(run.project), f"MLflow's page of {run.project}")
@@ -476,7 +511,6 @@ class MlflowHandlers:
         server = task.result()
         if reason := str(server.get("why", "")):
             return MlflowReply(reason=reason)
-        experiment = await controller.loop.offload(_experiment, run.project, run.tracking_id)
         fragment = f"#/experiments/{experiment}/runs/{run.tracking_id}" if experiment else ""
         # A path, not a URL: the kernel does not know the host and port that the browser uses for the Jupyter server.
         return MlflowReply(url=f"{server.get('path') or server['url']}{fragment}")
@@ -488,12 +522,18 @@ class MlflowHandlers:
             return {"why": str(error)}
 
 
-def no_page_reason(run: Run) -> str:
-    """Return why MLflow cannot show a run, one sentence; empty if it can."""
+def no_page_reason(run: Run, *, recorded: bool) -> str:
+    """Return why MLflow cannot show a run, one sentence; empty if it can.
+
+    Parameters
+    ----------
+    recorded
+        Whether MLflow's store has the run or will soon, complete or not.
+    """
     if run.tracking == "direct" or run.spec.tracking == "direct":
         return f"The script of {run.handle} logs to its own tracking server. Look for the run there."
     if not run.status.state.terminal:
-        return "This run will appear in MLflow when it has finished."
+        return "" if recorded else "This run will appear in MLflow when it has finished."
     if not run.project:
         return f"No MLflow store is known for {run.handle}: its target keeps no record."
     if run.tracking_state == "failed":

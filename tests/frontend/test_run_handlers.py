@@ -206,7 +206,7 @@ def test_resubmit_on_remote_target_is_accepted(house: HandlerHarness) -> None:
 
 def test_log_request_parts_join_to_whole_log(house: HandlerHarness) -> None:
     text = "".join(f"{i} äöü € 😀\rline\n" for i in range(400))
-    run = house.ended(f"import sys\nsys.stdout.write({text!r})")
+    run = house.ended(f"import sys\nsys.stdout.write({text!r});")
     found, offset, parts = "", 0, 0
     while True:
         reply = house.ask(run_handlers.GetLog(handle=run.handle, offset=offset, limit=101))

@@ -51,7 +51,7 @@ def test_kinds_request_returns_compute_forms(page: Page) -> None:
     assert isinstance(reply, KindsReply)
     assert [(kind.kind, kind.verb, kind.title) for kind in reply.kinds][:2] == [
         ("fake", "create", "Demonstration (runs nothing)"),
-        ("amlcompute", "create", "Azure ML cluster"),
+        ("ssh", "attach", "Machine over SSH"),
     ]
     assert [field.name for field in reply.kinds[0].fields][:4] == ["name", "size", "max_nodes", "min_nodes"]
     assert reply.submit
