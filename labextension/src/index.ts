@@ -4,10 +4,11 @@ import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application'
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { GroupOutput } from './output/group';
 import { NotebookHost } from './output/notebook';
 import { RunOutput } from './output/renderer';
 import { panel } from './panel/plugin';
-import { RUN_MIME } from './protocol';
+import { GROUP_MIME, RUN_MIME } from './protocol';
 import { DOMAIN, PLUGIN_ID, WIDGETS_PLUGIN_ID } from './tokens';
 
 /** Rank before the image and text renderers of the same output. */
@@ -20,18 +21,22 @@ const output: JupyterFrontEndPlugin<void> = {
   requires: [INotebookTracker, IRenderMimeRegistry],
   optional: [ITranslator],
   activate: (
-    _app: JupyterFrontEnd,
+    app: JupyterFrontEnd,
     tracker: INotebookTracker,
     registry: IRenderMimeRegistry,
     translator: ITranslator | null
   ): void => {
     const trans = (translator ?? nullTranslator).load(DOMAIN);
-    const add = (where: IRenderMimeRegistry, panel: NotebookPanel | null) =>
-      where.addFactory(
-        // The record is never parsed as HTML, so the renderer is safe in untrusted notebooks.
-        { safe: true, mimeTypes: [RUN_MIME], createRenderer: () => new RunOutput(trans, new NotebookHost(panel)) },
-        RANK
-      );
+    const add = (where: IRenderMimeRegistry, panel: NotebookPanel | null) => {
+      const renderers = [
+        [RUN_MIME, () => new RunOutput(trans, new NotebookHost(panel), app.commands)],
+        [GROUP_MIME, () => new GroupOutput(trans, new NotebookHost(panel), app.commands)]
+      ] as const;
+      for (const [mime, createRenderer] of renderers) {
+        // Records are never parsed as HTML, so the renderers are safe in untrusted notebooks.
+        where.addFactory({ safe: true, mimeTypes: [mime], createRenderer }, RANK);
+      }
+    };
     // Consoles and viewers draw the record; only the renderer of a notebook has a kernel to query.
     add(registry, null);
     tracker.forEach(panel => add(panel.content.rendermime, panel));

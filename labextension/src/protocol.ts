@@ -1,6 +1,7 @@
 /** Frontend protocol. Written by `python -m tools.protocol_types`; do not edit. */
 
 export const RUN_MIME = 'application/vnd.amltrain.run+json';
+export const GROUP_MIME = 'application/vnd.amltrain.runs+json';
 export const RECORD_SCHEMA = 1;
 export const PROTOCOL_VERSION = 2;
 export const REQUEST = 'amltrain_request';
@@ -37,6 +38,12 @@ export interface ICancelReply {
   ok: true;
   accepted: boolean;
   state: string;
+}
+
+export interface ICodeReply {
+  version: number;
+  ok: true;
+  diffs: Record<string, string[]>;
 }
 
 export interface IComposeReply {
@@ -79,10 +86,33 @@ export interface IEventsReply {
   why: string;
 }
 
+export interface IFileReply {
+  version: number;
+  ok: true;
+  data: string;
+}
+
+export interface IFilesReply {
+  version: number;
+  ok: true;
+  files: IRunFile[];
+  hidden: number;
+  folder: string;
+  models: string[];
+}
+
 export interface IFollowReply {
   version: number;
   ok: true;
   known: boolean;
+}
+
+export interface IGroupReply {
+  version: number;
+  ok: true;
+  group: IRunGroup;
+  text: string;
+  html: string;
 }
 
 export interface IHelloReply {
@@ -133,14 +163,31 @@ export interface IPicturesReply {
   hidden: number;
 }
 
+export interface IRegisterReply {
+  version: number;
+  ok: true;
+  text: string;
+}
+
 export interface IRunReply {
   version: number;
   ok: true;
   record: IRunRecord;
   text: string;
+  html: string;
   picture: string;
   width: number;
   height: number;
+  alt: string;
+}
+
+export interface ISizesReply {
+  version: number;
+  ok: true;
+  sizes: ISizeRow[];
+  currency: string;
+  gpu_table_date: string;
+  error: string;
 }
 
 export interface IErrorReply {
@@ -217,6 +264,24 @@ export interface IBeat {
   renew: boolean;
 }
 
+export interface IRunFile {
+  path: string;
+  size: number;
+  modified: number;
+}
+
+export interface IRunGroup {
+  schema: number;
+  handles: string[];
+  rows: IGroupRow[];
+  hidden: number;
+  columns: IGroupColumn[];
+  same: Record<string, unknown>;
+  curve: string;
+  done: boolean;
+  seen_at: number;
+}
+
 export interface ITargetKind {
   kind: string;
   verb: string;
@@ -235,6 +300,11 @@ export interface IField {
   choices: string[];
   metavar: string;
   advanced: boolean;
+  label: string;
+  group: string;
+  not_for: string[];
+  needs_gpus: boolean;
+  choose: string;
 }
 
 export interface IRunPicture {
@@ -279,7 +349,9 @@ export interface IRunRecord {
   window: number;
   log: ILogTail;
   outputs: Record<string, unknown>;
+  models: string[];
   error: string | null;
+  excerpt: ICodeExcerpt | null;
   tracking: Record<string, string>;
   source_sha256: string;
   notes: string[];
@@ -289,6 +361,21 @@ export interface IRunRecord {
   parent: string;
   pictures: IRunPicture[];
   pictures_hidden: number;
+}
+
+export interface ISizeRow {
+  name: string;
+  gpus: number;
+  gpu: string;
+  gpu_memory: number | null;
+  cpus: number | null;
+  memory: number | null;
+  price: number | null;
+  price_low: number | null;
+  fit: number | null;
+  fit_low: number | null;
+  retirement: string;
+  retired: boolean;
 }
 
 export interface ITargetRow {
@@ -338,6 +425,7 @@ export interface IRunRow {
   gpus: number;
   metric: string;
   value: number | null;
+  metrics: Record<string, number>;
   spark: number[];
   verdict: string;
   attention: string;
@@ -364,6 +452,28 @@ export interface IWorkspaceRow {
   studio_url: string;
 }
 
+export interface IGroupRow {
+  handle: string;
+  name: string;
+  state: RunState;
+  reason: string;
+  error: string;
+  reachable: boolean;
+  cancel_requested: boolean;
+  created: number;
+  started: number | null;
+  ended: number | null;
+  values: string[];
+  best: number[];
+  curve: number[];
+}
+
+export interface IGroupColumn {
+  name: string;
+  kind: string;
+  goal: string;
+}
+
 export interface IPhase {
   name: string;
   start: number;
@@ -374,8 +484,10 @@ export interface IPhase {
 export interface IMetricSeries {
   step: number[];
   value: (number | null)[];
+  seconds: number[];
   last: number | null;
   n: number;
+  rank: number;
 }
 
 export interface ITelemetrySeries {
@@ -413,6 +525,12 @@ export interface ILogTail {
   bytes: number;
   lines_hidden: number;
   path: string;
+}
+
+export interface ICodeExcerpt {
+  first: number;
+  lines: string[];
+  line: number;
 }
 
 export interface IRunLink {
@@ -499,17 +617,23 @@ export interface IOperations {
   act: { payload: { verb: string; target: string; kind: string; values: Record<string, unknown>; dry: boolean; confirmed: boolean }; reply: ITargetActionReply };
   again: { payload: { handle: string }; reply: IResubmitReply };
   cancel: { payload: { handle: string }; reply: ICancelReply };
+  code: { payload: { handles: string[] }; reply: ICodeReply };
   compose: { payload: { old: string; cell: string | null; script: string; folder: string; values: Record<string, unknown> | null }; reply: IComposeReply };
   connect: { payload: { values: Record<string, unknown> }; reply: IConnectReply };
   dashboard: { payload: { handle: string; page: string; window: number }; reply: IDashboardReply };
   delete: { payload: { handles: string[]; confirmed: boolean; unrecorded: string[] }; reply: IDeleteReply };
   events: { payload: { comm: string; shown: string; seq: number; gpus: string; looks: string[]; details: string[]; meter: number }; reply: IEventsReply };
+  file: { payload: { handle: string; path: string; offset: number }; reply: IFileReply };
+  files: { payload: { handle: string }; reply: IFilesReply };
   follow: { payload: { feed: string; shown: boolean; seen: number[]; view: string }; reply: IFollowReply };
+  group: { payload: { handles: string[] }; reply: IGroupReply };
   hello: { payload: Record<string, never>; reply: IHelloReply };
   kinds: { payload: Record<string, never>; reply: IKindsReply };
   log: { payload: { handle: string; offset: number; limit: number; child: string }; reply: ILogReply };
   mlflow: { payload: { handle: string }; reply: IMlflowReply };
   picture: { payload: { handle: string; path: string; offset: number }; reply: IPictureReply };
   pictures: { payload: { handle: string }; reply: IPicturesReply };
+  register: { payload: { handle: string; name: string; path: string }; reply: IRegisterReply };
   run: { payload: { handle: string }; reply: IRunReply };
+  sizes: { payload: { kind: string; workspace: string; region: string }; reply: ISizesReply };
 }

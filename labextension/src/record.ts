@@ -3,6 +3,7 @@
 import { count, list, object, text } from './untyped';
 import {
   IChildRun,
+  ICodeExcerpt,
   IRunLink,
   IRunPicture,
   IGpuBand,
@@ -28,6 +29,9 @@ const STATES: readonly string[] = [
   'lost'
 ];
 
+/** The state of a saved run; one that is unknown counts as the first. */
+export const stateOf = (x: unknown): RunState => (STATES.includes(text(x)) ? x : 'preparing') as RunState;
+
 export const TERMINAL: ReadonlySet<RunState> = new Set<RunState>(['completed', 'failed', 'canceled', 'lost']);
 
 function phase(x: unknown): IPhase {
@@ -40,8 +44,9 @@ function metric(x: unknown): IMetricSeries {
   const value = list(m.value).map(count);
   const step = list(m.step).map((s, i) => count(s) ?? i);
   const n = Math.min(step.length, value.length);
+  const seconds = list(m.seconds).map(count).filter((at): at is number => at !== null);
   const last = count(m.last) ?? value[n - 1] ?? null;
-  return { step: step.slice(0, n), value: value.slice(0, n), last, n: count(m.n) ?? n };
+  return { step: step.slice(0, n), value: value.slice(0, n), seconds: seconds.slice(0, n), last, n: count(m.n) ?? n, rank: count(m.rank) ?? 0 };
 }
 
 function door(x: unknown): IRunLink {
@@ -182,6 +187,14 @@ function gpuTruth(raw: unknown): IGpuTruth | null {
   return verdict ? { verdict, detail: text(t.detail), cause: text(t.cause) } : null;
 }
 
+function excerpt(raw: unknown): ICodeExcerpt | null {
+  const e = object(raw);
+  const lines = list(e.lines).map(line => text(line));
+  const first = count(e.first);
+  const line = count(e.line);
+  return lines.length && first !== null && line !== null ? { first, lines, line } : null;
+}
+
 /** Percentage of each cell in row-major order; NaN for a missing value. */
 export function heatCells(map: IGpuHeat): Float32Array {
   return Float32Array.from({ length: map.labels.length * map.columns }, (_, i) => {
@@ -208,7 +221,7 @@ export function normalise(raw: unknown): IRunRecord {
   const log = object(r.log);
   const handle = text(r.handle);
   const runId = text(r.run_id, handle.split('/').pop() ?? '');
-  const state = (STATES.includes(text(r.state)) ? r.state : 'preparing') as RunState;
+  const state = stateOf(r.state);
   return {
     schema: count(r.schema) ?? 1,
     handle,
@@ -228,7 +241,11 @@ export function normalise(raw: unknown): IRunRecord {
     phases: list(r.phases).map(phase),
     params: object(r.params),
     tags: object(r.tags) as Record<string, string>,
-    metrics: Object.fromEntries(Object.entries(object(r.metrics)).map(([name, m]) => [name, metric(m)])),
+    metrics: Object.fromEntries(
+      Object.entries(object(r.metrics))
+        .map(([name, m]) => [name, metric(m)] as const)
+        .sort(([, a], [, b]) => a.rank - b.rank)
+    ),
     metrics_hidden: Math.max(0, count(r.metrics_hidden) ?? 0),
     telemetry: {
       t: list(t.t).map(x => count(x) ?? 0),
@@ -252,6 +269,7 @@ export function normalise(raw: unknown): IRunRecord {
     },
     outputs: object(r.outputs),
     error: typeof r.error === 'string' && r.error ? r.error : null,
+    excerpt: excerpt(r.excerpt),
     tracking: object(r.tracking) as Record<string, string>,
     source_sha256: text(r.source_sha256),
     notes: list(r.notes).map(note => text(note)),
@@ -260,6 +278,7 @@ export function normalise(raw: unknown): IRunRecord {
     children_hidden: Math.max(0, count(r.children_hidden) ?? 0),
     parent: text(r.parent),
     pictures: pictures(r.pictures),
+    models: list(r.models).flatMap(path => text(path) || []),
     pictures_hidden: Math.max(0, count(r.pictures_hidden) ?? 0)
   };
 }

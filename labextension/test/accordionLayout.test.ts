@@ -1,6 +1,6 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { divide, ISectionNeed, storedLayout, sectionsToClose } from '../src/panel/accordionLayout';
+import { divide, fitting, ISectionNeed, storedLayout } from '../src/panel/accordionLayout';
 
 const compute: ISectionNeed = { open: true, minimum: 70, preferred: 92, flex: 0 };
 const runs: ISectionNeed = { open: true, minimum: 140, preferred: 300, flex: 3 };
@@ -36,18 +36,20 @@ test('with the runs closed the GPUs have the rest, and one alone has all', () =>
   assert.deepEqual(divide(700, [{ ...compute, open: false }]), [0]);
 });
 
-test('nothing is closed for one that is opened, unless there is no room', () => {
-  const all = [compute, runs, gpus, { ...submit, open: true }];
-  assert.deepEqual(sectionsToClose(735, all, 3), []);
-  assert.deepEqual(sectionsToClose(400, all, 3), [2]);
-  assert.deepEqual(sectionsToClose(250, all, 1), [3, 2]);
+test('those that were opened last stay open where there is no room for all', () => {
+  assert.equal(fitting(735, [300, 170, 120, 90]), 4);
+  assert.equal(fitting(500, [300, 170, 120, 90]), 2);
+  assert.equal(fitting(400, [300, 170, 120, 90]), 1);
+  assert.equal(fitting(100, [300, 170, 120, 90]), 1);
+  assert.equal(fitting(100, []), 0);
 });
 
 test('what was remembered is taken as far as it makes sense', () => {
   assert.equal(storedLayout(undefined), null);
   assert.equal(storedLayout('x'), null);
-  assert.deepEqual(storedLayout({ closed: ['gpus', 3], sizes: { runs: 300, gpus: 'big', compute: -1 } }), {
+  assert.deepEqual(storedLayout({ closed: ['gpus', 3], recent: ['runs', null], sizes: { runs: 300, gpus: 'big', compute: -1 } }), {
     closed: ['gpus'],
+    recent: ['runs'],
     sizes: { runs: 300 }
   });
 });

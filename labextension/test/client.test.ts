@@ -21,6 +21,7 @@ function channel(answers: Record<string, Answer>) {
   return { fake, log };
 }
 
+const comms = { comm_info_request: () => ({ comms: { [REQUEST]: { target_name: REQUEST } } }) };
 const hello = () => ({ version: PROTOCOL_VERSION, ok: true, package: '0.1.0', kernel_busy: false });
 
 test('a request carries version, operation and payload', async () => {
@@ -47,23 +48,40 @@ test('a refusal keeps the sentence of the kernel', async () => {
 });
 
 test('another protocol version is reported', async () => {
-  const { fake } = channel({ [REQUEST]: () => ({ version: PROTOCOL_VERSION + 1, ok: true }) });
+  const { fake } = channel({ ...comms, [REQUEST]: () => ({ version: PROTOCOL_VERSION + 1, ok: true }) });
   await assert.rejects(new KernelClient(fake).request('hello', {}), /version 3, .*version 2/);
   assert.equal((await new KernelClient(fake).probe(10)).kind, 'other-version');
 });
 
 test('probe tells a kernel without us from one that does not respond', async () => {
-  assert.equal((await new KernelClient(channel({ [REQUEST]: hello }).fake).probe(10)).kind, 'ready');
+  assert.equal((await new KernelClient(channel({ ...comms, [REQUEST]: hello }).fake).probe(10)).kind, 'ready');
   assert.equal((await new KernelClient(channel({ kernel_info_request: () => ({}) }).fake).probe(10)).kind, 'not-loaded');
   assert.equal((await new KernelClient(channel({}).fake).probe(10)).kind, 'not-responding');
+});
+
+test('a kernel without us is never sent our own message type', async () => {
+  const { fake, log } = channel({ comm_info_request: () => ({ comms: {} }), kernel_info_request: () => ({}) });
+  const client = new KernelClient(fake);
+  assert.equal((await client.probe(10)).kind, 'not-loaded');
+  assert.deepEqual(log.sent.map(({ type }) => type), ['comm_info_request']);
+});
+
+test('a kernel that has just loaded us is greeted at once, also by an older package without a comm', async () => {
+  const { fake } = channel({ comm_info_request: () => ({ comms: {} }), [REQUEST]: hello });
+  const client = new KernelClient(fake);
+  client.trust();
+  assert.equal((await client.probe(10)).kind, 'ready');
+  client.doubt();
+  assert.equal((await client.probe(10)).kind, 'not-loaded');
 });
 
 test('a question that cannot be sent yet is asked again', async () => {
   let tries = 0;
   const fake: IControlChannel = {
     send(type) {
-      if (type === REQUEST || ++tries > 1) {
-        return { reply: type === REQUEST ? new Promise(() => undefined) : Promise.resolve({}), dispose: () => undefined };
+      const ours = type !== 'kernel_info_request';
+      if (ours || ++tries > 1) {
+        return { reply: ours ? new Promise(() => undefined) : Promise.resolve({}), dispose: () => undefined };
       }
       throw new Error('Could not send message: status is not connected');
     }
@@ -76,9 +94,25 @@ test('a first question that was held back is waited for', async () => {
   const fake: IControlChannel = {
     direct: false,
     send: type => ({
-      reply: new Promise(resolve => setTimeout(() => resolve(type === REQUEST ? hello() : {}), type === REQUEST ? 1500 : 0)),
+      reply: new Promise(resolve => {
+        const first = type === 'comm_info_request';
+        setTimeout(() => resolve(first ? comms[type]() : type === REQUEST ? hello() : {}), first ? 1500 : 0);
+      }),
       dispose: () => undefined
     })
   };
   assert.equal((await new KernelClient(fake).probe(3000)).kind, 'ready');
+});
+
+test('probe waits for a kernel that has listed the extension and greets late', async () => {
+  const { fake } = channel({ ...comms, kernel_info_request: () => ({}) });
+  const send = fake.send.bind(fake);
+  const late: IControlChannel = {
+    send: (type, content) =>
+      type === REQUEST
+        ? { reply: new Promise(resolve => setTimeout(() => resolve(hello()), 900)), dispose: () => undefined }
+        : send(type, content)
+  };
+  assert.equal((await new KernelClient(late).probe(3000)).kind, 'ready');
+  assert.equal((await new KernelClient(late).probe(500)).kind, 'not-responding');
 });

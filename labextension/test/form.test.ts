@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { IField } from '../src/protocol';
-import { keepTyped, labelOf, pasted, rawOf, sortErrors, typed, valueOf } from '../src/sections/fields';
+import { keepTyped, labelOf, pasted, rawOf, sortErrors, typed, understands, valueOf } from '../src/sections/fields';
 
 const field = (more: Partial<IField>): IField => ({
   name: 'x',
@@ -13,6 +13,11 @@ const field = (more: Partial<IField>): IField => ({
   choices: [],
   metavar: '',
   advanced: false,
+  label: '',
+  group: '',
+  not_for: [],
+  needs_gpus: false,
+  choose: '',
   ...more
 });
 
@@ -76,4 +81,17 @@ test('what is typed while an answer is under way is kept', () => {
   assert.deepEqual(keepTyped({ gpus: 4 }, {}, answer), { env: ['a=1'] });
   assert.deepEqual(keepTyped({ name: 'old' }, { name: 'old' }, answer), answer);
   assert.deepEqual(keepTyped({ env: ['a=1'] }, { env: ['a=1', 'b=2'] }, {}), { env: ['a=1', 'b=2'] });
+});
+
+test('a target has only the fields that it understands', () => {
+  const service = field({ not_for: ['local', 'fake'] });
+  assert.ok(!understands(service, 'local', 0) && understands(service, 'amlcompute', 0));
+  const gpus = field({ needs_gpus: true });
+  assert.ok(!understands(gpus, 'local', 0) && understands(gpus, 'local', 1) && understands(gpus, 'local', null));
+  // A kernel with an older package.
+  assert.ok(understands({ ...field({}), not_for: undefined, needs_gpus: undefined } as unknown as IField, 'local', 0));
+});
+
+test('a label of its own comes before one from the flag', () => {
+  assert.equal(labelOf(field({ flag: '--shm-size', label: 'Shared memory' })), 'Shared memory');
 });

@@ -4,7 +4,7 @@ import { Follower } from '../src/output/follower';
 import { MetricStore, SampleAge } from '../src/widgets/frames';
 import { IFeed } from '../src/widgets/feeds';
 import { DrawGate, ITimers } from '../src/charts/drawGate';
-import { secondsOf, ShownSpan, ShownSteps, Titles, YRanges } from '../src/widgets/axes';
+import { secondsOf, ShownSpan, ShownSteps, untold, YRanges } from '../src/widgets/axes';
 import { metricAxis, roundAxis, roundLimits, tickLabels } from '../src/charts/scale';
 import { within, zoomed } from '../src/widgets/zoom';
 
@@ -291,27 +291,11 @@ function model(state: Record<string, unknown>) {
   return { state, get: (name: string) => state[name], set_state: (news: object) => void Object.assign(state, news) };
 }
 
-test('a chart without a value says so until there is one', () => {
-  const [mark, shade, other] = [{}, {}, {}];
-  const figure = model({ title: 'GPU power (W)', marks: [mark, shade] });
-  const metric = model({ title: 'loss', marks: [other] });
-  const titles = new Titles();
-  const draw = (...y: number[]) =>
-    titles.update(
-      [figure, metric],
-      new Map<unknown, any>([
-        [mark, [{ kind: 'lines' }, { x: Float64Array.from(y), y: [Float32Array.from(y)] }]],
-        [shade, [{ kind: 'span' }, { x: Float64Array.of(0, 1), y: [Float32Array.of(1, 1)] }]]
-      ])
-    );
-  draw();
-  assert.equal(figure.state.title, 'GPU power (W)', 'before the first sample nothing is known, not even that');
-  draw(NaN, NaN);
-  draw(NaN, NaN);
-  assert.equal(figure.state.title, 'GPU power (W): n/a');
-  draw(NaN, 3);
-  assert.equal(figure.state.title, 'GPU power (W)');
-  assert.equal(metric.state.title, 'loss');
+test('a line is untold while it has times but no value', () => {
+  const points = (...y: number[]) => ({ x: Float64Array.from(y.keys()), y: [Float32Array.from(y)] });
+  assert.equal(untold(points()), false, 'before the first sample nothing is known, not even that');
+  assert.equal(untold(points(NaN, NaN)), true);
+  assert.equal(untold(points(NaN, 3)), false);
 });
 
 test('an axis has limits before there is a value', () => {

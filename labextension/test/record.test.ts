@@ -13,7 +13,7 @@ test('anything becomes a record', () => {
   assert.equal(record.target, 'local');
   assert.equal(record.name, 'digits-1');
   assert.equal(record.state, 'preparing');
-  assert.deepEqual(record.metrics.loss, { step: [], value: [], last: null, n: 0 });
+  assert.deepEqual(record.metrics.loss, { step: [], value: [], seconds: [], last: null, n: 0, rank: 0 });
 });
 
 test('lengths of phases come from the target clock alone', () => {

@@ -14,7 +14,7 @@ function history(values: (i: number) => number[], n: number, capacity = 3600, at
 test('few ticks are drawn as they are, each row in memory of its own', () => {
   const rows = history(i => [i, 2 * i], 50).rows(1010);
   const { x, y } = lines({ rows, columns: [1, 0] }, 1010, 1049, 300);
-  assert.equal(x[0], 1009_000, 'one more, so that the line reaches the edge');
+  assert.equal(x[0], 1009, 'one more, so that the line reaches the edge');
   assert.equal(x.length, 41);
   assert.deepEqual([y[0][1], y[1][1]], [20, 10]);
   for (const row of [x, ...y]) {
@@ -38,7 +38,7 @@ test('groups do not change when the window moves', () => {
     return new Map([...x].map((t, i) => [t, y[0][i]]));
   };
   const [a, b] = [points(1500, 3500), points(1501, 3501)];
-  const inner = [...a.keys()].filter(t => t > 1530_000 && t < 3470_000);
+  const inner = [...a.keys()].filter(t => t > 1530 && t < 3470);
   assert.ok(inner.length > 200 && inner.every(t => a.get(t) === b.get(t)));
 });
 
@@ -47,7 +47,7 @@ test('what the ring has lost comes from the min-max history, spikes included', (
   assert.equal(found.rows(5950).raw, true);
   const { x, y } = lines({ rows: found.rows(1000), columns: [0] }, 1000, 6000, 300);
   assert.equal(Math.max(...y[0]), 99);
-  assert.equal(x[0], 1000_000);
+  assert.equal(x[0], 1000);
 });
 
 test('no line crosses a pause of the sampler, nor a missing value', () => {

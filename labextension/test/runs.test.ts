@@ -1,5 +1,6 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { sparkPoints } from '../src/charts/sparkline';
 import { gpuFrame, meanUtil } from '../src/kernel/model';
 import { Rows, TransitionWatcher } from '../src/kernel/rows';
 import { connectionMessage, lastSeenText, connectionWord } from '../src/panel/connectionMessages';
@@ -7,11 +8,10 @@ import type { ConnectionState, IConnection } from '../src/panel/tokens';
 import type { IRunRow, ITargetRow } from '../src/protocol';
 import {
   elapsed,
-  filterRuns,
+  differing, filterRuns,
   progress,
   secondsOf,
   select,
-  sparkPoints,
   spoken,
   windowOf
 } from '../src/sections/runText';
@@ -43,6 +43,7 @@ function row(handle: string, more: Partial<IRunRow> = {}): IRunRow {
     gpus: 0,
     metric: '',
     value: null,
+    metrics: {},
     spark: [],
     verdict: '',
     attention: '',
@@ -116,6 +117,9 @@ test('an end is reported once, and not for runs that had ended before', () => {
   assert.deepEqual(reported(row('a'), row('old', { state: 'failed', attention: 'It failed.' })), []);
   assert.deepEqual(reported(row('a', { state: 'completed' })), ['a ended']);
   assert.deepEqual(reported(row('a', { state: 'completed' })), []);
+  const latest = row('a').created;
+  assert.deepEqual(reported(row('quick', { created: latest + 1, state: 'failed' })), ['quick ended'], 'it ended at once');
+  assert.deepEqual(reported(row('quick', { created: latest + 1, state: 'failed' })), []);
   // The same handle in another state root is another run.
   assert.deepEqual(reported(row('a', { created: 5, state: 'completed' })), []);
 });
@@ -218,6 +222,8 @@ test('every state but ready says something; what can be done has a button', () =
   };
   const connection = (state: ConnectionState): IConnection => ({
     state,
+    ready: state === 'ready',
+    own: false,
     detail: '',
     lastSeen: 88000,
     busy: true,
@@ -236,4 +242,12 @@ test('every state but ready says something; what can be done has a button', () =
   assert.equal(connectionMessage(connection('missing'), trans)!.copy, '%pip install jupyter-amltrain');
   assert.match(connectionMessage(connection('loading'), trans)!.text, /running cell/);
   assert.equal(lastSeenText(connection('not-responding'), 100000, trans), 'last seen 12 s ago');
+});
+
+test('parameters differ where a value differs or only some runs have them', () => {
+  const rows = [row('a', { params: { lr: '0.1', epochs: '3' } }), row('b', { params: { lr: '0.01', epochs: '3' } })];
+  assert.deepEqual([...differing(rows)], ['lr']);
+  assert.deepEqual([...differing([...rows, row('c')])].sort(), ['epochs', 'lr']);
+  assert.deepEqual([...differing([rows[0]])], []);
+  assert.deepEqual([...differing([])], []);
 });

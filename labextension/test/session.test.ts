@@ -68,6 +68,8 @@ class FakeKernel implements ITransport {
   finish: (answer: ILoadReply) => void = () => undefined;
 
   readonly client = {
+    trust: () => undefined,
+    doubt: () => undefined,
     probe: async (ms: number): Promise<IProbe> => {
       this.probes.push(ms);
       return { kind: this.kind, busy: this.cellRuns, detail: this.detail };

@@ -251,6 +251,8 @@ export interface ILineData {
   /** its mean is the first of `series` */
   band?: IBand | null;
   levels?: readonly ILevel[];
+  /** numbers of the points without a finite value, marked at the bottom */
+  gaps?: readonly number[];
   shades?: readonly IShade[];
   xKind: TickKind;
   yKind: TickKind;
@@ -409,7 +411,7 @@ export class LineChart implements IReadable {
       return { where, values };
     }
     const values = shown.map(({ name, y, color }) => ({ name: name && `${name}:`, text: text(y[column]), color: color ?? 0 }));
-    return series.length > 1 ? { where, values } : { where, values, inline: `${where}: ${text(shown[0].y[column])}` };
+    return shown.length > 1 ? { where, values } : { where, values, inline: `${where}: ${text(shown[0].y[column])}` };
   }
 
   mark(spot: ISpot | null): void {
@@ -466,7 +468,8 @@ export class LineChart implements IReadable {
       }
     }
     const marked = (values: number[], format: (value: number) => string): Tick[] => values.map(value => [value, format(value)]);
-    const yTicks = data.yTicks ?? marked(data.yKind === 'bytes' ? byteTicks(y1, 3) : ticks(y0, y1, 3), data.yFormat);
+    const rows = height > 100 ? 3 : 1;
+    const yTicks = data.yTicks ?? marked(data.yKind === 'bytes' ? byteTicks(y1, rows) : ticks(y0, y1, rows), data.yFormat);
     for (const [tick, label] of yTicks) {
       const y = sy(tick);
       svg('line', { x1: left, x2: right, y1: y, y2: y }, this._axes);
@@ -498,6 +501,11 @@ export class LineChart implements IReadable {
         node.setAttribute('data-color', String(color % COLORS));
       }
     };
+    for (const i of data.gaps ?? []) {
+      const [x, y] = [sx(data.x[i]), this._size.height - this._size.bottom];
+      const cross = svg('path', { class: 'jp-AmlRun-gap', d: `M${x - 3},${y - 8}l6,6m-6,0l6,-6` }, this._lines);
+      svg('title', {}, cross).textContent = this._trans.__('%1 %2: not finite', data.xName, data.xFormat(data.x[i]));
+    }
     if (data.band) {
       const shape = svg('path', { class: 'jp-AmlRun-band', d: area(data.x, data.band, sx, sy) }, this._lines);
       paint(shape, data.series[0]?.color);

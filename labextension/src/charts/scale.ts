@@ -191,13 +191,30 @@ export interface IAxis {
   labels: string[];
 }
 
-/** The axis of a metric: the data with a little air, round ticks inside. */
-export function metricAxis(from: number, to: number): IAxis {
+/**
+ * The axis of a metric: the data with a little air, round ticks inside.
+ *
+ * @param log whether the values are powers of ten
+ */
+export function metricAxis(from: number, to: number, log = false): IAxis {
   const [low, high] = widen([from, to]);
   const air = AIR * (high - low);
   const [min, max] = [low - air, high + air];
-  const marks = from < to ? ticks(min, max, TICKS) : [from];
-  return { min, max, ticks: marks, labels: tickLabels(marks) };
+  const marks = from >= to ? [from] : log ? logTicks(min, max) : ticks(min, max, TICKS);
+  return { min, max, ticks: marks, labels: log ? marks.map(mark => tickLabels([10 ** mark])[0]) : tickLabels(marks) };
+}
+
+/** Ticks between two powers of ten: at whole powers, with few of these at 2 and 5 times them, else at any. */
+function logTicks(min: number, max: number): number[] {
+  const whole = ticks(min, max, TICKS, true);
+  if (whole.length > 2) {
+    return whole;
+  }
+  const fine: number[] = [];
+  for (let power = Math.floor(min); power <= max; power++) {
+    fine.push(...[1, 2, 5].map(factor => power + Math.log10(factor)).filter(mark => mark >= min && mark <= max));
+  }
+  return fine.length > 1 ? fine : ticks(min, max, TICKS - 2).map(mark => Math.log10(Number((10 ** mark).toPrecision(2))));
 }
 
 /**

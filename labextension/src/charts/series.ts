@@ -384,8 +384,7 @@ const hole = (step: number) => Math.max(5 * step, 5);
 class Collector {
   constructor(
     room: number,
-    private readonly _rows: number,
-    private readonly _unit = 1000
+    private readonly _rows: number
   ) {
     this._x = new Float64Array(2 * room);
     this._y = Array.from({ length: _rows }, () => new Float32Array(2 * room));
@@ -420,7 +419,7 @@ class Collector {
         return more;
       });
     }
-    this._x[this._n] = t * this._unit;
+    this._x[this._n] = t;
     return this._n++;
   }
 
@@ -443,10 +442,10 @@ function groups(rows: IRows, from: number, to: number, size: number, visit: (a: 
  *
  * @param unit what one of `t` is in x
  */
-export function lines({ rows, columns }: IPart, t0: number, t1: number, limit: number, unit = 1000): IPoints {
+export function lines({ rows, columns }: IPart, t0: number, t1: number, limit: number): IPoints {
   const [from, to] = inside(rows, t0, t1);
   const n = to - from;
-  const out = new Collector(limit + 4, columns.length, unit);
+  const out = new Collector(limit + 4, columns.length);
   let before = NaN;
   const enter = (t: number) => {
     if (t - before > hole(rows.step)) {

@@ -31,6 +31,11 @@ const SECOND_QUESTION_MS = 400;
 /** Milliseconds for which JupyterLab holds messages back after it has connected, and some more. */
 const HELD_BACK_MS = 3500;
 
+/** Content of `comm_info_reply`, as far as it is read. */
+interface ICommInfo {
+  readonly comms?: Readonly<Record<string, unknown>>;
+}
+
 /** The result of a probe. */
 export interface IProbe {
   readonly kind: KernelKind;
@@ -101,17 +106,15 @@ export class KernelClient {
   /**
    * Probe the kernel for the extension and its version.
    *
-   * A kernel never answers an unknown message type, so silence alone is ambiguous: a kernel that answers
-   * `kernel_info_request` on the same channel has not loaded the extension; otherwise it may be inside one long C
-   * call. The channel keeps the order, so an answer to the second message without one to the first is conclusive.
+   * A kernel logs an error for an unknown message type and does not answer it. So the first question is Jupyter's own
+   * `comm_info_request`: a kernel that has loaded the extension lists our comm. A kernel that answers
+   * `kernel_info_request` on the same channel, which keeps the order, but not this one, has not loaded it either;
+   * without any answer, it may be inside one long C call.
    */
   async probe(ms = 2000): Promise<IProbe> {
     const wait = (time: number) => new Promise<null>(resolve => setTimeout(() => resolve(null), time));
-    const hello = this.request('hello', {}, ms).then(
-      (reply): IProbe => ({ kind: 'ready', busy: reply.kernel_busy, detail: '' }),
-      (error): IProbe | null =>
-        error instanceof Refused ? { kind: 'other-version', busy: false, detail: error.message } : null
-    );
+    const seen = { marker: false };
+    const hello = this._greet(ms, seen);
     const early = await Promise.race([hello, wait(Math.min(ms, SECOND_QUESTION_MS))]);
     if (early) {
       return early;
@@ -122,12 +125,47 @@ export class KernelClient {
       return first;
     }
     const answered = await info;
-    let late = answered ? await Promise.race([hello, wait(Math.min(ms, SECOND_QUESTION_MS))]) : await hello;
-    if (answered && !late && this._channel.direct === false) {
+    // After the list of comms, which has the marker, `hello` is a second question: its reply may come later.
+    const isLoaded = answered && seen.marker;
+    let late = answered && !isLoaded ? await Promise.race([hello, wait(Math.min(ms, SECOND_QUESTION_MS))]) : await hello;
+    if (answered && !isLoaded && !late && this._channel.direct === false) {
       // The first message may not have been sent yet.
       late = await Promise.race([hello, wait(Math.min(ms, HELD_BACK_MS))]);
     }
-    return late ?? { kind: answered ? 'not-loaded' : 'not-responding', busy: false, detail: '' };
+    return late ?? { kind: answered && !seen.marker ? 'not-loaded' : 'not-responding', busy: false, detail: '' };
+  }
+
+  /** Trust that the extension is loaded, until a probe is not answered. */
+  trust(): void {
+    this._trusted = true;
+  }
+
+  /** Look for the extension again at the next probe: the kernel may have been restarted. */
+  doubt(): void {
+    this._trusted = false;
+  }
+
+  /**
+   * Result of the probe; `null`: no answer.
+   *
+   * @param seen whether the kernel has listed the marker of the extension
+   */
+  private async _greet(ms: number, seen: { marker: boolean }): Promise<IProbe | null> {
+    try {
+      if (!this._trusted) {
+        const listed = (await ask(this._channel, 'comm_info_request', { target_name: REQUEST }, ms)) as ICommInfo | undefined;
+        if (Object.keys(listed?.comms ?? {}).length === 0) {
+          return { kind: 'not-loaded', busy: false, detail: '' };
+        }
+        seen.marker = true;
+      }
+      const reply = await this.request('hello', {}, ms);
+      this._trusted = true;
+      return { kind: 'ready', busy: reply.kernel_busy, detail: '' };
+    } catch (error) {
+      this._trusted = false;
+      return error instanceof Refused ? { kind: 'other-version', busy: false, detail: error.message } : null;
+    }
   }
 
   /** Whether `kernel_info_request` is answered; until the kernel is connected it cannot be sent. */
@@ -146,4 +184,7 @@ export class KernelClient {
     }
     return false;
   }
+
+  /** Whether the extension was there at the last answer. */
+  private _trusted = false;
 }

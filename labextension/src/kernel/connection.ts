@@ -2,9 +2,11 @@
 
 import { Kernel, KernelMessage } from '@jupyterlab/services';
 import { UUID } from '@lumino/coreutils';
-import { LOAD_COMMAND } from '../tokens';
 import { IControlChannel, IPending, KernelClient } from './client';
 import { ILoadReply, ITransport, KernelSession } from './session';
+
+/** Loads the extension. Unlike `%load_ext` it leaves the same line in a cell without a message that it is loaded already. */
+const LOAD_CODE = "__import__('jupyter_amltrain').load_ipython_extension(get_ipython())";
 
 interface IConnected {
   readonly session: KernelSession;
@@ -102,7 +104,7 @@ class KernelTransport implements ITransport {
 
   async load(): Promise<ILoadReply> {
     const future = this._kernel.requestExecute({
-      code: LOAD_COMMAND,
+      code: LOAD_CODE,
       silent: true,
       store_history: false,
       allow_stdin: false

@@ -257,6 +257,11 @@ export class PageSubscription {
       : { ...NO_SUBSCRIPTION, shown: 'status', meter: this._meter() };
   }
 
+  /** Whether a visible part of the page shows what a kernel knows. */
+  get isUsed(): boolean {
+    return this._visible() && (this._shown || this._viewers.size > 0);
+  }
+
   get gpus(): string {
     return this._gpus;
   }

@@ -16,13 +16,26 @@ import { KernelKind, NoAnswer } from './client';
 import { endSession, sessionOf } from './connection';
 import { NO_SUBSCRIPTION, PageSubscription } from './events';
 import { Languages, NotebookFollower } from './follow';
+import { PanelKernel } from './panelKernel';
 import { IDifference, TransitionWatcher } from './rows';
-import type { KernelSession } from './session';
+import type { ISessionListener, KernelSession } from './session';
+
+/** States of the notebook's kernel in which the panel's own kernel lists the runs. */
+const NEEDS_OWN: ReadonlySet<ConnectionState> = new Set([
+  'no-notebook',
+  'no-kernel',
+  'other-language',
+  'not-loaded',
+  'missing',
+  'other-version',
+  'dead'
+]);
 
 export class PanelModel implements IPanelModel {
   constructor(
     tracker: INotebookTracker,
-    private readonly _settings: IPanelSettings
+    private readonly _settings: IPanelSettings,
+    private readonly _own: PanelKernel
   ) {
     this._follower = new NotebookFollower(tracker);
     this._follower.changed.connect(this._follow, this);
@@ -32,14 +45,19 @@ export class PanelModel implements IPanelModel {
     );
     this._subscription.changed.connect(() => {
       const { now } = this._subscription;
-      this._session?.subscribe(now);
+      this._choose();
+      this._followed?.subscribe(now);
+      this._usedOwn?.subscribe(now);
       if (!now.meter && now.gpus !== `target:${this.current}`) {
         this._meter.stop();
       }
     });
     document.addEventListener('visibilitychange', () => this._subscription.gather());
     // Gone, perhaps for good: the kernel should not have to find out.
-    window.addEventListener('pagehide', () => this._session?.unsubscribe());
+    window.addEventListener('pagehide', () => {
+      this._followed?.unsubscribe();
+      this._usedOwn?.unsubscribe();
+    });
     window.addEventListener('pageshow', event => {
       if (event.persisted) {
         this._session?.refresh();
@@ -49,6 +67,7 @@ export class PanelModel implements IPanelModel {
       this._subscription.gather();
       this._autoConnect();
     });
+    _own.changed.connect(() => this._choose());
     this._follow();
   }
 
@@ -89,7 +108,7 @@ export class PanelModel implements IPanelModel {
   }
 
   get kernel(): Kernel.IKernelConnection | null {
-    return this._follower.kernel;
+    return this._isOwn ? this._own.kernel : this._follower.kernel;
   }
 
   get gpuSource(): string {
@@ -125,15 +144,16 @@ export class PanelModel implements IPanelModel {
   }
 
   async connect(): Promise<void> {
-    await this._session?.load();
+    await this._followed?.load();
   }
 
   refresh(): void {
-    const kernel = this.kernel;
+    const { kernel } = this._follower;
     if (kernel && !kernel.isDisposed && kernel.connectionStatus === 'disconnected') {
       void kernel.reconnect().catch(() => undefined);
     }
-    this._session?.refresh();
+    this._followed?.refresh();
+    this._usedOwn?.refresh();
   }
 
   setShown(shown: boolean): void {
@@ -159,6 +179,54 @@ export class PanelModel implements IPanelModel {
     return this._session;
   }
 
+  /** The session that gives the rows and takes the requests. */
+  private get _session(): KernelSession | null {
+    return this._isOwn ? this._usedOwn : this._followed;
+  }
+
+  /** Whether the panel's own kernel stands in for the notebook's. */
+  private get _isOwn(): boolean {
+    return this._usedOwn !== null && this._usedOwn.state === 'ready' && this._wantsOwn;
+  }
+
+  /** Whether the notebook's kernel cannot list runs, and is not expected to soon. */
+  private get _wantsOwn(): boolean {
+    return this._settings.ownKernel && this._subscription.isUsed && NEEDS_OWN.has(this._state);
+  }
+
+  /** Choose between the notebook's kernel and the panel's own. */
+  private _choose(): void {
+    const wanted = this._wantsOwn;
+    const used = wanted ? this._own.session : null;
+    this._own.want(wanted, this._follower.kernel?.name ?? '');
+    if (used !== this._usedOwn) {
+      this._usedOwn?.subscribe(NO_SUBSCRIPTION);
+      if (this._usedOwn) {
+        this._usedOwn.listener = null;
+      }
+      this._usedOwn = used;
+      if (used) {
+        used.listener = this._listener(used);
+        used.subscribe(this._subscription.now);
+        void this._loadOwn(used);
+      }
+    }
+    if (this._session !== this._shown) {
+      this._shown = this._session;
+      this._subscription.forget();
+      this._meter.forget();
+      this._allChanged();
+    }
+    this._update();
+  }
+
+  /** Load the extension in the panel's own kernel. */
+  private async _loadOwn(session: KernelSession): Promise<void> {
+    if (session.state === 'not-loaded') {
+      await session.load();
+    }
+  }
+
   /** Follow the notebook and its kernel, which may be others now. */
   private _follow(): void {
     const kernel = this._nextKernel();
@@ -167,46 +235,55 @@ export class PanelModel implements IPanelModel {
       this._kernel = kernel;
       this._origin = this._follower.notebook;
       this._ended = false;
-      this._subscription.forget();
-      this._meter.forget();
     }
     const context = this._follower.context;
     this._language = kernel && context ? this._languages.of(kernel, context) : '';
-    if (kernel && !this._session && this._language === 'python') {
-      const session = (this._session = sessionOf(kernel));
-      session.listener = {
-        stateChanged: () => this._update(),
-        rowsChanged: difference => this._rowsChanged(session, difference),
-        event: (event, buffers) => this._event(event, buffers),
-        gpuReasonChanged: () => this.targetsChanged.emit()
-      };
+    if (kernel && !this._followed && this._language === 'python') {
+      const session = (this._followed = sessionOf(kernel));
+      session.listener = this._listener(session);
       session.subscribe(this._subscription.now);
-      this.runsChanged.emit([]);
-      this.targetsChanged.emit();
-      this.meterChanged.emit(null);
-    } else if (!this._session) {
-      this.runsChanged.emit([]);
-      this.targetsChanged.emit();
     }
-    this._update();
+    this._choose();
+  }
+
+  private _listener(session: KernelSession): ISessionListener {
+    const isShown = () => session === this._session;
+    return {
+      stateChanged: () => {
+        if (session === this._usedOwn && session.state === 'not-loaded') {
+          void this._loadOwn(session);
+        }
+        this._choose();
+      },
+      rowsChanged: difference => isShown() && this._rowsChanged(session, difference),
+      event: (event, buffers) => isShown() && this._event(event, buffers),
+      gpuReasonChanged: () => isShown() && this.targetsChanged.emit()
+    };
+  }
+
+  /** Emit that all rows may be others: another kernel gives them. */
+  private _allChanged(): void {
+    this.runsChanged.emit([]);
+    this.targetsChanged.emit();
+    this.meterChanged.emit(null);
   }
 
   private _leave(): void {
-    if (this._session) {
-      this._session.subscribe(NO_SUBSCRIPTION);
-      this._session.listener = null;
+    if (this._followed) {
+      this._followed.subscribe(NO_SUBSCRIPTION);
+      this._followed.listener = null;
     }
     if (this._kernel?.isDisposed) {
       endSession(this._kernel);
     }
-    this._session = null;
+    this._followed = null;
   }
 
   /** The kernel to be followed: one that has died stays, and its rows with it, until another takes its place. */
   private _nextKernel(): Kernel.IKernelConnection | null {
     const { kernel, notebook, context } = this._follower;
     this._ended ||= context?.kernelDisplayStatus === 'terminating';
-    const died = this._session?.state === 'dead' && !this._ended;
+    const died = this._followed?.state === 'dead' && !this._ended;
     return kernel ?? (died && notebook && notebook === this._origin ? this._kernel : null);
   }
 
@@ -222,7 +299,10 @@ export class PanelModel implements IPanelModel {
       this._update();
       this.targetsChanged.emit();
     }
-    const transitions = this._transitions.update(changed.filter((row): row is IRunRow => row !== undefined));
+    const transitions = this._transitions.update(
+      changed.filter((row): row is IRunRow => row !== undefined),
+      touched?.length === 0
+    );
     transitions.forEach(transition => this.transition.emit(transition));
   }
 
@@ -247,19 +327,21 @@ export class PanelModel implements IPanelModel {
     if (!this._kernel || (!this._follower.kernel && this._follower.kernelComes)) {
       return this._follower.kernelComes ? 'starting' : 'no-kernel';
     }
-    if (!this._session) {
+    if (!this._followed) {
       return this._language ? 'other-language' : 'connecting';
     }
-    return this._session.state;
+    return this._followed.state;
   }
 
   /** Emit the connection where it has changed. */
   private _update(): void {
-    const session = this._session;
+    const session = this._followed;
     const path = this._follower.notebook?.context.path ?? '';
     const state = this._state;
     const now: IConnection = Object.freeze({
       state,
+      ready: state === 'ready' || this._isOwn,
+      own: this._isOwn,
       detail: (state === 'ready' ? session?.rows.trouble : session?.detail) ?? '',
       lastSeen: 0,
       busy: session?.busy ?? false,
@@ -270,20 +352,27 @@ export class PanelModel implements IPanelModel {
       this._connection = now;
       this.connectionChanged.emit(this.connection);
     }
-    // Only after a restart: a user who unloads the extension wants it unloaded.
-    if (session && now.state === 'starting') {
-      this._autoConnected.delete(session);
-    }
     this._autoConnect();
   }
 
+  /** Load the extension if the setting asks for it, or if the notebook was connected before its kernel was restarted. */
   private _autoConnect(): void {
-    const session = this._session;
-    if (session?.state === 'ready') {
-      this._autoConnected.add(session);
-    } else if (session?.state === 'not-loaded' && this._settings.autoConnect && !this._autoConnected.has(session)) {
-      this._autoConnected.add(session);
-      void session.load();
+    const session = this._followed;
+    const notebook = this._origin;
+    if (!session || !notebook) {
+      return;
+    }
+    if (session.state === 'ready') {
+      this._wasReady.add(notebook);
+      this._tried.add(session);
+    } else if (session.state === 'starting') {
+      // Only after a restart: a user who unloads the extension wants it unloaded.
+      this._tried.delete(session);
+    } else if (session.state === 'not-loaded' && !this._tried.has(session)) {
+      if (this._settings.autoConnect || this._wasReady.has(notebook)) {
+        this._tried.add(session);
+        void session.load();
+      }
     }
   }
 
@@ -292,10 +381,17 @@ export class PanelModel implements IPanelModel {
   private readonly _meter = new Meter(value => this.meterChanged.emit(value));
   private readonly _languages = new Languages(() => this._follow());
   private readonly _transitions = new TransitionWatcher();
-  /** Sessions that were connected, or that the setting has connected: once for each life of a kernel. */
-  private readonly _autoConnected = new WeakSet<KernelSession>();
+  /** Sessions that were connected, or loaded automatically: once for each life of a kernel. */
+  private readonly _tried = new WeakSet<KernelSession>();
+  /** Notebooks that were connected at some time. */
+  private readonly _wasReady = new WeakSet<NotebookPanel>();
   private _kernel: Kernel.IKernelConnection | null = null;
-  private _session: KernelSession | null = null;
+  /** Session of the notebook's kernel. */
+  private _followed: KernelSession | null = null;
+  /** Session of the panel's own kernel while that is wanted. */
+  private _usedOwn: KernelSession | null = null;
+  /** Session of the rows that were emitted last. */
+  private _shown: KernelSession | null = null;
   /** The notebook in which the kernel was found. */
   private _origin: NotebookPanel | null = null;
   /** A person has ended it. */
@@ -303,6 +399,8 @@ export class PanelModel implements IPanelModel {
   private _language = '';
   private _connection: IConnection = {
     state: 'no-notebook',
+    ready: false,
+    own: false,
     detail: '',
     lastSeen: 0,
     busy: false,

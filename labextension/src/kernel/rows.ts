@@ -110,26 +110,37 @@ export class Rows {
 
 /** Transitions of runs of which a person should be notified, over all kernels that follow them. */
 export class TransitionWatcher {
-  /** The transitions that these rows bring, which the followed kernel has just sent. */
-  update(rows: Iterable<IRunRow>): { row: IRunRow; what: 'ended' | 'attention' }[] {
+  /**
+   * The transitions that these rows bring, which the followed kernel has just sent.
+   *
+   * @param isWhole whether they are all its rows: then a row that is new here is an old run
+   */
+  update(rows: Iterable<IRunRow>, isWhole = false): { row: IRunRow; what: 'ended' | 'attention' }[] {
     const transitions: { row: IRunRow; what: 'ended' | 'attention' }[] = [];
+    let newest = this._newest;
     for (const row of rows) {
       // Another kernel may know another run by the same handle.
       const key = `${row.handle} ${row.created}`;
       const before = this._known.get(key);
       const live = isLive(row);
-      if (before?.live && !live) {
+      // A run may end before the kernel has sent its first row.
+      const isNew = !before && !isWhole && this._newest > 0 && row.created > this._newest;
+      newest = Math.max(newest, row.created);
+      if (!live && (before?.live || isNew)) {
         transitions.push({ row, what: 'ended' });
       } else if (live && before && row.attention && row.attention !== before.attention) {
         transitions.push({ row, what: 'attention' });
       }
-      if (live || before) {
+      if (live || before || isNew) {
         // A message that disappears and reappears is shown once.
         this._known.set(key, { live, attention: row.attention || (before?.attention ?? '') });
       }
     }
+    this._newest = newest;
     return transitions;
   }
 
+  /** Latest submit among the rows so far, in unix seconds. */
+  private _newest = 0;
   private readonly _known = new Map<string, { live: boolean; attention: string }>();
 }

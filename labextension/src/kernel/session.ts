@@ -17,6 +17,9 @@ const MAX_PROBE_INTERVAL_MS = 30000;
 /** Milliseconds: a kernel in which a cell runs sends something every 2 s. */
 const SILENCE_TIMEOUT_MS = 5000;
 
+/** Milliseconds for the reply of an idle kernel to the line that loads the extension: it is lost in a restart. */
+const LOAD_TIMEOUT_MS = 20000;
+
 export interface ILoadReply {
   readonly status: string;
   readonly ename: string;
@@ -25,7 +28,7 @@ export interface ILoadReply {
 
 /** What a session needs of one kernel connection (see connection.ts); a fake one in the tests. */
 export interface ITransport {
-  readonly client: Pick<KernelClient, 'probe' | 'request'>;
+  readonly client: Pick<KernelClient, 'probe' | 'request' | 'trust' | 'doubt'>;
   /** Jupyter's status of the kernel. */
   readonly status: string;
   /** Receive the messages of the kernel on the comm with this id. */
@@ -117,6 +120,7 @@ export class KernelSession {
   /** Probe the kernel for the first time, or from the beginning. */
   begin(): void {
     this._forget();
+    this._transport.client.doubt();
     this._setBusy(this._transport.status === 'busy');
     if (this._transport.status === 'dead' || this._transport.status === 'terminating') {
       this._setState('dead');
@@ -158,6 +162,7 @@ export class KernelSession {
       this._forget();
       this._setBusy(false);
       this._restarting = true;
+      this._transport.client.doubt();
       this._unansweredSinceStart = true;
       this._setState('starting');
     } else if (this._restarting && status !== 'unknown') {
@@ -277,21 +282,37 @@ export class KernelSession {
     const turn = this._prober.turn;
     const isCurrent = () => turn === this._prober.turn;
     this._setState('loading');
-    let reply = await attemptLoad(this._transport);
+    let reply = await this._attemptLoad();
     if (reply.status === 'aborted' && isCurrent()) {
       // A cell before the line failed, and everything queued behind it was dropped.
-      reply = await attemptLoad(this._transport);
+      reply = await this._attemptLoad();
     }
     if (!isCurrent()) {
       return;
     }
     if (reply.status === 'ok') {
+      this._transport.client.trust();
+      await this._probe(FIRST_PROBE_TIMEOUT_MS);
+    } else if (reply.status === 'lost') {
+      this._setState('connecting');
       await this._probe(FIRST_PROBE_TIMEOUT_MS);
     } else if (reply.ename === 'ModuleNotFoundError' && reply.evalue.includes('jupyter_amltrain')) {
       this._setState('missing', reply.evalue);
     } else {
       this._setState('not-loaded', [reply.ename, reply.evalue].filter(Boolean).join(': '));
     }
+  }
+
+  /** Run the line that loads the extension; `lost`: no answer, although no cell is running. */
+  private _attemptLoad(): Promise<ILoadReply> {
+    let timer: unknown;
+    const lost = new Promise<ILoadReply>(resolve => {
+      const look = () => {
+        timer = this._timers.set(() => (this._busy ? look() : resolve({ status: 'lost', ename: '', evalue: '' })), LOAD_TIMEOUT_MS);
+      };
+      look();
+    });
+    return Promise.race([attemptLoad(this._transport), lost]).finally(() => this._timers.clear(timer));
   }
 
   private get _isStarting(): boolean {

@@ -1,12 +1,14 @@
 /** The charts of one run, from its record alone: metrics, GPUs with heat map and processes, host. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
-import { ILevel, ILineData, ISeries, IShade, LineChart } from '../charts/chart';
+import { IChartSize, ILevel, ILineData, ISeries, IShade, LineChart } from '../charts/chart';
 import { HeatMap, timed } from '../charts/heat';
-import { extent } from '../charts/scale';
+import { choiceOf, drawn, MetricBar, MetricChoice } from '../charts/metricChoice';
+import { extent, metricAxis } from '../charts/scale';
+import { drawTiles, valueText } from '../charts/values';
 import { ago, bytes, clock, number, percent } from '../format';
 import { GPU_COLUMNS, IGpuColumn } from '../gpuColumns';
-import { IGpuBand, IGpuProcess, IGpuSeries, IGpuTelemetry, IRunRecord } from '../protocol';
+import { IGpuBand, IGpuProcess, IGpuSeries, IGpuTelemetry, IMetricSeries, IRunRecord } from '../protocol';
 import { gpuName, heatCells, heatRow, TERMINAL } from '../record';
 
 /** Dashed lines of sizes and limits in one chart. */
@@ -319,42 +321,60 @@ class GpuView {
 /** Where charts of each kind stand. */
 const KINDS = ['metric', 'gpu', 'host'];
 
+/** Height and margins of the charts of a run without GPU: one low strip. */
+const STRIP_CLASS = 'jp-AmlRun-strip';
+const STRIP: IChartSize = { height: 56, left: 50, right: 10, top: 6, bottom: 16 };
+
 /** Points logged without steps all have step 0: use their order instead. */
 const steps = (all: readonly number[]): readonly number[] =>
   all.every(step => step === all[0]) ? all.map((_, i) => (all.length > 1 ? i : all[0])) : all;
+
+/** Data of a metric's chart. */
+function metricData(name: string, series: IMetricSeries, choice: MetricChoice, trans: TranslationBundle): ILineData {
+  const seconds = series.seconds ?? [];
+  const byTime = choice.byTime && seconds.length === series.value.length;
+  const y = drawn(series.value, choice);
+  const raw = choice.smoothing ? drawn(series.value, { smoothing: 0, log: choice.log }) : null;
+  const missing = series.value.filter(value => value === null).length;
+  const known = extent(raw ?? y);
+  const axis = known && metricAxis(known[0], known[1], choice.log);
+  return {
+    title: missing ? trans.__('%1 (%2 not finite)', name, missing) : name,
+    last: number(series.last),
+    x: byTime ? seconds : steps(series.step),
+    series: raw ? [{ name: '', y: raw, faint: true }, { name, y }] : [{ name, y }],
+    gaps: series.value.map((value, i) => (value === null ? i : -1)).filter(i => i >= 0),
+    xKind: byTime ? 'time' : 'integer',
+    yKind: 'number',
+    xFormat: byTime ? clock : String,
+    yFormat: choice.log ? value => number(10 ** value) : number,
+    xName: byTime ? trans.__('at') : trans.__('step'),
+    yTicks: axis ? axis.ticks.map((tick, i) => [tick, axis.labels[i]] as const) : undefined,
+    fromZero: false
+  };
+}
 
 /** The charts of one run, each kept and updated in place. */
 export class RunCharts {
   constructor(private readonly _trans: TranslationBundle) {
     this.node = document.createElement('div');
+    this._tiles = element('div', 'tiles');
+    this._head = element('div', 'chartsHead');
     this._grid = document.createElement('div');
     this._grid.className = 'jp-AmlRun-charts';
+    this._line.className = 'jp-AmlRun-lineBreak';
     this._more = document.createElement('div');
     this._more.className = 'jp-AmlRun-gpuSource';
     this._gpu = new GpuView(_trans);
-    this.node.append(this._gpu.legend, this._grid, this._more, this._gpu.node);
+    this._head.append(this._gpu.legend);
+    this.node.append(this._tiles, this._head, this._grid, this._more, this._gpu.node);
   }
 
   readonly node: HTMLElement;
 
   update(record: IRunRecord): void {
     const requested = new Map<string, ILineData>();
-    for (const [name, series] of Object.entries(record.metrics)) {
-      if (series.value.length) {
-        requested.set(`metric ${name}`, {
-          title: name,
-          last: number(series.last),
-          x: steps(series.step),
-          series: [{ name, y: series.value }],
-          xKind: 'integer',
-          yKind: 'number',
-          xFormat: String,
-          yFormat: number,
-          xName: this._trans.__('step'),
-          fromZero: false
-        });
-      }
-    }
+    this._metrics(record, requested);
     gpuCharts(record, this._trans).forEach((data, key) => requested.set(key, data));
     this._host(record, requested);
     for (const [key, chart] of this._charts) {
@@ -366,24 +386,74 @@ export class RunCharts {
     for (const [key, data] of requested) {
       let chart = this._charts.get(key);
       if (!chart) {
-        this._charts.set(key, (chart = new LineChart(this._trans)));
+        const isStrip = key.startsWith('host ') && !record.gpu?.gpus.length;
+        this._charts.set(key, (chart = new LineChart(this._trans, isStrip ? STRIP : undefined)));
         chart.node.dataset.series = key;
+        chart.node.classList.toggle(STRIP_CLASS, isStrip);
         this._grid.insertBefore(chart.node, this._after(key));
       }
       chart.update(data);
     }
+    this._breakRow();
     this._gpu.update(record);
     const hidden = record.metrics_hidden;
     this._more.textContent = hidden ? this._trans.__('+%1 more metrics in MLflow', hidden) : '';
     this._more.hidden = !hidden;
     this._grid.hidden = !requested.size;
-    this.node.hidden = !requested.size && this._gpu.legend.hidden && !hidden;
+    this._head.hidden = this._gpu.legend.hidden && (this._bar?.node.hidden ?? true);
+    this.node.hidden = !requested.size && this._gpu.legend.hidden && this._tiles.hidden && !hidden;
   }
 
   dispose(): void {
+    this._choice?.changed.disconnect(this._again, this);
+    this._bar?.dispose();
     this._charts.forEach(chart => chart.dispose());
     this._charts.clear();
     this._gpu.dispose();
+  }
+
+  /** Add the charts of the chosen metrics; those with one value are tiles. */
+  private _metrics(record: IRunRecord, requested: Map<string, ILineData>): void {
+    const choice = this._choose(record);
+    const all = Object.entries(record.metrics).filter(([, { value }]) => value.length);
+    const lines = all.filter(([, { value }]) => value.length > 1).map(([name]) => name);
+    drawTiles(this._tiles, all.filter(([, { value }]) => value.length === 1).map(([name, { last }]) => [name, number(last)]));
+    this._bar?.update(lines, lines.length > 0);
+    for (const name of choice.shown(lines)) {
+      requested.set(`metric ${name}`, metricData(name, record.metrics[name], choice, this._trans));
+    }
+  }
+
+  private _choose(record: IRunRecord): MetricChoice {
+    const choice = choiceOf(record.handle);
+    this._record = record;
+    if (choice !== this._choice) {
+      this._choice?.changed.disconnect(this._again, this);
+      this._bar?.dispose();
+      this._bar?.node.remove();
+      this._choice = choice;
+      choice.changed.connect(this._again, this);
+      this._bar = new MetricBar(choice, this._trans);
+      this._head.append(this._bar.node);
+    }
+    return choice;
+  }
+
+  private _again(): void {
+    if (this._record && !this.node.hidden) {
+      this.update(this._record);
+    }
+  }
+
+  /** The low strips of the host begin a row of their own below the metrics. */
+  private _breakRow(): void {
+    const strip = this._grid.querySelector(`.${STRIP_CLASS}`);
+    const above = strip?.previousElementSibling;
+    if (strip && above && above !== this._line) {
+      strip.before(this._line);
+    } else if (!strip || this._grid.firstElementChild === this._line) {
+      this._line.remove();
+    }
   }
 
   /** The first chart of a later kind: one that starts late stands where it would have from the beginning. */
@@ -399,7 +469,7 @@ export class RunCharts {
     if (!t.length || (record.kind === 'monitor' && ![...cpu, ...memory].some(value => value !== null))) {
       return;
     }
-    const last = (values: readonly (number | null)[]) => values[values.length - 1] ?? null;
+    const trans = this._trans;
     const time = {
       x: t.map(at => at - t[0]),
       xKind: 'time' as const,
@@ -408,30 +478,33 @@ export class RunCharts {
       fromZero: true,
       shades: shades(record, t[0])
     };
-    const of = (now: string, all: string | number | null) => (all ? this._trans.__('%1 of %2', now, all) : now);
-    const use = last(cpu);
     const cpuTitle = this._trans.__('CPU');
     requested.set('host cpu', {
       ...time,
       title: cpuTitle,
-      last: of(use === null ? '–' : percent(use), cpus && percent(100 * cpus)),
+      last: valueText(cpu, record.done ? 'mean' : 'last', percent, cpus && percent(100 * cpus), trans),
       series: [{ name: cpuTitle, y: cpu }],
       yKind: 'number',
       yFormat: percent
     });
-    const held = last(memory);
     const memoryTitle = this._trans.__('Memory');
     requested.set('host memory', {
       ...time,
       title: memoryTitle,
-      last: of(held === null ? '–' : bytes(held), memory_total && bytes(memory_total)),
+      last: valueText(memory, record.done ? 'peak' : 'last', bytes, memory_total && bytes(memory_total), trans),
       series: [{ name: memoryTitle, y: memory }],
       yKind: 'bytes',
       yFormat: size
     });
   }
 
+  private readonly _tiles: HTMLElement;
+  private readonly _head: HTMLElement;
   private readonly _grid: HTMLElement;
+  private readonly _line = document.createElement('div');
+  private _choice: MetricChoice | null = null;
+  private _bar: MetricBar | null = null;
+  private _record: IRunRecord | null = null;
   private readonly _more: HTMLElement;
   private readonly _gpu: GpuView;
   private readonly _charts = new Map<string, LineChart>();

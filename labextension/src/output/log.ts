@@ -1,8 +1,16 @@
 /** The end of a log: follows the text unless the reader has scrolled up. */
 
+import { Sanitizer } from '@jupyterlab/apputils';
+import { renderText } from '@jupyterlab/rendermime';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, plain } from '../format';
 import { ILogTail } from '../protocol';
+
+/** Codes that color a terminal's text. */
+// eslint-disable-next-line no-control-regex
+const COLORS = /\u001b\[[\d;]*m/;
+
+const sanitizer = new Sanitizer();
 
 /** Characters kept on the page, whatever a record holds. */
 const MAX_CHARS = 64 * 1024;
@@ -28,13 +36,21 @@ export class LogView {
 
   update(log: ILogTail): void {
     const text = plain(log.tail).slice(-MAX_CHARS);
-    this.node.hidden = !text && !log.path;
+    this.node.hidden = !text;
     this._titles(log);
-    if (text === this._text.data) {
-      return;
-    }
     const body = this._body;
     const follows = body.scrollHeight - body.scrollTop - body.clientHeight < 8;
+    if (COLORS.test(log.tail)) {
+      void this._color(log.tail.slice(-MAX_CHARS));
+      return;
+    }
+    this._colored = '';
+    if (text === this._text.data && body.firstChild === this._text) {
+      return;
+    }
+    if (body.firstChild !== this._text) {
+      body.replaceChildren(this._text);
+    }
     if (text.startsWith(this._text.data)) {
       // Keeps the selection of the reader.
       this._text.appendData(text.slice(this._text.data.length));
@@ -43,6 +59,24 @@ export class LogView {
     }
     if (follows) {
       this.follow();
+    }
+  }
+
+  /** Draw text with terminal colors, as JupyterLab draws a cell's output. */
+  private async _color(source: string): Promise<void> {
+    if (source === this._colored) {
+      return;
+    }
+    this._colored = source;
+    const body = this._body;
+    const follows = body.scrollHeight - body.scrollTop - body.clientHeight < 8;
+    const host = document.createElement('div');
+    await renderText({ host, source, sanitizer });
+    if (source === this._colored) {
+      body.replaceChildren(...(host.querySelector('pre')?.childNodes ?? []));
+      if (follows) {
+        this.follow();
+      }
     }
   }
 
@@ -60,21 +94,14 @@ export class LogView {
       parts.push(this._trans.__('last lines; %1 earlier lines are in the file', log.lines_hidden));
     }
     const text = parts.join(', ');
-    if (this._titleText !== text || this._path !== log.path) {
-      this._titleText = text;
-      this._path = log.path;
-      this._title.textContent = log.path ? `${text}: ` : text;
-      if (log.path) {
-        const path = document.createElement('code');
-        path.textContent = log.path;
-        this._title.append(path);
-      }
+    if (this._title.textContent !== text) {
+      this._title.textContent = text;
     }
   }
 
   private readonly _title: HTMLElement;
   private readonly _body: HTMLElement;
   private readonly _text: Text;
-  private _titleText = '';
-  private _path = '';
+  /** Text with colors that is drawn; empty for text without. */
+  private _colored = '';
 }

@@ -4,7 +4,8 @@ import { NotebookPanel } from '@jupyterlab/notebook';
 import type { IOutputAreaModel } from '@jupyterlab/outputarea';
 import type { Kernel } from '@jupyterlab/services';
 import type { ISignal } from '@lumino/signaling';
-import { RUN_MIME } from '../protocol';
+import { GROUP_MIME, RUN_MIME } from '../protocol';
+import { list } from '../untyped';
 
 type Bundle = Record<string, unknown>;
 
@@ -12,18 +13,24 @@ function outputsOf(cell: unknown): IOutputAreaModel | undefined {
   return (cell as { outputs?: IOutputAreaModel }).outputs;
 }
 
-/** Fields of a saved record that are used here. */
+/** Fields of a saved record or group that are used here. */
 interface ISaved {
   handle?: string;
+  handles?: string[];
   done?: boolean;
   view?: string;
   window?: number;
   tracking?: { state?: string };
 }
 
+/** Identifies what an output shows: the handle of its run, or the handles of its runs. */
+export function keyOf({ handle, handles }: { handle?: string; handles?: readonly string[] }): string {
+  return handle ?? list(handles).join('\n');
+}
+
 /** Nothing can be added: the run has ended, is in MLflow, and has its picture. */
-function complete(record: ISaved, data: Bundle): boolean {
-  return record.done === true && record.tracking?.state !== 'pending' && 'image/png' in data;
+function complete(mime: string, saved: ISaved, data: Bundle): boolean {
+  return saved.done === true && (mime === GROUP_MIME || (saved.tracking?.state !== 'pending' && 'image/png' in data));
 }
 
 /** A fresh record, shown as this output shows its run: two outputs of one run may differ in that. */
@@ -32,7 +39,7 @@ export function asShown<T>(old: { view?: string; window?: number }, fresh: T): T
 }
 
 /**
- * Put a fresh bundle into every unfinished output of this run in cells that are trusted.
+ * Put a fresh bundle into every unfinished output of this run, or of these runs, in cells that are trusted.
  *
  * An output written by another user may name any run: data of this kernel must not get into their file.
  * The notebook becomes dirty and is left to autosave: saving it here could conflict with a save by the user.
@@ -40,7 +47,7 @@ export function asShown<T>(old: { view?: string; window?: number }, fresh: T): T
  * @param sizes metadata by MIME type
  * @returns how many outputs were written
  */
-function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle, sizes: Bundle = {}): number {
+function writeBundle(panel: NotebookPanel, mime: string, key: string, bundle: Bundle, sizes: Bundle = {}): number {
   const model = panel.content.model;
   if (!model || model.readOnly || panel.isDisposed) {
     return 0;
@@ -50,15 +57,15 @@ function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle, sizes
     const outputs = cell.trusted ? outputsOf(cell) : undefined;
     for (let i = 0; outputs && i < outputs.length; i++) {
       const output = outputs.get(i);
-      const record = output.data[RUN_MIME] as ISaved | undefined;
-      if (!record || record.handle !== handle || complete(record, output.data)) {
+      const saved = output.data[mime] as ISaved | undefined;
+      if (!saved || keyOf(saved) !== key || complete(mime, saved, output.data)) {
         continue;
       }
       const { output_type, metadata, execution_count } = output.toJSON() as any;
       outputs.set(i, {
         output_type,
         metadata: { ...metadata, ...sizes } as any,
-        data: { ...output.data, ...bundle, [RUN_MIME]: asShown(record, bundle[RUN_MIME]) } as any,
+        data: { ...output.data, ...bundle, ...(mime === RUN_MIME ? { [mime]: asShown(saved, bundle[mime]) } : {}) } as any,
         ...(output_type === 'execute_result' ? { execution_count } : {})
       });
       written += 1;
@@ -74,8 +81,8 @@ export interface IRunHost {
   readonly kernelChanged: ISignal<unknown, unknown> | null;
   /** What is drawn is saved: an ended run's picture is wanted for readers without us. */
   readonly saves: boolean;
-  /** Keep a fresh record; true where that draws it here again. */
-  write(handle: string, bundle: Bundle, sizes: Bundle): boolean;
+  /** Keep a fresh record or group, which `key` identifies; true where that draws it here again. */
+  write(mime: string, key: string, bundle: Bundle, sizes?: Bundle): boolean;
 }
 
 /** The same connection, unless its kernel is gone. */
@@ -98,7 +105,7 @@ export class NotebookHost implements IRunHost {
     return this._panel?.sessionContext.kernelChanged ?? null;
   }
 
-  write(handle: string, bundle: Bundle, sizes: Bundle): boolean {
-    return this._panel !== null && writeBundle(this._panel, handle, bundle, sizes) > 0;
+  write(mime: string, key: string, bundle: Bundle, sizes: Bundle = {}): boolean {
+    return this._panel !== null && writeBundle(this._panel, mime, key, bundle, sizes) > 0;
   }
 }

@@ -6,7 +6,7 @@ import { ago } from '../format';
 import { KernelKind, messageOf, NoAnswer, Refused } from '../kernel/client';
 import { sessionOf } from '../kernel/connection';
 import { readPicture } from '../pictures';
-import { IRunRecord, IRunReply, RUN_MIME } from '../protocol';
+import { IOperations, IRunRecord, IRunReply, RUN_MIME } from '../protocol';
 import { normalise, summary, TERMINAL } from '../record';
 import { LOAD_COMMAND } from '../tokens';
 import { asShown, IRunHost } from './notebook';
@@ -124,6 +124,19 @@ export class RecordPoller {
     changed();
   }
 
+  /** A request for the user; rejects with a sentence. */
+  async ask<K extends keyof IOperations>(op: K, payload: IOperations[K]['payload']): Promise<IOperations[K]['reply']> {
+    const { kernel } = this._host;
+    if (!kernel) {
+      throw new Error(this._trans.__('No kernel is running.'));
+    }
+    try {
+      return await sessionOf(kernel).request(op, payload);
+    } catch (error) {
+      throw error instanceof NoAnswer ? new Error(this._trans.__('The kernel is not responding. Try again later.')) : error;
+    }
+  }
+
   /** The end of the log of a step or trial. */
   async childLog(handle: string, child: string): Promise<string> {
     const { kernel } = this._host;
@@ -176,10 +189,10 @@ export class RecordPoller {
       this._seenRevision = revision;
       this._setLive(Date.now());
       const bundle = { 'text/plain': reply.text || summary(fresh), [RUN_MIME]: reply.record, ...pictureOf(reply) };
-      const size = reply.picture ? { 'image/png': { width: reply.width, height: reply.height } } : {};
+      const size = reply.picture ? { 'image/png': { width: reply.width, height: reply.height, alt: reply.alt } } : {};
       if (changed(record, fresh) || (reply.picture && !this.hasPicture)) {
         this._interval = POLL_INTERVAL_MS;
-        if (this.writes && this._host.write(record.handle, bundle, size)) {
+        if (this.writes && this._host.write(RUN_MIME, record.handle, bundle, size)) {
           return null;
         }
       } else {
@@ -213,9 +226,9 @@ export class RecordPoller {
   private _finalPolls = 0;
 }
 
-/** The picture for readers without us, which comes with the answer about an ended run. */
+/** What readers without us see, which comes with the answer about an ended run. */
 function pictureOf(reply: IRunReply): Record<string, string> {
-  return reply.picture ? { 'image/png': reply.picture } : {};
+  return { ...(reply.html ? { 'text/html': reply.html } : {}), ...(reply.picture ? { 'image/png': reply.picture } : {}) };
 }
 
 /** Whether a fresh record says more than the time it was made: an unchanged one must not dirty the notebook. */

@@ -1,15 +1,22 @@
 /** The renderer of a run in a cell output: live while the kernel answers, as saved otherwise. */
 
+import { Clipboard, Notification } from '@jupyterlab/apputils';
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Kernel } from '@jupyterlab/services';
 import { TranslationBundle } from '@jupyterlab/translation';
+import type { CommandRegistry } from '@lumino/commands';
 import { Message, MessageLoop } from '@lumino/messaging';
 import { PanelLayout, Widget } from '@lumino/widgets';
 import { confirmCancel } from '../cancel';
-import { IRunRecord, RUN_MIME } from '../protocol';
+import { IFileRequests, registerModel } from '../files';
+import { sessionOf } from '../kernel/connection';
+import { openMlflow } from '../mlflowPage';
+import { CommandIDs } from '../panel/tokens';
+import { IOperations, IRunRecord, RUN_MIME } from '../protocol';
 import { isWhole, normalise, TERMINAL } from '../record';
 import { available, ISite } from '../widgets/feeds';
 import { DashboardHost, IHost } from './dashboard';
+import { IHeaderActions } from './header';
 import { IRunHost } from './notebook';
 import { notice, RecordPoller } from './recordPoller';
 import { RunView } from './view';
@@ -17,12 +24,17 @@ import { RunView } from './view';
 /** Milliseconds. */
 const POLL_INTERVAL_MS = 1000;
 
+/** Sources of a record whose kernel cannot give the address of the run. */
+const NO_ANSWER: ReadonlySet<string> = new Set(['not-loaded', 'unknown-run', 'other-version']);
+
 const WAITING: ReadonlySet<string> = new Set(['preparing', 'queued']);
 
 export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   constructor(
     private readonly _trans: TranslationBundle,
-    private readonly _host: IRunHost
+    private readonly _host: IRunHost,
+    /** of the page; without them, the header has no links to tabs */
+    commands: CommandRegistry | null = null
   ) {
     super();
     this.addClass('jp-AmlRun');
@@ -32,7 +44,9 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       unfolded: () => MessageLoop.sendMessage(this, Widget.ResizeMessage.UnknownSize),
       load: () => this._load(),
       childLog: id => this._childLog(id),
-      picture: path => this._picture(path)
+      picture: path => this._picture(path),
+      links: this._headerActions(commands),
+      files: this._fileRequests()
     });
     this.node.append(this._view.node);
     this._slot = new SlotLayout(this._view.slot);
@@ -113,6 +127,57 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   protected onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
     this._view.attached();
+  }
+
+  private _headerActions(commands: CommandRegistry | null): IHeaderActions {
+    const has = (id: string) => (commands?.hasCommand(id) ? (handle: string) => void commands.execute(id, { handle }) : undefined);
+    return {
+      log: has(CommandIDs.runLogs),
+      dashboard: has(CommandIDs.runTab),
+      model: () => {
+        const { models, name } = this._record!;
+        void registerModel(this._trans, this._fileRequests(), models, name);
+      },
+      mlflow: handle => {
+        this._openMlflow(handle).catch(error => {
+          Notification.error(error instanceof Error ? error.message : String(error), { autoClose: 10000 });
+        });
+      },
+      copy: handle => {
+        Clipboard.copyToSystem(handle);
+        Notification.success(this._trans.__('Copied %1', handle), { autoClose: 3000 });
+      }
+    };
+  }
+
+  private _fileRequests(): IFileRequests {
+    const ask = <K extends keyof IOperations>(op: K, payload: Omit<IOperations[K]['payload'], 'handle'>) => {
+      const handle = this._record?.handle ?? '';
+      if (!this._mayPoll) {
+        throw new Error(this._trans.__('Trust the notebook to use the files of the run.'));
+      }
+      return this._poller.ask(op, { ...payload, handle } as unknown as IOperations[K]['payload']);
+    };
+    return {
+      list: async () => ask('files', {}),
+      read: async (path, offset) => (await ask('file', { path, offset })).data,
+      register: async (name, path) => (await ask('register', { name, path })).text
+    };
+  }
+
+  private _openMlflow(handle: string): Promise<void> {
+    const { kernel } = this._host;
+    const session = kernel && sessionOf(kernel);
+    const record = () => this._record;
+    return openMlflow(
+      {
+        ask: () => (session && kernel === this._host.kernel && this._mayPoll ? session.request('mlflow', { handle }) : null),
+        get isComing() {
+          return record()?.done === true && record()?.tracking.state === 'pending';
+        }
+      },
+      this._trans
+    );
   }
 
   private get _finished(): boolean {
@@ -246,8 +311,11 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       notice: this._finished ? '' : notice(this._trans, record, source, untrusted),
       failure: failure || (hasEnded && (this._dashboardOpened || record.view === 'dashboard') ? why : ''),
       interactive: startable && (!this._live || why !== ''),
-      loadable: untrusted && isWhole(record.handle) && !this._finished
+      loadable: untrusted && isWhole(record.handle) && !this._finished,
+      trusted: this._mayPoll,
+      connected: kernel !== null && !NO_ANSWER.has(source)
     });
+    this.node.dataset.handle = record.handle;
     this.node.dataset.source = this._finished ? 'final' : source;
   }
 
@@ -270,7 +338,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   private _timer: ReturnType<typeof setInterval> | undefined;
 }
 
-class SlotLayout extends PanelLayout {
+/** Puts widgets into a node that is not the widget's own. */
+export class SlotLayout extends PanelLayout {
   constructor(private readonly _slot: HTMLElement) {
     super();
   }

@@ -2,12 +2,15 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ChildrenTable } from '../children';
+import { FilesList, IFileRequests } from '../files';
 import { drawLinks } from '../links';
 import { PicturesRow, ReadPicture } from '../pictures';
 import { duration, json, plain } from '../format';
 import { IChildRun, IRunRecord, RECORD_SCHEMA } from '../protocol';
 import { ISpan, shownSpans, spans, TERMINAL } from '../record';
 import { RunCharts } from './charts';
+import { drawExcerpt } from './excerpt';
+import { DetailsFold, HeaderLinks, IHeaderActions } from './header';
 import { LogView } from './log';
 import { SummaryView, VerdictView } from './verdict';
 
@@ -30,6 +33,10 @@ export interface ISituation {
   interactive: boolean;
   /** query the kernel about the run only at the user's request */
   loadable: boolean;
+  /** requests about the run are allowed */
+  trusted: boolean;
+  /** the kernel of the output answers requests about the run */
+  connected: boolean;
 }
 
 /** Actions of the user. */
@@ -43,6 +50,10 @@ export interface IActions {
   childLog(id: string): Promise<string>;
   /** A whole picture of the run; rejects with the kernel's sentence. */
   picture: ReadPicture;
+  /** The links of the header, besides those to parts of this view. */
+  links: IHeaderActions;
+  /** Requests about the files of the run. */
+  files: IFileRequests;
 }
 
 function element(tag: string, name: string, parent?: HTMLElement): HTMLElement {
@@ -81,14 +92,17 @@ export class RunView {
     this._state = element('span', 'state', head);
     this._state.setAttribute('role', 'status');
     this._name = element('strong', 'name', head);
-    this._handle = element('code', 'handle', head);
     this._elapsed = element('span', 'elapsed', head);
+    this._links = new HeaderLinks(_trans, { ...actions.links, files: () => void this._files.toggle() });
+    head.append(this._links.node);
     this._cancel = element('button', 'cancel', head) as HTMLButtonElement;
     // Red belongs to the dialog that confirms.
     this._cancel.classList.add('jp-mod-styled', 'jp-mod-minimal');
     this._cancel.type = 'button';
     this._cancel.addEventListener('click', () => actions.cancel());
     this._interactive = button(head, 'interactive', _trans.__('Interactive charts'), () => actions.dashboard());
+    this._interactive.classList.add('jp-AmlRun-link');
+    this._interactive.classList.remove('jp-mod-styled', 'jp-mod-minimal');
     this._load = button(head, 'load', _trans.__('Load live data'), () => actions.load());
     this._phases = element('div', 'phases', this.node);
     this._waiting = element('div', 'waiting', this.node);
@@ -99,6 +113,8 @@ export class RunView {
     this._doors = element('div', 'doors', this.node);
     this._error = element('div', 'error', this.node);
     this._error.setAttribute('role', 'alert');
+    this._excerpt = element('div', 'excerpt', this.node);
+    this._excerpt.hidden = true;
     this._failure = element('div', 'failure', this.node);
     this._failure.setAttribute('role', 'alert');
     this._outputs = this._list('outputs');
@@ -111,7 +127,8 @@ export class RunView {
     this._summary = new SummaryView(_trans);
     this._pictures = new PicturesRow(_trans, actions.picture);
     this._log = new LogView(_trans);
-    this._tracking = element('div', 'tracking');
+    this._files = new FilesList(_trans, actions.files);
+    this._details = new DetailsFold(_trans);
     this.slot = element('div', 'slot');
     this.slot.hidden = true;
     this._fold = element('details', 'fold') as HTMLDetailsElement;
@@ -119,7 +136,7 @@ export class RunView {
     element('summary', 'foldTitle', this._fold).textContent = _trans.__('Charts');
     this._fold.append(this._summary.node, this._charts.node, this.slot);
     this._fold.addEventListener('toggle', () => this._fold.open && actions.unfolded());
-    this.node.append(this._fold, this._pictures.node, this._log.node, this._tracking);
+    this.node.append(this._fold, this._pictures.node, this._log.node, this._files.node, this._details.node);
   }
 
   readonly node: HTMLElement;
@@ -152,6 +169,7 @@ export class RunView {
     write(this._notes, record.notes.join('\n'));
     drawLinks(this._doors, record.doors, this._trans);
     write(this._error, record.error ?? '');
+    drawExcerpt(this._excerpt, record.excerpt, this._trans);
     // The user requested this end.
     this._error.classList.toggle('jp-mod-wished', record.state === 'canceled');
     write(this._failure, situation.failure);
@@ -179,7 +197,7 @@ export class RunView {
     }
     this._log.node.hidden = this._log.node.hidden || !whole;
     this._foldCharts(record.state === 'failed' && record.view !== 'dashboard' && record.kind !== 'monitor');
-    write(this._tracking, this._trackingText(record));
+    this._details.update(record, this._trackingText(record));
   }
 
   /** The node is on the page now: scroll positions can be set. */
@@ -249,8 +267,7 @@ export class RunView {
     write(this._state, text);
     this._state.dataset.state = state;
     write(this._name, record.name);
-    // The name is often the run's id, which the handle repeats.
-    write(this._handle, record.handle);
+    this._links.update(record, situation.trusted, situation.connected);
     const total = spans(record, situation.since).reduce((sum, span) => sum + span.seconds, 0);
     write(this._elapsed, total ? duration(total) : '');
     const detail = record.detail || record.handle;
@@ -328,7 +345,7 @@ export class RunView {
     }
     // The record is drawn and saved before the import has ended.
     if (state === 'pending') {
-      return this._trans.__('Saved to MLflow when the run ends');
+      return this._trans.__('Saving to MLflow');
     }
     if (state === 'imported') {
       return store ? this._trans.__('Saved to MLflow: run %1 in %2', run_id, store) : this._trans.__('Saved to MLflow: run %1', run_id);
@@ -340,7 +357,8 @@ export class RunView {
 
   private readonly _state: HTMLElement;
   private readonly _name: HTMLElement;
-  private readonly _handle: HTMLElement;
+  private readonly _links: HeaderLinks;
+  private readonly _details: DetailsFold;
   private readonly _elapsed: HTMLElement;
   private readonly _cancel: HTMLButtonElement;
   private readonly _interactive: HTMLButtonElement;
@@ -353,6 +371,7 @@ export class RunView {
   private readonly _notes: HTMLElement;
   private readonly _doors: HTMLElement;
   private readonly _error: HTMLElement;
+  private readonly _excerpt: HTMLElement;
   private readonly _failure: HTMLElement;
   private readonly _outputs: HTMLElement;
   private readonly _params: HTMLElement;
@@ -361,7 +380,7 @@ export class RunView {
   private readonly _charts: RunCharts;
   private readonly _pictures: PicturesRow;
   private readonly _log: LogView;
-  private readonly _tracking: HTMLElement;
+  private readonly _files: FilesList;
   private readonly _fold: HTMLDetailsElement;
   private _folds = false;
   private _hosting = false;

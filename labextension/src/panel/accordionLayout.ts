@@ -1,4 +1,9 @@
-/** Layout of the panel's sections: open state and heights, both restored after a reload. */
+/**
+ * Layout of the panel's sections: open state and heights, both restored after a reload.
+ *
+ * The sections that the user has opened are kept apart from those that fit: in a low panel only the last opened ones
+ * are open, and the others open again when there is room.
+ */
 
 import type { IStateDB } from '@jupyterlab/statedb';
 import { AccordionLayout, AccordionPanel, Widget } from '@lumino/widgets';
@@ -11,6 +16,7 @@ export interface ISection {
   /** Name of the section in the saved layout. */
   readonly name: string;
   readonly widget: Widget;
+  /** Minimum usable height in pixels at the normal font size. */
   readonly minimum: number;
   /** Preferred height in pixels, or the height of the content up to a share of the available height. */
   readonly preferred: number | { readonly share: number };
@@ -33,7 +39,11 @@ export class SectionLayout {
     private readonly _db: IStateDB | null
   ) {
     layouts.set(_panel, this);
-    for (const { widget, closed } of _sections) {
+    this._recent = _sections.map(section => section.name);
+    for (const { name, widget, closed } of _sections) {
+      if (!closed) {
+        this._wanted.add(name);
+      }
       widget.setHidden(closed === true);
       _panel.addWidget(widget);
     }
@@ -52,14 +62,28 @@ export class SectionLayout {
 
   /** Open a section at its preferred height; close others only where the available height is too small for all. */
   reveal(widget: Widget): void {
-    const at = this._sections.findIndex(section => section.widget === widget);
-    if (at < 0) {
-      return;
+    const section = this._sections.find(each => each.widget === widget);
+    if (section) {
+      this._sizes.delete(section.name);
+      this._want(section.name);
+      this._fit();
+      this.update();
+      this._save();
     }
-    this._sizes.delete(this._sections[at].name);
-    this._panel.expand(at);
-    sectionsToClose(this._room, this._needs(), at).forEach(i => this._panel.collapse(i));
-    this.update();
+  }
+
+  /** Set the minimum height of a section in pixels at the normal font size, for example while it shows details. */
+  setMinimum(widget: Widget, pixels: number): void {
+    const section = this._sections.find(each => each.widget === widget);
+    const before = section && (this._minimums.get(section.name) ?? section.minimum);
+    if (section && before !== undefined && before !== pixels) {
+      this._minimums.set(section.name, pixels);
+      if (pixels > before && !widget.isHidden) {
+        // The user works in this section: another one makes room.
+        this._recent = [section.name, ...this._recent.filter(name => name !== section.name)];
+      }
+      this.update();
+    }
   }
 
   /** Request up to this share of the available height for a section with more content; 0 releases the space. */
@@ -85,9 +109,39 @@ export class SectionLayout {
     );
   }
 
+  /** Make a section the last one that the user has opened. */
+  private _want(name: string): void {
+    this._wanted.add(name);
+    this._recent = [name, ...this._recent.filter(other => other !== name)];
+  }
+
+  /** Open those of the sections that the user has opened for which there is room, and close the others. */
+  private _fit(): void {
+    const room = this._room;
+    if (!this._panel.isVisible || room <= 0) {
+      return;
+    }
+    const order = this._recent.filter(name => this._wanted.has(name));
+    const minimums = order.map(name => this._minimum(this._sections.find(section => section.name === name)!));
+    const open = new Set(order.slice(0, fitting(room, minimums)));
+    this._fitting = true;
+    this._sections.forEach(({ name, widget }, i) => {
+      if (widget.isHidden === open.has(name)) {
+        (open.has(name) ? this._panel.expand : this._panel.collapse).call(this._panel, i);
+      }
+    });
+    this._fitting = false;
+  }
+
+  private _minimum(section: ISection): number {
+    return (this._minimums.get(section.name) ?? section.minimum) * fontScale(this._panel.node);
+  }
+
   private _needs(): ISectionNeed[] {
     const room = this._room;
-    return this._sections.map(({ name, widget, minimum, preferred, flex }) => {
+    return this._sections.map(section => {
+      const { name, widget, preferred, flex } = section;
+      const minimum = this._minimum(section);
       const open = !widget.isHidden;
       const requested = this._requested.get(name) ?? 0;
       const chosen = requested ? undefined : this._sizes.get(name);
@@ -101,6 +155,7 @@ export class SectionLayout {
   }
 
   private _divide(): void {
+    this._fit();
     const room = this._room;
     if (!this._panel.isVisible || room <= 0) {
       return;
@@ -115,7 +170,16 @@ export class SectionLayout {
     this._assigned = sizes;
   }
 
-  private _toggled(): void {
+  private _toggled(_: AccordionPanel, index: number): void {
+    if (this._fitting || this._restoring) {
+      return;
+    }
+    const { name, widget } = this._sections[index];
+    if (widget.isHidden) {
+      this._wanted.delete(name);
+    } else {
+      this._want(name);
+    }
     this.update();
     this._save();
   }
@@ -146,10 +210,13 @@ export class SectionLayout {
       return;
     }
     this._restoring = true;
+    this._recent = [...new Set([...stored.recent.filter(name => this._recent.includes(name)), ...this._recent])];
     this._sections.forEach(({ name }, i) => {
       if (stored.closed.includes(name)) {
+        this._wanted.delete(name);
         this._panel.collapse(i);
       } else {
+        this._wanted.add(name);
         this._panel.expand(i);
       }
     });
@@ -165,7 +232,8 @@ export class SectionLayout {
     clearTimeout(this._saving);
     this._saving = setTimeout(() => {
       const layout: IStoredLayout = {
-        closed: this._sections.filter(section => section.widget.isHidden).map(section => section.name),
+        closed: this._sections.map(section => section.name).filter(name => !this._wanted.has(name)),
+        recent: this._recent,
         sizes: Object.fromEntries(this._sizes)
       };
       this._db?.save(STATE_KEY, JSON.parse(JSON.stringify(layout))).catch(() => undefined);
@@ -176,7 +244,13 @@ export class SectionLayout {
   private readonly _observed = new WeakSet<Element>();
   private readonly _sizes = new Map<string, number>();
   private readonly _requested = new Map<string, number>();
+  private readonly _minimums = new Map<string, number>();
+  /** Names of the sections that the user wants open, whether or not there is room. */
+  private readonly _wanted = new Set<string>();
+  /** Names of all sections, the last opened first. */
+  private _recent: readonly string[];
   private _assigned: readonly number[] = [];
+  private _fitting = false;
   private _restoring = false;
   private _frame = 0;
   private _saving: ReturnType<typeof setTimeout> | undefined;
@@ -240,22 +314,27 @@ export function divide(room: number, sections: readonly ISectionNeed[]): number[
   return sizes;
 }
 
-/** Sections to close, last first, until the minimum heights of the section `must` and the remaining ones fit. */
-export function sectionsToClose(room: number, sections: readonly ISectionNeed[], must: number): number[] {
-  const closed: number[] = [];
-  let need = sections.reduce((all, section) => all + (section.open ? section.minimum : 0), 0);
-  for (let i = sections.length - 1; i >= 0 && need > room; i--) {
-    if (i !== must && sections[i].open) {
-      closed.push(i);
-      need -= sections[i].minimum;
-    }
-  }
-  return closed;
+/** Number of sections, the last opened first, whose minimum heights fit; at least one. */
+export function fitting(room: number, minimums: readonly number[]): number {
+  let need = 0;
+  const over = minimums.findIndex((minimum, i) => (need += minimum) > room && i > 0);
+  return over < 0 ? minimums.length : over;
 }
+
+/** Size of the font of the page relative to the normal one, for heights that hold text. */
+export function fontScale(node: Element): number {
+  const size = parseFloat(getComputedStyle(node).getPropertyValue('--jp-ui-font-size1'));
+  return Number.isFinite(size) && size > 0 ? size / NORMAL_FONT_PX : 1;
+}
+
+/** JupyterLab's `--jp-ui-font-size1` without the user's increase. */
+const NORMAL_FONT_PX = 13;
 
 /** Saved layout of the sections, by section name. */
 interface IStoredLayout {
   readonly closed: readonly string[];
+  /** Names of all sections, the last opened first. */
+  readonly recent: readonly string[];
   /** Heights in pixels that the user has chosen. */
   readonly sizes: Readonly<Record<string, number>>;
 }
@@ -265,7 +344,9 @@ export function storedLayout(value: unknown): IStoredLayout | null {
   if (typeof value !== 'object' || value === null) {
     return null;
   }
-  const { closed, sizes } = value as { closed?: unknown; sizes?: unknown };
+  const { closed, recent, sizes } = value as { closed?: unknown; recent?: unknown; sizes?: unknown };
+  const names = (list: unknown) =>
+    Array.isArray(list) ? list.filter((name): name is string => typeof name === 'string') : [];
   const stored: Record<string, number> = {};
   if (typeof sizes === 'object' && sizes !== null) {
     for (const [name, size] of Object.entries(sizes)) {
@@ -275,7 +356,8 @@ export function storedLayout(value: unknown): IStoredLayout | null {
     }
   }
   return {
-    closed: Array.isArray(closed) ? closed.filter((name): name is string => typeof name === 'string') : [],
+    closed: names(closed),
+    recent: names(recent),
     sizes: stored
   };
 }

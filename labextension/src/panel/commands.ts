@@ -7,6 +7,7 @@ import { confirmCancel, names, requestCancel } from '../cancel';
 import { addressOf } from '../links';
 import { messageOf } from '../kernel/client';
 import { isLive } from '../kernel/rows';
+import { openMlflow, openPage } from '../mlflowPage';
 import type { IRunRow } from '../protocol';
 import { PANEL_ID } from '../tokens';
 import { ClickGuard } from './clickGuard';
@@ -176,7 +177,7 @@ export function addRunCommands(context: IPanelContext): string[] {
       caption: trans.__('Open the selected run in the MLflow UI'),
       icon: linkIcon,
       fits: one,
-      run: rows => openMlflow(context, rows[0])
+      run: rows => openMlflowOf(context, rows[0])
     },
     openCommand(CommandIDs.runStudio, 'studio', trans.__('Azure ML Studio')),
     openCommand(CommandIDs.runJupyter, 'jupyterlab', 'JupyterLab'),
@@ -200,7 +201,7 @@ export function addRunCommands(context: IPanelContext): string[] {
       label: args => (args['short'] ? command.short : command.long),
       caption: command.caption,
       icon: command.icon,
-      isEnabled: args => model.connection.state === 'ready' && command.fits(rowsOf(args)).length > 0,
+      isEnabled: args => model.connection.ready && command.fits(rowsOf(args)).length > 0,
       isVisible: args => !command.hides || command.fits(rowsOf(args)).length > 0,
       describedBy: DESCRIBED,
       execute: async args => {
@@ -318,53 +319,15 @@ export function addPanelCommands(context: IPanelContext): string[] {
   return [CommandIDs.open, CommandIDs.connect, CommandIDs.refresh];
 }
 
-/** Poll interval and timeout in milliseconds; the first start of the MLflow server is slow. */
-const MLFLOW_POLL_INTERVAL_MS = 700;
-const MLFLOW_START_TIMEOUT_MS = 120000;
-
-async function openMlflow(context: IPanelContext, row: IRunRow): Promise<void> {
-  const { model, trans } = context;
-  const end = Date.now() + MLFLOW_START_TIMEOUT_MS;
+function openMlflowOf({ model, trans }: IPanelContext, row: IRunRow): Promise<void> {
   // Stop when the panel follows another notebook's kernel, which does not know the run.
   const { kernel } = model;
-  let waiting = '';
-  try {
-    while (model.kernel === kernel) {
-      const reply = await model.request('mlflow', { handle: row.handle });
+  const source = {
+    ask: () => (model.kernel === kernel ? model.request('mlflow', { handle: row.handle }) : null),
+    get isComing() {
       // The record of a run that has just ended may not be complete yet.
-      const soon = reply.why !== '' && model.run(row.handle)?.tracking === 'pending' && !isLive(row);
-      if (reply.url) {
-        openPage(reply.url, trans.__('MLflow is ready'), trans.__('Open'));
-        return;
-      } else if (reply.why && (!soon || Date.now() > end)) {
-        Notification.warning(reply.why, { autoClose: 10000 });
-        return;
-      } else if (Date.now() > end) {
-        throw new Error(trans.__('The MLflow server did not start within two minutes.'));
-      }
-      waiting = waiting || Notification.emit(trans.__('Waiting for MLflow…'), 'in-progress', { autoClose: false });
-      await new Promise(resolve => setTimeout(resolve, MLFLOW_POLL_INTERVAL_MS));
+      return model.run(row.handle)?.tracking === 'pending' && !isLive(row);
     }
-  } finally {
-    if (waiting) {
-      Notification.dismiss(waiting);
-    }
-  }
-}
-
-/** Open a page without access to this one; show a button if the browser blocks the pop-up. */
-function openPage(address: string, ready: string, label: string): void {
-  // Resolve relative to this page: behind JupyterHub, the address is a path of the hub.
-  const { href: url, protocol } = new URL(address, window.location.href);
-  if (protocol !== 'http:' && protocol !== 'https:') {
-    throw new Error(address);
-  }
-  const opened = window.open(url, '_blank');
-  if (opened) {
-    // Clear `opener` instead of passing `noopener`, which would hide whether the browser blocked the pop-up.
-    opened.opener = null;
-    return;
-  }
-  const callback = () => void window.open(url, '_blank', 'noopener');
-  Notification.info(ready, { autoClose: false, actions: [{ label, callback }] });
+  };
+  return openMlflow(source, trans);
 }

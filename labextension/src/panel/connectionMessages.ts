@@ -21,8 +21,8 @@ export interface IConnectionMessage {
 /** States in which the rows of the last snapshot remain visible. */
 const STALE: ReadonlySet<ConnectionState> = new Set(['not-responding', 'reconnecting', 'dead']);
 
-export function isStale(state: ConnectionState): boolean {
-  return STALE.has(state);
+export function isStale({ state, own }: IConnection): boolean {
+  return STALE.has(state) && !own;
 }
 
 /** Short description of the connection, for the dot beside the kernel's name. */
@@ -56,7 +56,7 @@ export function lastSeenText(connection: IConnection, now: number, trans: Transl
 
 /** Message for a connection state; `null` when no message is needed. */
 export function connectionMessage(connection: IConnection, trans: TranslationBundle): IConnectionMessage | null {
-  const { detail, busy } = connection;
+  const { detail, busy, own } = connection;
   const kernel = connection.kernelName || trans.__('the kernel');
   const message = (
     icon: IConnectionMessage['icon'],
@@ -73,7 +73,7 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
       return message(
         'notebook',
         trans.__('No notebook is open'),
-        trans.__('Open a notebook to see its runs and targets here.'),
+        own ? trans.__('The runs of this machine are listed below.') : trans.__('Open a notebook to see its runs and targets here.'),
         'new-notebook',
         trans.__('New notebook')
       );
@@ -101,7 +101,10 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
       return message(
         'plug',
         trans.__('Not connected'),
-        detail || trans.__('The extension is not loaded in %1.', kernel),
+        detail ||
+          (own
+            ? trans.__('The runs of this machine are listed below. Connect %1 to use the magics in the notebook.', kernel)
+            : trans.__('The extension is not loaded in %1.', kernel)),
         'connect',
         trans.__('Connect')
       );
@@ -153,7 +156,7 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
       return message(
         'dead',
         trans.__('The kernel has died'),
-        trans.__('Runs keep running without the kernel. Restart it to see them.'),
+        own ? trans.__('Runs keep running without it.') : trans.__('Runs keep running without the kernel. Restart it to see them.'),
         'restart',
         trans.__('Restart kernel')
       );

@@ -85,9 +85,9 @@ export class StateView extends Widget {
       return;
     }
     this.node.dataset.state = connection.state;
-    const stale = isStale(connection.state);
+    const stale = isStale(connection);
     const rows = this._model.runs.length + this._model.targets.length > 0;
-    this.toggleClass('jp-mod-compact', connection.state === 'ready' || (stale && rows));
+    this.toggleClass('jp-mod-compact', connection.ready || (stale && rows));
     say(this._title, now.title);
     say(this._text, now.text);
     const key = JSON.stringify([now.icon, now.remedy, now.label, now.copy]);

@@ -40,9 +40,16 @@ export const logIcon = icon(
   '<path class="jp-icon3" fill="#616161" d="M4 5h16v2H4zm0 4h11v2H4zm0 4h16v2H4zm0 4h8v2H4z"/>'
 );
 
-export const chartIcon = icon(
-  'chart',
-  '<path class="jp-icon3" fill="#616161" d="M5 9h3v10H5zm5.5-4h3v14h-3zM16 13h3v6h-3z"/>'
+/** Icon of a jump to a cell: an arrow into a box. */
+export const cellIcon = icon(
+  'cell',
+  '<path class="jp-icon3" fill="#616161" d="M11 4h9a1 1 0 0 1 1 1v14a1 1 0 0 1-1 1h-9v-2h8V6h-8zm-1 4l5 4-5 4v-3H3v-2h7z"/>'
+);
+
+/** Icon of a test: a pulse. */
+export const testIcon = icon(
+  'test',
+  '<path class="jp-icon3" fill="#616161" d="M2 11h4.300l2.700-7 5 13 2.500-6H22v2h-4.200L14 22.500 9 9.400 7.700 13H2z"/>'
 );
 
 export const linkIcon = icon(

@@ -2,7 +2,7 @@
 
 import { Notification } from '@jupyterlab/apputils';
 import type { INotice, IRunRow } from '../protocol';
-import { attention, bare, elapsed, secondsOf } from '../sections/runText';
+import { elapsed, secondsOf } from '../sections/runText';
 import { CommandIDs, IPanelContext, ITransition } from './tokens';
 
 /** Durations in milliseconds. */
@@ -15,6 +15,10 @@ export function notifyTransitions(context: IPanelContext): void {
   const shown = new Set<string>();
   /** Time at which a target was reported unreachable, in milliseconds since 1970: all its runs report this at once. */
   const unreachableSince = new Map<string, number>();
+
+  /** Notifications with buttons, by the handle of their run. */
+  const withButtons = new Map<string, string[]>();
+  const keep = (row: IRunRow, id: string) => withButtons.set(row.handle, [...(withButtons.get(row.handle) ?? []), id]);
 
   const action = (label: string, id: string, handle: string): Notification.IAction[] =>
     app.commands.hasCommand(id) ? [{ label, callback: () => void app.commands.execute(id, { handle }) }] : [];
@@ -29,7 +33,7 @@ export function notifyTransitions(context: IPanelContext): void {
     const { name } = row;
     switch (row.state) {
       case 'completed':
-        Notification.success(took ? trans.__('%1 completed after %2', name, took) : trans.__('%1 completed', name), { autoClose: AUTO_CLOSE_MS, actions: actions(row) });
+        keep(row, Notification.success(took ? trans.__('%1 completed after %2', name, took) : trans.__('%1 completed', name), { autoClose: AUTO_CLOSE_MS, actions: actions(row) }));
         break;
       case 'canceled':
         Notification.info(took ? trans.__('%1 was canceled after %2', name, took) : trans.__('%1 was canceled', name), { autoClose: AUTO_CLOSE_MS });
@@ -37,14 +41,14 @@ export function notifyTransitions(context: IPanelContext): void {
       default: {
         if (row.reason === 'timeout') {
           const limit = took ? trans.__('%1 stopped: time limit reached after %2', name, took) : trans.__('%1 stopped: time limit reached', name);
-          Notification.error(limit, { autoClose: false, actions: actions(row) });
+          keep(row, Notification.error(limit, { autoClose: false, actions: actions(row) }));
           break;
         }
-        const reason = bare(row, row.error || row.attention || row.reason || row.detail);
+        const reason = row.error || row.attention || row.reason || row.detail;
         const lost = took ? trans.__('%1 is lost after %2', name, took) : trans.__('%1 is lost', name);
         const broke = took ? trans.__('%1 failed after %2', name, took) : trans.__('%1 failed', name);
         const what = row.state === 'lost' ? lost : broke;
-        Notification.error(reason ? `${what}: ${reason}` : what, { autoClose: false, actions: actions(row) });
+        keep(row, Notification.error(reason ? `${what}. ${reason}` : what, { autoClose: false, actions: actions(row) }));
       }
     }
   };
@@ -56,13 +60,28 @@ export function notifyTransitions(context: IPanelContext): void {
     }
     shown.add(key);
     if (what === 'ended' && settings.notifyEnded) {
-      ended(row);
+      if (!isOnScreen(row.handle)) {
+        ended(row);
+      }
     } else if (what === 'attention' && settings.notifyAttention) {
       if (row.reachable) {
-        Notification.warning(`${row.name}: ${attention(row)}`, { autoClose: false, actions: actions(row) });
+        keep(row, Notification.warning(`${row.name}: ${row.attention}`, { autoClose: false, actions: actions(row) }));
       } else if (Date.now() - (unreachableSince.get(row.target) ?? 0) > SAME_TARGET_INTERVAL_MS) {
         unreachableSince.set(row.target, Date.now());
-        Notification.warning(attention(row), { autoClose: false });
+        Notification.warning(row.attention, { autoClose: false });
+      }
+    }
+  });
+
+  // A deleted run has neither a log nor a dashboard.
+  model.runsChanged.connect(() => {
+    if (!model.connection.ready) {
+      return;
+    }
+    for (const [handle, ids] of withButtons) {
+      if (!model.run(handle)) {
+        ids.forEach(id => Notification.dismiss(id));
+        withButtons.delete(handle);
       }
     }
   });
@@ -70,5 +89,13 @@ export function notifyTransitions(context: IPanelContext): void {
   model.notice.connect((_, { level, text }: INotice) => {
     const type = level === 'error' || level === 'warning' || level === 'success' ? level : 'info';
     Notification.emit(text, type, { autoClose: type === 'error' ? false : AUTO_CLOSE_MS });
+  });
+}
+
+/** Whether an output or tab of a run is in sight, which shows its end. */
+function isOnScreen(handle: string): boolean {
+  return [...document.querySelectorAll<HTMLElement>('.jp-AmlRun[data-handle], .jp-AmlGroup tr[data-handle]')].some(node => {
+    const { top, bottom, height } = node.getBoundingClientRect();
+    return node.dataset.handle === handle && height > 0 && bottom > 0 && top < window.innerHeight;
   });
 }

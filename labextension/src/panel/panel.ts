@@ -80,12 +80,13 @@ export class TrainingPanel extends SidePanel {
 
   private _update(): void {
     const { model } = this._context;
-    const state = model.connection.state;
+    const { connection } = model;
     const rows = model.runs.length + model.targets.length > 0;
-    const stale = isStale(state) && rows;
-    this.node.dataset.state = state;
+    const stale = isStale(connection) && rows;
+    this.node.dataset.state = connection.state;
+    this.node.dataset.own = String(connection.own);
     this.toggleClass('jp-mod-stale', stale);
-    this.content.setHidden(state !== 'ready' && !stale);
+    this.content.setHidden(!connection.ready && !stale);
   }
 
   private async _applyRemedy(remedy: Remedy): Promise<void> {

@@ -2,7 +2,9 @@
 
 import { ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
+import { IDocumentManager } from '@jupyterlab/docmanager';
 import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
+import { ILauncher } from '@jupyterlab/launcher';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
@@ -11,6 +13,7 @@ import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { ISignal, Signal } from '@lumino/signaling';
 import { PanelModel } from '../kernel/model';
+import { PanelKernel } from '../kernel/panelKernel';
 import { ComputeSection } from '../sections/compute';
 import { addComputeCommands, addWorkspaceCommands } from '../sections/computeCommands';
 import { GpusSection } from '../sections/gpus';
@@ -23,6 +26,7 @@ import { addPanelCommands, addRunCommands, addRunMenu } from './commands';
 import { notifyTransitions } from './notifications';
 import { TrainingPanel } from './panel';
 import { addToRunning } from './running';
+import { addStarter } from './starter';
 import { addStatusItem } from './statusbar';
 import type { IPanelContext, IPanelSettings } from './tokens';
 
@@ -42,7 +46,9 @@ export const panel: JupyterFrontEndPlugin<void> = {
     IStatusBar,
     IRunningSessionManagers,
     IFileBrowserFactory,
-    IStateDB
+    IStateDB,
+    IDocumentManager,
+    ILauncher
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -54,12 +60,15 @@ export const panel: JupyterFrontEndPlugin<void> = {
     statusBar: IStatusBar | null,
     running: IRunningSessionManagers | null,
     files: IFileBrowserFactory | null,
-    db: IStateDB | null
+    db: IStateDB | null,
+    documents: IDocumentManager | null,
+    launcher: ILauncher | null
   ): void => {
     const language = translator ?? nullTranslator;
     const trans = language.load(DOMAIN);
     const settings = new PanelSettings();
-    const model = new PanelModel(tracker, settings);
+    const { sessions, kernelspecs } = app.serviceManager;
+    const model = new PanelModel(tracker, settings, new PanelKernel(sessions, kernelspecs));
     const context: IPanelContext = { app, model, tracker, trans, settings };
     registry
       ?.load(PANEL_PLUGIN_ID)
@@ -68,6 +77,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
 
     const ids = [
       ...addPanelCommands(context),
+      ...addStarter(context, launcher),
       ...addRunCommands(context),
       ...addTabCommands(context, restorer),
       ...addComputeCommands(context),
@@ -75,13 +85,13 @@ export const panel: JupyterFrontEndPlugin<void> = {
       ...addSubmitCommands(context, () => showSubmit(), files)
     ];
     addRunMenu(context);
-    const submit = new SubmitSection(context);
+    const submit = new SubmitSection(context, documents);
     // The list of runs is used most, so it gets the remaining height.
     const sections: ISection[] = [
-      { name: 'compute', widget: new ComputeSection(context), minimum: 100, preferred: { share: 0.3 }, flex: 0 },
-      { name: 'runs', widget: new RunsSection(context), minimum: 140, preferred: 300, flex: 3 },
-      { name: 'gpus', widget: new GpusSection(context), minimum: 110, preferred: 240, flex: 2 },
-      { name: 'submit', widget: submit, minimum: 110, preferred: { share: 0.5 }, flex: 1, closed: true }
+      { name: 'compute', widget: new ComputeSection(context), minimum: 90, preferred: { share: 0.3 }, flex: 0 },
+      { name: 'runs', widget: new RunsSection(context), minimum: 170, preferred: 300, flex: 3 },
+      { name: 'gpus', widget: new GpusSection(context), minimum: 120, preferred: 240, flex: 2 },
+      { name: 'submit', widget: submit, minimum: 300, preferred: { share: 0.5 }, flex: 1, closed: true }
     ];
     const widget = new TrainingPanel(context, sections, language, db);
     const showSubmit = () => {
@@ -106,6 +116,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
 
 class PanelSettings implements IPanelSettings {
   autoConnect = false;
+  ownKernel = true;
   notifyEnded = true;
   notifyAttention = true;
   watchTarget = true;
@@ -121,6 +132,7 @@ class PanelSettings implements IPanelSettings {
       const values = settings.composite as Record<string, unknown>;
       const flag = (name: string, other: boolean) => (typeof values[name] === 'boolean' ? (values[name] as boolean) : other);
       this.autoConnect = flag('autoConnect', false);
+      this.ownKernel = flag('ownKernel', true);
       this.notifyEnded = flag('notifyEnded', true);
       this.notifyAttention = flag('notifyAttention', true);
       this.watchTarget = flag('watchTarget', true);

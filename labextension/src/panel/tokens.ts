@@ -42,6 +42,10 @@ export type ConnectionState =
 
 export interface IConnection {
   readonly state: ConnectionState;
+  /** Whether requests are answered: by the notebook's kernel, or by the panel's own. */
+  readonly ready: boolean;
+  /** Whether the panel's own kernel answers. */
+  readonly own: boolean;
   /** Message of the kernel or of Jupyter about the state; may be empty. */
   readonly detail: string;
   /** Time of the last reply of the kernel, in milliseconds since 1970; 0 for never. */
@@ -146,6 +150,8 @@ export interface IPanelContext {
 export interface IPanelSettings {
   /** Load the extension automatically in every Python kernel. */
   readonly autoConnect: boolean;
+  /** List runs by a kernel of the panel's own while the notebook's kernel is not connected. */
+  readonly ownKernel: boolean;
   readonly notifyEnded: boolean;
   readonly notifyAttention: boolean;
   /** Sample the current target while the GPUs section is visible. */
@@ -160,6 +166,7 @@ export const CommandIDs = {
   open: 'jupyter-amltrain:open',
   connect: 'jupyter-amltrain:connect',
   refresh: 'jupyter-amltrain:refresh',
+  firstNotebook: 'jupyter-amltrain:first-notebook',
 
   submitCell: 'jupyter-amltrain:submit-cell',
   submitSelected: 'jupyter-amltrain:submit-selected',

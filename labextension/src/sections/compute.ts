@@ -4,24 +4,23 @@ import { Clipboard } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import {
   addIcon,
-  checkIcon,
   closeIcon,
   copyIcon,
   LabIcon,
   PanelWithToolbar,
-  refreshIcon,
   ToolbarButton
 } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import type { ISignal } from '@lumino/signaling';
 import { Panel, Widget } from '@lumino/widgets';
 import { sectionLayoutOf } from '../panel/accordionLayout';
-import { cloudIcon } from '../panel/icons';
+import { cloudIcon, testIcon } from '../panel/icons';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext, IPanelModel } from '../panel/tokens';
 import type { ITargetAction } from '../protocol';
 import { NewTarget } from './computeForm';
 import { element, say, sayLine } from './dom';
+import { FormDialog } from './formDialog';
 import { TargetActions, IOutcome, notify } from './targetActions';
 import { IListHost, TargetList } from './targetList';
 import { toolbarButton } from './toolbar';
@@ -53,7 +52,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     this._outcome = new OutcomeView(trans);
     this._list = new TargetList(_context, this, this._body.node);
     this._workspaces = new WorkspaceList(this);
-    this._forms = new ComputeForms(_context, this._body, this);
+    this._forms = new ComputeForms(_context, this);
     // The outcome of an action stays visible above the rows instead of covering them.
     this.addWidget(new Widget({ node: this._outcome.node }));
     this._body.addClass('jp-AmlCompute-body');
@@ -84,7 +83,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   /** Reason why actions are disabled; empty if they are enabled. */
   get disabledReason(): string {
     const { model, trans } = this._context;
-    return model.connection.state === 'ready' ? '' : trans.__('The kernel is not responding.');
+    return model.connection.ready ? '' : trans.__('The kernel is not responding.');
   }
 
   /** Open the form for a new target. */
@@ -138,13 +137,6 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     void this._context.app.commands.execute(CommandIDs.workspaceDisconnect, { workspace: name });
   }
 
-  formClosed(inside: boolean): void {
-    if (inside) {
-      this._list.focus();
-    }
-    this.makeRoom();
-  }
-
   isDefault(kind: string, name: string, value: unknown): boolean {
     return this._defaults.has(`${kind} ${name} ${JSON.stringify(value)}`);
   }
@@ -152,6 +144,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   dispose(): void {
     clearInterval(this._timer);
     this._outcome.dispose();
+    this._forms.dispose();
     const { model } = this._context;
     model.targetsChanged.disconnect(this._draw, this);
     model.connectionChanged.disconnect(this._draw, this);
@@ -192,7 +185,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   /** Request the default values of targets, which the details omit. */
   private async _learnDefaults(): Promise<void> {
     const { model } = this._context;
-    if (model.connection.state !== 'ready' || this._kernel === model.kernel) {
+    if (!model.connection.ready || this._kernel === model.kernel) {
       return;
     }
     const kernel = (this._kernel = model.kernel);
@@ -218,7 +211,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     const pending = (name: string) => (this._actions.pending(name) ? trans.__('Waiting for the kernel…') : '');
     this._list.draw(targets, name => disabledReason || pending(name));
     this._workspaces.draw(workspaces, name => disabledReason || pending(name));
-    say(this._empty, model.connection.state === 'ready' ? trans.__('No targets.') : '');
+    say(this._empty, model.connection.ready ? trans.__('No targets.') : '');
     this._empty.hidden = targets.length > 0;
     this._forms.enable(disabledReason);
     this._buttons.forEach(({ button, why }) => void (button.enabled = why() === ''));
@@ -239,18 +232,17 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     const anyway = () => this.disabledReason;
     add('new', addIcon, trans.__('New target…'), CommandIDs.targetNew, anyway);
     add('connect', cloudIcon, trans.__('Connect Azure ML workspace…'), CommandIDs.workspaceConnect, anyway);
-    add('test', checkIcon, trans.__('Test the selected target'), CommandIDs.targetTest, () => {
+    add('test', testIcon, trans.__('Test the selected target'), CommandIDs.targetTest, () => {
       const name = this.selected || this._context.model.current;
       const act = this._context.model.target(name)?.acts.find(({ verb }) => verb === 'test');
       return this.disabledReason || (act ? act.why_not : '-');
     });
-    add('refresh', refreshIcon, trans.__('Refresh'), CommandIDs.refresh, () => '');
   }
 
-  /** Request space for an open form or details, and scroll `node` into view. */
+  /** Request space for open details, and scroll `node` into view. */
   makeRoom(node?: HTMLElement): void {
     if (!this.isDisposed) {
-      sectionLayoutOf(this.parent)?.requestSpace(this, this._forms.open ? 0.7 : this._list.open && this.selected ? 0.5 : 0);
+      sectionLayoutOf(this.parent)?.requestSpace(this, this._list.open && this.selected ? 0.5 : 0);
       // The panel assigns its new sizes in the next animation frame.
       requestAnimationFrame(() => node?.scrollIntoView({ block: 'nearest' }));
     }
@@ -260,12 +252,13 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   private _show(_: TargetActions, outcome: IOutcome): void {
     notify(outcome, this.isVisible);
     if (outcome.request.verb === 'create' || outcome.request.verb === 'attach') {
-      if (!outcome.done) {
+      if (outcome.done) {
+        // The row of the target may arrive after the reply.
+        this._awaited = outcome.request.target;
+        this._draw();
+      } else if (this._forms.isOpen) {
         return; // the form shows the error
       }
-      // The row of the target may arrive after the reply.
-      this._awaited = outcome.request.target;
-      this._draw();
     }
     if (outcome.request.verb === 'dismiss' && outcome.done) {
       return;
@@ -297,26 +290,27 @@ interface IForm extends Widget {
 /** Host of the forms. */
 interface IFormHost {
   readonly disabledReason: string;
-  /** Called after the form was closed; `inside`: whether it had the focus. */
-  formClosed(inside: boolean): void;
-  makeRoom(node?: HTMLElement): void;
 }
 
 class ComputeForms {
   constructor(
     private readonly _context: IPanelContext,
-    private readonly _body: Panel,
     private readonly _host: IFormHost
   ) {}
 
+  /** Close the open form, if any. */
+  dispose(): void {
+    this._close();
+  }
+
   /** Whether a form is open. */
-  get open(): boolean {
+  get isOpen(): boolean {
     return this._form !== null;
   }
 
   /** Open the form for a new target. */
   newTarget(): void {
-    this._show(NewTarget, () => {
+    this._show(NewTarget, this._context.trans.__('New target'), () => {
       const form = new NewTarget(this._context);
       form.workspaceWanted.connect(() => this.connect());
       return form;
@@ -325,7 +319,7 @@ class ComputeForms {
 
   /** Open the form that connects a workspace. */
   connect(): void {
-    this._show(ConnectWorkspace, () => new ConnectWorkspace(this._context));
+    this._show(ConnectWorkspace, this._context.trans.__('Connect Azure ML workspace'), () => new ConnectWorkspace(this._context));
   }
 
   /** Enable the form, or disable it for a reason; an empty reason enables it. */
@@ -333,7 +327,7 @@ class ComputeForms {
     this._form?.enable(disabledReason);
   }
 
-  private _show(kind: new (context: IPanelContext) => IForm, make: () => IForm): void {
+  private _show(kind: new (context: IPanelContext) => IForm, label: string, make: () => IForm): void {
     if (this._form instanceof kind) {
       this._form.node.querySelector<HTMLElement>('input, select')?.focus();
       return;
@@ -342,24 +336,19 @@ class ComputeForms {
     const form = (this._form = make());
     form.closed.connect(() => this._close());
     form.enable(this._host.disabledReason);
-    this._body.insertWidget(0, form);
-    void form.load().then(() => {
-      if (form === this._form) {
-        this._host.makeRoom(form.node);
-      }
-    });
+    const dialog = (this._dialog = new FormDialog(form, label, this._context.trans));
+    dialog.canceled.connect(() => this._close());
+    dialog.open();
+    void form.load();
   }
 
   private _close(): void {
-    const form = this._form;
-    this._form = null;
-    if (form) {
-      const inside = form.node.contains(document.activeElement);
-      form.dispose();
-      this._host.formClosed(inside);
-    }
+    const dialog = this._dialog;
+    this._form = this._dialog = null;
+    dialog?.dispose();
   }
 
+  private _dialog: FormDialog | null = null;
   private _form: IForm | null = null;
 }
 

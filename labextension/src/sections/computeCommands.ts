@@ -38,7 +38,7 @@ export function addComputeCommands(context: IPanelContext): string[] {
       caption: args => actOf(args, verb)?.why_not || caption,
       isEnabled: args => {
         const act = actOf(args, verb);
-        return model.connection.state === 'ready' && act !== undefined && act.why_not === '';
+        return model.connection.ready && act !== undefined && act.why_not === '';
       },
       describedBy: DESCRIBED,
       execute: async args => {
@@ -65,7 +65,7 @@ export function addComputeCommands(context: IPanelContext): string[] {
   commands.addCommand(CommandIDs.targetNew, {
     label: trans.__('New compute target…'),
     caption: trans.__('Create or attach a compute target'),
-    isEnabled: () => model.connection.state === 'ready',
+    isEnabled: () => model.connection.ready,
     describedBy: { args: { type: 'object', properties: {} } },
     execute: async () => {
       (await revealCompute(context))?.openNew();
@@ -104,7 +104,7 @@ const ALL = [
 export function addWorkspaceCommands(context: IPanelContext): string[] {
   const { app, model, trans } = context;
   const { commands } = app;
-  const ready = () => model.connection.state === 'ready';
+  const ready = () => model.connection.ready;
   const describedBy = (description: string) => ({
     args: { type: 'object', properties: { workspace: { type: 'string', description } } }
   });

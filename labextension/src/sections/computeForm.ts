@@ -6,7 +6,9 @@ import { Widget } from '@lumino/widgets';
 import type { IPanelContext } from '../panel/tokens';
 import type { ITargetActionReply, IField, ITargetKind } from '../protocol';
 import { allow, button, element, say, sayLine } from './dom';
-import { caret, FieldForm } from './form';
+import { caret } from './controls';
+import { FieldForm } from './form';
+import { chooseSize } from './sizePicker';
 import { TargetActions, Checker, ITargetRequest } from './targetActions';
 import { verbText } from './targetText';
 
@@ -21,7 +23,12 @@ function nameField(trans: TranslationBundle): IField {
     required: true,
     choices: [],
     metavar: 'NAME',
-    advanced: false
+    advanced: false,
+    label: '',
+    group: '',
+    not_for: [],
+    needs_gpus: false,
+    choose: ''
   };
 }
 
@@ -36,7 +43,11 @@ export class NewTarget extends Widget {
     this.addClass('jp-AmlNew');
     this.node.setAttribute('role', 'group');
     this.node.setAttribute('aria-label', trans.__('New target'));
-    this._form = new FieldForm({ fields: [], trans });
+    this._form = new FieldForm({
+      fields: [],
+      trans,
+      choose: field => (field.choose === 'size' ? this._chooseSize() : Promise.resolve(null))
+    });
     this._checker = new Checker<ITargetActionReply>(() => {
       const request = this._request();
       return request ? TargetActions.of(_context).check(request) : null;
@@ -124,11 +135,14 @@ export class NewTarget extends Widget {
     }
   }
 
-  /** Enable the creation, or disable it for a reason; an empty reason enables it. */
+  /** Enable the creation, or disable it for a reason; an empty reason enables it. Close if the new target has a row. */
   enable(disabledReason: string): void {
     this._whyNot = disabledReason;
     if (!this._creating) {
       allow(this._create_, disabledReason);
+    } else if (this._awaited && this._context.model.target(this._awaited)) {
+      this._closed.emit(); // from here on the row of the target shows the progress
+      return;
     }
     if (this._kind && !disabledReason && this._connected !== this._workspaces) {
       void this.load(); // the choices depend on the workspaces
@@ -153,6 +167,17 @@ export class NewTarget extends Widget {
     this._preview.hidden = true;
     this._unconnected.hidden = this._connected !== '' || !kind.fields.some(field => field.name === WORKSPACE);
     this._checker.soon();
+  }
+
+  private _chooseSize(): Promise<string | null> {
+    const values = this._form.values();
+    const text = (name: string) => (typeof values[name] === 'string' ? values[name] : '');
+    return chooseSize(this._context, {
+      kind: this._kind?.kind ?? '',
+      workspace: text(WORKSPACE),
+      region: text('region'),
+      low: values['low_priority'] === true || values['tier'] === 'Spot'
+    });
   }
 
   /** Names of the connected workspaces. */
@@ -187,6 +212,7 @@ export class NewTarget extends Widget {
       return;
     }
     this._creating = true;
+    this._awaited = this._context.model.target(request.target) ? '' : request.target;
     this._checker.cancel();
     this._form.setErrors({}); // corrected fields must not be marked as wrong behind the confirmation
     const { trans } = this._context;
@@ -210,6 +236,8 @@ export class NewTarget extends Widget {
   private _kind: ITargetKind | null = null;
   /** Whether a creation is in progress: from the click until the reply, including a confirmation. */
   private _creating = false;
+  /** Name of the target in creation; empty if a target of this name existed before. */
+  private _awaited = '';
   /** Names of the workspaces when the kinds were requested. */
   private _workspaces = '';
   private readonly _unconnected = element('div', 'jp-AmlNew-unconnected');

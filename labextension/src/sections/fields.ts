@@ -100,9 +100,16 @@ export function sortErrors(
   return { of, rest };
 }
 
-/** Label from a flag or a name: `--max-nodes` becomes `Max nodes`, `gpus` becomes `GPUs`. */
+/** Whether a target understands a field; an unknown kind or number of GPUs excludes nothing. */
+export function understands(field: IField, kind: string, gpus: number | null): boolean {
+  // A kernel with an older package sends neither.
+  return !(field.not_for ?? []).includes(kind) && !(field.needs_gpus && gpus === 0);
+}
+
+/** Label of a field: its own, or from a flag or a name: `--max-nodes` becomes `Max nodes`, `gpus` becomes `GPUs`. */
 export function labelOf(field: IField): string {
-  return labelText(field.flag.replace(/^-+/, '') || field.name);
+  // A kernel with an older package does not send labels.
+  return field.label || labelText(field.flag.replace(/^-+/, '') || field.name);
 }
 
 /** Display text of a name from the kernel: `max_nodes` becomes `Max nodes`. */

@@ -2,12 +2,13 @@
 
 import type { Dialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { caretDownEmptyIcon, caretDownIcon } from '@jupyterlab/ui-components';
+import { caretDownIcon } from '@jupyterlab/ui-components';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 import type { IField } from '../protocol';
-import { element, say } from './dom';
-import { labelOf, pasted, Raw, rawOf, sortErrors, typed, valueOf, Values } from './fields';
+import { IControl, ITargetChoice, makeControl } from './controls';
+import { button, element, say } from './dom';
+import { labelOf, rawOf, sortErrors, valueOf, Values } from './fields';
 
 interface IPart {
   readonly field: IField;
@@ -23,8 +24,12 @@ export interface IFormOptions {
   /** Choices of `target` fields. */
   readonly targets?: readonly ITargetChoice[];
   readonly values?: Values;
-  /** Whether help is shown as tooltips instead of text, to save space. */
+  /** Whether help is shown only beside the field that has the focus, to save space. */
   readonly compact?: boolean;
+  /** Titles of the groups in their order; without them, advanced fields are hidden until the user expands them. */
+  readonly groups?: readonly (readonly [group: string, title: string])[];
+  /** Let the user choose the value of a field with `choose`; `null`: nothing was chosen. */
+  readonly choose?: (field: IField) => Promise<string | null>;
 }
 
 let forms = 0;
@@ -42,6 +47,8 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
     this._targets = (options.targets ?? []).map(({ name, current }) => ({ name, current }));
     this.addClass('jp-AmlForm');
     this._compact = options.compact ?? false;
+    this._groups = options.groups ?? [];
+    this._choose = options.choose ?? null;
     this.toggleClass('jp-mod-compact', this._compact);
     const form = this.node as HTMLFormElement;
     form.noValidate = true;
@@ -93,9 +100,10 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
     const old = this.values();
     const inside = this._parts.find(part => part.control.node.contains(document.activeElement));
     this._parts = fields.map(field => this._part(field));
-    this._fields.replaceChildren(...this._nodes(false));
-    this._more.replaceChildren(...this._nodes(true));
-    this._disclosure.hidden = !fields.some(field => field.advanced);
+    const grouped = this._groups.length > 0;
+    this._fields.replaceChildren(...(grouped ? this._fieldsets() : this._nodes(false)));
+    this._more.replaceChildren(...(grouped ? [] : this._nodes(true)));
+    this._disclosure.hidden = grouped || !fields.some(field => field.advanced);
     this._open(!this._more.hidden && !this._disclosure.hidden);
     this.setErrors({});
     for (const part of this._parts.filter(({ field }) => field.name in old)) {
@@ -201,7 +209,36 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
     return this._parts.filter(part => part.field.advanced === advanced).map(part => this._node(part));
   }
 
-  private _node({ field, control, error }: IPart): HTMLElement {
+  private _fieldsets(): HTMLElement[] {
+    return this._groups.flatMap(([group, title]) => {
+      const parts = this._parts.filter(({ field }) => (field.group || this._groups[this._groups.length - 1][0]) === group);
+      if (parts.length === 0) {
+        return [];
+      }
+      const set = element('fieldset', 'jp-AmlForm-group', '', element('legend', '', title));
+      set.append(...parts.map(part => this._node(part)));
+      return [set];
+    });
+  }
+
+  /** Create the button that opens the choice of a field's value. */
+  private _chooser(part: IPart, choose: (field: IField) => Promise<string | null>): HTMLElement {
+    return button(this._trans.__('Choose…'), 'reject', () => {
+      void choose(part.field).then(value => {
+        // The fields may have been replaced in the meantime.
+        const now = this._parts.find(({ field }) => field.name === part.field.name);
+        if (value !== null && now && !this.isDisposed) {
+          now.control.set(value);
+          now.touched = true;
+          this._changed.emit();
+          now.control.input.focus();
+        }
+      });
+    });
+  }
+
+  private _node(part: IPart): HTMLElement {
+    const { field, control, error } = part;
     const { input } = control;
     const id = `jp-AmlForm-${this._id}-${field.name}`;
     input.id = id;
@@ -231,7 +268,8 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
       if (field.metavar && !isObvious && field.kind !== 'target' && field.kind !== 'choice') {
         head.append(element('span', 'jp-AmlForm-unit', field.metavar));
       }
-      node.append(head, control.node);
+      const chosen = field.choose && this._choose ? this._chooser(part, this._choose) : null;
+      node.append(head, chosen ? element('div', 'jp-AmlForm-chosen', '', control.node, chosen) : control.node);
     }
     const described = [error.id];
     if (field.help) {
@@ -272,6 +310,8 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
 
   private readonly _trans: TranslationBundle;
   private readonly _compact: boolean;
+  private readonly _groups: readonly (readonly [group: string, title: string])[];
+  private readonly _choose: ((field: IField) => Promise<string | null>) | null;
   private _targets: readonly ITargetChoice[];
   private _parts: IPart[] = [];
   private readonly _id = (forms += 1);
@@ -282,227 +322,4 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
   private readonly _changed = new Signal<this, void>(this);
   private readonly _submitted = new Signal<this, void>(this);
   private readonly _canceled = new Signal<this, void>(this);
-}
-
-/** Control of a field, as used by the form. */
-interface IControl {
-  readonly node: HTMLElement;
-  /** Element that takes the focus and has the ARIA attributes. */
-  readonly input: HTMLElement;
-  get(): Raw;
-  set(raw: Raw): void;
-  wrong(is: boolean): void;
-}
-
-/** Choice of a `target` field. */
-interface ITargetChoice {
-  readonly name: string;
-  readonly current: boolean;
-}
-
-/** Create the control of a field; `changed` is called when the user changes its content. */
-function makeControl(
-  field: IField,
-  targets: readonly ITargetChoice[],
-  trans: TranslationBundle,
-  changed: () => void
-): IControl {
-  switch (field.kind) {
-    case 'bool':
-      return tick(field, changed);
-    case 'choice':
-      return select(field.choices.map(name => [name, name]), unset(field, trans), changed);
-    case 'target': {
-      const current = targets.find(target => target.current);
-      const none = current && !field.default ? trans.__('In use: %1', current.name) : unset(field, trans);
-      return select(targets.map(({ name }) => [name, name]), none, changed);
-    }
-    case 'list':
-      return chips(field, trans, changed);
-    default:
-      return line(field, changed);
-  }
-}
-
-function unset(field: IField, trans: TranslationBundle): string {
-  const text = typed(field.default);
-  return text ? trans.__('Default: %1', text) : field.required ? trans.__('Choose…') : trans.__('Not set');
-}
-
-function line(field: IField, changed: () => void): IControl {
-  const input = element('input', 'jp-AmlForm-input jp-mod-styled');
-  input.type = 'text';
-  input.spellcheck = false;
-  input.autocomplete = 'off';
-  // `type=number` would discard an invalid number before the kernel can report the error.
-  input.inputMode = field.kind === 'int' ? 'numeric' : field.kind === 'number' ? 'decimal' : 'text';
-  input.placeholder = typed(field.default);
-  input.addEventListener('input', changed);
-  return {
-    node: input,
-    input,
-    get: () => input.value,
-    set: raw => {
-      // Setting the same text would move the cursor.
-      if (input.value !== raw) {
-        input.value = String(raw);
-      }
-    },
-    wrong: is => mark(input, is)
-  };
-}
-
-function tick(field: IField, changed: () => void): IControl {
-  const input = element('input', 'jp-mod-styled');
-  input.type = 'checkbox';
-  input.checked = rawOf(field, undefined) === true;
-  input.addEventListener('change', changed);
-  return {
-    node: input,
-    input,
-    get: () => input.checked,
-    set: raw => void (input.checked = raw === true),
-    wrong: is => mark(input, is)
-  };
-}
-
-function select(options: [string, string][], none: string, changed: () => void): IControl {
-  const node = element('div', 'jp-select-wrapper');
-  const input = element('select', 'jp-AmlForm-input jp-mod-styled');
-  const add = (value: string, label: string) => {
-    const option = element('option', '', label);
-    option.value = value;
-    input.append(option);
-  };
-  add('', none);
-  options.forEach(([value, label]) => add(value, label));
-  input.addEventListener('change', changed);
-  node.append(input, caret());
-  return {
-    node,
-    input,
-    get: () => input.value,
-    set: raw => {
-      const value = String(raw);
-      // A line may name a target that no longer exists: show the name and let the kernel report the error.
-      if (value && !Array.from(input.options).some(option => option.value === value)) {
-        add(value, value);
-      }
-      input.value = value;
-    },
-    wrong: is => mark(input, is)
-  };
-}
-
-/** Create the arrow that JupyterLab adds to its selects. */
-export function caret(): HTMLElement {
-  const node = element('span', 'jp-AmlForm-caret');
-  node.setAttribute('aria-hidden', 'true');
-  caretDownEmptyIcon.element({ container: node });
-  return node;
-}
-
-function chips(field: IField, trans: TranslationBundle, changed: () => void): IControl {
-  const node = element('div', 'jp-AmlForm-chips');
-  const input = element('input');
-  input.type = 'text';
-  input.spellcheck = false;
-  input.autocomplete = 'off';
-  const hint = typed(field.default) || field.metavar;
-  let items: string[] = [];
-
-  const draw = () => {
-    node.querySelectorAll('.jp-AmlForm-chip').forEach(chip => chip.remove());
-    items.forEach((text, at) => input.before(chip(text, at)));
-    input.placeholder = items.length ? '' : hint;
-  };
-  const take = () => {
-    const added = pasted(input.value);
-    input.value = '';
-    if (added.length) {
-      items = [...items, ...added];
-      draw();
-    }
-  };
-  const remove = (at: number) => {
-    items = items.filter((_, other) => other !== at);
-    draw();
-    input.focus();
-    changed();
-  };
-  const chip = (text: string, at: number) => {
-    const edit = element('button', 'jp-AmlForm-chipText', text);
-    edit.type = 'button';
-    edit.title = trans.__('Edit %1', text);
-    edit.addEventListener('click', () => {
-      take();
-      input.value = text;
-      remove(at);
-    });
-    const close = element('button', '', '×');
-    close.type = 'button';
-    close.title = trans.__('Remove %1', text);
-    close.setAttribute('aria-label', close.title);
-    close.addEventListener('click', () => remove(at));
-    return element('span', 'jp-AmlForm-chip', '', edit, close);
-  };
-
-  input.addEventListener('input', changed);
-  input.addEventListener('blur', take);
-  input.addEventListener('paste', event => {
-    const text = event.clipboardData?.getData('text/plain') ?? '';
-    if (text.includes('\n')) {
-      event.preventDefault();
-      items = [...items, ...pasted(`${input.value}\n${text}`)];
-      input.value = '';
-      draw();
-      changed();
-    }
-  });
-  input.addEventListener('keydown', event => {
-    if (event.key === 'Enter' && input.value.trim() !== '') {
-      // The first Enter completes the item, the next one submits the form.
-      event.preventDefault();
-      event.stopPropagation();
-      take();
-      changed();
-    } else if (event.key === 'Backspace' && input.value === '' && items.length) {
-      event.preventDefault();
-      remove(items.length - 1);
-    }
-  });
-  node.addEventListener('mousedown', event => {
-    if (event.target === node) {
-      event.preventDefault();
-      input.focus();
-    }
-  });
-  node.append(input);
-  draw();
-  return {
-    node,
-    input,
-    get: () => [...items, input.value],
-    set: raw => {
-      const next = Array.isArray(raw) ? [...raw] : [];
-      const now = [...items, input.value.trim()].filter(item => item !== '');
-      if (JSON.stringify(next) !== JSON.stringify(now)) {
-        items = next;
-        input.value = '';
-        draw();
-      }
-    },
-    wrong: is => {
-      mark(input, is);
-      node.classList.toggle('jp-mod-wrong', is);
-    }
-  };
-}
-
-function mark(input: HTMLElement, wrong: boolean): void {
-  if (wrong) {
-    input.setAttribute('aria-invalid', 'true');
-  } else {
-    input.removeAttribute('aria-invalid');
-  }
 }

@@ -2,7 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { element } from './dom';
-import { caret } from './form';
+import { caret } from './controls';
 import type { IOption } from './gpuSource';
 
 export class GpuSelect {

@@ -122,6 +122,16 @@ export class GpusSection extends PanelWithToolbar {
     return this._choice.watches(this._context.settings.watchTarget);
   }
 
+  /** Whether the source is known to have no GPU: then the section shows its processor and memory only. */
+  private get _hasNoGpu(): boolean {
+    const source = this._choice.source(this._model.current);
+    if (this._store.length && this._store.source === source) {
+      return this._store.count === 0;
+    }
+    const target = targetOf(source);
+    return (target ? this._model.target(target)?.gpus : this._model.run(source)?.gpus) === 0;
+  }
+
   /** Expand this section at the user's request. */
   private _reveal(): void {
     sectionLayoutOf(this.parent)?.reveal(this);
@@ -155,6 +165,9 @@ export class GpusSection extends PanelWithToolbar {
     if (frame.head.source === this._model.gpuSource && this._store.push(frame)) {
       this._heard = Date.now();
       this._board.dirty();
+      if (frame.head.first) {
+        this._update();
+      }
     }
   }
 
@@ -165,6 +178,7 @@ export class GpusSection extends PanelWithToolbar {
     if (model.targets.length && choice.settle(model.runs, model.targets)) {
       return;
     }
+    this.title.label = this._hasNoGpu ? this._context.trans.__('Resources') : this._context.trans.__('GPUs');
     this._select.draw(options(model.current, model.runs, choice.chosen), choice.chosen);
     if (this._seen) {
       this._watch();
@@ -173,7 +187,7 @@ export class GpusSection extends PanelWithToolbar {
     if (this._store.source && this._store.source !== source) {
       this._store.clear();
     }
-    this._button.enabled = model.connection.state === 'ready' && source !== '';
+    this._button.enabled = model.connection.ready && source !== '';
     // A disabled button cannot be pressed, so this follows its enabling.
     this._button.pressed = this._watches;
     this._says();
@@ -187,7 +201,7 @@ export class GpusSection extends PanelWithToolbar {
     const store = this._store;
     const chosen = this._choice.chosen;
     const source = this._choice.source(model.current);
-    const ready = model.connection.state === 'ready';
+    const ready = model.connection.ready;
     const row = targetOf(source) ? undefined : model.run(source);
     const lines: string[] = [];
     let ask = false;
@@ -208,7 +222,10 @@ export class GpusSection extends PanelWithToolbar {
         row && TERMINAL.has(row.state) ? trans.__('Reading the samples of this run…') : trans.__('Waiting for the first sample…')
       );
     }
-    if (store.note && store.note !== model.gpuWhy) {
+    // Where the processor is charted instead, why there is no GPU is a detail.
+    const charted = store.length > 0 && store.count === 0;
+    this._board.node.title = charted ? store.note : '';
+    if (store.note && store.note !== model.gpuWhy && !charted) {
       lines.push(store.note);
     }
     const silent = (Date.now() - this._heard) / 1000;

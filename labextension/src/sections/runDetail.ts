@@ -1,27 +1,46 @@
 /** Details of the selected run, and the commands on it. */
 
-import { copyIcon, LabIcon } from '@jupyterlab/ui-components';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { copyIcon, fileIcon, LabIcon } from '@jupyterlab/ui-components';
 import { Widget } from '@lumino/widgets';
 import { ChildrenTable } from '../children';
+import { FilesList } from '../files';
 import { drawLinks } from '../links';
 import { PicturesRow, readPicture } from '../pictures';
-import { bytes } from '../format';
+import { bytes, number } from '../format';
 import { isLive } from '../kernel/rows';
-import { compareIcon, gpuIcon, linkIcon, runsIcon } from '../panel/icons';
+import { againIcon, cancelIcon, cellIcon, compareIcon, deleteIcon, gpuIcon, linkIcon, logIcon, runsIcon } from '../panel/icons';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IRunRow } from '../protocol';
 import { pictures } from '../record';
 import { element, say } from './dom';
-import { attention, bare, metric, progress, stateWord } from './runText';
+import { progress, stateWord } from './runText';
 
-/** Commands that are not in the toolbar of the section; each command determines its own visibility. */
-const ACTIONS: readonly [string, LabIcon][] = [
-  [CommandIDs.runTab, runsIcon],
-  [CommandIDs.runGpus, gpuIcon],
-  [CommandIDs.runMlflow, linkIcon],
-  [CommandIDs.runCompare, compareIcon]
-];
+/** Name of the button that is no command: it opens the list of files in the details. */
+const FILES = 'files';
+
+/** Command with its icon and its word; each command determines its own visibility. */
+interface IAction {
+  readonly id: string;
+  readonly icon: LabIcon;
+  readonly word: string;
+}
+
+function actions(trans: TranslationBundle): readonly IAction[] {
+  return [
+    { id: CommandIDs.runCancel, icon: cancelIcon, word: trans.__('Cancel…') },
+    { id: CommandIDs.runLogs, icon: logIcon, word: trans.__('Log') },
+    { id: FILES, icon: fileIcon, word: trans.__('Files') },
+    { id: CommandIDs.runTab, icon: runsIcon, word: trans.__('Dashboard') },
+    { id: CommandIDs.runOpen, icon: cellIcon, word: trans.__('Go to cell') },
+    { id: CommandIDs.runMlflow, icon: linkIcon, word: trans.__('MLflow') },
+    { id: CommandIDs.runGpus, icon: gpuIcon, word: trans.__('GPUs') },
+    { id: CommandIDs.runCompare, icon: compareIcon, word: trans.__('Compare') },
+    { id: CommandIDs.runAgain, icon: againIcon, word: trans.__('Run again') },
+    { id: CommandIDs.runDelete, icon: deleteIcon, word: trans.__('Delete…') }
+  ];
+}
 
 /** Milliseconds between two requests for the pictures of a run. */
 const PICTURES_INTERVAL_MS = 3000;
@@ -50,8 +69,16 @@ export class RunDetail extends Widget {
       const handle = selection.runs[0];
       return readPicture(offset => _context.model.request('picture', { handle, path, offset }));
     });
-    const head = element('div', 'jp-AmlRuns-detailHead', '', this._title, this._actions);
-    this.node.append(head, this._doors, this._children.node, this._facts, this._pictures.node);
+    this._files = new FilesList(_context.trans, {
+      list: () => _context.model.request('files', { handle: selection.runs[0] }),
+      read: async (path, offset) => (await _context.model.request('file', { handle: selection.runs[0], path, offset })).data,
+      register: async (name, path) => (await _context.model.request('register', { handle: selection.runs[0], name, path })).text
+    });
+    this._commands = actions(_context.trans);
+    this._actions.setAttribute('role', 'group');
+    this._actions.setAttribute('aria-label', _context.trans.__('Actions on the selected run'));
+    const head = element('div', 'jp-AmlRuns-detailHead', '', this._title);
+    this.node.append(head, this._actions, this._files.node, this._doors, this._children.node, this._facts, this._pictures.node);
     selection.changed.connect(this.refresh, this);
     _context.app.commands.commandChanged.connect(this._onCommands, this);
     this.refresh();
@@ -99,6 +126,7 @@ export class RunDetail extends Widget {
   /** Pictures are not in the rows: request them for the selected run, while it is live not at every change. */
   private _requestPictures(row: IRunRow | null): void {
     if (!row || row.handle !== this._pictured) {
+      this._files.hide();
       this._pictures.update([]);
       this._due = 0;
     }
@@ -173,12 +201,14 @@ export class RunDetail extends Widget {
       }
     };
     add(trans.__('State'), this._sentence(row));
-    const matter = attention(row);
-    const error = bare(row, row.error);
+    const matter = row.attention;
+    const { error } = row;
     add(trans.__('Attention'), matter === error ? '' : matter, 'jp-mod-warn');
     add(trans.__('Error'), error, 'jp-mod-error');
     add(trans.__('Target'), row.gpus ? trans._n('%2, %1 GPU', '%2, %1 GPUs', row.gpus, row.target) : row.target);
-    add(trans.__('Metric'), metric(row));
+    for (const [name, value] of metricsOf(row)) {
+      add(name, value, 'jp-mod-metric');
+    }
     add(trans.__('GPU use'), matter ? '' : row.verdict);
     const params = Object.entries(row.params).map(([name, value]) => `${name}=${value}`);
     add(trans.__('Parameters'), params.join('  '), 'jp-mod-code');
@@ -191,43 +221,62 @@ export class RunDetail extends Widget {
   }
 
   private _onCommands(_: unknown, change: { id?: string }): void {
-    if (!change.id || ACTIONS.some(([id]) => id === change.id)) {
+    if (!change.id || this._commands.some(({ id }) => id === change.id)) {
       this._drawActions();
     }
   }
 
   private _drawActions(): void {
     const { commands } = this._context.app;
-    const shown = ACTIONS.filter(
-      ([id]) => commands.hasCommand(id) && commands.isVisible(id) && commands.isEnabled(id)
+    const row = selection.runs.length === 1 ? this._context.model.run(selection.runs[0]) : undefined;
+    const hasFiles = row !== undefined && row.state !== 'preparing' && row.state !== 'queued';
+    const shown = this._commands.filter(({ id }) =>
+      id === FILES ? hasFiles : commands.hasCommand(id) && commands.isVisible(id) && commands.isEnabled(id)
     );
-    const key = shown.map(([id]) => id).join();
+    const key = [row?.gpus, ...shown.map(({ id }) => id)].join();
     if (key === this._shown) {
       return;
     }
     this._shown = key;
+    const focused = [...this._actions.children].find(node => node === document.activeElement) as HTMLElement | undefined;
     this._actions.replaceChildren(
-      ...shown.map(([id, icon]) => {
-        const created = iconButton(icon, commands.label(id, { short: true }));
+      ...shown.map(({ id, icon, word }) => {
+        const created = element('button', 'jp-AmlRuns-wordAction');
+        created.type = 'button';
+        created.title = id === FILES ? this._context.trans.__('List the files that the run has written') : commands.caption(id);
         created.dataset.command = id;
-        created.addEventListener('click', () => void commands.execute(id));
+        icon.element({ container: created, width: '14px', height: '14px' });
+        created.append(element('span', '', id === CommandIDs.runGpus && !row?.gpus ? this._context.trans.__('Resources') : word));
+        created.addEventListener('click', () => void (id === FILES ? this._files.toggle() : commands.execute(id)));
         return created;
       })
     );
+    if (focused) {
+      const same = this._actions.querySelector<HTMLElement>(`[data-command='${focused.dataset.command}']`);
+      (same ?? (this._actions.firstElementChild as HTMLElement | null))?.focus();
+    }
   }
 
+  private readonly _commands: readonly IAction[];
   private readonly _title: HTMLElement;
   private readonly _facts: HTMLElement;
   private readonly _actions: HTMLElement;
   private readonly _doors: HTMLElement;
   private readonly _children: ChildrenTable;
   private readonly _pictures: PicturesRow;
+  private readonly _files: FilesList;
   private _pictured = '';
   private _due = 0;
   private _values: readonly HTMLElement[] = [];
   private _shape = '';
   private _key = '';
   private _shown = '-';
+}
+
+/** Metrics of a run with their last values; a kernel with an older package sends only the last one. */
+function metricsOf(row: IRunRow): [string, string][] {
+  const all = Object.entries(row.metrics ?? {}).map(([name, value]): [string, string] => [name, number(value)]);
+  return all.length > 0 || !row.metric ? all : [[row.metric, number(row.value)]];
 }
 
 function iconButton(icon: LabIcon, label: string): HTMLButtonElement {

@@ -62,50 +62,44 @@ export function when(row: IRunRow, now: number, trans: TranslationBundle): strin
   return trans.__('%1 ago', ago(now - (row.ended ?? row.created)));
 }
 
-/** Sentence about a run without its name and the magic that shows its log, which the view shows separately. */
-export function bare(row: IRunRow, sentence: string): string {
-  const named = `${row.handle} failed: `;
-  const hint = ` See: %aml_runs logs ${row.handle}`;
-  const rest = sentence.startsWith(named) ? sentence.slice(named.length) : sentence;
-  return rest.endsWith(hint) ? rest.slice(0, -hint.length) : rest;
-}
-
-/** Problem of the run, or an empty string. */
-export function attention(row: IRunRow): string {
-  return bare(row, row.attention);
-}
-
 export function metric(row: IRunRow): string {
   return row.metric ? `${row.metric} ${number(row.value)}` : '';
 }
 
-/** Description of the row in one sentence, for screen readers. */
-export function spoken(row: IRunRow, now: number, trans: TranslationBundle): string {
-  return [row.name, progress(row, now, trans), trans.__('on %1', row.target), metric(row), attention(row)]
-    .filter(Boolean)
-    .join(', ');
+/** Names of the parameters whose values differ between the runs, or that only some of them have. */
+export function differing(rows: readonly IRunRow[]): ReadonlySet<string> {
+  const values = new Map<string, string>();
+  const counts = new Map<string, number>();
+  const differ = new Set<string>();
+  for (const { params } of rows) {
+    for (const [name, value] of Object.entries(params)) {
+      counts.set(name, (counts.get(name) ?? 0) + 1);
+      if ((values.get(name) ?? value) !== value) {
+        differ.add(name);
+      }
+      values.set(name, value);
+    }
+  }
+  for (const [name, count] of counts) {
+    if (count < rows.length) {
+      differ.add(name);
+    }
+  }
+  return differ;
 }
 
-/** Points of polylines of the utilization in a box, one string for each part without a gap. */
-export function sparkPoints(spark: readonly number[], width: number, height: number): string[] {
-  const step = spark.length > 1 ? width / (spark.length - 1) : 0;
-  const lines: string[] = [];
-  let line: string[] = [];
-  spark.forEach((value, k) => {
-    if (value < 0) {
-      if (line.length) {
-        lines.push(line.join(' '));
-      }
-      line = [];
-    } else {
-      const y = height - 1 - (Math.min(100, value) / 100) * (height - 2);
-      line.push(`${(k * step).toFixed(1)},${y.toFixed(1)}`);
-    }
-  });
-  if (line.length) {
-    lines.push(line.join(' '));
-  }
-  return lines;
+/** Parameters as text: `lr=0.1 epochs=3`. */
+function paramsText(row: IRunRow): string {
+  return Object.entries(row.params)
+    .map(([name, value]) => `${name}=${value}`)
+    .join(' ');
+}
+
+/** Description of the row in one sentence, for screen readers. */
+export function spoken(row: IRunRow, now: number, trans: TranslationBundle): string {
+  return [row.name, progress(row, now, trans), trans.__('on %1', row.target), metric(row), paramsText(row), row.attention]
+    .filter(Boolean)
+    .join(', ');
 }
 
 export type StateFilter = 'all' | 'live' | 'failed';

@@ -1,30 +1,26 @@
 /** Runs section: filter, list, and details of the selected run. */
 
-import { CommandToolbarButton, PanelWithToolbar, ReactiveToolbar } from '@jupyterlab/ui-components';
+import { PanelWithToolbar } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
+import { sectionLayoutOf } from '../panel/accordionLayout';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
-import { button, element, keepTabStop, say } from './dom';
+import { button, element, say } from './dom';
 import { RunDetail } from './runDetail';
 import { filterRuns, StateFilter } from './runText';
 import { RunsList } from './runsList';
 
-/** Commands that fit in a narrow panel; all commands are in the context menu and below the list. */
-const TOOLBAR = [
-  CommandIDs.runOpen,
-  CommandIDs.runLogs,
-  CommandIDs.runCancel,
-  CommandIDs.runAgain,
-  CommandIDs.runDelete
-];
+/** Minimum heights of the section in pixels, without and with the details of a run. */
+const MINIMUM_PX = 170;
+const MINIMUM_DETAIL_PX = 300;
 
 const SECOND_MS = 1000;
 
 export class RunsSection extends PanelWithToolbar {
   constructor(private readonly _context: IPanelContext) {
-    super({ toolbar: new ReactiveToolbar() });
-    const { trans, model, app } = _context;
+    super();
+    const { trans, model } = _context;
     this.addClass('jp-AmlRuns');
     this.title.label = trans.__('Runs');
     this.title.caption = trans.__('Live and past training runs');
@@ -37,18 +33,12 @@ export class RunsSection extends PanelWithToolbar {
     this._empty.addClass('jp-AmlRuns-empty');
     this._detail = new RunDetail(_context);
     this.addWidget(this._filter);
+    this.addWidget(this._makeColumns());
     this.addWidget(this._list);
     this.addWidget(this._empty);
     this.addWidget(this._detail);
-    for (const id of TOOLBAR) {
-      if (app.commands.hasCommand(id)) {
-        const item = new CommandToolbarButton({ commands: app.commands, id, label: '' });
-        this.toolbar.addItem(id.slice(id.indexOf(':') + 1), item);
-      }
-    }
-    this.toolbar.node.setAttribute('aria-label', trans.__('Actions on the selected run'));
-    this._tabStop = keepTabStop(this.toolbar.node);
     this._list.inView.connect((_, handles) => model.details(handles));
+    selection.changed.connect(this._draw, this);
     model.runsChanged.connect(this._draw, this);
     model.connectionChanged.connect(this._draw, this);
     this._draw();
@@ -56,7 +46,7 @@ export class RunsSection extends PanelWithToolbar {
 
   dispose(): void {
     clearInterval(this._timer);
-    this._tabStop.disconnect();
+    selection.changed.disconnect(this._draw, this);
     this._context.model.runsChanged.disconnect(this._draw, this);
     this._context.model.connectionChanged.disconnect(this._draw, this);
     super.dispose();
@@ -125,6 +115,27 @@ export class RunsSection extends PanelWithToolbar {
     return created;
   }
 
+  /** Create the titles of the columns, shown while the list has columns. */
+  private _makeColumns(): Widget {
+    const { trans } = this._context;
+    const titles: [string, string][] = [
+      ['name', trans.__('Name')],
+      ['progress', trans.__('State')],
+      ['metric', trans.__('Metric')],
+      ['params', trans.__('Parameters that differ')],
+      ['target', trans.__('Target')],
+      ['when', trans.__('Age')]
+    ];
+    const created = new Widget();
+    created.addClass('jp-AmlRuns-columns');
+    // A screen reader hears the row's sentence.
+    created.node.setAttribute('aria-hidden', 'true');
+    created.node.append(...titles.map(([name, title]) => element('span', `jp-AmlRuns-${name}`, title)));
+    created.hide();
+    this._list.wideChanged.connect((_, wide) => created.setHidden(!wide));
+    return created;
+  }
+
   private _draw(): void {
     const { model, trans } = this._context;
     const all = model.runs;
@@ -141,6 +152,7 @@ export class RunsSection extends PanelWithToolbar {
     // Remove the handles of deleted runs from the selection.
     selection.runs = selection.runs.filter(handle => model.run(handle) !== undefined);
     this._detail.refresh();
+    sectionLayoutOf(this.parent)?.setMinimum(this, this._detail.isHidden ? MINIMUM_PX : MINIMUM_DETAIL_PX);
   }
 
   private _drawEmpty(all: number, shown: number): void {
@@ -182,5 +194,4 @@ export class RunsSection extends PanelWithToolbar {
   private _count!: HTMLElement;
   private _emptiness = '-';
   private _timer: ReturnType<typeof setInterval> | undefined;
-  private readonly _tabStop: MutationObserver;
 }

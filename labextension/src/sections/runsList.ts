@@ -4,15 +4,22 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { Message } from '@lumino/messaging';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
+import { Sparkline } from '../charts/sparkline';
 import { number } from '../format';
+import { fontScale } from '../panel/accordionLayout';
 import { isLive } from '../kernel/rows';
 import { DoubleClicks } from '../panel/clickGuard';
 import { selection } from '../panel/selection';
 import type { IRunRow } from '../protocol';
 import { element, say } from './dom';
-import { attention, progressParts, select, sparkPoints, spoken, stateWord, when, windowOf } from './runText';
+import { differing, progressParts, select, spoken, stateWord, when, windowOf } from './runText';
 
 const SECOND_MS = 1000;
+/** Heights of a row in pixels at the normal font size: with two lines, and with columns. */
+const LINES_ROW_PX = 44;
+const COLUMNS_ROW_PX = 28;
+/** Width in pixels from which the rows are columns. */
+const WIDE_PX = 500;
 /** Minimum number of rows that stay in view beside the details of the selected one. */
 const MIN_VISIBLE_ROWS = 3;
 
@@ -48,6 +55,16 @@ export class RunsList extends Widget {
     this._resizes.observe(this.node);
   }
 
+  /** Whether the list is wide enough for columns. */
+  get wide(): boolean {
+    return this._wide;
+  }
+
+  /** Emitted when the list gets or loses its columns. */
+  get wideChanged(): ISignal<RunsList, boolean> {
+    return this._wideChanged;
+  }
+
   /** Emitted when the rows in view change, with their handles. */
   get inView(): ISignal<RunsList, readonly string[]> {
     return this._inView;
@@ -66,6 +83,7 @@ export class RunsList extends Widget {
   /** Set the rows to show, in this order. */
   set runs(rows: readonly IRunRow[]) {
     this._all = rows;
+    this._differing = differing(rows);
     this._handleCache = null;
     this._drawSoon();
   }
@@ -101,11 +119,12 @@ export class RunsList extends Widget {
   private _draw(): void {
     const now = Date.now() / 1000;
     const count = this._all.length;
-    const [from, to] = windowOf(this.node.scrollTop, this.node.clientHeight, ROW_HEIGHT, count);
-    const height = `${count * ROW_HEIGHT}px`;
+    this._measure();
+    const [from, to] = windowOf(this.node.scrollTop, this.node.clientHeight, this._rowHeight, count);
+    const height = `${count * this._rowHeight}px`;
     if (this._rows.style.height !== height) {
       this._rows.style.height = height;
-      this.node.style.minHeight = `${Math.min(MIN_VISIBLE_ROWS, count) * ROW_HEIGHT}px`;
+      this.node.style.minHeight = `${Math.min(MIN_VISIBLE_ROWS, count) * this._rowHeight}px`;
     }
     const visible = new Map(this._all.slice(from, to).map((row, k) => [row.handle, from + k]));
     const free: RowView[] = [];
@@ -124,13 +143,20 @@ export class RunsList extends Widget {
           this._rows.append(view.node);
         }
       }
-      view.update(this._all[index], index, count, now);
+      view.update(this._all[index], { index, count, height: this._rowHeight, differing: this._differing }, now);
     }
     free.forEach(view => view.node.remove());
+    // A screen reader's cursor goes through the page in the order of its nodes.
+    [...visible.keys()].forEach((handle, at) => {
+      const node = this._views.get(handle)!.node;
+      if (this._rows.children[at] !== node) {
+        this._rows.insertBefore(node, this._rows.children[at] ?? null);
+      }
+    });
     this._mark();
     this._keepTime();
     // Exclude the rows around the window, which are not visible.
-    const [first, last] = windowOf(this.node.scrollTop, this.node.clientHeight, ROW_HEIGHT, count, 0);
+    const [first, last] = windowOf(this.node.scrollTop, this.node.clientHeight, this._rowHeight, count, 0);
     const handles = this._all.slice(first, last).map(row => row.handle);
     const key = this._all
       .slice(first, last)
@@ -139,6 +165,18 @@ export class RunsList extends Widget {
     if (key !== this._viewKey) {
       this._viewKey = key;
       this._inView.emit(handles);
+    }
+  }
+
+  /** Set the height of a row: one line in columns, else two, in the size of the font. */
+  private _measure(): void {
+    const wide = this.node.clientWidth >= WIDE_PX;
+    this._rowHeight = Math.round((wide ? COLUMNS_ROW_PX : LINES_ROW_PX) * fontScale(this.node));
+    this.node.style.setProperty('--jp-aml-row', `${this._rowHeight}px`);
+    if (wide !== this._wide) {
+      this._wide = wide;
+      this.toggleClass('jp-mod-wide', wide);
+      this._wideChanged.emit(wide);
     }
   }
 
@@ -212,7 +250,7 @@ export class RunsList extends Widget {
       return;
     }
     const at = this._handles.indexOf(this._active);
-    const page = Math.max(1, Math.floor(this.node.clientHeight / ROW_HEIGHT) - 1);
+    const page = Math.max(1, Math.floor(this.node.clientHeight / this._rowHeight) - 1);
     const steps: Record<string, number> = {
       ArrowDown: at + 1,
       ArrowUp: at < 0 ? 0 : at - 1,
@@ -252,8 +290,8 @@ export class RunsList extends Widget {
   private _resized(): void {
     const { scrollTop, clientHeight } = this.node;
     const at = this._handles.indexOf(this._active);
-    const top = at * ROW_HEIGHT;
-    if (at >= 0 && clientHeight < this._height && top < scrollTop + this._height && top + ROW_HEIGHT > scrollTop) {
+    const top = at * this._rowHeight;
+    if (at >= 0 && clientHeight < this._height && top < scrollTop + this._height && top + this._rowHeight > scrollTop) {
       this._show(at);
     }
     this._height = clientHeight;
@@ -261,12 +299,12 @@ export class RunsList extends Widget {
   }
 
   private _show(index: number): void {
-    const top = index * ROW_HEIGHT;
+    const top = index * this._rowHeight;
     const node = this.node;
     if (top < node.scrollTop) {
       node.scrollTop = top;
-    } else if (top + ROW_HEIGHT > node.scrollTop + node.clientHeight) {
-      node.scrollTop = top + ROW_HEIGHT - node.clientHeight;
+    } else if (top + this._rowHeight > node.scrollTop + node.clientHeight) {
+      node.scrollTop = top + this._rowHeight - node.clientHeight;
     }
     this._draw();
   }
@@ -275,6 +313,10 @@ export class RunsList extends Widget {
   private readonly _views = new Map<string, RowView>();
   private readonly _doubles: DoubleClicks;
   private readonly _resizes: ResizeObserver;
+  private readonly _wideChanged = new Signal<RunsList, boolean>(this);
+  private _wide = false;
+  private _rowHeight = LINES_ROW_PX;
+  private _differing: ReadonlySet<string> = new Set();
   private readonly _inView = new Signal<RunsList, readonly string[]>(this);
   private _all: readonly IRunRow[] = [];
   private _handleCache: readonly string[] | null = null;
@@ -287,11 +329,17 @@ export class RunsList extends Widget {
   private _timer: ReturnType<typeof setInterval> | undefined;
 }
 
-/** Sizes in pixels; the row height must be the same in runs.css. */
-const ROW_HEIGHT = 44;
 const SPARK_WIDTH = 48;
 const SPARK_HEIGHT = 16;
-const SVG = 'http://www.w3.org/2000/svg';
+
+/** Place of a row in the list. */
+interface IPlace {
+  readonly index: number;
+  readonly count: number;
+  readonly height: number;
+  /** Names of the parameters that differ between the listed runs. */
+  readonly differing: ReadonlySet<string>;
+}
 
 /** Caption that is truncated to fit, with a number that never is. */
 class Figure {
@@ -319,23 +367,16 @@ class RowView {
     this.node.setAttribute('role', 'option');
     this._dot = element('span', 'jp-AmlRuns-dot');
     this._name = element('span', 'jp-AmlRuns-name');
+    this._params = element('span', 'jp-AmlRuns-params');
     this._target = element('span', 'jp-AmlRuns-target');
     this._when = element('span', 'jp-AmlRuns-when');
     this._progress = new Figure('jp-AmlRuns-progress');
     this._metric = new Figure('jp-AmlRuns-metric');
-    this._spark = document.createElementNS(SVG, 'svg');
-    this._spark.setAttribute('class', 'jp-AmlRuns-spark');
-    this._spark.setAttribute('width', String(SPARK_WIDTH));
-    this._spark.setAttribute('height', String(SPARK_HEIGHT));
-    // The sparkline shrinks where the numbers need its space.
-    this._spark.setAttribute('viewBox', `0 0 ${SPARK_WIDTH} ${SPARK_HEIGHT}`);
-    this._spark.setAttribute('preserveAspectRatio', 'none');
-    this._spark.setAttribute('aria-hidden', 'true');
-    this._spark.setAttribute('hidden', '');
+    this._spark = new Sparkline('jp-AmlRuns-spark', SPARK_WIDTH, SPARK_HEIGHT);
     this.node.append(
       this._dot,
-      element('div', 'jp-AmlRuns-top', '', this._name, this._target, this._when),
-      element('div', 'jp-AmlRuns-bottom', '', this._progress.node, this._metric.node, this._spark)
+      element('div', 'jp-AmlRuns-top', '', this._name, this._params, this._target, this._when),
+      element('div', 'jp-AmlRuns-bottom', '', this._progress.node, this._metric.node, this._spark.node)
     );
   }
 
@@ -346,10 +387,12 @@ class RowView {
   }
 
   /** Update the parts that have changed. */
-  update(row: IRunRow, index: number, count: number, now: number): void {
-    this.node.style.transform = `translateY(${index * ROW_HEIGHT}px)`;
+  update(row: IRunRow, { index, count, height, differing }: IPlace, now: number): void {
+    this.node.style.transform = `translateY(${index * height}px)`;
     this.node.setAttribute('aria-posinset', String(index + 1));
     this.node.setAttribute('aria-setsize', String(count));
+    const shown = Object.entries(row.params).filter(([name]) => differing.has(name));
+    say(this._params, shown.map(([name, value]) => `${name}=${value}`).join(' '));
     if (row !== this._row) {
       this._row = row;
       this.node.id = idOf(row.handle);
@@ -360,7 +403,7 @@ class RowView {
       this._dot.title = stateWord(row, this._trans);
       say(this._name, row.name);
       say(this._target, row.target);
-      this._drawSpark(row.spark);
+      this._spark.update(row.spark);
       this._drawMetric(row);
     }
     this.tick(now);
@@ -399,35 +442,20 @@ class RowView {
 
   /** Draw the metric; a warning takes precedence over it. */
   private _drawMetric(row: IRunRow): void {
-    const warning = attention(row);
+    const warning = row.attention;
     this._metric.update(warning || row.metric, row.metric && !warning ? number(row.value) : '');
     this._metric.node.classList.toggle('jp-mod-warn', row.attention !== '');
   }
 
-  private _drawSpark(spark: readonly number[]): void {
-    const key = spark.join();
-    if (key === this._key) {
-      return;
-    }
-    this._key = key;
-    const lines = sparkPoints(spark, SPARK_WIDTH, SPARK_HEIGHT).map(points => {
-      const line = document.createElementNS(SVG, 'polyline');
-      line.setAttribute('points', points);
-      return line;
-    });
-    this._spark.replaceChildren(...lines);
-    this._spark.toggleAttribute('hidden', spark.length === 0);
-  }
-
   private readonly _dot: HTMLElement;
   private readonly _name: HTMLElement;
+  private readonly _params: HTMLElement;
   private readonly _target: HTMLElement;
   private readonly _when: HTMLElement;
   private readonly _progress: Figure;
   private readonly _metric: Figure;
-  private readonly _spark: SVGSVGElement;
+  private readonly _spark: Sparkline;
   private _row: IRunRow | null = null;
-  private _key = '';
   private _words = '';
   private _news = '';
   private _active = false;

@@ -1,26 +1,33 @@
 /** Submit section: a form that writes the line of a submit into the notebook, and its commands. */
 
 import type { Cell } from '@jupyterlab/cells';
-import type { IFileBrowserFactory } from '@jupyterlab/filebrowser';
+import type { IDocumentManager } from '@jupyterlab/docmanager';
+import { FileDialog, IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { cleaningIcon, clearIcon, PanelWithToolbar, runIcon, ToolbarButton } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
+import { connectionMessage } from '../panel/connectionMessages';
 import { sectionLayoutOf } from '../panel/accordionLayout';
+import { runsIcon } from '../panel/icons';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IComposeReply } from '../protocol';
-import { keepTyped, same, sortErrors, Values } from './fields';
-import { FieldForm } from './form';
+import { sortErrors } from './fields';
 import { runActive } from './notebookEdits';
 import { ISubject, Mode, selectedCount, subjectOf, writeLine } from './submitCells';
+import { SubmitForm } from './submitForm';
+import { editOptions } from './submitOptions';
 import { folderOf, relative } from './submitText';
 import { SubmitView } from './submitView';
 import { Checker } from './targetActions';
 import { toolbarButton } from './toolbar';
 
 export class SubmitSection extends PanelWithToolbar {
-  constructor(private readonly _context: IPanelContext) {
+  constructor(
+    private readonly _context: IPanelContext,
+    documents: IDocumentManager | null
+  ) {
     super();
     const { trans, model } = _context;
     this._trans = trans;
@@ -34,12 +41,17 @@ export class SubmitSection extends PanelWithToolbar {
       this._view.sayWrong([text]);
       this._view.sayNotes([]);
     });
-    this._form.changed.connect(() => this._checker.soon());
+    this._form.changed.connect(() => {
+      this._touched = true;
+      this._checker.soon();
+    });
     this._form.submitted.connect(() => void this._submit());
 
     this._view = new SubmitView(trans, this._form.node, {
       choose: mode => this._choose(mode),
       fileTyped: () => this._follower.later(TYPING_DELAY_MS),
+      browse: documents ? () => void this._browse(documents) : null,
+      options: () => void this._editOptions(),
       write: () => void this._finish(false),
       submit: () => void this._submit()
     });
@@ -63,6 +75,8 @@ export class SubmitSection extends PanelWithToolbar {
   /** Show the form for the active cell, the selected cells, or a file (path relative to the server root). */
   prefill(what: 'cell' | 'selected' | { file: string }): void {
     this._makeRoom();
+    // From the keyboard the next key submits.
+    requestAnimationFrame(() => this.isVisible && this._view.focus());
     if (typeof what === 'string') {
       this._choose(what);
       return;
@@ -74,6 +88,34 @@ export class SubmitSection extends PanelWithToolbar {
     if (path === null) {
       const wrong = this._trans.__('%1 is on another drive than the notebook, so its kernel cannot read it.', what.file);
       this._view.sayWrong([wrong]);
+    }
+  }
+
+  /** Let the user choose the file. */
+  private async _browse(manager: IDocumentManager): Promise<void> {
+    const { value } = await FileDialog.getOpenFiles({
+      manager,
+      title: this._trans.__('Choose a Python file'),
+      filter: file => (file.type === 'directory' || /\.py$/i.test(file.path) ? {} : null)
+    });
+    if (value?.length && !this.isDisposed) {
+      this.prefill({ file: value[0].path });
+    }
+  }
+
+  /** Edit all options in a dialog. */
+  private async _editOptions(): Promise<void> {
+    const subject = this._subject;
+    const values = await editOptions(this._context, this._form, values =>
+      subject && this._ready && !subject.disabledReason
+        ? this._context.model.request('compose', { ...this._payload(subject), values })
+        : null
+    );
+    // The subject is looked at again and again; only another cell or line matters.
+    if (values && subject && !this.isDisposed && this._form.isOf(subject)) {
+      this._touched = true;
+      this._form.enter(values);
+      void this._checker.now();
     }
   }
 
@@ -114,7 +156,7 @@ export class SubmitSection extends PanelWithToolbar {
   }
 
   private get _ready(): boolean {
-    return this._context.model.connection.state === 'ready';
+    return this._context.model.connection.ready;
   }
 
   // ---- notebook
@@ -122,8 +164,9 @@ export class SubmitSection extends PanelWithToolbar {
   /** Update after a change of state; a request makes the kernel busy, which must not trigger another request. */
   private _connectionChanged(): void {
     const { connection, notebook } = this._context.model;
-    if (connection.state !== this._state || notebook !== this._notebook) {
-      this._state = connection.state;
+    const state = `${connection.state} ${connection.ready}`;
+    if (state !== this._state || notebook !== this._notebook) {
+      this._state = state;
       this._notebook = notebook;
       this._connected();
     } else {
@@ -144,7 +187,7 @@ export class SubmitSection extends PanelWithToolbar {
   }
 
   private _targets(): void {
-    this._form.setTargets(this._context.model.targets);
+    this._form.targetsChanged();
     if (this._reply) {
       this._answered(this._reply);
     }
@@ -187,6 +230,9 @@ export class SubmitSection extends PanelWithToolbar {
       this._enable();
       return;
     }
+    if (!this._form.isOf(subject)) {
+      this._touched = false;
+    }
     if (this._form.turnTo(subject)) {
       void this._fill(subject);
       return;
@@ -223,9 +269,10 @@ export class SubmitSection extends PanelWithToolbar {
   private _enable(): void {
     const { connection } = this._context.model;
     const disabledReason = !this._ready ? this._trans.__('The kernel is not responding.') : (this._subject?.disabledReason ?? '');
-    const wrong = this._reply && Object.keys(this._reply.errors).length > 0;
+    const wrong = Object.values(this._reply?.errors ?? {})[0] ?? '';
     this._runButton.enabled = disabledReason === '' && !wrong;
-    this._view.enable(disabledReason, this._ready && connection.busy && disabledReason === '');
+    this._view.enable(disabledReason, wrong, this._ready && connection.busy && disabledReason === '');
+    this._view.countOthers(this._form.othersCount);
   }
 
   private _payload(subject: ISubject): { old: string; cell: string | null; script: string; folder: string } {
@@ -246,7 +293,7 @@ export class SubmitSection extends PanelWithToolbar {
     this._view.sayLine(reply.line);
     const { of, rest } = sortErrors(this._form.fields, reply.errors);
     this._form.setErrors(Object.fromEntries(of), focus);
-    this._view.sayWrong(rest);
+    this._view.sayWrong(rest, !this._touched);
     // A kernel with an older package does not send this field.
     this._view.sayNotes(reply.notes ?? []);
     this._enable();
@@ -262,6 +309,7 @@ export class SubmitSection extends PanelWithToolbar {
   private async _finish(run: boolean): Promise<void> {
     const { notebook } = this._context.model;
     this._follower.cancel();
+    this._touched = true;
     const subject = (this._subject = this._look());
     const reply = await this._checker.now();
     if (!reply || !notebook || notebook.isDisposed || subject !== this._subject) {
@@ -269,6 +317,9 @@ export class SubmitSection extends PanelWithToolbar {
     }
     this._answered(reply, run);
     if (!reply.line || (run && Object.keys(reply.errors).length > 0)) {
+      return;
+    }
+    if (run && !(await this._connectNotebook())) {
       return;
     }
     if (!writeLine(notebook, subject, reply.line)) {
@@ -279,13 +330,31 @@ export class SubmitSection extends PanelWithToolbar {
       // The new cell is the active one and contains the line, so it becomes the subject.
       this._view.mode = 'cell';
     }
+    if (run && subject.mode === 'file') {
+      this._form.submittedFile();
+    }
     this._follower.later();
     if (run) {
       await runActive(this._context, notebook);
     }
   }
 
+  /** Load the extension in the notebook's kernel, which runs the line; `false`, with a message: it cannot be loaded. */
+  private async _connectNotebook(): Promise<boolean> {
+    const { model, trans } = this._context;
+    if (model.connection.state === 'not-loaded') {
+      await model.connect();
+    }
+    const { connection } = model;
+    const reason = connection.ready && connection.own ? connectionMessage(connection, trans) : null;
+    if (reason) {
+      this._view.sayWrong([trans.__('Nothing was submitted: %1. %2', reason.title, reason.text)]);
+    }
+    return reason === null;
+  }
+
   private _clear(): void {
+    this._touched = false;
     this._form.clear();
     void this._checker.now();
   }
@@ -297,103 +366,12 @@ export class SubmitSection extends PanelWithToolbar {
   private readonly _follower: CellFollower;
   private readonly _runButton: ToolbarButton;
   private _shown = false;
+  /** Whether the user has changed a value or pressed a button since the form belongs to this cell. */
+  private _touched = false;
   private _subject: ISubject | null = null;
   private _reply: IComposeReply | null = null;
   private _state = '';
   private _notebook: NotebookPanel | null = null;
-}
-
-class SubmitForm extends FieldForm {
-  constructor(private readonly _context: IPanelContext) {
-    super({ fields: [], trans: _context.trans, compact: true });
-    this.changed.connect(() => {
-      if (!this._filled && !this._valuesBefore) {
-        this._draft = this.values();
-      }
-    });
-  }
-
-  /** Whether the fields have not been requested yet. */
-  get empty(): boolean {
-    return this.fields.length === 0;
-  }
-
-  /** Request the fields from the kernel; returns whether they have changed. */
-  async load(): Promise<boolean> {
-    const { submit } = await this._context.model.kinds();
-    const fields = submit.filter(field => field.flag !== '');
-    if (this.isDisposed || same(fields, this.fields)) {
-      return false;
-    }
-    this.setTargets(this._context.model.targets);
-    this.setFields(fields);
-    this.forget();
-    return true;
-  }
-
-  /** Switch to a cell and its line; `true`: the form is to be filled from the line. */
-  turnTo(subject: ISubject): boolean {
-    if (this.isOf(subject)) {
-      return false;
-    }
-    this._read = read(subject);
-    this._valuesBefore = subject.old ? this.values() : null;
-    if (this._valuesBefore) {
-      return true;
-    }
-    if (this._filled) {
-      // The form had the values of another cell's line: restore the values that the user has typed.
-      this._filled = false;
-      this.setValues(this._draft);
-    }
-    return false;
-  }
-
-  /**
-   * Fill the form with the values of a line, except for fields edited since the request.
-   *
-   * `null`: the line is no longer the subject; else whether the form has other values than the line.
-   */
-  fill(subject: ISubject, values: Values): boolean | null {
-    if (!this.isOf(subject)) {
-      return null;
-    }
-    const kept = this._valuesBefore ? keepTyped(this._valuesBefore, this.values(), values) : values;
-    this._filled = true;
-    this._valuesBefore = null;
-    this.setValues(kept);
-    return !same(kept, values);
-  }
-
-  /** Whether the form belongs to this cell and its line. */
-  isOf(subject: ISubject): boolean {
-    return this._read === read(subject);
-  }
-
-  /** Force reading the line again. */
-  forget(): void {
-    this._read = '';
-    this._valuesBefore = null;
-  }
-
-  /** Clear the form and the stored draft. */
-  clear(): void {
-    this._draft = {};
-    this.setValues({});
-  }
-
-  /** Place and line of the last subject of the form; the line may be empty */
-  private _read = '';
-  /** Whether the form has the values of a line in the notebook. */
-  private _filled = false;
-  /** Values that the user has typed for cells without a line. */
-  private _draft: Values = {};
-  /** Values of the form when the request to parse a line was sent; `null`: no request is in progress. */
-  private _valuesBefore: Values | null = null;
-}
-
-function read(subject: ISubject): string {
-  return `${subject.place}\n${subject.old}`;
 }
 
 /** Delay in milliseconds after a change in the notebook. */
@@ -478,10 +456,17 @@ export function addSubmitCommands(
 
   commands.addCommand(CommandIDs.submitCell, {
     label: trans.__('Submit cell as training run…'),
-    caption: trans.__('Open the form that writes the submit line into the active cell'),
-    icon: args => (args['toolbar'] ? runIcon : undefined),
+    caption: args =>
+      args['toolbar']
+        ? trans.__('Run as training run…')
+        : trans.__('Open the form that writes the submit line into the active cell'),
+    icon: args => (args['toolbar'] ? runsIcon : undefined),
     isEnabled: hasNotebook,
-    describedBy: { args: { type: 'object', properties: {} } },
+    // In the toolbar of a cell there is no place for what does not apply.
+    isVisible: args => !args['toolbar'] || model.notebook?.content.activeCell?.model.type === 'code',
+    describedBy: {
+      args: { type: 'object', properties: { toolbar: { type: 'boolean', description: 'Whether it is a button of a toolbar' } } }
+    },
     execute: () => show().prefill('cell')
   });
   commands.addCommand(CommandIDs.submitSelected, {

@@ -10,6 +10,10 @@ const MODES: readonly Mode[] = ['cell', 'selected', 'file'];
 export interface ISubmitHost {
   choose(mode: Mode): void;
   fileTyped(): void;
+  /** Choose the file in a dialog; `null` if there is none. */
+  readonly browse: (() => void) | null;
+  /** Edit all options. */
+  options(): void;
   write(): void;
   submit(): void;
 }
@@ -21,7 +25,10 @@ export class SubmitView {
     private readonly _host: ISubmitHost
   ) {
     this._write = button(_trans.__('Write line'), 'reject', () => _host.write());
-    this._run = button(_trans.__('Submit'), 'accept', () => _host.submit());
+    this._run = button(_trans.__('Submit'), 'accept', () => undefined);
+    // With wrong values it looks disabled, and a press shows what is wrong.
+    this._run.addEventListener('click', () => this.open && _host.submit());
+    this._more = button(_trans.__('All options…'), 'reject', () => _host.options());
     this._makeModes();
     this._makeFile();
     this._wrong.setAttribute('role', 'alert');
@@ -33,7 +40,8 @@ export class SubmitView {
     this._source.append(this._title, this._code);
     const what = element('div', 'jp-AmlSubmit-what', '', this._modes, this._fileField, this._source, this._note);
     const buttons = element('div', 'jp-AmlForm-buttons', '', this._write, this._run);
-    this.body = element('div', 'jp-AmlSubmit-body', '', what, form);
+    this._more.classList.add('jp-AmlSubmit-more');
+    this.body = element('div', 'jp-AmlSubmit-body', '', what, form, this._more);
     this.foot = element('div', 'jp-AmlSubmit-foot', '', this._wrong, this._remarks, this._line, this._queued, buttons);
   }
 
@@ -58,9 +66,14 @@ export class SubmitView {
     this._file.value = path;
   }
 
-  /** Whether the submit button is enabled. */
+  /** Whether there is something to submit, with right or wrong values. */
   get open(): boolean {
-    return this._run.getAttribute('aria-disabled') !== 'true';
+    return this._open;
+  }
+
+  /** Focus the submit button. */
+  focus(): void {
+    this._run.focus({ preventScroll: true });
   }
 
   /** Draw the subject of the submit; `count` is the number of selected cells. */
@@ -90,8 +103,12 @@ export class SubmitView {
     sayLine(this._line, line);
   }
 
-  /** Show the errors that belong to no field. */
-  sayWrong(errors: readonly string[]): void {
+  /** Show the errors that belong to no field; `quiet`: as a note, because the user has not done anything yet. */
+  sayWrong(errors: readonly string[], quiet = false): void {
+    this._wrong.classList.toggle('jp-mod-quiet', quiet);
+    this._wrong.setAttribute('role', quiet ? 'status' : 'alert');
+    // Its text may be longer than its height.
+    this._wrong.tabIndex = errors.length ? 0 : -1;
     say(this._wrong, errors.join('\n'));
     this._wrong.hidden = errors.length === 0;
   }
@@ -102,10 +119,17 @@ export class SubmitView {
     this._remarks.hidden = notes.length === 0;
   }
 
-  /** Enable the buttons, or disable them and show the reason. */
-  enable(disabledReason: string, queued: boolean): void {
+  /** Show how many options are set that the form does not show. */
+  countOthers(count: number): void {
+    say(this._more, count ? this._trans.__('All options (%1 more set)…', count) : this._trans.__('All options…'));
+  }
+
+  /** Enable the buttons, or disable them and show the reason; `wrong`: the first wrong value. */
+  enable(disabledReason: string, wrong: string, queued: boolean): void {
+    this._open = disabledReason === '';
     allow(this._write, disabledReason);
-    allow(this._run, disabledReason);
+    allow(this._more, disabledReason);
+    allow(this._run, disabledReason || wrong);
     this._line.hidden = !this._line.textContent;
     say(this._queued, this._trans.__('The kernel is busy: the submit is queued behind the running cell.'));
     this._queued.hidden = !queued;
@@ -144,12 +168,19 @@ export class SubmitView {
     this._file.placeholder = 'train.py';
     this._file.setAttribute('aria-describedby', help.id);
     this._file.addEventListener('input', () => this._host.fileTyped());
+    const { browse } = this._host;
+    const chosen = element('div', 'jp-AmlForm-chosen', '', this._file);
+    if (browse) {
+      chosen.append(button(this._trans.__('Browse…'), 'reject', browse));
+    }
     this._fileField.append(
-      element('div', 'jp-AmlForm-field', '', element('div', 'jp-AmlForm-head', '', label), this._file, help)
+      element('div', 'jp-AmlForm-field', '', element('div', 'jp-AmlForm-head', '', label), chosen, help)
     );
     this._fileField.dataset.lmSuppressShortcuts = 'true';
   }
 
+  private _open = false;
+  private readonly _more: HTMLButtonElement;
   private readonly _write: HTMLButtonElement;
   private readonly _run: HTMLButtonElement;
   private readonly _modeButtons = new Map<Mode, HTMLButtonElement>();

@@ -69,6 +69,8 @@ export function verbText(verb: string, trans: TranslationBundle): string {
       return trans.__('Create');
     case 'attach':
       return trans.__('Attach');
+    case 'accept':
+      return trans.__('Accept key');
     case 'disconnect':
       return trans.__('Disconnect');
     default:

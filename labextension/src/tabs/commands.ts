@@ -7,12 +7,12 @@ import type { IOutputAreaModel } from '@jupyterlab/outputarea';
 import type { LabIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { Widget } from '@lumino/widgets';
-import { chartIcon, compareIcon, gpuIcon, logIcon, runsIcon } from '../panel/icons';
+import { cellIcon, compareIcon, gpuIcon, logIcon, runsIcon } from '../panel/icons';
 import { chosenRuns, selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import { RUN_MIME } from '../protocol';
 import { choiceOf, IN_USE, targetSource } from '../sections/gpuSource';
-import { CompareTab } from './compare';
+import { CompareTab, titleOf } from './compare';
 import { DashboardTab } from './dashboard';
 import { LogTab } from './log';
 
@@ -64,10 +64,13 @@ function one(args: Args): string {
   return handles.length === 1 ? handles[0] : '';
 }
 
-/** Handles of the two selected runs; null for any other number. */
-function two(args: Args): [string, string] | null {
+/** Most runs that are compared side by side: each has a color. */
+const MAX_COMPARED = 6;
+
+/** Handles of the selected runs that can be compared; null for one or too many. */
+function several(args: Args): string[] | null {
   const handles = [...new Set(chosenRuns(args))];
-  return handles.length === 2 ? [handles[0], handles[1]] : null;
+  return handles.length >= 2 && handles.length <= MAX_COMPARED ? handles : null;
 }
 
 let ids = 0;
@@ -136,7 +139,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   commands.addCommand(CommandIDs.runOpen, {
     label: label(trans.__('Go to cell'), trans.__('Go to cell of run')),
     caption: trans.__('Go to cell (opens the dashboard if its notebook is closed)'),
-    icon: chartIcon,
+    icon: cellIcon,
     isEnabled: some,
     describedBy: HANDLE,
     execute: async args => {
@@ -164,14 +167,14 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
 
   commands.addCommand(CommandIDs.runCompare, {
     label: label(trans.__('Compare'), trans.__('Compare runs')),
-    caption: trans.__('Compare two selected runs side by side'),
+    caption: trans.__('Compare two to six selected runs side by side'),
     icon: compareIcon,
-    isEnabled: args => two(args) !== null,
+    isEnabled: args => several(args) !== null,
     describedBy: HANDLES,
     execute: args => {
-      const handles = two(args);
+      const handles = several(args);
       return handles
-        ? compares.open(pair(handles), trans.__('%1 and %2', ...handles.map(nameOf)), () => new CompareTab(context, handles))
+        ? compares.open(pair(handles), titleOf(handles.map(nameOf), trans), () => new CompareTab(context, handles))
         : undefined;
     }
   });
@@ -197,7 +200,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
     label: label(trans.__('Watch GPUs'), trans.__('Watch GPUs of compute target')),
     caption: trans.__('Sample the GPUs of the target in the side panel'),
     icon: gpuIcon,
-    isEnabled: args => targetName(args) !== '' && model.connection.state === 'ready',
+    isEnabled: args => targetName(args) !== '' && model.connection.ready,
     describedBy: TARGET,
     execute: args => {
       const name = targetName(args);

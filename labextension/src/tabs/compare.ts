@@ -1,5 +1,6 @@
-/** Tab with a comparison of two runs. */
+/** Tab with a comparison of runs. */
 
+import type { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 import { LineChart } from '../charts/chart';
 import { number } from '../format';
@@ -14,10 +15,15 @@ import { quiet } from './tabText';
 /** Poll interval for an active run, in milliseconds. */
 const POLL_INTERVAL_MS = 5000;
 
+/** Title of the tab. */
+export function titleOf(names: readonly string[], trans: TranslationBundle): string {
+  return names.length === 2 ? trans.__('%1 and %2', ...names) : trans.__('%1 and %2 more', names[0], names.length - 1);
+}
+
 export class CompareTab extends Widget {
   constructor(
     private readonly _context: IPanelContext,
-    readonly handles: readonly [string, string]
+    readonly handles: readonly string[]
   ) {
     super();
     const { trans, model } = _context;
@@ -31,15 +37,18 @@ export class CompareTab extends Widget {
     const label = element('label', 'jp-AmlCompare-only');
     this._only = element('input', '');
     this._only.type = 'checkbox';
+    this._only.checked = true;
     this._only.addEventListener('change', () => this._draw(true));
     label.append(this._only, trans.__('Only differences'));
     this._table = element('table', 'jp-AmlCompare-table');
-    this._table.setAttribute('aria-label', trans.__('Comparison of two runs'));
+    this._table.setAttribute('aria-label', trans.__('Comparison of %1 runs', handles.length));
     const scroll = element('div', 'jp-AmlCompare-scroll');
     scroll.append(this._table);
     this._key = element('div', 'jp-AmlCompare-key');
     this._charts = element('div', 'jp-AmlRun-charts');
-    this.node.append(this._state, label, scroll, this._key, this._charts);
+    this._code = element('section', 'jp-AmlCompare-code');
+    this._code.setAttribute('aria-label', trans.__('Code'));
+    this.node.append(this._state, label, scroll, this._key, this._charts, this._code);
     model.runsChanged.connect(this._changed, this);
     model.connectionChanged.connect(this._connection, this);
     void this._fetch();
@@ -72,7 +81,7 @@ export class CompareTab extends Widget {
   }
 
   private _connection(): void {
-    if (this._records.length && this._model.connection.state === 'ready') {
+    if (this._records.length && this._model.connection.ready) {
       // Only the busy state of the kernel has changed.
       this._setStatus('');
       this._later();
@@ -99,7 +108,7 @@ export class CompareTab extends Widget {
     if (this._fetching || this.isDisposed || (settled && this._records.length)) {
       return;
     }
-    if (model.connection.state !== 'ready') {
+    if (!model.connection.ready) {
       this._setStatus(quiet(trans, model.connection, trans.__('the comparison')));
       return;
     }
@@ -113,6 +122,10 @@ export class CompareTab extends Widget {
       this._records = replies.map(reply => normalise(reply.record));
       this._setStatus('');
       this._draw();
+      if (!this._code.hasChildNodes()) {
+        // The code of a run never changes.
+        this._drawCode((await model.request('code', { handles: [...this.handles] })).diffs);
+      }
     } catch (error) {
       this._setStatus(error instanceof Refused ? error.message : quiet(trans, model.connection, trans.__('the comparison')));
     } finally {
@@ -122,24 +135,25 @@ export class CompareTab extends Widget {
 
   private _draw(again = false): void {
     const { trans } = this._context;
-    const [a, b] = this._records;
-    if (!a || !b) {
+    const records = this._records;
+    if (records.length < 2) {
       return;
     }
-    const names = this._names(a, b);
-    this.title.label = trans.__('%1 and %2', ...names);
-    const all = compareRows(a, b, trans);
+    const names = this._names(records);
+    this.title.label = titleOf(names, trans);
+    const all = compareRows(records, trans);
     const shown = this._only.checked ? all.filter(row => row.differs) : all;
     const key = JSON.stringify([names, shown]);
     if (key !== this._drawn || again) {
       this._drawn = key;
-      this._rows(shown, [a, b], names);
+      this._rows(shown, records, names);
     }
-    this._overlay(a, b, names);
+    this._overlay(records, names);
   }
 
-  private _names(a: IRunRecord, b: IRunRecord): [string, string] {
-    return a.name === b.name ? [a.handle, b.handle] : [a.name, b.name];
+  private _names(records: readonly IRunRecord[]): string[] {
+    const names = records.map(record => record.name);
+    return new Set(names).size < names.length ? records.map(record => record.handle) : names;
   }
 
   private _rows(rows: readonly IRow[], records: readonly IRunRecord[], names: readonly string[]): void {
@@ -155,7 +169,8 @@ export class CompareTab extends Widget {
     names.forEach((name, i) => {
       const cell = element('th', 'jp-AmlCompare-run', name);
       cell.scope = 'col';
-      cell.dataset.side = String(i);
+      cell.dataset.side = String(i % 2);
+      cell.dataset.color = String(i);
       if (name !== records[i].handle) {
         cell.append(element('code', '', records[i].handle));
       }
@@ -170,7 +185,7 @@ export class CompareTab extends Widget {
         const body = element('tbody', '');
         const line = element('tr', '');
         const cell = element('th', 'jp-AmlCompare-group', group);
-        cell.colSpan = 4;
+        cell.colSpan = 2 + names.length;
         cell.scope = 'rowgroup';
         line.append(cell);
         body.append(line);
@@ -181,8 +196,8 @@ export class CompareTab extends Widget {
     if (!rows.length) {
       const body = element('tbody', '');
       const line = element('tr', '');
-      const cell = element('td', '', trans.__('The two runs do not differ.'));
-      cell.colSpan = 4;
+      const cell = element('td', '', trans.__('The runs do not differ.'));
+      cell.colSpan = 2 + names.length;
       line.append(cell);
       body.append(line);
       bodies.push(body);
@@ -204,18 +219,19 @@ export class CompareTab extends Widget {
       result.title = value;
       return result;
     };
-    line.append(name, mark, cell(row.left), cell(row.right));
+    line.append(name, mark, ...row.values.map(cell));
     return line;
   }
 
-  private _overlay(a: IRunRecord, b: IRunRecord, names: readonly string[]): void {
+  private _overlay(records: readonly IRunRecord[], names: readonly string[]): void {
     const { trans } = this._context;
-    const result = overlays(a, b);
+    const result = overlays(records);
     this._key.replaceChildren(
       ...names.map((name, i) => {
         const part = element('span', '');
         const line = element('i', '');
-        line.dataset.side = String(i);
+        line.dataset.side = String(i % 2);
+        line.dataset.color = String(i);
         part.append(line, name);
         return part;
       })
@@ -228,7 +244,7 @@ export class CompareTab extends Widget {
         this._lines.delete(name);
       }
     }
-    for (const { name, x, left, right } of result) {
+    for (const { name, x, rows } of result) {
       let chart = this._lines.get(name);
       if (!chart) {
         this._lines.set(name, (chart = new LineChart(trans)));
@@ -236,12 +252,9 @@ export class CompareTab extends Widget {
       }
       chart.update({
         title: name,
-        last: `${number(a.metrics[name].last)} | ${number(b.metrics[name].last)}`,
+        last: records.map(({ metrics }) => number(metrics[name]?.last)).join(' | '),
         x,
-        series: [
-          { name: names[0], y: left, color: 0 },
-          { name: names[1], y: right, color: 1 }
-        ],
+        series: rows.flatMap((y, i) => (y ? [{ name: names[i], y, color: i }] : [])),
         xKind: 'integer',
         yKind: 'number',
         xFormat: String,
@@ -250,6 +263,33 @@ export class CompareTab extends Widget {
         fromZero: false
       });
     }
+  }
+
+  /** The lines that differ between the first run's script and each other one. */
+  private _drawCode(diffs: Record<string, string[]>): void {
+    const { trans } = this._context;
+    const names = this._names(this._records);
+    const parts: HTMLElement[] = [element('h3', '', trans.__('Code'))];
+    for (const [i, handle] of this.handles.entries()) {
+      const lines = diffs[handle] ?? [];
+      if (i === 0 || !lines.length) {
+        continue;
+      }
+      const text = element('pre', 'jp-AmlCompare-diff');
+      text.tabIndex = 0;
+      text.setAttribute('aria-label', trans.__('Changes from %1 to %2', names[0], names[i]));
+      for (const line of lines) {
+        const kind = line.startsWith('+++') || line.startsWith('---') ? 'file' : line.startsWith('@@') ? 'place' : line[0] === '+' ? 'added' : line[0] === '-' ? 'removed' : 'same';
+        const row = element('span', '', `${line}\n`);
+        row.dataset.kind = kind;
+        text.append(row);
+      }
+      parts.push(text);
+    }
+    if (parts.length === 1) {
+      parts.push(element('p', '', trans.__('All runs have the same code.')));
+    }
+    this._code.replaceChildren(...parts);
   }
 
   private _setStatus(text: string): void {
@@ -263,6 +303,7 @@ export class CompareTab extends Widget {
   private readonly _table: HTMLElement;
   private readonly _key: HTMLElement;
   private readonly _charts: HTMLElement;
+  private readonly _code: HTMLElement;
   private readonly _lines = new Map<string, LineChart>();
   private _records: IRunRecord[] = [];
   private _drawn = '';

@@ -1,4 +1,4 @@
-/** Rows of a comparison of two runs, with their differences. */
+/** Rows of a comparison of runs, with their differences. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, duration, json, number } from '../format';
@@ -10,8 +10,7 @@ export interface IRow {
   readonly group: string;
   readonly name: string;
   /** Formatted value of each run; empty if a run has none. */
-  readonly left: string;
-  readonly right: string;
+  readonly values: readonly string[];
   readonly differs: boolean;
 }
 
@@ -60,71 +59,75 @@ export function gpuSummary(record: IRunRecord): { gpus: number; util: number | n
   };
 }
 
-/** Names of both records: those of the first in its order, then those only in the second. */
-export function union(a: Record<string, unknown>, b: Record<string, unknown>): string[] {
-  return [...new Set([...Object.keys(a), ...Object.keys(b)])];
+/** Names of all records: those of the first in its order, then those only in the second, and so on. */
+export function union(records: readonly Record<string, unknown>[]): string[] {
+  return [...new Set(records.flatMap(record => Object.keys(record)))];
+}
+
+/** Whether not all values are the same. */
+function differ(values: readonly unknown[]): boolean {
+  return values.some(value => value !== values[0]);
 }
 
 /** All rows of the table, in groups. */
-export function compareRows(a: IRunRecord, b: IRunRecord, trans: TranslationBundle): IRow[] {
+export function compareRows(records: readonly IRunRecord[], trans: TranslationBundle): IRow[] {
   const rows: IRow[] = [];
-  const add = (group: string, name: string, left: string, right: string, differs = left !== right) => {
-    if (left || right) {
-      rows.push({ group, name, left, right, differs });
+  const add = (group: string, name: string, values: readonly string[], differs = differ(values)) => {
+    if (values.some(Boolean)) {
+      rows.push({ group, name, values, differs });
     }
   };
-  const put = (x: number | null, format: (value: number) => string) => (x === null ? '' : format(x));
+  /** Numbers are compared before they are rounded. */
+  const put = (group: string, name: string, values: readonly (number | null)[], format: (value: number) => string) =>
+    add(group, name, values.map(value => (value === null ? '' : format(value))), differ(values));
   const run = trans.__('Run');
-  add(run, trans.__('state'), stateOf(a, trans), stateOf(b, trans));
-  add(run, trans.__('error'), a.error ?? '', b.error ?? '');
-  add(run, trans.__('target'), a.target, b.target);
-  add(run, trans.__('experiment'), a.experiment, b.experiment);
-  add(run, trans.__('duration'), put(seconds(a), duration), put(seconds(b), duration));
-  const code = a.source_sha256 && b.source_sha256 ? [a.source_sha256, b.source_sha256].map(x => x.slice(0, 12)) : [];
-  if (code.length) {
-    add(run, trans.__('code'), code[0], code[1], a.source_sha256 !== b.source_sha256);
+  const each = (of: (record: IRunRecord) => string) => records.map(of);
+  add(run, trans.__('state'), each(record => stateOf(record, trans)));
+  add(run, trans.__('error'), each(record => record.error ?? ''));
+  add(run, trans.__('target'), each(record => record.target));
+  add(run, trans.__('experiment'), each(record => record.experiment));
+  const took = (value: number | null) => (value === null ? '' : duration(value));
+  add(run, trans.__('duration'), each(record => took(seconds(record))));
+  if (records.every(record => record.source_sha256)) {
+    add(run, trans.__('code'), each(record => record.source_sha256.slice(0, 12)), differ(each(record => record.source_sha256)));
   }
-  const values = (group: string, left: Record<string, unknown>, right: Record<string, unknown>) => {
-    for (const name of union(left, right)) {
+  const named = (group: string, all: readonly Record<string, unknown>[]) => {
+    for (const name of union(all)) {
       const has = (of: Record<string, unknown>) => Object.prototype.hasOwnProperty.call(of, name);
-      const show = (of: Record<string, unknown>) => (has(of) ? json(of[name], 200) || "''" : '');
       // Compare complete values: two long ones may have the same beginning.
-      const same = has(left) === has(right) && JSON.stringify(left[name]) === JSON.stringify(right[name]);
-      add(group, name, show(left), show(right), !same);
+      const whole = all.map(of => (has(of) ? JSON.stringify(of[name]) : undefined));
+      add(group, name, all.map(of => (has(of) ? json(of[name], 200) || "''" : '')), differ(whole));
     }
   };
-  values(trans.__('Parameters'), a.params, b.params);
-  for (const name of union(a.metrics, b.metrics)) {
-    const [left, right] = [a.metrics[name], b.metrics[name]].map(series => (series ? range(series) : null));
+  named(trans.__('Parameters'), records.map(record => record.params));
+  for (const name of union(records.map(record => record.metrics))) {
+    const ranges = records.map(record => (record.metrics[name] ? range(record.metrics[name]) : null));
     const metrics = trans.__('Metrics');
     for (const [what, title] of [
       ['last', trans.__('%1, last', name)],
       ['low', trans.__('%1, lowest', name)],
       ['high', trans.__('%1, highest', name)]
     ] as const) {
-      const [x, y] = [left?.[what] ?? null, right?.[what] ?? null];
-      add(metrics, title, put(x, number), put(y, number), x !== y);
+      put(metrics, title, ranges.map(found => found?.[what] ?? null), number);
     }
   }
-  values(trans.__('Results'), a.outputs, b.outputs);
+  named(trans.__('Results'), records.map(record => record.outputs));
   const gpus = trans.__('GPUs');
-  const [ga, gb] = [gpuSummary(a), gpuSummary(b)];
-  const percent = (value: number) => `${Math.round(value)} %`;
-  add(gpus, trans.__('number'), ga.gpus ? String(ga.gpus) : '', gb.gpus ? String(gb.gpus) : '');
-  add(gpus, trans.__('mean utilization'), put(ga.util, percent), put(gb.util, percent), ga.util !== gb.util);
-  add(gpus, trans.__('memory peak'), put(ga.memory, bytes), put(gb.memory, bytes), ga.memory !== gb.memory);
-  const wh = (value: number) => `${number(value)} Wh`;
-  add(gpus, trans.__('energy'), put(ga.energy, wh), put(gb.energy, wh), ga.energy !== gb.energy);
-  add(gpus, trans.__('verdict'), text(a.truth?.verdict), text(b.truth?.verdict));
+  const found = records.map(gpuSummary);
+  add(gpus, trans.__('number'), found.map(({ gpus: n }) => (n ? String(n) : '')));
+  put(gpus, trans.__('mean utilization'), found.map(({ util }) => util), value => `${Math.round(value)} %`);
+  put(gpus, trans.__('memory peak'), found.map(({ memory }) => memory), bytes);
+  put(gpus, trans.__('energy'), found.map(({ energy }) => energy), value => `${number(value)} Wh`);
+  add(gpus, trans.__('verdict'), each(record => text(record.truth?.verdict)));
   return rows;
 }
 
-/** Metric of both runs on a common axis of steps. */
+/** Metric of several runs on a common axis of steps. */
 export interface IOverlay {
   readonly name: string;
   readonly x: number[];
-  readonly left: (number | null)[];
-  readonly right: (number | null)[];
+  /** Values of each run; `null` for a run without the metric. */
+  readonly rows: readonly ((number | null)[] | null)[];
 }
 
 const steps = (series: IMetricSeries): readonly number[] =>
@@ -156,13 +159,15 @@ function fill(x: readonly number[], series: IMetricSeries): (number | null)[] {
   });
 }
 
-/** Metrics that both runs have. */
-export function overlays(a: IRunRecord, b: IRunRecord): IOverlay[] {
-  return Object.keys(a.metrics)
-    .filter(name => b.metrics[name]?.value.length && a.metrics[name].value.length)
-    .map(name => {
-      const [left, right] = [a.metrics[name], b.metrics[name]];
-      const x = [...new Set([...steps(left), ...steps(right)])].sort((p, q) => p - q);
-      return { name, x, left: fill(x, left), right: fill(x, right) };
-    });
+/** Metrics that at least two of the runs have. */
+export function overlays(records: readonly IRunRecord[]): IOverlay[] {
+  return union(records.map(record => record.metrics)).flatMap(name => {
+    const all = records.map(record => (record.metrics[name]?.value.length ? record.metrics[name] : null));
+    const known = all.filter((series): series is IMetricSeries => series !== null);
+    if (known.length < 2) {
+      return [];
+    }
+    const x = [...new Set(known.flatMap(series => [...steps(series)]))].sort((p, q) => p - q);
+    return [{ name, x, rows: all.map(series => series && fill(x, series)) }];
+  });
 }

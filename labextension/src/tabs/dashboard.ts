@@ -46,7 +46,7 @@ class TabHost implements IRunHost {
 
   private _look(): void {
     const { model } = this._context;
-    if (model.connection.state === 'ready' && living(this._own) === null) {
+    if (model.connection.ready && living(this._own) === null) {
       this.adopt(model.kernel);
     }
   }
@@ -95,7 +95,7 @@ export class DashboardTab extends Widget {
     if (this._run || this._fetching || this.isDisposed) {
       return;
     }
-    if (model.connection.state !== 'ready') {
+    if (!model.connection.ready) {
       this._setStatus(quiet(trans, model.connection, trans.__('the dashboard')));
       return;
     }

@@ -122,7 +122,7 @@ export class LogTab extends Widget {
 
   /** Whether a request can be sent now. */
   private get _can(): boolean {
-    return !this.isDisposed && !this._reading && this._model.connection.state === 'ready';
+    return !this.isDisposed && !this._reading && this._model.connection.ready;
   }
 
   /** Read from the current offset; the first request reads from the end. */
@@ -256,8 +256,9 @@ export class LogTab extends Widget {
     const model = this._model;
     const row = model.run(this.handle);
     const label = this.child ? this.name || this.child : row?.name;
-    if (label && this.title.label !== label) {
-      this.title.label = label;
+    const title = label ? trans.__('Log: %1', label) : '';
+    if (title && this.title.label !== title) {
+      this.title.label = title;
       this.title.caption = trans.__('Log of %1', this.child ? `${label} (${this.handle})` : this.handle);
     }
     if (!this.isVisible && this._drawn) {
@@ -290,7 +291,7 @@ export class LogTab extends Widget {
     }
     this._quiet.hidden = !reason;
     this._earlier.hidden = !this._lines.start || !this._began;
-    this._earlier.disabled = model.connection.state !== 'ready';
+    this._earlier.disabled = !model.connection.ready;
     this._copy.hidden = !this._path;
     this._buttons();
   }

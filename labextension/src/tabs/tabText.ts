@@ -25,7 +25,7 @@ export function runLine(trans: TranslationBundle, row: IRunRow, now: number): st
 /** Reason for missing updates; may be empty. */
 export function quiet(trans: TranslationBundle, connection: IConnection, what: string): string {
   const { state } = connection;
-  if (state === 'ready') {
+  if (connection.ready) {
     return '';
   }
   if (state === 'not-responding') {
@@ -34,7 +34,7 @@ export function quiet(trans: TranslationBundle, connection: IConnection, what: s
   if (state === 'reconnecting') {
     return trans.__('The page has lost the connection to the server: %1 continues when the connection is back.', what);
   }
-  if (isStale(state)) {
+  if (isStale(connection)) {
     return trans.__('The kernel has died, but the run continues: %1 continues with another kernel that has loaded the extension.', what);
   }
   return trans.__('No kernel is connected: %1 continues when the panel is connected.', what);

@@ -2,8 +2,9 @@
 
 import type { WidgetModel } from '@jupyter-widgets/base';
 import { IPoints } from '../charts/series';
-import { metricAxis, roundAxis, tickLabels, ticks } from '../charts/scale';
-import type { ILayout, MarkSpec, MetricStore } from './frames';
+import { metricAxis, roundAxis, tickLabels, ticks, timeTicks } from '../charts/scale';
+import { clock } from '../format';
+import type { ILayout, MetricStore } from './frames';
 
 export type Span = [number, number];
 
@@ -78,10 +79,20 @@ export function markAxis(axis: IScaleModel | undefined, values: readonly number[
   }
 }
 
+/** Mark an axis of unix seconds with the time since `start`. */
+export function markTime(axis: IScaleModel | undefined, [from, to]: Span, start: number): void {
+  const marks = timeTicks(to - start, TICKS * Math.max(1, Math.round((to - start) / Math.max(1e-6, to - from)))).filter(
+    mark => mark >= from - start - 1e-6
+  );
+  markAxis(axis, marks.map(mark => mark + start), marks.map(clock));
+}
+
 interface IOwned {
   low: number | null;
   metric: boolean;
   unit: string;
+  /** the values are powers of ten */
+  log: boolean;
 }
 
 /** The value axes of one dashboard; those with limits from the kernel are left alone. */
@@ -90,7 +101,7 @@ export class YRanges {
   add(
     scale: IScaleModel | undefined,
     rows: readonly Float32Array[],
-    { metric = false, unit = '' }: { metric?: boolean; unit?: string } = {}
+    { metric = false, unit = '', log = false }: { metric?: boolean; unit?: string; log?: boolean } = {}
   ): void {
     if (!scale) {
       return;
@@ -100,11 +111,13 @@ export class YRanges {
       scale.set_state({ allow_padding: false });
       // The first time it has the range from the kernel.
       const [min, max] = [scale.get('min') ?? null, scale.get('max') ?? null];
-      this._own.set(scale, max === null ? { low: min, metric, unit } : null);
+      this._own.set(scale, max === null ? { low: min, metric, unit, log } : null);
     }
-    if (!this._own.get(scale)) {
+    const owned = this._own.get(scale);
+    if (!owned) {
       return;
     }
+    owned.log = log;
     const range = this._now.get(scale) ?? [Infinity, -Infinity];
     for (const row of rows) {
       for (const value of row) {
@@ -117,17 +130,24 @@ export class YRanges {
     this._now.set(scale, range);
   }
 
-  /** @param axisOf the axis that shows a scale */
-  apply(axisOf: (scale: IScaleModel) => IScaleModel | undefined = () => undefined): void {
+  /**
+   * @param axisOf the axis that shows a scale
+   * @param isLow whether the chart has room for two ticks only
+   */
+  apply(
+    axisOf: (scale: IScaleModel) => IScaleModel | undefined = () => undefined,
+    isLow: (scale: IScaleModel) => boolean = () => false
+  ): void {
     this._now.forEach(([from, to], scale) => {
       const own = this._own.get(scale);
       if (from <= to && own) {
-        const axis = own.metric ? metricAxis(from, to) : roundAxis(from, to, own.low, own.unit);
+        const axis = own.metric ? metricAxis(from, to, own.log) : roundAxis(from, to, own.low, own.unit);
         const { min, max } = axis;
         if (scale.get('min') !== min || scale.get('max') !== max) {
           scale.set_state({ min, max });
         }
-        markAxis(axisOf(scale), axis.ticks, axis.labels);
+        const ends = (values: readonly any[]) => (isLow(scale) ? [values[0], values[values.length - 1]] : values);
+        markAxis(axisOf(scale), ends(axis.ticks), ends(axis.labels));
       } else if (own && (scale.get('max') ?? null) === null) {
         // No data so far: bqplot cannot draw an axis without limits.
         const min = scale.get('min') ?? 0;
@@ -173,8 +193,12 @@ export class ShownSteps {
     this._chosen.clear();
   }
 
-  /** Let an axis show the steps of a metric. */
-  apply(name: string, scale: IScaleModel | null, axis: IScaleModel | undefined): void {
+  /**
+   * Let an axis show the steps of a metric.
+   *
+   * @param start unix seconds of the zero, where the axis is time
+   */
+  apply(name: string, scale: IScaleModel | null, axis: IScaleModel | undefined, start: number | null = null): void {
     const span = this.shown(name);
     if (!scale || !span) {
       return;
@@ -184,6 +208,10 @@ export class ShownSteps {
     if (scale.get('min') !== min || scale.get('max') !== max) {
       scale.set_state({ allow_padding: false, min, max });
     }
+    if (start !== null) {
+      markTime(axis, [min, max], start);
+      return;
+    }
     const marks = span[1] > span[0] ? ticks(min, max, TICKS, true) : [span[0]];
     markAxis(axis, marks, tickLabels(marks));
   }
@@ -192,35 +220,8 @@ export class ShownSteps {
 }
 
 /** Whether there are times, and no value at any of them. */
-function untold({ x, y }: IPoints): boolean {
+export function untold({ x, y }: IPoints): boolean {
   return x.length > 0 && y.every(row => row.every(value => !Number.isFinite(value)));
-}
-
-export class Titles {
-  /**
-   * Put ``n/a`` behind the titles of figures without a value, and take it away again.
-   *
-   * @param figures bqplot figures
-   * @param drawn the current data, by mark
-   */
-  update(figures: readonly IScaleModel[], drawn: ReadonlyMap<unknown, [MarkSpec, IPoints]>): void {
-    for (const figure of figures) {
-      const own = ((figure?.get('marks') ?? []) as unknown[])
-        .map(mark => drawn.get(mark))
-        .filter((found): found is [MarkSpec, IPoints] => found !== undefined && found[0].kind !== 'span');
-      if (!own.length) {
-        continue;
-      }
-      const before = this._own.get(figure) ?? String(figure.get('title') ?? '');
-      this._own.set(figure, before);
-      const title = own.every(([, points]) => untold(points)) ? `${before}: n/a` : before;
-      if (figure.get('title') !== title) {
-        figure.set_state({ title });
-      }
-    }
-  }
-
-  private readonly _own = new Map<IScaleModel, string>();
 }
 
 /** The part of the feed's model that is steered. */
@@ -228,7 +229,6 @@ export interface ISteered {
   readonly span: ShownSpan;
   readonly steps: ShownSteps;
   readonly layout: ILayout;
-  readonly shift: number;
   readonly start: number;
   readonly newest: number;
   readonly shown: Span;
@@ -315,8 +315,7 @@ export class Controls {
   }
 
   private _put([t0, t1]: Span): void {
-    const [min, max] = [t0, t1].map(t => new Date((t + this._feed.shift) * 1000));
-    this._scale?.set_state({ min, max });
+    this._scale?.set_state({ min: t0, max: t1 });
   }
 
   /** The dropdown tells the page which choice it is, and its label; not its value. */

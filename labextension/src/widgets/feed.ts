@@ -1,9 +1,10 @@
 /** The browser's end of a feed: ticks come in, the marks of the charts are redrawn, nothing goes back. */
 
 import { ISerializers, unpack_models, WidgetModel } from '@jupyter-widgets/base';
+import { choiceOf, drawn as drawnValues, MetricChoice } from '../charts/metricChoice';
 import { DrawGate } from '../charts/drawGate';
 import { IPoints, ITicks, NodeHistory } from '../charts/series';
-import { Controls, IScaleModel, ShownSpan, ShownSteps, Span, Titles, YRanges } from './axes';
+import { Controls, IScaleModel, markTime, ShownSpan, ShownSteps, Span, untold, YRanges } from './axes';
 import { addFeed, IFeed, ISite, removeFeed } from './feeds';
 import {
   dashed,
@@ -22,10 +23,16 @@ import {
   unitOf
 } from './frames';
 
+/** Figures lower than this (CSS pixels) have two ticks on their y axis. */
+const LOW_HEIGHT = 100;
+
+/** Milliseconds that a new point of a metric waits to be drawn with a tick. */
+const METRIC_DELAY_MS = 300;
+
 /** Ticks after a gap wait this long for the missing ones, which were requested. */
 const GAP_TIMEOUT_MS = 10000;
 
-/** The x axis of a chart: its visible and its possible range, in unix seconds or, for a metric, in steps. */
+/** The x axis of a chart: its visible and its possible range, in unix seconds or, for a metric by step, in steps. */
 export interface IChartAxis {
   /** of a metric; null for time */
   metric: string | null;
@@ -88,10 +95,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this.steps = new ShownSteps(() => this.metrics);
     this.sites = new Set();
     this._ranges = new YRanges();
-    this._titles = new Titles();
     this.revision = 0;
-    this.shift = 0;
     this.stats = { frames: 0, draws: 0, gaps: 0, snapshots: 0 };
+    this.empty = new Set();
     this.onGap = null;
     this.onView = null;
     this._begin();
@@ -110,11 +116,20 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       this._begin();
       this.onGap?.();
     });
-    this.on('change:done', () => (this.revision += 1));
+    this.on('change:done', () => {
+      this.revision += 1;
+      this._gate.force();
+    });
     const view = this.get('view') as WidgetModel | null;
     if (view) {
       this.listenTo(view, 'change:index', () => this.onView?.(this.layout.views[view.get('index')] ?? ''));
     }
+    this.choice = choiceOf(this.get('handle'));
+    this._chosen = () => {
+      this.steps.reset();
+      this._gate.force();
+    };
+    this.choice.changed.connect(this._chosen);
     this._controls = new Controls(this, () => this._gate.force());
     this._load(fromState(this.get('snapshot')));
     addFeed(this);
@@ -128,12 +143,14 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   age!: SampleAge;
   sites!: Set<ISite & { drawn(): void }>;
   stats!: { frames: number; draws: number; gaps: number; snapshots: number };
+  /** Numbers of the figures without a value. */
+  empty!: ReadonlySet<number>;
   onGap!: (() => void) | null;
   onView!: ((view: string) => void) | null;
   revision!: number;
 
-  /** Seconds that bqplot's time axis, which is in UTC, is moved by to show the clock of this place. */
-  shift!: number;
+  /** How the metrics are charted. */
+  choice!: MetricChoice;
 
   get feedId(): string {
     return this.get('feed') as string;
@@ -165,17 +182,23 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     return this.span.at(this.start, this._controls?.held ?? this.newest);
   }
 
-  /** The x axis of one of the figures; null while it has nothing to show. */
-  axisOf(figure: number): IChartAxis | null {
+  /** Name of the metric that a figure charts; null for none. */
+  metricOf(figure: number): string | null {
     const own = new Set<unknown>(this.get('figures')[figure]?.get('marks') ?? []);
     const specs = this.get('specs') as unknown[];
     const found = (this.get('marks') as unknown[]).findIndex((mark, i) => own.has(mark) && isMetric(specOf(specs[i])));
     const spec = found < 0 ? null : specOf(specs[found]);
-    if (spec?.kind === 'metric') {
-      const [shown, all] = [this.steps.shown(spec.name), this.steps.all(spec.name)];
-      return shown && all ? { metric: spec.name, shown, all } : null;
+    return spec?.kind === 'metric' ? spec.name : null;
+  }
+
+  /** The x axis of one of the figures; null while it has nothing to show. */
+  axisOf(figure: number): IChartAxis | null {
+    const name = this.metricOf(figure);
+    if (name !== null) {
+      const [shown, all] = [this.steps.shown(name), this.steps.all(name)];
+      return shown && all ? { metric: name, shown, all } : null;
     }
-    return own.size && this.newest > this.start
+    return (this.get('figures')[figure]?.get('marks') ?? []).length && this.newest > this.start
       ? { metric: null, shown: this.shown, all: [this.start, this.newest] }
       : null;
   }
@@ -217,6 +240,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   close(commClosed = false): Promise<void> {
     document.removeEventListener('visibilitychange', this._look);
     this._gate.dispose();
+    this.choice.changed.disconnect(this._chosen);
     removeFeed(this);
     return super.close(commClosed);
   }
@@ -226,8 +250,6 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     const { nodes, capacity, buckets, period } = this.layout;
     this.nodes = nodes.map(node => new NodeHistory(node.columns.length, capacity, buckets, period));
     this._gapSince = nodes.map(() => 0);
-    const { start } = this.layout;
-    this.shift = -60 * (start ? new Date(start * 1000) : new Date()).getTimezoneOffset();
   }
 
   private _onMessage(content: any, buffers: any[]): void {
@@ -241,8 +263,8 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       this._load(frame);
     } else if (frame?.kind === 'metrics') {
       this.metrics.take(frame);
-      // The next tick is not far: two drawings a second would cost twice as much.
-      this._changed(1000 * Math.min(1, this.layout.period));
+      // With the next tick, if it is not far: each drawing costs.
+      this._changed(METRIC_DELAY_MS);
     } else if (frame?.kind === 'changed') {
       this.revision += 1;
     } else if (frame?.kind === 'ticks') {
@@ -312,42 +334,40 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     const marks = this.get('marks') as any[];
     const specs = (this.get('specs') as unknown[]).map(specOf);
     const drawn = new Map<any, [MarkSpec, IPoints]>();
+    const { choice } = this;
+    this.metrics.byTime = choice.byTime;
     marks.forEach((mark, i) => {
       const spec = specs[i];
       const span = spec?.kind === 'metric' ? this.steps.shown(spec.name) : shown;
       const points = mark && spec && span ? pointsOf(this, spec, span) : null;
+      if (points && spec.kind === 'metric' && (choice.log || choice.smoothing)) {
+        points.y = points.y.map(row => Float32Array.from(drawnValues(row, choice)));
+      }
       if (points) {
-        drawn.set(mark, [spec, isMetric(spec) ? points : dashed(points, 1000 * (shown[1] - shown[0]))]);
+        drawn.set(mark, [spec, isMetric(spec) ? points : dashed(points, shown[1] - shown[0])]);
       }
     });
     // A dirty mark does not redraw for an axis that moves: it gets its points right after.
     drawn.forEach(([spec, { y }], mark) => {
       mark.dirty = true;
-      this._ranges.add(mark.get('scales')?.y, y, { metric: isMetric(spec), unit: this._unit(spec) });
+      this._ranges.add(mark.get('scales')?.y, y, { metric: isMetric(spec), unit: this._unit(spec), log: isMetric(spec) && choice.log });
       if (spec.kind === 'metric') {
         this._applySteps(spec.name, mark);
       }
     });
     this._controls.move(shown);
-    // Labels are whole seconds: no two ticks shall have the same.
-    const count = Math.min(4, Math.max(2, 1 + Math.floor(shown[1] - shown[0])));
-    this._axes(this.get('xscale')).forEach(axis => {
-      if (axis.get('num_ticks') !== count) {
-        axis.set_state({ num_ticks: count });
-      }
-    });
-    this._ranges.apply(scale => this._axes(scale)[0]);
-    this._titles.update(this.get('figures') as any[], drawn);
+    this._axes(this.get('xscale')).forEach(axis => markTime(axis, shown, this.start));
+    this._ranges.apply(
+      scale => this._axes(scale)[0],
+      scale => this._isLow(scale)
+    );
+    this.empty = this._emptyFigures(drawn);
     for (const [mark, [spec, points]] of drawn) {
       const { x, y } = points;
       if (isMetric(spec)) {
         // A line through one value has no length.
         mark.set_state({ x, y, marker: hasLone(points) ? 'circle' : null });
       } else {
-        for (let i = 0; i < x.length; i++) {
-          x[i] += 1000 * this.shift;
-        }
-        (x as any).type = 'date';
         mark.set_state({ x, y });
       }
       mark.dirty = false;
@@ -357,13 +377,33 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
 
   private _applySteps(name: string, mark: any): void {
     const scale = (mark.get('scales')?.x ?? null) as IScaleModel | null;
-    this.steps.apply(name, scale, this._axes(scale)[0]);
+    this.steps.apply(name, scale, this._axes(scale)[0], this.choice.byTime ? this.start : null);
   }
 
   /** The axes that show a scale. */
   private _axes(scale: IScaleModel | null): IScaleModel[] {
     const axes = (this.get('figures') as any[]).flatMap(figure => (figure?.get('axes') ?? []) as any[]);
     return scale ? axes.filter(axis => axis?.get('scale') === scale) : [];
+  }
+
+  /** Whether the figure of a scale is a low one. */
+  private _isLow(scale: IScaleModel): boolean {
+    const own = (this.get('figures') as any[]).find(figure => (figure?.get('axes') ?? []).some((axis: any) => axis?.get('scale') === scale));
+    return parseInt(own?.get('layout')?.get('height') ?? '', 10) < LOW_HEIGHT;
+  }
+
+  /** Figures whose lines have times, but no value at any of them. */
+  private _emptyFigures(drawn: ReadonlyMap<unknown, readonly [MarkSpec, IPoints]>): ReadonlySet<number> {
+    const empty = new Set<number>();
+    (this.get('figures') as any[]).forEach((figure, i) => {
+      const own = ((figure?.get('marks') ?? []) as unknown[])
+        .map(mark => drawn.get(mark))
+        .filter(found => found !== undefined && found[0].kind !== 'span' && found[0].kind !== 'static');
+      if (own.length && own.every(found => found && untold(found[1]))) {
+        empty.add(i);
+      }
+    });
+    return empty;
   }
 
   private _unit(spec: MarkSpec): string {
@@ -374,7 +414,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   private _controls!: Controls;
   private _gate!: DrawGate;
   private _ranges!: YRanges;
-  private _titles!: Titles;
+  private _chosen!: () => void;
   private _gapSince!: number[];
   private _look!: () => void;
 }

@@ -106,6 +106,9 @@ export interface ILayout {
   units: Record<string, string>;
   /** unix seconds, or 0 when unknown */
   start: number;
+  /** cores of all nodes, and bytes of memory of the first one; 0 when unknown */
+  cpus: number;
+  memory: number;
   /** seconds of each choice of the window control, where the kernel gives them */
   windows: number[] | null;
   /** names of the GPU charts that can be chosen, in the order of the view control */
@@ -142,6 +145,8 @@ export function layoutOf(raw: unknown): ILayout {
     buckets: buckets + (buckets % 2),
     units: (l.units ?? {}) as Record<string, string>,
     start: numberOr(l.start, 0),
+    cpus: numberOr(l.cpus, 0),
+    memory: numberOr(l.memory, 0),
     windows: Array.isArray(l.windows) ? l.windows.map(w => numberOr(w, 0)) : null,
     views: list(l.views).map(text)
   };
@@ -194,7 +199,7 @@ export function hasLone({ x, y }: IPoints): boolean {
 /**
  * The points, each lone value stretched to a dash.
  *
- * @param span milliseconds that are shown
+ * @param span seconds that are shown
  */
 export function dashed({ x, y }: IPoints, span: number): IPoints {
   const at = Array.from(x.keys()).filter(i => y.some(row => lone(row, i)));
@@ -222,16 +227,20 @@ const MAX_POINTS = 8192;
 
 interface IPoint {
   step: number;
+  /** unix seconds */
+  time: number;
   /** how many points of the metric were logged before */
   index: number;
   value: number;
 }
 
+const NONE: IPoint = { step: 0, time: NaN, index: -1, value: NaN };
+
 class Metric {
-  add(steps: readonly number[], indices: readonly number[], values: readonly (number | null)[]): void {
+  add(steps: readonly number[], times: readonly number[], indices: readonly number[], values: readonly (number | null)[]): void {
     for (let i = 0; i < Math.min(steps.length, values.length); i++) {
       const last = this._points[this._points.length - 1];
-      const point = { step: steps[i], index: indices[i] ?? (last ? last.index + 1 : 0), value: values[i] ?? NaN };
+      const point = { step: steps[i], time: times[i] ?? NaN, index: indices[i] ?? (last ? last.index + 1 : 0), value: values[i] ?? NaN };
       this._stepless = this._stepless && (!last || point.step === last.step);
       this._ordered = this._ordered && (!last || point.step >= last.step);
       this._points.push(point);
@@ -241,15 +250,32 @@ class Metric {
     }
   }
 
-  /** Along the x axis: by step, or by order where none was given. */
-  rows(): IRows {
+  /** Number of points. */
+  get length(): number {
+    return this._points.length;
+  }
+
+  /** Number of points whose value is NaN or infinite. */
+  get missing(): number {
+    return this._points.filter(({ value }) => !Number.isFinite(value)).length;
+  }
+
+  /** Newest value; NaN before the first. */
+  get last(): number {
+    return this._points.reduce((newest, point) => (point.index >= newest.index ? point : newest), NONE).value;
+  }
+
+  /** Along the x axis: by step, or by order where none was given; or by time, in unix seconds. */
+  rows(byTime = false): IRows {
     if (!this._ordered) {
       // A script may go back to an earlier step: a line that turns around says nothing.
       this._points.sort((a, b) => a.step - b.step || a.index - b.index);
       this._ordered = true;
     }
     const points = this._points;
-    const x = this._stepless && points.length > 1 ? (i: number) => points[i].index : (i: number) => points[i].step;
+    const by = byTime && points.every(({ time }) => Number.isFinite(time));
+    const order = this._stepless && points.length > 1 ? (i: number) => points[i].index : (i: number) => points[i].step;
+    const x = by ? (i: number) => points[i].time : order;
     const value = (_: number, i: number) => points[i].value;
     // Steps may lie far apart: no distance is long enough to be a hole.
     return { length: points.length, base: 0, raw: true, step: Infinity, t: x, low: value, mean: value, high: value };
@@ -287,13 +313,22 @@ export class MetricStore {
       if (!metric) {
         this._metrics.set(name, (metric = new Metric()));
       }
-      metric.add(points.s ?? [], points.i ?? [], points.v ?? []);
+      metric.add(points.s ?? [], points.t ?? [], points.i ?? [], points.v ?? []);
     }
   }
 
-  /** Rows of one column, whose `t` is the step; null for a metric that has not come. */
+  /** Whether the x axis is time. */
+  byTime = false;
+
+  /** Rows of one column, whose `t` is the step or the time; null for a metric that has not come. */
   rows(name: string): IRows | null {
-    return this._metrics.get(name)?.rows() ?? null;
+    return this._metrics.get(name)?.rows(this.byTime) ?? null;
+  }
+
+  /** Number of points of a metric, of those that are not finite, and the newest value. */
+  facts(name: string): { length: number; missing: number; last: number } {
+    const metric = this._metrics.get(name);
+    return metric ? { length: metric.length, missing: metric.missing, last: metric.last } : { length: 0, missing: 0, last: NaN };
   }
 
   private readonly _metrics = new Map<string, Metric>();
@@ -327,12 +362,12 @@ export function pointsOf({ layout, nodes, metrics }: IStored, spec: MarkSpec, [t
     return parts.length ? band(parts, t0, t1, MAX_DRAWN_POINTS) : null;
   }
   if (spec.kind === 'span') {
-    const x = Float64Array.of(spec.start * 1000, spec.end * 1000);
+    const x = Float64Array.of(spec.start, spec.end);
     return { x, y: [Float32Array.of(1, 1)] };
   }
   if (spec.kind === 'metric') {
     const rows = metrics.rows(spec.name);
-    return rows && lines({ rows, columns: [0] }, t0, t1, MAX_DRAWN_POINTS, 1);
+    return rows && lines({ rows, columns: [0] }, t0, t1, MAX_DRAWN_POINTS);
   }
   return null;
 }

@@ -5,9 +5,13 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { Panel } from '@lumino/widgets';
 import { IValue, readingNodes } from '../charts/chart';
 import { HeatMap, timed } from '../charts/heat';
+import { MetricBar } from '../charts/metricChoice';
+import { nearest as nearestIndex } from '../charts/scale';
 import { find, IRows, means, nearestRow, Tally } from '../charts/series';
+import { drawTiles } from '../charts/values';
 import { bytes, clock, number } from '../format';
 import type { StreamFeedModel } from './feed';
+import { FigureFrame, figureValue } from './figures';
 import { ISite } from './feeds';
 import { ageText, columnsOf, MarkSpec, specOf, unitOf } from './frames';
 import { plot, Zoom } from './zoom';
@@ -45,6 +49,10 @@ export class FeedSite extends Panel implements ISite {
       this._heat = new HeatMap(_trans);
     }
     this._hover = new Hover(feed, this.node, _trans, () => this._figures);
+    this._bar = new MetricBar(feed.choice, _trans);
+    this._tiles.className = 'jp-AmlRun-tiles';
+    this._tiles.hidden = true;
+    this.node.prepend(this._tiles);
     this._zoom = new Zoom(feed, this.node, () => this._figures);
     this._watch = new IntersectionObserver(entries => {
       this._near = entries[entries.length - 1].isIntersecting;
@@ -64,8 +72,11 @@ export class FeedSite extends Panel implements ISite {
   /** The marks have new points. */
   drawn(): void {
     this._drawHeat();
+    this._drawMetrics();
+    this._frames.forEach((frame, i) => frame?.update(...this._captionOf(i)));
     this._hover.refresh();
     this._writeAge();
+    this.toggleClass('jp-mod-ended', this.feed.ended);
   }
 
   dispose(): void {
@@ -76,6 +87,7 @@ export class FeedSite extends Panel implements ISite {
     this.feed.off('change:figures', this._more);
     clearInterval(this._timer);
     this._watch.disconnect();
+    this._bar.dispose();
     this._hover.dispose();
     this._zoom.dispose();
     this._heat?.dispose();
@@ -109,11 +121,73 @@ export class FeedSite extends Panel implements ISite {
       await new Promise(resolve => setTimeout(resolve, RETRY_INTERVAL_MS));
     }
     const figures = this._figures.filter((node): node is HTMLElement => node !== null);
+    this._frames = this._figures.map((node, i) => node && this._dress(node, i));
+    const head = this._view.el.querySelector('.jp-AmlDashboard-head');
+    if (head && this._bar.node.parentElement !== head) {
+      head.insertBefore(this._bar.node, head.querySelector('.jp-AmlDashboard-bar'));
+    }
+    // A title alone is no name.
+    head?.querySelectorAll('select[title], button[title]').forEach(node => {
+      if (node.tagName === 'SELECT' || !node.textContent?.trim()) {
+        node.setAttribute('aria-label', node.getAttribute('title') ?? '');
+      }
+    });
     if (this._heat && figures.length) {
       // Right after the charts, in their grid.
       figures[figures.length - 1].parentElement?.append(this._heat.node);
     }
     this.drawn();
+  }
+
+  /** Give a figure its caption and its keyboard. */
+  private _dress(node: HTMLElement, i: number): FigureFrame {
+    const found = this._byNode.get(node);
+    if (found) {
+      return found;
+    }
+    const kind = this._metricOf(i) === null ? '' : 'metric';
+    const frame = new FigureFrame(node, kind, this._trans, (step, edge) => this._hover.move(this._figures.indexOf(node), step, edge));
+    node.addEventListener('blur', () => this._hover.leave());
+    this._byNode.set(node, frame);
+    return frame;
+  }
+
+  /** Name of the metric of a figure; null for a figure over time alone. */
+  private _metricOf(i: number): string | null {
+    return this.feed.metricOf(i);
+  }
+
+  /** Show the chosen metrics as charts, and those with one value as tiles. */
+  private _drawMetrics(): void {
+    const { metrics, choice } = this.feed;
+    const names = this._figures.map((_, i) => this._metricOf(i));
+    const lines = names.filter((name): name is string => name !== null && metrics.facts(name).length > 1);
+    const shown = new Set(choice.shown(lines));
+    const tiles: [string, string][] = [];
+    names.forEach((name, i) => {
+      const node = this._figures[i];
+      if (name !== null && node) {
+        const { length, last } = metrics.facts(name);
+        node.style.display = shown.has(name) ? '' : 'none';
+        if (length === 1) {
+          tiles.push([name, number(last)]);
+        }
+      }
+    });
+    drawTiles(this._tiles, tiles);
+    this._bar.update(lines, lines.length > 0);
+  }
+
+  /** Title and value of a figure. */
+  private _captionOf(i: number): [title: string, value: string] {
+    const { feed, _trans: trans } = this;
+    const name = this._metricOf(i);
+    if (name !== null) {
+      const { missing, last } = feed.metrics.facts(name);
+      return [missing ? trans.__('%1 (%2 not finite)', name, missing) : name, number(last)];
+    }
+    const title = String(feed.get('figures')[i]?.get('title') ?? '');
+    return [title, feed.empty.has(i) ? trans.__('n/a') : figureValue(feed, i, trans)];
   }
 
   private _drawHeat(): void {
@@ -148,11 +222,10 @@ export class FeedSite extends Panel implements ISite {
     const feed = this.feed;
     const age = feed.age.at(Date.now() / 1000);
     const { nodes, period } = feed.layout;
-    const hosts = nodes.length === 1 ? nodes[0].host : this._trans.__('%1 nodes', nodes.length);
-    const parts = [this._trans.__('sampled every %1 on %2', ageText(period).replace('.0 s', ' s'), hosts)];
-    if (feed.ended) {
-      parts.push(this._trans.__('ended'));
-    } else if (Number.isNaN(age)) {
+    const every = ageText(period).replace('.0 s', ' s');
+    this._age.title = this._trans._n('Sampled every %2 on %1 machine', 'Sampled every %2 on %1 machines', nodes.length, every);
+    const parts: string[] = [];
+    if (Number.isNaN(age)) {
       parts.push(this._trans.__('no sample yet'));
     } else {
       parts.push(this._trans.__('last sample %1 ago', ageText(age)));
@@ -168,6 +241,10 @@ export class FeedSite extends Panel implements ISite {
     this._age.classList.toggle('jp-mod-late', !feed.ended && age > Math.max(5, 3 * feed.layout.period));
   }
 
+  private readonly _bar: MetricBar;
+  private readonly _tiles = document.createElement('div');
+  private readonly _byNode = new WeakMap<HTMLElement, FigureFrame>();
+  private _frames: (FigureFrame | null)[] = [];
   private readonly _age: HTMLElement;
   private readonly _hover: Hover;
   private readonly _zoom: Zoom;
@@ -219,6 +296,53 @@ export class Hover {
     this._box.remove();
   }
 
+  /** Move the reading of a figure by points, or to an edge; returns the text to announce. */
+  move(figure: number, step: number, edge: -1 | 0 | 1): string {
+    const span = this._span(figure);
+    const area = plot(this._figureNodes()[figure]);
+    const times = span && this._times(figure, span);
+    if (!span || !area || !times?.length) {
+      return '';
+    }
+    const from = this._key?.figure === figure ? this._key.t : null;
+    const before = from === null ? times.length - 1 : nearestIndex(times, from) + step;
+    const at = edge < 0 ? 0 : edge > 0 ? times.length - 1 : Math.max(0, Math.min(times.length - 1, before));
+    this._last = null;
+    this._key = { figure, t: times[at] };
+    return this._showAt(figure, times[at], area, span);
+  }
+
+  /** End the reading by keyboard. */
+  leave(): void {
+    this._key = null;
+    this._hide();
+  }
+
+  /** Positions of the points of a figure that are shown. */
+  private _times(figure: number, [from, to]: [number, number]): number[] {
+    const metric = this._feed.metricOf(figure);
+    const node = this._feed.nodes[0];
+    const rows = metric === null ? node?.rows(from) : this._feed.metrics.rows(metric);
+    const all = rows ? Array.from({ length: rows.length }, (_, i) => rows.t(i)) : [];
+    return all.filter(t => t >= from && t <= to);
+  }
+
+  private _showAt(figure: number, t: number, area: DOMRect, span: [number, number]): string {
+    const where = this._where(figure, t);
+    const values = this._readings(figure, t);
+    this._box.replaceChildren(...readingNodes({ where, values }));
+    this._box.hidden = false;
+    this._rules(this._figureNodes(), this._feed.axisOf(figure)?.metric !== null, t);
+    const x = area.left + ((t - span[0]) / (span[1] - span[0])) * area.width;
+    this._place({ clientX: x, clientY: area.top }, area);
+    return [where, ...values.map(({ name, text }) => `${name ?? ''} ${text}`.trim())].join(', ');
+  }
+
+  private _where(figure: number, t: number): string {
+    const byStep = this._feed.metricOf(figure) !== null && !this._feed.choice.byTime;
+    return byStep ? this._trans.__('step %1', t) : this._time(t);
+  }
+
   private _at(event: PointerEvent): void {
     const figures = this._figureNodes();
     const i = figures.findIndex(node => node !== null && node.contains(event.target as Node));
@@ -230,12 +354,12 @@ export class Hover {
     }
     this._last = event;
     const share = (event.clientX - area.left) / (area.width || 1);
-    const metric = this._feed.axisOf(i)?.metric ?? null;
+    const metric = this._feed.metricOf(i);
     const rows = metric === null ? null : this._feed.metrics.rows(metric);
     const under = span[0] + share * (span[1] - span[0]);
     // Of a metric its points can be read, and nothing between them.
     const t = rows?.length ? rows.t(nearest(rows, under)) : under;
-    const where = metric === null ? this._time(t) : this._trans.__('step %1', t);
+    const where = this._where(i, t);
     this._box.replaceChildren(...readingNodes({ where, values: this._readings(i, t) }));
     this._box.hidden = false;
     this._rules(figures, metric !== null, t);
@@ -253,8 +377,7 @@ export class Hover {
       return to > from ? axis.shown : [from - 1, from + 1];
     }
     const domain = this._feed.get('xscale')?.domain as unknown[] | undefined;
-    const { shift } = this._feed;
-    const [t0, t1] = [Number(domain?.[0]) / 1000 - shift, Number(domain?.[1]) / 1000 - shift];
+    const [t0, t1] = [Number(domain?.[0]), Number(domain?.[1])];
     return t1 > t0 ? [t0, t1] : null;
   }
 
@@ -369,7 +492,7 @@ export class Hover {
     });
   }
 
-  private _place(event: PointerEvent, area: DOMRect): void {
+  private _place(event: { clientX: number; clientY: number }, area: DOMRect): void {
     const outer = this._node.getBoundingClientRect();
     const [width, height] = [this._box.offsetWidth, this._box.offsetHeight];
     const right = event.clientX + 14 + width < outer.right;
@@ -388,6 +511,7 @@ export class Hover {
   private readonly _lines: HTMLElement[] = [];
   private readonly _move: (event: PointerEvent) => void;
   private readonly _leave: () => void;
+  private _key: { figure: number; t: number } | null = null;
   private _last: PointerEvent | null = null;
 }
 

@@ -1,0 +1,142 @@
+/** Frame of a live figure: the caption, keyboard and names that the page's own charts have. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { valueText } from '../charts/values';
+import { bytes, number, percent } from '../format';
+import type { StreamFeedModel } from './feed';
+import { columnsOf, ILayout, specOf, unitOf } from './frames';
+
+let ids = 0;
+
+/** Caption and keyboard of one bqplot figure, put into its node; the drawing keeps its size. */
+export class FigureFrame {
+  /**
+   * @param _node the figure's node
+   * @param kind `metric`, or empty
+   * @param move moves the reading by so many points, or to an edge (-1, 1); returns the text to announce
+   */
+  constructor(
+    _node: HTMLElement,
+    kind: string,
+    trans: TranslationBundle,
+    private readonly _move: (step: number, edge: -1 | 0 | 1) => string
+  ) {
+    _node.classList.add('jp-AmlRun-figure');
+    _node.dataset.kind = kind;
+    // Buttons of bqplot's own, which would send limits to the kernel.
+    _node.querySelectorAll('.toolbar_div, .bqplot-toolbar').forEach(bar => bar.remove());
+    this._caption.className = 'jp-AmlRun-figureCaption';
+    this._title.className = 'jp-AmlRun-chartTitle';
+    this._title.id = `jp-AmlRun-figure-${ids++}`;
+    this._value.className = 'jp-AmlRun-chartValue';
+    this._caption.append(this._title, this._value);
+    this._spoken.className = 'jp-AmlRun-chartSpoken';
+    this._spoken.setAttribute('aria-live', 'polite');
+    _node.append(this._caption, this._spoken);
+    _node.tabIndex = 0;
+    _node.setAttribute('role', 'application');
+    _node.setAttribute('aria-roledescription', trans.__('chart'));
+    _node.setAttribute('aria-labelledby', this._title.id);
+    _node.addEventListener('keydown', event => this._key(event));
+    _node.addEventListener('blur', () => void (this._spoken.textContent = ''));
+  }
+
+  /** Show title and value. */
+  update(title: string, value: string): void {
+    for (const [node, text] of [[this._title, title], [this._value, value]] as const) {
+      if (node.textContent !== text) {
+        node.textContent = text;
+        node.title = text;
+      }
+    }
+  }
+
+  private _key(event: KeyboardEvent): void {
+    if (event.ctrlKey || event.metaKey || event.altKey) {
+      return;
+    }
+    const step = event.shiftKey ? 10 : 1;
+    const moves: Record<string, [number, -1 | 0 | 1]> = {
+      ArrowLeft: [-step, 0],
+      ArrowRight: [step, 0],
+      Home: [0, -1],
+      End: [0, 1]
+    };
+    const found = moves[event.key];
+    if (found) {
+      event.preventDefault();
+      event.stopPropagation();
+      this._spoken.textContent = this._move(...found);
+    }
+  }
+
+  private readonly _caption = document.createElement('div');
+  private readonly _title = document.createElement('span');
+  private readonly _value = document.createElement('span');
+  private readonly _spoken = document.createElement('div');
+}
+
+/** Format of a unit's values in a caption. */
+function formatOf(unit: string): (value: number) => string {
+  if (unit === 'MiB' || unit === 'bytes') {
+    return value => bytes(unit === 'MiB' ? value * 1024 ** 2 : value).replace(/\.0+ /, ' ');
+  }
+  return unit === '%' ? percent : value => `${unit ? Math.round(value) : number(value)} ${unit}`.trim();
+}
+
+/** Columns of the lines of a figure, by position of the node; a band stands for the columns of all GPUs. */
+function columnsIn(feed: StreamFeedModel, figure: number): [node: number, column: number][] {
+  const own = new Set<unknown>(feed.get('figures')[figure]?.get('marks') ?? []);
+  const specs = (feed.get('specs') as unknown[]).map(specOf);
+  const { nodes } = feed.layout;
+  return (feed.get('marks') as unknown[]).flatMap((mark, k): [number, number][] => {
+    const spec = own.has(mark) ? specs[k] : null;
+    if (spec?.kind === 'lines') {
+      const i = nodes.findIndex(({ node }) => node === spec.node);
+      return i < 0 ? [] : spec.columns.map((column): [number, number] => [i, column]);
+    }
+    return spec?.kind === 'band' ? nodes.flatMap((node, i) => columnsOf(node, spec.field).map((column): [number, number] => [i, column])) : [];
+  });
+}
+
+const nameOf = (layout: ILayout, node: number, column: number): string => layout.nodes[node].columns[column] ?? '';
+
+/**
+ * Value beside the title of a figure over time: the newest ones of its lines; of an ended run the mean, and of
+ * memory the peak.
+ */
+export function figureValue(feed: StreamFeedModel, figure: number, trans: TranslationBundle): string {
+  const { layout, nodes } = feed;
+  const all = columnsIn(feed, figure).filter(([node, column]) => !/\.(peak|sm_activity)$/.test(nameOf(layout, node, column)));
+  if (!all.length) {
+    return '';
+  }
+  const name = nameOf(layout, ...all[0]);
+  const format = formatOf(unitOf(layout, name));
+  const isMemory = name.endsWith('memory');
+  const whole = name === 'cpu' && layout.cpus ? percent(100 * layout.cpus) : null;
+  const size = name === 'memory' && layout.memory ? format(layout.memory) : null;
+  if (feed.ended) {
+    const values = all.flatMap(([node, column]) => {
+      const rows = nodes[node].rows(feed.start);
+      return Array.from({ length: rows.length }, (_, i) => (isMemory ? rows.high(column, i) : rows.mean(column, i)));
+    });
+    return valueText(values, isMemory ? 'peak' : 'mean', format, whole ?? size, trans);
+  }
+  const now = all.map(([node, column]) => {
+    const rows = nodes[node].rows(feed.newest - 3 * layout.period);
+    for (let i = rows.length - 1; i >= Math.max(0, rows.length - 3); i--) {
+      if (Number.isFinite(rows.mean(column, i))) {
+        return rows.mean(column, i);
+      }
+    }
+    return NaN;
+  });
+  const known = now.filter(Number.isFinite);
+  if (!known.length) {
+    return trans.__('n/a');
+  }
+  const [low, high] = [format(Math.min(...known)), format(Math.max(...known))];
+  const text = low === high ? high : trans.__('%1 to %2', low, high);
+  return whole ?? size ? trans.__('%1 of %2', text, (whole ?? size) as string) : text;
+}
