@@ -13,13 +13,14 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A shell that starts the tests behind itself makes them deaf to Ctrl-C, and their children too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The fast tier tries the same examples every time; new ones are sought by `make soak`.
-settings.register_profile("fast", derandomize=True, deadline=None)
+# A busy machine is slow: how long data takes says nothing about the code.
+settings.register_profile("fast", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 # The fake GPUs of tests that run side by side have the same UUIDs, and their locks are the whole machine's.

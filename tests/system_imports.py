@@ -118,7 +118,7 @@ def untagged(case: Case) -> Any:
     case.journal({"system/gpu_0_utilization_percentage": 12.0})
     case.imported("running")
     with sqlite3.connect(case.project / ".amltrain/mlflow.db") as database:
-        database.execute("DELETE FROM tags WHERE run_uuid=? AND key='amltrain.system'", [case.id])
+        database.execute("DELETE FROM tags WHERE run_uuid=? AND key='mlflow.amltrain.system'", [case.id])
     database.close()
     write_node(case.folder, gpus=1, seconds=90, summary=False)
     case.imported()

@@ -15,7 +15,7 @@ import pytest
 from jupyter_amltrain.schema.record import RECORD_MIME
 from tests.azure.notebook_session import SECRETS
 from tests.fakes import nvml
-from tools.notebooks import FOLDER, azure, connects, executed
+from tools.notebooks import FOLDER, executed, place_of
 
 from .conftest import SETTINGS, end_all
 from .tiers import thorough
@@ -77,8 +77,7 @@ def executions(
     def execute(name: str, folder: Path) -> Any:
         with contextlib.ExitStack() as stack:
             environ = {**SETTINGS, "AMLTRAIN_HOME": str(state_of(folder))}
-            if connects(FOLDER / f"{name}.ipynb"):
-                environ |= stack.enter_context(azure(folder / "notebooks"))
+            environ |= stack.enter_context(place_of(FOLDER / f"{name}.ipynb", folder))
             return executed(FOLDER / f"{name}.ipynb", folder, **environ)
 
     try:
@@ -123,15 +122,15 @@ def azure_cluster_is_right(notebook: Any) -> None:
 
 
 def test_notebook_cells_are_equal_across_targets() -> None:
-    """Only the target in use differs between this machine and a cluster."""
+    """Only the target in use differs between this machine, a machine over SSH, and a cluster."""
     cells = []
-    for name in ("01_local_digits", "03_azure_cluster"):
+    for name in ("01_local_digits", "02_ssh_vm", "03_azure_cluster"):
         notebook = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
         (cell,) = [
             text(c["source"]) for c in code(notebook) if text(c["source"]).startswith("%%aml_submit --name digits ")
         ]
         cells.append(cell)
-    assert cells[0] == cells[1]
+    assert cells[0] == cells[1] == cells[2]
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

@@ -76,6 +76,6 @@ def plan(line: str, cell: str | None = None) -> str:
 
 def log(run: Any) -> str:
     """The whole log of a run."""
-    from jupyter_amltrain.commands.runs import log_text
+    from jupyter_amltrain.commands.run_log import log_text
 
     return log_text(run)

@@ -75,14 +75,14 @@ def test_pipeline_steps_have_own_logs(api: Any, folder: Path, target: str) -> No
 
 def test_step_log_is_followed_in_terminal(api: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from jupyter_amltrain import cli
-    from jupyter_amltrain.commands import runs as commands
+    from jupyter_amltrain.commands import run_log
 
     talks = "for i in 1 2 3; do echo line $i; sleep 0.2; done; grep -x"
     (folder / "talks.yml").write_text(yaml_files.PIPELINE.replace("grep -x", talks))
     run = submit(f"{folder}/talks.yml --target cpu")
     until(lambda: [one.name for one in run.children] == ["writes", "reads"], "the second step")
     lines: list[str] = []
-    commands.follow_child(run, "reads", lines.append)
+    run_log.follow_child(run, "reads", lines.append)
     assert "".join(lines) == "line 1\nline 2\nline 3\nhello\n"
     run.wait(DEADLINE)
     assert cli.main(["runs", "logs", run.handle, "--step", "reads", "--tail", "2"]) == 0

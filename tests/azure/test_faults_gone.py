@@ -75,12 +75,8 @@ def test_deleted_workspace_marks_run_lost(azure: Azure, tmp_path: Path) -> None:
             message = desk.bad(cell)
             assert re.search(r"ml-dev|lab", message) and re.search(r"no |not found|gone", message, re.I), message
         until(lambda: run.run.status.state.value == "lost", "that the run is lost", 30)
-        assert re.fullmatch(
-            rf"{run.handle} is lost: the workspace ml-dev was deleted in Azure\. The part of the log that was read"
-            rf" is kept: %aml_runs logs {run.handle}\."
-            r" Connect another workspace: %aml_compute connect\. Submit it again\.",
-            run.run.error,
-        ), run.run.error
+        for word in ("ml-dev", f"%aml_runs logs {run.handle}", "%aml_compute connect"):
+            assert word in run.run.error
         assert "line 1\n" in desk.good(f"%aml_runs logs {run.handle}").text  # what was returned stays
         assert "no workspace 'ml-dev'" in desk.good("%aml_compute list").text
         api.close()

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,12 @@ class Kernel:
         self.client.execute(code)
         psutil.Process(self.pid).wait(DEADLINE)
 
+    def dump(self) -> None:
+        """Let the kernel print the stacks of all its threads to standard error, and end: it does not answer."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGABRT)
+        time.sleep(2)
+
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
@@ -79,7 +86,7 @@ def kernel(environ: dict[str, str], cwd: Path, **more: str) -> Iterator[Kernel]:
     with _starting:
         manager = KernelManager(kernel_name="python3")
         manager.kernel_spec.argv[0] = sys.executable
-        manager.start_kernel(env={**environ, **more}, cwd=str(cwd))
+        manager.start_kernel(env={"PYTHONFAULTHANDLER": "1", **environ, **more}, cwd=str(cwd))
         client = manager.blocking_client()
         client.start_channels()
         try:

@@ -45,7 +45,11 @@ class Page:
         self.client.control_channel.send(message)
         end = time.monotonic() + DEADLINE
         while time.monotonic() < end:
-            reply = self.client.control_channel.get_msg(timeout=DEADLINE)
+            try:
+                reply = self.client.control_channel.get_msg(timeout=DEADLINE)
+            except queue.Empty:
+                self.live.dump()
+                raise
             if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
                 assert reply["content"]["ok"], reply["content"]
                 return dict(reply["content"])
@@ -72,6 +76,8 @@ class Page:
 
     def until(self, done: Callable[[], Any]) -> None:
         self.listen(DEADLINE, done)
+        if not done():
+            self.live.dump()
         assert done(), {comm: [e["type"] for e in events] for comm, events in self.events.items()}
 
     def kinds(self, comm: str = "c") -> list[str]:

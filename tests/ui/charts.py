@@ -26,7 +26,9 @@ PATHS = """figure => {
 
 def figure(where: Locator, title: str) -> Locator:
     """The bqplot figure of this title."""
-    return where.locator(".bqplot").filter(has=where.page.locator("text.mainheading", has_text=title)).first
+    return (
+        where.locator(".jp-AmlRun-figure").filter(has=where.page.locator(".jp-AmlRun-chartTitle", has_text=title)).first
+    )
 
 
 def values(drawn: dict[str, Any], path: str, top: float) -> list[float]:

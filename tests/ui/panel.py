@@ -57,6 +57,16 @@ RECORD_TOASTS = """
 """
 
 
+#: What JupyterLab says of the kernel of the notebook in front.
+KERNEL_STATE = """
+() => {
+  const context = jupyterapp.shell.currentWidget?.sessionContext;
+  const kernel = context?.session?.kernel;
+  return [context?.kernelDisplayStatus, kernel?.status, kernel?.connectionStatus, kernel?.isDisposed];
+}
+"""
+
+
 class PanelPage:
     """See the module's docstring."""
 
@@ -104,7 +114,10 @@ class PanelPage:
 
     def wait_state(self, state: str, deadline: float = DEADLINE) -> None:
         """Wait for a connection state."""
-        eventually(f"the panel is {state}, not {self.state}", lambda: self.state == state, deadline)
+        try:
+            eventually(f"the panel is {state}, not {self.state}", lambda: self.state == state, deadline)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {self.state}, JupyterLab: {self.page.evaluate(KERNEL_STATE)}") from None
 
     def connect(self) -> PanelPage:
         """Press Connect where it is offered, and wait until all is well."""
@@ -264,12 +277,12 @@ class PanelPage:
     @property
     def new_target(self) -> Locator:
         """The form for a new target."""
-        return self.node.locator(".jp-AmlNew")
+        return self.page.locator(".jp-AmlDialog .jp-AmlNew")
 
     @property
     def connect_workspace(self) -> Locator:
         """The form that connects a workspace."""
-        return self.node.locator(".jp-AmlConnect")
+        return self.page.locator(".jp-AmlDialog .jp-AmlConnect")
 
     def workspace(self, name: str) -> Locator:
         """The row of one connected workspace."""
@@ -301,7 +314,8 @@ class PanelPage:
 
     def section(self, title: str, open: bool = True) -> Locator:
         """Expand (or collapse) a section by its title; returns the title."""
-        found = self.node.locator(".jp-AccordionPanel-title", has_text=re.compile(f"^{title}"))
+        names = "(GPUs|Resources)" if title == "GPUs" else title
+        found = self.node.locator(".jp-AccordionPanel-title", has_text=re.compile(f"^{names}"))
         if (found.get_attribute("aria-expanded") == "true") != open:
             found.click(position={"x": 30, "y": 12})  # at its middle there may be a button
         expect(found).to_have_attribute("aria-expanded", str(open).lower(), timeout=MS)
@@ -314,7 +328,8 @@ class PanelPage:
             box = self.node.bounding_box()
             handle = self.page.locator("#jp-main-split-panel > .lm-SplitPanel-handle:not(.lm-mod-hidden)").first
             at = handle.bounding_box()
-            assert box is not None and at is not None
+            if box is None or at is None:  # while a theme is being loaded
+                return False
             if abs(box["width"] - pixels) < 2:
                 return True
             x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2

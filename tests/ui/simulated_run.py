@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from ipykernel.kernelbase import Kernel
@@ -92,4 +93,7 @@ async def handle(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
 
 
 def install() -> None:
-    Kernel.instance().control_handlers["amltrain_request"] = handle
+    kernel = Kernel.instance()
+    kernel.control_handlers["amltrain_request"] = handle
+    marker = SimpleNamespace(comm_id="amltrain_request", target_name="amltrain_request")
+    kernel.comm_manager.register_comm(marker)  # by which a page finds the extension

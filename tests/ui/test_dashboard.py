@@ -91,7 +91,7 @@ def submit(notebook: NotebookPage, line: str = "", body: str = "import time; tim
     count = notebook.runs.count()
     notebook.cell(f"%%aml_submit {line}\n{body}")
     run = notebook.runs.nth(count)
-    expect(run.locator(".bqplot").first).to_be_visible(timeout=MS)
+    expect(run.locator(".bqplot:visible").first).to_be_visible(timeout=MS)  # a metric with one value has no chart
     return run
 
 
@@ -190,8 +190,8 @@ def test_dashboard_after_reload_during_cell_continues(
     (output,) = [o for cell in gpu_lab.read(name)["cells"] for o in cell["outputs"] if RECORD_MIME in o.get("data", {})]
     record = output["data"][RECORD_MIME]
     assert record["state"] == "canceled" and len(record["gpu"]["gpus"]) == 2
-    assert list(output["data"])[0] == RECORD_MIME and "text/html" not in output["data"]
-    assert "image/png" in output["data"]  # also for readers without us
+    assert list(output["data"])[0] == RECORD_MIME
+    assert {"image/png", "text/html", "text/plain"} <= set(output["data"])  # for readers without us
 
 
 @pytest.mark.thorough
@@ -378,8 +378,8 @@ def test_dashboard_dark_theme_screenshot(notebook: NotebookPage, script: charts.
         eventually("lines are drawn", lambda: len(charts.lines(run, "GPU utilization", 100)) >= 8)
         color = (
             charts.figure(run, "GPU utilization")
-            .locator("text.mainheading")
-            .first.evaluate("node => getComputedStyle(node).fill")
+            .locator(".jp-AmlRun-chartTitle")
+            .first.evaluate("node => getComputedStyle(node).color")
         )
         notebook.page.screenshot(path=shots / "dark.png")
         assert all(int(part) > 150 for part in color[4:-1].split(",")[:3]), color  # bright on dark

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.azure.conftest import Azure
+from tests.ui.axe import axe
 from tests.ui.azure import (
     CLUSTER,
     INSTANCE,
@@ -81,6 +82,35 @@ def cancel(panel: PanelPage, notebook: NotebookPage, handle: str) -> None:
     panel.wait_run(handle, "canceled")
 
 
+def test_size_is_chosen_from_table_by_keyboard(panel: PanelPage, shots: Path) -> None:
+    page = panel.page
+    form = new(panel, CLUSTER, name="sized")
+    panel.field(form, "size").get_by_role("button", name="Choose…").click()
+    dialog = page.get_by_role("dialog", name="Choose a machine size")
+    rows = dialog.locator("tbody tr")
+    expect(rows.first).to_be_visible(timeout=MS)
+    dialog.locator("input[type=search]").fill("V100")
+    expect(rows.first).to_contain_text("NVIDIA V100")
+    v100 = dialog.locator("tr[data-size='Standard_NC6s_v3']")
+    expect(v100).to_contain_text("3.06")
+    expect(v100).to_contain_text("retired")
+    dialog.get_by_role("button", name="Price").click()
+    expect(dialog.locator("th[aria-sort='ascending']")).to_contain_text("Price")
+    rows.first.focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Home")
+    expect(rows.first).to_be_focused()
+    v100.click()
+    expect(dialog.locator(".jp-AmlSizes-warning")).to_contain_text("Standard_NC6s_v3")
+    page.screenshot(path=shots / "sizes.png")
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0, timeout=MS)
+    expect(panel.field(form, "size").locator("input")).to_have_value("Standard_NC6s_v3")
+    page.screenshot(path=shots / "sizes-form.png")
+    press(form, "Cancel")
+    expect(panel.new_target).to_have_count(0, timeout=MS)
+
+
 def test_workspace_disconnect_and_reconnect(
     panel: PanelPage, notebook: NotebookPage, azure: Azure, lab: LabServer, shots: Path
 ) -> None:
@@ -107,6 +137,7 @@ def test_workspace_disconnect_and_reconnect(
         expect(form).to_contain_text(f"config.json names {azure.workspace} in", timeout=MS)
         panel.settle()
         panel.page.screenshot(path=shots / "azure-connect-form.png")
+        assert axe(panel.page, ".jp-AmlDialog", not_ours=("<jp-button",)) == []
         workspace = connect_by_form(panel)
         code = eventually("a code waits for a person", lambda: azure.control("/device-codes"))[0]
         shown = panel.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell").last
@@ -231,7 +262,7 @@ def test_kernel_death_during_create_keeps_target(
     expect(panel.target("slow").locator(".jp-AmlTarget-work")).to_contain_text("Creating", timeout=MS)
     page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
     notebook.wait_for_kernel()
-    panel.connect()
+    panel.wait_state("ready")  # it was connected before
     # What the service was asked for goes on there, and is a target that can be used or deleted.
     expect(panel.target("slow")).to_have_attribute("data-state", "ready", timeout=MS)
     notebook.cell("%load_ext jupyter_amltrain")

@@ -208,7 +208,8 @@ def test_gpus_without_viewer_are_not_sampled(panel: PanelPage, traffic: Traffic,
 def test_target_without_gpus_shows_reason(panel: PanelPage, shots: Path) -> None:
     panel.use("none")
     expect(option(panel)).to_have_text("none (in use)", timeout=MS)
-    expect(panel.gpus.locator(".jp-AmlGpus-state")).to_contain_text("a fake target without GPUs", timeout=MS)
+    expect(panel.node.locator(".jp-AccordionPanel-title", has_text="Resources")).to_be_visible(timeout=MS)
+    expect(panel.gpus.get_by_title("a fake target without GPUs")).to_be_visible(timeout=MS)
     expect(plot(panel, "Utilization")).to_be_hidden()
     value = plot(panel, "Host CPU").locator(".jp-AmlRun-chartValue")
     expect(value).to_have_text(re.compile(r"^\d+ % of 800 %$"), timeout=MS)

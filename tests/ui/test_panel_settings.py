@@ -79,10 +79,10 @@ def test_auto_connect_after_restart(notebook: NotebookPage, panel: PanelPage) ->
         notebook.cell("answer = 42")
         panel.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
         panel.wait_state("ready")
-        notebook.cell("print('answer' in globals(), 'jupyter_amltrain' in get_ipython().extension_manager.loaded)")
+        notebook.cell("print('answer' in globals(), 'aml_runs' in get_ipython().magics_manager.magics['line'])")
         assert "False True" in notebook.outputs_text()
         # Who unloads it wants it unloaded.
-        notebook.cell("%unload_ext jupyter_amltrain")
+        notebook.cell("%reload_ext jupyter_amltrain\n%unload_ext jupyter_amltrain")
         panel.command("refresh")
         panel.wait_state("not-loaded")
         panel.settle(1.0)

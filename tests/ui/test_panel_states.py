@@ -91,7 +91,7 @@ def test_connect_button_loads_extension(notebook: NotebookPage, panel: PanelPage
     panel.connect()
     expect(panel.state_view).to_be_hidden(timeout=MS)
     expect(panel.target("local")).to_contain_text("in use", timeout=MS)
-    notebook.cell("ip = get_ipython(); print(len(ip.user_ns['In']), 'jupyter_amltrain' in ip.extension_manager.loaded)")
+    notebook.cell("ip = get_ipython(); print(len(ip.user_ns['In']), 'aml_submit' in ip.magics_manager.magics['cell'])")
     assert "2 True" in notebook.outputs_text()  # In[0] is empty, In[1] this cell: what Connect ran is none
 
 
@@ -207,8 +207,8 @@ def test_kernel_restart_and_death_are_shown(notebook: NotebookPage, panel: Panel
     handle = notebook.records()[0]["handle"]
     panel.wait_run(handle, "running")
     notebook.page.evaluate("() => void jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
-    panel.wait_state("not-loaded")
-    panel.connect()
+    eventually("the panel sees the restart", lambda: panel.state != "ready")
+    panel.wait_state("ready")  # without a click, because it was connected before
     panel.wait_run(handle, "running")  # runs outlive kernels
     notebook.cell("import os; print('pid', os.getpid())")
     pid = int(next(line for line in notebook.outputs_text().splitlines() if line.startswith("pid")).split()[1])
@@ -222,8 +222,7 @@ def test_kernel_restart_and_death_are_shown(notebook: NotebookPage, panel: Panel
     if dialog.count():  # JupyterLab's own word about it
         dialog.get_by_role("button").last.click()
     button.click()
-    panel.wait_state("not-loaded")
-    panel.connect()
+    panel.wait_state("ready")
     panel.wait_run(handle, "running")
     panel.command("run-cancel", handle=handle)
     panel.confirm("Cancel run")

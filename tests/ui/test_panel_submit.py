@@ -84,8 +84,9 @@ def line(panel: PanelPage) -> Locator:
     return panel.submit.locator(".jp-AmlSubmit-line")
 
 
-def press(panel: PanelPage, label: str) -> None:
-    panel.submit.locator(".jp-AmlSubmit-foot").get_by_role("button", name=label, exact=True).click()
+def press(panel: PanelPage, label: str, wrong: bool = False) -> None:
+    """Press a button of the form; with `wrong` values it looks disabled, and says what is wrong."""
+    panel.submit.locator(".jp-AmlSubmit-foot").get_by_role("button", name=label, exact=True).click(force=wrong)
 
 
 def add_params(panel: PanelPage, *texts: str) -> None:
@@ -107,8 +108,8 @@ def test_submit_form_writes_line_undoes_and_submits(panel: PanelPage, notebook: 
     expect(panel.submit.locator(".jp-AmlSubmit-code")).to_have_text("print('one')", timeout=MS)
     expect(line(panel)).to_have_text("%%aml_submit", timeout=MS)
     fields = form(panel).locator(".jp-AmlForm-fields > .jp-AmlForm-field")
-    assert fields.evaluate_all("nodes => nodes.slice(0, 3).map(n => n.dataset.field)") == ["target", "param", "gpus"]
-    assert fields.count() <= 4  # the rest is asked for by More options
+    names = fields.evaluate_all("nodes => nodes.map(n => n.dataset.field)")
+    assert names == ["target", "param", "gpus", "name", "wait"]  # the rest is in a dialog
     add_params(panel, "lr=0.1")
     panel.fill(form(panel), gpus="2")
     expect(line(panel)).to_have_text("%%aml_submit --param lr=0.1 --gpus 2", timeout=MS)
@@ -165,7 +166,7 @@ def test_submit_form_with_invalid_values_sends_nothing(panel: PanelPage, noteboo
     panel.fill(form(panel), gpus="many")
     add_params(panel, "novalue")
     expect(panel.error(form(panel), "gpus")).to_contain_text("many", timeout=MS)
-    press(panel, "Submit")
+    press(panel, "Submit", wrong=True)
     expect(panel.error(form(panel), "gpus")).to_contain_text("many", timeout=MS)
     expect(panel.error(form(panel), "param")).to_contain_text("novalue", timeout=MS)
     panel.settle()
@@ -176,7 +177,7 @@ def test_submit_form_with_invalid_values_sends_nothing(panel: PanelPage, noteboo
     put(notebook, "x = 1\ny = (\n")
     wrong = panel.submit.locator(".jp-AmlSubmit-wrong")
     expect(wrong).to_contain_text("Cell line 2, 'y = ('", timeout=MS)  # as a person counts now, without our line
-    press(panel, "Submit")
+    press(panel, "Submit", wrong=True)
     panel.settle()
     panel.page.screenshot(path=shots / "submit-syntax.png")
     assert sources(notebook) == ["x = 1\ny = (\n"]

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.conftest import end_all
 from tests.past_runs import write_runs
+from tests.ui.axe import axe
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage
 
@@ -264,7 +265,7 @@ def test_dashboard_tab_of_live_run_is_drawn_to_end(here: str, panel: PanelPage, 
     panel.action("run-tab").click()
     tab = panel.page.locator(".jp-AmlDashboardTab:visible")
     expect(tab.locator(".jp-AmlRun-state")).to_have_text("running", timeout=MS)
-    expect(tab.locator("text.mainheading", has_text="GPU utilization")).to_be_visible(timeout=MS)
+    expect(tab.locator(".jp-AmlRun-figure .jp-AmlRun-chartTitle", has_text="GPU utilization")).to_be_visible(timeout=MS)
     panel.settle(2)
     panel.page.screenshot(path=shots / "tab-live.png")
     panel.action("run-cancel").click()
@@ -295,11 +296,13 @@ def test_compare_tab_shows_two_runs(panel: PanelPage, shots: Path) -> None:
     differing = tab.locator("tr.jp-mod-differs")
     expect(differing.filter(has_text="lr")).to_have_count(1)
     expect(tab.locator("figure").first).to_be_visible()
-    total = tab.locator("tbody tr").count()
-    tab.get_by_label("Only differences").check()
-    eventually("only differences", lambda: tab.locator("tbody tr").count() < total)
+    differences = tab.locator("tbody tr").count()
+    tab.get_by_label("Only differences").uncheck()
+    eventually("all rows", lambda: tab.locator("tbody tr").count() > differences)
+    expect(tab.locator(".jp-AmlCompare-code")).to_contain_text("Code", timeout=MS)
     panel.settle()
     panel.page.screenshot(path=shots / "tab-compare.png")
+    assert axe(panel.page, ".jp-AmlCompare", not_ours=("<jp-button",)) == []
     close(panel)
 
 
@@ -360,3 +363,46 @@ def test_open_in_mlflow_shows_run(
     assert re.search(r"#/experiments/\d+/runs/\w{32}", popup.url), popup.url
     popup.screenshot(path=shots / "tab-mlflow.png")
     popup.close()
+
+
+LIVING = """%%aml_submit --target local --name living
+import mlflow, time
+for step in range(600):
+    mlflow.log_metric("progress", step, step=step)
+    time.sleep(0.5)"""
+
+
+@thorough
+def test_open_in_mlflow_shows_living_run(
+    notebook: NotebookPage, panel: PanelPage, page: Page, lab: LabServer, shots: Path
+) -> None:
+    notebook.cell(LIVING)
+    handle = str(notebook.records()[-1]["handle"])
+    panel.wait_run(handle, "running")
+    panel.select(handle)
+
+    def opened() -> Page | None:
+        button = page.locator(".jp-toastContainer").get_by_role("button", name="Open")
+        if button.is_visible():
+            button.click()
+        page.wait_for_timeout(50)
+        return page.context.pages[-1] if len(page.context.pages) > 1 else None
+
+    try:
+        panel.action("run-mlflow").click()  # at once: the record does not exist yet
+        popup = eventually("MLflow's page is opened", opened)
+        expect(popup.locator("body")).to_contain_text("Running", timeout=60_000)
+
+        def shown() -> bool:
+            if popup.get_by_text("progress").count() == 0:  # MLflow's page reads a run again after half a minute
+                popup.reload()
+                popup.wait_for_timeout(3000)
+            return popup.get_by_text("progress").count() > 0
+
+        eventually("the metric is in MLflow's page", shown)
+        popup.screenshot(path=shots / "tab-mlflow-living.png")
+        page.screenshot(path=shots / "tab-mlflow-living-notebook.png")
+        popup.close()
+    finally:
+        notebook.cell(f"%aml_runs cancel {handle}")
+    panel.wait_run(handle, "canceled")

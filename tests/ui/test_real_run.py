@@ -42,7 +42,7 @@ def notebook(page: Page, lab: LabServer, request: pytest.FixtureRequest) -> Iter
 def test_real_run_is_drawn_live_and_canceled_while_cell_runs(notebook: NotebookPage, shots: Path) -> None:
     run = notebook.runs.first
     for title in ("loss", "CPU"):  # live charts have taken the place of the record's
-        expect(run.locator("text.mainheading", has_text=title)).to_be_visible(timeout=MS)
+        expect(run.locator(".jp-AmlRun-figure .jp-AmlRun-chartTitle", has_text=title)).to_be_visible(timeout=MS)
     notebook.page.screenshot(path=shots / "live.png")
     prompt = notebook.sleeping_cell()
     notebook.cancel(run, "epochs")

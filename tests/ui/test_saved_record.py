@@ -44,7 +44,7 @@ def test_saved_finished_run_shows_all_parts(notebook: NotebookPage, shots: Path)
     expect(run.locator(".jp-AmlRun-outputs")).to_contain_text("accuracy0.9694")
     expect(run.locator(".jp-AmlRun-chartTitle")).to_have_text(["loss", "accuracy", "learning_rate", "CPU", "Memory"])
     expect(run.locator(".jp-AmlRun-chartValue")).to_have_text(
-        ["0.12", "0.9709", "0.001", "87 % of 200 %", "415 MiB of 23.5 GiB"]
+        ["0.12", "0.9709", "0.001", "mean 87 % of 200 %", "peak 417 MiB of 23.5 GiB"]
     )
     expect(run.locator(".jp-AmlRun-log pre")).to_contain_text("epoch 29")
     expect(run.locator(".jp-AmlRun-cancel")).to_be_hidden()
