@@ -7,12 +7,14 @@ import sys
 
 for name in (
     "load_ext",
+    "helpers_memory",
     "submit",
     "log_lines",
     "many_runs",
     "gpu_sample",
     "gpu_figures",
     "sample_age",
+    "metric_age",
     "feed_bytes",
     "attach",
     "browser",
@@ -20,6 +22,7 @@ for name in (
     "panel",
     "panel_load",
     "azure",
+    "ssh",
 ):
     if not sys.argv[1:] or name in sys.argv[1:]:
         subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False)
