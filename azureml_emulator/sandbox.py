@@ -19,6 +19,7 @@ import secrets
 import shlex
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -192,6 +193,14 @@ def _await_end(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
         loop.call_soon_threadsafe(stopped.set)
 
 
+def _has_input() -> bool:
+    """Whether standard input is a terminal or a pipe, whose end means something."""
+    try:
+        return os.isatty(0) or stat.S_ISFIFO(os.fstat(0).st_mode)
+    except OSError:
+        return False
+
+
 def main(arguments: list[str]) -> int:
     """Run the sandbox until it is stopped."""
     parser = argparse.ArgumentParser(prog="python -m azureml_emulator.sandbox", description=__doc__)
@@ -212,7 +221,10 @@ def main(arguments: list[str]) -> int:
     describe: Callable[[Mapping[str, Any]], str] = _shell if args.print_env else json.dumps
     if args.explain:
         describe = functools.partial(_explained, folder=Path(args.explain).absolute())
-    asyncio.run(_serve(args.port, describe, args.stay))
+    # A person's sandbox in the background (nohup) has no input: it stays until it is killed.
+    asyncio.run(_serve(args.port, describe, args.stay or bool(args.explain and not _has_input())))
+    if args.explain:
+        print("The sandbox has ended: its workspace and certificate are gone.", flush=True)
     return 0
 
 

@@ -104,6 +104,28 @@ def connects(notebook: Path) -> bool:
 
 
 @contextlib.contextmanager
+def ssh(home: Path) -> Iterator[dict[str, str]]:
+    """A machine that the user with the folder `home` reaches as ``ssh gpubox``."""
+    from tools.openssh import Sshd, machine_environ
+
+    server = Sshd(home / "sshd", machine_environ(home))
+    try:
+        server.alias(home, "gpubox")
+        yield {"PYTHON_OF_GPUBOX": sys.executable}
+    finally:
+        server.stop()
+
+
+def place_of(notebook: Path, home: Path) -> contextlib.AbstractContextManager[dict[str, str]]:
+    """What a notebook needs besides this machine; the environment that leads there."""
+    if connects(notebook):
+        return azure(home / "notebooks")
+    if "--kind ssh" in notebook.read_text(encoding="utf-8"):
+        return ssh(home)
+    return contextlib.nullcontext(dict[str, str]())
+
+
+@contextlib.contextmanager
 def azure(work: Path) -> Iterator[dict[str, str]]:
     """A sandbox, and its ``config.json`` in the folder `work`; the environment that leads there."""
     from tests.azure.conftest import sandbox
@@ -124,9 +146,8 @@ def main(names: list[str]) -> int:
         if names and notebook.stem not in [name.removesuffix(".ipynb") for name in names]:
             continue
         home, began = Path(tempfile.mkdtemp(prefix="amltrain-notebooks-")), time.monotonic()
-        place = azure(home / "notebooks") if connects(notebook) else contextlib.nullcontext(dict[str, str]())
         try:
-            with place as environ:
+            with place_of(notebook, home) as environ:
                 nbformat.write(executed(notebook, home, **environ), notebook)
         finally:
             shutil.rmtree(home, ignore_errors=True)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import azure_sdk, azurite, chromium, compiler, frontend
+from tools import azure_sdk, azurite, chromium, compiler, frontend, openssh
 from tools.environment import BIN, PYTHON, ROOT, TaskError, ensure, must, run, say, surroundings
 
 #: The fast tier; `thorough` tests are left to ``make test-ui``, ``make test-azure`` and ``make test-trust``.
@@ -30,6 +30,7 @@ def test(arguments: list[str]) -> int:
     ensure(["test"])
     compiler.ensure()
     azurite.ensure()
+    openssh.ensure()
     if _ui_is_tested():
         chromium.ensure()
         frontend.ensure_bundle()
@@ -41,6 +42,7 @@ def test_ui(arguments: list[str]) -> int:
     ensure(["test"])
     compiler.ensure()
     azurite.ensure()
+    openssh.ensure()
     chromium.ensure()
     frontend.ensure_bundle()
     return _pytest("ui", [*_workers(), "tests/ui", *arguments])
@@ -63,6 +65,7 @@ def test_trust(arguments: list[str]) -> int:
     ensure(["test"])
     compiler.ensure()
     azurite.ensure()
+    openssh.ensure()
     where = ["tests", "--ignore=tests/azure", "--ignore=tests/azureml_emulator", "--ignore=tests/ui"]
     return _pytest("thorough and not soak and not gpu", [*_workers(), *where, *arguments])
 
@@ -73,6 +76,12 @@ def azure_sandbox(arguments: list[str]) -> int:
     compiler.ensure()
     azurite.ensure()
     return run([PYTHON, "-m", "azureml_emulator.sandbox", *(arguments or ["--explain"])])
+
+
+def ssh_sandbox(arguments: list[str]) -> int:
+    """Start a machine with an SSH server on loopback, for practice, and say how to attach it."""
+    ensure(["notebooks"])
+    return run([PYTHON, "-m", "tools.openssh", *arguments])
 
 
 def azure_live(arguments: list[str]) -> int:
@@ -86,6 +95,7 @@ def soak(arguments: list[str]) -> int:
     ensure(["test"])
     compiler.ensure()
     azurite.ensure()
+    openssh.ensure()
     say(f"seed {os.environ.setdefault('AMLTRAIN_SOAK_SEED', '20261121')} (AMLTRAIN_SOAK_SEED sets another)")
     return _pytest("soak", ["-s", *arguments])
 
