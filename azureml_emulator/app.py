@@ -22,6 +22,7 @@ MODULES = (
     "arm",
     "workspaces",
     "computes",
+    "virtual_machines",
     "sizes",
     "quota",
     "permissions",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from azureml_emulator import workspaces
+from azureml_emulator import virtual_machines, workspaces
 from azureml_emulator.entra import SignIns
 from azureml_emulator.images import Programs
 from azureml_emulator.routing import Call, Handler, Routes
@@ -177,6 +177,22 @@ async def quota(call: Call) -> Any:
 async def workspace(call: Call) -> Any:
     """One more workspace called ``name`` in the same group."""
     return {"id": workspaces.add(call.world, str(_body(call)["name"]))["id"]}
+
+
+@_on("/virtual-machine")
+async def virtual_machine(call: Call) -> Any:
+    """A virtual machine ``name`` of a ``size`` with ``addresses``; ``gone`` deletes it. Returns its resource id."""
+    body, machines = _body(call), call.world.part(virtual_machines.VirtualMachines)
+    name = str(body["name"])
+    if body.get("gone"):
+        machines.remove(name)
+        return {}
+    options = {key: body[key] for key in ("power", "private") if key in body}
+    found = machines.get(name)
+    if found is not None:
+        found.update(options)
+        return {"id": found["id"], "power": found["power"]}
+    return {"id": machines.add(name, str(body["size"]), list(body["addresses"]), **options)["id"]}
 
 
 @_on("/break-connections")

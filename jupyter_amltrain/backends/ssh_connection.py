@@ -97,6 +97,12 @@ class SshConnection:
         #: Facts about the machine, of the last start of its server: ``home, user_home, agent, python, ...``.
         self.facts: dict[str, str] = {}
 
+    @property
+    def host_key(self) -> str:
+        """Fingerprint of the key that the machine has shown; empty without a connection."""
+        key = None if self._connection is None else self._connection.get_server_host_key()
+        return "" if key is None else str(key.get_fingerprint())
+
     async def request(
         self, op: str, data: bytes = b"", timeout: float = REPLY_TIMEOUT_S, **fields: Any
     ) -> tuple[dict[str, Any], bytes]:
@@ -178,7 +184,7 @@ class SshConnection:
         options, known = await self._loop.offload(options_of, target)
         try:
             connecting = asyncssh.connect(
-                target.host,
+                target.destination,
                 client_factory=known.client,
                 keepalive_interval=KEEPALIVE_S,
                 keepalive_count_max=3,
@@ -252,7 +258,7 @@ class SshConnection:
         last = output.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {status}"]
         return TargetError(
             f"The agent does not start on {target.name}: {last[0][:300]}.",
-            hint=f"Try there: ssh {target.host} python3 -V",
+            hint=f"Try there: ssh {target.destination} python3 -V",
             code="ssh.agent",
         )
 
@@ -297,7 +303,7 @@ class SshConnection:
 
     def _unreachable(self, why: str) -> TargetUnreachable:
         return TargetUnreachable(
-            f"Cannot reach {self.target.name!r} ({self.target.host}): {why}. Its runs continue.",
+            f"Cannot reach {self.target.name!r} ({self.target.destination}): {why}. Its runs continue.",
             hint=f"Try again: %aml_compute test {self.target.name}",
             code=LOST,
         )

@@ -150,7 +150,7 @@ def explained(error: BaseException, target: SshTarget, known: HostKeyCheck) -> A
     import asyncssh
 
     user, port = f"{target.user}@" if target.user else "", f":{target.port}" if target.port else ""
-    place = f"{target.name!r} ({user}{target.host}{port})"
+    place = f"{target.name!r} ({user}{target.destination}{port})"
     if isinstance(error, asyncssh.HostKeyNotVerifiable) or (
         known.fingerprint and isinstance(error, asyncssh.KeyExchangeFailed)
     ):
@@ -165,7 +165,7 @@ def explained(error: BaseException, target: SshTarget, known: HostKeyCheck) -> A
     if isinstance(error, asyncssh.ConfigParseError):
         return CommandError(f"~/.ssh/config cannot be read: {error}.", hint="Correct the line.", code="ssh.config")
     # Through a machine in between, the system's own errors are about that machine.
-    host, flag = (target.jump, "--jump") if target.jump else (target.host, "--host")
+    host, flag = (target.jump, "--jump") if target.jump else (target.destination, "--host")
     if isinstance(error, socket.gaierror):
         why, hint = f"the name {host!r} is not known", f"Check {flag}."
     elif isinstance(error, ConnectionRefusedError):
@@ -176,9 +176,9 @@ def explained(error: BaseException, target: SshTarget, known: HostKeyCheck) -> A
     elif isinstance(error, OSError):
         why, hint = error.strerror or str(error) or type(error).__name__, "Check --host and the network."
     elif isinstance(error, asyncssh.Error):
-        why, hint = (error.reason or type(error).__name__).rstrip("."), f"Try: ssh {target.host}"
+        why, hint = (error.reason or type(error).__name__).rstrip("."), f"Try: ssh {target.destination}"
     else:
-        return TargetError(f"Cannot connect to {place}: {error}.", hint=f"Try: ssh {target.host}")
+        return TargetError(f"Cannot connect to {place}: {error}.", hint=f"Try: ssh {target.destination}")
     return TargetUnreachable(f"Cannot reach {place}: {why}.", hint=hint, code="ssh.unreachable")
 
 

@@ -28,11 +28,14 @@ class _Row(NamedTuple):
         ``module:class``; imported when a target is first used.
     hint
         Command to type if the import fails.
+    variants
+        Other backends, each with the :attr:`ComputeTarget.variant` of its targets.
     """
 
     targets: str
     backend: str
     hint: str = ""
+    variants: tuple[tuple[str, str], ...] = ()
 
 
 _ROWS = (
@@ -42,6 +45,7 @@ _ROWS = (
         "jupyter_amltrain.schema.ssh_target:SshTarget",
         "jupyter_amltrain.backends.ssh:SshBackend",
         "pip install asyncssh",
+        (("azure_vm", "jupyter_amltrain.backends.azure_vm:AzureVmBackend"),),
     ),
     _Row(
         "jupyter_amltrain.schema.azure_target:AZURE_KINDS",
@@ -51,8 +55,13 @@ _ROWS = (
 )
 
 
-def backend_class(kind: str) -> type[Backend]:
+def backend_class(kind: str, variant: str = "") -> type[Backend]:
     """Import and return the backend for targets of `kind`.
+
+    Parameters
+    ----------
+    variant
+        Of the target; see :attr:`ComputeTarget.variant`.
 
     Raises
     ------
@@ -60,7 +69,7 @@ def backend_class(kind: str) -> type[Backend]:
         No row and no entry point of that kind, or its package is not installed.
     """
     row = next((row for row in _ROWS if any(_tag(target) == kind for target in _targets(row))), None)
-    backend, hint = ("", "") if row is None else (row.backend, row.hint)
+    backend, hint = ("", "") if row is None else (dict(row.variants).get(variant, row.backend), row.hint)
     if row is None:
         for point in importlib.metadata.entry_points(group=GROUP, name=kind):
             backend, hint = point.value, f"Install the dependencies of {point.value}."

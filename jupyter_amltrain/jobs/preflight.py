@@ -28,7 +28,8 @@ _parsing = threading.Lock()
 
 def parse(text: str | bytes) -> ast.Module:
     """Return the syntax tree of `text`; raises the errors of :func:`ast.parse`."""
-    return _parsed(text, "exec")
+    tree: ast.Module = _parsed(text, "exec")
+    return tree
 
 
 def literal(text: str) -> Any:

@@ -67,7 +67,7 @@ class BackendPool:
 
     def draft(self, target: ComputeTarget) -> Backend:
         """A backend of a target that need not be stored; it has no watcher."""
-        make: Any = backend_class(kind_of(target))
+        make: Any = backend_class(kind_of(target), target.variant)
         backend: Backend = make(target, self._loop, self._root)
         return backend
 

@@ -243,8 +243,10 @@ class TargetManager:
     ) -> ActionResult:
         """Create a target whose name exists, if its machines were deleted elsewhere; otherwise report the conflict."""
         name, before = target.name, stored_fields(old.target)
-        # A stored target names its workspace; values without a workspace mean the same one.
-        differing = [k for k, v in stored_fields(target).items() if v != before.get(k) and (v or k != "workspace")]
+        # A stored target names its workspace, for example; values without a workspace mean the same one.
+        differing = [
+            k for k, v in stored_fields(target).items() if v != before.get(k) and (v or k not in target.filled_in)
+        ]
         if not {"kind", "workspace"} & set(differing) and await self._was_deleted(name, dry):
             self.operations.require_idle(old)  # something may have started while the service was asked
             return await self._recreate(old, target, values, dry, confirmed)

@@ -51,6 +51,7 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
     noun: ClassVar[str] = ""
     #: ARM provider and type that `resource_id` must name; empty for any.
     resource_type: ClassVar[str] = ""
+    filled_in: ClassVar[frozenset[str]] = frozenset({"workspace"})
 
     workspace: Annotated[
         str, form_field("Name of a connected workspace; empty: the current one", metavar="WORKSPACE")

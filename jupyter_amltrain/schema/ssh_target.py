@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar
 
 from jupyter_amltrain.schema.target import ComputeTarget, form_field
+
+_RESOURCE_ID = re.compile(
+    "/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft.Compute/virtualMachines/[^/]+", re.IGNORECASE
+)
 
 
 class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
@@ -13,6 +18,7 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
     summary: ClassVar[str] = "A Linux machine that SSH reaches, with Python 3.8 or newer."
     title: ClassVar[str] = "Machine over SSH"
     verb: ClassVar[str] = "attach"
+    filled_in: ClassVar[frozenset[str]] = frozenset({"python", "workdir", "workspace", "address", "accept_host_key"})
 
     host: Annotated[str, form_field("Address, or a name of ~/.ssh/config", metavar="HOST")] = ""
     user: Annotated[str, form_field("User name; empty: that of ~/.ssh/config, else yours", metavar="USER")] = ""
@@ -41,10 +47,43 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
         ),
     ] = ""
 
+    resource_id: Annotated[
+        str,
+        form_field(
+            "Resource id of an Azure virtual machine, whose address Azure tells, and which can be started and stopped",
+            metavar="/subscriptions/...",
+        ),
+    ] = ""
+    workspace: Annotated[
+        str,
+        form_field(
+            "Connected workspace whose sign-in finds the Azure virtual machine; empty: the current one",
+            metavar="NAME",
+            advanced=True,
+        ),
+    ] = ""
+    #: Last known address of the Azure virtual machine.
+    address: str = ""
+
+    @property
+    def variant(self) -> str:
+        """See :attr:`ComputeTarget.variant`."""
+        return "azure_vm" if self.resource_id else ""
+
+    @property
+    def destination(self) -> str:
+        """What to connect to: the given host, else the address that Azure has told."""
+        return self.host or self.address
+
     def field_errors(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.field_errors`."""
         errors = {}
-        if not self.host:
+        if self.resource_id and not _RESOURCE_ID.fullmatch(self.resource_id):
+            errors["resource_id"] = (
+                f"{self.resource_id[:120]!r} is not the id of a virtual machine. Show it: az vm show -g GROUP -n NAME"
+                " --query id"
+            )
+        if not self.host and not self.resource_id:
             errors["host"] = "The address of the machine is required. Example: --host 10.0.0.4"
         elif self.host.startswith("-") or any(letter.isspace() for letter in self.host):
             errors["host"] = f"{self.host[:80]!r} is not an address."

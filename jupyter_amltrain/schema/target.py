@@ -29,7 +29,15 @@ class ComputeTarget(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind")
     title: ClassVar[str] = ""
     verb: ClassVar[str] = ""
 
+    #: Fields that the backend fills in where they are empty.
+    filled_in: ClassVar[frozenset[str]] = frozenset()
+
     name: str
+
+    @property
+    def variant(self) -> str:
+        """Key of another backend of the registry for targets with these fields; empty for that of the kind."""
+        return ""
 
     def field_errors(self) -> dict[str, str]:
         """Return errors of the combination of fields: a sentence by field."""

@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 
 from tests import prefork
+from tests.ssh.conftest import remote_home, sshd
+
+__all__ = ["remote_home", "sshd"]
 
 ROOT = Path(__file__).resolve().parents[2]
 

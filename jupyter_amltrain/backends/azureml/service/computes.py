@@ -74,6 +74,7 @@ def watch(
     settled: Callable[[Row | None], bool],
     *,
     patient: bool = False,
+    read: Callable[[], Row | None] | None = None,
 ) -> Row | None:
     """Poll a compute until it is `settled`, reporting progress.
 
@@ -81,6 +82,8 @@ def watch(
     ----------
     patient
         Tolerate that the service does not know the compute yet.
+    read
+        Reads it, if it is not a compute of the workspace.
 
     Raises
     ------
@@ -95,7 +98,7 @@ def watch(
         catalog.drop_quotas(call.root, ws.subscription)
         elapsed = time.monotonic() - started_at
         try:
-            compute, last_answer = find(ws, name), elapsed
+            compute, last_answer = find(ws, name) if read is None else read(), elapsed
         except TargetUnreachable as error:  # Azure continues the operation
             if elapsed - last_answer > env_seconds("UNREACHABLE", 900.0):
                 raise
