@@ -34,7 +34,7 @@ _STATES = {
 
 
 def get(call: ServiceCall, *, workspace: str, machine: str) -> Row | None:
-    """Return a virtual machine; ``None`` if there is none of this resource id.
+    """Return a virtual machine; ``None`` if Azure has no machine of this resource id.
 
     Keys of the row: ``name, state, power, size, location, low_priority, address, errors, nodes``.
 
