@@ -317,12 +317,17 @@ class LocalBackend(AgentBackend):
 
     Target = LocalTarget
     files_are_local = True
+    has_live_copies = True
 
     def __init__(self, target: LocalTarget, loop: LoopThread, root: StateRoot) -> None:
         from jupyter_amltrain.backends.transport import LocalTransport
 
         super().__init__(target, LocalTransport(loop, root.path), target.python)
         self._loop, self._index = loop, PastRunIndex(root.path)
+
+    async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
+        """See :meth:`Backend.live_copies`; the run folders themselves."""
+        return {run_id: self._folder(run_id) for run_id in run_ids}
 
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`; another interpreter gets no variables of this kernel's."""

@@ -162,6 +162,8 @@ class Backend(abc.ABC):
     log_may_shrink: ClassVar[bool] = False
     #: Whether the files of runs are on this machine: a list of runs reads the metrics of every row.
     files_are_local: ClassVar[bool] = False
+    #: Whether :meth:`live_copies` works.
+    has_live_copies: ClassVar[bool] = False
 
     def __init__(self, target: ComputeTarget) -> None:
         self.target = target
@@ -278,6 +280,13 @@ class Backend(abc.ABC):
         copied by their own paths. ``None`` if the run has no such file.
         """
         return None
+
+    async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return local folders that have the journals of living runs, of those which may have logged more.
+
+        Without `run_ids` the backend stops to follow the runs of the last call.
+        """
+        return {}
 
     def sending(self, run_id: str) -> str:
         """Return the progress of sending the files of a new run; empty if none are being sent."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import JOB, METRICS, STATE
 from jupyter_amltrain.agent.serve import manifest_digest
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.base import LaunchPlan, read_local
@@ -257,18 +258,32 @@ class SshTransport(Transport):
         facts, _ = await self._request("size", path=path)
         local = self.local_path(path)
         if facts["kind"] == "file":
-            copy = FileCopy(local, facts["size"], facts["modified"])
-            if not await self._loop.offload(lambda: copy.is_current):
-                await self._copy(path, copy)
+            await self._fetch_file(path, facts, live=False)
         elif facts["kind"] == "folder":
             files = await self._list(path, without)
             await self._loop.offload(lambda: local.mkdir(mode=0o700, parents=True, exist_ok=True))
-            copies = {f"{path}/{file.path}": FileCopy(local / file.path, file.size, file.modified) for file in files}
+            copies = {
+                f"{path}/{file.path}": _copy_of(local / file.path, file.path, file.size, file.modified)
+                for file in files
+            }
             changed = await self._loop.offload(lambda: {r: c for r, c in copies.items() if not c.is_current})
             await self._copy_all(changed)
         else:
             return None
         return str(local)
+
+    async def _fetch_file(self, path: str, facts: Mapping[str, Any], *, live: bool) -> None:
+        copy = _copy_of(self.local_path(path), path, facts["size"], facts["modified"])
+        if not await self._loop.offload(lambda: copy.is_current):
+            await self._copy(path, copy, live=live)
+
+    async def fetch_live(self, paths: Sequence[str]) -> None:
+        """Copy what has been appended to files of a living run; their end is compared by :meth:`fetch` later."""
+        async with self._fetching:
+            for path in paths:
+                facts, _ = await self._request("size", path=path)
+                if facts["kind"] == "file":
+                    await self._fetch_file(path, facts, live=True)
 
     async def _copy_all(self, copies: Mapping[str, FileCopy]) -> None:
         """Copy files: large ones in parts, small ones many at a time."""
@@ -299,8 +314,8 @@ class SshTransport(Transport):
             raise ValueError(path)
         return self._mirror / below
 
-    async def _copy(self, remote: str, copy: FileCopy) -> None:
-        """Copy one file; an interrupted copy continues where it ended."""
+    async def _copy(self, remote: str, copy: FileCopy, *, live: bool = False) -> None:
+        """Copy one file; an interrupted copy continues where it ended, and is compared unless it is `live`."""
         offset = begun = await self._loop.offload(copy.begin)
         while offset < copy.size:
             begin = time.monotonic()
@@ -310,7 +325,7 @@ class SshTransport(Transport):
                 break
             await self._loop.offload(copy.append, data)
             offset += len(data)
-        if begun:  # its two parts may be of two versions of the file
+        if begun and not live:  # its two parts may be of two versions of the file
             reply, _ = await self._request("digest", path=remote, size=copy.size)
             if reply["sha256"] != await self._loop.offload(copy.digest):
                 await self._loop.offload(copy.restart)
@@ -331,6 +346,7 @@ class SshBackend(AgentBackend):
     """Backend of a machine that SSH reaches."""
 
     Target = SshTarget
+    has_live_copies = True
 
     def __init__(self, target: SshTarget, loop: LoopThread, root: StateRoot) -> None:
         self._mirror = root.path / MIRROR / target.name
@@ -339,6 +355,7 @@ class SshBackend(AgentBackend):
         super().__init__(target, self._ssh, target.python)
         self._loop = loop
         self._modules: dict[str, set[str]] = {}  # that an interpreter is known to have
+        self._journals: FileEvents | None = None
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`; completes the target's fields with what the machine says."""
@@ -399,6 +416,27 @@ class SshBackend(AgentBackend):
         transfer = self._ssh.sending.get(f"{self._ssh.home}/staging/{run_id}")
         return transfer.text if transfer else ""
 
+    async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
+        """See :meth:`Backend.live_copies`; one long request of the machine says which journals have grown."""
+        if not run_ids:
+            if self._journals is not None:
+                self._journals.close()
+                self._journals = None
+            return {}
+        if self._journals is None:
+            self._journals = self._ssh.events()
+        folders = {f"{self._folder(run_id)}/{posixpath.dirname(METRICS)}": run_id for run_id in run_ids}
+        grown = [folders[path] for path in await self._journals.wait(tuple(folders), 0.0)]
+        for run_id in grown:
+            folder = self._folder(run_id)
+            await self._ssh.fetch_live([f"{folder}/{name}" for name in (JOB, STATE, METRICS)])
+        return {run_id: str(self._mirror / "runs" / run_id) for run_id in grown}
+
+    async def close(self) -> None:
+        """See :meth:`Backend.close`."""
+        await self.live_copies(())
+        await super().close()
+
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`; with the name of the machine."""
         path = await super().log_path(run_id)
@@ -416,6 +454,11 @@ class SshBackend(AgentBackend):
         await super().delete(run_id)
         copy = self._mirror / "runs" / run_id
         await self._loop.offload(shutil.rmtree, copy, True)
+
+
+def _copy_of(to: Path, name: str, size: int, modified: float) -> FileCopy:
+    """Return the copy of a file of a run; lines are only ever appended to the journals."""
+    return FileCopy(to, size, modified, grows=name.endswith(".jsonl"))
 
 
 def _script(spec: JobSpec, snapshot: Snapshot) -> bytes:

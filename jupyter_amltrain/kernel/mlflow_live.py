@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from jupyter_amltrain.backends.base import Backend
@@ -41,7 +41,7 @@ class _Journal(NamedTuple):
 
 
 class LiveRecorder:
-    """Records the living local runs that this kernel has submitted, or shows. Loop thread only.
+    """Records the living runs that this kernel has submitted, or shows. Loop thread only.
 
     Parameters
     ----------
@@ -54,6 +54,8 @@ class LiveRecorder:
     ) -> None:
         self._loop, self._store, self._imports, self._backend = loop, store, imports, backend
         self._own: set[RunHandle] = set()
+        self._followed: set[str] = set()  #: targets whose journals are followed
+        self._waiting: dict[RunHandle, str] = {}  #: folders whose journal may be ahead of the record
         self._sizes: dict[RunHandle, int] = {}  #: size of the journal at the last recording
         self._due: dict[RunHandle, float] = {}  #: monotonic time of the next recording
         self._unrecorded: dict[RunHandle, float] = {}  #: since when (monotonic) the journal is ahead of the record
@@ -79,41 +81,66 @@ class LiveRecorder:
         ]
 
     def records(self, run: Run) -> bool:
-        """Whether the store gets what this run logs while it lives: its files are on this machine."""
+        """Whether the store gets what this run logs while it lives."""
         return bool(
             run.folder
             and run.project
             and not run.damaged
             and run.spec.tracking != "direct"
-            and self._backend(run.target).files_are_local
+            and self._backend(run.target).has_live_copies
         )
 
     async def _run(self) -> None:
         try:
             while entries := self._entries():
+                by_target: dict[str, list[Entry]] = {}
                 for entry in entries:
-                    await self._record(entry)
+                    by_target.setdefault(entry.target, []).append(entry)
+                for target in self._followed - by_target.keys():
+                    await self._live_copies(target, ())
+                self._followed = set(by_target)
+                for target, living in by_target.items():
+                    copies = await self._live_copies(target, [entry.run.run_id for entry in living])
+                    for entry in living:
+                        folder = copies.get(entry.run.run_id) or self._waiting.get(entry.run.handle)
+                        if folder is not None:
+                            await self._record(entry, folder)
                 await asyncio.sleep(INTERVAL_S)
         finally:
+            for target in self._followed:
+                await self._live_copies(target, ())
+            self._followed = set()
             self._running = False
             live = {entry.run.handle for entry in self._store.live()}
             self._own &= live
-            for known in (self._sizes, self._due, self._unrecorded):
+            for known in (self._sizes, self._due, self._unrecorded, self._waiting):
                 for handle in known.keys() - live:
                     del known[handle]
 
-    async def _record(self, entry: Entry) -> None:
+    async def _live_copies(self, target: str, run_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return the folders with the journals that may have grown; none while the target does not answer."""
+        try:
+            return await self._backend(target).live_copies(run_ids)
+        except (AmlTrainError, OSError) as error:
+            log.info("journals of %s: %s", target, error)
+            return {}
+
+    async def _record(self, entry: Entry, folder: str) -> None:
         """Record one run if its journal has grown."""
         handle = entry.run.handle
+        self._waiting[handle] = folder
         if time.monotonic() < self._due.get(handle, 0.0):
             return
         try:
-            request = await self._imports.model_request(entry.run)
-            journal = await asyncio.to_thread(_journal, request["run_dir"])
-            if self._sizes.get(handle) == journal.size or not self._is_ours(handle, journal):
+            journal = await asyncio.to_thread(_journal, folder)
+            if self._sizes.get(handle) == journal.size:
+                self._waiting.pop(handle, None)
+                return
+            if not self._is_ours(handle, journal):
                 return
             if entry.run.status.state.terminal:
                 return
+            request = {"run_dir": folder, "project": entry.run.project, "handle": handle}
             reply = await self._imports.worker.request("record_live", request)
         except AmlTrainError as error:
             self._due[handle] = time.monotonic() + RETRY_S

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +32,13 @@ for step in range({steps}):
     time.sleep(0.1)
 with open(os.environ["AML_OUTPUT_DIR"] + "/model.joblib", "wb") as file:
     file.write(b"m" * 2_500_000)
+answer = 42
+"""
+
+#: In place of the end of :data:`TRAIN`.
+WAIT = """
+while not os.path.exists({gate!r}):
+    time.sleep(0.1)
 answer = 42
 """
 
@@ -72,6 +81,30 @@ def test_run_has_log_metrics_values_files_and_mlflow_record(
     )
 
 
+def test_record_in_mlflow_grows_while_the_run_lives(api: Any, sshd: Sshd, tmp_path: Path) -> None:
+    attach(api, sshd)
+    code = TRAIN.format(steps=30).replace("answer = 42", WAIT.format(gate=str(tmp_path / "gate")))
+    run = api.submit(code, target="box", gpus=0, out=["answer"])
+    until(lambda: len(points_in_store(run)) >= 20, "MLflow's store has what was logged so far")
+    assert run.state == "running"
+    until(lambda: len(points_in_store(run)) == 30, "the rest follows")
+    (tmp_path / "gate").touch()
+    run.wait(60)
+    until(lambda: run.run.tracking == "imported", "the record is complete")
+    assert points_in_store(run) == [1 / (i + 1) for i in range(30)]
+
+
+def points_in_store(run: Any) -> list[float]:
+    """The values of the loss that MLflow's store has."""
+    path = Path(run.run.project, ".amltrain/mlflow.db")
+    with (
+        contextlib.suppress(sqlite3.Error),
+        contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db,
+    ):
+        return [row[0] for row in db.execute("select value from metrics where key = 'loss' order by step")]
+    return []
+
+
 def test_failed_script_names_its_line(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     with pytest.raises(RunFailed) as caught:
@@ -93,27 +126,29 @@ def test_cancel_and_timeout_end_the_job_there(api: Any, sshd: Sshd) -> None:
 def test_run_goes_on_while_link_is_cut_and_kernel_is_gone(
     api: Any, sshd: Sshd, proxy: Proxy, remote_home: Path, seed: int
 ) -> None:
-    chance = random.Random(seed)
+    chance, long = random.Random(seed), seed >= 3  # the soak's links are cut for a minute
+    steps = 800 if long else 60
     attach(api, sshd, port=proxy.port)
-    run = api.submit(TRAIN.format(steps=60), target="box", name="cut", out=["answer"], gpus=0)
+    run = api.submit(TRAIN.format(steps=steps), target="box", name="cut", out=["answer"], gpus=0)
     until(lambda: "step 3" in run.logs(), "it runs")
     time.sleep(chance.uniform(0, 1))
     (proxy.cut if chance.random() < 0.5 else proxy.freeze)()
     handle = run.handle
-    time.sleep(chance.uniform(0.5, 2))
+    time.sleep(30 if long else chance.uniform(0.5, 2))
     api.close()  # as a kernel that ends
-    time.sleep(chance.uniform(0, 2))
+    time.sleep(30 if long else chance.uniform(0, 2))
     proxy.thaw()
     proxy.cut()
     proxy.mend()
     again = api.attach(handle)
-    assert again.wait(120).result("answer") == 42
+    assert again.wait(240).result("answer") == 42
     whole = (remote_home / "runs" / again.run_id / "log" / "rank-0.txt").read_bytes()
     assert hashlib.sha256(again.logs().encode()).hexdigest() == hashlib.sha256(whole).hexdigest()
-    assert again.logs().count("step ") == 60 and again.status.exit_code == 0
+    assert again.logs().count("step ") == steps and again.status.exit_code == 0
     ticks = again.telemetry()
     ticks = ticks[ticks["node"] == 0] if "node" in ticks else ticks
-    assert len(ticks) > 20
+    there = (remote_home / "runs" / again.run_id / "telemetry" / "node-0.jsonl").read_text().count("\n[")
+    assert len(ticks) > 20 and list(ticks["seq"]) == list(range(there))
 
 
 def test_kernel_reconnects_and_reads_on(api: Any, sshd: Sshd, proxy: Proxy) -> None:

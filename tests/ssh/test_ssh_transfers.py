@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -129,16 +130,18 @@ def test_interrupted_download_continues(api: Any, sshd: Sshd, proxy: Proxy, tmp_
     run = api.submit(code, target="box", gpus=0).wait(60)
     proxy.rate = 2_000_000
     file = run.files()["outputs/big.bin"]
-    part = tmp_path / ".big.bin.part"
+
+    def part_size() -> int:
+        return sum(part.stat().st_size for part in tmp_path.glob(".big.bin.*.part"))
 
     def cut() -> None:
-        until(lambda: part.exists() and part.stat().st_size > 1 << 20, "a part is there", 60)
+        until(lambda: part_size() > 1 << 20, "a part is there", 60)
         proxy.cut()
 
     threading.Thread(target=cut, daemon=True).start()
     with pytest.raises(AmlTrainError):
         file.save(tmp_path)
-    kept = part.stat().st_size
+    kept = part_size()
     assert 1 << 20 < kept < size and not (tmp_path / "big.bin").exists()
     proxy.mend()
     proxy.rate, before = 0, proxy.received
@@ -146,7 +149,7 @@ def test_interrupted_download_continues(api: Any, sshd: Sshd, proxy: Proxy, tmp_
     saved = file.save(tmp_path)
     assert saved.stat().st_size == size and proxy.received - before < size - kept + (1 << 20)
     assert hashlib.sha256(saved.read_bytes()).hexdigest() == hashlib.sha256(file.read()).hexdigest()
-    assert not part.exists()
+    assert part_size() == 0
 
 
 def test_log_is_read_while_a_large_file_is_copied(api: Any, sshd: Sshd, proxy: Proxy, tmp_path: Path) -> None:
@@ -187,16 +190,18 @@ async def _backend(api: Any) -> Any:
 
 
 @pytest.mark.parametrize("part", [b"a" * 1000, b"x" * 1000])
-def test_copy_of_two_versions_starts_over(api: Any, sshd: Sshd, remote_home: Path, home: Path, part: bytes) -> None:
+def test_copy_of_ended_process_is_continued_or_starts_over(
+    api: Any, sshd: Sshd, remote_home: Path, home: Path, part: bytes
+) -> None:
     attach(api, sshd)
     file = remote_home / "file.bin"
     file.write_bytes(b"a" * 5000)
     transport: SshTransport = api.controller().loop.call(_backend(api))._ssh
-    facts = file.stat()
     local = home / "mirror" / "box" / "file.bin"
     local.parent.mkdir(parents=True, exist_ok=True)
-    local.with_name(".file.bin.part").write_bytes(part)
-    local.with_name(".file.bin.part.version").write_text(f"{facts.st_size} {facts.st_mtime}")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    local.with_name(f".file.bin.5000-{file.stat().st_mtime * 1000:.0f}.{ended.pid}.part").write_bytes(part)
     copy = api.controller().loop.call(transport.fetch(str(file)), 30)
     assert Path(copy) == local and local.read_bytes() == b"a" * 5000
     assert [path.name for path in local.parent.glob(".file*")] == []

@@ -113,7 +113,7 @@ class Storage:
 
     def read(self) -> bytes:
         container = artifacts._Container(self.call, self, "store")  # type: ignore[arg-type]
-        return artifacts.StoredFile("f.txt", 3, container, "f.txt").read()
+        return artifacts.StoredFile("f.txt", 3, 0.0, container, "f.txt").read()
 
 
 def over(url: str) -> http.Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import email.utils
 import os
 import threading
 import xml.etree.ElementTree
@@ -14,6 +15,7 @@ from urllib.parse import quote
 
 from jupyter_amltrain.backends.azureml import errors
 from jupyter_amltrain.backends.azureml.service import history, http
+from jupyter_amltrain.backends.file_copy import FileCopy
 from jupyter_amltrain.errors import AmlTrainError
 
 if TYPE_CHECKING:
@@ -40,10 +42,13 @@ class StoredFile(NamedTuple):
         Path relative to the listed folder.
     size
         Bytes.
+    modified
+        Unix seconds of the last change.
     """
 
     path: str
     size: int
+    modified: float
     container: _Container
     name: str
 
@@ -144,10 +149,19 @@ def list_files(
             for blob in tree.iter("Blob"):
                 full = blob.findtext("Name") or ""
                 size = int(blob.findtext("Properties/Content-Length") or 0)
-                yield StoredFile(full[len(root) :], size, container, full)
+                modified = _seconds(blob.findtext("Properties/Last-Modified") or "")
+                yield StoredFile(full[len(root) :], size, modified, container, full)
             marker = tree.findtext("NextMarker") or ""
             if not marker:
                 break
+
+
+def _seconds(date: str) -> float:
+    """Return the Unix time of a date such as ``Mon, 23 Nov 2026 10:00:00 GMT``; 0 for another text."""
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def _signature_from_key(facts: Mapping[str, Any], secret: Mapping[str, Any]) -> str:
@@ -171,12 +185,12 @@ def _signature_from_key(facts: Mapping[str, Any], secret: Mapping[str, Any]) -> 
 
 
 def download(call: ServiceCall, workspace: Workspace, name: str, folder: str, paths: Sequence[str]) -> dict[str, Any]:
-    """Download files below `paths`; files that `folder` already has in the same size are skipped."""
+    """Download files below `paths`; files that `folder` already has in this version are skipped."""
     return download_files(call, list(list_job_files(call, workspace, name, paths)), folder)
 
 
 def download_files(call: ServiceCall, files: Sequence[StoredFile], folder: str) -> dict[str, Any]:
-    """Download listed files into `folder`; existing files of the same size are skipped."""
+    """Download listed files into `folder`; an interrupted download continues where it ended."""
     total = sum(file.size for file in files)
     done_bytes = [0]
 
@@ -184,20 +198,17 @@ def download_files(call: ServiceCall, files: Sequence[StoredFile], folder: str) 
         parts = PurePosixPath(item.path).parts
         if not parts or any(part in ("..", "/", "\\") or os.sep in part for part in parts):
             return  # a path that would leave the folder
-        target = Path(folder, *parts)
-        if not (target.is_file() and target.stat().st_size == item.size):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            part = target.with_name(f".{target.name}.part")
-            with part.open("wb") as file:
-                start = 0
-                while start < item.size:
-                    call.check()
-                    data = item.read(start, min(item.size, start + _PART_BYTES))
-                    if not data:
-                        break
-                    file.write(data)
-                    start += len(data)
-            os.replace(part, target)
+        copy = FileCopy(Path(folder, *parts), item.size, item.modified)
+        if not copy.is_current:
+            start = copy.begin()
+            while start < item.size:
+                call.check()
+                data = item.read(start, min(item.size, start + _PART_BYTES))
+                if not data:
+                    break
+                copy.append(data)
+                start += len(data)
+            copy.complete()
         done_bytes[0] += item.size
         call.progress(f"Downloaded {done_bytes[0] / 1e6:.1f} of {total / 1e6:.1f} MB.")
 
