@@ -122,10 +122,10 @@ class TargetOperations:
         return message
 
     async def _update_status(self, name: str, verb: str) -> None:
-        """Update the row after an operation, if the service reports the state in time."""
+        """Update the row after an operation; a slow service updates it later."""
         if verb not in ("test", "delete"):
-            with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._status.check_now(name), STATUS_TIMEOUT_S)
+            check = self._loop.start(self._status.try_check(name), f"check {name}")
+            await asyncio.wait([check], timeout=STATUS_TIMEOUT_S)
 
     async def _reload(self) -> None:
         with contextlib.suppress(AmlTrainError):  # an unreadable state root is reported elsewhere

@@ -291,7 +291,7 @@ class TargetStatusCache:
                 or entry.state.state not in STABLE_STATES
             )
             if not 0 <= now - entry.checked_at < (STATUS_MAX_AGE_S if on else IDLE_STATUS_MAX_AGE_S):
-                self._loop.start(self._try_check(name), f"check {name}")
+                self._loop.start(self.try_check(name), f"check {name}")
 
     def notify(self, finished: OperationFinished | None = None) -> None:
         """Notify the listeners that a row has changed, with the operation that has finished, if any."""
@@ -385,20 +385,21 @@ class TargetStatusCache:
                 entry.state is not None and not 0 <= now - entry.checked_at < STATUS_MAX_AGE_S
             )
             if old and not entry.checking and not entry.busy:
-                self._loop.start(self._try_check(name), f"check {name}")
+                self._loop.start(self.try_check(name), f"check {name}")
 
     async def refresh_all(self, patience: float) -> None:
         """Update the list; checks that take longer than `patience` seconds continue in the background."""
         await self.refresh()
         checks = [
-            self._loop.start(self._try_check(name), f"check {name}")
+            self._loop.start(self.try_check(name), f"check {name}")
             for name, entry in self._entries.items()
             if not entry.busy
         ]
         if checks:
             await asyncio.wait(checks, timeout=patience)
 
-    async def _try_check(self, name: str) -> None:
+    async def try_check(self, name: str) -> None:
+        """Check a target; the row shows an error."""
         try:
             await self.check_now(name)
         except AmlTrainError as error:

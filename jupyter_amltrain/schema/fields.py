@@ -145,8 +145,8 @@ def fields_of(target_type: type[ComputeTarget]) -> tuple[Field, ...]:
     """Return the fields of a target type in the order of the form, the name first."""
     fields = [NAME]
     for name, (value_type, extra, default, required) in _parts(target_type).items():
-        if name == NAME.name or "description" not in extra:
-            continue  # stored, but not entered by anybody
+        if name == NAME.name or extra.get("hidden"):
+            continue
         choices = tuple(str(value) for value in value_type.values) if isinstance(value_type, LiteralType) else ()
         fields.append(
             Field(

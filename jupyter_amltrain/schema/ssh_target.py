@@ -62,8 +62,7 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
             advanced=True,
         ),
     ] = ""
-    #: Last known address of the Azure virtual machine.
-    address: str = ""
+    address: Annotated[str, form_field("Last known address of the Azure virtual machine", hidden=True)] = ""
 
     @property
     def variant(self) -> str:

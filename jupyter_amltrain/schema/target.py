@@ -8,10 +8,16 @@ import msgspec
 
 
 def form_field(
-    description: str, *, metavar: str = "", advanced: bool = False, choose: str = "", **bounds: float
+    description: str,
+    *,
+    metavar: str = "",
+    advanced: bool = False,
+    choose: str = "",
+    hidden: bool = False,
+    **bounds: float,
 ) -> msgspec.Meta:
     """Return metadata of a field: its help, its bounds (`ge`, `gt`, `le`, `lt`) and its display in a form."""
-    extra = {"metavar": metavar, "advanced": advanced, "choose": choose}
+    extra = {"metavar": metavar, "advanced": advanced, "choose": choose, "hidden": hidden}
     return msgspec.Meta(description=description, extra=extra, **cast(Any, bounds))
 
 
