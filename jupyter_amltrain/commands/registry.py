@@ -100,6 +100,10 @@ class Context:
         Whether escape sequences can overwrite output.
     log_lines
         Number of log lines to print without ``--tail``; 0 for all.
+    namespace
+        The variables of the notebook; ``None`` where there is none.
+    history
+        Returns the cells of the notebook that were run, oldest first.
     """
 
     prog: str
@@ -113,6 +117,8 @@ class Context:
     charts: bool = False
     interactive: bool = False
     log_lines: int = 0
+    namespace: Mapping[str, Any] | None = None
+    history: Callable[[], Sequence[str]] = tuple
 
     @property
     def magic(self) -> bool:

@@ -9,10 +9,9 @@ import msgspec
 
 from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.errors import AmlTrainError, CommandError
-from jupyter_amltrain.jobs.snapshot import of_yaml, take_snapshot
+from jupyter_amltrain.jobs.snapshot import of_script, of_yaml
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run
-from jupyter_amltrain.state_dir import working_folder
 
 
 def resubmit(run: Run, files: RunFiles) -> tuple[JobSpec, dict[str, str]]:
@@ -69,9 +68,7 @@ def _current_digest(run: Run, original: str) -> str:
     spec = run.spec
     if spec.job_type:  # a service's job has the digest of the file alone: its SDK sends the code
         return next((digest for code in (True, False) if (digest := of_yaml(spec, code=code).digest) == original), "")
-    return take_snapshot(
-        spec.script_name, spec.script, notebook_dir=spec.notebook_dir or working_folder(), source=spec.source
-    ).digest
+    return of_script(spec).digest
 
 
 def _digest(files: RunFiles) -> str:

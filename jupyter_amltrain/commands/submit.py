@@ -6,9 +6,9 @@ import argparse
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -53,6 +53,8 @@ def _flags(parser: Parser) -> None:
             samples=flag.samples,
             **rest,
         )
+    if parser.magic:
+        _notebook_flags(parser)
     parser.flag("--wait", action="store_true", help="wait until the run ends; a failed run is an error")
     parser.flag("--dry-run", action="store_true", help="print the request without sending it")
     parser.flag("--yaml", action="store_true", help="with --dry-run: print the request as a file for az ml job create")
@@ -62,12 +64,53 @@ def _flags(parser: Parser) -> None:
         parser.flag("--json", action="store_true", help="print JSON")
 
 
+def _notebook_flags(parser: Parser) -> None:
+    """Add the flags that send something of the notebook."""
+    parser.flag(
+        "--in",
+        dest="in_names",
+        metavar="NAME",
+        type=flag_types.variable,
+        repeated=True,
+        help="assign this variable of the notebook before the first line: data, arrays, frames, tensors, estimators",
+    )
+    parser.flag(
+        "--with",
+        dest="with_names",
+        metavar="NAME",
+        type=flag_types.variable,
+        repeated=True,
+        help="include this function or class of the notebook, with what it uses",
+    )
+    parser.flag(
+        "--allow-pickle",
+        action="store_true",
+        help="pickle values of --in that have no other form, and read those of --out: this can run any code",
+    )
+
+
 def _run(args: argparse.Namespace, context: Context) -> Result:
     """Print the plan of a submit, or send it and continue as `context` does after a submit."""
-    submission = _submission(args, context.cell, context.prog, context.defaults)
+    notebook = None if context.namespace is None else Notebook(context.namespace, context.history)
+    submission = _submission(args, context.cell, context.prog, context.defaults, notebook=notebook)
     if submission.dry_run:
         return Result(plan_text(submission) + "\n", verbatim=True)
     return context.submitted(send(submission), submission)
+
+
+class Notebook(NamedTuple):
+    """What a submit can take from the notebook.
+
+    Attributes
+    ----------
+    namespace
+        Its variables.
+    history
+        Returns the cells that were run, oldest first.
+    """
+
+    namespace: Mapping[str, Any]
+    history: Callable[[], Sequence[str]] = tuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +165,12 @@ def parse_submit(
 
 
 def _submission(
-    args: argparse.Namespace, cell: str | None, prog: str, defaults: Defaults, first_line: int = 2
+    args: argparse.Namespace,
+    cell: str | None,
+    prog: str,
+    defaults: Defaults,
+    first_line: int = 2,
+    notebook: Notebook | None = None,
 ) -> Submission:
     if args.yaml and not args.dry_run:
         raise CommandError(
@@ -131,7 +179,7 @@ def _submission(
             code="submit.yaml_without_dry_run",
             field="yaml",
         )
-    spec, compute = _spec(args, args.rest, cell, prog, defaults, first_line)
+    spec, compute = _spec(args, args.rest, cell, prog, defaults, first_line, notebook)
     return Submission(
         spec=validated(spec),
         target=args.target or (defaults.target if not compute else None) or None,
@@ -145,7 +193,13 @@ def _submission(
 
 
 def _spec(
-    args: argparse.Namespace, words: list[str], cell: str | None, prog: str, defaults: Defaults, first_line: int
+    args: argparse.Namespace,
+    words: list[str],
+    cell: str | None,
+    prog: str,
+    defaults: Defaults,
+    first_line: int,
+    notebook: Notebook | None,
 ) -> tuple[JobSpec, str]:
     """Return the job, and the compute that its file names."""
     try:
@@ -170,7 +224,18 @@ def _spec(
     out = fields.get("out", ())
     if cell is not None:
         _check_cell_line(args, words, prog)
-        cell_script = script.from_cell(cell, magic_line=prog, params=params, out=out, first_line=first_line)
+        own = _of_notebook(args, notebook)
+        cell_script = script.from_cell(
+            cell,
+            magic_line=prog,
+            params=params,
+            out=out,
+            first_line=first_line,
+            before=own.statements,
+            known=own.names,
+            namespace=None if notebook is None else notebook.namespace,
+            check_names=True,
+        )
         name = "cell"
         code = {
             "script": cell_script.text,
@@ -179,18 +244,50 @@ def _spec(
             "line_offset": cell_script.line_offset,
             "source_sha256": cell_script.sha256,
             "notebook_dir": folder,
-            "notes": cell_script.notes,
+            "notes": (*own.notes, *cell_script.notes),
+            "values": own.values,
+            "modules": own.modules,
+            "allow_pickle": bool(getattr(args, "allow_pickle", False)),
         }
     else:
         code, name = _file_code(args, prog, source, out)
-    notebook = notebook_name()
-    fields.setdefault("name", (notebook or name)[:64] if cell is not None else name[:64])
-    fields.setdefault("experiment", defaults.experiment or notebook or "default")
+    title = notebook_name()
+    fields.setdefault("name", (title or name)[:64] if cell is not None else name[:64])
+    fields.setdefault("experiment", defaults.experiment or title or "default")
     fields.setdefault("timeout", defaults.timeout)
     if not fields["environment"] and defaults.environment:
         environment = flag_values.environment_of(defaults.environment)
         fields["environment"] = msgspec.structs.replace(environment, chosen="%config AMLTrain.environment")
     return JobSpec(**{**fields, **code, "args": tuple(map(str, words)), "project": folder}), ""
+
+
+class _OfNotebook(NamedTuple):
+    """What a job takes from the notebook, the statements of line 1 that use it, and the names that they define."""
+
+    values: dict[str, Any] = {}
+    modules: dict[str, str] = {}
+    statements: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _of_notebook(args: argparse.Namespace, notebook: Notebook | None) -> _OfNotebook:
+    """Pack the variables of ``--in`` and the source of ``--with``."""
+    sent, code = (tuple(dict.fromkeys(getattr(args, name, None) or ())) for name in ("in_names", "with_names"))
+    if notebook is None or not (sent or code):
+        return _OfNotebook()
+    from jupyter_amltrain.jobs import notebook_source, values
+
+    nodes = values.pack(sent, notebook.namespace, allow_pickle=args.allow_pickle)
+    modules: dict[str, str] = {}
+    statements, names = values.assignments(sent), [*sent]
+    if code:
+        cells = notebook.history()
+        text = notebook_source.module_of(code, cells, namespace=notebook.namespace, sent=sent)
+        modules[notebook_source.MODULE] = text
+        names += notebook_source.names_of(code)
+        statements.append(notebook_source.imports(notebook_source.names_of(code)))
+    return _OfNotebook(nodes, modules, tuple(statements), tuple(names), tuple(values.notes(nodes)))
 
 
 def _check_cell_line(args: argparse.Namespace, words: Sequence[str], prog: str) -> None:

@@ -15,7 +15,7 @@ import keyword
 import math
 import re
 import tokenize
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import msgspec
 
 from jupyter_amltrain.agent.supervise import out_values
 from jupyter_amltrain.errors import CommandError, PreflightError
-from jupyter_amltrain.jobs import bindings, preflight
+from jupyter_amltrain.jobs import bindings, notebook_names, preflight
 from jupyter_amltrain.schema import inputs
 
 #: Largest JSON text of one ``--out`` value, in bytes.
@@ -77,6 +77,10 @@ def from_cell(
     params: Mapping[str, Any] | None = None,
     out: Sequence[str] = (),
     first_line: int = 2,
+    before: Sequence[str] = (),
+    known: Collection[str] = (),
+    namespace: Mapping[str, Any] | None = None,
+    check_names: bool = False,
 ) -> Script:
     """Make the script of a cell.
 
@@ -94,6 +98,14 @@ def from_cell(
     first_line
         Number that messages give to the first line of `cell`: 2 below the line of a magic. Without a
         magic's line it is 1.
+    before
+        Statements for line 1 that define `known`: values and functions of the notebook.
+    known
+        Names that are defined before the first line of the cell.
+    namespace
+        The variables of the notebook, which errors about undefined names tell apart; ``None`` if they are not known.
+    check_names
+        Whether to check that the cell defines the names that it uses.
 
     Raises
     ------
@@ -120,8 +132,12 @@ def from_cell(
             hint=f"Write Python below the line, or submit a file: %{magic.lstrip('%')} train.py",
             code="submit.empty_cell",
         )
+    if check_names:
+        missing = notebook_names.undefined_names(tree, cell, {*known, *(params or {})})
+        notebook_names.check_names(missing, namespace, above=first_line - 1, where=where)
     digest = hashlib.sha256(cell.encode()).hexdigest()
-    assignments = [f"{_variable('--param', k)} = {literal(v)}" for k, v in (params or {}).items()]
+    assignments = [*before]
+    assignments += [f"{_variable('--param', k)} = {literal(v)}" for k, v in (params or {}).items()]
     edits = _last_value(tree, cell)
     display = _DISPLAY if edits else ""
     notes: list[str] = []
@@ -143,7 +159,7 @@ def from_cell(
     names = [_variable("--out", name) for name in out]
     end = ""
     if names:
-        notes += _unassigned(tree, cell, names, params or {})
+        notes += _unassigned(tree, cell, names, {*known, *(params or {})})
         function = inspect.getsource(out_values._amltrain_out)
         end = _EPILOGUE.format(function=function, names=json_names(names), limit=OUT_LIMIT)
     body = _edited(cell, edits)
@@ -286,7 +302,7 @@ def _slug(name: str) -> str:
     return f"{slug}_" if keyword.iskeyword(slug) else f"v{slug}" if slug[0].isdigit() else slug
 
 
-def _unassigned(tree: ast.Module, cell: str, out: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+def _unassigned(tree: ast.Module, cell: str, out: Sequence[str], known: Collection[str]) -> list[str]:
     """Notes on names of ``--out`` that may never be assigned.
 
     Raises
@@ -300,10 +316,10 @@ def _unassigned(tree: ast.Module, cell: str, out: Sequence[str], params: Mapping
         return []
     notes = []
     for name in out:
-        if name in names.assigned or name in params:
+        if name in names.assigned or name in known:
             continue
         if not names.opaque:
-            near = names.near(name, names.assigned | params.keys())
+            near = names.near(name, names.assigned | set(known))
             raise PreflightError(
                 f"--out {name}: nothing in the cell assigns {name}.",
                 hint=near or f"Assign it at the top level of the cell, or leave out --out {name}.",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,6 +123,7 @@ def take_snapshot(
     *,
     notebook_dir: str | os.PathLike[str],
     source: str | os.PathLike[str] | None = None,
+    more: Mapping[str, str | bytes] | None = None,
     limit_bytes: int = LIMIT_BYTES,
     limit_files: int = LIMIT_FILES,
 ) -> Snapshot:
@@ -139,6 +141,8 @@ def take_snapshot(
     source
         Folder to include whole, except for files that its ``.amlignore`` (else its
         ``.gitignore`` files) names.
+    more
+        Further files, such as values of the notebook, which take precedence; the limits do not count them.
     limit_bytes, limit_files
         Maximum bytes and number of files.
 
@@ -174,7 +178,26 @@ def take_snapshot(
             f"The script {script_name} is not among the files of {root}.",
             hint="Check the ignore files.",
         )
-    return _sealed(files, root, limit_bytes, limit_files)
+    return _sealed(files, root, limit_bytes, limit_files, more or {})
+
+
+def of_script(spec: JobSpec) -> Snapshot:
+    """The files of a script's job, with the values and modules of the notebook. Blocks on the disk.
+
+    Raises
+    ------
+    SnapshotTooLarge, SubmitError
+        See :func:`take_snapshot`.
+    """
+    from jupyter_amltrain.jobs import values
+
+    return take_snapshot(
+        spec.script_name,
+        spec.script,
+        notebook_dir=spec.notebook_dir or working_folder(),
+        source=spec.source,
+        more={**values.files(spec), **{f"{name}.py": text.encode() for name, text in spec.modules.items()}},
+    )
 
 
 def of_yaml(spec: JobSpec, *, code: bool) -> Snapshot:
@@ -193,12 +216,20 @@ def of_yaml(spec: JobSpec, *, code: bool) -> Snapshot:
     return _sealed(files, root, LIMIT_BYTES, LIMIT_FILES)
 
 
-def _sealed(files: dict[str, str | bytes], root: Path, limit_bytes: int, limit_files: int) -> Snapshot:
+def _sealed(
+    files: dict[str, str | bytes],
+    root: Path,
+    limit_bytes: int,
+    limit_files: int,
+    more: Mapping[str, str | bytes] = types.MappingProxyType({}),
+) -> Snapshot:
     whole = hashlib.sha256()
     total = 0
     sizes: dict[str, int] = {}
-    for name in sorted(files):
-        content = files[name]
+    extra = 0
+    whole_tree = {**files, **more}
+    for name in sorted(whole_tree):
+        content = whole_tree[name]
         try:
             if isinstance(content, bytes):
                 size, executable = len(content), False
@@ -213,14 +244,17 @@ def _sealed(files: dict[str, str | bytes], root: Path, limit_bytes: int, limit_f
                 f"Cannot read {content!r}: {error.strerror or error}.",
                 hint=f"Make the file readable, or exclude it: echo '/{name}' >> {root}/.amlignore",
             ) from error
+        whole.update(record)
+        if name in more:
+            extra += size
+            continue
         sizes[name] = size
         total += size
-        whole.update(record)
         if total > limit_bytes or len(sizes) > limit_files:
             break
     if total > limit_bytes or len(files) > limit_files:
         raise _too_large(root, sizes, limit_bytes, limit_files, whole=len(sizes) == len(files))
-    return Snapshot(files=files, digest=whole.hexdigest(), bytes=total)
+    return Snapshot(files=whole_tree, digest=whole.hexdigest(), bytes=total + extra)
 
 
 def digest_of(folder: str | os.PathLike[str], names: Iterable[str]) -> str:

@@ -11,12 +11,11 @@ import msgspec
 
 from jupyter_amltrain.backends.base import Backend, LaunchPlan
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SubmitUnsure
-from jupyter_amltrain.jobs.snapshot import Snapshot, of_yaml, take_snapshot
+from jupyter_amltrain.jobs.snapshot import Snapshot, of_script, of_yaml
 from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus, make_handle
-from jupyter_amltrain.state_dir import working_folder
 from jupyter_amltrain.text import new_run_id
 
 log = logging.getLogger(__name__)
@@ -31,14 +30,7 @@ async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snap
     """Collect the files of a job, off the loop."""
     if spec.job_type:
         return await loop.offload(lambda: of_yaml(spec, code=not backend.sends_code))
-    return await loop.offload(
-        lambda: take_snapshot(
-            spec.script_name,
-            spec.script,
-            notebook_dir=spec.notebook_dir or working_folder(),
-            source=spec.source,
-        )
-    )
+    return await loop.offload(of_script, spec)
 
 
 class SubmitQueue:

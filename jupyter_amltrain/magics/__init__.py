@@ -104,6 +104,8 @@ class _Extension:
             submitted=self._submitted,
             charts=getattr(shell, "kernel", None) is not None,
             log_lines=self.config.log_lines,
+            namespace=shell.user_ns,
+            history=lambda: list(shell.history_manager.input_hist_parsed) if shell.history_manager else [],
         )
         try:
             result = run(noun.name, tokens, context)

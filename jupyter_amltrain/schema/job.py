@@ -405,6 +405,13 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Further arguments of the script, with the same references.
     out
         Names of variables whose JSON value is returned when the script ends.
+    values
+        Values of the notebook that are assigned before the first line, as nodes of
+        :mod:`jupyter_amltrain.agent.values`, by name.
+    modules
+        Sources of modules that travel with the script, by module name: functions and classes of the notebook.
+    allow_pickle
+        Whether values may be pickled, and this notebook reads pickles that the job returns.
     env
         Public environment variables. Never secrets.
     secrets
@@ -468,6 +475,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, Any] = {}
     args: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
+    values: dict[str, Any] = {}
+    modules: dict[str, str] = {}
+    allow_pickle: bool = False
     env: dict[str, str] = {}
     secrets: tuple[str, ...] = ()
     resources: Resources = Resources()

@@ -1,0 +1,564 @@
+"""Values of a notebook as files: JSON, arrays, frames, tensors, estimators, and containers of them.
+
+The module travels alone, as ``_amltrain_values.py`` beside a job's script, so it imports only the standard library;
+the library of a value (pandas, PyTorch, ...) is imported to read it, and is there already when it is written.
+Nothing is pickled, and nothing that is read can run code, unless ``allow_pickle`` is true.
+
+A value is described by a *node*, a JSON object: ``{"as": KIND, ...}``, with the names of its files. Each file is
+named by the sha256 of its content, so that equal values are one file.
+"""
+
+import base64
+import datetime
+import decimal
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import sys
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+#: This module, the folder with the files of values, and the file with the nodes by name; beside the script.
+MODULE, FOLDER, INDEX = "_amltrain_values", "_amltrain_in", "_amltrain_in.json"
+#: Most items of containers that are described one by one; longer ones are JSON, or no value that can be written.
+MAX_NODES = 10000
+#: Kinds of nodes whose reading can run code of the value.
+PICKLES = ("pickle", "joblib")
+
+Node = Dict[str, Any]
+
+
+class CannotWrite(Exception):
+    """A value has no form that can be written.
+
+    Attributes
+    ----------
+    advice
+        What would work, one sentence.
+    """
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(reason)
+        self.advice = advice
+
+
+class NeedsConsent(Exception):
+    """A file can run code while it is read."""
+
+
+# ---- write
+
+
+def write(value: Any, folder: str, allow_pickle: bool = False) -> Node:
+    """Write the files of `value` into `folder`, and return its node.
+
+    Raises
+    ------
+    CannotWrite
+        It has no form; no further file is left.
+    """
+    return _Writer(folder, allow_pickle).node(value, "the value", ())
+
+
+class _Writer:
+    def __init__(self, folder: str, allow_pickle: bool) -> None:
+        self._folder, self._allow_pickle, self._nodes = folder, allow_pickle, 0
+
+    def node(self, value: Any, place: str, outer: Tuple[int, ...]) -> Node:
+        """Return the node of a value; `outer` are the ids of the containers that it is in."""
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise CannotWrite("it has more than %d parts" % MAX_NODES, "Make an array or a DataFrame of it.")
+        if id(value) in outer:
+            raise CannotWrite("%s contains itself" % place, "Leave out the part that refers back.")
+        if _is_json(value):
+            return {"as": "json", "value": value}
+        simple = _simple(value)
+        if simple is not None:
+            return simple
+        if type(value) in (list, tuple, set, frozenset):
+            inner = outer + (id(value),)
+            items = [self.node(item, "%s[%d]" % (place, i), inner) for i, item in enumerate(value)]
+            return {"as": type(value).__name__, "items": items}
+        if _is_tensors(value):
+            return self._file(value, "tensors", ".tensors", _write_tensors)
+        if type(value) is dict or _type_name(value) == "collections.OrderedDict":
+            inner = outer + (id(value),)
+            pairs = [
+                [self.node(key, "a key of %s" % place, inner), self.node(item, "%s[%r]" % (place, key), inner)]
+                for key, item in value.items()
+            ]
+            return {"as": "dict", "items": pairs}
+        return self._leaf(value, place)
+
+    def _leaf(self, value: Any, place: str) -> Node:
+        for applies, kind, ending, writer, facts in _FORMS:
+            if applies(value):
+                try:
+                    return dict(self._file(value, kind, ending, writer), **facts(value))
+                except (CannotWrite, OSError):
+                    raise
+                except Exception as error:  # the value's library can raise anything
+                    problem = _first_line(error)
+                    if not self._allow_pickle:
+                        raise CannotWrite("%s cannot be saved (%s)" % (_named(value, place), problem)) from error
+        if not self._allow_pickle:
+            reason, advice = _why_not(value)
+            raise CannotWrite("%s %s" % (place, reason), advice)
+        try:
+            return self._file(value, "pickle", ".pickle", _write_pickle)
+        except OSError:
+            raise
+        except Exception as error:  # whatever the value's own code raises
+            raise CannotWrite("%s cannot be pickled (%s)" % (_named(value, place), _first_line(error))) from error
+
+    def _file(self, value: Any, kind: str, ending: str, writer: Callable[[Any, str], None]) -> Node:
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        part = os.path.join(self._folder, ".part-%d-%d" % (os.getpid(), id(value)))
+        if ending == ".tensors":
+            ending = ".safetensors" if importlib.util.find_spec("safetensors") else ".pt"
+        try:
+            writer(value, part)
+            name = _digest(part)[:32] + ending
+            size = os.path.getsize(part)
+            os.replace(part, os.path.join(self._folder, name))
+        finally:
+            if os.path.exists(part):
+                os.remove(part)
+        return {"as": kind, "file": name, "bytes": size, "type": _type_name(value)}
+
+
+def _digest(path: str) -> str:
+    whole = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            whole.update(block)
+    return whole.hexdigest()
+
+
+def _is_json(value: Any) -> bool:
+    """Whether JSON gives back an equal value of the same types."""
+    seen: List[Any] = [value]
+    count = 0
+    while seen:
+        count += 1
+        if count > 200000:
+            return False
+        one = seen.pop()
+        if one is None or type(one) in (bool, str):
+            continue
+        if type(one) is int:
+            continue
+        if type(one) is float:
+            if not math.isfinite(one):
+                return False
+            continue
+        if type(one) is list:
+            seen.extend(one)
+        elif type(one) is dict and all(type(key) is str for key in one):
+            seen.extend(one.values())
+        else:
+            return False
+    return True
+
+
+def _simple(value: Any) -> Optional[Node]:
+    """Return the node of a small value that JSON does not have."""
+    kind = type(value)
+    if kind is float:
+        return {"as": "float", "value": repr(value)}
+    if kind is complex:
+        return {"as": "complex", "value": [repr(value.real), repr(value.imag)]}
+    if kind in (bytes, bytearray) and len(value) <= 1 << 16:
+        return {"as": kind.__name__, "value": base64.b64encode(value).decode()}
+    if kind in (datetime.datetime, datetime.date, datetime.time) and getattr(value, "tzinfo", None) in (
+        None,
+        datetime.timezone.utc,
+    ):
+        return {"as": kind.__name__, "value": value.isoformat()}
+    if kind is datetime.timedelta:
+        return {"as": "timedelta", "value": [value.days, value.seconds, value.microseconds]}
+    if kind is decimal.Decimal:
+        return {"as": "Decimal", "value": str(value)}
+    if kind is range:
+        return {"as": "range", "value": [value.start, value.stop, value.step]}
+    if isinstance(value, os.PathLike) and kind.__module__.startswith("pathlib"):
+        return {"as": "Path", "value": os.fspath(value)}
+    return None
+
+
+def _type_name(value: Any) -> str:
+    return "%s.%s" % (type(value).__module__, type(value).__qualname__)
+
+
+def _named(value: Any, place: str) -> str:
+    kind = type(value).__qualname__
+    return "%s, of type %s," % (place, kind)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().split("\n")[0][:200].rstrip(".")
+    return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
+
+
+def _loaded(module: str, *names: str) -> Tuple[type, ...]:
+    """Return classes of a module that is imported already; nobody else can have made a value of them."""
+    found = [getattr(sys.modules.get(module), name, None) for name in names]
+    return tuple(kind for kind in found if isinstance(kind, type))
+
+
+def _is(module: str, *names: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, _loaded(module, *names))
+
+
+def _is_tensors(value: Any) -> bool:
+    """Whether a value is a mapping of names to tensors, such as a ``state_dict``."""
+    tensor = _loaded("torch", "Tensor")
+    if not tensor or not isinstance(value, dict) or not value:
+        return False
+    return all(type(key) is str and isinstance(item, tensor) for key, item in value.items())
+
+
+def _write_array(value: Any, path: str) -> None:
+    numpy = sys.modules["numpy"]
+    with open(path, "wb") as file:
+        numpy.save(file, numpy.asarray(value), allow_pickle=False)
+
+
+def _write_sparse(value: Any, path: str) -> None:
+    import scipy.sparse
+
+    with open(path, "wb") as file:
+        scipy.sparse.save_npz(file, value)
+
+
+def _write_frame(value: Any, path: str) -> None:
+    try:
+        value.to_parquet(path)
+    except ImportError:
+        raise CannotWrite("a DataFrame needs pyarrow to be saved", "Install it: %pip install pyarrow") from None
+
+
+def _write_pandas_series(value: Any, path: str) -> None:
+    _write_frame(value.to_frame("value"), path)
+
+
+def _write_polars_series(value: Any, path: str) -> None:
+    value.to_frame().write_parquet(path)
+
+
+def _write_table(value: Any, path: str) -> None:
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(value, path)
+
+
+def _write_tensors(value: Any, path: str) -> None:
+    tensors = {name: item.detach().clone().contiguous() for name, item in value.items()}  # none share memory
+    if importlib.util.find_spec("safetensors"):
+        import safetensors.torch
+
+        safetensors.torch.save_file(tensors, path)
+    else:  # PyTorch's own file, which is read without running code
+        sys.modules["torch"].save(tensors, path)
+
+
+def _write_tensor(value: Any, path: str) -> None:
+    _write_tensors({"value": value}, path)
+
+
+def _write_estimator(value: Any, path: str) -> None:
+    try:
+        import skops.io
+    except ImportError:
+        raise CannotWrite(
+            "a scikit-learn estimator needs skops to be saved", "Install it: %pip install skops, or allow pickles."
+        ) from None
+    skops.io.dump(value, path)
+
+
+def _write_picture(value: Any, path: str) -> None:
+    value.savefig(path, format="png", bbox_inches="tight")
+
+
+def _write_bytes(value: Any, path: str) -> None:
+    with open(path, "wb") as file:
+        file.write(value)
+
+
+def _write_pickle(value: Any, path: str) -> None:
+    try:
+        import cloudpickle as pickle
+    except ImportError:
+        import pickle
+    with open(path, "wb") as file:
+        pickle.dump(value, file, 4)
+
+
+def _no_facts(value: Any) -> Node:
+    return {}
+
+
+def _shape(value: Any) -> Node:
+    return {"shape": list(value.shape)}
+
+
+def _series(value: Any) -> Node:
+    return {"shape": list(value.shape), "name": value.name if isinstance(value.name, (str, int)) else None}
+
+
+def _is_plain_array(value: Any) -> bool:
+    dtype = getattr(value, "dtype", None)
+    return isinstance(value, _loaded("numpy", "ndarray", "generic")) and dtype is not None and not dtype.hasobject
+
+
+#: Test, kind, ending, writer, and facts of each form; the first one that applies is used.
+_FORMS: Tuple[Tuple[Callable[[Any], bool], str, str, Callable[[Any, str], None], Callable[[Any], Node]], ...] = (
+    (_is("pandas", "DataFrame"), "frame", ".parquet", _write_frame, _shape),
+    (_is("pandas", "Series"), "series", ".parquet", _write_pandas_series, _series),
+    (_is("polars", "DataFrame"), "polars", ".parquet", lambda value, path: value.write_parquet(path), _shape),
+    (_is("polars", "Series"), "polars series", ".parquet", _write_polars_series, _no_facts),
+    (_is("pyarrow", "Table"), "table", ".parquet", _write_table, _shape),
+    (_is_plain_array, "array", ".npy", _write_array, _shape),
+    (_is("scipy.sparse", "spmatrix", "sparray"), "sparse", ".npz", _write_sparse, _shape),
+    (_is("torch", "Tensor"), "tensor", ".tensors", _write_tensor, _shape),
+    (_is("sklearn.base", "BaseEstimator"), "estimator", ".skops", _write_estimator, _no_facts),
+    (_is("matplotlib.figure", "Figure"), "picture", ".png", _write_picture, _no_facts),
+    (lambda value: type(value) in (bytes, bytearray), "bytes file", ".bin", _write_bytes, _no_facts),
+)
+
+
+def _why_not(value: Any) -> Tuple[str, str]:
+    """Return why a value has no form, and what would work."""
+    name = getattr(value, "__name__", "") or "NAME"
+    if isinstance(value, type(sys)):
+        return "is a module", "Import it in the cell."
+    if callable(value) and hasattr(value, "__code__") or isinstance(value, type):
+        return "is a %s" % ("class" if isinstance(value, type) else "function"), "Send its source: --with %s" % name
+    if isinstance(value, _loaded("torch.nn", "Module")):
+        return (
+            "is a %s, which has no form without pickle" % type(value).__name__,
+            "Send its weights, state = model.state_dict(), and its class: --in state --with %s" % type(value).__name__,
+        )
+    if isinstance(value, _loaded("polars", "LazyFrame")):
+        return "is a query", "Run it first: .collect()"
+    if isinstance(value, _loaded("numpy", "ndarray")):
+        return "has items of type object", "Make a DataFrame or a list of it, or add --allow-pickle."
+    if isinstance(value, Iterator):
+        return "can be read once only", "Make a list of it."
+    kind = type(value).__qualname__
+    return (
+        "is of type %s, which has no form without pickle" % kind,
+        "Send its parts as numbers, texts, arrays or frames, or add --allow-pickle.",
+    )
+
+
+# ---- read
+
+
+def read(node: Node, folder: str, allow_pickle: bool = False, trusted: bool = False) -> Any:
+    """Return the value of a node, whose files are in `folder`.
+
+    Parameters
+    ----------
+    trusted
+        The files are this user's own: types of a scikit-learn estimator are not checked.
+
+    Raises
+    ------
+    NeedsConsent
+        Reading it can run code, and `allow_pickle` is false.
+    ValueError, OSError
+        The files are damaged, or gone.
+    """
+    kind, value = node["as"], node.get("value")
+    if kind == "json":
+        return value
+    if kind in ("list", "tuple", "set", "frozenset"):
+        items = [read(item, folder, allow_pickle, trusted) for item in node["items"]]
+        return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[kind](items)
+    if kind == "dict":
+        return {
+            read(key, folder, allow_pickle, trusted): read(item, folder, allow_pickle, trusted)
+            for key, item in node["items"]
+        }
+    if kind in _SIMPLE:
+        return _SIMPLE[kind](value)
+    name = str(node["file"])
+    if os.path.basename(name) != name:
+        raise ValueError("%r is not the name of a file" % name)
+    return read_file(os.path.join(folder, name), node, allow_pickle, trusted)
+
+
+def _path(text: str) -> Any:
+    import pathlib
+
+    return pathlib.Path(text)
+
+
+_SIMPLE: Dict[str, Callable[[Any], Any]] = {
+    "float": float,
+    "complex": lambda value: complex(float(value[0]), float(value[1])),
+    "bytes": base64.b64decode,
+    "bytearray": lambda value: bytearray(base64.b64decode(value)),
+    "datetime": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "timedelta": lambda value: datetime.timedelta(*value),
+    "Decimal": decimal.Decimal,
+    "range": lambda value: range(*value),
+    "Path": _path,
+}
+
+
+def read_file(path: str, node: Node, allow_pickle: bool = False, trusted: bool = False) -> Any:
+    """Return the value of one file; see :func:`read`."""
+    kind = node["as"]
+    if kind in PICKLES and not allow_pickle:
+        raise NeedsConsent("it is a pickle, which can run any code when it is read")
+    if kind == "estimator":
+        return _read_estimator(path, allow_pickle or trusted)
+    if kind in ("tensor", "tensors"):
+        tensors = _read_tensors(path, allow_pickle)
+        return tensors["value"] if kind == "tensor" else tensors
+    return _READERS[kind](path, node)
+
+
+def _read_array(path: str, node: Node) -> Any:
+    import numpy
+
+    array = numpy.load(path, allow_pickle=False)
+    return array if node.get("type", "numpy.ndarray") == "numpy.ndarray" else array[()]
+
+
+def _read_sparse(path: str, node: Node) -> Any:
+    import scipy.sparse
+
+    return scipy.sparse.load_npz(path)
+
+
+def _read_frame(path: str, node: Node) -> Any:
+    import pandas
+
+    return pandas.read_parquet(path)
+
+
+def _read_series(path: str, node: Node) -> Any:
+    series = _read_frame(path, node).iloc[:, 0]
+    series.name = node.get("name")
+    return series
+
+
+def _read_polars(path: str, node: Node) -> Any:
+    import polars
+
+    frame = polars.read_parquet(path)
+    return frame.to_series() if node["as"] == "polars series" else frame
+
+
+def _read_table(path: str, node: Node) -> Any:
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(path)
+
+
+def _read_tensors(path: str, allow_pickle: bool) -> Any:
+    with open(path, "rb") as file:
+        is_zip = file.read(2) == b"PK"
+    if not is_zip:
+        import safetensors.torch
+
+        return safetensors.torch.load_file(path)
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=not allow_pickle)
+    except Exception as error:  # the file has more than tensors
+        if allow_pickle or "weights_only" not in str(error):
+            raise
+        raise NeedsConsent("it has more than tensors, which can run any code when it is read") from error
+
+
+def _read_estimator(path: str, trust_all: bool) -> Any:
+    import skops.io
+
+    unknown = skops.io.get_untrusted_types(file=path)
+    if unknown and not trust_all:
+        raise NeedsConsent("it has objects of unknown types (%s)" % ", ".join(sorted(unknown)[:5]))
+    return skops.io.load(path, trusted=unknown)
+
+
+def _read_bytes(path: str, node: Node) -> Any:
+    with open(path, "rb") as file:
+        data = file.read()
+    return bytearray(data) if node.get("type") == "builtins.bytearray" else data
+
+
+def _read_picture(path: str, node: Node) -> Any:
+    try:
+        from IPython.display import Image
+    except ImportError:
+        return _read_bytes(path, node)
+    image: Any = Image
+    return image(filename=path, embed=True)
+
+
+def _read_pickle(path: str, node: Node) -> Any:
+    import pickle
+
+    with open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def _read_joblib(path: str, node: Node) -> Any:
+    import joblib
+
+    return joblib.load(path)
+
+
+_READERS: Dict[str, Callable[[str, Node], Any]] = {
+    "array": _read_array,
+    "sparse": _read_sparse,
+    "frame": _read_frame,
+    "series": _read_series,
+    "polars": _read_polars,
+    "polars series": _read_polars,
+    "table": _read_table,
+    "bytes file": _read_bytes,
+    "picture": _read_picture,
+    "pickle": _read_pickle,
+    "joblib": _read_joblib,
+}
+
+
+# ---- facts of a node
+
+
+def files_of(node: Node) -> Iterator[Node]:
+    """Yield the nodes of a value that have a file."""
+    if "file" in node:
+        yield node
+    for item in node.get("items", ()):
+        for part in item if isinstance(item, list) else [item]:
+            yield from files_of(part)
+
+
+def description(node: Node) -> str:
+    """Return what a value is: ``DataFrame 1797 x 65``."""
+    kind = str(node.get("type") or node["as"]).rpartition(".")[2]
+    shape = " x ".join(map(str, node["shape"])) if node.get("shape") else ""
+    if node["as"] in ("list", "tuple", "set", "frozenset", "dict"):
+        shape = "of %d" % len(node["items"])
+    return ("%s %s" % (kind, shape)).strip()
+
+
+def value_of(name: str) -> Any:
+    """Return the value of ``--in NAME``, in the script of a job."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(folder, INDEX), encoding="utf-8") as file:
+        node = json.load(file)[name]
+    try:
+        return read(node, os.path.join(folder, FOLDER), allow_pickle=True, trusted=True)
+    except ImportError as error:
+        raise ImportError("--in %s: reading it needs %s, which is not installed here" % (name, error.name)) from error

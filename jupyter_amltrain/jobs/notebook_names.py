@@ -1,0 +1,233 @@
+"""Names that a cell uses and does not define: each would end the run with a ``NameError``."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import symtable
+import types
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jupyter_amltrain.errors import PreflightError
+from jupyter_amltrain.jobs import bindings, preflight
+
+#: Names that every module has.
+_MODULE_NAMES = frozenset(
+    ["__annotations__", "__builtins__", "__cached__", "__conditional_annotations__", "__debug__", "__doc__", "__file__"]
+    + ["__loader__", "__name__", "__package__", "__spec__", "WindowsError"]
+)
+#: Functions that IPython adds to a notebook, and what a script writes instead.
+_NOTEBOOK_ONLY = {
+    "display": "print(...)",
+    "get_ipython": "the Python of what it runs",
+    "In": "the text itself",
+    "Out": "the value itself",
+}
+#: Names that are listed in one message.
+_MAX_LISTED = 6
+
+
+class Undefined(NamedTuple):
+    """A name that nothing defines, and the first line that reads it (1 is the first line of the text)."""
+
+    name: str
+    line: int
+
+
+def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) -> list[Undefined]:
+    """Return the names that a script reads and nothing defines, in the order of their lines.
+
+    A name that is read only below ``try:`` with a handler for ``NameError`` is left out, and so is every name of a
+    script whose names cannot be told from its text (``exec``, ``import *``).
+
+    Parameters
+    ----------
+    tree, text
+        A script that compiles.
+    known
+        Names that are defined before the first line.
+    """
+    names = bindings.names_of(tree, text)
+    if names.opaque:
+        return []
+    defined, read = _module_names(tree, text)
+    missing = read - defined - set(known) - _MODULE_NAMES - set(dir(builtins))
+    if not missing:
+        return []
+    lines: dict[str, int] = {}
+    for name, line in _reads(tree):
+        if name in missing:
+            lines[name] = min(line, lines.get(name, line))
+    return sorted((Undefined(name, line) for name, line in lines.items()), key=lambda found: (found.line, found.name))
+
+
+def _module_names(tree: ast.Module, text: str) -> tuple[set[str], set[str]]:
+    """Return the names that a module defines, and those that it looks up there."""
+    defined: set[str] = set()
+    read: set[str] = set()
+    changed: set[str] = set()
+
+    def collect(table: symtable.SymbolTable, *, top: bool) -> None:
+        for symbol in table.get_symbols():
+            name = symbol.get_name()
+            if (symbol.is_assigned() or symbol.is_imported()) and (top or symbol.is_declared_global()):
+                defined.add(name)
+            if symbol.is_referenced() and (top or symbol.is_global()):
+                read.add(name)
+        for child in table.get_children():
+            collect(child, top=False)
+
+    collect(preflight.table(text), top=True)
+    stored: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            changed.add(node.target.id)
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.AsyncFor | ast.With | ast.AsyncWith):
+            stored.update(_stored_names(node))
+        elif isinstance(node, ast.NamedExpr):
+            stored.add(node.target.id)
+    # For a symbol table `total += 1` is an assignment: alone, it reads a name that does not exist.
+    only_changed = {name for name in changed - stored if not _is_bound_otherwise(tree, name)}
+    return defined - only_changed, read | only_changed
+
+
+def _stored_names(statement: ast.stmt) -> Iterator[str]:
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.stmt) and node is not statement:
+            return
+
+
+def _is_bound_otherwise(tree: ast.Module, name: str) -> bool:
+    """Whether something else than ``name = ...`` binds a name: a parameter, an import, a function, a pattern."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.arg == name:
+            return True
+        if isinstance(node, ast.alias) and (node.asname or node.name.partition(".")[0]) == name:
+            return True
+        if isinstance(node, ast.AugAssign):
+            continue
+        if getattr(node, "name", None) == name:  # functions, classes, handlers, captures
+            return True
+    return False
+
+
+def _reads(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield each name that is read, with its line, unless a handler expects that the name does not exist."""
+    annotations_are_texts = any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "__future__"
+        and any(alias.name == "annotations" for alias in node.names)
+        for node in tree.body
+    )
+
+    def walk(node: ast.AST, *, guarded: bool) -> Iterator[tuple[str, int]]:
+        if isinstance(node, ast.Name):
+            if not guarded:
+                yield node.id, node.lineno
+            return
+        for field, value in ast.iter_fields(node):
+            if annotations_are_texts and field in ("annotation", "returns"):
+                continue
+            inside = guarded or (field == "body" and isinstance(node, ast.Try) and _expects_name_error(node))
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from walk(child, guarded=inside)
+
+    yield from walk(tree, guarded=False)
+
+
+def _expects_name_error(node: ast.Try) -> bool:
+    for handler in node.handlers:
+        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        for kind in kinds:
+            if kind is None or (isinstance(kind, ast.Name) and kind.id in ("NameError", "Exception", "BaseException")):
+                return True
+    return False
+
+
+def check_names(found: Sequence[Undefined], namespace: Mapping[str, Any] | None, *, above: int, where: str) -> None:
+    """Raise an error for names that nothing defines, with the flags that send them.
+
+    Parameters
+    ----------
+    namespace
+        The variables of the notebook; ``None`` if they are not known.
+    above
+        Lines above the first line of the cell, in messages.
+    where
+        ``Cell line``, for messages.
+
+    Raises
+    ------
+    PreflightError
+        The message names the lines, and for variables of the notebook ``--in`` and ``--with``.
+    """
+    if not found:
+        return
+    namespace = namespace or {}
+    here = [one for one in found if one.name in namespace or one.name in _NOTEBOOK_ONLY]
+    listed = (here or list(found))[:_MAX_LISTED]
+    names = ", ".join(one.name for one in listed)
+    line = listed[0].line + above
+    if not here:
+        near = _near(listed[0].name, namespace)
+        raise PreflightError(
+            f"{where} {line} uses {listed[0].name}, which nothing defines.",
+            hint=near or "Define it in the cell, or import it there.",
+            code="preflight.undefined_name",
+            details={"names": [one.name for one in found], "line": line},
+        )
+    are = "are" if len(listed) > 1 else "is"
+    raise PreflightError(
+        f"{where} {line} uses {names}, which {are} defined in the notebook only.",
+        hint=_advice([one.name for one in listed], namespace),
+        code="preflight.notebook_name",
+        details={"names": [one.name for one in here], "line": line},
+    )
+
+
+def _advice(names: Sequence[str], namespace: Mapping[str, Any]) -> str:
+    """Return what to type so that a job gets these names."""
+    flags, imports, texts = [], [], []
+    for name in names:
+        value = namespace.get(name)
+        if name in _NOTEBOOK_ONLY:
+            texts.append(f"Write {_NOTEBOOK_ONLY[name]} instead of {name}")
+        elif isinstance(value, types.ModuleType):
+            imports.append(f"import {value.__name__}{'' if value.__name__ == name else f' as {name}'}")
+        elif (origin := imported_from(name, value)) is not None:
+            imports.append(origin)
+        else:
+            flags.append(f"--{'with' if is_code(value) else 'in'} {name}")
+    if imports:
+        texts.append(f"Add to the cell: {'; '.join(imports)}")
+    if flags:
+        texts.append(f"Add to its first line: {' '.join(flags)}")
+    return ". ".join(texts)
+
+
+def is_code(value: Any) -> bool:
+    """Whether a value is a function or class of the notebook, whose source can be sent."""
+    return isinstance(value, type | types.FunctionType) and value.__module__ == "__main__"
+
+
+def imported_from(name: str, value: Any) -> str | None:
+    """Return the import statement of a function or class of a module; ``None`` for other values."""
+    module = getattr(value, "__module__", None)
+    if not isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) or not isinstance(module, str):
+        return None
+    own = value.__name__
+    if module == "__main__" or not own.isidentifier() or value.__qualname__ != own:
+        return None
+    return f"from {module} import {own}{'' if own == name else f' as {name}'}"
+
+
+def _near(name: str, namespace: Mapping[str, Any]) -> str:
+    import difflib
+
+    known = [other for other in namespace if not other.startswith("_")]
+    matches = difflib.get_close_matches(name, known, 2, 0.7)
+    return f"Did you mean {' or '.join(matches)}?" if matches else ""

@@ -1,0 +1,199 @@
+"""Source of functions and classes that cells of a notebook define, with what they use: ``--with NAME``."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jupyter_amltrain.errors import AmlTrainError, SubmitError
+from jupyter_amltrain.jobs import notebook_names, preflight, values
+
+#: Module that has the source, beside the script.
+MODULE = "_amltrain_with"
+
+
+class _Definition(NamedTuple):
+    """A statement of a cell that defines a name."""
+
+    cell: int
+    line: int
+    text: str
+    node: ast.stmt
+
+
+def module_of(
+    names: Sequence[str],
+    cells: Sequence[str],
+    *,
+    namespace: Mapping[str, Any],
+    sent: Collection[str] = (),
+    named: Mapping[str, str] | None = None,
+) -> str:
+    """Return the text of a module with the functions and classes `names`, and with what they use.
+
+    Parameters
+    ----------
+    cells
+        The cells that were run, oldest first; the last definition of a name counts.
+    namespace
+        The variables of the notebook.
+    sent
+        Names whose values travel with the job (``--in``).
+    named
+        Texts of cells by the names that ``%%aml_cell`` gave them; such a cell is included whole.
+
+    Raises
+    ------
+    SubmitError
+        The source of a name is not known, or it uses a value that does not travel.
+    """
+    named = dict(named or {})
+    found = _Closure(cells, namespace, sent)
+    whole = [named[name].rstrip("\n") for name in names if name in named]
+    for name in names:
+        if name not in named:
+            found.add(name, ())
+    return "\n\n".join(part for part in [found.text(), *whole] if part) + "\n"
+
+
+def names_of(names: Sequence[str], named: Mapping[str, str] | None = None) -> list[str]:
+    """Return the names that a module of :func:`module_of` gives to the script."""
+    result: dict[str, None] = {}
+    for name in names:
+        text = (named or {}).get(name)
+        result.update(dict.fromkeys([name] if text is None else sorted(_definitions([text]))))
+    return list(result)
+
+
+def imports(names: Sequence[str]) -> str:
+    """Return the statement that imports names from the module, for the first line of a script."""
+    return f"from {MODULE} import {', '.join(names)}"
+
+
+def _definitions(cells: Sequence[str]) -> dict[str, _Definition]:
+    """Return the last definition of each name at the top level of the cells."""
+    found: dict[str, _Definition] = {}
+    for number, cell in enumerate(cells):
+        try:
+            tree = preflight.parse(cell)
+        except (SyntaxError, ValueError, RecursionError):  # it did not run, or is not Python
+            continue
+        lines = cell.split("\n")
+        for node in tree.body:
+            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+            text = "\n".join(lines[first - 1 : node.end_lineno])
+            for name in _defined(node):
+                found[name] = _Definition(number, first, text, node)
+    return found
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [alias.asname or alias.name.partition(".")[0] for alias in node.names if alias.name != "*"]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+class _Closure:
+    """Collects definitions until every name that they use is defined."""
+
+    def __init__(self, cells: Sequence[str], namespace: Mapping[str, Any], sent: Collection[str]) -> None:
+        self._known = _definitions(cells)
+        self._namespace, self._sent = namespace, frozenset(sent)
+        self._taken: dict[str, tuple[tuple[int, int], str]] = {}
+
+    def add(self, name: str, users: tuple[str, ...]) -> None:
+        """Take the definition of a name, and of what it uses; `users` are the names that led here."""
+        if name in self._taken:
+            return
+        if name in self._sent:
+            self._taken[name] = (-1, 0), values.assignments([name])[0]
+            return
+        definition = self._known.get(name)
+        if definition is None:
+            text = self._import_of(name)
+            if text is None:
+                raise self._unknown(name, users)
+            self._taken[name] = (-1, 0), text
+            return
+        node = definition.node
+        if isinstance(node, ast.Assign | ast.AnnAssign) and not self._is_setting(node):
+            raise self._is_value(name, users)
+        self._taken[name] = (definition.cell, definition.line), definition.text
+        for other in self._used(definition):
+            self.add(other, (*users, name))
+
+    def _used(self, definition: _Definition) -> list[str]:
+        if isinstance(definition.node, ast.Import | ast.ImportFrom):
+            return []
+        try:
+            tree = preflight.parse(definition.text)
+        except SyntaxError:
+            return []
+        own = _defined(definition.node)
+        found = notebook_names.undefined_names(tree, definition.text, own)
+        return [one.name for one in found if not hasattr(builtins, one.name)]
+
+    def _import_of(self, name: str) -> str | None:
+        """Return an import of a name that no cell defines, such as one of ``from module import *``."""
+        import types
+
+        value = self._namespace.get(name)
+        if isinstance(value, types.ModuleType):
+            return f"import {value.__name__}{'' if value.__name__ == name else f' as {name}'}"
+        return notebook_names.imported_from(name, value)
+
+    def _is_setting(self, node: ast.Assign | ast.AnnAssign) -> bool:
+        """Whether an assignment can run again: a literal, a lambda, or a call of a module's function with literals."""
+        value = node.value
+        if value is None:
+            return False
+        if isinstance(value, ast.Lambda):
+            return True
+        if isinstance(value, ast.Call):
+            root = value.func
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            parts = [*value.args, *(keyword.value for keyword in value.keywords)]
+            definition = self._known.get(root.id) if isinstance(root, ast.Name) else None
+            is_imported = definition is not None and isinstance(definition.node, ast.Import | ast.ImportFrom)
+            return is_imported and all(_is_literal(part) for part in parts)
+        return _is_literal(value)
+
+    def text(self) -> str:
+        """Return the statements in the order of the notebook, each once."""
+        ordered = sorted(dict.fromkeys(self._taken.values()), key=lambda item: item[0])
+        return "\n\n".join(text for _, text in ordered)
+
+    def _unknown(self, name: str, users: tuple[str, ...]) -> AmlTrainError:
+        where = f"{users[-1]} uses {name}, which " if users else f"{name} "
+        if name not in self._namespace:
+            return _error(users[0] if users else name, f"{where}is not defined in the notebook.", "Define it first.")
+        if not notebook_names.is_code(self._namespace[name]):
+            return self._is_value(name, users)
+        return _error(
+            users[0] if users else name,
+            f"{where}comes from no cell of this notebook that was run, so its source is not known.",
+            "Run the cell that defines it, or write it in a module: import it in the cell.",
+        )
+
+    def _is_value(self, name: str, users: tuple[str, ...]) -> AmlTrainError:
+        if not users:
+            return _error(name, f"{name} is a value, not a function or class.", f"Send the value: --in {name}")
+        return _error(users[0], f"{users[-1]} uses the value {name}.", f"Send it as well: --in {name}")
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _error(name: str, reason: str, hint: str) -> AmlTrainError:
+    return SubmitError(reason, hint=hint, code="submit.source", field="modules").about(f"--with {name}")

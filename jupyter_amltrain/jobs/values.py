@@ -1,0 +1,176 @@
+"""Values of the notebook that a job takes with it: ``--in NAME``. Blocks on the disk; any thread."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jupyter_amltrain.agent import values
+from jupyter_amltrain.errors import SubmitError
+from jupyter_amltrain.schema.job import JobSpec, looks_secret
+from jupyter_amltrain.state_dir import default_path
+from jupyter_amltrain.text import bytes_text
+
+#: Largest value (bytes in memory, where the value says it, and of its files).
+LIMIT_BYTES = 4 << 30
+#: Days after their last use in which files of values are kept for further submits.
+KEEP_DAYS = 30
+
+
+def store() -> Path:
+    """Return the folder with the files of values, named by their content; equal values are one file."""
+    return default_path() / "values"
+
+
+def pack(names: Sequence[str], namespace: Mapping[str, Any], *, allow_pickle: bool = False) -> dict[str, Any]:
+    """Write variables of the notebook to the store; return their nodes (:mod:`jupyter_amltrain.agent.values`) by name.
+
+    Raises
+    ------
+    SubmitError
+        A name does not exist, or its value has no form; says what would work.
+    """
+    folder = store()
+    nodes: dict[str, Any] = {}
+    for name in names:
+        if name not in namespace:
+            raise _error(name, "the notebook has no such variable.", _near(name, namespace), "values.unknown")
+        value = namespace[name]
+        size = _memory(value)
+        if size > LIMIT_BYTES:
+            raise _too_large(name, size)
+        try:
+            node = values.write(value, str(folder), allow_pickle)
+        except values.CannotWrite as error:
+            raise _error(name, f"{error}.", error.advice, "values.form") from error
+        except OSError as error:
+            raise _error(
+                name,
+                f"cannot be saved in {folder}: {error.strerror or error}.",
+                "Free some space, or set AMLTRAIN_HOME.",
+                "values.disk",
+            ) from error
+        if (total := sum(file["bytes"] for file in values.files_of(node))) > LIMIT_BYTES:
+            raise _too_large(name, total)
+        if node["as"] == "json" and isinstance(value, str) and looks_secret(name, value):
+            raise _error(
+                name,
+                "looks like a secret; its value would be stored with the run.",
+                f"Write --secret {name}, and in the code: os.environ[{name!r}]",
+                "spec.secret",
+            )
+        nodes[name] = node
+    _touch(folder, nodes)
+    return nodes
+
+
+def _memory(value: Any) -> int:
+    """Return the bytes that an array or frame has in memory; 0 for other values."""
+    try:
+        if hasattr(value, "memory_usage") and hasattr(value, "columns"):
+            return int(value.memory_usage(deep=False).sum())
+        return int(getattr(value, "nbytes", 0))
+    except (TypeError, ValueError, AttributeError):  # another kind of object with such a name
+        return 0
+
+
+def _too_large(name: str, size: int) -> SubmitError:
+    return _error(
+        name,
+        f"has {bytes_text(size)}; at most {bytes_text(LIMIT_BYTES)} travel with a job.",
+        f"Save it to a file, and pass that: --input {name}=FILE",
+        "values.size",
+    )
+
+
+def _error(name: str, reason: str, hint: str, code: str) -> SubmitError:
+    return SubmitError(reason, hint=hint, code=code, field="values").about(f"--in {name}")
+
+
+def _near(name: str, namespace: Mapping[str, Any]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, [other for other in namespace if not other.startswith("_")], 2, 0.6)
+    return f"Did you mean {' or '.join(near)}?" if near else "Run the cell that defines it first."
+
+
+def _touch(folder: Path, nodes: Mapping[str, Any]) -> None:
+    """Note the use of files, and delete those that no submit has used for :data:`KEEP_DAYS`."""
+    used = {file["file"] for node in nodes.values() for file in values.files_of(node)}
+    oldest = time.time() - KEEP_DAYS * 86400
+    try:
+        for entry in os.scandir(folder):
+            if entry.name in used:
+                os.utime(entry.path)
+            elif entry.stat().st_mtime < oldest:
+                os.unlink(entry.path)
+    except OSError:  # no folder, or another kernel was faster
+        pass
+
+
+def files(spec: JobSpec) -> dict[str, str | bytes]:
+    """Return the files of a job's values for its ``source/``: path there to a local path, or to the bytes.
+
+    Raises
+    ------
+    SubmitError
+        A file is no longer in the store.
+    """
+    if not spec.values:
+        return {}
+    folder = store()
+    found: dict[str, str | bytes] = {
+        f"{values.MODULE}.py": importlib.resources.files("jupyter_amltrain.agent").joinpath("values.py").read_bytes(),
+        values.INDEX: json.dumps(spec.values, sort_keys=True).encode(),
+    }
+    for name, node in spec.values.items():
+        for file in values.files_of(node):
+            path = folder / file["file"]
+            if not path.is_file():
+                raise _error(name, "its file is no longer there.", "Submit the cell again.", "values.gone")
+            found[f"{values.FOLDER}/{file['file']}"] = str(path)
+    return found
+
+
+def assignments(names: Sequence[str]) -> list[str]:
+    """Return the statements that read the values, for the first line of a script."""
+    return [f"{name} = __import__({values.MODULE!r}).value_of({name!r})" for name in names]
+
+
+#: Kind of node -> the modules that reading it needs.
+_MODULES = {
+    "frame": ("pandas", "pyarrow"),
+    "series": ("pandas", "pyarrow"),
+    "polars": ("polars",),
+    "polars series": ("polars",),
+    "table": ("pyarrow",),
+    "array": ("numpy",),
+    "sparse": ("scipy",),
+    "tensor": ("torch",),
+    "tensors": ("torch",),
+    "estimator": ("sklearn", "skops"),
+    "pickle": ("cloudpickle",),
+}
+
+
+def modules(spec: JobSpec) -> Iterator[str]:
+    """Yield the modules that reading the values of a job needs."""
+    for node in spec.values.values():
+        for file in values.files_of(node):
+            yield from _MODULES.get(file["as"], ())
+            if str(file.get("file", "")).endswith(".safetensors"):
+                yield "safetensors"
+
+
+def notes(nodes: Mapping[str, Any]) -> list[str]:
+    """Return one sentence for each value that travels with a job."""
+    return [
+        f"--in {name}: {values.description(node)}"
+        + (f", {bytes_text(size)}." if (size := sum(file["bytes"] for file in values.files_of(node))) else ".")
+        for name, node in nodes.items()
+    ]
