@@ -269,8 +269,8 @@ class ResultMissing(RunError):
         Reason without the name: ``"a DataFrame, saved as ..."``.
     """
 
-    def __init__(self, message: str, *, hint: str = "", name: str = "", why: str = "") -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, message: str, *, hint: str = "", name: str = "", why: str = "", code: str = "") -> None:
+        super().__init__(message, hint=hint, code=code)
         self.name, self.why = name, why
 
     @classmethod

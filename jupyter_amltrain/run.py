@@ -256,8 +256,16 @@ class TrackedRun:
 
         return plain_dashboard(controller(), self.handle, window)
 
-    def result(self, name: str) -> Any:
+    def result(self, name: str, *, allow_pickle: bool = False) -> Any:
         """Return the value of ``--out name``.
+
+        Arrays, frames, tensors and estimators come back as such; above 64 MiB as a handle, whose ``load()`` reads
+        the value. A figure comes back as its picture.
+
+        Parameters
+        ----------
+        allow_pickle
+            Read a value that could only be pickled. Reading a pickle can run any code: only if you trust the run.
 
         Raises
         ------
@@ -277,6 +285,11 @@ class TrackedRun:
                 hint=f"Wait for the end: %aml_runs wait {self.handle}",
             )
         run = self.run
+        if name in run.saved:
+            from jupyter_amltrain.output.result_value import LAZY_BYTES, ResultValue
+
+            value = ResultValue(self, run.saved[name])
+            return value if value.size > LAZY_BYTES else value.load(allow_pickle=allow_pickle)
         if name not in run.outputs:
             raise self._missing(run, name)
         return run.outputs[name]

@@ -419,6 +419,8 @@ def read_file(path: str, node: Node, allow_pickle: bool = False, trusted: bool =
         raise NeedsConsent("it is a pickle, which can run any code when it is read")
     if kind == "estimator":
         return _read_estimator(path, allow_pickle or trusted)
+    if kind == "torch":
+        return _read_tensors(path, allow_pickle)
     if kind in ("tensor", "tensors"):
         tensors = _read_tensors(path, allow_pickle)
         return tensors["value"] if kind == "tensor" else tensors
@@ -448,6 +450,17 @@ def _read_series(path: str, node: Node) -> Any:
     series = _read_frame(path, node).iloc[:, 0]
     series.name = node.get("name")
     return series
+
+
+def _read_csv(path: str, node: Node) -> Any:
+    import pandas
+
+    return pandas.read_csv(path, index_col=0)
+
+
+def _read_json(path: str, node: Node) -> Any:
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
 
 
 def _read_polars(path: str, node: Node) -> Any:
@@ -522,6 +535,8 @@ _READERS: Dict[str, Callable[[str, Node], Any]] = {
     "sparse": _read_sparse,
     "frame": _read_frame,
     "series": _read_series,
+    "csv": _read_csv,
+    "json file": _read_json,
     "polars": _read_polars,
     "polars series": _read_polars,
     "table": _read_table,

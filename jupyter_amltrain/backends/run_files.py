@@ -14,6 +14,7 @@ from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import DAMAGED, Phase, Run, RunHandle, RunState, RunStatus
+from jupyter_amltrain.schema.run_file import saved_value
 from jupyter_amltrain.text import tilde
 
 _FILES = {
@@ -32,17 +33,6 @@ MARK = "amltrain"
 
 #: Seconds to wait for a small file of a run.
 READ_TIMEOUT_S = 60.0
-
-_READERS = {
-    "parquet": "pandas.read_parquet({})",
-    "csv": "pandas.read_csv({})",
-    "npy": "numpy.load({})",
-    "skops": "skops.io.load({})",
-    "joblib": "joblib.load({})",
-    "pt": "torch.load({})",
-    "pickle": "pickle.load(open({}, 'rb'))",
-    "json": "json.load(open({}))",
-}
 
 
 class RunFiles:
@@ -80,6 +70,8 @@ def file_of(stream: str) -> str:
 def output_of(name: str, data: bytes, handle: str, folder: str = "") -> Any:
     """Return the value in ``outputs/NAME.json``, or a :class:`ResultMissing` with the reason why there is none.
 
+    A value without a JSON form is a :class:`SavedValue`.
+
     For a cell the file is a record of the agent. A file that a ``.py`` script wrote itself is the value.
 
     Parameters
@@ -113,8 +105,11 @@ def output_of(name: str, data: bytes, handle: str, folder: str = "") -> Any:
     reason, file = str(record.get("error") or "no value"), record.get("file")
     if not isinstance(file, str) or "/" in file or "\\" in file:
         return missing(reason, f"Set {name} to a number, text, list or dict at the top level of the cell.")
+    saved = saved_value(name, file, str(record.get("type") or ""), record.get("shape"), record.get("label"))
+    if saved is not None:
+        return saved
     saved_path = f"{tilde(folder)}/{file}" if folder else f"{file} in the outputs of the run"
-    return missing(f"{reason}, saved as {saved_path}", _reader(saved_path if folder else file))
+    return missing(f"{reason}, saved as {saved_path}")
 
 
 def _record(name: str, value: Any) -> dict[str, Any] | None:
@@ -136,12 +131,6 @@ def _depth(value: Any) -> int:
     ]:
         depth += 1
     return depth
-
-
-def _reader(file: str) -> str:
-    """Return a hint with the Python expression that reads a file."""
-    call = _READERS.get(file.rpartition(".")[2])
-    return f"Read it: {call.format(repr(file))}" if call else ""
 
 
 #: What wrong types and numbers out of range raise on their way into a struct.

@@ -23,6 +23,7 @@ from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.watcher import read_streams
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
+from jupyter_amltrain.schema.run_file import SavedValue
 
 log = logging.getLogger(__name__)
 
@@ -49,17 +50,23 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
     if status.state is not RunState.COMPLETED:
         ended = msgspec.structs.replace(run, status=status)
         return {**fields, "error": failure_reason(ended, entry.log.tail()[0])}
-    absent = [name for name in run.spec.out if name not in run.outputs]
+    absent = [name for name in run.spec.out if name not in run.outputs and name not in run.saved]
     if not absent:
         return fields
     found = await backend.outputs(run.run_id, absent)
-    values = {k: v for k, v in found.items() if not isinstance(v, AmlTrainError)}
+    saved = {k: v for k, v in found.items() if isinstance(v, SavedValue)}
+    values = {k: v for k, v in found.items() if not isinstance(v, AmlTrainError | SavedValue)}
     missing = [v for v in found.values() if isinstance(v, AmlTrainError)]
     error: AmlTrainError | None = missing[0] if missing else None
     known = [v for v in missing if isinstance(v, ResultMissing)]
     if missing and len(known) == len(missing):
         error = ResultMissing.of_all(run.handle, known)
-    return {**fields, "outputs": {**entry.run.outputs, **values}, "error": None if error is None else str(error)}
+    return {
+        **fields,
+        "outputs": {**entry.run.outputs, **values},
+        "saved": {**entry.run.saved, **saved},
+        "error": None if error is None else str(error),
+    }
 
 
 async def _models(backend: Backend, run: Run) -> tuple[str, ...]:

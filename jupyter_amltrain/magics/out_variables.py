@@ -76,7 +76,7 @@ class OutVariables:
         missing: list[ResultMissing] = []
         for name in run.spec.out:
             try:
-                value = run.result(name)
+                value = run.result(name, allow_pickle=run.spec.allow_pickle)
             except ResultMissing as error:
                 missing.append(error)
                 if not strict:

@@ -9,6 +9,7 @@ import msgspec
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run_file import SavedValue
 
 #: Reason of a run whose folder cannot be read. Its state is ``lost``, which readers of any version know.
 DAMAGED = "damaged"
@@ -137,6 +138,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tracking_id: str = ""  #: MLflow run id, 32 hex digits
     tracking: str = "pending"  #: pending, imported, failed: <reason>, direct; see `tracking_state`
     outputs: dict[str, Any] = {}  #: values of ``--out`` that were returned
+    saved: dict[str, SavedValue] = {}  #: values of ``--out`` that are files of the run
     error: str | None = None  #: one line, for the end of the run
     models: tuple[str, ...] | None = None  #: models among its files, as ``%aml_model`` takes them; once it has ended
     notes: tuple[str, ...] = ()  #: notes of the submit, one sentence each

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
+
+from jupyter_amltrain.agent.values import description
 
 #: Folders of a run that its script writes to, in the order of a list; ``pictures`` has the figures of ``plt.show()``.
 RESULT_FOLDERS = ("outputs", "artifacts", "pictures", "log")
@@ -44,6 +47,73 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     size: int
     modified: float = 0.0
+
+
+class SavedValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of ``--out`` that is a file in the run's ``outputs/``, because it has no JSON form.
+
+    Attributes
+    ----------
+    name
+        Of the variable.
+    file
+        Name of the file.
+    node
+        How to read it, as :func:`jupyter_amltrain.agent.values.read_file` takes it; ``{"as": "values"}`` for a
+        container, whose file has the node and whose parts are in ``NAME.values/``.
+    """
+
+    name: str
+    file: str
+    node: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """What it is: ``DataFrame 1797 x 65``."""
+        return description(self.node)
+
+
+#: Suffix of a file in ``outputs/`` -> how it is read; a parquet file by the type of the value.
+_KINDS = {
+    "value.json": "json file",
+    "values.json": "values",
+    "parquet": "frame",
+    "csv": "csv",
+    "npy": "array",
+    "pt": "torch",
+    "skops": "estimator",
+    "joblib": "joblib",
+    "pickle": "pickle",
+    "png": "picture",
+}
+
+
+def saved_value(name: str, file: str, type_name: str, shape: Any, label: Any) -> SavedValue | None:
+    """Return the value in a file that the agent has written; ``None`` for a file that is only its text.
+
+    Parameters
+    ----------
+    type_name
+        Module and name of the value's type.
+    shape
+        Its shape, if it has one.
+    label
+        Name of a Series.
+    """
+    kind = _KINDS.get(file[len(name) + 1 :])
+    if kind is None or not file.startswith(f"{name}."):
+        return None
+    library, own = type_name.partition(".")[0], type_name.rpartition(".")[2]
+    if kind == "frame" and library == "polars":
+        kind = "polars series" if own == "Series" else "polars"
+    elif kind == "frame" and own == "Series":
+        kind = "series"
+    node: dict[str, Any] = {"as": kind, "type": type_name or kind}
+    if isinstance(shape, list) and all(isinstance(part, int) for part in shape):
+        node["shape"] = shape
+    if isinstance(label, str | int):
+        node["name"] = label
+    return SavedValue(name=name, file=file, node=node)
 
 
 def models_of(files: Sequence[RunFile]) -> list[str]:

@@ -23,7 +23,7 @@ MAX_FILES, MAX_BYTES = 200, 64 << 20
 MAX_REPORTS = 5
 #: Seconds between two drawings of one figure that stays open (``plt.pause``).
 REDRAW_INTERVAL_S = 1.0
-#: Module name of this file in the job; see ``import_hook.BACKEND``.
+#: Module name of this file in the job; see ``import_hook.IMPORTABLE``.
 MODULE = "amltrain_pictures"
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 #: Library -> module beside this file whose function ``imported`` gets the library.
 AFTER = {"torch": "amltrain_torch", "matplotlib": "amltrain_pictures"}
-#: Of these, the module that the script can import: the backend of Matplotlib.
-BACKEND = "amltrain_pictures"
+#: Modules beside this file that a script can import: the backend of Matplotlib, and the files of values.
+IMPORTABLE = ("amltrain_pictures", "amltrain_values")
 
 
 def _install(folder: str) -> None:
@@ -25,9 +25,9 @@ def _install(folder: str) -> None:
         """Sees which module is imported."""
 
         def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-            if name not in waiting and name != BACKEND:
+            if name not in waiting and name not in IMPORTABLE:
                 return None
-            return _spec(name) if name == BACKEND else _wrapped(name, path, target)
+            return _spec(name) if name in IMPORTABLE else _wrapped(name, path, target)
 
     def _spec(name: str) -> "Any":
         import os

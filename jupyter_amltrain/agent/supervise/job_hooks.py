@@ -1,4 +1,4 @@
-"""Puts the hooks into a job's Python: the memory of PyTorch, and the figures of Matplotlib."""
+"""Puts the hooks into a job's Python: the memory of PyTorch, the figures of Matplotlib, and files of values."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _PACKAGE = __name__.rpartition(".supervise")[0]
 #: Files of the hooks and their sources; the first one is written last.
 _FILES = {
     "sitecustomize.py": "supervise/import_hook.py",
+    import_hook.IMPORTABLE[1] + ".py": "values.py",
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
 }

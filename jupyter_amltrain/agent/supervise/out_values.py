@@ -51,11 +51,25 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
             yield ".npy", lambda path: array(path, value)
         if is_a(value, "torch", "Tensor") or is_a(value, "torch.nn", "Module"):
             yield ".pt", lambda path: sys.modules["torch"].save(value, path)
+        if is_a(value, "matplotlib.figure", "Figure"):
+            yield ".png", lambda path: value.savefig(path, format="png", bbox_inches="tight")
+        if b.type(value) in (b.dict, b.list, b.tuple, b.set, b.frozenset):
+            yield ".values.json", lambda path: parts(path, name, value)
         if is_a(value, "sklearn.base", "BaseEstimator"):
             yield ".skops", lambda path: b.__import__("skops.io").io.dump(value, path)
             yield ".joblib", lambda path: b.__import__("joblib").dump(value, path)
         yield ".pickle", lambda path: write(path, b.__import__("pickle").dumps(value, 4))
         yield ".txt", lambda path: write(path, b.repr(value).encode("utf-8", "replace"))
+
+    def parts(path: "str", name: "str", value: "Any") -> None:
+        """Write the arrays, frames and tensors in a container each to a file."""
+        place = os.path.join(folder, name + ".values")
+        try:
+            node = b.__import__("amltrain_values").write(value, place)
+        except b.BaseException:
+            b.__import__("shutil").rmtree(place, True)
+            raise
+        write(path, json.dumps(node).encode())
 
     def write(path: "str", data: "bytes") -> None:
         with b.open(path, "wb") as file:
@@ -98,6 +112,15 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
             failed = error
         return failed
 
+    def shape(value: "Any") -> "Any":
+        try:
+            return [b.int(part) for part in value.shape]
+        except b.Exception:  # it has none
+            return None
+
+    def is_series(value: "Any") -> "Any":
+        return is_a(value, "pandas", "Series") and b.isinstance(value.name, b.str)
+
     def article(word: "str") -> "str":
         return ("an " if word[:1].lower() in ("a", "e", "i", "o", "u") or word[:2] == "nd" else "a ") + word
 
@@ -125,6 +148,9 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
                     if file.endswith(".txt"):
                         problem += " and cannot be pickled: its text"
                     record["error"], record["file"] = problem, file
+                    record["type"] = "%s.%s" % (b.type(value).__module__, b.type(value).__qualname__)
+                    record["shape"] = shape(value)
+                    record["label"] = b.str(b.getattr(value, "name", "")) if is_series(value) else None
                 else:
                     record["error"] = "%s; it could not be saved: %s: %s" % (problem, b.type(file).__name__, file)
         try:

@@ -1,0 +1,125 @@
+"""``ResultValue``: a value of ``--out`` that is a file of the run, such as a frame, an array or an estimator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.agent import values
+from jupyter_amltrain.errors import MissingDependency, ResultMissing
+from jupyter_amltrain.kernel.session import controller
+from jupyter_amltrain.schema.run_file import SavedValue
+from jupyter_amltrain.text import bytes_text
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.output.file_list import FileList
+    from jupyter_amltrain.run import TrackedRun
+
+#: Values of more bytes are not read until :meth:`ResultValue.load`.
+LAZY_BYTES = 64 << 20
+
+
+class ResultValue:
+    """A value that a run has returned, still in its file.
+
+    Attributes
+    ----------
+    name
+        Of ``--out``.
+    size
+        Bytes of its files.
+    """
+
+    def __init__(self, run: TrackedRun, saved: SavedValue) -> None:
+        self._run, self._saved, self.name = run, saved, saved.name
+        self._listed: FileList | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files; queries the target."""
+        return sum(file.size for file in self._files.values())
+
+    @property
+    def _files(self) -> dict[str, Any]:
+        if self._listed is None:
+            self._listed = self._run.files()
+        parts = f"outputs/{self.name}.values/"
+        return {
+            file.path: file
+            for file in self._listed
+            if file.path == f"outputs/{self._saved.file}" or file.path.startswith(parts)
+        }
+
+    def load(self, *, allow_pickle: bool = False) -> Any:
+        """Return the value; a file on another machine is copied first.
+
+        Parameters
+        ----------
+        allow_pickle
+            Read a pickle, which can run any code: only if you trust the run.
+
+        Raises
+        ------
+        ResultMissing
+            The file is damaged, or a pickle that you have not allowed.
+        MissingDependency
+            A package that reads it is not installed.
+        """
+        try:
+            return self._read(self._folder(), allow_pickle)
+        except values.NeedsConsent as error:
+            raise ResultMissing(
+                f"{self._run.handle} has {self.name} as {self._saved.file}, but {error}.",
+                hint=f"If you trust the run: run.result({self.name!r}, allow_pickle=True)",
+                name=self.name,
+                why=f"{self._saved.text}: {error}; to read it, run.result({self.name!r}, allow_pickle=True)",
+                code="result.pickle",
+            ) from None
+        except ImportError as error:
+            raise MissingDependency(
+                f"Reading {self.name} ({self._saved.text}) of {self._run.handle} needs {error.name}.",
+                hint=f"%pip install {error.name}",
+                code="result.package",
+            ) from error
+        except Exception as error:  # what the libraries raise for damaged files
+            raise ResultMissing(
+                f"{self.name} of {self._run.handle} cannot be read from {self._saved.file}:"
+                f" {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}",
+                hint="Copy the file: run.files()",
+                name=self.name,
+                why=f"{self._saved.text} cannot be read",
+                code="result.damaged",
+            ) from error
+
+    def _read(self, folder: Path, allow_pickle: bool) -> Any:
+        path, node = folder / self._saved.file, dict(self._saved.node)
+        if node["as"] != "values":
+            return values.read_file(str(path), node, allow_pickle)
+        nodes: Mapping[str, Any] = json.loads(path.read_bytes())
+        return values.read(dict(nodes), str(folder / f"{self.name}.values"), allow_pickle)
+
+    def _folder(self) -> Path:
+        """Return a local folder with the files."""
+        own, run = controller(), self._run.run
+
+        async def is_local() -> bool:
+            return own.backend(run.target).files_are_local
+
+        if own.loop.call(is_local()):
+            return Path(run.folder) / "outputs"
+        folder = own.root.path / "results" / self._run.handle / "outputs"
+        for path, file in self._files.items():
+            to = folder.parent / path
+            if not to.exists():
+                to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                file.save(to)
+        return folder
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"{self.name} is not loaded yet: use .load()")
+
+    def __repr__(self) -> str:
+        size = bytes_text(self.size)
+        return f"<{self._saved.text}, {size}, of {self._run.handle}; not loaded: .load() reads it>"
