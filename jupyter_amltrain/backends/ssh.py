@@ -26,6 +26,7 @@ from jupyter_amltrain.backends.ssh_connection import LOST, REPLY_TIMEOUT_S, SshC
 from jupyter_amltrain.backends.transfer import PartSize, Transfer
 from jupyter_amltrain.backends.transport import FileEvents, Transport, agent_error
 from jupyter_amltrain.errors import AmlTrainError, PreflightError, SubmitUnsure, TargetError, TargetUnreachable
+from jupyter_amltrain.jobs import values
 from jupyter_amltrain.jobs.data_paths import only_here
 from jupyter_amltrain.jobs.file_hash import hash_file
 from jupyter_amltrain.jobs.launch import TargetMachine
@@ -485,7 +486,9 @@ def _imports(spec: JobSpec, snapshot: Snapshot) -> list[str]:
     """Return the top-level imports of a script that are not part of its snapshot."""
     text = _script(spec, snapshot)
     own = {name.split("/")[0].removesuffix(".py") for name in snapshot.files}
-    found = dict.fromkeys(one.name.partition(".")[0] for one in imports(text) if one.needed)
+    texts = [text, *(module.encode() for module in spec.modules.values())]
+    needed = [one.name.partition(".")[0] for part in texts for one in imports(part) if one.needed]
+    found = dict.fromkeys([*needed, *values.modules(spec)])
     return [name for name in found if name not in own and name not in modules_of_python()]
 
 

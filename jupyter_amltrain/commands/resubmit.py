@@ -9,6 +9,7 @@ import msgspec
 
 from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.jobs import values
 from jupyter_amltrain.jobs.snapshot import of_script, of_yaml
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run
@@ -42,6 +43,8 @@ def resubmit(run: Run, files: RunFiles) -> tuple[JobSpec, dict[str, str]]:
 def _unchanged(run: Run, files: RunFiles) -> JobSpec:
     spec = run.spec
     original = _digest(files)
+    if spec.values and (copy := files.local_copy("source")) is not None:
+        values.restore(spec, copy)
     reason = "has changed"
     try:
         current = _current_digest(run, original)

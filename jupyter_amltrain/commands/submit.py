@@ -141,6 +141,7 @@ def parse_submit(
     prog: str = "%aml_submit",
     defaults: Defaults | None = None,
     first_line: int = 2,
+    notebook: Notebook | None = None,
 ) -> Submission:
     """Parse the words of a line and the text of a cell.
 
@@ -154,6 +155,8 @@ def parse_submit(
         The command as the user typed it.
     first_line
         Line number of the first line of `cell` in messages: 2 below a magic's line.
+    notebook
+        What ``--in`` and ``--with`` take from; ``None`` without a notebook.
 
     Raises
     ------
@@ -161,7 +164,7 @@ def parse_submit(
         The line or the cell is invalid.
     """
     args = parser_of("submit", prog).parse(tokens)
-    return _submission(args, cell, prog, defaults or Defaults(), first_line)
+    return _submission(args, cell, prog, defaults or Defaults(), first_line, notebook)
 
 
 def _submission(

@@ -66,7 +66,7 @@ def names_of(tree: ast.Module, text: str) -> Names:
             read.add(node.target.id)  # for a symbol table it is an assignment only
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             texts.append(node.value)
-        opaque = opaque or _is_opaque(node)
+        opaque = opaque or is_opaque(node)
     return Names(frozenset(assigned), frozenset(read), opaque, tuple(texts))
 
 
@@ -82,7 +82,8 @@ def _collect(table: symtable.SymbolTable, assigned: set[str], read: set[str], *,
         _collect(child, assigned, read, top=False)
 
 
-def _is_opaque(node: ast.AST) -> bool:
+def is_opaque(node: ast.AST) -> bool:
+    """Whether a part of a script makes it unknown from the text what is assigned or read."""
     if isinstance(node, ast.Name):
         return node.id in _OPAQUE_CALLS
     if isinstance(node, ast.Attribute):

@@ -48,10 +48,17 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
     known
         Names that are defined before the first line.
     """
-    names = bindings.names_of(tree, text)
-    if names.opaque:
-        return []
-    defined, read = _module_names(tree, text)
+    changed: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute | ast.Import | ast.ImportFrom):
+            if bindings.is_opaque(node):
+                return []
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            changed.add(node.target.id)
+    defined, read = _module_names(text)
+    if changed:  # for a symbol table `total += 1` is an assignment: alone, it reads a name that does not exist
+        only_changed = {name for name in changed - _stored(tree) if not _is_bound_otherwise(tree, name)}
+        defined, read = defined - only_changed, read | only_changed
     missing = read - defined - set(known) - _MODULE_NAMES - set(dir(builtins))
     if not missing:
         return []
@@ -62,11 +69,10 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
     return sorted((Undefined(name, line) for name, line in lines.items()), key=lambda found: (found.line, found.name))
 
 
-def _module_names(tree: ast.Module, text: str) -> tuple[set[str], set[str]]:
+def _module_names(text: str) -> tuple[set[str], set[str]]:
     """Return the names that a module defines, and those that it looks up there."""
     defined: set[str] = set()
     read: set[str] = set()
-    changed: set[str] = set()
 
     def collect(table: symtable.SymbolTable, *, top: bool) -> None:
         for symbol in table.get_symbols():
@@ -79,17 +85,18 @@ def _module_names(tree: ast.Module, text: str) -> tuple[set[str], set[str]]:
             collect(child, top=False)
 
     collect(preflight.table(text), top=True)
+    return defined, read
+
+
+def _stored(tree: ast.Module) -> set[str]:
+    """Return the names that statements such as ``name = ...`` bind."""
     stored: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            changed.add(node.target.id)
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.AsyncFor | ast.With | ast.AsyncWith):
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.AsyncFor | ast.With | ast.AsyncWith):
             stored.update(_stored_names(node))
         elif isinstance(node, ast.NamedExpr):
             stored.add(node.target.id)
-    # For a symbol table `total += 1` is an assignment: alone, it reads a name that does not exist.
-    only_changed = {name for name in changed - stored if not _is_bound_otherwise(tree, name)}
-    return defined - only_changed, read | only_changed
+    return stored
 
 
 def _stored_names(statement: ast.stmt) -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import linecache
+import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -113,7 +115,7 @@ class _Closure:
         if name in self._sent:
             self._taken[name] = (-1, 0), values.assignments([name])[0]
             return
-        definition = self._known.get(name)
+        definition = self._known.get(name) or self._cell_of(name)
         if definition is None:
             text = self._import_of(name)
             if text is None:
@@ -121,6 +123,9 @@ class _Closure:
             self._taken[name] = (-1, 0), text
             return
         node = definition.node
+        is_assigned = isinstance(node, ast.Assign | ast.AnnAssign)
+        if is_assigned and not (users or callable(self._namespace.get(name))):
+            raise self._is_value(name, users)
         if isinstance(node, ast.Assign | ast.AnnAssign) and not self._is_setting(node):
             raise self._is_value(name, users)
         self._taken[name] = (definition.cell, definition.line), definition.text
@@ -138,10 +143,20 @@ class _Closure:
         found = notebook_names.undefined_names(tree, definition.text, own)
         return [one.name for one in found if not hasattr(builtins, one.name)]
 
+    def _cell_of(self, name: str) -> _Definition | None:
+        """Return the definition of a function or class by the cell that made it; IPython keeps its lines."""
+        value = self._namespace.get(name)
+        if not notebook_names.is_code(value):
+            return None
+        functions = [value] if isinstance(value, types.FunctionType) else vars(value).values()
+        for function in functions:
+            code = getattr(function, "__code__", None)
+            if code is not None and (cell := "".join(linecache.getlines(code.co_filename))):
+                return _definitions([cell]).get(name)
+        return None
+
     def _import_of(self, name: str) -> str | None:
         """Return an import of a name that no cell defines, such as one of ``from module import *``."""
-        import types
-
         value = self._namespace.get(name)
         if isinstance(value, types.ModuleType):
             return f"import {value.__name__}{'' if value.__name__ == name else f' as {name}'}"

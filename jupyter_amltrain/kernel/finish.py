@@ -70,6 +70,8 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
 
 
 async def _models(backend: Backend, run: Run) -> tuple[str, ...]:
+    if backend.lists_by_service:
+        return ()
     try:
         return tuple(await result_models(backend, run, await result_files(backend, run)))
     except (AmlTrainError, OSError) as error:  # the rest of the run is still shown

@@ -26,7 +26,22 @@ KERNEL = ("protocol", "calls", "testing")
 
 
 #: Libraries that a module uses where they are installed.
-OPTIONAL = {("nvml.py", "pynvml"), ("matplotlib_hook.py", "matplotlib")}
+OPTIONAL = {("nvml.py", "pynvml"), ("matplotlib_hook.py", "matplotlib")} | {
+    ("values.py", name)
+    for name in [
+        "IPython",
+        "cloudpickle",
+        "joblib",
+        "numpy",
+        "pandas",
+        "polars",
+        "pyarrow",
+        "safetensors",
+        "scipy",
+        "skops",
+        "torch",
+    ]
+}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(FOLDER)))

@@ -117,7 +117,7 @@ def test_composed_line_magic_keeps_variable_script_and_arguments(
         ({"name": ["a", "b"]}, "pass", "name", "one value"),
         ({"env-var": ["API_TOKEN=hf_abcdefghijklmnopqrstuvwxyz"]}, "pass", "env-var", "looks like a secret"),
         ({"color": "red"}, "pass", "color", "no field"),
-        ({"param": ["lr=1"]}, "lr = f()", "param", "Cell line 1, "),
+        ({"param": ["lr=1"]}, "lr = abs(1)", "param", "Cell line 1, "),
         ({}, "", "", "the cell is empty"),
         ({}, "x = (", "", "Cell line 1"),  # it has no magic line yet
         ({}, "!ls", "", "plain Python script"),

@@ -16,6 +16,8 @@ import msgspec
 
 from jupyter_amltrain._version import __version__
 from jupyter_amltrain.agent import testing
+from jupyter_amltrain.agent.azure import job as service_job
+from jupyter_amltrain.agent.protocol import OUTPUTS
 from jupyter_amltrain.backends import job_support
 from jupyter_amltrain.backends.azureml import environments, job_body, mirror_store
 from jupyter_amltrain.backends.azureml import status as azure_status
@@ -36,6 +38,7 @@ from jupyter_amltrain.schema.child_run import ChildRuns
 from jupyter_amltrain.schema.fields import TargetAction
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
+from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
 
@@ -174,6 +177,7 @@ class AzureBackend(Backend, Provisioner):
 
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
     sends_code = True
+    lists_by_service = True
     keeps_history: ClassVar[bool] = True
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
@@ -182,6 +186,7 @@ class AzureBackend(Backend, Provisioner):
         self._loop = loop
         self._monitors = MachineMonitors(self.compute)
         self._child_logs = SingleFlight()
+        self._stored: dict[tuple[str, str], str] = {}  #: run and path in its folder -> path in the workspace's storage
         super().__init__(target)
 
     @property
@@ -430,6 +435,33 @@ class AzureBackend(Backend, Provisioner):
         """See :meth:`Backend.local_copy`; covers the files that have been fetched."""
         file = self.jobs.folder(run_id) / path
         return str(file) if await self._loop.offload(file.exists) else None
+
+    async def list_files(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
+        """See :meth:`Backend.list_files`; those of ``outputs`` are in the workspace's storage."""
+        if folder != OUTPUTS:
+            return await super().list_files(run_id, folder)
+        # Values of --out and files of $AML_OUTPUT_DIR travel with the logs, those of ./outputs by themselves.
+        places = (f"{service_job.FOLDER}/{OUTPUTS}/", f"{service_job.ARTIFACTS}/")
+        rows = await self.compute.request("jobs.files", name=run_id, paths=list(places))
+        found: dict[str, RunFile] = {}
+        for row in rows:
+            below = next(row["path"][len(place) :] for place in places if row["path"].startswith(place))
+            if below not in found:
+                found[below] = RunFile(path=below, size=row["size"], modified=row["modified"])
+                self._stored[run_id, f"{OUTPUTS}/{below}"] = row["path"]
+        return sorted(found.values(), key=lambda file: file.path)
+
+    async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
+        """See :meth:`Backend.read_part`."""
+        if not path.startswith(f"{OUTPUTS}/"):
+            return await super().read_part(run_id, path, offset, limit)
+        if (run_id, path) not in self._stored:
+            await self.list_files(run_id, OUTPUTS)
+        stored = self._stored.get((run_id, path))
+        if stored is None:
+            return b""
+        data: bytes = await self.compute.request("jobs.file", name=run_id, path=stored, offset=offset, limit=limit)
+        return data
 
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""

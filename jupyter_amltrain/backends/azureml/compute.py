@@ -117,7 +117,18 @@ def key_file(file: str) -> Path:
 
 #: Operations that are sent again if the process ended during the request: they change nothing.
 _READS = frozenset(
-    ("computes.get", "computes.list", "sizes.list", "quota.list", "jobs.get", "jobs.poll", "jobs.list", "mirror.sync")
+    (
+        "computes.get",
+        "computes.list",
+        "sizes.list",
+        "quota.list",
+        "jobs.get",
+        "jobs.poll",
+        "jobs.list",
+        "jobs.files",
+        "jobs.file",
+        "mirror.sync",
+    )
 )
 #: Seconds that the price and quota of a row may take in addition to its state.
 EXTRAS_TIMEOUT_S = 0.5

@@ -6,6 +6,7 @@ import datetime
 import email.utils
 import os
 import threading
+import time
 import xml.etree.ElementTree
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -131,6 +132,30 @@ def list_job_files(call: ServiceCall, workspace: Workspace, name: str, paths: Se
     """Yield each file of a job below `paths`."""
     # Recorded: outputs.default is azureml://datastores/workspaceartifactstore/ExperimentRun/dcid.NAME
     return list_files(call, workspace, STORE, f"ExperimentRun/dcid.{name}/", paths)
+
+
+#: Seconds for which the client of a container is kept; its signature is renewed when it has expired.
+_CONTAINER_AGE_S = 1800.0
+_containers: dict[tuple[str, str], tuple[float, _Container]] = {}
+
+
+def read_job_file(
+    call: ServiceCall, *, workspace: str, name: str, path: str, offset: int = 0, limit: int = 1 << 20
+) -> bytes:
+    """Return up to `limit` bytes of a file of a job from byte `offset`; empty at its end."""
+    ws = call.cloud.workspace(workspace)
+    now = time.monotonic()
+    made, container = _containers.get((ws.name, STORE), (0.0, None))
+    if container is None or now - made > _CONTAINER_AGE_S:
+        container = _Container(call, ws, STORE)
+        _containers[ws.name, STORE] = now, container
+    return container.get(quote(f"ExperimentRun/dcid.{name}/{path}"), offset, offset + limit)
+
+
+def job_files(call: ServiceCall, *, workspace: str, name: str, paths: Sequence[str]) -> list[dict[str, Any]]:
+    """List the files of a job below `paths`: ``path``, ``size``, ``modified``."""
+    found = list_job_files(call, call.cloud.workspace(workspace), name, paths)
+    return [{"path": file.path, "size": file.size, "modified": file.modified} for file in found]
 
 
 def list_files(

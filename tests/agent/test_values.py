@@ -1,0 +1,199 @@
+"""Values of the notebook as files, there and back."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import io
+import itertools
+import json
+import math
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jupyter_amltrain.agent import values
+
+FRAME = pd.DataFrame(
+    {
+        "number": [1.5, float("nan"), 3.0],
+        "text": ["a", None, "ü"],
+        "kind": pd.Categorical(["x", "y", "x"]),
+        "at": pd.to_datetime(["2026-01-01", "2026-01-02", None], utc=True),
+    },
+    index=pd.Index([10, 20, 30], name="id"),
+)
+
+
+def there_and_back(value: Any, folder: Path, **how: Any) -> Any:
+    node = json.loads(json.dumps(values.write(value, str(folder), **how)))
+    return values.read(node, str(folder), trusted=True, **how)
+
+
+def same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, pd.DataFrame | pd.Series):
+        (pd.testing.assert_frame_equal if isinstance(one, pd.DataFrame) else pd.testing.assert_series_equal)(one, other)
+        return True
+    if isinstance(one, np.ndarray | np.generic):
+        return one.dtype == other.dtype and one.shape == other.shape and np.array_equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float) and math.isnan(one):
+        return math.isnan(other)
+    return bool(one == other)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        10**40,
+        0.1,
+        float("nan"),
+        float("-inf"),
+        1 - 2j,
+        "ünï\n",
+        b"\0\xff",
+        b"x" * 100_000,
+        bytearray(b"ab"),
+        [1, "a", None, [2.5]],
+        {"lr": 0.1, "layers": [1, 2]},
+        (1, (2, "x")),
+        {1: "one", (2, 3): None},
+        {1, 2},
+        frozenset({"a"}),
+        range(3, 9, 2),
+        Path("/data/x.csv"),
+        decimal.Decimal("1.10"),
+        datetime.date(2026, 11, 23),
+        datetime.datetime(2026, 11, 23, 10, 5, tzinfo=datetime.timezone.utc),
+        datetime.timedelta(days=1, microseconds=5),
+        np.arange(12.0).reshape(3, 4),
+        np.array([], dtype="int8"),
+        np.array([("a", 1)], dtype=[("name", "U4"), ("n", "i4")]),
+        np.float32(0.5),
+        np.array(["2026-01-01"], dtype="datetime64[D]"),
+        FRAME,
+        FRAME["number"],
+        pd.Series([1, 2], name=None),
+        {"X": np.ones((2, 2)), "y": (np.zeros(2), "labels"), "n": 3},
+        [FRAME, FRAME],
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_value_comes_back_equal(value: Any, tmp_path: Path) -> None:
+    assert same(value, there_and_back(value, tmp_path))
+
+
+def test_sparse_matrix_comes_back_equal(tmp_path: Path) -> None:
+    import scipy.sparse
+
+    matrix = scipy.sparse.csr_matrix([[0, 1], [2, 0]])
+    assert (there_and_back(matrix, tmp_path) != matrix).nnz == 0
+
+
+def test_arrow_table_comes_back_equal(tmp_path: Path) -> None:
+    import pyarrow
+
+    table = pyarrow.table({"a": [1, 2]})
+    assert there_and_back(table, tmp_path).equals(table)
+
+
+def test_estimator_comes_back_without_pickle(tmp_path: Path) -> None:
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), Ridge(0.5)).fit([[1.0], [2.0]], [1.0, 2.0])
+    back = there_and_back(model, tmp_path)
+    assert np.array_equal(back.predict([[3.0]]), model.predict([[3.0]])) and not list(tmp_path.glob("*.pickle"))
+
+
+def test_equal_values_are_one_file(tmp_path: Path) -> None:
+    first, second = (values.write(np.arange(5), str(tmp_path)) for _ in range(2))
+    assert first == second and len(os.listdir(tmp_path)) == 1
+
+
+class Own:
+    """A value without a form."""
+
+
+CYCLE: list[Any] = [1]
+CYCLE.append((CYCLE, {3}))
+
+
+@pytest.mark.parametrize(
+    ("value", "word", "advice"),
+    [
+        (Own(), "Own", "--allow-pickle"),
+        ([1, Own()], "[1]", "--allow-pickle"),
+        ({"net": Own()}, "net", "--allow-pickle"),
+        (lambda x: x, "function", "--with"),
+        (Own, "class", "--with Own"),
+        (math, "module", "Import"),
+        (np.array([Own()], dtype=object), "object", "list"),
+        ((i for i in range(3)), "once", "list"),
+        (io.StringIO(), "once", "list"),
+        (CYCLE, "itself", "refers back"),
+        (itertools.count(), "once", "list"),
+        ([(i,) for i in range(20_000)], "parts", "array"),
+    ],
+)
+def test_value_without_form_says_what_would_work(value: Any, word: str, advice: str, tmp_path: Path) -> None:
+    with pytest.raises(values.CannotWrite) as caught:
+        values.write(value, str(tmp_path))
+    assert word in str(caught.value) and advice in caught.value.advice and "\n" not in str(caught.value)
+
+
+def test_frame_with_mixed_column_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(values.CannotWrite) as caught:
+        values.write(pd.DataFrame({"x": [1, "a", Own()]}), str(tmp_path))
+    assert "\n" not in str(caught.value) and os.listdir(tmp_path) == []
+
+
+def test_pickle_is_written_and_read_only_with_consent(tmp_path: Path) -> None:
+    value = collections.Counter("aab")
+    node = values.write({"n": value}, str(tmp_path), allow_pickle=True)
+    with pytest.raises(values.NeedsConsent):
+        values.read(node, str(tmp_path))
+    assert values.read(node, str(tmp_path), allow_pickle=True) == {"n": value}
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("evil",)
+
+
+@pytest.mark.parametrize("kind", ["pickle", "joblib", "array", "torch"])
+def test_malicious_pickle_is_not_read(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the node says that the file is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises((values.NeedsConsent, ValueError, ImportError)):
+        values.read({"as": kind, "file": "file"}, str(tmp_path))
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("name", ["../secret.npy", "/etc/passwd", "a/b.npy"])
+def test_file_outside_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        values.read({"as": "array", "file": name}, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(FRAME, "DataFrame 3 x 4"), (np.ones((2, 2)), "ndarray 2 x 2"), ((1, 2), "tuple of 2"), (3, "json")],
+)
+def test_description_names_type_and_shape(value: Any, text: str, tmp_path: Path) -> None:
+    assert values.description(values.write(value, str(tmp_path))) == text
