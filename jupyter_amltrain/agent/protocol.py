@@ -48,6 +48,9 @@ METRICS = "metrics/rank-0.jsonl"
 TELEMETRY, SUMMARY, GPU_USAGE = "telemetry/node-%d.jsonl", "telemetry/summary-%d.json", "telemetry/truth-%d.json"
 
 OUTPUTS, ARTIFACTS = "outputs", "artifacts"
+#: Folders of a run that its copy of the code has as ``./outputs`` and ``./logs``, as on Azure ML; and their links.
+LOGS = "logs"
+KEPT_LINKS = {OUTPUTS: "../" + OUTPUTS, LOGS: "../" + LOGS}
 
 #: Figures that the script has shown; created by the first one.
 PICTURES = "pictures"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.agent import testing
-from jupyter_amltrain.agent.protocol import OUTPUTS, PICTURES, SOURCE
+from jupyter_amltrain.agent.protocol import KEPT_LINKS, PICTURES, SOURCE
 from jupyter_amltrain.backends.base import (
     STATUS,
     STREAMS,
@@ -29,6 +29,7 @@ from jupyter_amltrain.backends.past_runs import Key, PastRun, PastRunIndex, list
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, damaged_run, file_of, output_of, run_of, status_of
 from jupyter_amltrain.backends.transport import FileEvents, Transport
 from jupyter_amltrain.errors import DamagedRun, ProtocolError, ResultMissing, SpecError
+from jupyter_amltrain.jobs.data_paths import kept_elsewhere
 from jupyter_amltrain.jobs.launch import launch_plan
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
@@ -130,6 +131,9 @@ class AgentBackend(Backend):
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
         staging = f"{self._transport.home}/staging/{plan.run_id}"
+        # The notes of the plan stay with the run.
+        spec = {**plan.request["spec"], "notes": [*plan.spec.notes, *plan.notes]}
+        job = {**plan.request, "spec": spec}
         await self._transport.put(plan.snapshot.files, staging)
         digest = await self._sent_digest(plan.snapshot, staging)
         testing.hit("kernel_before_submit")
@@ -138,7 +142,7 @@ class AgentBackend(Backend):
             # The submission's id makes the call idempotent: after a lost reply a repeated
             # call does not start the job twice.
             {
-                **plan.request,
+                **job,
                 "snapshot": {**plan.request["snapshot"], "digest": digest},
                 "environ": dict(environ),
                 "secrets": dict(secrets),
@@ -147,7 +151,7 @@ class AgentBackend(Backend):
         )
         testing.hit("kernel_after_submit")
         state = {"state": answer["state"]}
-        return self._run(plan.run_id, {**plan.request, "submitted": time.time()}, state)
+        return self._run(plan.run_id, {**job, "submitted": time.time()}, state)
 
     async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
         """Return the digest of the files that were sent."""
@@ -235,7 +239,7 @@ class AgentBackend(Backend):
 
     async def local_copy(self, run_id: str, path: str = "") -> str | None:
         """See :meth:`Backend.local_copy`."""
-        without = () if path else (SOURCE, OUTPUTS)
+        without = () if path else (SOURCE, *KEPT_LINKS)
         return await self._transport.fetch(f"{self._folder(run_id)}/{path}".rstrip("/"), without)
 
     async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
@@ -324,6 +328,19 @@ class LocalBackend(AgentBackend):
 
         super().__init__(target, LocalTransport(loop, root.path), target.python)
         self._loop, self._index = loop, PastRunIndex(root.path)
+
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
+        """See :meth:`Backend.plan`; notes files of a cell that the run does not keep."""
+        plan = await super().plan(spec, snapshot, run_id)
+        if not spec.script or spec.source or not spec.notebook_dir:
+            return plan
+        paths = await self._loop.offload(kept_elsewhere, spec.script.encode())
+        notes = [
+            f"Line {path.line - spec.line_offset} of the cell names {path.text!r}, which is in the notebook's folder."
+            " To keep the file with the run: os.environ['AML_OUTPUT_DIR']"
+            for path in paths[:1]
+        ]
+        return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
 
     async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
         """See :meth:`Backend.live_copies`; the run folders themselves."""

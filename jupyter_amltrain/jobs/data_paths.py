@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from jupyter_amltrain.agent.protocol import KEPT_LINKS
 from jupyter_amltrain.jobs import preflight
 
 #: Longest text that is taken for a path.
@@ -47,6 +48,19 @@ def only_here(script: bytes, folder: Path, sent: Collection[str]) -> list[DataPa
             continue
         if (folder / path).exists():
             found[text] = line
+    return [DataPath(text, line) for text, line in found.items()]
+
+
+def kept_elsewhere(script: bytes) -> list[DataPath]:
+    """Return the paths of a script below ``./outputs`` and ``./logs``, which only its own copy of the code keeps."""
+    try:
+        tree = preflight.parse(script)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    found: dict[str, int] = {}
+    for text, line in _texts(tree):
+        if _is_path(text) and os.path.normpath(text).split("/")[0] in KEPT_LINKS and "/" in os.path.normpath(text):
+            found.setdefault(text, line)
     return [DataPath(text, line) for text, line in found.items()]
 
 

@@ -14,12 +14,8 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.agent.protocol import OUTPUTS
-from jupyter_amltrain.jobs.snapshot import OUTPUTS_LINK
 from jupyter_amltrain.schema.inputs import input_variable, literal_text, output_variable, with_paths
 from jupyter_amltrain.schema.job import JobSpec
-
-#: Files that a job of Azure ML puts into ``./outputs`` belong to the run: here they get into its folder.
-_LINK_OUTPUTS = f"[ -e outputs ] || ln -s {OUTPUTS_LINK} outputs; "
 
 
 class TargetMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +97,7 @@ def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
         inside = f"/{name}" if wanted.type == "uri_file" else ""
         places[f"outputs.{name}"] = shlex.quote(env[output_variable(name)] + inside)
     path = f"PATH={shlex.quote(posixpath.dirname(python))}:$PATH; export PATH; " if "/" in python else ""
-    line = _LINK_OUTPUTS + path + fill_bindings(spec.command, places)
+    line = path + fill_bindings(spec.command, places)
     return LaunchPlan(argv=("/bin/sh", "-c", line), cwd=source, env={**_alone(spec, source), **spec.env, **env})
 
 

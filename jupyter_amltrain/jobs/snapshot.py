@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import OUTPUTS, read_regular
+from jupyter_amltrain.agent.protocol import KEPT_LINKS, read_regular
 from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
 from jupyter_amltrain.jobs.file_hash import hash_file
 from jupyter_amltrain.state_dir import working_folder
@@ -91,9 +91,6 @@ LIMIT_FILES = 20_000
 
 #: Never part of a snapshot, whatever the ignore files say.
 ALWAYS_SKIPPED = frozenset({".git", ".amltrain", "__pycache__", ".ipynb_checkpoints", ".venv", "node_modules"})
-
-#: What ``./outputs`` of a YAML job links to, from the run's ``source/``.
-OUTPUTS_LINK = f"../{OUTPUTS}"
 
 #: Factor over the limit at which counting a folder stops.
 _GIVE_UP = 10
@@ -280,9 +277,9 @@ def _record(name: str, executable: bool, inner: bytes) -> bytes:
     return b"%d %s %d " % (len(label), label, executable) + inner
 
 
-def _is_outputs_link(entry: os.DirEntry[str]) -> bool:
-    """Whether the entry is the ``outputs`` link of a run whose copy of the code is resubmitted."""
-    return entry.is_symlink() and os.readlink(entry.path) == OUTPUTS_LINK
+def _is_kept_link(entry: os.DirEntry[str]) -> bool:
+    """Whether the entry is the ``outputs`` or ``logs`` link of a run whose copy of the code is resubmitted."""
+    return entry.is_symlink() and os.readlink(entry.path) == KEPT_LINKS.get(entry.name)
 
 
 def _is(check: Callable[[], bool]) -> bool:
@@ -338,7 +335,7 @@ class _Folder:
             ) from error
         for entry in entries:
             name = prefix + entry.name
-            if entry.name in ALWAYS_SKIPPED or (name == OUTPUTS and _is_outputs_link(entry)):
+            if entry.name in ALWAYS_SKIPPED or (name in KEPT_LINKS and _is_kept_link(entry)):
                 continue
             is_dir = _is(entry.is_dir)
             if rules.ignores(name, is_dir):

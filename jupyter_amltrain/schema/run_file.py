@@ -11,7 +11,7 @@ import msgspec
 from jupyter_amltrain.agent.values import description
 
 #: Folders of a run that its script writes to, in the order of a list; ``pictures`` has the figures of ``plt.show()``.
-RESULT_FOLDERS = ("outputs", "artifacts", "pictures", "log")
+RESULT_FOLDERS = ("outputs", "logs", "artifacts", "pictures", "log")
 #: The agent's own file beside the logs.
 NOT_RESULTS = frozenset({"log/agent.txt"})
 #: File that marks a folder as an MLflow model.

@@ -16,6 +16,7 @@ from jupyter_amltrain.commands.resubmit import resubmit
 from jupyter_amltrain.errors import AmlTrainError, PreflightError, ResultMissing, SubmitError
 from jupyter_amltrain.output import result_value
 
+from ..contracts.kept_files import check_kept_files
 from ..contracts.notebook_values import check_round_trip
 from .conftest import Cell
 
@@ -36,6 +37,16 @@ def cell(ip: InteractiveShell) -> Cell:
 
 def test_every_value_comes_back(api: Any) -> None:
     check_round_trip("local", 120)
+
+
+def test_outputs_and_logs_are_kept(api: Any, tmp_path: Path) -> None:
+    check_kept_files("local", tmp_path, 60)
+
+
+def test_outputs_of_a_cell_in_the_notebook_folder_are_noted(cell: Cell, ip: InteractiveShell) -> None:
+    cell("%%aml_submit --as run --wait\nimport os\nos.makedirs('outputs')\nopen('outputs/x.txt', 'w').close()")
+    (note,) = ip.user_ns["run"].record().notes
+    assert "AML_OUTPUT_DIR" in note and "Line 4" in note and Path("outputs/x.txt").exists()
 
 
 def test_variable_of_the_notebook_is_refused_with_the_flags(cell: Cell, fails: Fails, api: Any) -> None:

@@ -9,7 +9,7 @@ import subprocess
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from .. import testing
-from ..protocol import ARTIFACTS, LOG, MARK, METRICS, OUTPUTS
+from ..protocol import ARTIFACTS, KEPT_LINKS, LOG, MARK, METRICS, OUTPUTS, SOURCE
 from ..queue import visible_gpus
 from . import job_hooks
 from .env_filter import without_kernel
@@ -120,6 +120,7 @@ def start(task: Assignment, sink: Optional[SinkEndpoint]) -> subprocess.Popen[by
         env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), is_cell=is_cell(task.job)
     )
     _create_outputs(task, env)
+    _link_kept_folders(task)
     try:
         log = os.open(os.path.join(task.folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
@@ -130,6 +131,22 @@ def start(task: Assignment, sink: Optional[SinkEndpoint]) -> subprocess.Popen[by
     finally:
         os.umask(umask)
         os.close(log)
+
+
+def _link_kept_folders(task: Assignment) -> None:
+    """Let ``./outputs`` and ``./logs`` of a job that works in its copy of the code lead to folders of the run."""
+    source = os.path.join(task.folder, SOURCE)
+    if os.path.abspath(task.job["cwd"]) != os.path.abspath(source):
+        return
+    for name, link in KEPT_LINKS.items():
+        path = os.path.join(source, name)
+        if os.path.lexists(path):  # a folder of the code
+            continue
+        try:
+            os.makedirs(os.path.join(task.folder, name), mode=0o700, exist_ok=True)
+            os.symlink(link, path)
+        except OSError:  # a file system without links: the job makes the folder itself
+            pass
 
 
 def spawn(argv: List[str], cwd: str, env: Dict[str, str], **popen_args: Any) -> subprocess.Popen[bytes]:

@@ -17,7 +17,7 @@ import msgspec
 from jupyter_amltrain._version import __version__
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.agent.azure import job as service_job
-from jupyter_amltrain.agent.protocol import OUTPUTS
+from jupyter_amltrain.agent.protocol import KEPT_LINKS, OUTPUTS
 from jupyter_amltrain.backends import job_support
 from jupyter_amltrain.backends.azureml import environments, job_body, mirror_store
 from jupyter_amltrain.backends.azureml import status as azure_status
@@ -437,26 +437,30 @@ class AzureBackend(Backend, Provisioner):
         return str(file) if await self._loop.offload(file.exists) else None
 
     async def list_files(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
-        """See :meth:`Backend.list_files`; those of ``outputs`` are in the workspace's storage."""
-        if folder != OUTPUTS:
+        """See :meth:`Backend.list_files`; those of ``outputs`` and ``logs`` are in the workspace's storage."""
+        if folder not in KEPT_LINKS:
             return await super().list_files(run_id, folder)
         # Values of --out and files of $AML_OUTPUT_DIR travel with the logs, those of ./outputs by themselves.
-        places = (f"{service_job.FOLDER}/{OUTPUTS}/", f"{service_job.ARTIFACTS}/")
+        ours = f"{service_job.FOLDER}/"
+        places = (f"{ours}{OUTPUTS}/", f"{service_job.ARTIFACTS}/") if folder == OUTPUTS else (f"{folder}/",)
         rows = await self.compute.request("jobs.files", name=run_id, paths=list(places))
         found: dict[str, RunFile] = {}
         for row in rows:
+            if folder != OUTPUTS and row["path"].startswith(ours):
+                continue
             below = next(row["path"][len(place) :] for place in places if row["path"].startswith(place))
             if below not in found:
                 found[below] = RunFile(path=below, size=row["size"], modified=row["modified"])
-                self._stored[run_id, f"{OUTPUTS}/{below}"] = row["path"]
+                self._stored[run_id, f"{folder}/{below}"] = row["path"]
         return sorted(found.values(), key=lambda file: file.path)
 
     async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
         """See :meth:`Backend.read_part`."""
-        if not path.startswith(f"{OUTPUTS}/"):
+        folder = path.partition("/")[0]
+        if folder not in KEPT_LINKS:
             return await super().read_part(run_id, path, offset, limit)
         if (run_id, path) not in self._stored:
-            await self.list_files(run_id, OUTPUTS)
+            await self.list_files(run_id, folder)
         stored = self._stored.get((run_id, path))
         if stored is None:
             return b""

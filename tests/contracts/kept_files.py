@@ -1,0 +1,31 @@
+"""``./outputs`` and ``./logs`` of a job that has its own copy of the code, the same on every target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .notebook_values import send
+
+CODE = """
+import os
+os.makedirs("outputs/deep", exist_ok=True)
+with open("outputs/deep/hello.txt", "w") as file:
+    file.write("hello")
+with open("./logs/own.txt", "w") as file:
+    file.write("log")
+with open(os.environ["AML_OUTPUT_DIR"] + "/direct.bin", "wb") as file:
+    file.write(b"x" * 300_000)
+"""
+
+
+def check_kept_files(target: str, folder: Path, deadline: float) -> None:
+    """Run a job with a source folder, and find its files."""
+    source = folder / "code"
+    source.mkdir()
+    (source / "helper.py").write_text("x = 1\n")
+    run = send(f"--target {target} --gpus 0 --source {source}", CODE, {}).wait(deadline)
+    files = {file.path: file for file in run.files()}
+    assert files["outputs/deep/hello.txt"].read() == b"hello" and files["logs/own.txt"].read() == b"log"
+    assert files["outputs/direct.bin"].read() == b"x" * 300_000
+    assert files["outputs/direct.bin"].save(folder).stat().st_size == 300_000
+    assert sorted(path.name for path in source.iterdir()) == ["helper.py"]
