@@ -104,7 +104,7 @@ class _Writer:
                     if not self._allow_pickle:
                         raise CannotWrite("%s cannot be saved (%s)" % (_named(value, place), problem)) from error
         if not self._allow_pickle:
-            reason, advice = _why_not(value)
+            reason, advice = _refusal(value)
             raise CannotWrite("%s %s" % (place, reason), advice)
         try:
             return self._file(value, "pickle", ".pickle", _write_pickle)
@@ -329,7 +329,7 @@ _FORMS: Tuple[Tuple[Callable[[Any], bool], str, str, Callable[[Any, str], None],
 )
 
 
-def _why_not(value: Any) -> Tuple[str, str]:
+def _refusal(value: Any) -> Tuple[str, str]:
     """Return why a value has no form, and what would work."""
     name = getattr(value, "__name__", "") or "NAME"
     if isinstance(value, type(sys)):

@@ -39,7 +39,7 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
     """Return the names that a script reads and nothing defines, in the order of their lines.
 
     A name that is read only below ``try:`` with a handler for ``NameError`` is left out, and so is every name of a
-    script whose names cannot be told from its text (``exec``, ``import *``).
+    script whose names its text does not show (``exec``, ``import *``).
 
     Parameters
     ----------
