@@ -28,10 +28,12 @@ from jupyter_amltrain.backends.local_limits import unsupported
 from jupyter_amltrain.backends.past_runs import Key, PastRun, PastRunIndex, listed_fields_of, tracking_of
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, damaged_run, file_of, output_of, run_of, status_of
 from jupyter_amltrain.backends.transport import FileEvents, Transport
-from jupyter_amltrain.errors import DamagedRun, ProtocolError, ResultMissing, SpecError
+from jupyter_amltrain.errors import DamagedRun, PreflightError, ProtocolError, ResultMissing, SpecError
+from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.launch import launch_plan
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.environment import EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus, make_handle
 from jupyter_amltrain.schema.run_file import RunFile
@@ -92,7 +94,37 @@ class AgentBackend(Backend):
 
     def unsupported_reason(self, spec: JobSpec) -> str:
         """See :meth:`Backend.unsupported_reason`."""
-        return unsupported(spec, self.target.name, self._machine.has_our_disk)
+        return unsupported(spec, self.target.name, self._machine.has_our_disk, builds_environments=True)
+
+    def complete_spec(self, spec: JobSpec) -> JobSpec:
+        """See :meth:`Backend.complete_spec`; fills in the packages of an environment that the agent builds."""
+        return environments.completed(spec, self._machine.has_our_disk)
+
+    async def find_environment(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the agent knows of an environment: its ``key``, whether it is ``built``, ``last`` seconds.
+
+        Raises
+        ------
+        PreflightError
+            The target cannot build it.
+        """
+        found = await self._transport.call("environments", {"verb": "find", "spec": dict(request)})
+        if found["reason"]:
+            raise PreflightError(
+                f"Cannot build the environment {request['label']} on {self.target.name!r}: {found['reason']}.",
+                code="environment.no_tool",
+                field="environment",
+            )
+        return found
+
+    async def list_environments(self) -> Sequence[EnvironmentRow]:
+        """See :meth:`Backend.list_environments`."""
+        answer = await self._transport.call("environments", {"verb": "list"})
+        return [environments.row_of(row, self.target.name) for row in answer["environments"]]
+
+    async def delete_environment(self, key: str) -> None:
+        """See :meth:`Backend.delete_environment`."""
+        await self._transport.call("environments", {"verb": "delete", "key": key})
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`."""
@@ -100,7 +132,17 @@ class AgentBackend(Backend):
         if spec.tracking != "direct":
             check_path(spec.project, "notebook's folder", "Rename it, or log to a server: MLFLOW_TRACKING_URI.")
         source = f"{self._folder(run_id)}/source"
-        launch = launch_plan(spec, source, self._machine)
+        machine = self._machine
+        request: dict[str, Any] = {}
+        notes: tuple[str, ...] = ()
+        if environments.is_built(spec):
+            base = spec.python or machine.python
+            request = environments.build_request(spec.environment, base, machine.has_our_disk)
+            notes = (environments.note(spec.environment, await self.find_environment(request)),)
+            # The agent puts the environment's folder first on the PATH.
+            machine = msgspec.structs.replace(machine, python="python")
+        planned = msgspec.structs.replace(spec, python="") if request else spec
+        launch = launch_plan(planned, source, machine)
         job = {
             "run": run_id,
             "name": spec.name,
@@ -124,8 +166,9 @@ class AgentBackend(Backend):
                 "bytes": snapshot.bytes,
             },
             "spec": msgspec.to_builtins(spec),
+            **({"environment": request} if request else {}),
         }
-        return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job)
+        return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
 
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
@@ -332,7 +375,7 @@ class LocalBackend(AgentBackend):
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`; another interpreter gets no variables of this kernel's."""
         python = plan.spec.python or self._machine.python
-        if python != sys.executable:
+        if python != sys.executable or environments.is_built(plan.spec):
             environ = {name: value for name, value in environ.items() if name not in _INTERPRETER_VARIABLES}
         return await super().launch(plan, environ, secrets)
 
