@@ -33,7 +33,7 @@ from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.launch import launch_plan
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.environment import EnvironmentRow
+from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus, make_handle
 from jupyter_amltrain.schema.run_file import RunFile
@@ -64,6 +64,7 @@ class AgentBackend(Backend):
 
     Target: ClassVar[type[ComputeTarget]]
     log_may_shrink = True
+    builds_environments = True
 
     def __init__(self, target: ComputeTarget, transport: Transport, python: str = "") -> None:
         super().__init__(target)
@@ -100,22 +101,36 @@ class AgentBackend(Backend):
         """See :meth:`Backend.complete_spec`; fills in the packages of an environment that the agent builds."""
         return environments.completed(spec, self._machine.has_our_disk)
 
-    async def find_environment(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what the agent knows of an environment: its ``key``, whether it is ``built``, ``last`` seconds.
+    async def find_environment(
+        self, environment: Environment, python: str = "", check: bool = True
+    ) -> Mapping[str, Any]:
+        """Return what the agent knows of a completed environment: its ``key``, its build, seconds of the last one.
+
+        Parameters
+        ----------
+        python
+            Interpreter that it is made with if it names no version; default that of the target.
+        check
+            Whether an environment that the target cannot build is an error.
 
         Raises
         ------
         PreflightError
             The target cannot build it.
         """
-        found = await self._transport.call("environments", {"verb": "find", "spec": dict(request)})
-        if found["reason"]:
+        request = self._build_request(environment, python)
+        found = await self._transport.call("environments", {"verb": "find", "spec": request})
+        if found["reason"] and check:
             raise PreflightError(
                 f"Cannot build the environment {request['label']} on {self.target.name!r}: {found['reason']}.",
                 code="environment.no_tool",
                 field="environment",
             )
         return found
+
+    def _build_request(self, environment: Environment, python: str) -> dict[str, Any]:
+        base = python or self._machine.python
+        return environments.build_request(environment, base, self._machine.has_our_disk)
 
     async def list_environments(self) -> Sequence[EnvironmentRow]:
         """See :meth:`Backend.list_environments`."""
@@ -136,9 +151,9 @@ class AgentBackend(Backend):
         request: dict[str, Any] = {}
         notes: tuple[str, ...] = ()
         if environments.is_built(spec):
-            base = spec.python or machine.python
-            request = environments.build_request(spec.environment, base, machine.has_our_disk)
-            notes = (environments.note(spec.environment, await self.find_environment(request)),)
+            request = self._build_request(spec.environment, spec.python)
+            found = await self.find_environment(spec.environment, spec.python)
+            notes = (environments.note(spec.environment, found),)
             # The agent puts the environment's folder first on the PATH.
             machine = msgspec.structs.replace(machine, python="python")
         planned = msgspec.structs.replace(spec, python="") if request else spec

@@ -166,6 +166,9 @@ class Backend(abc.ABC):
     #: Whether :meth:`live_copies` works.
     has_live_copies: ClassVar[bool] = False
 
+    #: Whether the target builds environments from files with packages, and the user's own names for them are used.
+    builds_environments: ClassVar[bool] = False
+
     def __init__(self, target: ComputeTarget) -> None:
         self.target = target
 

@@ -54,7 +54,7 @@ def split_specs(text: str) -> list[str]:
     for part in parts or [""]:
         if problem := _problem(part):
             raise SpecError(
-                f"--pip {_shown(part)!r}: {problem}.",
+                f"--pip {_shown(text)!r}: {problem}.",
                 hint="Example: --pip 'pandas>=2' --pip scikit-learn",
                 code="flag.value",
                 field="environment.pip",

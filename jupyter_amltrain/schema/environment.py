@@ -125,7 +125,9 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
     bytes
         Size of its files; ``None`` if it is not known.
     built, used
-        Unix seconds of its build and of its last use.
+        Unix seconds of its build and of its last use; 0 for one that is not built.
+    names
+        The user's names for it.
     in_use
         Whether a run uses it now.
     tool
@@ -143,6 +145,7 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None
     built: float = 0.0
     used: float = 0.0
+    names: tuple[str, ...] = ()
     in_use: bool = False
     tool: str = ""
 

@@ -63,7 +63,8 @@ def find_tool(spec: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     if spec["conda"]:
         return next(filter(None, (shutil.which(name, path=path) for name in CONDA_TOOLS)), "")
     home = environ.get("HOME", "")
-    beside = [os.path.dirname(sys.executable), os.path.dirname(find_base(spec["base"], path))]
+    base = shutil.which(spec["base"], path=path) or ""
+    beside = [os.path.dirname(name) for name in (sys.executable, base, find_base(base)) if name]
     folders = [os.path.join(home, folder) for folder in _UV_FOLDERS] if home else []
     found = shutil.which("uv", path=path)
     if not found and os.access(spec["tool"], os.X_OK):
