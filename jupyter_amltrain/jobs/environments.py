@@ -194,7 +194,7 @@ def _conda_name(item: str) -> str:
 
 def _conda_version(item: str) -> str:
     """Return the version of ``python=3.11`` or ``python>=3.10,<3.12`` as uv reads it; empty without one."""
-    version = item.strip()[len(_conda_name(item)) :].strip()
+    version = item.rpartition("::")[2].strip()[len(_conda_name(item)) :].strip()
     if match := re.fullmatch(r"={1,2}\s*([\d.]+?)(?:\.\*|\*)?(?:=.*)?", version):
         return match[1]
     return re.sub(r"\s+", "", version)

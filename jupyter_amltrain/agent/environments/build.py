@@ -284,8 +284,8 @@ def reason_in(lines: List[str]) -> str:
         if not text or text.startswith(("hint:", "[std")):
             break
         caused = re.match(r"(?:error|cause|caused by|critical[^:]*)\s*:\s*(.*)", text, re.IGNORECASE)
-        if caused and parts:
-            parts.append("\0" + caused[1])
+        if parts and (caused or re.match(r"[\s│]*[├╰]─▶", line)):
+            parts.append("\0" + (caused[1] if caused else text))
         else:
             parts.append(caused[1] if caused else text)
     text = " ".join(parts)
