@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import interleaved, line, verdict
+from jupyter_amltrain.agent.environments.pip_settings import uv_variables
 
 #: What somebody who trains on digits installs: 11 packages, 130 MB.
 PACKAGES = ("numpy", "pandas", "scikit-learn", "matplotlib")
@@ -34,7 +35,10 @@ def plain(uv: str, folder: Path, requirements: Path) -> float:
     ]
     begin = time.perf_counter()
     for command in commands:
-        subprocess.run(command, check=True, env={**os.environ, "UV_PYTHON_DOWNLOADS": "never"})
+        # The same indexes: uv alone does not read the settings of pip.
+        subprocess.run(
+            command, check=True, env={**os.environ, **uv_variables(os.environ), "UV_PYTHON_DOWNLOADS": "never"}
+        )
     return time.perf_counter() - begin
 
 

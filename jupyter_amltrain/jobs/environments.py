@@ -42,7 +42,9 @@ def completed(spec: JobSpec, has_our_disk: bool = True) -> JobSpec:
         A file cannot be read, or is invalid; the message names the line.
     """
     environment = spec.environment
-    if not is_built(spec) or environment.packages or environment.conda_text or environment.python:
+    # On this machine the kernel's own Python has these packages; another one gets them.
+    elsewhere = environment.kernel and not has_our_disk and not environment.image and not spec.job_type
+    if not (is_built(spec) or elsewhere) or environment.packages or environment.conda_text or environment.python:
         return spec
     if environment.kernel:
         spec = requirements.completed(spec)

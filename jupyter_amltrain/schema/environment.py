@@ -85,7 +85,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_buildable(self) -> bool:
         """Whether the agent on a machine builds it, as opposed to a service or a Docker engine."""
-        return bool(self.file or self.pip) and not self.image
+        return bool(self.file or self.pip or (self.kernel and self.packages)) and not self.image
 
     @property
     def label(self) -> str:

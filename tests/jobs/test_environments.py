@@ -112,3 +112,10 @@ def test_packages_can_be_added_to_those_of_the_kernel_but_not_to_a_name(tmp_path
     with pytest.raises(SpecError) as caught:
         validated(job("x = 1", Environment(name="digits:1", pip=("six",))))
     assert caught.value.field == "environment.pip"
+
+
+def test_kernel_environment_is_built_on_another_machine_only() -> None:
+    spec = job("import pytest\n", Environment(kernel=True))
+    assert completed(spec) == spec and not environments.is_built(spec)
+    there = completed(spec, has_our_disk=False)
+    assert environments.is_built(there) and there.environment.packages[0].startswith("pytest==")

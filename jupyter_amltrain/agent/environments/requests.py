@@ -38,6 +38,7 @@ def _find(store: EnvironmentStore, payload: Mapping[str, Any], environ: Mapping[
 
 
 def _list(store: EnvironmentStore, payload: Mapping[str, Any], environ: Mapping[str, str]) -> Json:
+    store.clear_partial("")
     rows = [store.row(key) for key in store.list_keys()]
     return {"environments": [row for row in rows if row is not None]}
 

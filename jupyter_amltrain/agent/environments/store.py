@@ -173,17 +173,20 @@ class EnvironmentStore:
         Parameters
         ----------
         key
-            Environment that this process has locked.
+            Environment that this process has locked; empty for none.
         """
-        for name in os.listdir(self.folder):
+        try:
+            names = os.listdir(self.folder)
+        except OSError:  # there are no environments yet
+            return
+        for name in names:
             if name.startswith(_REMOVED):
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
             elif name.startswith(_PARTIAL):
-                other = name[len(_PARTIAL) :].partition(".")[0]
+                other = name[len(_PARTIAL) :]
                 handle = None if other == key else self.lock(other, exclusive=True)
                 if other == key or handle is not None:
-                    path = os.path.join(self.folder, name)
-                    shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+                    shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
                 if handle is not None:
                     os.close(handle)
 
