@@ -23,6 +23,7 @@ for name in (
     "panel_load",
     "azure",
     "ssh",
+    "environments",
 ):
     if not sys.argv[1:] or name in sys.argv[1:]:
         subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False)

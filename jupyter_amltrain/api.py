@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.errors import CommandError, ConfirmationNeeded
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, keyword_values
 from jupyter_amltrain.kernel.session import close, controller
 from jupyter_amltrain.run import ANSWER_TIMEOUT_S, TrackedRun
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.kernel.workspaces import ConnectResult, WorkspaceRef
     from jupyter_amltrain.output.monitor_view import Monitor
     from jupyter_amltrain.run_list import RunList
+    from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
     from jupyter_amltrain.schema.rows import TargetRow
 
 
@@ -494,6 +495,80 @@ def submit(
     return submit_spec(spec, target=target, secrets=dict(secrets or {})).accepted()
 
 
+def environments(target: str | None = None) -> list[EnvironmentRow]:
+    """Return the environments of a target, last used first; default: the target in use."""
+    c = controller()
+    return c.loop.call(c.environments.rows(target or c.targets.current), ANSWER_TIMEOUT_S)
+
+
+def environment(name: str, *, target: str | None = None) -> EnvironmentRow:
+    """Return an environment by its name, the beginning of its key, or the file that it was built from."""
+    c = controller()
+    return c.loop.call(c.environments.find(target or c.targets.current, name), ANSWER_TIMEOUT_S)
+
+
+def create_environment(
+    name: str, environment: str | Environment = "", *, pip: Iterable[str] = (), target: str | None = None
+) -> EnvironmentRow:
+    """Give a name to the packages of a file, for ``--env NAME``; a later change of the file does not change them.
+
+    Parameters
+    ----------
+    environment, pip
+        As `environment` and `pip` of :func:`submit`.
+    target
+        Where the result says whether it is built; default: the target in use.
+    """
+    from jupyter_amltrain.kernel.environments import environment_from
+
+    c = controller()
+    c.loop.call(c.environments.create(name, environment_from(environment, [*pip])), ANSWER_TIMEOUT_S)
+    return c.loop.call(c.environments.find(target or c.targets.current, name), ANSWER_TIMEOUT_S)
+
+
+def build_environment(
+    environment: str | Environment = "", *, pip: Iterable[str] = (), target: str | None = None
+) -> TrackedRun:
+    """Build an environment now; returns the run that builds it, which ends when it is built.
+
+    Parameters
+    ----------
+    environment, pip
+        As `environment` and `pip` of :func:`submit`.
+    """
+    label = Path(str(environment)).stem if isinstance(environment, str) and environment else "packages"
+    if not environment and not [*(pip := list(pip))]:
+        raise CommandError(
+            "No environment is named.", hint="Try: %aml_env build requirements.txt", code="environment.file"
+        )
+    name = f"build-{label}"[:64]
+    return submit(_BUILD_SCRIPT, target=target, environment=environment, pip=[*pip], name=name, gpus=0)
+
+
+#: A run that builds an environment shows with it that its Python starts.
+_BUILD_SCRIPT = "import sys\nprint('Python', sys.version.split()[0], 'in', sys.prefix)\n"
+
+
+def delete_environment(name: str, *, target: str | None = None, confirmed: bool = False) -> EnvironmentRow:
+    """Delete an environment and its names; returns what it was.
+
+    Raises
+    ------
+    ConfirmationNeeded
+        Without `confirmed`.
+    """
+    from jupyter_amltrain.kernel.environments import deletion_question
+
+    c = controller()
+    where = target or c.targets.current
+    if not confirmed:
+        row = c.loop.call(c.environments.find(where, name), ANSWER_TIMEOUT_S)
+        raise ConfirmationNeeded(
+            deletion_question(row), hint="To confirm, pass confirmed=True.", code="environment.confirm"
+        )
+    return c.loop.call(c.environments.delete(where, name), ANSWER_TIMEOUT_S)
+
+
 def _add_flag_keywords(function: Any) -> None:
     """Add the keywords of the flag table to a function's signature and docstring."""
     names = {flag.name: flag for flag in FLAGS}
@@ -515,6 +590,7 @@ __all__ = [
     "act",
     "attach",
     "billing",
+    "build_environment",
     "check_spec",
     "close",
     "compute",
@@ -523,11 +599,15 @@ __all__ = [
     "configure_target",
     "connect",
     "controller",
+    "create_environment",
     "create_target",
     "current_target",
+    "delete_environment",
     "delete_target",
     "disconnect",
     "download_model",
+    "environment",
+    "environments",
     "models",
     "monitor",
     "plan_spec",

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import damage, machine
 from .damage import DamagedRun
+from .environments import requests as environment_calls
 from .json_dir import WAITING, NumberedJsonDir, default_queue, open_queue
 from .pictures.listing import list_pictures
 from .processes import boot_id, pid_scope, resume
@@ -346,6 +347,10 @@ def _ping(context: AgentContext, payload: Json) -> Json:
     return context.send_request("ping", {})
 
 
+def _environments(context: AgentContext, payload: Json) -> Json:
+    return environment_calls.serve(context.home, payload, os.environ)
+
+
 def _monitor(context: AgentContext, payload: Json) -> Json:
     return monitor.serve(context, payload)
 
@@ -359,6 +364,7 @@ _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "delete": _delete,
     "pictures": _pictures,
     "configure": _configure,
+    "environments": _environments,
     "monitor": _monitor,
     "ping": _ping,
 }

@@ -14,6 +14,7 @@ from .protocol import (
     FINALIZING,
     JOB,
     LOST,
+    PREPARING,
     QUEUED,
     RUNNING,
     STATE,
@@ -24,7 +25,7 @@ from .protocol import (
 )
 
 Json = Dict[str, Any]
-_STATES = frozenset({QUEUED, RUNNING, FINALIZING, COMPLETED, FAILED, CANCELED, LOST})
+_STATES = frozenset({QUEUED, PREPARING, RUNNING, FINALIZING, COMPLETED, FAILED, CANCELED, LOST})
 #: Largest integer that every JSON reader supports; unix seconds up to the year 5138.
 _MAX_INT, _MAX_TIME = 2**53, 1e11
 

@@ -42,6 +42,9 @@ JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
 
 LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"
 
+#: Whole output of the build of a run's environment.
+ENVIRONMENT_LOG = "log/environment.txt"
+
 METRICS = "metrics/rank-0.jsonl"
 
 #: Files of one machine of a run, by its number.
@@ -60,7 +63,7 @@ RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 #: Folders of a run into which its processes write.
 RUN_FOLDERS = ("log", "metrics", "telemetry", OUTPUTS, ARTIFACTS)
 
-QUEUED, RUNNING, FINALIZING = "queued", "running", "finalizing"
+QUEUED, PREPARING, RUNNING, FINALIZING = "queued", "preparing", "running", "finalizing"
 
 COMPLETED, FAILED, CANCELED, LOST = "completed", "failed", "canceled", "lost"
 

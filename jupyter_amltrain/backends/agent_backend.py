@@ -28,11 +28,13 @@ from jupyter_amltrain.backends.local_limits import unsupported
 from jupyter_amltrain.backends.past_runs import Key, PastRun, PastRunIndex, listed_fields_of, tracking_of
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, damaged_run, file_of, output_of, run_of, status_of
 from jupyter_amltrain.backends.transport import FileEvents, Transport
-from jupyter_amltrain.errors import DamagedRun, ProtocolError, ResultMissing, SpecError
+from jupyter_amltrain.errors import DamagedRun, PreflightError, ProtocolError, ResultMissing, SpecError
+from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import kept_elsewhere
 from jupyter_amltrain.jobs.launch import launch_plan
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus, make_handle
 from jupyter_amltrain.schema.run_file import RunFile
@@ -63,6 +65,7 @@ class AgentBackend(Backend):
 
     Target: ClassVar[type[ComputeTarget]]
     log_may_shrink = True
+    builds_environments = True
 
     def __init__(self, target: ComputeTarget, transport: Transport, python: str = "") -> None:
         super().__init__(target)
@@ -93,7 +96,51 @@ class AgentBackend(Backend):
 
     def unsupported_reason(self, spec: JobSpec) -> str:
         """See :meth:`Backend.unsupported_reason`."""
-        return unsupported(spec, self.target.name, self._machine.has_our_disk)
+        return unsupported(spec, self.target.name, self._machine.has_our_disk, builds_environments=True)
+
+    def complete_spec(self, spec: JobSpec) -> JobSpec:
+        """See :meth:`Backend.complete_spec`; fills in the packages of an environment that the agent builds."""
+        return environments.completed(spec, self._machine.has_our_disk)
+
+    async def find_environment(
+        self, environment: Environment, python: str = "", check: bool = True
+    ) -> Mapping[str, Any]:
+        """Return what the agent knows of a completed environment: its ``key``, its build, seconds of the last one.
+
+        Parameters
+        ----------
+        python
+            Interpreter that it is made with if it names no version; default that of the target.
+        check
+            Whether an environment that the target cannot build is an error.
+
+        Raises
+        ------
+        PreflightError
+            The target cannot build it.
+        """
+        request = self._build_request(environment, python)
+        found = await self._transport.call("environments", {"verb": "find", "spec": request})
+        if found["reason"] and check:
+            raise PreflightError(
+                f"Cannot build the environment {request['label']} on {self.target.name!r}: {found['reason']}.",
+                code="environment.no_tool",
+                field="environment",
+            )
+        return found
+
+    def _build_request(self, environment: Environment, python: str) -> dict[str, Any]:
+        base = python or self._machine.python
+        return environments.build_request(environment, base, self._machine.has_our_disk)
+
+    async def list_environments(self) -> Sequence[EnvironmentRow]:
+        """See :meth:`Backend.list_environments`."""
+        answer = await self._transport.call("environments", {"verb": "list"})
+        return [environments.row_of(row, self.target.name) for row in answer["environments"]]
+
+    async def delete_environment(self, key: str) -> None:
+        """See :meth:`Backend.delete_environment`."""
+        await self._transport.call("environments", {"verb": "delete", "key": key})
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`."""
@@ -101,7 +148,17 @@ class AgentBackend(Backend):
         if spec.tracking != "direct":
             check_path(spec.project, "notebook's folder", "Rename it, or log to a server: MLFLOW_TRACKING_URI.")
         source = f"{self._folder(run_id)}/source"
-        launch = launch_plan(spec, source, self._machine)
+        machine = self._machine
+        request: dict[str, Any] = {}
+        notes: tuple[str, ...] = ()
+        if environments.is_built(spec):
+            request = self._build_request(spec.environment, spec.python)
+            found = await self.find_environment(spec.environment, spec.python)
+            notes = (environments.note(spec.environment, found),)
+            # The agent puts the environment's folder first on the PATH.
+            machine = msgspec.structs.replace(machine, python="python")
+        planned = msgspec.structs.replace(spec, python="") if request else spec
+        launch = launch_plan(planned, source, machine)
         job = {
             "run": run_id,
             "name": spec.name,
@@ -125,8 +182,9 @@ class AgentBackend(Backend):
                 "bytes": snapshot.bytes,
             },
             "spec": msgspec.to_builtins(spec),
+            **({"environment": request} if request else {}),
         }
-        return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job)
+        return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
 
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
@@ -349,7 +407,7 @@ class LocalBackend(AgentBackend):
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`; another interpreter gets no variables of this kernel's."""
         python = plan.spec.python or self._machine.python
-        if python != sys.executable:
+        if python != sys.executable or environments.is_built(plan.spec):
             environ = {name: value for name, value in environ.items() if name not in _INTERPRETER_VARIABLES}
         return await super().launch(plan, environ, secrets)
 

@@ -17,6 +17,7 @@ from jupyter_amltrain.backends.past_runs import TRACKING_FILE, PastRun, tracking
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.child_run import ChildRuns
+from jupyter_amltrain.schema.environment import EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus
 from jupyter_amltrain.schema.run_file import RunFile
@@ -167,6 +168,9 @@ class Backend(abc.ABC):
     #: Whether :meth:`live_copies` works.
     has_live_copies: ClassVar[bool] = False
 
+    #: Whether the target builds environments from files with packages, and the user's own names for them are used.
+    builds_environments: ClassVar[bool] = False
+
     def __init__(self, target: ComputeTarget) -> None:
         self.target = target
 
@@ -204,6 +208,30 @@ class Backend(abc.ABC):
         submitter's disk, without network calls. This default is for a machine with our agent.
         """
         return unsupported(spec, self.target.name)
+
+    async def list_environments(self) -> Sequence[EnvironmentRow]:
+        """Return the environments that are built on the target.
+
+        Raises
+        ------
+        CommandError
+            The target builds none.
+        """
+        raise CommandError(
+            f"Target {self.target.name!r} keeps no environments that can be listed here.",
+            hint="Targets that do: this machine (local), and machines over SSH.",
+            code="environment.unsupported",
+        )
+
+    async def delete_environment(self, key: str) -> None:
+        """Remove an environment, by its key.
+
+        Raises
+        ------
+        CommandError
+            A run uses it, or there is none.
+        """
+        await self.list_environments()
 
     @abc.abstractmethod
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:

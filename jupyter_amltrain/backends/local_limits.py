@@ -16,7 +16,7 @@ SINGLE_MACHINE_KINDS = ("local", "ssh", "fake")
 #: Flags of a submit without a meaning there, without their dashes.
 UNSUPPORTED_FLAGS = frozenset(
     (
-        *("nodes", "processes", "distribution", "instance-type", "shm-size", "docker-args", "env", "derive-env"),
+        *("nodes", "processes", "distribution", "instance-type", "shm-size", "docker-args", "derive-env"),
         *("identity", "service", "priority", "tier"),
     )
 )
@@ -24,17 +24,19 @@ UNSUPPORTED_FLAGS = frozenset(
 _AZURE = "an Azure target (%aml_compute connect)"
 
 
-def unsupported(spec: JobSpec, target: str, has_our_disk: bool = True) -> str:
+def unsupported(spec: JobSpec, target: str, has_our_disk: bool = True, *, builds_environments: bool = False) -> str:
     """Return why the machine `target` cannot run `spec`; empty if it can. Blocks on the disk with the inputs.
 
     Parameters
     ----------
     has_our_disk
         Whether the machine has the same paths as this one: otherwise the existence of inputs is not checked.
+    builds_environments
+        Whether its agent builds environments from files with packages.
     """
     if spec.job_type not in ("", "command"):
         return unsupported_type_reason("local", spec.job_type) or ""
-    return next(_reasons(spec, target, has_our_disk), "")
+    return next(_reasons(spec, target, has_our_disk, builds_environments), "")
 
 
 class _Messages:
@@ -60,7 +62,7 @@ class _Messages:
         return self._job is not None
 
 
-def _reasons(spec: JobSpec, target: str, has_our_disk: bool) -> Iterator[str]:
+def _reasons(spec: JobSpec, target: str, has_our_disk: bool, builds_environments: bool) -> Iterator[str]:
     resources, messages = spec.resources, _Messages(spec)
     for_azure = f"Supported by: {_AZURE}."
     if resources.nodes > 1:
@@ -99,13 +101,34 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool) -> Iterator[str]:
             yield messages(f"{flag} {value}", keys, f"{target!r} {behavior}.", for_azure)
     if spec.job_type:
         yield from _unsupported_keys(spec, target)
-    elif spec.environment and not spec.environment.chosen and spec.environment != Environment(kernel=True):
-        # The environment of a file, and one that was not requested, is ignored.
-        yield (
-            f"--env {spec.environment.flag_value or '(derived)'}: {target!r} runs jobs with the kernel's own Python and"
-            f" creates no environment. Install missing packages here (%pip install), or use {_AZURE}."
-        )
+    else:
+        yield from _environment_reasons(spec.environment, target, builds_environments)
     yield from _data_reasons(spec, target, messages, has_our_disk)
+
+
+def _environment_reasons(environment: Environment, target: str, builds: bool) -> Iterator[str]:
+    """Yield why a machine cannot provide an environment; one that was not requested is ignored."""
+    if not environment or environment.chosen or environment == Environment(kernel=True):
+        return
+    only_pip = environment.pip and environment == Environment(pip=environment.pip)
+    flag = f"--pip {environment.pip[0]}" if only_pip else f"--env {environment.flag_value or '(derived)'}"
+    if builds and environment.is_buildable and not environment.derive:
+        return
+    if not builds:
+        yield (
+            f"{flag}: {target!r} runs jobs with the kernel's own Python and creates no environment."
+            f" Install missing packages here (%pip install), or use {_AZURE}."
+        )
+    elif environment.image or environment.build:
+        yield (
+            f"{flag}: {target!r} runs jobs without a container, so an image cannot be used."
+            f" Name the packages: --env requirements.txt or --env conda.yml; or use {_AZURE}."
+        )
+    else:
+        yield (
+            f"{flag}: {target!r} has no environment of that name; names with a version are those of Azure ML."
+            f" Name a file: --env requirements.txt, pyproject.toml or conda.yml; or use {_AZURE}."
+        )
 
 
 def _unsupported_keys(spec: JobSpec, target: str) -> Iterator[str]:

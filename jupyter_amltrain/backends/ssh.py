@@ -26,7 +26,7 @@ from jupyter_amltrain.backends.ssh_connection import LOST, REPLY_TIMEOUT_S, SshC
 from jupyter_amltrain.backends.transfer import PartSize, Transfer
 from jupyter_amltrain.backends.transport import FileEvents, Transport, agent_error
 from jupyter_amltrain.errors import AmlTrainError, PreflightError, SubmitUnsure, TargetError, TargetUnreachable
-from jupyter_amltrain.jobs import values
+from jupyter_amltrain.jobs import environments, values
 from jupyter_amltrain.jobs.data_paths import only_here
 from jupyter_amltrain.jobs.file_hash import hash_file
 from jupyter_amltrain.jobs.launch import TargetMachine
@@ -383,6 +383,8 @@ class SshBackend(AgentBackend):
         """
         if not self._ssh.home:  # submitted while the target is being attached
             await self.check()
+        if environments.is_built(spec):
+            return await self._with_path_notes(await super().plan(spec, snapshot, run_id))
         python = spec.python or self._machine.python
         present = self._modules.setdefault(python, set())
         names = [name for name in await self._loop.offload(_imports, spec, snapshot) if name not in present]
@@ -403,8 +405,10 @@ class SshBackend(AgentBackend):
                     details={"modules": missing},
                 )
             present.update(names)
-        plan = await super().plan(spec, snapshot, run_id)
-        notes = await self._loop.offload(_path_notes, spec, snapshot, self.target.name)
+        return await self._with_path_notes(await super().plan(spec, snapshot, run_id))
+
+    async def _with_path_notes(self, plan: LaunchPlan) -> LaunchPlan:
+        notes = await self._loop.offload(_path_notes, plan.spec, plan.snapshot, self.target.name)
         return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
 
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:

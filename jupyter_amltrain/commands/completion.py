@@ -25,6 +25,8 @@ from jupyter_amltrain.commands.registry import parser_of
 READ_TIMEOUT_S = 0.15
 #: Maximum number of names of one kind that are offered.
 MAX_NAMES = 200
+#: Files that list packages.
+_PACKAGE_FILES = (".yml", ".yaml", ".txt", ".toml")
 _ENDED = frozenset({"completed", "failed", "canceled", "lost"})
 _WORD = re.compile(r"""(?:\\.|"[^"]*"?|'[^']*'?|[^\s"'\\])+""")
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)[ \t]*(?::[^=\n]*)?=[^=]", re.MULTILINE)
@@ -157,12 +159,12 @@ class _Line:
         if action.dest in ("script", "source", "file", "to"):
             suffixes = {"script": (".py",), "file": (".csv", ".parquet", ".png")}.get(action.dest, ())
             return Offers(fragment, list(_paths(fragment, suffixes)))
-        if action.dest in ("env", "input"):
+        if action.dest in ("env", "input", "environment"):
             # A path may follow the name of an input; only a service knows the other values.
             name, equals, path = fragment.partition("=") if action.dest == "input" else ("", "", fragment)
             if action.dest == "input" and not equals:
                 return Offers(fragment, [])
-            return Offers(path, list(_paths(path, (".yml", ".yaml") if action.dest == "env" else ("",))))
+            return Offers(path, list(_paths(path, _PACKAGE_FILES if action.dest != "input" else ("",))))
         if action.dest == "gpus":
             return self._gpus(action, fragment)
         if action.dest == "out":
@@ -173,7 +175,7 @@ class _Line:
             return _matching(typed, [Offer(name, "variable") for name in reversed(names)])
         if action.dest == "target":
             targets = self.names.refresh().targets()
-            if self.verb in ("start", "stop", "scale", "delete"):  # not for this machine
+            if self.verb in ("start", "stop", "scale", "delete") and not action.option_strings:  # not for this machine
                 targets.remove("local")
             return _matching(fragment, [Offer(name, "target") for name in targets])
         if action.dest == "run":

@@ -36,6 +36,7 @@ _LABELS = {
         "nodes": "",
         "processes": "Processes on each node",
         "env": "Environment (packages)",
+        "pip": "Additional packages",
         "timeout": "Time limit",
         "wait": "Wait until it ends",
         "priority": "",

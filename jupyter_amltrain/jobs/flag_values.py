@@ -109,7 +109,7 @@ def outputs_of(values: Mapping[str, Any] | Iterable[str]) -> dict[str, JobOutput
 
 
 def environment_of(text: str, derive: bool = False) -> Environment:
-    """Parse ``--env``: ``kernel``, ``NAME:3``, ``azureml:...``, an image, ``conda.yml``, a folder.
+    """Parse ``--env``: ``kernel``, ``NAME:3``, ``azureml:...``, an image, a file with packages, a folder.
 
     ``kernel`` and a conda file may have an image to build on after a comma.
 
@@ -143,6 +143,10 @@ def environment_of(text: str, derive: bool = False) -> Environment:
         )
     if text.endswith((".yml", ".yaml")):
         return Environment(conda=_absolute(text), derive=derive)
+    if text.endswith(".toml"):
+        return Environment(project=_absolute(text), derive=derive)
+    if text.endswith((".txt", ".in")):
+        return Environment(requirements=_absolute(text), derive=derive)
     path = os.path.expanduser(text)
     if text.startswith(("./", "../", "~", "/", ".\\", "..\\")) or text in (".", "..") or os.path.isdir(path):
         return Environment(build=_absolute(text), derive=derive)

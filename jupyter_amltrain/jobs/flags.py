@@ -11,8 +11,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.jobs import flag_types, flag_values
+from jupyter_amltrain.jobs import flag_types, flag_values, requirement_files
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput
 from jupyter_amltrain.schema.job import DISTRIBUTIONS, IDENTITIES, SERVICES, Distribution, Resources, distribution_of
@@ -75,6 +77,11 @@ class JobFlag:
 def _names(value: Iterable[Any]) -> tuple[str, ...]:
     """Names, each once; of a flag that takes several with commas, lists of them."""
     return tuple(dict.fromkeys(name for item in value for name in ([item] if isinstance(item, str) else item)))
+
+
+def _specs(value: Iterable[Any]) -> tuple[str, ...]:
+    """Requirements, each once; of a flag that takes several with spaces, lists of them."""
+    return _names(requirement_files.split_specs(item) if isinstance(item, str) else item for item in value)
 
 
 def _inputs(value: Any) -> dict[str, JobInput]:
@@ -192,9 +199,15 @@ FLAGS = (
     ),
     JobFlag(
         flag="--env", field="environment", metavar="ENV", type=flag_values.parse_environment, yaml="environment",
-        help="packages: kernel (what the script imports, as installed here), NAME:3 or NAME@latest, conda.yml,"
-        " an image, conda.yml,IMAGE, or a folder with a Dockerfile",
+        help="packages: kernel (as installed here), requirements.txt, pyproject.toml or conda.yml (built once, here and"
+        " over SSH too); on Azure also NAME:3, NAME@latest, an image, conda.yml,IMAGE, a folder with a Dockerfile",
         keyword_help="as --env, or an Environment (env are environment variables)",
+    ),
+    JobFlag(
+        flag="--pip", field="environment.pip", metavar="SPEC", type=requirement_files.split_specs, repeated=True,
+        convert=_specs, yaml="environment", samples=("pandas", "'torch>=2'"),
+        help="add a package to the environment, or several in quotes; without --env an environment of these packages",
+        keyword_help="packages as pip writes them",
     ),
     JobFlag(
         flag="--derive-env", field="environment.derive", keyword="derive_env", switch=True, yaml="environment",
@@ -289,8 +302,11 @@ def job_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     kind = distribution.get("kind") or Distribution()
     processes = distribution.get("processes")
     environment = fields.get("environment", "")
+    options = parts.get("environment", {})
     if not isinstance(environment, Environment):
-        environment = flag_values.environment_of(environment, parts.get("environment", {}).get("derive", False))
+        environment = flag_values.environment_of(environment, options.get("derive", False))
+    if options.get("pip"):
+        environment = msgspec.structs.replace(environment, pip=(*environment.pip, *options["pip"]))
     return {
         **fields,
         "resources": resources,

@@ -20,6 +20,7 @@ from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
 from jupyter_amltrain.kernel.backend_pool import BackendPool
+from jupyter_amltrain.kernel.environments import EnvironmentManager
 from jupyter_amltrain.kernel.finish import RunFinalizer, StreamCache, read_all_metrics, read_log, refresh_run
 from jupyter_amltrain.kernel.mlflow_live import LiveRecorder
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
@@ -83,6 +84,7 @@ class Controller:
         self._run_index = RunIndex(self.targets, self.target_manager.status, self.backends, self.store, directory)
         self._submit_queue = SubmitQueue(self.loop, self.store, self._on_submitted)
         self.monitors = Monitors(self.loop, self.backend)
+        self.environments = EnvironmentManager(self.loop, self.root, self.backend)
         #: Called on the loop before anything is closed, so that front ends stop first.
         self.closers: list[Callable[[], Awaitable[None]]] = []
 
@@ -114,7 +116,10 @@ class Controller:
         name = target or self.target_manager.current
         await self.loop.offload(self.targets.get, name)  # raises for a removed target, whose runs can only be read
         backend = self.backend(name)
-        spec = await self.loop.offload(backend.complete_spec, validated(spec))
+        spec = validated(spec)
+        if backend.builds_environments:
+            spec = await self.loop.offload(self.environments.names.resolve, spec)
+        spec = await self.loop.offload(backend.complete_spec, spec)
         if reason := await self.loop.offload(backend.unsupported_reason, spec):
             raise SpecError(reason)
         return name, spec

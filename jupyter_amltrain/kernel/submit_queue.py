@@ -128,7 +128,8 @@ class SubmitQueue:
                 self._store.amend(handle, status=status)
             else:
                 canceled = entry.run.cancel_requested
-                self._store.put(msgspec.structs.replace(launched, created=run.created))
+                notes = launched.notes or plan.notes
+                self._store.put(msgspec.structs.replace(launched, created=run.created, notes=notes))
                 if canceled:  # requested during the submit
                     await backend.cancel(run.run_id)
         finally:

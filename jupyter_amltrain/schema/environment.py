@@ -40,6 +40,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         A Docker image with an interpreter; with `conda`, the image that the conda environment is built on.
     conda
         Absolute path of a conda file on the submitter's machine.
+    requirements, project
+        Absolute path of a ``requirements.txt`` or a ``pyproject.toml`` on the submitter's machine.
+    pip
+        Requirements of the line itself, as pip writes them: alone, or in addition to a file or to `kernel`.
     build
         Absolute path of a folder with a Dockerfile.
     derive
@@ -47,7 +51,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     kernel
         The submitter's Python version, with the packages that the script imports as they are installed there.
     python, packages
-        Values for `kernel`, filled in at the submit: ``3.11``, and requirements as pip writes them.
+        Content of `kernel` or of a file, filled in at the submit: ``3.11``, and lines of a requirements file (see
+        :mod:`jupyter_amltrain.jobs.environments`). With them a job that is submitted again gets the same packages.
+    conda_text
+        Content of a conda file that names conda packages, filled in at the submit.
     chosen
         Reason why this environment was chosen; empty if the job's own line names it.
     """
@@ -61,10 +68,29 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     packages: tuple[str, ...] = ()
     chosen: str = ""
+    requirements: str = ""
+    project: str = ""
+    pip: tuple[str, ...] = ()
+    conda_text: str = ""
 
     def __bool__(self) -> bool:
         """Whether an environment is requested."""
-        return bool(self.name or self.image or self.conda or self.build or self.derive or self.kernel)
+        return bool(self.flag_value or self.derive)
+
+    @property
+    def file(self) -> str:
+        """File that lists the packages; empty for none."""
+        return self.requirements or self.project or self.conda
+
+    @property
+    def is_buildable(self) -> bool:
+        """Whether the agent on a machine builds it, as opposed to a service or a Docker engine."""
+        return bool(self.file or self.pip or (self.kernel and self.packages)) and not self.image
+
+    @property
+    def label(self) -> str:
+        """What the user calls it: the value of ``--env``, and the packages of ``--pip``."""
+        return " ".join(filter(None, (self.file or KERNEL * self.kernel, *(f"--pip {spec}" for spec in self.pip))))
 
     @property
     def conda_file(self) -> dict[str, Any]:
@@ -75,12 +101,66 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def flag_value(self) -> str:
         """Value of ``--env``."""
-        return ",".join(part for part in (KERNEL * self.kernel, self.conda, self.image, self.name, self.build) if part)
+        parts = (KERNEL * self.kernel, self.file, self.image, self.name, self.build, " ".join(self.pip))
+        return ",".join(part for part in parts if part)
+
+
+class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An environment that is built on a target.
+
+    Attributes
+    ----------
+    key
+        Digest of its content, by which it is named.
+    label
+        What the user called it when it was built: a file, ``--pip`` and its packages.
+    python
+        Version that was requested; empty for that of the target's jobs.
+    packages
+        Every installed package with its version, as a requirements file lists it.
+    requested
+        Lines of its specification.
+    seconds
+        Duration of its build.
+    bytes
+        Size of its files; ``None`` if it is not known.
+    built, used
+        Unix seconds of its build and of its last use; 0 for one that is not built.
+    names
+        The user's names for it.
+    in_use
+        Whether a run uses it now.
+    tool
+        Program that built it: ``uv``, ``micromamba``, ...
+    """
+
+    target: str
+    key: str
+    label: str
+    path: str
+    python: str = ""
+    packages: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
+    seconds: float | None = None
+    bytes: int | None = None
+    built: float = 0.0
+    used: float = 0.0
+    names: tuple[str, ...] = ()
+    in_use: bool = False
+    tool: str = ""
 
 
 def check_environment(environment: Environment) -> None:
     """Raise :class:`SpecError` for an invalid environment."""
-    requested = [name for name in ("kernel", "name", "image", "conda", "build") if getattr(environment, name)]
+    kinds = ("kernel", "name", "image", "conda", "build", "requirements", "project")
+    requested = [name for name in kinds if getattr(environment, name)]
+    if environment.pip and ("image" in requested or "name" in requested or "build" in requested):
+        raise SpecError(
+            "packages can be added to a file or to those of this kernel, not to a named environment or an image.",
+            hint=f"Try: --env requirements.txt --pip {environment.pip[0][:60]!r}",
+            code="spec.value",
+            field="environment.pip",
+        ).about("--pip")
     if len(requested) > 1 and requested not in (["image", "conda"], ["kernel", "image"]):
         raise SpecError(
             f"give one of {KERNEL}, a name, an image, a conda file, or a folder"

@@ -47,7 +47,6 @@ _OF_SERVICE = {
     "instance-type": "Standard_DS3_v2",
     "shm-size": "2g",
     "docker-args": "x",
-    "env": "conda@latest",
     "derive-env": "",
     "identity": "user",
     "service": "jupyterlab",

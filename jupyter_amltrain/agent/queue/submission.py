@@ -10,6 +10,7 @@ import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple
 
 from .. import protocol, testing
+from ..environments import store as environments
 from ..processes import boot_id, pid_scope
 from ..protocol import (
     DEFAULT_GPU_GRACE,
@@ -97,7 +98,7 @@ _FIELDS: Dict[str, Any] = {
     "gpus": (int, type(None)), "timeout": (int, float, type(None)), "grace": (int, float, type(None)),
     "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
-    "gpu_ids": str, "share_gpus": bool, "submitter": list,
+    "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict,
 }  # fmt: skip
 
 
@@ -169,6 +170,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
     environ = _strings("environ", payload.get("environ", {}))
     job["share_gpus"] = payload.get("share_gpus", False) or sharing_requested({**environ, **env})
     job["submitter"] = payload.get("submitter", [])[:MAX_ANCESTORS]
+    if payload.get("environment"):
+        job["environment"] = environments.check(payload["environment"])
     return Submission(job, environ, secrets, payload.get("submission", ""))
 
 

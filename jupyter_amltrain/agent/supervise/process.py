@@ -9,6 +9,7 @@ import subprocess
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from .. import testing
+from ..environments.build import INTERPRETER_VARIABLES
 from ..protocol import ARTIFACTS, KEPT_LINKS, LOG, MARK, METRICS, OUTPUTS, SOURCE
 from ..queue import visible_gpus
 from . import job_hooks
@@ -86,6 +87,12 @@ def environment(task: Assignment, sink: Optional[SinkEndpoint]) -> Dict[str, str
         env.update(server.client_env(sink.port, sink.token, env))
     env[MARK] = task.mark
     env["PYTHONUNBUFFERED"] = "1"
+    built = task.state.get("environment")
+    if built:
+        for name in INTERPRETER_VARIABLES:
+            env.pop(name, None)
+        env["CONDA_PREFIX" if built["conda"] else "VIRTUAL_ENV"] = built["path"]
+        env["PATH"] = os.pathsep.join([os.path.join(built["path"], "bin"), env.get("PATH", os.defpath)])
     env["AML_OUTPUT_DIR"] = os.path.join(task.folder, OUTPUTS)
     if task.job["notebook_dir"]:
         env["AML_NOTEBOOK_DIR"] = task.job["notebook_dir"]

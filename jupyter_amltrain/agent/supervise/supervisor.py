@@ -19,7 +19,7 @@ from ..protocol import CANCELED, FAILED, FINALIZING, QUEUED, RUNNING
 from ..telemetry import sampler
 from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, ReadyPipe
 from . import outcome as failure_cause
-from . import run_state
+from . import preparation, run_state
 from .heartbeat import Heartbeat
 from .helpers import Helper, protected_pids, stop_helper
 from .outcome import GPU_UNUSED, Outcome, classify, oom_counters, oom_happened
@@ -256,8 +256,10 @@ class Supervisor:
         state["devices"], state["cpu_slot"] = self.task.devices, self.task.cpu_slot
         state["boot"], state["node"] = boot_id(), pid_scope()
         state["detail"] = ""
-        run_state.enter(state, RUNNING, self.task.queued_for, self.task.assigned)
-        self.save()
+        failed = preparation.prepare(self)
+        if failed is not None:
+            self._end(failed)
+            return
         testing.hit("before_start")
         if self._cancel_requested():
             self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
@@ -265,7 +267,7 @@ class Supervisor:
         self.helpers.open_sink()
         if self.host.has_gpus():
             self._read_gpus_before_start()
-            if self._cancel_requested() or self.end_requested:
+            if self.should_end():
                 self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
                 return
         try:
@@ -310,7 +312,7 @@ class Supervisor:
             until = protocol.mono() + FORK_RETRY_S
             while protocol.mono() < until:
                 self.listen(until - protocol.mono())
-                if self._cancel_requested() or self.end_requested:
+                if self.should_end():
                     return None
         if self.state["state"] == QUEUED:
             self.state["detail"] = ""
@@ -331,7 +333,7 @@ class Supervisor:
         is_done = is_ready = False
         while not is_done:
             pause = ready.until - protocol.mono()
-            if pause <= 0 or self._cancel_requested() or self.end_requested:
+            if pause <= 0 or self.should_end():
                 break
             if ready.reader in self.listen(min(pause, 0.5)):
                 is_done, is_ready = True, ready.received()
@@ -377,7 +379,7 @@ class Supervisor:
             self.save()
         limit = self.task.job["timeout"]
         if self.stopped is None:
-            if self._cancel_requested() or self.end_requested:
+            if self.should_end():
                 self._stop(CANCELED)
             elif limit is not None and now >= self.began + limit:
                 self._stop("timeout")
@@ -494,6 +496,10 @@ class Supervisor:
 
     def _cancel_requested(self) -> bool:
         return self.host.cancel_requested(self)
+
+    def should_end(self) -> bool:
+        """Whether the run is to end: it was canceled, or the machine shuts down."""
+        return self._cancel_requested() or self.end_requested
 
     def save(self) -> None:
         """Write the state; on a full disk retry later while the job continues."""

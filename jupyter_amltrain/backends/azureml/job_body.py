@@ -150,6 +150,15 @@ def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
             hint="Leave it out, and choose an environment with: --env conda.yml",
             field="python",
         )
+    environment = spec.environment
+    if environment.requirements or environment.project or environment.pip:
+        flag = f"--pip {environment.pip[0]}" if environment.pip else f"--env {environment.file}"
+        yield SpecError(
+            f"{flag}: Azure ML builds environments from a conda file or an image, not from these packages.",
+            hint="List them in conda.yml below 'pip:', and use --env conda.yml; or --env kernel",
+            field="environment",
+            code="environment.unsupported",
+        )
     if spec.share_gpus:
         yield SpecError(
             "--share-gpus is not supported on Azure ML: a job does not share its GPUs.",

@@ -1,0 +1,109 @@
+"""Parts of a build: settings of pip for uv, reasons of failures, keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.agent.environments.build import reason_in, without_password
+from jupyter_amltrain.agent.environments.pip_settings import uv_variables
+from jupyter_amltrain.agent.environments.store import EnvironmentStore, check, key_of
+from jupyter_amltrain.agent.protocol import AgentError
+
+CONFIG = "[global]\nindex-url = https://m/simple\nextra-index-url = https://a/s\n  https://b/s\nfind-links = /w1 /w2\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (
+            {},
+            {"UV_DEFAULT_INDEX": "https://m/simple", "UV_INDEX": "https://a/s https://b/s", "UV_FIND_LINKS": "/w1,/w2"},
+        ),
+        (
+            {"PIP_INDEX_URL": "https://o/s", "UV_INDEX": "x"},
+            {"UV_DEFAULT_INDEX": "https://o/s", "UV_FIND_LINKS": "/w1,/w2"},
+        ),
+        ({"UV_INDEX_URL": "https://u/s", "UV_EXTRA_INDEX_URL": "y", "UV_FIND_LINKS": "z"}, {}),
+        ({"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1"}, {"UV_NO_INDEX": "1"}),
+        ({"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "0", "PIP_CERT": "/c"}, {"SSL_CERT_FILE": "/c"}),
+    ],
+)
+def test_settings_of_pip_become_variables_of_uv(
+    tmp_path: Path, environ: dict[str, str], expected: dict[str, str]
+) -> None:
+    config = tmp_path / "pip.conf"
+    config.write_text(CONFIG)
+    result = uv_variables({"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(config), **environ})
+    if "PIP_CERT" not in environ:
+        result.pop("SSL_CERT_FILE", None)  # this machine's own configuration may name one
+    assert result == expected
+
+
+def test_indexes_in_configuration_of_uv_replace_those_of_pip(tmp_path: Path) -> None:
+    (tmp_path / "uv.toml").write_text('[[index]]\nurl = "https://mine/simple"\n')
+    environ = {"HOME": str(tmp_path), "UV_CONFIG_FILE": str(tmp_path / "uv.toml"), "PIP_INDEX_URL": "https://o/s"}
+    assert uv_variables(environ) == {}
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (
+            "error: No solution found when resolving dependencies\n  cause: Because a was not found in the"
+            " package registry and you require a, we can conclude that x.\n",
+            "Because a was not found in the package registry and you require a, we can conclude that x",
+        ),
+        (
+            "  × No solution found when resolving dependencies:\n  ╰─▶ Because b depends on a<2 and you require\n"
+            "      a==2, we can conclude that y.\n\n      hint: more\n",
+            "Because b depends on a<2 and you require a==2, we can conclude that y",
+        ),
+        ("noise\nerror: Failed to fetch: `x`\n  Caused by: no route\n", "Failed to fetch: `x`: no route"),
+        ("one\nlast line\n", "last line"),
+        ("", ""),
+    ],
+)
+def test_reason_of_program_is_one_line(output: str, reason: str) -> None:
+    assert reason_in(output.splitlines()) == reason
+
+
+def test_password_in_address_is_removed() -> None:
+    assert without_password("from https://me:secret@h/x and http://t0k@h") == "from https://***@h/x and http://***@h"
+
+
+def spec(**fields: Any) -> dict[str, Any]:
+    return check({"base": "/usr/bin/python3", "label": "x", **fields})
+
+
+def test_key_depends_on_content_and_not_on_label_or_tool() -> None:
+    same = [key_of(spec(packages=["a"], label=label, tool=tool)) for label, tool in (("x", ""), ("y", "/uv"))]
+    others = [key_of(spec(packages=["b"])), key_of(spec(packages=["a"], python="3.11")), key_of(spec(conda="c"))]
+    assert same[0] == same[1] and len({same[0], *others}) == 4
+
+
+@pytest.mark.parametrize("fields", [{"packages": "a"}, {"packages": ["a\nb"]}, {"python": 3}, {"more": ""}])
+def test_invalid_specification_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(AgentError, match="environment"):
+        check(fields)
+
+
+def test_folder_without_marker_is_no_environment(tmp_path: Path) -> None:
+    store = EnvironmentStore(str(tmp_path))
+    (tmp_path / "envs" / "abc").mkdir(parents=True)
+    assert store.list_keys() == [] and store.hold("abc") is None
+    store.write_marker(store.path("abc"), {"schema": 1, "packages": []})
+    held = store.hold("abc")
+    assert store.list_keys() == ["abc"] and held is not None
+    with pytest.raises(AgentError, match="uses it"):
+        store.delete("abc")
+
+
+def test_seconds_are_kept_for_the_newest_labels(tmp_path: Path) -> None:
+    store = EnvironmentStore(str(tmp_path))
+    (tmp_path / "envs").mkdir()
+    for number in range(205):
+        store.record_seconds(f"f{number}", number)
+    assert store.last_seconds("f204") == 204 and store.last_seconds("f0") is None
