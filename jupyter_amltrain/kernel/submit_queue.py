@@ -128,8 +128,7 @@ class SubmitQueue:
                 self._store.amend(handle, status=status)
             else:
                 canceled = entry.run.cancel_requested
-                notes = launched.notes or plan.notes
-                self._store.put(msgspec.structs.replace(launched, created=run.created, notes=notes))
+                self._store.put(msgspec.structs.replace(launched, created=run.created))
                 if canceled:  # requested during the submit
                     await backend.cancel(run.run_id)
         finally:
