@@ -561,6 +561,10 @@ def files_of(node: Node) -> Iterator[Node]:
 
 def description(node: Node) -> str:
     """Return what a value is: ``DataFrame 1797 x 65``."""
+    if node["as"] == "json":
+        value = node["value"]
+        count = " of %d" % len(value) if isinstance(value, (list, dict)) else ""
+        return type(value).__name__ + count
     kind = str(node.get("type") or node["as"]).rpartition(".")[2]
     shape = " x ".join(map(str, node["shape"])) if node.get("shape") else ""
     if node["as"] in ("list", "tuple", "set", "frozenset", "dict"):
