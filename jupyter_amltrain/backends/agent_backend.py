@@ -140,6 +140,11 @@ class AgentBackend(Backend):
             {
                 **plan.request,
                 "snapshot": {**plan.request["snapshot"], "digest": digest},
+                "provenance": {
+                    **msgspec.to_builtins(plan.origin.provenance),
+                    "interpreter": plan.spec.python or self._machine.python,
+                },
+                "git_diff": plan.origin.git_diff,
                 "environ": dict(environ),
                 "secrets": dict(secrets),
                 "submission": uuid.uuid4().hex,

@@ -310,6 +310,7 @@ def _row(run: Run, metrics: Mapping[str, float]) -> dict[str, Any]:
 
 def show_text(run: TrackedRun) -> str:
     """Return all details of one run as text."""
+    from jupyter_amltrain.output.provenance_text import provenance_lines
     from jupyter_amltrain.output.text_view import record_text
 
     record = run.record()
@@ -326,6 +327,7 @@ def show_text(run: TrackedRun) -> str:
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("devices", ", ".join(status.devices)),
         ("GPU sharing", "allowed (--share-gpus)" if spec.share_gpus else ""),
+        *provenance_lines(run.read_provenance()),
         ("folder", tilde(state.folder)),
         ("MLflow", f"run {state.tracking_id} ({tracking})" if state.tracking_id else ""),
     ]
