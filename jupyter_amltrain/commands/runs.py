@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jupyter_amltrain.commands.files import EXPORT, FILES
 from jupyter_amltrain.commands.parser import RUN, Parser, run_flag
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
+from jupyter_amltrain.commands.resubmit import AGAIN
 from jupyter_amltrain.commands.run_compare import COMPARE
 from jupyter_amltrain.commands.run_log import LOGS, continue_hint
 from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
@@ -212,6 +213,7 @@ COMMANDS = (
     ),
     Command(verb="wait", summary="Wait until a run ends; a failed run is an error.", run=_wait, flags=_wait_flags),
     Command(verb="last", summary="Show the newest run and return it.", run=_last, flags=_json_flag),
+    AGAIN,
     COMPARE,
     FILES,
     Command(
@@ -319,6 +321,7 @@ def show_text(run: TrackedRun) -> str:
     facts = [
         ("name", spec.name),
         ("experiment", spec.experiment),
+        ("repeats", spec.repeats),
         ("submitted", ago(record.created)),
         ("params", ", ".join(f"{k}={v!r}" for k, v in spec.params.items())),
         ("tags", ", ".join(f"{k}={v}" for k, v in spec.tags.items())),

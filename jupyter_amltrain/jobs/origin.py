@@ -87,10 +87,23 @@ def git_state(folder: str) -> tuple[GitState | None, str]:
         branch="" if branch == "(detached)" else branch,
         remote="" if remote == "origin" else without_credentials(remote),
         dirty=dirty,
+        prefix=(_git(folder, "rev-parse", "--show-prefix") or "").rstrip("\n"),
         diff_bytes=len(diff.encode()),
         diff_cut=cut,
     )
     return state, diff
+
+
+def has_commit(folder: str, commit: str) -> bool:
+    """Return whether the repository of a folder contains a commit; False outside of a repository. Blocks on git."""
+    if not re.fullmatch(r"[0-9a-f]{7,64}", commit) or not os.path.isdir(folder) or shutil.which("git") is None:
+        return False
+    return _git(folder, "cat-file", "-e", f"{commit}^{{commit}}") is not None
+
+
+def top_folder(folder: str) -> str:
+    """Return the top folder of the repository of a folder; empty outside of one. Blocks on git."""
+    return (_git(folder, "rev-parse", "--show-toplevel") or "").rstrip("\n")
 
 
 def without_credentials(url: str) -> str:

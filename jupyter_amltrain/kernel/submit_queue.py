@@ -38,6 +38,7 @@ async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snap
             spec.script,
             notebook_dir=spec.notebook_dir or working_folder(),
             source=spec.source,
+            code_dir=spec.code_dir,
         )
     )
 

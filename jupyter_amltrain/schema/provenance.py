@@ -21,6 +21,8 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True):
         Address of the remote without credentials; empty for none.
     dirty
         Whether tracked files of the folder differ from the commit.
+    prefix
+        Path of the folder in the repository, with a final slash; empty for its top folder.
     diff_bytes
         Size of the differences that are stored as ``git.diff`` of the run.
     diff_cut
@@ -31,6 +33,7 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True):
     branch: str = ""
     remote: str = ""
     dirty: bool = False
+    prefix: str = ""
     diff_bytes: int = 0
     diff_cut: bool = False
 

@@ -45,14 +45,21 @@ def write(folder: str, job: Mapping[str, Any], cache: str = "") -> None:
     """
     record: Dict[str, Any] = {"schema": SCHEMA, "machine": machine()}
     program = interpreter_of(job)
-    report = program and _report(program, cache)
-    if report:
-        record["python"] = {"version": report["version"], "executable": report["executable"]}
-        record["packages"] = packages(report["path"])
+    if program:
+        record.update(describe(program, cache))
     try:
         write_json(os.path.join(folder, PROVENANCE), record)
     except OSError:  # the run itself does not depend on it
         pass
+
+
+def describe(program: str, cache: str = "") -> Dict[str, Any]:
+    """Return ``python`` and ``packages`` of an interpreter; empty if it does not start."""
+    report = _report(program, cache)
+    if report is None:
+        return {}
+    python = {"version": report["version"], "executable": report["executable"]}
+    return {"python": python, "packages": packages(report["path"])}
 
 
 def serve(folder: str, job: Mapping[str, Any], home: str) -> int:
