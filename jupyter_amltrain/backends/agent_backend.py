@@ -373,7 +373,7 @@ class LocalBackend(AgentBackend):
 
 
 def _names_of(snapshot: Snapshot) -> dict[str, list[str]]:
-    """Return the names of a run's files, by which they are told from files that the run itself writes."""
+    """Return the names of a run's files, without those that the run itself writes."""
     return {"names": sorted(snapshot.files)} if len(snapshot.files) <= MAX_NAMED_FILES else {}
 
 

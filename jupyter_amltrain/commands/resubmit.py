@@ -333,7 +333,7 @@ def _interpreter(target: str, spec: JobSpec) -> str:
     return spec.python or found.python or sys.executable
 
 
-AGAIN = Command(
+RESUBMIT = Command(
     verb="again",
     summary="Submit the job of a run once more, with the run's own code.",
     run=_again,

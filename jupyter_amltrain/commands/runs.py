@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_amltrain.commands.files import EXPORT, FILES
 from jupyter_amltrain.commands.parser import RUN, Parser, run_flag
+from jupyter_amltrain.commands.prune import PRUNE
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
-from jupyter_amltrain.commands.resubmit import AGAIN
+from jupyter_amltrain.commands.restore import RESTORE
+from jupyter_amltrain.commands.resubmit import RESUBMIT
 from jupyter_amltrain.commands.run_compare import COMPARE
 from jupyter_amltrain.commands.run_log import LOGS, continue_hint
 from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
@@ -213,7 +215,8 @@ COMMANDS = (
     ),
     Command(verb="wait", summary="Wait until a run ends; a failed run is an error.", run=_wait, flags=_wait_flags),
     Command(verb="last", summary="Show the newest run and return it.", run=_last, flags=_json_flag),
-    AGAIN,
+    RESUBMIT,
+    RESTORE,
     COMPARE,
     FILES,
     Command(
@@ -231,6 +234,7 @@ COMMANDS = (
         run=_delete,
         flags=_delete_flags,
     ),
+    PRUNE,
     Command(verb="ui", summary="Open MLflow's web pages with the runs of this folder.", run=_ui),
 )
 

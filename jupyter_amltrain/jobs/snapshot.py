@@ -156,7 +156,7 @@ def take_snapshot(
     files: dict[str, str | bytes]
     if code_dir:
         root = Path(code_dir)
-        files = {name: path for name, path in _copy_of(root).items() if name != script_name or not script_text}
+        files = {name: path for name, path in code_files(root).items() if name != script_name or not script_text}
     elif source is not None:
         root = Path(source).expanduser().absolute()
         found = _Folder(root, limit_bytes, limit_files).walk()
@@ -184,7 +184,7 @@ def take_snapshot(
     return _sealed(files, root, limit_bytes, limit_files)
 
 
-def _copy_of(root: Path) -> dict[str, str]:
+def code_files(root: Path) -> dict[str, str]:
     """Return the files of a run's copy of its code, by name: those that its job names, or all of them."""
     try:
         job = json.loads(read_regular(str(root.parent / JOB), LIMIT_BYTES))
@@ -209,7 +209,7 @@ def of_yaml(spec: JobSpec, *, code: bool) -> Snapshot:
     root = Path(spec.code_dir or spec.source or spec.notebook_dir or working_folder())
     files: dict[str, str | bytes] = {}
     if code and spec.code_dir:
-        files.update(_copy_of(root))
+        files.update(code_files(root))
     elif code and spec.source:
         files.update(_Folder(root.absolute(), LIMIT_BYTES, LIMIT_FILES).walk())
     files.setdefault(spec.script_name, spec.cell.encode())
