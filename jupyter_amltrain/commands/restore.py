@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from jupyter_amltrain.commands.new_files import write_new
 from jupyter_amltrain.commands.parser import RUN, Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.jobs.file_hash import hash_file
 from jupyter_amltrain.jobs.snapshot import code_files, digest_of
 from jupyter_amltrain.text import tilde
 
@@ -79,18 +77,8 @@ def restore(run: TrackedRun, folder: str) -> Restored:
         contents[_free(GIT_DIFF, contents)] = diff
     if spec.script and spec.cell:
         contents[_free("cell.py", contents)] = spec.cell.encode()
-    written, same = _compare(contents, folder)
-    try:
-        for name in written:
-            _write(os.path.join(folder, name), contents[name])
-    except OSError as error:
-        raise CommandError(
-            f"restore: cannot write {tilde(error.filename or folder)}: {error.strerror or error}.",
-            hint="Choose another folder.",
-            code="restore.write",
-            field="folder",
-        ) from error
-    return Restored(written, same, exact)
+    found = write_new(contents, folder, "restore")
+    return Restored(found.written, found.same, exact)
 
 
 def _contents(run: TrackedRun, spec: JobSpec, files: RunFiles) -> tuple[dict[str, str | bytes], bool]:
@@ -125,66 +113,6 @@ def _free(name: str, taken: dict[str, str | bytes]) -> str:
     while name in taken:
         name = f"run-{name}"
     return name
-
-
-def _compare(contents: dict[str, str | bytes], folder: str) -> tuple[list[str], list[str]]:
-    """Return the files to write, and those that exist with the same content.
-
-    Raises
-    ------
-    CommandError
-        A file exists with another content, or a folder with its name, or a link leads out of the folder.
-    """
-    written, same, other = list[str](), list[str](), list[str]()
-    root = os.path.realpath(folder)
-    if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise CommandError(
-            f"restore: {tilde(folder)} is not a folder.",
-            hint="Choose another one.",
-            code="restore.exists",
-            field="folder",
-        )
-    for name in sorted(contents):
-        path = os.path.join(folder, name)
-        inside = os.path.realpath(os.path.dirname(path))
-        if inside != root and not inside.startswith(root.rstrip(os.sep) + os.sep):
-            other.append(name)
-        elif not os.path.lexists(path):
-            written.append(name)
-        elif os.path.isfile(path) and not os.path.islink(path) and _sha256(path) == _sha256(contents[name]):
-            same.append(name)
-        else:
-            other.append(name)
-    if other:
-        named = ", ".join(other[:5]) + (f" and {len(other) - 5} more" if len(other) > 5 else "")
-        raise CommandError(
-            f"restore: {tilde(folder)} has other files of these names: {named}. Nothing was written.",
-            hint="Choose an empty folder.",
-            code="restore.exists",
-            field="folder",
-        )
-    return written, same
-
-
-def _sha256(content: str | bytes) -> bytes:
-    return hashlib.sha256(content).digest() if isinstance(content, bytes) else hash_file(content).sha256
-
-
-def _write(path: str, content: str | bytes) -> None:
-    """Write a file with the mode of its original; an interrupted call leaves no half of it."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    part = f"{path}.{os.getpid()}.part"
-    try:
-        if isinstance(content, bytes):
-            Path(part).write_bytes(content)
-        else:
-            shutil.copyfile(content, part)
-            if os.stat(content).st_mode & 0o100:  # the run's own files may be read-only, or private
-                os.chmod(part, os.stat(part).st_mode | 0o111)
-        os.replace(part, path)
-    finally:
-        if os.path.lexists(part):
-            os.unlink(part)
 
 
 RESTORE = Command(

@@ -67,7 +67,7 @@ def test_restore_overwrites_nothing(cell_run: Any, tmp_path: Path, kind: str) ->
     before = sorted(path.name for path in tmp_path.rglob("*"))
     with pytest.raises(CommandError) as caught:
         restore(cell_run.handle, code)
-    assert caught.value.code == "restore.exists" and "\n" not in str(caught.value)
+    assert caught.value.code == "files.exists" and "\n" not in str(caught.value)
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
