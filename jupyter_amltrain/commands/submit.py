@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.commands import saved_job
+from jupyter_amltrain.commands import saved_job, template
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.errors import CommandError, MissingDependency
@@ -37,7 +37,7 @@ def _flags(parser: Parser) -> None:
     parser.takes_rest = True
     parser.flag(
         "script",
-        nargs="?" if parser.magic else None,
+        nargs="?",
         help="a .py file (arguments follow --), or a job.yml of az ml",
     )
     parser.flag("--target", metavar="NAME", help="where to run; default the target in use")
@@ -61,6 +61,10 @@ def _flags(parser: Parser) -> None:
         "--save", metavar="FILE", help="write the job as a file of az ml with its code beside it; submit nothing",
         samples=("job.yml",),
     )  # fmt: skip
+    parser.flag(
+        "--template", metavar="NAME", offers=tuple(template.TEMPLATES),
+        help="show a ready cell that trains with a framework; submit nothing",
+    )  # fmt: skip
     if parser.magic:
         parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
     else:
@@ -69,6 +73,8 @@ def _flags(parser: Parser) -> None:
 
 def _run(args: argparse.Namespace, context: Context) -> Result:
     """Print the plan of a submit, or send it and continue as `context` does after a submit."""
+    if args.template:
+        return template.show(args.template, context)
     submission = _submission(args, context.cell, context.prog, context.defaults)
     if args.save:
         return Result(saved_job.save(submission, args.save))
