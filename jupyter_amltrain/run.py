@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, UnknownRun
 from jupyter_amltrain.kernel.observers import FrameCallback
 from jupyter_amltrain.kernel.outcome_text import as_error
@@ -14,6 +16,7 @@ from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.schema.child_run import ChildRun, ChildRuns
 from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.provenance import Provenance
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
 from jupyter_amltrain.schema.run_file import RunFile
@@ -86,6 +89,24 @@ class TrackedRun:
     def tags(self) -> dict[str, str]:
         """Tags of the run, as they were submitted."""
         return dict(self.spec.tags)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Origin of the run as plain data: git state, packages, machine, digests; queries the target.
+
+        The fields are those of :class:`~jupyter_amltrain.schema.provenance.Provenance`.
+        """
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.read_provenance()))
+        return found
+
+    def read_provenance(self) -> Provenance:
+        """Return :attr:`provenance` as a frozen object."""
+
+        async def get() -> Provenance:
+            await controller().load(self.handle)
+            return await controller().provenance(self.handle)
+
+        return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
     @property
     def status(self) -> RunStatus:

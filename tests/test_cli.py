@@ -112,7 +112,7 @@ def test_cli_wrong_usage_exits_2_with_one_line(capsys: pytest.CaptureFixture[str
     for words, text in {
         ("submit", "trian.py"): "Cannot read",
         ("submit", "wrong.py"): "wrong.py line 1",
-        ("submit",): "required: script",
+        ("submit",): "no script",
         ("submit", "bad.py", "--targt", "x"): "Did you mean --target",
         ("submit", "bad.py", "--target", "locl"): "Did you mean local? amltrain compute lists them.",
         ("rnus",): "Did you mean amltrain runs?",

@@ -36,7 +36,7 @@ def mono() -> float:
 SCHEMA = 1
 
 #: Version of the protocol between client and dispatcher.
-PROTOCOL = 4
+PROTOCOL = 5
 
 JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
 
@@ -54,6 +54,9 @@ OUTPUTS, ARTIFACTS = "outputs", "artifacts"
 #: Folders of a run that its copy of the code has as ``./outputs`` and ``./logs``, as on Azure ML; and their links.
 LOGS = "logs"
 KEPT_LINKS = {OUTPUTS: "../" + OUTPUTS, LOGS: "../" + LOGS}
+
+#: Interpreter, packages and machine of a run; uncommitted changes of the submitter's git repository.
+PROVENANCE, GIT_DIFF = "provenance.json", "git.diff"
 
 #: Figures that the script has shown; created by the first one.
 PICTURES = "pictures"
@@ -125,7 +128,15 @@ def write_json(path: str, value: Mapping[str, Any], durable: bool = False) -> No
     durable
         Wait for the disk. Only for facts that cannot be determined again after a power failure.
     """
-    data = _encoded(value)
+    _write(path, _encoded(value), durable)
+
+
+def write_text(path: str, text: str) -> None:
+    """Replace `path` (0600) by `text`, as :func:`write_json` does."""
+    _write(path, text.encode("utf-8", "replace"))
+
+
+def _write(path: str, data: bytes, durable: bool = False) -> None:
     temporary = "%s.%d.%x.tmp" % (path, os.getpid(), threading.get_ident())
     # A link or a FIFO that a job may have created there is not followed.
     exclusive = os.O_WRONLY | os.O_CREAT | os.O_EXCL

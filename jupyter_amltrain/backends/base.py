@@ -15,6 +15,7 @@ from jupyter_amltrain.agent.protocol import read_regular, valid_run_id
 from jupyter_amltrain.backends.local_limits import unsupported
 from jupyter_amltrain.backends.past_runs import TRACKING_FILE, PastRun, tracking_state
 from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.jobs.origin import Origin
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.child_run import ChildRuns
 from jupyter_amltrain.schema.environment import EnvironmentRow
@@ -116,6 +117,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
         JSON-serializable request without secrets, as ``--dry-run`` shows it.
     notes
         Notes for the user before the launch, one sentence each.
+    origin
+        Who submits the job, from which state of the project; collected for a submit only.
     """
 
     run_id: str
@@ -123,6 +126,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: Snapshot
     request: dict[str, Any]
     notes: tuple[str, ...] = ()
+    origin: Origin = Origin()
 
 
 class Chunk(msgspec.Struct, frozen=True):

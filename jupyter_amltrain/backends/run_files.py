@@ -56,6 +56,11 @@ class RunFiles:
         except AmlTrainError:
             return b""
 
+    @property
+    def are_local(self) -> bool:
+        """Whether the files are on this machine, with the modes that the run gave them."""
+        return self._backend.files_are_local
+
     def local_copy(self, path: str = "") -> str | None:
         """Return a local path of a file or folder of the run; ``None`` if it is absent."""
         return self._loop.call(self._backend.local_copy(self._run_id, path), None) if self._run_id else None

@@ -94,6 +94,8 @@ class Context:
     submitted
         Called after a submit with the run and the :class:`~jupyter_amltrain.commands.submit.Submission`: shows the
         run, waits for it, assigns its values.
+    insert_cell
+        Inserts a text as the next cell of a notebook; ``None`` if there is no notebook.
     charts
         Whether charts and links can be shown.
     interactive
@@ -114,6 +116,7 @@ class Context:
     rewrite_line: Callable[[str], Any] | None = None
     sign_in: Callable[[dict[str, Any]], None] = lambda _: None
     submitted: Callable[[TrackedRun, Any], Result] = _handle_only
+    insert_cell: Callable[[str], Any] | None = None
     charts: bool = False
     interactive: bool = False
     log_lines: int = 0

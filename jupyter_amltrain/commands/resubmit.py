@@ -1,24 +1,41 @@
-"""Submit the job of a run again, with the code that the run had."""
+"""``runs again``: submit the job of a run once more, with the code that the run had."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from jupyter_amltrain.backends.run_files import RunFiles
+from jupyter_amltrain.commands.parser import Parser, run_flag
+from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import AmlTrainError, CommandError
-from jupyter_amltrain.jobs import values
-from jupyter_amltrain.jobs.snapshot import of_script, of_yaml
-from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.jobs import flag_types, notebook_source, script, values
+from jupyter_amltrain.jobs.origin import has_commit, origin_of, top_folder
+from jupyter_amltrain.jobs.snapshot import digest_of, of_script, of_yaml
+from jupyter_amltrain.schema import az_yaml, az_yaml_job
+from jupyter_amltrain.schema import inputs as references
+from jupyter_amltrain.schema.environment import Environment
+from jupyter_amltrain.schema.job import JobSpec, validated
+from jupyter_amltrain.schema.provenance import Difference, Provenance, differences
 from jupyter_amltrain.schema.run import Run
+
+if TYPE_CHECKING:
+    import argparse
+
+    from jupyter_amltrain.run import TrackedRun
+
+#: Maximum number of differences that the note of a repeated run names.
+MAX_NAMED = 6
 
 
 def resubmit(run: Run, files: RunFiles) -> tuple[JobSpec, dict[str, str]]:
     """Return the job of `run` to submit again, and the values of its secrets. Blocks on disk, target and keyring.
 
-    The job uses the code of the run: if a source folder has changed since, the run's own copy.
+    The job uses the code of the run: if its files have changed since, the run's own copy.
 
     Parameters
     ----------
@@ -32,28 +49,55 @@ def resubmit(run: Run, files: RunFiles) -> tuple[JobSpec, dict[str, str]]:
     """
     from jupyter_amltrain.commands.submit import secret
 
-    if run.damaged:
-        raise CommandError(f"{run.handle} cannot run again: {run.error}")
-    if run.partial:  # its folder was deleted after the listing
-        raise CommandError(f"{run.handle} cannot run again: its job can no longer be read.")
-    spec = msgspec.structs.replace(_unchanged(run, files), parent="")  # not a child of the original's parent
+    check_repeatable(run)
+    spec = with_code_of(run, run.spec, files)
     return spec, {name: secret(name) for name in spec.secrets}
 
 
-def _unchanged(run: Run, files: RunFiles) -> JobSpec:
-    spec = run.spec
-    original = _digest(files)
-    if spec.values and (copy := files.local_copy("source")) is not None:
-        values.restore(spec, copy)
+def check_repeatable(run: Run) -> None:
+    """Raise :class:`CommandError` for a run whose job cannot be read."""
+    if run.damaged:
+        raise CommandError(f"{run.handle} cannot run again: {run.error}", code="again.damaged")
+    if run.partial:  # its folder was deleted after the listing
+        raise CommandError(f"{run.handle} cannot run again: its job can no longer be read.", code="again.damaged")
+
+
+def with_code_of(run: Run, spec: JobSpec, files: RunFiles) -> JobSpec:
+    """Return `spec` with the code that a run had, as a job of its own. Blocks on disk and target.
+
+    Parameters
+    ----------
+    spec
+        The job of the run, or one that differs in its parameters and folders.
+
+    Raises
+    ------
+    CommandError
+        The code has changed and no copy of it exists.
+    """
+    spec = msgspec.structs.replace(spec, parent="", code_dir="", repeats=str(run.handle))
+    original, names = _snapshot_of(files)
     reason = "has changed"
     try:
-        current = _current_digest(run, original)
+        then = msgspec.structs.replace(run.spec, source=spec.source, notebook_dir=spec.notebook_dir)
+        current = "" if run.spec.code_dir else _current_digest(then, original)
     except (AmlTrainError, OSError):
         current, reason = "", "can no longer be read"
     if current and original in ("", current):
         return spec
-    if spec.source and not spec.script and (copy := files.local_copy("source")) is not None:
-        return msgspec.structs.replace(spec, source=copy)
+    if (copy := files.local_copy("source")) is not None and os.listdir(copy):
+        try:
+            if names and files.are_local and digest_of(copy, names) != original:
+                reason = "was changed by the run itself"
+            else:
+                return msgspec.structs.replace(spec, code_dir=copy)
+        except OSError:
+            reason = "is not complete in the run's folder"
+    raise _changed(run, reason)
+
+
+def _changed(run: Run, reason: str) -> CommandError:
+    spec = run.spec
     if spec.script:
         code = (
             f"the folder {spec.source}" if spec.source else f"a module that its cell imports from {spec.notebook_dir}"
@@ -63,20 +107,238 @@ def _unchanged(run: Run, files: RunFiles) -> JobSpec:
         path = os.path.join(spec.source or spec.notebook_dir, spec.script_name)
         code = f"{path}, or a module that it imports,"
         hint = f"To submit the current code: %aml_submit {path}"
-    raise CommandError(f"{run.handle} cannot run again as it was: {code} {reason}.", hint=hint, code="resubmit.changed")
+    return CommandError(
+        f"{run.handle} cannot run again as it was: {code} {reason}.", hint=hint, code="resubmit.changed"
+    )
 
 
-def _current_digest(run: Run, original: str) -> str:
+def _current_digest(spec: JobSpec, original: str) -> str:
     """Return the digest of the files that the run would have now; `original` is that of the files that it had."""
-    spec = run.spec
     if spec.job_type:  # a service's job has the digest of the file alone: its SDK sends the code
         return next((digest for code in (True, False) if (digest := of_yaml(spec, code=code).digest) == original), "")
     return of_script(spec).digest
 
 
-def _digest(files: RunFiles) -> str:
-    """Return the digest of the files that the run had; empty if it is unknown."""
+def _snapshot_of(files: RunFiles) -> tuple[str, list[str]]:
+    """Return the digest and the names of the files that the run had; empty where they are unknown."""
     try:
-        return str(json.loads(files.read("job.json"))["snapshot"]["digest"])
-    except (ValueError, KeyError, TypeError):
+        snapshot = json.loads(files.read("job.json"))["snapshot"]
+        return str(snapshot["digest"]), [str(name) for name in snapshot.get("names") or ()]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "", []
+
+
+# ---- changes
+
+
+def with_params(spec: JobSpec, params: Mapping[str, Any]) -> JobSpec:
+    """Return the job of a run with other values of some parameters.
+
+    Raises
+    ------
+    CommandError
+        The cell of the run is not stored, or does not take the parameter.
+    SpecError
+        The file of the job has no such input.
+    """
+    if not params:
+        return spec
+    merged = {**spec.params, **references.with_literals(dict(params), spec.inputs)}
+    if spec.job_type:
+        job = az_yaml.with_params(az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir), merged)
+        return msgspec.structs.replace(spec, params=merged, inputs=az_yaml_job.spec_of(job).inputs)
+    if not spec.script:  # a file: parameters are its arguments
+        return msgspec.structs.replace(spec, params=merged)
+    if not spec.cell:
+        raise CommandError(
+            "again: --param needs the text of the run's cell, which is not stored.",
+            hint="Run its cell with the other value.",
+            code="again.no_cell",
+            field="params",
+        )
+    statements = values.assignments(tuple(spec.values)) + ([notebook_source.IMPORT] if spec.modules else [])
+    own: dict[str, Any] = {"out": spec.out, "before": statements, "known": tuple(spec.values)}
+    before = script.from_cell(spec.cell, params=spec.params, **own)
+    after = script.from_cell(spec.cell, params=merged, **own)
+    return msgspec.structs.replace(
+        spec,
+        params=merged,
+        script=after.text,
+        line_offset=spec.line_offset + after.line_offset - before.line_offset,
+        notes=after.notes,
+    )
+
+
+def for_target(spec: JobSpec) -> JobSpec:
+    """Return the job of a run without what was chosen for its target: interpreter, and a default environment."""
+    environment = Environment() if spec.environment.chosen else spec.environment
+    if environment.kernel:  # the packages are looked up again
+        environment = Environment(kernel=True)
+    return msgspec.structs.replace(spec, python="", environment=environment)
+
+
+def relocated(spec: JobSpec, then: Provenance, here: str) -> JobSpec:
+    """Return the job of a run with the paths that it has in the folder `here`. Blocks on git.
+
+    In a clone of the run's repository its folder and its data are those of the clone. Where the folder of the run does
+    not exist any more, `here` takes its place. Everything else keeps its path.
+    """
+    old = spec.notebook_dir or spec.project
+    new = ""
+    if then.git is not None and then.git.commit and has_commit(here, then.git.commit):
+        prefix, new_top = then.git.prefix.rstrip("/"), top_folder(here)
+        old_top = old.removesuffix(prefix).rstrip("/") if old.endswith(prefix) else ""
+        if old_top and new_top and os.path.isdir(os.path.join(new_top, prefix)):
+            return _moved(spec, old_top, new_top)
+    if old and not os.path.isdir(old):
+        new = here
+    return _moved(spec, old, new) if new else spec
+
+
+def _moved(spec: JobSpec, old: str, new: str) -> JobSpec:
+    """Return the job with the paths below one folder moved to another one."""
+
+    def path(text: str) -> str:
+        if text == old or text.startswith(old.rstrip("/") + "/"):
+            return os.path.normpath(os.path.join(new, os.path.relpath(text, old)))
+        return text
+
+    inputs = {
+        name: msgspec.structs.replace(data, path=path(data.path)) if data.local else data
+        for name, data in spec.inputs.items()
+    }
+    return msgspec.structs.replace(
+        spec,
+        notebook_dir=path(spec.notebook_dir),
+        project=path(spec.project),
+        source=path(spec.source) if spec.source else spec.source,
+        inputs=inputs,
+    )
+
+
+# ---- what differs
+
+
+def provenance_here(spec: JobSpec, python: str) -> Provenance:
+    """Return what a job would have here and now: git, data, and the packages of `python`. Blocks on git and disk.
+
+    Parameters
+    ----------
+    python
+        Interpreter on this machine; empty if the job runs elsewhere.
+    """
+    from jupyter_amltrain.agent.supervise.provenance_file import describe
+
+    found = origin_of(spec).provenance
+    facts = describe(python) if python else {}
+    return msgspec.structs.replace(
+        found,
+        python=str(facts.get("python", {}).get("version", "")),
+        packages=dict(facts.get("packages", {})),
+    )
+
+
+def difference_note(handle: str, found: list[Difference]) -> str:
+    """Return one sentence about facts that were different in a run; empty if there is none."""
+    if not found:
         return ""
+
+    def text(one: Difference) -> str:
+        then, now = ("none" if value is None else value for value in one.values)
+        name = one.name if one.group == "packages" else f"{one.group} {one.name}"
+        return f"{name} {then} then, {now} now"
+
+    named = "; ".join(text(one) for one in found[:MAX_NAMED])
+    more = f"; and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+    return f"Not as in {handle}: {named}{more}."
+
+
+# ---- the command
+
+
+def _flags(parser: Parser) -> None:
+    run_flag(parser)
+    parser.flag("--target", metavar="NAME", help="where to run; default the target of the run")
+    parser.flag(
+        "--param", metavar="K=V", type=flag_types.param, repeated=True, field="params", help="another value of K"
+    )
+    parser.flag("--name", help="display name; default that of the run")
+    parser.flag("--wait", action="store_true", help="wait until the run ends; a failed run is an error")
+    if parser.magic:
+        parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
+
+
+def _again(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+    from jupyter_amltrain.commands.submit import Submission, send
+
+    original = api.attach(args.run)
+    typed: Callable[[Any], Any] = references.restore_references if context.magic else lambda value: value
+    spec = repeated_spec(original, typed(dict(args.param)), target=args.target or "", here=os.getcwd())
+    if args.name is not None:
+        spec = msgspec.structs.replace(spec, name=args.name)
+    submission = Submission(
+        spec=validated(spec),
+        target=args.target or original.run.target,
+        wait=args.wait,
+        as_name=getattr(args, "as_name", None),
+    )
+    return context.submitted(send(submission), submission)
+
+
+def repeated_spec(original: TrackedRun, params: Mapping[str, Any], *, target: str = "", here: str = "") -> JobSpec:
+    """Return the job of a run to submit again, with a note about what is different here and now. Blocks.
+
+    Parameters
+    ----------
+    params
+        Other values of parameters.
+    target
+        Another target; empty for that of the run.
+    here
+        Working folder of the caller, which may be a clone of the run's project; empty for that of the run.
+
+    Raises
+    ------
+    CommandError
+        The run is damaged, its code is not available, or a parameter cannot be changed.
+    """
+    run = original.run
+    check_repeatable(run)
+    then = original.read_provenance()
+    spec = with_params(run.spec, params)
+    if target and target != run.target:
+        spec = for_target(spec)
+    if here:
+        spec = relocated(spec, then, here)
+    spec = with_code_of(run, spec, original.reader)
+    name = target or run.target
+    now = provenance_here(spec, _interpreter(name, spec))
+    groups = ("git", "data", *(("python", "packages") if now.packages and then.packages else ()))
+    note = difference_note(str(run.handle), differences((then, now), groups))
+    return msgspec.structs.replace(spec, notes=(*spec.notes, note)) if note else spec
+
+
+def _interpreter(target: str, spec: JobSpec) -> str:
+    """Return the interpreter that a job has on a target of this machine; empty for another machine."""
+    import sys
+
+    from jupyter_amltrain import api
+    from jupyter_amltrain.schema.target import LocalTarget
+
+    found = next((one for one in api.targets() if one.name == target), None)
+    if not isinstance(found, LocalTarget) or spec.environment != Environment():
+        return ""
+    return spec.python or found.python or sys.executable
+
+
+RESUBMIT = Command(
+    verb="again",
+    summary="Submit the job of a run once more, with the run's own code.",
+    run=_again,
+    flags=_flags,
+    examples=Examples(
+        ("%aml_runs again digits-k3f9x", "%aml_runs again last --target gpu-vm --param lr=0.01"),
+        ("amltrain runs again last --param lr=0.01 --wait",),
+    ),
+)

@@ -1,4 +1,4 @@
-"""``runs compare``: parameters, metrics, outcome and code of several runs, side by side."""
+"""``runs compare``: parameters, metrics, outcome, provenance and code of several runs, side by side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.output.run_table import run_seconds, value_text
-from jupyter_amltrain.text import seconds_text, table
+from jupyter_amltrain.schema.provenance import GROUPS, Provenance, facts_of
+from jupyter_amltrain.text import bytes_text, seconds_text, table
 
 if TYPE_CHECKING:
     import argparse
@@ -53,7 +54,8 @@ def comparison(runs: Sequence[TrackedRun]) -> dict[str, Any]:
     -------
     dict
         ``runs``: the handles. ``rows``: each with ``group``, ``name``, the ``values`` in the order of the runs
-        (``None`` for none) and ``differs``. ``code``: the unified diff from the first run's script to
+        (``None`` for none) and ``differs``; of installed packages only those that differ.
+        ``code``: the unified diff from the first run's script to
         each other's, by handle, at most :data:`MAX_DIFF_LINES` lines; or one sentence if code cannot be read.
     """
     from jupyter_amltrain.run_list import read_runs
@@ -79,6 +81,7 @@ def comparison(runs: Sequence[TrackedRun]) -> dict[str, Any]:
         ],
     )
     rows += _rows("tags", [job.spec.tags for job in jobs])
+    rows += _provenance_rows([run.read_provenance() for run in runs])
     scripts = {str(job.handle): code_of(job, run.reader) for job, run in zip(jobs, runs, strict=True)}
     return {"runs": [str(handle) for handle in handles], "rows": rows, "code": code_diffs(scripts)}
 
@@ -90,6 +93,19 @@ def _rows(group: str, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, An
         values = [column.get(name) for column in columns]
         differs = len({json.dumps(value, sort_keys=True, default=str) for value in values}) > 1
         rows.append({"group": group, "name": name, "values": values, "differs": differs})
+    return rows
+
+
+def _provenance_rows(provenances: Sequence[Provenance]) -> list[dict[str, Any]]:
+    """Return the rows of git, data, Python, packages and hardware; of packages only those that differ."""
+    columns = [facts_of(provenance) for provenance in provenances]
+    rows = []
+    for group in (group for group in GROUPS if group != "code"):
+        parts = [column[group] for column in columns]
+        if not all(parts) and group in ("python", "packages", "hardware"):
+            continue  # a run that does not know its packages does not differ in each of them
+        found = _rows(group, parts)
+        rows += [row for row in found if row["differs"]] if group == "packages" else found
     return rows
 
 
@@ -123,13 +139,18 @@ def _diff(before: str | None, after: str | None, one: str, other: str) -> list[s
 def comparison_text(data: Mapping[str, Any], *, all_rows: bool = False) -> str:
     """Return :func:`comparison` as text; by default only the rows that differ."""
 
-    def cell(name: str, value: Any) -> str:
+    def cell(group: str, name: str, value: Any) -> str:
         if value is None:
             return ""
-        return seconds_text(value) if name == "seconds" else value_text(value)
+        if name == "seconds":
+            return seconds_text(value)
+        return bytes_text(value) if group == "hardware" and name == "memory" else value_text(value)
 
     shown = [row for row in data["rows"] if all_rows or row["differs"]]
-    lines = [[row["group"], row["name"], *(cell(row["name"], value) for value in row["values"])] for row in shown]
+    lines = [
+        [row["group"], row["name"], *(cell(row["group"], row["name"], value) for value in row["values"])]
+        for row in shown
+    ]
     parts = [table(["", "", *data["runs"]], lines)]
     if same := len(data["rows"]) - len(shown):
         parts.append(f"{same} rows are the same in all runs: --all-rows shows them.")
@@ -141,7 +162,7 @@ def comparison_text(data: Mapping[str, Any], *, all_rows: bool = False) -> str:
 
 COMPARE = Command(
     verb="compare",
-    summary="Compare parameters, metrics and code of several runs.",
+    summary="Compare parameters, metrics, packages, hardware, data and code of several runs.",
     run=_compare,
     flags=_flags,
     json=True,

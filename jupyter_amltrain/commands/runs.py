@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_amltrain.commands.files import EXPORT, FILES
 from jupyter_amltrain.commands.parser import RUN, Parser, run_flag
+from jupyter_amltrain.commands.prune import PRUNE
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
+from jupyter_amltrain.commands.restore import RESTORE
+from jupyter_amltrain.commands.resubmit import RESUBMIT
 from jupyter_amltrain.commands.run_compare import COMPARE
 from jupyter_amltrain.commands.run_log import LOGS, continue_hint
 from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
@@ -212,6 +215,8 @@ COMMANDS = (
     ),
     Command(verb="wait", summary="Wait until a run ends; a failed run is an error.", run=_wait, flags=_wait_flags),
     Command(verb="last", summary="Show the newest run and return it.", run=_last, flags=_json_flag),
+    RESUBMIT,
+    RESTORE,
     COMPARE,
     FILES,
     Command(
@@ -229,6 +234,7 @@ COMMANDS = (
         run=_delete,
         flags=_delete_flags,
     ),
+    PRUNE,
     Command(verb="ui", summary="Open MLflow's web pages with the runs of this folder.", run=_ui),
 )
 
@@ -310,6 +316,7 @@ def _row(run: Run, metrics: Mapping[str, float]) -> dict[str, Any]:
 
 def show_text(run: TrackedRun) -> str:
     """Return all details of one run as text."""
+    from jupyter_amltrain.output.provenance_text import provenance_lines
     from jupyter_amltrain.output.text_view import record_text
 
     record = run.record()
@@ -318,6 +325,7 @@ def show_text(run: TrackedRun) -> str:
     facts = [
         ("name", spec.name),
         ("experiment", spec.experiment),
+        ("repeats", spec.repeats),
         ("submitted", ago(record.created)),
         ("params", ", ".join(f"{k}={v!r}" for k, v in spec.params.items())),
         ("tags", ", ".join(f"{k}={v}" for k, v in spec.tags.items())),
@@ -326,6 +334,7 @@ def show_text(run: TrackedRun) -> str:
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("devices", ", ".join(status.devices)),
         ("GPU sharing", "allowed (--share-gpus)" if spec.share_gpus else ""),
+        *provenance_lines(run.read_provenance()),
         ("folder", tilde(state.folder)),
         ("MLflow", f"run {state.tracking_id} ({tracking})" if state.tracking_id else ""),
     ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from jupyter_amltrain.commands import saved_job, template
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.errors import CommandError, MissingDependency
@@ -36,7 +37,7 @@ def _flags(parser: Parser) -> None:
     parser.takes_rest = True
     parser.flag(
         "script",
-        nargs="?" if parser.magic else None,
+        nargs="?",
         help="a .py file (arguments follow --), or a job.yml of az ml",
     )
     parser.flag("--target", metavar="NAME", help="where to run; default the target in use")
@@ -58,6 +59,14 @@ def _flags(parser: Parser) -> None:
     parser.flag("--wait", action="store_true", help="wait until the run ends; a failed run is an error")
     parser.flag("--dry-run", action="store_true", help="print the request without sending it")
     parser.flag("--yaml", action="store_true", help="with --dry-run: print the request as a file for az ml job create")
+    parser.flag(
+        "--save", metavar="FILE", help="write the job as a file of az ml with its code beside it; submit nothing",
+        samples=("job.yml",),
+    )  # fmt: skip
+    parser.flag(
+        "--template", metavar="NAME", offers=tuple(template.TEMPLATES),
+        help="show a ready cell that trains with a framework; submit nothing",
+    )  # fmt: skip
     if parser.magic:
         parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
     else:
@@ -91,8 +100,12 @@ def _notebook_flags(parser: Parser) -> None:
 
 def _run(args: argparse.Namespace, context: Context) -> Result:
     """Print the plan of a submit, or send it and continue as `context` does after a submit."""
+    if args.template:
+        return template.show(args.template, context)
     notebook = None if context.namespace is None else Notebook(context.namespace, context.history)
     submission = _submission(args, context.cell, context.prog, context.defaults, notebook=notebook)
+    if args.save:
+        return Result(saved_job.save(submission, args.save))
     if submission.dry_run:
         return Result(plan_text(submission) + "\n", verbatim=True)
     return context.submitted(send(submission), submission)
@@ -289,7 +302,7 @@ def _of_notebook(args: argparse.Namespace, notebook: Notebook | None) -> _OfNote
         text = notebook_source.module_of(code, cells, namespace=notebook.namespace, sent=sent)
         modules[notebook_source.MODULE] = text
         names += notebook_source.names_of(code)
-        statements.append(notebook_source.imports(notebook_source.names_of(code)))
+        statements.append(notebook_source.IMPORT)
     return _OfNotebook(nodes, modules, tuple(statements), tuple(names), tuple(values.notes(nodes)))
 
 
@@ -474,8 +487,14 @@ def _target_of(compute: str) -> str:
     )
 
 
-def yaml_text(plan: LaunchPlan) -> str:
-    """Return a planned job as a file for ``az ml job create``."""
+def yaml_text(plan: LaunchPlan, code: str = "") -> str:
+    """Return a planned job as a file for ``az ml job create``.
+
+    Parameters
+    ----------
+    code
+        Folder that has all the code, as the file names it; empty: the script is in the file, or its folder is named.
+    """
     from jupyter_amltrain.backends.azureml import environments, job_body
     from jupyter_amltrain.jobs import requirements
 
@@ -507,12 +526,12 @@ def yaml_text(plan: LaunchPlan) -> str:
     doc = az_yaml_job.doc_of(
         planned,
         argv=["python" if word == "@python" else word for word in job_body.argv_of(spec)],
-        script=_script(plan) if single_file or spec.script else "",
-        code="" if single_file else spec.source or spec.notebook_dir,
+        script=_script(plan) if not code and (single_file or spec.script) else "",
+        code=code or ("" if single_file else spec.source or spec.notebook_dir),
         compute=str(body.get("computeId") or "").rpartition("/")[2],
     )
     remarks = ["Send it with: az ml job create --file THIS_FILE"]
-    if not single_file and not spec.source:
+    if not code and not single_file and not spec.source:
         remarks.append("az ml sends the whole folder code:, while %aml_submit sends only the imported modules.")
     if spec.out:
         remarks.append(f"Values of --out are files of the job, {az_yaml_job.OUT_FOLDER}/NAME.json.")

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from jupyter_amltrain.errors import AmlTrainError, SubmitError
 from jupyter_amltrain.jobs import notebook_names, preflight, values
 
-#: Module that has the source, beside the script.
+#: Module that has the source, beside the script, and the statement of the first line that imports its names.
 MODULE = "_amltrain_with"
+IMPORT = f"from {MODULE} import *"
 
 
 class _Definition(NamedTuple):
@@ -57,7 +58,8 @@ def module_of(
     for name in names:
         if name not in named:
             found.add(name, ())
-    return "\n\n".join(part for part in [found.text(), *whole] if part) + "\n"
+    exported = f"__all__ = {names_of(names, named)!r}"
+    return "\n\n".join(part for part in [found.text(), *whole, exported] if part) + "\n"
 
 
 def names_of(names: Sequence[str], named: Mapping[str, str] | None = None) -> list[str]:
@@ -67,11 +69,6 @@ def names_of(names: Sequence[str], named: Mapping[str, str] | None = None) -> li
         text = (named or {}).get(name)
         result.update(dict.fromkeys([name] if text is None else sorted(_definitions([text]))))
     return list(result)
-
-
-def imports(names: Sequence[str]) -> str:
-    """Return the statement that imports names from the module, for the first line of a script."""
-    return f"from {MODULE} import {', '.join(names)}"
 
 
 def _definitions(cells: Sequence[str]) -> dict[str, _Definition]:

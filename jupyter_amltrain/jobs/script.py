@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import read_regular
 from jupyter_amltrain.agent.supervise import out_values
 from jupyter_amltrain.errors import CommandError, PreflightError
 from jupyter_amltrain.jobs import bindings, notebook_names, preflight
@@ -29,6 +30,8 @@ from jupyter_amltrain.schema import inputs
 #: Largest JSON text of one ``--out`` value, in bytes.
 OUT_LIMIT = 1_000_000
 
+#: Maximum size of a run configuration that is read for a hint.
+_MAX_RUNCONFIG_BYTES = 1 << 20
 #: Extensions of files that run unchanged.
 _PYTHON = ("", ".py", ".pyw")
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=]")
@@ -480,9 +483,39 @@ def _hint_for_file(path: Path) -> str:
         return f"Write %%aml_submit above a cell, or convert it: jupyter nbconvert --to script {path.name!r}"
     if suffix in (".yml", ".yaml"):
         return f"Submit an az ml job with: %aml_submit {path.name}"
+    if suffix == ".runconfig":
+        return (
+            "It is a run configuration of Azure ML SDK v1. Submit its script with flags, and write that as a job of az"
+            f" ml: %aml_submit {_runconfig_line(path)} --save job.yml"
+        )
     if suffix in (".sh", ".bash"):
         return "Write a .py file that runs it: subprocess.run([...], check=True)"
     return f"Name a .py file that reads it; pass it with --input data={path.name}"
+
+
+#: Keys of a run configuration of SDK v1 -> flag of a submit; the value of a nested key is below its parent.
+_RUNCONFIG_FLAGS = {
+    "target": "--target",
+    "nodeCount": "--nodes",
+    "processCountPerNode": "--processes",
+    "maxRunDurationSeconds": "--timeout",
+}
+
+
+def _runconfig_line(path: Path) -> str:
+    """Return the script and the flags of a run configuration, as far as its text names them."""
+    try:
+        text = read_regular(str(path), _MAX_RUNCONFIG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        text = ""
+    values: dict[str, str] = {}
+    for key, value in re.findall(r"^[ \t]*[\"']?(\w+)[\"']?[ \t]*:[ \t]*[\"']?([\w./-]+)", text, re.MULTILINE):
+        values.setdefault(key, value)
+    words = [values.get("script", "train.py")]
+    for key, flag in _RUNCONFIG_FLAGS.items():
+        if (value := values.get(key, "null")) not in ("null", "local", "amlcompute", "0", "1"):
+            words += [flag, value]
+    return " ".join(words)
 
 
 def _near_files(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import KEPT_LINKS, read_regular
+from jupyter_amltrain.agent.protocol import JOB, KEPT_LINKS, read_regular
 from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
 from jupyter_amltrain.jobs.file_hash import hash_file
 from jupyter_amltrain.state_dir import working_folder
@@ -121,6 +122,7 @@ def take_snapshot(
     notebook_dir: str | os.PathLike[str],
     source: str | os.PathLike[str] | None = None,
     more: Mapping[str, str | bytes] | None = None,
+    code_dir: str | os.PathLike[str] = "",
     limit_bytes: int = LIMIT_BYTES,
     limit_files: int = LIMIT_FILES,
 ) -> Snapshot:
@@ -140,6 +142,8 @@ def take_snapshot(
         ``.gitignore`` files) names.
     more
         Further files, such as values of the notebook, which take precedence; the limits do not count them.
+    code_dir
+        Folder with all files of another run, which are taken as they are in place of `source` and the imports.
     limit_bytes, limit_files
         Maximum bytes and number of files.
 
@@ -151,7 +155,10 @@ def take_snapshot(
         A file cannot be read, or a link leads out of the folder.
     """
     files: dict[str, str | bytes]
-    if source is not None:
+    if code_dir:
+        root = Path(code_dir)
+        files = {name: path for name, path in code_files(root).items() if name != script_name or not script_text}
+    elif source is not None:
         root = Path(source).expanduser().absolute()
         found = _Folder(root, limit_bytes, limit_files).walk()
         files = dict(found)
@@ -188,13 +195,31 @@ def of_script(spec: JobSpec) -> Snapshot:
     """
     from jupyter_amltrain.jobs import values
 
+    more: dict[str, str | bytes] = {}
+    if not spec.code_dir:  # which has them
+        more = {**values.files(spec), **{f"{name}.py": text.encode() for name, text in spec.modules.items()}}
     return take_snapshot(
         spec.script_name,
         spec.script,
         notebook_dir=spec.notebook_dir or working_folder(),
         source=spec.source,
-        more={**values.files(spec), **{f"{name}.py": text.encode() for name, text in spec.modules.items()}},
+        code_dir=spec.code_dir,
+        more=more,
     )
+
+
+def code_files(root: Path) -> dict[str, str]:
+    """Return the files of a run's copy of its code, by name: those that its job names, or all of them."""
+    try:
+        job = json.loads(read_regular(str(root.parent / JOB), LIMIT_BYTES))
+        names = job["snapshot"]["names"]
+        return {str(name): str(root / str(name)) for name in names if _is_inside(str(name))}
+    except (OSError, ValueError, KeyError, TypeError):
+        return _Folder(root, LIMIT_BYTES, LIMIT_FILES).walk(IgnoreRules((), nested=False))
+
+
+def _is_inside(name: str) -> bool:
+    return not os.path.isabs(name) and ".." not in name.split("/")
 
 
 def of_yaml(spec: JobSpec, *, code: bool) -> Snapshot:
@@ -205,9 +230,11 @@ def of_yaml(spec: JobSpec, *, code: bool) -> Snapshot:
     SnapshotTooLarge, SubmitError
         See :func:`take`.
     """
-    root = Path(spec.source or spec.notebook_dir or working_folder())
+    root = Path(spec.code_dir or spec.source or spec.notebook_dir or working_folder())
     files: dict[str, str | bytes] = {}
-    if code and spec.source:
+    if code and spec.code_dir:
+        files.update(code_files(root))
+    elif code and spec.source:
         files.update(_Folder(root.absolute(), LIMIT_BYTES, LIMIT_FILES).walk())
     files.setdefault(spec.script_name, spec.cell.encode())
     return _sealed(files, root, LIMIT_BYTES, LIMIT_FILES)
@@ -311,14 +338,14 @@ class _Folder:
         self.total = 0
         self.over = False
 
-    def walk(self) -> dict[str, str]:
-
+    def walk(self, rules: IgnoreRules | None = None) -> dict[str, str]:
+        """Return all files by name; `rules` take the place of the folder's own."""
         if not os.path.isdir(self.root):
             raise SubmitError(
                 f"--source {self.root} is not a folder.",
                 hint=f"The working folder is {working_folder()}.",
             )
-        whole = self._folder(str(self.root), "", IgnoreRules.of(str(self.root)), (self.real,))
+        whole = self._folder(str(self.root), "", rules or IgnoreRules.of(str(self.root)), (self.real,))
         if self.total > self.limit_bytes or len(self.files) > self.limit_files:
             raise _too_large(self.root, self.sizes, self.limit_bytes, self.limit_files, whole)
         return self.files

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.resources
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -136,20 +135,6 @@ def files(spec: JobSpec) -> dict[str, str | bytes]:
                 raise _error(name, "its file is no longer there.", "Submit the cell again.", "values.gone")
             found[f"{values.FOLDER}/{file['file']}"] = str(path)
     return found
-
-
-def restore(spec: JobSpec, source: str) -> None:
-    """Put the values of a run back into the store, from the copy of its code in the folder `source`."""
-    folder = store()
-    for node in spec.values.values():
-        for file in values.files_of(node):
-            name = os.path.basename(file["file"])
-            copy = Path(source, values.FOLDER, name)
-            if not (folder / name).exists() and copy.is_file():
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                part = folder / f".part-{os.getpid()}-{name}"
-                shutil.copyfile(copy, part)
-                os.replace(part, folder / name)
 
 
 def assignments(names: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ from jupyter_amltrain.kernel.models import ModelRegistry
 from jupyter_amltrain.kernel.monitors import Monitors
 from jupyter_amltrain.kernel.observers import FrameCallback, RunObservers
 from jupyter_amltrain.kernel.run_index import RunIndex, TargetRunReader
+from jupyter_amltrain.kernel.run_provenance import read_provenance
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.run_row import StreamSummary, stream_summary_of
 from jupyter_amltrain.kernel.store import Entry, RunStore
@@ -39,6 +40,7 @@ from jupyter_amltrain.kernel.targets import TargetManager
 from jupyter_amltrain.kernel.workspaces import WorkspaceManager
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec, validated
+from jupyter_amltrain.schema.provenance import Provenance
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, split_handle
 from jupyter_amltrain.schema.target import ComputeTarget
@@ -431,6 +433,11 @@ class Controller:
         if not run.folder:
             return Chunk(b"", 0)
         return await self.backend(run.target).read(run.run_id, "log", offset, limit)
+
+    async def provenance(self, handle: RunHandle) -> Provenance:
+        """Return what is known about the origin of a run; empty fields are unknown."""
+        run = self.entry(handle).run
+        return await read_provenance(self.backend(run.target), run)
 
     def files(self, handle: RunHandle) -> RunFiles:
         """Return the files of a run, for reading in a thread."""

@@ -131,7 +131,7 @@ class ModelRegistry:
         if not run.status.state.terminal:
             raise CommandError(f"{run.handle} has not ended.", hint=f"Wait for the end: %aml_runs wait {run.handle}")
         tag_values = {str(key): str(value) for key, value in (tags or {}).items()}
-        workspace = _workspace_of(self._targets.get(run.target))
+        workspace = workspace_of(self._targets.get(run.target))
         if workspace is None:
             payload = {**fields, "tags": tag_values, **await self._imports.model_request(run, OUTPUTS)}
             reply = await self._imports.worker.request("model_register", payload, timeout=WORKER_TIMEOUT_S)
@@ -206,7 +206,7 @@ class ModelRegistry:
             return None
         if workspace:
             return self._facts(workspace)
-        reply = _workspace_of(self._targets.get(self._targets.current))
+        reply = workspace_of(self._targets.get(self._targets.current))
         return None if reply is None else self._facts(reply)
 
     def _facts(self, workspace: str) -> str:
@@ -218,7 +218,7 @@ class ModelRegistry:
         return Workspaces(self._root)
 
 
-def _workspace_of(target: ComputeTarget) -> str | None:
+def workspace_of(target: ComputeTarget) -> str | None:
     """Workspace of an Azure target, empty for the current one; ``None`` for any other target."""
     from jupyter_amltrain.schema.azure_target import AzureTarget
 

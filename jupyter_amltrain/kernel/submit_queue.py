@@ -11,6 +11,7 @@ import msgspec
 
 from jupyter_amltrain.backends.base import Backend, LaunchPlan
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SubmitUnsure
+from jupyter_amltrain.jobs.origin import origin_of
 from jupyter_amltrain.jobs.snapshot import Snapshot, of_script, of_yaml
 from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.loop import LoopThread
@@ -105,8 +106,11 @@ class SubmitQueue:
     async def _submit(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
         handle = run.handle
         try:
-            snapshot = await snapshot_of(self._loop, run.spec, backend)
+            snapshot, origin = await asyncio.gather(
+                snapshot_of(self._loop, run.spec, backend), self._loop.offload(origin_of, run.spec)
+            )
             plan = await backend.plan(run.spec, snapshot, run.run_id)
+            plan = msgspec.structs.replace(plan, origin=origin)
             if plan.notes:  # before anything is sent
                 self._store.amend(handle, notes=plan.notes)
             launched = await self._launch(backend, plan, handle, environ, secrets)

@@ -102,6 +102,7 @@ class _Extension:
             rewrite_line=display.terminal_line(shell, self.config.progress),
             sign_in=display.sign_in_shower(),
             submitted=self._submitted,
+            insert_cell=shell.set_next_input if getattr(shell, "kernel", None) is not None else None,
             charts=getattr(shell, "kernel", None) is not None,
             log_lines=self.config.log_lines,
             namespace=shell.user_ns,

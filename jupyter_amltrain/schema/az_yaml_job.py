@@ -12,7 +12,7 @@ import base64
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import INPUT_TYPES, JobInput, JobOutput, input_variable, is_address, output_variable
 from jupyter_amltrain.schema.job import DISTRIBUTIONS, Distribution, JobSpec, Resources, validated
 from jupyter_amltrain.state_dir import working_folder
+from jupyter_amltrain.text import close_matches, did_you_mean
 
 Read = Callable[[Any, str], Any]
 Write = Callable[[Any], Any]
@@ -235,6 +236,50 @@ FIELDS: dict[tuple[str, ...], tuple[str, Read, Write]] = {
 }
 
 
+#: Keys of ``type: command`` (``CommandJobSchema`` of the SDK), with the keys below those whose values are closed.
+KEYS: dict[str, frozenset[str] | None] = {
+    **dict.fromkeys(
+        (
+            *("$schema", "type", "name", "id", "description", "tags", "properties", "display_name", "experiment_name"),
+            *("command", "code", "compute", "environment_variables", "inputs", "outputs", "distribution", "identity"),
+            *("services", "parent_job_name", "status", "creation_context", "log_files", "parameters"),
+        )
+    ),
+    "environment": frozenset(
+        (
+            *("$schema", "name", "id", "description", "tags", "version", "latest_version", "build", "image"),
+            *("conda_file", "inference_config", "os_type", "datastore", "auto_delete_setting", "creation_context"),
+            *("properties", "intellectual_property"),
+        )
+    ),
+    "resources": frozenset(
+        (
+            *("instance_count", "instance_type", "properties", "locations", "shm_size", "max_instance_count"),
+            "docker_args",
+        )
+    ),
+    "limits": frozenset(("timeout",)),
+    "queue_settings": frozenset(("job_tier", "priority")),
+}
+
+
+def _check_keys(job: JobFile) -> None:
+    """Raise :class:`SpecError` for a key that the schema does not have, with its line."""
+    for key, value in job.doc.items():
+        if key not in KEYS:
+            raise job.error((str(key),), f"unknown key {str(key)!r}.", _key_hint(str(key), KEYS))
+        allowed = KEYS[key]
+        if allowed is None or not isinstance(value, Mapping):
+            continue
+        for inner in value:
+            if inner not in allowed:
+                raise job.error((key, str(inner)), f"unknown key {str(inner)!r}.", _key_hint(str(inner), allowed))
+
+
+def _key_hint(key: str, keys: Collection[str]) -> str:
+    return did_you_mean(close_matches(key, keys, 1), f"Keys: {', '.join(sorted(keys)[:20])}.")
+
+
 _BINDING = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
 
 
@@ -259,6 +304,8 @@ def spec_of(job: JobFile) -> JobSpec:
         "experiment": str(doc.get("experiment_name") or "default")[:250],
         "tags": {str(k): str(v) for k, v in (doc.get("tags") or {}).items()},
     }
+    if job.type == "command":
+        _check_keys(job)
     _check_codes(job)
     az_yaml.check_files(job)
     if job.type == "command":

@@ -466,6 +466,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Notes for the user about the conversion of the text to `script`, one sentence each.
     parent
         Handle of the run that this one is part of, such as a sweep or a pipeline; empty for a run of its own.
+    repeats
+        Handle of the run whose job this is; empty for a new one.
+    code_dir
+        Folder with the files of the repeated run, which take the place of those in `source` and `notebook_dir`.
     """
 
     name: str
@@ -507,6 +511,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     notes: tuple[str, ...] = ()
     parent: str = ""
+    repeats: str = ""
+    code_dir: str = ""
 
 
 def validated(spec: JobSpec) -> JobSpec:

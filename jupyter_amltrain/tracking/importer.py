@@ -20,6 +20,7 @@ from jupyter_amltrain.agent import testing
 from jupyter_amltrain.agent.mlflow.journal import clean, parse, well_formed
 from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.errors import AmlTrainError, StateError
+from jupyter_amltrain.schema.provenance import provenance_of
 from jupyter_amltrain.schema.run import RunState
 from jupyter_amltrain.state_dir import check_schema, locked, project_store, read_json, write_json
 from jupyter_amltrain.tracking.journal_position import JournalPosition
@@ -413,6 +414,7 @@ class JournalImport:
             tags = {"amltrain.handle": handle, "amltrain.state": run_state}
             if digest:
                 tags[SOURCE] = str(digest)
+            tags.update(_git_tags(self.job))
             if state.get("exit_code") is not None:
                 tags["amltrain.exit_code"] = str(state["exit_code"])
             tags.update({key: str(value) for key, value in (spec.get("tags") or {}).items()})
@@ -450,6 +452,12 @@ class JournalImport:
             child = session.get(self.store.models.SqlRun, run_id)
             if child is not None and child.status == "RUNNING":
                 child.status, child.end_time = status, end
+
+
+def _git_tags(job: dict[str, Any]) -> dict[str, str]:
+    """Return the git state of the submitter under MLflow's names."""
+    git = provenance_of(job, {}, {}).git
+    return {} if git is None else git.mlflow_tags()
 
 
 def _end(state: dict[str, Any]) -> float:

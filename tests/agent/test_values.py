@@ -193,7 +193,13 @@ def test_file_outside_the_folder_is_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(FRAME, "DataFrame 3 x 4"), (np.ones((2, 2)), "ndarray 2 x 2"), ((1, 2), "tuple of 2"), (3, "int"), ([1, 2], "list of 2")],
+    [
+        (FRAME, "DataFrame 3 x 4"),
+        (np.ones((2, 2)), "ndarray 2 x 2"),
+        ((1, 2), "tuple of 2"),
+        (3, "int"),
+        ([1, 2], "list of 2"),
+    ],
 )
 def test_description_names_type_and_shape(value: Any, text: str, tmp_path: Path) -> None:
     assert values.description(values.write(value, str(tmp_path))) == text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from jupyter_amltrain.errors import CommandError
@@ -26,7 +27,7 @@ def test_resubmit_of_listed_run_keeps_whole_job(tmp_path: Path, kind: str) -> No
             listed = house.controller.loop.call(house.controller.runs(), DEADLINE)
         assert next(run for run in listed if run.handle == handle).partial
         again = api.attach(house.ask(run_handlers.ResubmitRun(handle=handle)).handle)
-        assert again.spec == spec and again.wait(DEADLINE).logs().strip() == "7"
+        assert msgspec.structs.replace(again.spec, repeats="") == spec and again.wait(DEADLINE).logs().strip() == "7"
         api.close()
         house = HandlerHarness(api)
         house.controller.loop.call(house.controller.runs(), DEADLINE)

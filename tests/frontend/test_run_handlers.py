@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,27 +174,30 @@ def test_resubmit_keeps_params_and_secrets(house: HandlerHarness, monkeypatch: p
     handle = house.ask(run_handlers.ResubmitRun(handle=run.handle)).handle
     assert handle != run.handle and handle.startswith("local/twice-")
     other = house.api.attach(handle).wait(DEADLINE)
-    assert other.logs().strip() == "0.5 True" and other.spec == run.spec
+    assert other.logs().strip() == "0.5 True" and other.spec.repeats == run.handle
+    assert msgspec.structs.replace(other.spec, repeats="") == run.spec
     monkeypatch.delenv("MY_SECRET")
     with pytest.raises(AmlTrainError, match="--secret MY_SECRET"):
         house.ask(run_handlers.ResubmitRun(handle=run.handle))
 
 
-def test_resubmit_of_changed_code_is_refused_or_uses_copy(house: HandlerHarness, tmp_path: Path) -> None:
+def test_resubmit_of_changed_code_uses_copy_of_run(house: HandlerHarness, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('first')\n")
     run = house.ended(str(tmp_path / "train.py"))
     handle = house.ask(run_handlers.ResubmitRun(handle=run.handle)).handle
     assert house.api.attach(handle).wait(DEADLINE).logs().strip() == "first"
     copied = house.ended("train.py", source=tmp_path)
     (tmp_path / "train.py").write_text("print('second')\n")
-    with pytest.raises(CommandError, match="cannot run again as it was") as caught:
-        house.ask(run_handlers.ResubmitRun(handle=run.handle))
-    assert str(tmp_path / "train.py") in str(caught.value) and "\n" not in str(caught.value)
-    handle = house.ask(run_handlers.ResubmitRun(handle=copied.handle)).handle
-    assert house.api.attach(handle).wait(DEADLINE).logs().strip() == "first"
+    for name in (run.handle, copied.handle):
+        handle = house.ask(run_handlers.ResubmitRun(handle=name)).handle
+        assert house.api.attach(handle).wait(DEADLINE).logs().strip() == "first"
     os.remove(tmp_path / "train.py")
-    with pytest.raises(CommandError, match="no longer be read"):
+    repeated = house.api.attach(house.ask(run_handlers.ResubmitRun(handle=handle)).handle)
+    assert repeated.wait(DEADLINE).logs().strip() == "first"
+    (Path(run.run.folder) / "source" / "train.py").write_text("print('third')\n")
+    with pytest.raises(CommandError) as caught:
         house.ask(run_handlers.ResubmitRun(handle=run.handle))
+    assert caught.value.code == "resubmit.changed" and "\n" not in str(caught.value)
 
 
 def test_resubmit_on_remote_target_is_accepted(house: HandlerHarness) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ..process_setup import log_line
 from ..protocol import METRICS
+from ..supervise import provenance_file
 from ..supervise.helpers import Helper, stop_helper
 from ..supervise.process import Assignment, SinkEndpoint, serve_sink
 from ..supervise.supervisor import open_sink_endpoint
@@ -35,7 +36,8 @@ class ServiceHelpers:
         self.can_write = folders.folder != NOWHERE
         self.grace = None if job["gpus"] == 0 else float(job["gpu_grace"])
         self.sampler, self.sink, self.forwarder = Helper("sampler"), Helper("sink"), Helper("forwarder")
-        self.all_helpers = [self.sampler, self.sink, self.forwarder]
+        self.provenance = Helper("writer of the provenance", once=True)
+        self.all_helpers = [self.sampler, self.sink, self.forwarder, self.provenance]
         self.sink_endpoint: Optional[SinkEndpoint] = None
         self.endpoint = self._endpoint()
         self._poll: Optional[select.poll] = None  #: polls for the first request to the sink
@@ -69,6 +71,8 @@ class ServiceHelpers:
                 poll.register(self.sink_endpoint.socket.fileno(), select.POLLIN)
         if self.endpoint is not None:
             helpers.append(self.forwarder)
+        if self.can_write and self.rank.leads:
+            helpers.append(self.provenance)
         return helpers
 
     def is_called(self, handles: List[int]) -> bool:
@@ -93,6 +97,8 @@ class ServiceHelpers:
                 self.job["tracking"].get("run_id", ""), rank.leads_node,
             )  # fmt: skip
             self._fork(helper, lambda: forward.run(forward_task, endpoint, ended))
+        elif helper is self.provenance:
+            self._fork(helper, lambda: provenance_file.serve(task.folder, task.job, job.hook_folder(task.job["run"])))
         elif helper is self.sampler:
             share = sampler.Share(rank.node, "%s:%d." % (self.job["run"], rank.node), self.grace)
             keep = () if ready is None else (ready,)

@@ -15,6 +15,7 @@ from ..processes import boot_id, pid_scope
 from ..protocol import (
     DEFAULT_GPU_GRACE,
     DEFAULT_GRACE,
+    GIT_DIFF,
     JOB,
     QUEUED,
     RUN_FOLDERS,
@@ -30,6 +31,7 @@ from ..protocol import (
     run_folder,
     valid_run_id,
     write_json,
+    write_text,
 )
 from . import claims
 from .gpu_users import MAX_ANCESTORS
@@ -83,12 +85,13 @@ Strings = Dict[str, str]
 
 
 class Submission(NamedTuple):
-    """A checked job. `environ` and `secrets` live in memory only."""
+    """A checked job. `environ` and `secrets` live in memory only; `git_diff` is a file of the run."""
 
     job: Dict[str, Any]
     environ: Strings
     secrets: Strings
     submission: str
+    git_diff: str = ""
 
 
 _NUMBER = (int, float)
@@ -98,7 +101,7 @@ _FIELDS: Dict[str, Any] = {
     "gpus": (int, type(None)), "timeout": (int, float, type(None)), "grace": (int, float, type(None)),
     "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
-    "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict,
+    "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
 }  # fmt: skip
 
 
@@ -159,7 +162,7 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
     env = job["env"] = _strings("env", payload.get("env", {}))
     job["secrets"] = sorted(secrets)
     job["out"] = payload.get("out", [])
-    for key in ("spec", "snapshot", "tracking"):
+    for key in ("spec", "snapshot", "tracking", "provenance"):
         job[key] = payload.get(key, {})
     job["gpus"] = gpus
     job["timeout"] = timeout
@@ -172,7 +175,7 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
     job["submitter"] = payload.get("submitter", [])[:MAX_ANCESTORS]
     if payload.get("environment"):
         job["environment"] = environments.check(payload["environment"])
-    return Submission(job, environ, secrets, payload.get("submission", ""))
+    return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))
 
 
 def default_grace() -> float:
@@ -251,6 +254,8 @@ def create_folder(
         _move_staged_source(home, run, os.path.join(hidden, SOURCE))
         for name in RUN_FOLDERS:
             os.makedirs(os.path.join(hidden, name), mode=0o700, exist_ok=True)
+        if submitted.git_diff:
+            write_text(os.path.join(hidden, GIT_DIFF), submitted.git_diff)
         write_json(os.path.join(hidden, JOB), job)
         testing.hit("after_job_json")
         write_json(os.path.join(hidden, STATE), dict(first_state(run, queue, now), **notes))

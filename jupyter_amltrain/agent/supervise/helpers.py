@@ -54,10 +54,18 @@ KILL_TIMEOUT_S = 3.0
 
 
 class Helper:
-    """A forked helper process that is restarted when it dies."""
+    """A forked helper process that is restarted when it dies.
 
-    def __init__(self, name: str) -> None:
+    Parameters
+    ----------
+    once
+        The helper does one thing and ends; it is not restarted.
+    """
+
+    def __init__(self, name: str, once: bool = False) -> None:
         self.name = name
+        self.once = once
+        self.is_done = False  #: it has ended and is not needed again
         self.pid = 0
         self.deaths = 0
         self.due: Optional[float] = None  #: when to fork it, monotonic
@@ -93,6 +101,19 @@ class Helper:
         wait = 0.0 if not self.deaths else min(_MAX_BACKOFF_S, _MIN_BACKOFF_S * 2**self.deaths)
         self.deaths += 1
         self.due = protocol.mono() + wait
+
+
+def wait_helper(pid: int, timeout_s: float) -> bool:
+    """Wait for the end of a helper; return whether it has ended."""
+    until = protocol.mono() + timeout_s
+    while protocol.mono() < until:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return True
+        except OSError:  # reaped before
+            return True
+        select.select([], [], [], 0.002)
+    return False
 
 
 def stop_helper(pid: int, timeout_s: float = 3.0) -> None:

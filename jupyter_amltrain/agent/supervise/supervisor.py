@@ -19,9 +19,9 @@ from ..protocol import CANCELED, FAILED, FINALIZING, QUEUED, RUNNING
 from ..telemetry import sampler
 from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, ReadyPipe
 from . import outcome as failure_cause
-from . import preparation, run_state
+from . import preparation, provenance_file, run_state
 from .heartbeat import Heartbeat
-from .helpers import Helper, protected_pids, stop_helper
+from .helpers import Helper, protected_pids, stop_helper, wait_helper
 from .outcome import GPU_UNUSED, Outcome, classify, oom_counters, oom_happened
 from .process import Assignment, LaunchFailed, NoProcess, SinkEndpoint, serve_sink, start
 from .run_state import StateFile
@@ -32,6 +32,9 @@ LEFTOVER_GRACE_S = 1.0
 #: Seconds between the start of the job and the fork of sampler and sink.
 HELPERS_DELAY_S = 0.15
 
+#: Seconds that the end of a run waits for its provenance.
+PROVENANCE_TIMEOUT_S = 3.0
+
 #: Seconds between tries to start a job while no process can be forked.
 FORK_RETRY_S = 1.0
 
@@ -41,6 +44,7 @@ class Helpers(Protocol):
 
     sampler: Helper
     sink: Helper
+    provenance: Helper
     #: All helpers.
     all_helpers: List[Helper]
     #: Socket of the MLflow sink; ``None`` without a sink.
@@ -109,12 +113,13 @@ class JobHost(Protocol):
 
 
 class QueueHelpers:
-    """Sampler and MLflow sink of a job of the queue."""
+    """Sampler, MLflow sink and writer of the provenance of a job of the queue."""
 
     def __init__(self, task: Assignment) -> None:
         self.task = task
         self.sampler, self.sink = Helper("sampler"), Helper("sink")
-        self.all_helpers = [self.sampler, self.sink]
+        self.provenance = Helper("writer of the provenance", once=True)
+        self.all_helpers = [self.sampler, self.sink, self.provenance]
         self.sink_endpoint: Optional[SinkEndpoint] = None
 
     def open_sink(self) -> None:
@@ -125,13 +130,16 @@ class QueueHelpers:
 
     def initial_helpers(self, poll: select.poll) -> List[Helper]:
         """Return the helpers that are started with the job."""
-        return [self.sampler] if self.sink_endpoint is None else [self.sampler, self.sink]
+        sink = [] if self.sink_endpoint is None else [self.sink]
+        return [self.sampler, *sink, self.provenance]
 
     def fork(self, helper: Helper, ready: Optional[int] = None) -> None:
         """Fork a helper."""
         task, sink = self.task, self.sink_endpoint
         if helper is self.sink and sink is not None:
             helper.fork(task.folder, lambda: serve_sink(task, sink), [sink.socket.fileno()])
+        elif helper is self.provenance:
+            helper.fork(task.folder, lambda: provenance_file.serve(task.folder, task.job, task.home))
         else:
             keep = [] if ready is None else [ready]
             helper.fork(task.folder, lambda: sampler.run(task.folder, os.getppid(), task.devices, ready), keep)
@@ -439,7 +447,9 @@ class Supervisor:
                 self.status = status
                 self.rank.returncode = 0  # reaped: Popen must not wait for it again
             for helper in self.helpers.all_helpers:
-                if pid == helper.pid:
+                if pid == helper.pid and helper.once:
+                    helper.pid, helper.is_done = 0, True
+                elif pid == helper.pid:
                     text = "supervisor: the %s ended (status %d); starting it again" % (helper.name, status)
                     log_line(self.task.folder, text)
                     helper.schedule_restart()
@@ -462,6 +472,7 @@ class Supervisor:
             run_state.enter(state, FINALIZING, protocol.mono() - self.began)
             self.save()
         finalizing = protocol.mono()
+        self._finish_provenance()
         grace_s = 0.0
         if self.kill_at is not None:
             grace_s = max(0.0, min(LEFTOVER_GRACE_S, self.kill_at - protocol.mono()))
@@ -493,6 +504,17 @@ class Supervisor:
         run_state.enter(state, outcome.state, protocol.mono() - (finalizing if ran == FINALIZING else self.began))
         self.host.save_final_state(self)
         testing.hit("after_final_state")
+
+    def _finish_provenance(self) -> None:
+        """Wait for the writer of the provenance; start it for a job that ended before its helpers were due."""
+        helper = self.helpers.provenance
+        if helper.is_done or not (helper.pid or helper.due) or not self.file.exists():
+            return
+        if not helper.pid:
+            self.helpers.fork(helper)
+        if helper.pid and not wait_helper(helper.pid, PROVENANCE_TIMEOUT_S):
+            stop_helper(helper.pid)
+        helper.pid, helper.is_done, helper.due = 0, True, None
 
     def _cancel_requested(self) -> bool:
         return self.host.cancel_requested(self)

@@ -14,7 +14,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, O
 from .. import protocol, testing
 from ..process_setup import wakeup_pipe
 from ..queue.slots import usable_cpus
-from . import driver_state, gpu_processes, gpu_usage, host
+from . import driver_state, gpu_processes, gpu_usage, host, nvml
 from .files import Minutes, Telemetry, shortened
 from .gpu_columns import MEMORY, PEAK, TICKS, UTIL
 from .gpu_columns import TICK_WIDTH as WIDTH
@@ -206,6 +206,7 @@ class Sampler:
             gpu_figure_units=[unit for _, unit in self.figures.columns],
             gpus=self.readings.gpus,
             gpu_note=note,
+            **({} if self.readings.driver is None else nvml.versions(self.readings.driver.nvml)),
         )
 
     def _figures(self, i: int) -> Dict[str, Any]:

@@ -338,7 +338,8 @@ class AzureBackend(Backend, Provisioner):
         body = job_body.body_of(spec, place, "")
         del body["codeId"]
         body["tags"] = self._tags(spec)
-        body["properties"] = job_body.properties_of(spec)
+        git = plan.origin.provenance.git
+        body["properties"] = {**(git.mlflow_tags() if git else {}), **job_body.properties_of(spec)}
         environment = environment_body(spec, place.gpus)
         job = {
             "name": name,
@@ -349,7 +350,6 @@ class AzureBackend(Backend, Provisioner):
                 "digest": plan.snapshot.digest,
                 "job_file": job_file(spec),
             },
-            "git": spec.source or spec.notebook_dir,
         }
         submitted = await submit_with_recovery(
             self.compute.request, "jobs.submit", name, OPERATION_TIMEOUT_S, job=job, files=plan.snapshot.files
@@ -366,8 +366,8 @@ class AzureBackend(Backend, Provisioner):
         self.jobs.mark_accepted(name)
         created = float(submitted.get("created") or time.time())
         folder = self.jobs.folder(name)
-        digest = plan.snapshot.digest
-        await self._loop.offload(lambda: mirror_store.create(folder, name, spec, created, digest))
+        digest, origin = plan.snapshot.digest, plan.origin
+        await self._loop.offload(lambda: mirror_store.create(folder, name, spec, created, digest, origin))
         links = (
             {"kind": "studio", "title": "Azure ML studio", "url": url} for url in [submitted.get("studio_url")] if url
         )

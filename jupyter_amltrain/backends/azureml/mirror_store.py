@@ -16,9 +16,11 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import GIT_DIFF
 from jupyter_amltrain.backends.azureml.job_body import spec_from, spec_of_foreign_job, tracking_id
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of
 from jupyter_amltrain.errors import StateError
+from jupyter_amltrain.jobs.origin import Origin
 from jupyter_amltrain.schema.child_run import ChildRuns
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunStatus
@@ -42,7 +44,9 @@ def spec_of(name: str, job: Mapping[str, Any]) -> tuple[JobSpec, bool]:
     return (own, True) if own is not None else (spec_of_foreign_job(name, job), False)
 
 
-def create(folder: Path, name: str, spec: JobSpec, created: float, digest: str = "") -> None:
+def create(
+    folder: Path, name: str, spec: JobSpec, created: float, digest: str = "", origin: Origin | None = None
+) -> None:
     """Create the folder with its ``job.json``; an existing one is not changed.
 
     Raises
@@ -64,10 +68,13 @@ def create(folder: Path, name: str, spec: JobSpec, created: float, digest: str =
         "tracking": {"run_id": tracking_id(name), "mode": "sink"},
         "snapshot": {"digest": digest},
         "spec": msgspec.to_builtins(spec),
+        **({"provenance": msgspec.to_builtins(origin.provenance)} if origin else {}),
     }
     try:
         for part in ("log", "metrics", "telemetry", "outputs", "artifacts"):
             (folder / part).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if origin and origin.git_diff:
+            (folder / GIT_DIFF).write_text(origin.git_diff, encoding="utf-8", errors="replace")
         write_json(path, job)
     except OSError as error:
         raise StateError(

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
@@ -226,7 +225,7 @@ def submit(
     job
         ``name``; ``body``: ``properties`` of the job as ARM takes them, without code and environment;
         ``environment`` (see :func:`..environments.environment_body`); ``code``: ``script``, ``digest``,
-        ``job_file``; ``git``: a folder whose git metadata is attached to the job.
+        ``job_file``.
     files
         The snapshot.
 
@@ -246,7 +245,6 @@ def submit(
     taken = _pool.submit(run_in_call, is_taken, ws, name)
     environment = _pool.submit(run_in_call, images.resolve, ws, job["environment"])
     conda = _pool.submit(run_in_call, _conda_of, ws, environment)  # waits only for work submitted before it
-    git = _pool.submit(_git, str(job.get("git") or ""))
     code = code_upload.send(call, ws, files=files, **job["code"])
     staged = not code.startswith("/subscriptions/") and os.path.isdir(code)
     try:
@@ -254,7 +252,6 @@ def submit(
             raise SubmitError(
                 f"Workspace {workspace} already has a job {name}.", hint="Submit it again under another name."
             )
-        body["properties"] = {**git.result(), **(body.get("properties") or {})}
         call.check()
         call.progress("Submitting the job.")
         testing.hit("azure_before_put")
@@ -424,33 +421,6 @@ def shown_environment(reference: str) -> str:
 def _registry_or_workspace(environment: str) -> str:
     registry = re.match(r"azureml://registries/([^/]+)/", environment)
     return f" in the registry {registry[1]!r}" if registry else " in the workspace"
-
-
-def _git(folder: str) -> dict[str, str]:
-    """Return git metadata under the SDK's names; the SDK itself would read this process' working folder."""
-    if not folder or not os.path.isdir(folder) or shutil.which("git") is None:
-        return {}
-
-    def git(*arguments: str) -> str:
-        try:
-            result = subprocess.run(
-                ["git", "-C", folder, *arguments], capture_output=True, text=True, timeout=5, stdin=subprocess.DEVNULL
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return result.stdout.strip() if result.returncode == 0 else ""
-
-    commit = git("rev-parse", "HEAD")
-    if not commit:
-        return {}
-    url = re.sub(r"//[^/@]*@", "//", git("ls-remote", "--get-url"))  # it may hold a token
-    metadata = {
-        "mlflow.source.git.repoURL": "" if url == "origin" else url,
-        "mlflow.source.git.branch": git("symbolic-ref", "--short", "HEAD"),
-        "mlflow.source.git.commit": commit,
-        "azureml.git.dirty": str(bool(git("status", "--porcelain", "--untracked-files=no"))),
-    }
-    return {key: value[:1000] for key, value in metadata.items() if value}
 
 
 def check_yaml(call: ServiceCall, *, workspace: str, job: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent import testing
+from jupyter_amltrain.agent.protocol import PROVENANCE
 from jupyter_amltrain.backends.azureml.service import children, history, logs, metrics
 from jupyter_amltrain.backends.azureml.service.logs import FileDelta, Reader, advance_position
 from jupyter_amltrain.backends.azureml.service.metrics import (
@@ -286,6 +287,8 @@ class _Sync:
         for local, name in agent_files.items():
             if local == "state.json":
                 self._replace_whole(name, AGENT_STATE, "", 2)
+            elif local == PROVENANCE and not (self.mirror.folder / local).exists():  # written once
+                self._replace_whole(name, local, "", 30)
             elif _SUMMARY.fullmatch(local):
                 self._replace_whole(name, local, "summary", 30)
             elif _VALUES.fullmatch(local) and self.ended:

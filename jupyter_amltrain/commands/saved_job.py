@@ -1,0 +1,89 @@
+"""``submit --save``: a job as a file of ``az ml`` with its code beside it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jupyter_amltrain.commands.new_files import write_new
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.schema import az_yaml
+from jupyter_amltrain.text import tilde
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.base import LaunchPlan
+    from jupyter_amltrain.commands.submit import Submission
+
+
+def save(submission: Submission, file: str) -> str:
+    """Write a job and its code; return one sentence.
+
+    The code is in a folder beside the file, unless the job has a ``--source`` folder, which the file names.
+
+    Parameters
+    ----------
+    file
+        Path of the new file, ``job.yml``.
+
+    Raises
+    ------
+    CommandError
+        The job is a file already, the name has another suffix, or a file there has another content.
+    """
+    from jupyter_amltrain import api
+    from jupyter_amltrain.commands.submit import yaml_text
+
+    path = os.path.abspath(os.path.expanduser(file))
+    folder, name = os.path.split(path)
+    if submission.spec.job_type:
+        raise CommandError(
+            f"--save: {submission.spec.script_name} is a job file already.",
+            hint="Copy it.",
+            code="save.job_file",
+            field="save",
+        )
+    if not az_yaml.is_file(name):
+        stem = os.path.splitext(file)[0]
+        raise CommandError(
+            f"--save: {name!r} is not the name of a job file.",
+            hint=f"Try: --save {stem}.yml",
+            code="save.suffix",
+            field="save",
+        )
+    plan = api.plan_spec(submission.spec, target=submission.target_name)
+    contents: dict[str, str | bytes] = {}
+    if submission.spec.source and not submission.spec.script:
+        code = os.path.relpath(submission.spec.source, folder)
+    else:
+        code = f"{os.path.splitext(name)[0]}-code"
+        contents |= {f"{code}/{part}": content for part, content in plan.snapshot.files.items()}
+    code = _dotted(code)
+    contents[name] = yaml_text(_with_relative_paths(plan, folder), code=code).encode()
+    found = write_new(contents, folder, "--save")
+    if not found.written:
+        return f"{tilde(path)} has this job already. To run it: %aml_submit {file}"
+    shown = ", ".join(found.written[:5]) + (f" and {len(found.written) - 5} more" if len(found.written) > 5 else "")
+    return f"Wrote {shown} to {tilde(folder)}. To run it: %aml_submit {file}"
+
+
+def _dotted(path: str) -> str:
+    return path if path.startswith(".") or os.path.isabs(path) else f"./{path}"
+
+
+def _with_relative_paths(plan: LaunchPlan, folder: str) -> LaunchPlan:
+    """Return the plan with local data below the folder of the file relative to it: both can move together."""
+
+    def path(text: str) -> str:
+        inside = text.startswith(folder.rstrip(os.sep) + os.sep)
+        return _dotted(os.path.relpath(text, folder)) if inside else text
+
+    inputs = {
+        name: msgspec.structs.replace(data, path=path(data.path)) if data.local else data
+        for name, data in plan.spec.inputs.items()
+    }
+    environment = plan.spec.environment
+    environment = msgspec.structs.replace(environment, conda=path(environment.conda), build=path(environment.build))
+    spec = msgspec.structs.replace(plan.spec, inputs=inputs, environment=environment)
+    return msgspec.structs.replace(plan, spec=spec)
