@@ -117,7 +117,7 @@ def _free(name: str, taken: dict[str, str | bytes]) -> str:
 
 RESTORE = Command(
     verb="restore",
-    summary="Write the code of a run into a folder: files, the text of its cell, uncommitted changes.",
+    summary="Write the code of a run into a folder, with the text of its cell.",
     run=_restore,
     flags=_flags,
     json=True,

@@ -59,7 +59,8 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
     if changed:  # for a symbol table `total += 1` is an assignment: alone, it reads a name that does not exist
         only_changed = {name for name in changed - _stored(tree) if not _is_bound_otherwise(tree, name)}
         defined, read = defined - only_changed, read | only_changed
-    missing = read - defined - set(known) - _MODULE_NAMES - set(dir(builtins))
+    everywhere = set(dir(builtins)) - _NOTEBOOK_ONLY.keys()  # IPython adds its own to the builtins
+    missing = read - defined - set(known) - _MODULE_NAMES - everywhere
     if not missing:
         return []
     lines: dict[str, int] = {}

@@ -58,7 +58,7 @@ def test_abbreviated_flag_is_refused() -> None:
         ("log", "Did you mean logs"),
         (
             "stop",
-            "Commands: list, show, logs, attach, cancel, wait, last, compare, files, dashboard, export, delete, ui.",
+            "Commands: list, show, logs",
         ),
         ("local/digits-k3f9x", "Did you mean: %aml_runs show local/digits-k3f9x"),
     ],
