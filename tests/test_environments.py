@@ -103,6 +103,22 @@ def test_packages_of_the_line_and_settings_of_pip_are_used(
     assert "version 1.0" in run.logs() and "beta==1.0" in run.logs()
 
 
+def test_secret_of_the_line_reaches_the_build_and_no_file(api: Any, home: Path, wheels: Path) -> None:
+    Path("r.txt").write_text("--no-index\n--find-links ${PRIVATE_WHEELS}\nalpha<2\n")
+    run = api.submit(SHOW, environment="r.txt", secrets={"PRIVATE_WHEELS": str(wheels)}, gpus=0).wait(WAIT_S)
+    assert "version 1.0" in run.logs()
+    marker = (home / "envs" / environments(home)[0] / MARKER).read_text()
+    assert "${PRIVATE_WHEELS}" in marker and str(wheels) not in marker
+
+
+def test_dry_run_as_file_of_az_ml_has_the_packages(api: Any, wheels: Path) -> None:
+    from jupyter_amltrain.commands.submit import parse_submit, plan_text
+
+    file = requirements("alpha<2")
+    text = plan_text(parse_submit(["--env", file, "--dry-run", "--yaml"], "x = 1"))
+    assert "alpha<2" in text and "image:" in text
+
+
 def test_script_with_mlflow_gets_it_with_a_note(api: Any, wheels: Path) -> None:
     file = requirements("alpha")
     text = "def log():\n    import mlflow\nimport mlflow_skinny\nprint(mlflow_skinny.version)\n"
