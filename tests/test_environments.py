@@ -99,8 +99,12 @@ def test_packages_of_the_line_and_settings_of_pip_are_used(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    run = api.submit(SHOW, pip=["beta alpha<2"], gpus=0).wait(WAIT_S)
+    monkeypatch.setenv("PYTHONPATH", "/of/the/kernel")
+    script = SHOW + "print(sys.path)\n"
+    run = api.submit(script, pip=["beta alpha<2"], env={"PYTHONPATH": "/of/the/job"}, gpus=0).wait(WAIT_S)
     assert "version 1.0" in run.logs() and "beta==1.0" in run.logs()
+    assert "/of/the/job" in run.logs()
+    assert "/of/the/kernel" not in api.submit(script, pip=["beta alpha<2"], gpus=0).wait(WAIT_S).logs()
 
 
 def test_secret_of_the_line_reaches_the_build_and_no_file(api: Any, home: Path, wheels: Path) -> None:
