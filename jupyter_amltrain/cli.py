@@ -106,7 +106,7 @@ def _submitted(run: TrackedRun, submission: Submission) -> Result:
     from jupyter_amltrain.commands.runs import wait_recorded
 
     run.accepted()
-    for note in submission.spec.notes:
+    for note in (*run.spec.notes, *run.run.notes):
         _print(f"amltrain: note: {note}", sys.stderr)
     if not submission.wait:
         return Result(run.handle, {"handle": run.handle})

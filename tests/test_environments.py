@@ -99,8 +99,28 @@ def test_packages_of_the_line_and_settings_of_pip_are_used(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    run = api.submit(SHOW, pip=["beta alpha<2"], gpus=0).wait(WAIT_S)
+    monkeypatch.setenv("PYTHONPATH", "/of/the/kernel")
+    script = SHOW + "print(sys.path)\n"
+    run = api.submit(script, pip=["beta alpha<2"], env={"PYTHONPATH": "/of/the/job"}, gpus=0).wait(WAIT_S)
     assert "version 1.0" in run.logs() and "beta==1.0" in run.logs()
+    assert "/of/the/job" in run.logs()
+    assert "/of/the/kernel" not in api.submit(script, pip=["beta alpha<2"], gpus=0).wait(WAIT_S).logs()
+
+
+def test_secret_of_the_line_reaches_the_build_and_no_file(api: Any, home: Path, wheels: Path) -> None:
+    Path("r.txt").write_text("--no-index\n--find-links ${PRIVATE_WHEELS}\nalpha<2\n")
+    run = api.submit(SHOW, environment="r.txt", secrets={"PRIVATE_WHEELS": str(wheels)}, gpus=0).wait(WAIT_S)
+    assert "version 1.0" in run.logs()
+    marker = (home / "envs" / environments(home)[0] / MARKER).read_text()
+    assert "${PRIVATE_WHEELS}" in marker and str(wheels) not in marker
+
+
+def test_dry_run_as_file_of_az_ml_has_the_packages(api: Any, wheels: Path) -> None:
+    from jupyter_amltrain.commands.submit import parse_submit, plan_text
+
+    file = requirements("alpha<2")
+    text = plan_text(parse_submit(["--env", file, "--dry-run", "--yaml"], "x = 1"))
+    assert "alpha<2" in text and "image:" in text
 
 
 def test_script_with_mlflow_gets_it_with_a_note(api: Any, wheels: Path) -> None:

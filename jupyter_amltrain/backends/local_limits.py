@@ -111,7 +111,8 @@ def _environment_reasons(environment: Environment, target: str, builds: bool) ->
     if not environment or environment.chosen or environment == Environment(kernel=True):
         return
     only_pip = environment.pip and environment == Environment(pip=environment.pip)
-    flag = f"--pip {environment.pip[0]}" if only_pip else f"--env {environment.flag_value or '(derived)'}"
+    value = environment.flag_value.removesuffix("@latest") or "(derived)"
+    flag = f"--pip {environment.pip[0]}" if only_pip else f"--env {value}"
     if builds and environment.is_buildable and not environment.derive:
         return
     if not builds:

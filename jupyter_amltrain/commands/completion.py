@@ -164,7 +164,10 @@ class _Line:
             name, equals, path = fragment.partition("=") if action.dest == "input" else ("", "", fragment)
             if action.dest == "input" and not equals:
                 return Offers(fragment, [])
-            return Offers(path, list(_paths(path, _PACKAGE_FILES if action.dest != "input" else ("",))))
+            if action.dest == "input":
+                return Offers(path, list(_paths(path, ("",))))
+            named = [Offer(name, "value") for name in self.names.environments() if name.startswith(path)]
+            return Offers(path, [*named, *_paths(path, _PACKAGE_FILES)])
         if action.dest == "gpus":
             return self._gpus(action, fragment)
         if action.dest == "out":
@@ -241,6 +244,15 @@ class CompletionNames:
         """Return handles, newest first; `ended` leaves out those whose known state differs."""
         rows = sorted(self._runs.items(), key=lambda row: row[1][0], reverse=True)
         return [h for h, (_, state) in rows if ended is None or not state or (state in _ENDED) is ended][:MAX_NAMES]
+
+    def environments(self) -> list[str]:
+        """Return the names that the user has given to environments, read at once: it is one small file."""
+        from jupyter_amltrain.state_dir import default_path
+
+        try:
+            return sorted(json.loads((default_path() / "environments.json").read_bytes())["environments"])[:MAX_NAMES]
+        except (OSError, ValueError, TypeError, KeyError):
+            return []
 
     def gpus(self) -> list[int]:
         """Return the GPUs of this machine, from their device files, without the driver."""

@@ -497,6 +497,7 @@ def yaml_text(plan: LaunchPlan, code: str = "") -> str:
     """
     from jupyter_amltrain.backends.azureml import environments, job_body
     from jupyter_amltrain.jobs import requirements
+    from jupyter_amltrain.jobs.environments import for_service, is_built
 
     spec, request = requirements.completed(plan.spec), plan.request
     if spec.job_type:
@@ -507,7 +508,10 @@ def yaml_text(plan: LaunchPlan, code: str = "") -> str:
             del job["tags"]
         return az_yaml_job.text_of(job, [f"Relative paths start at {spec.notebook_dir}"])
     body = request.get("properties") or {}
-    environment = dict(request.get("environment") or environments.environment_body(spec, None))
+    if "argv" in request and is_built(spec):  # planned for a machine; the file is for the service
+        spec = msgspec.structs.replace(spec, environment=for_service(spec.environment))
+    environment = dict(request.get("environment") or {}) if "argv" not in request else {}
+    environment = environment or dict(environments.environment_body(spec, None))
     for key in ("derive", "packages"):  # `packages` are those of the kernel, which the spec has
         environment.pop(key, None)
     processes = (body.get("distribution") or {}).get("processCountPerInstance")

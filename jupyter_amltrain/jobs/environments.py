@@ -275,6 +275,15 @@ def build_request(environment: Environment, base: str, has_our_disk: bool) -> di
     }
 
 
+def for_service(environment: Environment) -> Environment:
+    """Return a completed environment as a service builds it: the conda file itself, or packages of pip."""
+    if environment.conda and not environment.pip:
+        return Environment(conda=environment.conda)
+    plain = re.fullmatch(r"[\d.]+", environment.python)
+    python = environment.python if plain else f"{sys.version_info.major}.{sys.version_info.minor}"
+    return Environment(kernel=True, python=python, packages=environment.packages)
+
+
 def note(environment: Environment, found: Mapping[str, Any]) -> str:
     """Return what a user should know before a submit: whether a build is needed, and how long the last one took.
 

@@ -181,6 +181,8 @@ class RequirementReader:
         return self._absolute(text, folder, where) if is_path else None
 
     def _absolute(self, text: str, folder: str, where: str) -> tuple[str, str]:
+        if _VARIABLE.search(text):  # uv replaces it where it installs
+            return text, ""
         path, bracket, extras = text.partition("[")
         path = os.path.expanduser(path)
         if not self._has_our_disk:

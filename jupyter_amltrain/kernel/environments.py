@@ -146,8 +146,9 @@ class EnvironmentManager:
                 code="environment.name",
             )
         if not environment.is_buildable or environment.kernel:
+            reason = f"{environment.flag_value} does not list packages" if environment else "no packages are named"
             raise CommandError(
-                f"{environment.flag_value or 'Nothing'!r} does not list packages.",
+                f"Cannot create environment {name!r}: {reason}.",
                 hint=f"Name a file: %aml_env create {name} requirements.txt",
                 code="environment.file",
             )

@@ -308,6 +308,7 @@ _FIELDS = {
     "--input": "inputs",
     "An argument": "args",
     "--docker-args": "resources.docker_args",
+    "--pip": "environment.pip",
 }
 
 
@@ -341,6 +342,7 @@ def _stored(spec: JobSpec) -> Iterator[tuple[str, str, str, bool]]:
         if data.type == "literal":
             yield "--input", name, str(data.value), False
     yield from (("An argument", *pair, False) for pair in _arguments(spec.args))
+    yield from (("--pip", "", line, False) for line in spec.environment.pip if "${" not in line)
     words = re.split(r"[\s'\"]+", spec.resources.docker_args)
     for word in words:
         name, equals, value = word.rpartition("--")[2].removeprefix("env=").partition("=")

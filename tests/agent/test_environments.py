@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.environments.build import reason_in, without_password
+from jupyter_amltrain.agent.environments.build import reason_in, search_path, without_password
 from jupyter_amltrain.agent.environments.pip_settings import uv_variables
 from jupyter_amltrain.agent.environments.store import EnvironmentStore, check, key_of
 from jupyter_amltrain.agent.protocol import AgentError
@@ -72,6 +72,15 @@ def test_reason_of_program_is_one_line(output: str, reason: str) -> None:
 
 def test_password_in_address_is_removed() -> None:
     assert without_password("from https://me:secret@h/x and http://t0k@h") == "from https://***@h/x and http://***@h"
+
+
+def test_versions_of_pyenv_replace_its_shims(tmp_path: Path) -> None:
+    root = tmp_path / ".pyenv"
+    for version in ("3.9.18", "3.11.7"):
+        (root / "versions" / version / "bin").mkdir(parents=True)
+    environ = {"HOME": str(tmp_path), "PATH": f"/bin:{root}/shims"}
+    assert search_path(environ) == ["/bin", f"{root}/versions/3.11.7/bin", f"{root}/versions/3.9.18/bin"]
+    assert search_path({**environ, "PATH": "/bin"}) == ["/bin"]
 
 
 def spec(**fields: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.commands.completion import CompletionNames, complete
 from jupyter_amltrain.commands.registry import Context, run
 from jupyter_amltrain.errors import CommandError, ConfirmationNeeded, SpecError
 from tests.helpers import until
@@ -33,6 +34,7 @@ def file(api: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_named_environment_is_built_used_frozen_and_deleted(api: Any, home: Path, file: str) -> None:
     assert "No environments" in line("list")
     assert "--env digits" in line(f"create digits {file} --pip beta")
+    assert "digits" in [offer.text for offer in complete("submit", "--env dig", CompletionNames()).offers]
     assert "not built" in line("list") and "digits" in line("")
     Path(file).write_text("nonsense\n")  # a name keeps the packages that it was given
     build = run("env", ["build", "digits", "--target", "local"], Context(prog="%aml_env")).value

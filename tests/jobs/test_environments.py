@@ -112,6 +112,9 @@ def test_packages_can_be_added_to_those_of_the_kernel_but_not_to_a_name(tmp_path
     with pytest.raises(SpecError) as caught:
         validated(job("x = 1", Environment(name="digits:1", pip=("six",))))
     assert caught.value.field == "environment.pip"
+    with pytest.raises(SpecError) as caught:
+        validated(job("x = 1", Environment(pip=("x @ https://me:hidden@h/x.whl",))))
+    assert caught.value.code == "spec.secret" and "hidden" not in str(caught.value)
 
 
 def test_kernel_environment_is_built_on_another_machine_only() -> None:

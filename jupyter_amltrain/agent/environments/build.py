@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
@@ -38,7 +39,7 @@ _PACKAGE = re.compile(r"\s*\+ (?P<package>\S+(?: \(from [^)]*\))?)\s*$")
 _PACKAGES_PER_LINE = 8
 _PASSWORD = re.compile(r"(?<=://)[^/\s@]+@")
 _NO_SPACE = re.compile(r"no space left on device|disk quota exceeded|os error 28\b|errno 28\b", re.IGNORECASE)
-_NO_PYTHON = re.compile(r"no interpreter found", re.IGNORECASE)
+_NO_PYTHON = re.compile(r"no interpreter found|failed to inspect python|querying python at", re.IGNORECASE)
 
 
 class BuildFailed(Exception):
@@ -150,7 +151,7 @@ def _with_uv(store: EnvironmentStore, key: str, spec: Json, uv: str, environ: Ma
     env.update(UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never", UV_NO_MODIFY_PATH="1")
     base = find_base(spec["base"], environ.get("PATH", ""))
     # The interpreter of jobs without an environment is the first one that fits.
-    env["PATH"] = os.pathsep.join([os.path.dirname(base), env.get("PATH", os.defpath)])
+    env["PATH"] = os.pathsep.join([os.path.dirname(base), *search_path(env)])
     python = spec["python"] or base
     run = _Program(uv, env, store.folder, log)
     run(["venv", "--no-project", "--relocatable", "--python", python, folder], spec["python"])
@@ -181,6 +182,22 @@ def _with_conda(
     if not os.access(os.path.join(folder, "bin", "python"), os.X_OK):
         raise BuildFailed("the conda file has no python. Add it: python=3.11")
     return folder
+
+
+def search_path(environ: Mapping[str, str]) -> List[str]:
+    """Return the folders of programs, with the versions of pyenv in place of its shims.
+
+    A shim of a version that is installed but not chosen fails, and uv would stop at it.
+    """
+    root = environ.get("PYENV_ROOT") or os.path.join(environ.get("HOME", "~"), ".pyenv")
+    versions = glob.glob(os.path.join(glob.escape(root), "versions", "*", "bin"))
+
+    def newest_first(folder: str) -> List[int]:
+        return [-int(number) for number in re.findall(r"\d+", os.path.basename(os.path.dirname(folder)))]
+
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    rest = [folder for folder in folders if os.path.normpath(folder) != os.path.join(root, "shims")]
+    return [*rest, *sorted(versions, key=newest_first)] if len(rest) < len(folders) else folders
 
 
 def _tool_environment(environ: Mapping[str, str]) -> Dict[str, str]:

@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import sys
+import time
 from typing import Any, Dict, List, Mapping, Optional
 
 from .. import protocol
@@ -31,6 +32,9 @@ MAX_TIMES = 200
 KEY_CHARS = 16
 #: Prefixes of folders that no run uses: of an unfinished build, and of an interrupted removal.
 _PARTIAL, _REMOVED = ".new-", ".gone-"
+
+#: Tries to lock a complete environment, and seconds between them.
+_HOLD_TRIES, _HOLD_PAUSE_S = 20, 0.005
 
 #: Fields of a specification with their types; see `check`.
 _FIELDS: Dict[str, Any] = {"packages": list, "python": str, "base": str, "conda": str, "label": str, "tool": str}
@@ -155,6 +159,10 @@ class EnvironmentStore:
         if self.marker(key) is None:
             return None
         handle = self.lock(key, exclusive=False)
+        for _ in range(_HOLD_TRIES):  # a list takes the lock for a moment
+            if handle is None:
+                time.sleep(_HOLD_PAUSE_S)
+                handle = self.lock(key, exclusive=False)
         if handle is None or self.marker(key) is not None:
             return handle
         os.close(handle)

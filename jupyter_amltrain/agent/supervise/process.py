@@ -90,7 +90,8 @@ def environment(task: Assignment, sink: Optional[SinkEndpoint]) -> Dict[str, str
     built = task.state.get("environment")
     if built:
         for name in INTERPRETER_VARIABLES:
-            env.pop(name, None)
+            if name not in task.job["env"]:
+                env.pop(name, None)
         env["CONDA_PREFIX" if built["conda"] else "VIRTUAL_ENV"] = built["path"]
         env["PATH"] = os.pathsep.join([os.path.join(built["path"], "bin"), env.get("PATH", os.defpath)])
     env["AML_OUTPUT_DIR"] = os.path.join(task.folder, OUTPUTS)
