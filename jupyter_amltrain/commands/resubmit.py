@@ -176,7 +176,7 @@ def for_target(spec: JobSpec, *, takes_images: bool) -> JobSpec:
     Parameters
     ----------
     takes_images
-        Whether the new target runs containers. Elsewhere an environment of a service is left out, with a note.
+        Whether the new target runs containers. On others an environment of a service is left out, with a note.
     """
     environment, notes = spec.environment, spec.notes
     if environment.chosen:
