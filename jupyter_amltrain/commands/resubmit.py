@@ -169,12 +169,22 @@ def with_params(spec: JobSpec, params: Mapping[str, Any]) -> JobSpec:
     )
 
 
-def for_target(spec: JobSpec) -> JobSpec:
-    """Return the job of a run without what was chosen for its target: interpreter, and a default environment."""
-    environment = Environment() if spec.environment.chosen else spec.environment
-    if environment.kernel:  # the packages are looked up again
-        environment = Environment(kernel=True)
-    return msgspec.structs.replace(spec, python="", environment=environment)
+def for_target(spec: JobSpec, *, takes_images: bool) -> JobSpec:
+    """Return the job of a run without what was chosen for its target: interpreter, and a default environment.
+
+    Parameters
+    ----------
+    takes_images
+        Whether the new target runs containers. On others an environment of a service is left out, with a note.
+    """
+    environment, notes = spec.environment, spec.notes
+    if environment.chosen:
+        environment = Environment()
+    elif environment.kernel:  # the packages are looked up again
+        environment = Environment(kernel=True) if takes_images else Environment()
+    elif not takes_images and (named := environment.name or environment.image or environment.build):
+        environment, notes = Environment(), (*notes, f"The environment {named} of the repeated run is not used here.")
+    return msgspec.structs.replace(spec, python="", environment=environment, notes=notes)
 
 
 def relocated(spec: JobSpec, then: Provenance, here: str) -> JobSpec:
@@ -308,7 +318,7 @@ def repeated_spec(original: TrackedRun, params: Mapping[str, Any], *, target: st
     then = original.read_provenance()
     spec = with_params(run.spec, params)
     if target and target != run.target:
-        spec = for_target(spec)
+        spec = for_target(spec, takes_images=_takes_images(target))
     if here:
         spec = relocated(spec, then, here)
     spec = with_code_of(run, spec, original.reader)
@@ -317,6 +327,13 @@ def repeated_spec(original: TrackedRun, params: Mapping[str, Any], *, target: st
     groups = ("git", "data", *(("python", "packages") if now.packages and then.packages else ()))
     note = difference_note(str(run.handle), differences((then, now), groups))
     return msgspec.structs.replace(spec, notes=(*spec.notes, note)) if note else spec
+
+
+def _takes_images(target: str) -> bool:
+    from jupyter_amltrain import api
+    from jupyter_amltrain.schema.azure_target import AzureTarget
+
+    return any(isinstance(one, AzureTarget) for one in api.targets() if one.name == target)
 
 
 def _interpreter(target: str, spec: JobSpec) -> str:

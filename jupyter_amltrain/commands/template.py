@@ -69,7 +69,7 @@ def template_of(name: str) -> Template:
     Raises
     ------
     CommandError
-        There is not one of this name.
+        No template has this name.
     """
     if name not in TEMPLATES:
         raise CommandError(

@@ -10,7 +10,8 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from jupyter_amltrain.jobs.file_hash import hash_file
@@ -72,14 +73,20 @@ def git_state(folder: str) -> tuple[GitState | None, str]:
     """
     if not folder or not os.path.isdir(folder) or shutil.which("git") is None:
         return None, ""
-    status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no", "--", ".")
+    # All at once: each process takes some milliseconds, for which the submit waits.
+    status, remote, prefix = _git_all(
+        folder,
+        ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--", "."),
+        ("ls-remote", "--get-url"),
+        ("rev-parse", "--show-prefix"),
+    )
     if status is None:
         return None, ""
     header = dict(re.findall(r"^# branch\.(oid|head) (.*)$", status, re.MULTILINE))
     commit = header.get("oid", "")
     commit = "" if commit == "(initial)" else commit
     branch = header.get("head", "")
-    remote = (_git(folder, "ls-remote", "--get-url") or "").strip()
+    remote = (remote or "").strip()
     dirty = any(line and not line.startswith("#") for line in status.splitlines())
     diff, cut = _diff(folder) if dirty and commit else ("", False)
     state = GitState(
@@ -87,7 +94,7 @@ def git_state(folder: str) -> tuple[GitState | None, str]:
         branch="" if branch == "(detached)" else branch,
         remote="" if remote == "origin" else without_credentials(remote),
         dirty=dirty,
-        prefix=(_git(folder, "rev-parse", "--show-prefix") or "").rstrip("\n"),
+        prefix=(prefix or "").rstrip("\n"),
         diff_bytes=len(diff.encode()),
         diff_cut=cut,
     )
@@ -121,17 +128,36 @@ def _environ() -> dict[str, str]:
 
 def _git(folder: str, *arguments: str) -> str | None:
     """Return the output of a command of git; ``None`` if it failed."""
+    return _git_all(folder, arguments)[0]
+
+
+def _git_all(folder: str, *commands: Sequence[str]) -> list[str | None]:
+    """Run commands of git at the same time; return the output of each, ``None`` for one that failed."""
+    environ, processes = _environ(), list[subprocess.Popen[bytes]]()
+    outputs: list[str | None] = [None] * len(commands)
     try:
-        result = subprocess.run(
-            ["git", "-C", folder, *arguments],
-            env=_environ(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=GIT_TIMEOUT_S,
-        )
+        for command in commands:
+            processes.append(
+                subprocess.Popen(
+                    ["git", "-C", folder, *command],
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+        end = time.monotonic() + GIT_TIMEOUT_S
+        for number, process in enumerate(processes):
+            data = process.communicate(timeout=max(0.0, end - time.monotonic()))[0]
+            outputs[number] = data.decode("utf-8", "replace") if process.returncode == 0 else None
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.decode("utf-8", "replace") if result.returncode == 0 else None
+        pass  # what has no output yet is unknown
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+    return outputs
 
 
 def _diff(folder: str) -> tuple[str, bool]:

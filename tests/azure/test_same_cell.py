@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.commands.resubmit import repeated_spec
 from tests.azure.conftest import Azure
 from tests.azure.connected_api import lab, log, submit
 from tests.helpers import DEADLINE
@@ -48,6 +50,19 @@ def test_same_cell_runs_locally_and_in_azure(api: Any) -> None:
     curves = [[(step, value) for step, _, value in run.metrics()["loss"]] for run in (here, there)]
     assert curves[0] == curves[1] and [step for step, _ in curves[0]] == list(range(5))
     assert here.result("loss") == there.result("loss") == curves[0][-1][1]
+
+
+def test_local_run_repeated_in_azure_gives_same_values(api: Any) -> None:
+    subprocess.run(["git", "init", "-q"], check=True)
+    identity = ("-c", "user.email=a@example.org", "-c", "user.name=a")
+    subprocess.run(["git", *identity, "commit", "-qm", "first", "--allow-empty"], check=True)
+    here = submit("--target local --param seed=7 --out loss", CELL).wait(DEADLINE)
+    there = api.submit_spec(repeated_spec(here, {"seed": 8}, target="cpu"), target="cpu").wait(DEADLINE)
+    again = api.submit_spec(repeated_spec(there, {"seed": 7}, target="local"), target="local").wait(DEADLINE)
+    assert again.result("loss") == here.result("loss") != there.result("loss")
+    found = there.provenance
+    assert found["git"]["commit"] == here.provenance["git"]["commit"] and found["user"]
+    assert found["packages"]["mlflow"] and found["machine"]["cpus"], found
 
 
 @pytest.mark.thorough

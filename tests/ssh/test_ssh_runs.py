@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.ssh_connection import SshConnection
+from jupyter_amltrain.commands.registry import Context, run
+from jupyter_amltrain.commands.resubmit import repeated_spec
 from jupyter_amltrain.errors import CommandError, RunFailed
 from tests.helpers import until
 from tools.openssh import Sshd
@@ -58,6 +60,24 @@ def proxy(sshd: Sshd) -> Iterator[Proxy]:
     yield made
     made.thaw()
     made.close()
+
+
+def test_local_run_repeated_over_ssh_gives_same_values_with_its_own_code(
+    api: Any, sshd: Sshd, home: Path, remote_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach(api, sshd)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text("def scaled(x):\n    return 2 * x\n")
+    code = "import random, model\nrandom.seed(seed)\nscore = model.scaled(random.random())\n"
+    here = api.submit(code, params={"seed": 7}, out=["score"], gpus=0).wait(120)
+    (tmp_path / "model.py").write_text("def scaled(x):\n    return -1\n")
+    there = api.submit_spec(repeated_spec(here, {}, target="box"), target="box").wait(120)
+    assert there.result("score") == here.result("score") and there.handle.startswith("box/")
+    back = api.submit_spec(repeated_spec(there, {"seed": 8}, target="local"), target="local").wait(120)
+    assert back.result("score") > 0 and back.result("score") != here.result("score")
+    assert there.provenance["packages"] and there.provenance["machine"]["host"]
+    found = run("runs", ["restore", there.handle, str(tmp_path / "code")], Context(prog="%aml_runs"))
+    assert found.data["exact"] and (tmp_path / "code" / "model.py").read_text().endswith("2 * x\n")
 
 
 def test_run_has_log_metrics_values_files_and_mlflow_record(

@@ -338,8 +338,8 @@ class AzureBackend(Backend, Provisioner):
         body = job_body.body_of(spec, place, "")
         del body["codeId"]
         body["tags"] = self._tags(spec)
-        git = plan.origin.provenance.git
-        body["properties"] = {**(git.mlflow_tags() if git else {}), **job_body.properties_of(spec)}
+        git = job_body.git_properties(plan.origin.provenance.git)
+        body["properties"] = {**git, **job_body.properties_of(spec)}
         environment = environment_body(spec, place.gpus)
         job = {
             "name": name,

@@ -25,6 +25,7 @@ from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema import az_yaml, azure_terms
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
 from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.provenance import GitState
 
 #: Placeholder in a printed request for the id that the service assigns.
 CODE_PLACEHOLDER = "(code asset with the content {})"
@@ -385,6 +386,16 @@ def tags_of(spec: JobSpec, target: str, version: str) -> dict[str, str]:
     if spec.source_sha256:
         own["amltrain.source_sha256"] = spec.source_sha256
     return {**spec.tags, **own}
+
+
+def git_properties(git: GitState | None) -> dict[str, str]:
+    """Return a git state as properties of a job, under the names of Azure's SDK."""
+    tags = {} if git is None else git.mlflow_tags()
+    names = {"mlflow.source.git.dirty": "azureml.git.dirty"}
+    return {
+        names.get(name, name): (value.capitalize() if name in names else value)[:MAX_PROPERTY_CHARS]
+        for name, value in tags.items()
+    }
 
 
 def properties_of(spec: JobSpec) -> dict[str, str]:
