@@ -454,7 +454,7 @@ def test_monitor_shows_lost_gpu_until_back(agent: Agent, driver: SwitchableDrive
     header, slow, ticks = monitored(agent)
     assert [gpu["index"] for gpu in header["gpus"]] == [0, 1] and header["gpus"][1]["uuid"] == UUID(1)
     assert "lost" not in slow[0]
-    assert "GPU 1" in header["gpu_note"] and ticks[-1][-1] is None
+    assert "GPU 1" in header["gpu_note"] and header["driver"] and header["cuda"] and ticks[-1][-1] is None
     with driver.changes():
         driver.restore(1)
         driver.answer("nvmlDeviceGetMemoryInfo", 0, gpu=1)

@@ -39,6 +39,15 @@ def test_interpreter_is_the_program_of_the_job(argv: list[str], more: dict[str, 
     assert provenance_file.interpreter_of({"argv": argv, **more}) == expected
 
 
+def test_built_environment_has_the_interpreter_of_the_job(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    assert provenance_file.interpreter_of({"argv": [sys.executable]}, str(tmp_path)) == sys.executable
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    for argv in (["python", "x.py"], ["/bin/sh", "-c", "python x.py"]):
+        assert provenance_file.interpreter_of({"argv": argv}, str(tmp_path)) == str(python)
+
+
 def test_report_of_interpreter_is_stored_until_a_folder_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

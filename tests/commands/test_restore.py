@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,17 @@ def test_restore_of_folder_leaves_out_files_that_the_run_wrote(api: Any, tmp_pat
     ended = api.submit("train.py", source=source, gpus=0).wait(DEADLINE)
     assert restore(ended.handle, tmp_path / "code")["written"] == ["start.sh", "train.py"]
     assert (tmp_path / "code" / "start.sh").stat().st_mode & 0o111
+
+
+def test_restore_writes_uncommitted_changes_of_project(api: Any, tmp_path: Path) -> None:
+    identity = ("-c", "user.email=a@example.org", "-c", "user.name=a")
+    for words in (("init", "-q"), ("add", "train.py"), (*identity, "commit", "-qm", "first")):
+        (tmp_path / "train.py").write_text("print(1)\n")
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    (tmp_path / "train.py").write_text("print(2)\n")
+    ended = api.submit(str(tmp_path / "train.py"), gpus=0).wait(DEADLINE)
+    assert restore(ended.handle, tmp_path / "code")["written"] == ["git.diff", "train.py"]
+    assert "+print(2)" in (tmp_path / "code" / "git.diff").read_text()
 
 
 def test_restore_says_that_a_run_has_changed_its_code(cell_run: Any, tmp_path: Path) -> None:

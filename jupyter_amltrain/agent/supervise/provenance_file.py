@@ -33,18 +33,20 @@ _METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist
 _INTERPRETER = re.compile(r"python[\d.]*(?:\.exe)?\Z")
 
 
-def write(folder: str, job: Mapping[str, Any], cache: str = "") -> None:
+def write(folder: str, job: Mapping[str, Any], cache: str = "", environment: str = "") -> None:
     """Write the file into a run folder; on a full disk the run has none.
 
     Parameters
     ----------
     folder
         The run folder.
+    environment
+        Folder of the environment that was built for the job; empty for none.
     cache
         Folder for the reports of interpreters; empty for none.
     """
     record: Dict[str, Any] = {"schema": SCHEMA, "machine": machine()}
-    program = interpreter_of(job)
+    program = interpreter_of(job, environment)
     if program:
         record.update(describe(program, cache))
     try:
@@ -62,14 +64,14 @@ def describe(program: str, cache: str = "") -> Dict[str, Any]:
     return {"python": python, "packages": packages(report["path"])}
 
 
-def serve(folder: str, job: Mapping[str, Any], home: str) -> int:
+def serve(folder: str, job: Mapping[str, Any], home: str, environment: str = "") -> int:
     """Write the file, with the stored reports of the state root `home`; the body of a helper."""
     cache = os.path.join(home, "agent")
     try:
         os.makedirs(cache, mode=0o700, exist_ok=True)
     except OSError:  # a machine of a service without a writable folder
         cache = ""
-    write(folder, job, cache)
+    write(folder, job, cache, environment)
     return 0
 
 
@@ -95,11 +97,14 @@ def _processor() -> str:
     return platform.processor()
 
 
-def interpreter_of(job: Mapping[str, Any]) -> str:
+def interpreter_of(job: Mapping[str, Any], environment: str = "") -> str:
     """Return the absolute path of the Python that runs a job; empty if the job names none.
 
-    A command line of ``sh`` has the interpreter of its target.
+    A command line of ``sh`` has the interpreter of its environment, else that of its target.
     """
+    built = os.path.join(environment, "bin", "python")
+    if environment and os.path.exists(built):
+        return built
     argv = job.get("argv") or [""]
     provenance = job.get("provenance")
     program = str(argv[0])

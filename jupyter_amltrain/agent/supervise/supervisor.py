@@ -139,7 +139,8 @@ class QueueHelpers:
         if helper is self.sink and sink is not None:
             helper.fork(task.folder, lambda: serve_sink(task, sink), [sink.socket.fileno()])
         elif helper is self.provenance:
-            helper.fork(task.folder, lambda: provenance_file.serve(task.folder, task.job, task.home))
+            environment = str((task.state.get("environment") or {}).get("path") or "")
+            helper.fork(task.folder, lambda: provenance_file.serve(task.folder, task.job, task.home, environment))
         else:
             keep = [] if ready is None else [ready]
             helper.fork(task.folder, lambda: sampler.run(task.folder, os.getppid(), task.devices, ready), keep)
