@@ -109,12 +109,36 @@ def quota(*, workspace: str = "", region: str = "") -> Quotas:
 
 
 def billing(workspace: str = "") -> dict[str, list[dict[str, Any]]]:
-    """Return what is billed by the hour in Azure ML now, by workspace; default: every connected one."""
+    """Return what is billed by the hour now, by workspace; default: every connected one.
+
+    Computes and serverless jobs of the workspaces, and the virtual machines that are targets here.
+    """
     from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
 
     stored = Workspaces(controller().root)
     facts = [stored.get(workspace)] if workspace else stored.all()
-    return {one.name: _azure("billing.list", one.name) for one in facts}
+    found: dict[str, list[dict[str, Any]]] = {one.name: _azure("billing.list", one.name) for one in facts}
+    for target in targets():
+        owner = str(getattr(target, "workspace", ""))
+        if target.variant == "azure_vm" and owner in found:
+            found[owner] += _billed_machine(target.name)
+    return found
+
+
+def _billed_machine(name: str) -> list[dict[str, Any]]:
+    """Return the row of a virtual machine, as those of :func:`billing`; none if it is deallocated."""
+    from jupyter_amltrain.backends.provisioner import Provisioner
+
+    async def read() -> list[dict[str, Any]]:
+        backend = controller().backend(name)
+        assert isinstance(backend, Provisioner)
+        state = await backend.state()
+        if state.price == 0 or state.state == "failed":
+            return []
+        facts = {"size": state.size, "low_priority": False, "price": state.price, "currency": state.currency}
+        return [{"name": name, "kind": "ssh", "nodes": 1, "keeps": 0, **facts}]
+
+    return controller().loop.call(read(), ANSWER_TIMEOUT_S)
 
 
 def _azure(op: str, workspace: str, **payload: Any) -> Any:

@@ -289,7 +289,7 @@ def billing_text(billing: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 def _stop_command(row: Mapping[str, Any]) -> str:
     """Return how to stop what a row bills."""
     name = row["name"]
-    if row["kind"] == "instance":
+    if row["kind"] in ("instance", "ssh"):
         return f"%aml_compute stop {name}"
     if row["kind"] == "serverless":
         return "cancel the job"

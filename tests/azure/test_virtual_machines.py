@@ -13,6 +13,7 @@ import pytest
 from jupyter_amltrain.backends.azure_vm import AzureVmBackend
 from jupyter_amltrain.backends.azureml.client import close_client
 from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
+from jupyter_amltrain.commands.azure import billing_text
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.ssh_target import SshTarget
@@ -167,14 +168,17 @@ def test_magics_attach_stop_refuse_start_and_run(
     quick = {"AMLTRAIN_AZURE_BACKOFF": "0.02", "HOME": os.environ["HOME"]}
     login = f"--port {sshd.port} --user {sshd.user} --identity-file {sshd.key} --python {sys.executable}"
     attach = f"attach gpu1 --kind ssh --resource-id {machine} {login} --accept-host-key {sshd.fingerprint}"
-    with api_of(tmp_path_factory.mktemp("api"), **azure.environ, **quick):
+    with api_of(tmp_path_factory.mktemp("api"), **azure.environ, **quick) as api:
         with pytest.raises(AmlTrainError) as caught:
             carry_out(attach)
         assert "%aml_compute connect" in str(caught.value)
         connect(azure)
         assert "attached" in carry_out(attach)
         assert submit("--target gpu1", "print(6 * 7)").wait(DEADLINE).state == "completed"
+        (row,) = [row for row in api.billing()["lab"] if row["name"] == "gpu1"]
+        assert row["price"] > 0 and "%aml_compute stop gpu1" in billing_text(api.billing())
         assert "stopped" in carry_out("stop gpu1")
+        assert not [row for row in api.billing()["lab"] if row["name"] == "gpu1"]
         with pytest.raises(AmlTrainError) as stopped:
             submit("--target gpu1", "print(1)").wait(DEADLINE)
         assert "%aml_compute start gpu1" in str(stopped.value)
