@@ -50,8 +50,6 @@ _INTERPRETER_VARIABLES = frozenset(
 )
 #: Maximum number of runs per agent call that reads run directories: all their jobs are in memory meanwhile.
 _MAX_RUNS_PER_CALL = 500
-#: Maximum number of files of the code that ``job.json`` names.
-MAX_NAMED_FILES = 2000
 #: Runs of a list that are decoded before the loop gets a turn.
 _RUNS_PER_TURN = 50
 
@@ -203,7 +201,7 @@ class AgentBackend(Backend):
             # call does not start the job twice.
             {
                 **job,
-                "snapshot": {**plan.request["snapshot"], "digest": digest, **_names_of(plan.snapshot)},
+                "snapshot": {**plan.request["snapshot"], "digest": digest},
                 "provenance": {
                     **msgspec.to_builtins(plan.origin.provenance),
                     "interpreter": plan.spec.python or self._machine.python,
@@ -445,11 +443,6 @@ class LocalBackend(AgentBackend):
             found.append(run)
         self._index.add(found, keys)
         return found
-
-
-def _names_of(snapshot: Snapshot) -> dict[str, list[str]]:
-    """Return the names of a run's files, without those that the run itself writes."""
-    return {"names": sorted(snapshot.files)} if len(snapshot.files) <= MAX_NAMED_FILES else {}
 
 
 def check_path(path: str, what: str, hint: str) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import time
-from typing import Any, Callable, Dict, Mapping, NamedTuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import protocol, testing
 from ..environments import store as environments
@@ -38,6 +38,8 @@ from .gpu_users import MAX_ANCESTORS
 from .visible_gpus import GPU_IDS
 
 FILE = "settings.json"
+#: Maximum number of files of the code that ``job.json`` names.
+MAX_NAMED_FILES = 2000
 
 #: Environment variable of a submitter that is equivalent to --share-gpus.
 SHARE_VARIABLE = "AMLTRAIN_SHARE_GPUS"
@@ -252,6 +254,9 @@ def create_folder(
         os.makedirs(hidden, mode=0o700, exist_ok=True)
         testing.hit("after_run_folder")
         _move_staged_source(home, run, os.path.join(hidden, SOURCE))
+        names = _names_of_files(os.path.join(hidden, SOURCE))
+        if names is not None and isinstance(job.get("snapshot"), dict):
+            job["snapshot"] = dict(job["snapshot"], names=names)
         for name in RUN_FOLDERS:
             os.makedirs(os.path.join(hidden, name), mode=0o700, exist_ok=True)
         if submitted.git_diff:
@@ -373,6 +378,17 @@ def _move_staged_source(home: str, run: str, source: str) -> None:
     except FileNotFoundError:
         # Nothing was staged, or an earlier try of this submission has moved it.
         os.makedirs(source, mode=0o700, exist_ok=True)
+
+
+def _names_of_files(source: str) -> Optional[List[str]]:
+    """Return the names of a run's files, without those that the run itself writes later; ``None`` for too many."""
+    names: List[str] = []
+    for folder, _, files in os.walk(source):
+        below = os.path.relpath(folder, source).replace(os.sep, "/")
+        names += [name if below == "." else "%s/%s" % (below, name) for name in files]
+        if len(names) > MAX_NAMED_FILES:
+            return None
+    return sorted(names)
 
 
 def first_state(run: str, queue: str, now: float) -> Dict[str, Any]:

@@ -1,0 +1,33 @@
+"""A cell that uses the notebook's data: refused, then sent, and its result in the next cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.ui.lab import MS, LabServer, code_cell, eventually, open_notebook
+
+pytestmark = pytest.mark.thorough
+
+
+def test_variable_is_refused_then_sent_and_frame_comes_back(page: Page, lab: LabServer, shots: Path) -> None:
+    notebook = open_notebook(page, lab, lab.write("values.ipynb", [code_cell("# a notebook")]))
+    try:
+        notebook.cell("%load_ext jupyter_amltrain\nimport pandas as pd\ndf = pd.DataFrame({'x': [1, 2, 3]})")
+        notebook.cell("def twice(frame):\n    return frame * 2")
+        notebook.cell("%%aml_submit --out report --wait\nreport = twice(df)")
+        eventually("the flags are named", lambda: "--in df --with twice" in notebook.outputs_text())
+        page.screenshot(path=shots / "values-refused.png")
+        notebook.cell("%%aml_submit --name values --in df --with twice --out report --wait\nreport = twice(df)\nreport")
+        run = notebook.runs.first
+        expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
+        expect(run.locator(".jp-AmlRun-outputs")).to_contain_text("DataFrame 3 x 1", timeout=MS)
+        run.scroll_into_view_if_needed()
+        page.screenshot(path=shots / "values-sent.png")
+        notebook.cell("print('sum', report.x.sum())")
+        eventually("the frame is here", lambda: "sum 12" in notebook.outputs_text())
+    finally:
+        notebook.close()
+        lab.end_runs()
