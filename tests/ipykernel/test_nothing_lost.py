@@ -39,7 +39,7 @@ for i in range({LINES}):
         mlflow.log_metric("total", total, step=i)
     time.sleep(0.02)
 print("bytes that are not text:", flush=True)
-sys.stdout.buffer.write(b"\\xff\\xfe\\n")
+sys.stdout.buffer.write(b"\\xff\\xfe\\n");
 """
 EXPECTED_METRIC = [[i, sum(range(i + 1))] for i in range(0, LINES, 4)]
 POINTS = ["kernel_after_submit", "kernel_before_finish", "kernel_before_import"]
