@@ -119,7 +119,7 @@ def billing(workspace: str = "") -> dict[str, list[dict[str, Any]]]:
     facts = [stored.get(workspace)] if workspace else stored.all()
     found: dict[str, list[dict[str, Any]]] = {one.name: _azure("billing.list", one.name) for one in facts}
     for target in targets():
-        owner = str(getattr(target, "workspace", ""))
+        owner = str(getattr(target, "azure_workspace", ""))
         if target.variant == "azure_vm" and owner in found:
             found[owner] += _billed_machine(target.name)
     return found

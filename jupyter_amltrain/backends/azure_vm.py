@@ -63,7 +63,7 @@ class AzureVmBackend(SshBackend, Provisioner):
         return self.target
 
     async def _request(self, op: str, progress: Progress | None = None, timeout: float = 120.0, **payload: Any) -> Any:
-        workspace = Workspaces(self._root).get(self._target.workspace).name
+        workspace = Workspaces(self._root).get(self._target.azure_workspace).name
         client = client_of(self._loop, self._root)
         return await client.request(op, {"workspace": workspace, **payload}, progress=progress, timeout=timeout)
 
@@ -136,8 +136,8 @@ class AzureVmBackend(SshBackend, Provisioner):
         TargetError
             There is no such machine.
         """
-        if not self._target.workspace:
-            self._change(workspace=Workspaces(self._root).get("").name)
+        if not self._target.azure_workspace:
+            self._change(azure_workspace=Workspaces(self._root).get("").name)
         progress("Asking Azure for the address of the machine")
         row = await self._read()
         if row is None:

@@ -18,7 +18,9 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
     summary: ClassVar[str] = "A Linux machine that SSH reaches, with Python 3.8 or newer."
     title: ClassVar[str] = "Machine over SSH"
     verb: ClassVar[str] = "attach"
-    filled_in: ClassVar[frozenset[str]] = frozenset({"python", "workdir", "workspace", "address", "accept_host_key"})
+    filled_in: ClassVar[frozenset[str]] = frozenset(
+        {"python", "workdir", "azure_workspace", "address", "accept_host_key"}
+    )
 
     host: Annotated[str, form_field("Address, or a name of ~/.ssh/config", metavar="HOST")] = ""
     user: Annotated[str, form_field("User name; empty: that of ~/.ssh/config, else yours", metavar="USER")] = ""
@@ -54,7 +56,7 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
             metavar="/subscriptions/...",
         ),
     ] = ""
-    workspace: Annotated[
+    azure_workspace: Annotated[
         str,
         form_field(
             "Connected workspace whose sign-in finds the Azure virtual machine; empty: the current one",

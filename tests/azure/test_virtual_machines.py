@@ -102,7 +102,7 @@ def quiet(text: str) -> None:
 def test_machine_with_new_address_after_start_is_reached(make: Make, run: Callable[[Any], Any]) -> None:
     box = make(addresses=["127.0.0.1", "localhost"])
     run(box.create(quiet))
-    assert box.target.destination == "127.0.0.1" and box.target.workspace == "ws"
+    assert box.target.destination == "127.0.0.1" and box.target.azure_workspace == "ws"
     run(box.stop(quiet))
     with pytest.raises(TargetError) as caught:
         run(box.check())
