@@ -236,6 +236,14 @@ class NotebookPage:
             }"""
         )
 
+    def restart_kernel(self) -> None:
+        """Restart the kernel as the menu does, and wait until JupyterLab is connected to the new one.
+
+        Before that, JupyterLab drops what a cell prints.
+        """
+        self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
+        self.wait_for_kernel()
+
     def sleeping_cell(self) -> Locator:
         """Append a cell that sleeps for minutes and return its prompt once the cell has begun.
 

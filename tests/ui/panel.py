@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
@@ -118,6 +119,24 @@ class PanelPage:
             eventually(f"the panel is {state}, not {self.state}", lambda: self.state == state, deadline)
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.state}, JupyterLab: {self.page.evaluate(KERNEL_STATE)}") from None
+
+    @contextlib.contextmanager
+    def reconnects(self) -> Iterator[None]:
+        """Wait at the end until the panel has lost its connection, however shortly, and is ready again."""
+        self.page.evaluate(
+            """() => {
+                const panel = document.getElementById('jupyter-amltrain-panel');
+                window.amlStates = [];
+                window.amlObserver?.disconnect();
+                window.amlObserver = new MutationObserver(() => {
+                    if (panel.dataset.state !== 'ready') { window.amlStates.push(panel.dataset.state); }
+                });
+                window.amlObserver.observe(panel, { attributeFilter: ['data-state'] });
+            }"""
+        )
+        yield
+        eventually("the panel sees the change", lambda: self.page.evaluate("() => window.amlStates.length"))
+        self.wait_state("ready")
 
     def connect(self) -> PanelPage:
         """Press Connect where it is offered, and wait until all is well."""

@@ -260,9 +260,8 @@ def test_kernel_death_during_create_keeps_target(
     expect(page.locator(".jp-Dialog")).to_be_visible(timeout=MS)
     panel.confirm("Create")
     expect(panel.target("slow").locator(".jp-AmlTarget-work")).to_contain_text("Creating", timeout=MS)
-    page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
-    notebook.wait_for_kernel()
-    panel.wait_state("ready")  # it was connected before
+    with panel.reconnects():  # it was connected before
+        notebook.restart_kernel()
     # What the service was asked for goes on there, and is a target that can be used or deleted.
     expect(panel.target("slow")).to_have_attribute("data-state", "ready", timeout=MS)
     notebook.cell("%load_ext jupyter_amltrain")

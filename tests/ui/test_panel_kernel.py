@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import end_all
-from tests.ui.lab import MS, LabServer, attach, code_cell, eventually, load_page
+from tests.ui.lab import MS, LabServer, attach, code_cell, load_page
 from tests.ui.panel import PanelPage
 from tests.ui.test_panel_runs import shell
 
@@ -93,9 +93,8 @@ def test_restarted_kernel_reconnects_without_click(page: Page, lab: LabServer) -
     notebook = load_page(page, lab, lab.write("again.ipynb", []))
     panel = PanelPage(page).open().connect()
     notebook.cell("before = 1")
-    page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
-    eventually("the panel has seen the restart", lambda: panel.state != "ready")
-    panel.wait_state("ready")
+    with panel.reconnects():
+        notebook.restart_kernel()
     notebook.cell("print('before' in globals())")
     assert "False" in notebook.outputs_text()
     # Who unloads the extension wants it unloaded.

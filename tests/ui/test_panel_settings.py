@@ -77,8 +77,8 @@ def test_auto_connect_after_restart(notebook: NotebookPage, panel: PanelPage) ->
     try:
         panel.wait_state("ready")
         notebook.cell("answer = 42")
-        panel.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
-        panel.wait_state("ready")
+        with panel.reconnects():
+            notebook.restart_kernel()
         notebook.cell("print('answer' in globals(), 'aml_runs' in get_ipython().magics_manager.magics['line'])")
         assert "False True" in notebook.outputs_text()
         # Who unloads it wants it unloaded.

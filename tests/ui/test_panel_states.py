@@ -206,9 +206,8 @@ def test_kernel_restart_and_death_are_shown(notebook: NotebookPage, panel: Panel
     notebook.cell("%%aml_submit --target local --name outlives\nimport time; time.sleep(600)")
     handle = notebook.records()[0]["handle"]
     panel.wait_run(handle, "running")
-    notebook.page.evaluate("() => void jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
-    eventually("the panel sees the restart", lambda: panel.state != "ready")
-    panel.wait_state("ready")  # without a click, because it was connected before
+    with panel.reconnects():  # without a click, because it was connected before
+        notebook.restart_kernel()
     panel.wait_run(handle, "running")  # runs outlive kernels
     notebook.cell("import os; print('pid', os.getpid())")
     pid = int(next(line for line in notebook.outputs_text().splitlines() if line.startswith("pid")).split()[1])

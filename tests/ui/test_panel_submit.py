@@ -276,8 +276,17 @@ def test_submit_of_file_browser_file(panel: PanelPage, notebook: NotebookPage, s
     page = notebook.page
     put(notebook, "pass")
     page.evaluate("() => jupyterapp.shell.activateById('filebrowser')")
-    page.locator(".jp-DirListing-item", has_text="train.py").click(button="right")
-    page.locator(".lm-Menu-item", has_text="Submit as training run…").click()
+    submit = page.locator(".lm-Menu-item", has_text="Submit as training run…")
+
+    def offered() -> bool:
+        """A file browser that is being read again selects another file than the one under the mouse."""
+        page.keyboard.press("Escape")
+        page.locator(".jp-DirListing-item", has_text="train.py").click(button="right")
+        page.locator(".lm-Menu-item").first.wait_for()
+        return submit.count() == 1
+
+    eventually("the menu of the file offers it", offered)
+    submit.click()
     expect(panel.submit).to_be_visible(timeout=MS)
     expect(panel.submit.locator("#jp-AmlSubmit-file")).to_have_value("train.py", timeout=MS)
     expect(line(panel)).to_have_text("%aml_submit train.py", timeout=MS)
