@@ -24,6 +24,7 @@ for name in (
     "azure",
     "ssh",
     "environments",
+    "snapshot",
 ):
     if not sys.argv[1:] or name in sys.argv[1:]:
         subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False)

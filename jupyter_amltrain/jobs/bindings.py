@@ -17,6 +17,7 @@ from jupyter_amltrain.jobs import preflight
 _OPAQUE_CALLS = frozenset({"globals", "locals", "vars", "exec", "eval"})
 #: Attributes by which a script reaches its own module from outside.
 _OPAQUE_ATTRIBUTES = frozenset({"modules", "__dict__", "__globals__"})
+_OPAQUE_WORDS = re.compile(rf"\b(?:{'|'.join(sorted(_OPAQUE_CALLS | _OPAQUE_ATTRIBUTES))}|__main__|import\s*\(?\s*\*)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +81,11 @@ def _collect(table: symtable.SymbolTable, assigned: set[str], read: set[str], *,
             read.add(symbol.get_name())
     for child in table.get_children():
         _collect(child, assigned, read, top=False)
+
+
+def may_be_opaque(text: str) -> bool:
+    """Whether :func:`is_opaque` may be true of a part of a script; cheap."""
+    return _OPAQUE_WORDS.search(text) is not None
 
 
 def is_opaque(node: ast.AST) -> bool:

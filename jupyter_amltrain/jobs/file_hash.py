@@ -32,15 +32,20 @@ _lock = threading.Lock()
 _known: OrderedDict[str, tuple[_Key, FileHash]] = OrderedDict()
 
 
-def hash_file(path: str) -> FileHash:
+def hash_file(path: str, facts: os.stat_result | None = None) -> FileHash:
     """Return the hash of a regular file. Blocks on the disk; any thread.
+
+    Parameters
+    ----------
+    facts
+        What ``os.stat`` has just returned for it.
 
     Raises
     ------
     OSError
         It does not exist, is not a regular file, or cannot be read.
     """
-    facts = os.stat(path)
+    facts = facts or os.stat(path)
     key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_mode)
     with _lock:
         known = _known.get(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import symtable
 import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ _NOTEBOOK_ONLY = {
     "In": "the text itself",
     "Out": "the value itself",
 }
+#: An assignment such as ``total += 1``; it may be part of a text or a comment as well.
+_CHANGE = re.compile(r"(\w+)\s*(?:[-+*/%@&|^]|\*\*|//|<<|>>)=")
 #: Names that are listed in one message.
 _MAX_LISTED = 6
 
@@ -48,14 +51,10 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
     known
         Names that are defined before the first line.
     """
-    changed: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute | ast.Import | ast.ImportFrom):
-            if bindings.is_opaque(node):
-                return []
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            changed.add(node.target.id)
+    if bindings.may_be_opaque(text) and any(map(bindings.is_opaque, ast.walk(tree))):
+        return []
     defined, read = _module_names(text)
+    changed = {match[1] for match in _CHANGE.finditer(text)} & defined
     if changed:  # for a symbol table `total += 1` is an assignment: alone, it reads a name that does not exist
         only_changed = {name for name in changed - _stored(tree) if not _is_bound_otherwise(tree, name)}
         defined, read = defined - only_changed, read | only_changed
@@ -68,6 +67,11 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
         if name in missing:
             lines[name] = min(line, lines.get(name, line))
     return sorted((Undefined(name, line) for name, line in lines.items()), key=lambda found: (found.line, found.name))
+
+
+def defined_names(text: str) -> set[str]:
+    """Return the names that a script defines at its top level, or declares global; `text` compiles."""
+    return _module_names(text)[0]
 
 
 def _module_names(text: str) -> tuple[set[str], set[str]]:
@@ -117,7 +121,7 @@ def _is_bound_otherwise(tree: ast.Module, name: str) -> bool:
             return True
         if isinstance(node, ast.AugAssign):
             continue
-        if getattr(node, "name", None) == name:  # functions, classes, handlers, captures
+        if name in (getattr(node, "name", None), getattr(node, "rest", None)):  # functions, handlers, captures
             return True
     return False
 

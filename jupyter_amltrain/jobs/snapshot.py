@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,7 +34,7 @@ class IgnoreRules:
     the tools of Azure ML.
     """
 
-    def __init__(self, specs: tuple[tuple[str, GitIgnoreSpec], ...], nested: bool) -> None:
+    def __init__(self, specs: tuple[tuple[str, _Rules], ...], nested: bool) -> None:
         self._specs = specs  # (folder's prefix, rules), innermost first
         self._nested = nested
 
@@ -59,13 +60,31 @@ class IgnoreRules:
         """Whether the file or folder `name` (posix, inside the top folder) is ignored."""
         for prefix, spec in self._specs:
             path = name[len(prefix) :] + ("/" if is_dir else "")
-            include = spec.check_file(path).include
+            include = spec.include(path)
             if include is not None:
                 return include
         return False
 
 
-def _spec(path: str) -> GitIgnoreSpec | None:
+class _Rules:
+    """Rules of one ignore file.
+
+    Most paths match none of them, which one search of all patterns together finds in a tenth of the time.
+    """
+
+    def __init__(self, spec: GitIgnoreSpec) -> None:
+        self._check = spec.check_file
+        texts = [one.regex.pattern for one in spec.patterns if one.include is not None and one.regex is not None]
+        # A group's name may stand only once in a pattern.
+        together = "|".join(re.sub(r"\(\?P<\w+>", "(?:", str(text)) for text in texts)
+        self._matches_any = re.compile(together or "(?!)").search
+
+    def include(self, path: str) -> bool | None:
+        """Whether the rules name the path; ``None`` if no rule is about it."""
+        return self._check(path).include if self._matches_any(path) else None
+
+
+def _spec(path: str) -> _Rules | None:
     try:
         lines = read_regular(path, MAX_IGNORE_BYTES).decode("utf-8").splitlines()
     except (FileNotFoundError, IsADirectoryError):
@@ -80,7 +99,7 @@ def _spec(path: str) -> GitIgnoreSpec | None:
     from pathspec import GitIgnoreSpec
 
     try:
-        return GitIgnoreSpec.from_lines(lines)
+        return _Rules(GitIgnoreSpec.from_lines(lines))
     except ValueError as error:
         raise SubmitError(f"{path}: {error}.", hint="Correct the pattern.") from error
 
@@ -92,6 +111,8 @@ LIMIT_FILES = 20_000
 
 #: Never part of a snapshot, whatever the ignore files say.
 ALWAYS_SKIPPED = frozenset({".git", ".amltrain", "__pycache__", ".ipynb_checkpoints", ".venv", "node_modules"})
+
+_NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 
 #: Factor over the limit at which counting a folder stops.
 _GIVE_UP = 10
@@ -155,13 +176,14 @@ def take_snapshot(
         A file cannot be read, or a link leads out of the folder.
     """
     files: dict[str, str | bytes]
+    facts: Mapping[str, os.stat_result] = {}
     if code_dir:
         root = Path(code_dir)
         files = {name: path for name, path in code_files(root).items() if name != script_name or not script_text}
     elif source is not None:
         root = Path(source).expanduser().absolute()
-        found = _Folder(root, limit_bytes, limit_files).walk()
-        files = dict(found)
+        folder = _Folder(root, limit_bytes, limit_files)
+        files, facts = dict(folder.walk()), folder.facts
     else:
         from jupyter_amltrain.jobs.imports import local_modules
 
@@ -182,7 +204,7 @@ def take_snapshot(
             f"The script {script_name} is not among the files of {root}.",
             hint="Check the ignore files.",
         )
-    return _sealed(files, root, limit_bytes, limit_files, more or {})
+    return _sealed(files, root, limit_bytes, limit_files, more or {}, facts)
 
 
 def of_script(spec: JobSpec) -> Snapshot:
@@ -245,8 +267,10 @@ def _sealed(
     root: Path,
     limit_bytes: int,
     limit_files: int,
-    more: Mapping[str, str | bytes] = types.MappingProxyType({}),
+    more: Mapping[str, str | bytes] = _NOTHING,
+    facts: Mapping[str, os.stat_result] = _NOTHING,
 ) -> Snapshot:
+    """Hash the files; `facts` is what the walk knows of them, by name."""
     whole = hashlib.sha256()
     total = 0
     sizes: dict[str, int] = {}
@@ -259,7 +283,7 @@ def _sealed(
                 size, executable = len(content), False
                 inner = hashlib.sha256(content).digest()
             else:
-                size, executable, inner = hash_file(content)
+                size, executable, inner = hash_file(content, None if name in more else facts.get(name))
             record = _record(name, executable, inner)
         except UnicodeEncodeError:
             raise SubmitError(f"{root}: the file name {name!r} is not UTF-8.", hint="Rename the file.") from None
@@ -334,9 +358,8 @@ class _Folder:
         self.real = os.path.realpath(root)
         self.limit_bytes, self.limit_files = limit_bytes, limit_files
         self.files: dict[str, str] = {}
-        self.sizes: dict[str, int] = {}
+        self.facts: dict[str, os.stat_result] = {}
         self.total = 0
-        self.over = False
 
     def walk(self, rules: IgnoreRules | None = None) -> dict[str, str]:
         """Return all files by name; `rules` take the place of the folder's own."""
@@ -347,7 +370,8 @@ class _Folder:
             )
         whole = self._folder(str(self.root), "", rules or IgnoreRules.of(str(self.root)), (self.real,))
         if self.total > self.limit_bytes or len(self.files) > self.limit_files:
-            raise _too_large(self.root, self.sizes, self.limit_bytes, self.limit_files, whole)
+            sizes = {name: facts.st_size for name, facts in self.facts.items()}
+            raise _too_large(self.root, sizes, self.limit_bytes, self.limit_files, whole)
         return self.files
 
     def _folder(self, path: str, prefix: str, rules: IgnoreRules, parents: tuple[str, ...]) -> bool:
@@ -380,12 +404,12 @@ class _Folder:
                     return False
             elif _is(entry.is_file):  # no sockets, pipes, devices
                 try:
-                    size = entry.stat().st_size
+                    facts = entry.stat()
                 except FileNotFoundError:
                     continue  # deleted during the walk
                 self.files[name] = entry.path
-                self.sizes[name] = size
-                self.total += size
+                self.facts[name] = facts
+                self.total += facts.st_size
                 if self.total > _GIVE_UP * self.limit_bytes or len(self.files) > _GIVE_UP * self.limit_files:
                     return False
         return True
