@@ -282,7 +282,7 @@ def test_submit_of_file_browser_file(panel: PanelPage, notebook: NotebookPage, s
         """A file browser that is being read again selects another file than the one under the mouse."""
         page.keyboard.press("Escape")
         page.locator(".jp-DirListing-item", has_text="train.py").click(button="right")
-        page.locator(".lm-Menu-item").first.wait_for()
+        page.locator(".lm-Menu").wait_for()
         return submit.count() == 1
 
     eventually("the menu of the file offers it", offered)
