@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from jupyter_amltrain.commands.parser import HelpRequested
-from jupyter_amltrain.commands.registry import NOUNS, Context, Result, noun_of, run, shell_text
+from jupyter_amltrain.commands.registry import SHELL_NOUNS, Context, Result, noun_of, run, shell_text
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, RunFailed
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def _command(words: list[str]) -> int:
 
 
 def _help() -> str:
-    width = max(map(len, NOUNS))
-    lines = [f"  {noun.name:<{width}}  {noun.summary}" for noun in NOUNS.values()]
+    width = max(map(len, SHELL_NOUNS))
+    lines = [f"  {noun.name:<{width}}  {noun.summary}" for noun in SHELL_NOUNS.values()]
     return (
         "Submit scripts as supervised, tracked runs, and manage them.\n\n"
         "Examples::\n\n"
@@ -94,7 +94,7 @@ def _help() -> str:
         "    amltrain submit train.py --param epochs=5 --wait\n"
         "    amltrain runs logs last --follow\n"
         "    amltrain monitor\n\n"
-        f"usage: amltrain {'|'.join(NOUNS)} ...\n\n"
+        f"usage: amltrain {'|'.join(SHELL_NOUNS)} ...\n\n"
         "commands:\n" + "\n".join(lines) + "\n\n"
         "Help on a command: amltrain <command> --help\n"
     )

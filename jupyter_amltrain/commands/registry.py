@@ -106,6 +106,8 @@ class Context:
         The variables of the notebook; ``None`` where there is none.
     history
         Returns the cells of the notebook that were run, oldest first.
+    run_cell
+        Runs a text as a cell of the notebook, and returns whether it succeeded.
     """
 
     prog: str
@@ -122,6 +124,7 @@ class Context:
     log_lines: int = 0
     namespace: Mapping[str, Any] | None = None
     history: Callable[[], Sequence[str]] = tuple
+    run_cell: Callable[[str], bool] | None = None
 
     @property
     def magic(self) -> bool:
@@ -187,11 +190,14 @@ class Noun(NamedTuple):
         One sentence.
     takes_cell
         Whether the magic is also a cell magic: ``%%aml_<name>``.
+    shell
+        Whether the command line has it.
     """
 
     name: str
     summary: str
     takes_cell: bool = False
+    shell: bool = True
 
     @property
     def commands(self) -> tuple[Command, ...]:
@@ -206,6 +212,7 @@ NOUNS: Mapping[str, Noun] = {
     noun.name: noun
     for noun in (
         Noun("submit", "Run this cell (or a script) as a supervised, tracked run, and return at once.", True),
+        Noun("cell", "Run this cell here as usual, and name it, so that --with NAME sends it with a job.", True, False),
         Noun("runs", "List, follow, attach and cancel runs, from any notebook."),
         Noun("compute", "List, check, choose, create and delete compute targets."),
         Noun("monitor", "Watch the GPUs, processors and memory of a target, without a run."),
@@ -214,20 +221,23 @@ NOUNS: Mapping[str, Noun] = {
     )
 }
 
+#: Those of the command line.
+SHELL_NOUNS: Mapping[str, Noun] = {name: noun for name, noun in NOUNS.items() if noun.shell}
+
 
 def noun_of(name: str) -> Noun:
-    """Return the noun of that name.
+    """Return the noun of that name on the command line.
 
     Raises
     ------
     CommandError
         There is no such noun; the message names close matches.
     """
-    if name not in NOUNS:
-        matches = close_matches(name, NOUNS, 1)
-        hint = did_you_mean(matches, f"Commands: {', '.join(NOUNS)}.", prefix="amltrain ")
+    if name not in SHELL_NOUNS:
+        matches = close_matches(name, SHELL_NOUNS, 1)
+        hint = did_you_mean(matches, f"Commands: {', '.join(SHELL_NOUNS)}.", prefix="amltrain ")
         raise CommandError(f"unknown command {name!r}.", hint=hint, code="command.unknown")
-    return NOUNS[name]
+    return SHELL_NOUNS[name]
 
 
 @functools.lru_cache(maxsize=32)
@@ -263,7 +273,7 @@ def run(name: str, words: Sequence[str], context: Context) -> Result:
 
 
 #: Messages of other layers, and of agents of other versions, name commands as magics.
-_COMMAND = re.compile(rf"(?<!%)%(?:aml_({'|'.join(NOUNS)})|pip)\b")
+_COMMAND = re.compile(rf"(?<!%)%(?:aml_({'|'.join(SHELL_NOUNS)})|pip)\b")
 
 
 def shell_text(text: str) -> str:

@@ -89,7 +89,7 @@ def _notebook_flags(parser: Parser) -> None:
         metavar="NAME",
         type=flag_types.variable,
         repeated=True,
-        help="include this function or class of the notebook, with what it uses",
+        help="include this function, class or named cell (%%%%aml_cell) of the notebook, with what it uses",
     )
     parser.flag(
         "--allow-pickle",
@@ -298,10 +298,9 @@ def _of_notebook(args: argparse.Namespace, notebook: Notebook | None) -> _OfNote
     modules: dict[str, str] = {}
     statements, names = values.assignments(sent), [*sent]
     if code:
-        cells = notebook.history()
-        text = notebook_source.module_of(code, cells, namespace=notebook.namespace, sent=sent)
-        modules[notebook_source.MODULE] = text
-        names += notebook_source.names_of(code)
+        module = notebook_source.module_of(code, notebook.history(), namespace=notebook.namespace, sent=sent)
+        modules[notebook_source.MODULE] = module.text
+        names += module.names
         statements.append(notebook_source.IMPORT)
     return _OfNotebook(nodes, modules, tuple(statements), tuple(names), tuple(values.notes(nodes)))
 

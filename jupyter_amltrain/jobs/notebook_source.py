@@ -1,4 +1,4 @@
-"""Source of functions and classes that cells of a notebook define, with what they use: ``--with NAME``."""
+"""Source of functions, classes and named cells of a notebook, with what they use: ``--with NAME``."""
 
 from __future__ import annotations
 
@@ -26,49 +26,81 @@ class _Definition(NamedTuple):
     node: ast.stmt
 
 
+#: Magics whose cell defines names of the notebook, as the history has them.
+_TRANSPARENT = frozenset({"aml_cell", "time", "capture"})
+
+
+class Module(NamedTuple):
+    """Text of the module, and the names that it gives to the script."""
+
+    text: str
+    names: tuple[str, ...]
+
+
 def module_of(
-    names: Sequence[str],
-    cells: Sequence[str],
-    *,
-    namespace: Mapping[str, Any],
-    sent: Collection[str] = (),
-    named: Mapping[str, str] | None = None,
-) -> str:
-    """Return the text of a module with the functions and classes `names`, and with what they use.
+    names: Sequence[str], history: Sequence[str], *, namespace: Mapping[str, Any], sent: Collection[str] = ()
+) -> Module:
+    """Return the module with the functions, classes and named cells `names`, and with what they use.
 
     Parameters
     ----------
-    cells
-        The cells that were run, oldest first; the last definition of a name counts.
+    history
+        The cells that were run, oldest first, as IPython's history of parsed inputs has them; the last
+        definition of a name counts. A cell below ``%%aml_cell NAME`` has a name, and is included whole.
     namespace
         The variables of the notebook.
     sent
         Names whose values travel with the job (``--in``).
-    named
-        Texts of cells by the names that ``%%aml_cell`` gave them; such a cell is included whole.
 
     Raises
     ------
     SubmitError
         The source of a name is not known, or it uses a value that does not travel.
+    PreflightError
+        A named cell is not plain Python.
     """
-    named = dict(named or {})
+    cells, named = _expanded(history)
     found = _Closure(cells, namespace, sent)
-    whole = [named[name].rstrip("\n") for name in names if name in named]
+    whole: list[str] = []
+    given: dict[str, None] = {}
     for name in names:
         if name not in named:
             found.add(name, ())
-    exported = f"__all__ = {names_of(names, named)!r}"
-    return "\n\n".join(part for part in [found.text(), *whole, exported] if part) + "\n"
+            given[name] = None
+            continue
+        text = named[name].rstrip("\n")
+        tree = preflight.check(text, first_line=2, where=f"--with {name}: cell line")
+        for other in notebook_names.undefined_names(tree, text):
+            found.add(other.name, (name,))
+        whole.append(text)
+        given.update(dict.fromkeys(sorted(notebook_names.defined_names(text))))
+    parts = [found.text(), *whole, f"__all__ = {list(given)!r}"]
+    return Module("\n\n".join(part for part in parts if part) + "\n", tuple(given))
 
 
-def names_of(names: Sequence[str], named: Mapping[str, str] | None = None) -> list[str]:
-    """Return the names that a module of :func:`module_of` gives to the script."""
-    result: dict[str, None] = {}
-    for name in names:
-        text = (named or {}).get(name)
-        result.update(dict.fromkeys([name] if text is None else sorted(_definitions([text]))))
-    return list(result)
+def _expanded(history: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the cells without the magics above them, and the last text of each named cell."""
+    cells: list[str] = []
+    named: dict[str, str] = {}
+    for cell in history:
+        magic, line, body = _cell_magic(cell)
+        if magic == "aml_cell" and body.strip():
+            named[line.strip().rstrip(";")] = body
+        cells.append(body if magic in _TRANSPARENT else cell)
+    return cells, named
+
+
+def _cell_magic(cell: str) -> tuple[str, str, str]:
+    """Return name, line and body of a cell that is a call of a cell magic; empty texts for other cells."""
+    if not cell.lstrip().startswith("get_ipython().run_cell_magic("):
+        return "", "", ""
+    try:
+        (statement,) = preflight.parse(cell).body
+        words = [ast.literal_eval(part) for part in statement.value.args]  # type: ignore[attr-defined]
+        magic, line, body = map(str, words)
+    except (SyntaxError, ValueError, TypeError, AttributeError, RecursionError, MemoryError):
+        return "", "", ""
+    return magic, line, body
 
 
 def _definitions(cells: Sequence[str]) -> dict[str, _Definition]:
@@ -160,21 +192,25 @@ class _Closure:
         return notebook_names.imported_from(name, value)
 
     def _is_setting(self, node: ast.Assign | ast.AnnAssign) -> bool:
-        """Whether an assignment can run again: a literal, a lambda, or a call of a module's function with literals."""
+        """Whether an assignment can run again.
+
+        That is a literal, a lambda, a name of an imported module (``torch.float32``), or a call of one with literals.
+        """
         value = node.value
         if value is None:
             return False
         if isinstance(value, ast.Lambda):
             return True
         if isinstance(value, ast.Call):
-            root = value.func
-            while isinstance(root, ast.Attribute):
-                root = root.value
             parts = [*value.args, *(keyword.value for keyword in value.keywords)]
-            definition = self._known.get(root.id) if isinstance(root, ast.Name) else None
-            is_imported = definition is not None and isinstance(definition.node, ast.Import | ast.ImportFrom)
-            return is_imported and all(_is_literal(part) for part in parts)
-        return _is_literal(value)
+            return self._is_imported(value.func) and all(_is_literal(part) for part in parts)
+        return self._is_imported(value) if isinstance(value, ast.Attribute) else _is_literal(value)
+
+    def _is_imported(self, node: ast.expr) -> bool:
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        definition = self._known.get(node.id) if isinstance(node, ast.Name) else None
+        return definition is not None and isinstance(definition.node, ast.Import | ast.ImportFrom)
 
     def text(self) -> str:
         """Return the statements in the order of the notebook, each once."""

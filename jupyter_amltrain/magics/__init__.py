@@ -107,6 +107,7 @@ class _Extension:
             log_lines=self.config.log_lines,
             namespace=shell.user_ns,
             history=lambda: list(shell.history_manager.input_hist_parsed) if shell.history_manager else [],
+            run_cell=lambda text: bool(shell.run_cell(text, store_history=False).success),
         )
         try:
             result = run(noun.name, tokens, context)

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.commands.completion import CompletionNames, complete
-from jupyter_amltrain.commands.registry import NOUNS, parser_of
+from jupyter_amltrain.commands.registry import NOUNS, SHELL_NOUNS, parser_of
+
+COMMAND_LINES = [*(("%aml_", name) for name in NOUNS), *(("amltrain ", name) for name in SHELL_NOUNS)]
 
 
 class Names(CompletionNames):
@@ -33,8 +35,7 @@ def offers(command: str, line: str, cell: str = "") -> list[str]:
     return [offer.text for offer in complete(command, line, Names(), cell).offers]
 
 
-@pytest.mark.parametrize("command", NOUNS)
-@pytest.mark.parametrize("front", ["%aml_", "amltrain "])
+@pytest.mark.parametrize(("front", "command"), COMMAND_LINES)
 def test_completion_offers_every_flag_and_verb(command: str, front: str) -> None:
     parser = parser_of(command, front + command)
     if parser.verbs:

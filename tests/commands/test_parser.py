@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from jupyter_amltrain.commands.parser import HelpRequested
-from jupyter_amltrain.commands.registry import NOUNS, parser_of
+from jupyter_amltrain.commands.registry import NOUNS, SHELL_NOUNS, parser_of
 from jupyter_amltrain.errors import CommandError
+
+COMMAND_LINES = [*(("%aml_", name) for name in NOUNS), *(("amltrain ", name) for name in SHELL_NOUNS)]
 
 
 def failure(command: str, line: str, prog: str = "") -> str:
@@ -92,8 +94,7 @@ def test_submit_parser_reads_all_flags() -> None:
     assert (found.timeout, found.gpus, found.secret, found.as_name) == (5400.0, 2, ["TOKEN"], "run")
 
 
-@pytest.mark.parametrize("command", NOUNS)
-@pytest.mark.parametrize("front", ["%aml_", "amltrain "])
+@pytest.mark.parametrize(("front", "command"), COMMAND_LINES)
 def test_help_begins_with_sentence_and_examples(command: str, front: str) -> None:
     parser = parser_of(command, front + command)
     with pytest.raises(HelpRequested) as caught:
@@ -110,14 +111,13 @@ def test_help_begins_with_sentence_and_examples(command: str, front: str) -> Non
 
 def test_help_examples_are_valid() -> None:
     """What the help says to copy is parsed by the same parser."""
-    for command in NOUNS:
-        for front in ("%aml_", "amltrain "):
-            text = parser_of(command, front + command).format_help()
-            lines = [x.strip() for x in text.partition("usage:")[0].splitlines() if x.startswith("    ")]
-            assert lines
-            for line in lines:
-                words = line.partition(f"{front}{command}")[2].partition(" -- ")[0].split()
-                parser_of(command, front + command).parse(words)
+    for front, command in COMMAND_LINES:
+        text = parser_of(command, front + command).format_help()
+        lines = [x.strip() for x in text.partition("usage:")[0].splitlines() if x.startswith("    ")]
+        assert lines
+        for line in lines:
+            words = line.partition(f"{front}{command}")[2].partition(" -- ")[0].split()
+            parser_of(command, front + command).parse(words)
 
 
 def test_require_gpu_invalid_error_names_both_values() -> None:

@@ -17,6 +17,7 @@ from jupyter_amltrain.commands.completion import CompletionNames, complete
 from jupyter_amltrain.commands.forms import compose, submit_actions, submit_fields
 from jupyter_amltrain.commands.registry import (
     NOUNS,
+    SHELL_NOUNS,
     Command,
     Context,
     Result,
@@ -75,7 +76,7 @@ def test_tab_completes_every_verb_and_its_flags(shell: InteractiveShell, noun: s
             assert set(tab(shell, f"{prog} {verb} --".replace("  ", " "))) == flags
 
 
-@pytest.mark.parametrize("noun", NOUNS)
+@pytest.mark.parametrize("noun", SHELL_NOUNS)
 def test_help_of_noun_and_of_command_line_names_its_verbs(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([noun, "--help"]) == 0 and cli.main([]) == 0
     text = capsys.readouterr().out
@@ -107,7 +108,7 @@ def test_new_verb_of_a_noun_is_typed_completed_and_run(monkeypatch: pytest.Monke
 
 
 def test_commands_in_sentences_are_of_the_shell() -> None:
-    for noun in NOUNS:
+    for noun in SHELL_NOUNS:
         assert shell_text(f"See: %aml_{noun} x") == f"See: amltrain {noun} x"
     assert shell_text("Write %%aml_submit above a cell.") == "Write %%aml_submit above a cell."
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.errors import SubmitError
-from jupyter_amltrain.jobs.notebook_source import module_of, names_of
+from jupyter_amltrain.errors import PreflightError, SubmitError
+from jupyter_amltrain.jobs.notebook_source import module_of
 
 
 def of_cells(names: list[str], cells: list[str], **more: Any) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def of_cells(names: list[str], cells: list[str], **more: Any) -> dict[str, Any]:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for cell in cells:
         exec(cell, namespace)
-    text = module_of(names, cells, namespace=namespace, **more)
+    text = module_of(names, cells, namespace=namespace, **more).text
     module: dict[str, Any] = {"__name__": "made"}
     exec(text, module)
     return module
@@ -39,7 +39,7 @@ def test_last_definition_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["K = 3", "K = [1, {'a': 2}]", "K = math.sqrt(9)", "K: int = 3", "K = lambda: 3", "A = K = 3"]
+    "setting", ["K = 3", "K = [1, {'a': 2}]", "K = math.sqrt(9)", "K = math.pi", "K: int = 3", "K = lambda: 3", "A = K = 3"]
 )
 def test_setting_travels_as_source(setting: str) -> None:
     module = of_cells(["f"], ["import math", setting, "def f(): return K"])
@@ -47,7 +47,7 @@ def test_setting_travels_as_source(setting: str) -> None:
 
 
 def test_value_that_is_sent_is_read_from_there() -> None:
-    text = module_of(["f"], ["df = load()", "def f(): return df"], namespace={"df": 1}, sent=["df"])
+    text = module_of(["f"], ["df = load()", "def f(): return df"], namespace={"df": 1}, sent=["df"]).text
     assert "value_of('df')" in text and "load()" not in text
 
 
@@ -78,7 +78,30 @@ def test_function_of_unknown_source_is_named() -> None:
     assert "--with f" in str(caught.value)
 
 
-def test_named_cell_is_included_whole() -> None:
-    named = {"setup": "import math\nRATE = math.pi\nprint('up')"}
-    assert "print('up')" in module_of(["setup"], [], namespace={}, named=named)
-    assert names_of(["setup", "f"], named) == ["RATE", "math", "f"]
+def parsed(magic: str, line: str, body: str) -> str:
+    """A cell below a cell magic, as IPython's history of parsed inputs has it."""
+    return f"get_ipython().run_cell_magic({magic!r}, {line!r}, {body!r})\n"
+
+
+def test_named_cell_is_included_whole_with_what_it_uses() -> None:
+    cells = [
+        "def half(x): return x / 2",
+        parsed("aml_cell", "setup", "import math\nRATE = 0"),
+        parsed("aml_cell", "setup", "import math\nRATE, K = half(math.pi), 1\nfor i in range(3): K += i\n"),
+    ]
+    module = module_of(["setup"], cells, namespace={})
+    assert module.names == ("K", "RATE", "i", "math") and "def half" in module.text
+    values: dict[str, Any] = {}
+    exec(module.text, values)
+    assert (values["K"], round(values["RATE"], 2), values["__all__"]) == (4, 1.57, list(module.names))
+
+
+@pytest.mark.parametrize("magic", ["aml_cell", "time", "capture"])
+def test_function_of_a_cell_below_a_magic_is_found(magic: str) -> None:
+    assert "return 5" in module_of(["f"], [parsed(magic, "x", "def f(): return 5")], namespace={}).text
+
+
+def test_named_cell_with_a_magic_is_refused_with_its_line() -> None:
+    with pytest.raises(PreflightError) as caught:
+        module_of(["setup"], [parsed("aml_cell", "setup", "import math\n%matplotlib inline")], namespace={})
+    assert caught.value.details["line"] == 3 and "--with setup" in str(caught.value)

@@ -64,6 +64,20 @@ def test_function_is_sent_as_it_was_last_run(cell: Cell, ip: InteractiveShell) -
     assert ip.user_ns["n"] == 7
 
 
+def test_named_cell_runs_here_and_is_sent(cell: Cell, fails: Fails, ip: InteractiveShell) -> None:
+    cell("%%aml_cell setup\nimport math\nRATE = math.pi\nK = 2\ndef area(r): return RATE * r**K")
+    assert ip.user_ns["RATE"] > 3  # as without the line
+    cell("%%aml_submit --with setup --out n --wait\nn = math.floor(area(2)) + K")
+    assert ip.user_ns["n"] == 14
+    cell("%%aml_submit --with area --out n --wait\nn = area(1) > 3")  # a function of the cell alone
+    assert ip.user_ns["n"] is True
+
+
+def test_named_cell_that_fails_stops_run_all(fails: Fails) -> None:
+    assert fails("%%aml_cell setup\n1 / 0").code == "cell.failed"
+    assert fails("%%aml_cell setup\n  \n").code == "cell.empty"
+
+
 def test_value_is_that_of_the_submit(cell: Cell, ip: InteractiveShell) -> None:
     cell("data = {'x': [1]}")
     cell("%%aml_submit --in data --out n --as run\nimport time; time.sleep(0.2)\nn = data['x']")
