@@ -39,7 +39,8 @@ def test_last_definition_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["K = 3", "K = [1, {'a': 2}]", "K = math.sqrt(9)", "K = math.pi", "K: int = 3", "K = lambda: 3", "A = K = 3"]
+    "setting",
+    ["K = 3", "K = [1, {'a': 2}]", "K = math.sqrt(9)", "K = math.pi", "K: int = 3", "K = lambda: 3", "A = K = 3"],
 )
 def test_setting_travels_as_source(setting: str) -> None:
     module = of_cells(["f"], ["import math", setting, "def f(): return K"])
