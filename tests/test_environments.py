@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from jupyter_amltrain.agent.environments.store import MARKER, EnvironmentStore
+from jupyter_amltrain.commands.submit import parse_submit, send
 from jupyter_amltrain.errors import CommandError, PreflightError, RunFailed, SpecError
 
 from .helpers import until
@@ -310,6 +311,37 @@ def test_conda_packages_are_installed_by_micromamba(api: Any, home: Path, monkey
     text = record.read_text()
     assert text.startswith("create --yes") and "conda-forge" in text and "gsl=2.7" in text and "alpha" in text
     assert EnvironmentStore(str(home)).marker(key)["packages"] == ["gsl=2.7=h1"]  # type: ignore[index]
+
+
+PIP = "dependencies:\n  - pip:\n    - --no-index\n    - --find-links ../wheels\n    - alpha<2\n"
+JOB = "command: python -c 'import sys; print(sys.prefix)'\nenvironment:\n  image: ubuntu:24.04\n  conda_file: "
+
+
+@pytest.mark.parametrize("conda_file", ["conda.yml", "\n    " + PIP.replace("\n", "\n    ")])
+def test_job_file_of_az_ml_gets_its_conda_packages(api: Any, home: Path, wheels: Path, conda_file: str) -> None:
+    Path("conda.yml").write_text(PIP)
+    Path("job.yml").write_text(JOB + conda_file)
+    run = send(parse_submit(["job.yml"])).wait(WAIT_S)
+    (key,) = environments(home)
+    assert run.logs().splitlines()[-1] == f"{home}/envs/{key}"
+    (note,) = run.record().notes
+    assert "ubuntu:24.04" in note  # which is not used
+    again = send(parse_submit(["job.yml"])).wait(WAIT_S)
+    assert "preparing" not in phases(home, again) and environments(home) == [key]
+
+
+@pytest.mark.parametrize(
+    "value", ["azureml:mine@latest", "\n  conda_file:\n    dependencies: [python, numpy]", "\n  image: ubuntu:24.04"]
+)
+def test_job_file_whose_environment_cannot_be_built_runs_with_a_note(
+    api: Any, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # no micromamba
+    Path("job.yml").write_text(f"command: python -c 'import sys; print(sys.prefix)'\nenvironment: {value}\n")
+    run = send(parse_submit(["job.yml"])).wait(WAIT_S)
+    assert run.logs().strip() == sys.prefix
+    (note,) = run.record().notes
+    assert "environment of job.yml" in note
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,16 @@ class AgentBackend(Backend):
             )
         return found
 
+    async def _planned_build(self, spec: JobSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the request to build a job's environment, and a note on it; empty if the job runs without it."""
+        request = self._build_request(spec.environment, spec.python)
+        # A file of `az ml` was written for a service: what cannot be built here is noted, and the job runs.
+        found = await self.find_environment(spec.environment, spec.python, check=not spec.job_type)
+        if spec.job_type:
+            note = environments.file_note(spec, found, self.target.name)
+            return ({} if found["reason"] else request), (note,)
+        return request, (environments.note(spec.environment, found),)
+
     def _build_request(self, environment: Environment, python: str) -> dict[str, Any]:
         base = python or self._machine.python
         return environments.build_request(environment, base, self._machine.has_our_disk)
@@ -152,9 +162,10 @@ class AgentBackend(Backend):
         request: dict[str, Any] = {}
         notes: tuple[str, ...] = ()
         if environments.is_built(spec):
-            request = self._build_request(spec.environment, spec.python)
-            found = await self.find_environment(spec.environment, spec.python)
-            notes = (environments.note(spec.environment, found),)
+            request, notes = await self._planned_build(spec)
+        elif spec.job_type and (note := environments.file_note(spec, None, self.target.name)):
+            notes = (note,)
+        if request:
             # The agent puts the environment's folder first on the PATH.
             machine = msgspec.structs.replace(machine, python="python")
         planned = msgspec.structs.replace(spec, python="") if request else spec
@@ -189,9 +200,7 @@ class AgentBackend(Backend):
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
         staging = f"{self._transport.home}/staging/{plan.run_id}"
-        # The notes of the plan stay with the run.
-        spec = {**plan.request["spec"], "notes": [*plan.spec.notes, *plan.notes]}
-        job = {**plan.request, "spec": spec}
+        job = {**plan.request, "notes": list(plan.notes)}  # which stay with the run, and not with its job
         await self._transport.put(plan.snapshot.files, staging)
         digest = await self._sent_digest(plan.snapshot, staging)
         testing.hit("kernel_before_submit")
@@ -213,7 +222,7 @@ class AgentBackend(Backend):
             },
         )
         testing.hit("kernel_after_submit")
-        state = {"state": answer["state"]}
+        state = {"state": answer["state"], "notes": job["notes"]}
         return self._run(plan.run_id, {**job, "submitted": time.time()}, state)
 
     async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:

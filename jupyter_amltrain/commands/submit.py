@@ -540,7 +540,8 @@ def yaml_text(plan: LaunchPlan, code: str = "") -> str:
         remarks.append(f"Values of --out are files of the job, {az_yaml_job.OUT_FOLDER}/NAME.json.")
     if spec.secrets:
         remarks.append(f"Not included, because everybody could read them: {', '.join(spec.secrets)}.")
-    return az_yaml_job.text_of(doc, [*remarks, *spec.notes, *plan.notes])
+    notes = () if "argv" in request else plan.notes  # those of a machine are about its own environments
+    return az_yaml_job.text_of(doc, [*remarks, *spec.notes, *notes])
 
 
 def _script(plan: LaunchPlan) -> str:

@@ -42,13 +42,17 @@ def completed(spec: JobSpec, has_our_disk: bool = True) -> JobSpec:
         A file cannot be read, or is invalid; the message names the line.
     """
     environment = spec.environment
+    if spec.job_type:
+        return msgspec.structs.replace(spec, environment=_of_file(spec)) if is_built(spec) else spec
     # On this machine the kernel's own Python has these packages; another one gets them.
-    elsewhere = environment.kernel and not has_our_disk and not environment.image and not spec.job_type
+    elsewhere = environment.kernel and not has_our_disk and not environment.image
     if not (is_built(spec) or elsewhere) or environment.packages or environment.conda_text or environment.python:
         return spec
     if environment.kernel:
         spec = requirements.completed(spec)
-        packages = (*spec.environment.packages, *environment.pip)
+        named = {name_of(line) for line in environment.pip}  # which take precedence over the versions of the kernel
+        pins = [line for line in spec.environment.packages if name_of(line) not in named]
+        packages = (*pins, *environment.pip)
         filled = msgspec.structs.replace(spec.environment, packages=packages)
     else:
         filled = read_environment(environment, has_our_disk)
@@ -60,8 +64,24 @@ def completed(spec: JobSpec, has_our_disk: bool = True) -> JobSpec:
 
 
 def is_built(spec: JobSpec) -> bool:
-    """Whether an agent builds the environment of a job; that of a file of ``az ml`` is for the service."""
-    return spec.environment.is_buildable and not spec.job_type
+    """Whether an agent builds the environment of a job; of a file of ``az ml`` its conda file."""
+    environment = spec.environment
+    if spec.job_type:
+        return spec.job_type == "command" and bool(environment.conda or environment.conda_text or environment.packages)
+    return environment.is_buildable
+
+
+def _of_file(spec: JobSpec) -> Environment:
+    """Packages of the conda file that a file of ``az ml`` names or contains."""
+    environment = spec.environment
+    if environment.packages or environment.python:  # run again
+        return environment
+    if environment.conda:
+        return read_environment(environment)
+    where = f"{spec.script_name}, environment.conda_file"
+    base = os.path.join(spec.notebook_dir, spec.script_name)
+    inline = msgspec.structs.replace(environment, conda_text="")
+    return _of_conda(inline, where, RequirementReader(where), base, environment.conda_text)
 
 
 def read_environment(environment: Environment, has_our_disk: bool = True) -> Environment:
@@ -75,7 +95,7 @@ def read_environment(environment: Environment, has_our_disk: bool = True) -> Env
     elif environment.project:
         filled = _of_project(environment, name)
     elif environment.conda:
-        filled = _of_conda(environment, name, reader)
+        filled = _of_conda(environment, name, reader, environment.conda, read_text(environment.conda, f"--env {name}"))
     if filled.conda_text and environment.pip:
         return msgspec.structs.replace(filled, conda_text=_conda_with(filled.conda_text, environment.pip))
     return msgspec.structs.replace(filled, packages=(*filled.packages, *environment.pip))
@@ -154,9 +174,9 @@ def submitter_uv() -> str:
 # ---- conda.yml
 
 
-def _of_conda(environment: Environment, name: str, reader: RequirementReader) -> Environment:
+def _of_conda(environment: Environment, name: str, reader: RequirementReader, path: str, content: str) -> Environment:
     """A conda file: with ``python``, ``pip`` and a ``pip:`` list alone it needs no conda."""
-    dependencies, document = _conda_document(environment.conda, name)
+    dependencies, document = _conda_document(content, name)
     conda = [item for item in dependencies if isinstance(item, str)]
     unknown = [item for item in dependencies if not isinstance(item, str | dict)]
     lists = [item for item in dependencies if isinstance(item, dict)]
@@ -166,7 +186,7 @@ def _of_conda(environment: Environment, name: str, reader: RequirementReader) ->
         line
         for item in lists
         for number, text in enumerate(item["pip"], 1)
-        for line in reader.line(str(text), os.path.dirname(environment.conda), f"{name}, entry {number} of pip:")
+        for line in reader.line(str(text), os.path.dirname(path), f"{name}, entry {number} of pip:")
     ]
     versions = {_conda_name(item): _conda_version(item) for item in conda}
     if set(versions) <= _PYTHON_ONLY:
@@ -175,11 +195,11 @@ def _of_conda(environment: Environment, name: str, reader: RequirementReader) ->
     return msgspec.structs.replace(environment, conda_text=_conda_text(channels, conda, pip))
 
 
-def _conda_document(path: str, name: str) -> tuple[list[Any], dict[str, Any]]:
+def _conda_document(content: str, name: str) -> tuple[list[Any], dict[str, Any]]:
     import yaml  # type: ignore[import-untyped]
 
     try:
-        document = yaml.safe_load(read_text(path, f"--env {name}"))
+        document = yaml.safe_load(content)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
@@ -298,6 +318,24 @@ def note(environment: Environment, found: Mapping[str, Any]) -> str:
     if found["last"] is not None:
         return f"{subject} will be built; the last build took {seconds_text(found['last'])}."
     return f"{subject} will be built before the run starts, once for all runs with the same packages."
+
+
+def file_note(spec: JobSpec, found: Mapping[str, Any] | None, target: str) -> str:
+    """Return what a machine uses of the environment of a file of ``az ml``; empty if the file names none.
+
+    Parameters
+    ----------
+    found
+        Reply of the agent to ``find``; ``None`` if the file has no list of packages.
+    """
+    environment = spec.environment
+    if found is not None and not found["reason"]:
+        image = f" The image {environment.image} is not used on {target!r}." if environment.image else ""
+        return note(msgspec.structs.replace(environment, conda=environment.conda or spec.script_name), found) + image
+    if found is None and not environment:
+        return ""
+    reason = f"cannot be built there: {found['reason']}" if found is not None else "is for Azure ML"
+    return f"The environment of {spec.script_name} {reason}. The job runs with the Python of {target!r}."
 
 
 def row_of(row: Mapping[str, Any], target: str) -> EnvironmentRow:

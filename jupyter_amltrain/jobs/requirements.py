@@ -64,7 +64,7 @@ class Import(NamedTuple):
     needed: bool
 
 
-def captured(text: bytes, root: Path, source: Path | None = None) -> Captured:
+def captured(text: bytes, root: Path, source: Path | None = None, *, has_more: bool = False) -> Captured:
     """What `text` and the modules of its own below `root` import. Blocks on the disk.
 
     Parameters
@@ -73,6 +73,8 @@ def captured(text: bytes, root: Path, source: Path | None = None) -> Captured:
         Where the script lies.
     source
         Folder that is taken along whole: what is imported of it comes with the code.
+    has_more
+        The environment has other packages as well, which may contain modules that are not installed here.
 
     Raises
     ------
@@ -96,7 +98,7 @@ def captured(text: bytes, root: Path, source: Path | None = None) -> Captured:
         if top in _OWN or top in ours:
             continue
         chosen = _owners(one.name, known.get(top, ()))
-        if not chosen and one.needed:
+        if not chosen and one.needed and not has_more:
             raise _from_folder(top) if PathFinder.find_spec(top) else _absent(top)
         for distribution in chosen:
             name = _normal(distribution.metadata["Name"])
@@ -122,7 +124,7 @@ def completed(spec: JobSpec) -> JobSpec:
         text = spec.script.encode() or script.read_bytes()
     except OSError:
         text = b""  # the snapshot says it, with its words
-    found = captured(text, script.parent, source)
+    found = captured(text, script.parent, source, has_more=bool(environment.pip))
     return msgspec.structs.replace(
         spec, environment=msgspec.structs.replace(environment, python=found.python, packages=found.packages)
     )
@@ -257,7 +259,7 @@ def _from_folder(module: str) -> PreflightError:
 def _absent(module: str) -> PreflightError:
     return PreflightError(
         f"--env kernel: the script imports {module!r}, which is not installed here, so its version is unknown.",
-        hint="Install it in this kernel (%pip install), or name an environment that has it: --env conda.yml",
+        hint="Add its package: --pip NAME. Or install it in this kernel (%pip install).",
     )
 
 

@@ -87,6 +87,8 @@ def _environment(value: Any, folder: str) -> Environment | None:
     conda = value.get("conda_file")
     if isinstance(conda, str):
         return Environment(image=str(value.get("image") or ""), conda=absolute(conda, folder))
+    if isinstance(conda, Mapping):
+        return Environment(image=str(value.get("image") or ""), conda_text=to_yaml(dict(conda)))
     return Environment(image=str(value["image"])) if value.get("image") and conda is None else None
 
 

@@ -90,7 +90,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """What the user calls it: the value of ``--env``, and the packages of ``--pip``."""
-        return " ".join(filter(None, (self.file or KERNEL * self.kernel, *(f"--pip {spec}" for spec in self.pip))))
+        texts = (self.file or KERNEL * self.kernel, *(f"--pip {spec}" for spec in self.pip))
+        return " ".join(filter(None, texts)) or "conda_file of a job"
 
     @property
     def conda_file(self) -> dict[str, Any]:

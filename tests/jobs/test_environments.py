@@ -117,6 +117,16 @@ def test_packages_can_be_added_to_those_of_the_kernel_but_not_to_a_name(tmp_path
     assert caught.value.code == "spec.secret" and "hidden" not in str(caught.value)
 
 
+def test_pip_of_kernel_environment_has_what_the_kernel_lacks_or_has_in_another_version() -> None:
+    spec = completed(
+        job("import pytest, absent_module\n", Environment(kernel=True, pip=("absent-package", "Pytest<9")))
+    )
+    assert [line for line in spec.environment.packages if "ytest" in line or "absent" in line] == [
+        "absent-package",
+        "Pytest<9",
+    ]
+
+
 def test_kernel_environment_is_built_on_another_machine_only() -> None:
     spec = job("import pytest\n", Environment(kernel=True))
     assert completed(spec) == spec and not environments.is_built(spec)

@@ -348,7 +348,7 @@ class Dispatcher:
         if job.job["gpus"] is not None or not visible_gpus.hides_all(visible_gpus.submitter_value(job.environ)):
             driver_state.check_request(job.job["gpus"], self.gpus)
         if job.job["gpus"] == 0 and self.gpus.trouble:
-            job.job["notes"] = ["This run has no GPU: %s." % self.gpus.trouble.rstrip(".")]
+            job.job["notes"] = [*job.job.get("notes", ()), "This run has no GPU: %s." % self.gpus.trouble.rstrip(".")]
         usable = visible_gpus.apply_visible_gpus(job.job, job.environ, self.gpus.usable)
         job.job["gpus"] = slots.resolve_gpu_count(job.job["gpus"], usable, self.gpus.note)
         visible_gpus.check_variables(job.job)

@@ -104,6 +104,7 @@ _FIELDS: Dict[str, Any] = {
     "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
+    "notes": list,
 }  # fmt: skip
 
 
@@ -177,6 +178,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
     job["submitter"] = payload.get("submitter", [])[:MAX_ANCESTORS]
     if payload.get("environment"):
         job["environment"] = environments.check(payload["environment"])
+    if payload.get("notes"):  # in the state of the run, with those of the target
+        job["notes"] = [str(note)[:1000] for note in payload["notes"][:20]]
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))
 
 
