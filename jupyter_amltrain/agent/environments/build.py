@@ -63,13 +63,26 @@ def find_tool(spec: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     path = environ.get("PATH", os.defpath)
     if spec["conda"]:
         return next(filter(None, (shutil.which(name, path=path) for name in CONDA_TOOLS)), "")
-    home = environ.get("HOME", "")
     base = shutil.which(spec["base"], path=path) or ""
-    beside = [os.path.dirname(name) for name in (sys.executable, base, find_base(base)) if name]
+    return find_uv(environ, spec["tool"], base, find_base(base))
+
+
+def find_uv(environ: Mapping[str, str], known: str = "", *interpreters: str) -> str:
+    """Return ``uv`` of the PATH, `known`, that of the Python package beside an interpreter, or of the user's folders.
+
+    Parameters
+    ----------
+    known
+        Path that another process has found; empty for none.
+    interpreters
+        Paths of interpreters, beside that of this process.
+    """
+    home = environ.get("HOME", "")
+    beside = [os.path.dirname(name) for name in (sys.executable, *interpreters) if name]
     folders = [os.path.join(home, folder) for folder in _UV_FOLDERS] if home else []
-    found = shutil.which("uv", path=path)
-    if not found and os.access(spec["tool"], os.X_OK):
-        found = spec["tool"]
+    found = shutil.which("uv", path=environ.get("PATH", os.defpath))
+    if not found and os.access(known, os.X_OK):
+        found = known
     return found or shutil.which("uv", path=os.pathsep.join([*beside, *folders])) or ""
 
 
