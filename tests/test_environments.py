@@ -332,7 +332,6 @@ def test_target_without_the_program_refuses_before_submit(
     assert caught.value.code == "environment.no_tool" and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("env", ["mcr.microsoft.com/azureml/x:1", "digits:3"])
-def test_image_and_environment_of_azure_are_refused(api: Any, env: str) -> None:
+def test_environment_of_azure_is_refused(api: Any) -> None:
     with pytest.raises((SpecError, CommandError), match="--env"):
-        api.submit("x = 1", environment=env, gpus=0)
+        api.submit("x = 1", environment="digits:3", gpus=0)

@@ -47,10 +47,11 @@ class BuildFailed(Exception):
 
 
 class BuildLog(NamedTuple):
-    """Where a build reports: every line, and the lines that the run's own log shows."""
+    """Where a build reports: every line, the lines that the run's own log shows, and how far it is."""
 
     whole: Write
     shown: Write
+    progress: Write
 
 
 def without_password(text: str) -> str:
@@ -345,10 +346,10 @@ def _signal_text(number: int) -> str:
     return name + (" (often for lack of memory)" if name == "SIGKILL" else "")
 
 
-def result_of(action: Callable[[], Json]) -> Json:
-    """Return ``{"marker": ...}`` of a build, or ``{"error": text}``."""
+def result_of(action: Callable[[], str]) -> Json:
+    """Return ``{"text": ...}`` of an action, or ``{"error": text}``."""
     try:
-        return {"marker": action()}
+        return {"text": action()}
     except BuildFailed as error:
         return {"error": str(error)}
     except AgentError as error:
