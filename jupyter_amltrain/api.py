@@ -565,7 +565,7 @@ def build_environment(
         raise CommandError(
             "No environment is named.", hint="Try: %aml_env build requirements.txt", code="environment.file"
         )
-    name = f"build-{label}"[:64]
+    name = re.sub(r"[^\w.-]", "-", f"build-{label}")[:64]  # an image has a colon
     return submit(_BUILD_SCRIPT, target=target, environment=environment, pip=[*pip], name=name, gpus=0)
 
 

@@ -186,6 +186,12 @@ def test_image_is_pulled_in_phase_preparing_and_pull_can_be_canceled(
     assert any("the last pull took" in note for note in plan.notes)
 
 
+def test_image_is_pulled_in_advance_by_env_build(api: Any, engine: DockerEngine) -> None:
+    engine.set(images=[])
+    run = api.build_environment(IMAGE).wait(WAIT_S)
+    assert "[image] pulled in" in run.logs() and "Python 3" in run.logs()
+
+
 #: Failures of the engine before a start: settings, variables, code of the error and a word of its text.
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], str, str]] = {
     "daemon": ({"fail": {"info": [1, "Cannot connect to the Docker daemon at unix"]}}, {}, "docker.daemon", "start"),

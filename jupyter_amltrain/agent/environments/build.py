@@ -251,6 +251,7 @@ class _Program:
         assert process.stdout is not None
         lines: List[str] = []
         packages: List[str] = []
+        progress = UvProgress()
         for data in process.stdout:
             line = without_password(data.decode("utf-8", "replace").rstrip())
             self._log.whole(line)
@@ -260,6 +261,8 @@ class _Program:
                 packages.append(package["package"])
             elif _PROGRESS.match(line) or (line and not self._is_uv):
                 self._log.shown(line)
+            if self._is_uv and progress.read(line):
+                self._log.progress(progress.text)
         for at in range(0, len(packages), _PACKAGES_PER_LINE):
             self._log.shown("installed " + ", ".join(packages[at : at + _PACKAGES_PER_LINE]))
         code = process.wait()
@@ -296,6 +299,65 @@ class _Program:
             return ""
         found = re.findall(r"^(?:cpython-)?(\d+\.\d+\.\d+)", done.stdout.decode("utf-8", "replace"), re.MULTILINE)
         return "there: " + ", ".join(dict.fromkeys(found)) if found else ""
+
+
+class UvProgress:
+    """Progress of an installation, from the lines that ``uv`` prints without a terminal.
+
+    It names the packages of the installation, and of each large one its size and the end of its download.
+
+    Attributes
+    ----------
+    text
+        How far it is, for example ``12 packages, 16.1 of 49.8 MiB downloaded``; empty until that is known.
+    """
+
+    _STEP = re.compile(r"(?P<step>Resolved|Prepared) (?P<count>\d+) packages?\b")
+    _PACKAGE = re.compile(r"(?P<step>Downloading|Downloaded|Building|Built) (?P<name>\S+)(?: \((?P<size>[^()]+)\))?")
+    _SIZE = re.compile(r"(?P<number>[\d.]+)(?P<unit>[KMG]iB)\Z")
+    _MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._is_prepared = False
+        self._sizes: Dict[str, float] = {}
+        self._downloaded: Dict[str, float] = {}
+        self._from_source: List[str] = []
+        self.text = ""
+
+    def read(self, line: str) -> bool:
+        """Read a line; return whether it changes the text."""
+        before = self.text
+        step, package = self._STEP.match(line.strip()), self._PACKAGE.match(line.strip())
+        if step:
+            self._count, self._is_prepared = int(step["count"]), step["step"] == "Prepared"
+        elif package:
+            self._of_package(package["step"], package["name"], package["size"] or "")
+        self.text = self._text()
+        return self.text != before
+
+    def _of_package(self, step: str, name: str, size: str) -> None:
+        match = self._SIZE.match(size)
+        if step == "Downloading" and match:
+            self._sizes[name] = float(match["number"]) * self._MIB[match["unit"]]
+        elif step == "Downloaded" and name in self._sizes:
+            self._downloaded[name] = self._sizes[name]
+        elif step == "Building":
+            self._from_source.append(name)
+        elif step == "Built" and name in self._from_source:
+            self._from_source.remove(name)
+
+    def _text(self) -> str:
+        count = "%d package%s" % (self._count, "s" * (self._count != 1))
+        if self._is_prepared:
+            return "installing " + count
+        parts = [count] if self._count else []
+        if self._sizes:
+            sizes = sum(self._downloaded.values()), sum(self._sizes.values())
+            parts.append("%.1f of %.1f MiB downloaded" % sizes)
+        if self._from_source:
+            parts.append("compiling %s" % ", ".join(self._from_source[:3]))
+        return ", ".join(parts)
 
 
 def reason_in(lines: List[str]) -> str:

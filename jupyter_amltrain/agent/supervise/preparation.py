@@ -58,10 +58,11 @@ def prepare(run: Supervisor) -> Optional[Outcome]:
         held = store.hold(key)
         if held is None:
             run_state.enter(state, PREPARING, task.queued_for, task.assigned)
-            state["detail"] = "building its environment"
+            words = _BUILD.after(store.last_seconds(spec["label"]))
+            state["detail"] = words.doing
             run.save()
             began = protocol.mono()
-            failed = _build_and_hold(run, store, key, spec, environ)
+            failed = _build_and_hold(run, words, store, key, spec, environ)
             seconds = protocol.mono() - began
             if failed is not None:
                 return failed
@@ -95,16 +96,17 @@ def _prepare_image(run: Supervisor, container: Container) -> Optional[Outcome]:
         return _PULL.failed(refused.reason)
     if not identity:
         run_state.enter(state, PREPARING, task.queued_for, task.assigned)
-        state["detail"] = _PULL.doing
+        store = EnvironmentStore(task.home)
+        words = _PULL.after(store.last_seconds(docker.label_of(image)))
+        state["detail"] = words.doing
         run.save()
         began = protocol.mono()
-        store = EnvironmentStore(task.home)
 
         def pull(log: build.BuildLog) -> str:
             log.shown("pulling %s" % image)
             return "pulled in %.1f s" % docker.pull(store, engine, image, log)
 
-        failed = _Builder(run, _PULL, pull).wait()
+        failed = _Builder(run, words, pull).wait()
         if failed is not None:
             return failed
         seconds, identity = protocol.mono() - began, engine.image_id(image)
@@ -115,7 +117,7 @@ def _prepare_image(run: Supervisor, container: Container) -> Optional[Outcome]:
 
 
 def _build_and_hold(
-    run: Supervisor, store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str]
+    run: Supervisor, words: _Words, store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str]
 ) -> Optional[Outcome]:
     """Build the environment and lock it until this process ends; return the end of a run that cannot start."""
 
@@ -123,7 +125,7 @@ def _build_and_hold(
         build.record_size(store, key)
 
     for _ in range(_MAX_BUILDS):
-        failed = _Builder(run, _BUILD, lambda log: _build(store, key, spec, environ, log), after).wait()
+        failed = _Builder(run, words, lambda log: _build(store, key, spec, environ, log), after).wait()
         if failed is not None or store.hold(key) is not None:
             return failed
     return _BUILD.failed("it was deleted after each build")
@@ -152,6 +154,14 @@ class _Words(NamedTuple):
     doing: str
     canceled: str
     failure: str
+
+    def after(self, seconds: Optional[float]) -> _Words:
+        """Return the words with how long the last preparation under the same name took."""
+        if seconds is None:
+            return self
+        minutes, rest = divmod(int(round(seconds)), 60)
+        took = "%d min %d s" % (minutes, rest) if minutes else "%d s" % max(1, rest)
+        return self._replace(doing="%s (the last time took %s)" % (self.doing, took))
 
     def failed(self, reason: str) -> Outcome:
         """Return the end of a run whose preparation failed."""
