@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from jupyter_amltrain.errors import PreflightError, RunFailed, SpecError
@@ -260,6 +262,14 @@ def test_exit_codes_of_the_job_are_its_own(api: Any, home: Path, engine: DockerE
 
 
 # ---- flags
+
+
+def test_interpreter_of_image_is_found_there_or_named(api: Any, home: Path, engine: DockerEngine) -> None:
+    run = api.submit("print('ran')", environment=IMAGE, gpus=0).wait(WAIT_S)
+    first = api.plan_spec(run.run.spec)
+    assert first.request["argv"][0] == "python" and first.request["container"]["image"] == IMAGE
+    named = api.submit_spec(msgspec.structs.replace(run.run.spec, name="named", python=sys.executable)).wait(WAIT_S)
+    assert named.logs() == "ran\n" and sys.executable in engine.calls("run")[1]["argv"]
 
 
 def test_options_of_docker_run_come_before_those_of_the_run(api: Any, engine: DockerEngine) -> None:

@@ -13,6 +13,7 @@ from jupyter_amltrain.agent.environments.docker import Layers, check, failure_in
 from jupyter_amltrain.agent.protocol import AgentError
 from jupyter_amltrain.agent.supervise.container import Container, ContainerError, command, inherited
 from jupyter_amltrain.agent.supervise.process import Assignment
+from tests.helpers import until
 
 GPUS = ["GPU-aa", "GPU-bb"]
 
@@ -106,6 +107,23 @@ def test_start_in_image_without_python_says_so(tmp_path: Path) -> None:
         ["/bin/sh", *argv[argv.index("a/b:1") + 1 :]], env={"PATH": str(tmp_path)}, capture_output=True, text=True
     )
     assert done.returncode == 127 and "no python" in done.stderr
+
+
+def test_stop_is_repeated_until_container_has_its_name(tmp_path: Path) -> None:
+    program, calls = tmp_path / "docker", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\ntest "$(wc -l < {calls})" -ge 2\n')
+    program.chmod(0o755)
+    Container("r-1:f00", {"PATH": f"{tmp_path}:/usr/bin:/bin"}).stop(0.5)
+    until(lambda: calls.exists() and len(calls.read_text().splitlines()) == 2, "the second try")
+    assert set(calls.read_text().splitlines()) == {"stop -t 1 amltrain-r-1-f00"}
+
+
+def test_engine_that_does_not_answer_is_named_with_the_container(tmp_path: Path) -> None:
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\necho 'Error response from daemon: odd'\nexit 1\n")
+    program.chmod(0o755)
+    left = Container("r-1:f00", {"PATH": f"{tmp_path}:/usr/bin:/bin"}).remove()
+    assert "odd" in left and "docker rm -f amltrain-r-1-f00" in left
 
 
 @pytest.mark.parametrize("value", [{"image": "-v"}, {"image": "a/b", "args": "x"}, {"image": "a/b", "more": ""}])

@@ -93,7 +93,7 @@ def _prepare_image(run: Supervisor, container: Container) -> Optional[Outcome]:
     if not refused and not identity:
         refused = engine.refusal()  # a pull would fail for the same reason, and say less
     if refused:
-        return _PULL.failed(refused.reason)
+        return Outcome(FAILED, REASON, "%s: %s" % (_PULL.failure, refused.reason), None, None)
     if not identity:
         run_state.enter(state, PREPARING, task.queued_for, task.assigned)
         store = EnvironmentStore(task.home)
