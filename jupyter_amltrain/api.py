@@ -536,18 +536,21 @@ def create_environment(
 ) -> EnvironmentRow:
     """Give a name to the packages of a file, for ``--env NAME``; a later change of the file does not change them.
 
+    On a target of Azure ML, register a new version of the workspace's environment of that name, from a file or image.
+
     Parameters
     ----------
     environment, pip
         As `environment` and `pip` of :func:`submit`.
     target
-        Where the result says whether it is built; default: the target in use.
+        Where the result says whether it is built, or whose workspace gets it; default: the target in use.
     """
     from jupyter_amltrain.kernel.environments import environment_from
 
     c = controller()
-    c.loop.call(c.environments.create(name, environment_from(environment, [*pip])), ANSWER_TIMEOUT_S)
-    return c.loop.call(c.environments.find(target or c.targets.current, name), ANSWER_TIMEOUT_S)
+    where = target or c.targets.current
+    c.loop.call(c.environments.create(name, environment_from(environment, [*pip]), where), ANSWER_TIMEOUT_S)
+    return c.loop.call(c.environments.find(where, name), ANSWER_TIMEOUT_S)
 
 
 def build_environment(
@@ -565,7 +568,7 @@ def build_environment(
         raise CommandError(
             "No environment is named.", hint="Try: %aml_env build requirements.txt", code="environment.file"
         )
-    name = f"build-{label}"[:64]
+    name = re.sub(r"[^\w.-]", "-", f"build-{label}")[:64]  # an image has a colon
     return submit(_BUILD_SCRIPT, target=target, environment=environment, pip=[*pip], name=name, gpus=0)
 
 
@@ -587,9 +590,10 @@ def delete_environment(name: str, *, target: str | None = None, confirmed: bool 
     where = target or c.targets.current
     if not confirmed:
         row = c.loop.call(c.environments.find(where, name), ANSWER_TIMEOUT_S)
-        raise ConfirmationNeeded(
-            deletion_question(row), hint="To confirm, pass confirmed=True.", code="environment.confirm"
-        )
+        if not row.version:  # a service refuses it
+            raise ConfirmationNeeded(
+                deletion_question(row), hint="To confirm, pass confirmed=True.", code="environment.confirm"
+            )
     return c.loop.call(c.environments.delete(where, name), ANSWER_TIMEOUT_S)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from .environments.build import find_uv
 from .processes import cgroup_paths
 from .queue.slots import usable_cpus
 from .telemetry.host import memory_total
@@ -168,15 +169,16 @@ def scope_prefix(env: Optional[Mapping[str, str]] = None) -> List[str]:
     return argv if _output([*argv[:-1], "true"]) is not None else []
 
 
-#: Programs that build environments, and folders of the user in which they are often installed.
-_PROGRAMS = ("uv", "conda", "docker")
+#: Programs that provide environments beside uv, and folders of the user in which they are often installed.
+_PROGRAMS = ("conda", "docker")
 _PROGRAM_FOLDERS = ("~/.local/bin", "~/.cargo/bin", "~/miniconda3/bin", "~/miniforge3/bin", "~/anaconda3/bin")
 
 
 def programs() -> Dict[str, str]:
     """Return the path of each program that builds environments; empty for one that is not installed."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath)] + [os.path.expanduser(x) for x in _PROGRAM_FOLDERS])
-    return {name: shutil.which(name, path=path) or "" for name in _PROGRAMS}
+    others = {name: shutil.which(name, path=path) or "" for name in _PROGRAMS}
+    return dict(uv=find_uv(os.environ), **others)
 
 
 def disk_free(folder: str) -> Optional[int]:

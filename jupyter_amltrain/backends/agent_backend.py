@@ -139,6 +139,17 @@ class AgentBackend(Backend):
             return ({} if found["reason"] else request), (note,)
         return request, (environments.note(spec.environment, found),)
 
+    async def _find_image(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the agent knows of an image; raise ``PreflightError`` if the machine cannot run it."""
+        found = await self._transport.call("environments", {"verb": "find_image", "container": dict(request)})
+        if found["reason"]:
+            raise PreflightError(
+                f"Cannot run the image {request['image']} on {self.target.name!r}: {found['reason']}.",
+                code=str(found["code"]),
+                field="environment",
+            )
+        return found
+
     def _build_request(self, environment: Environment, python: str) -> dict[str, Any]:
         base = python or self._machine.python
         return environments.build_request(environment, base, self._machine.has_our_disk)
@@ -160,6 +171,7 @@ class AgentBackend(Backend):
         source = f"{self._folder(run_id)}/source"
         machine = self._machine
         request: dict[str, Any] = {}
+        container: dict[str, Any] = {}
         notes: tuple[str, ...] = ()
         if environments.is_built(spec):
             request, notes = await self._planned_build(spec)
@@ -167,6 +179,12 @@ class AgentBackend(Backend):
             notes = (note,)
         if request:
             # The agent puts the environment's folder first on the PATH.
+            machine = msgspec.structs.replace(machine, python="python")
+        elif environments.is_image(spec):
+            container = environments.container_request(spec)
+            found = await self._find_image(container)
+            notes = (environments.image_note(spec.environment.image, found),)
+            # The agent finds python3 or python on the PATH of the image.
             machine = msgspec.structs.replace(machine, python="python")
         planned = msgspec.structs.replace(spec, python="") if request else spec
         launch = launch_plan(planned, source, machine)
@@ -194,6 +212,7 @@ class AgentBackend(Backend):
             },
             "spec": msgspec.to_builtins(spec),
             **({"environment": request} if request else {}),
+            **({"container": container} if container else {}),
         }
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
 

@@ -18,7 +18,7 @@ from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs.origin import Origin
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.child_run import ChildRuns
-from jupyter_amltrain.schema.environment import EnvironmentRow
+from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus
 from jupyter_amltrain.schema.run_file import RunFile
@@ -174,6 +174,8 @@ class Backend(abc.ABC):
 
     #: Whether the target builds environments from files with packages, and the user's own names for them are used.
     builds_environments: ClassVar[bool] = False
+    #: Whether a service keeps named environments with versions for the target.
+    names_environments: ClassVar[bool] = False
 
     def __init__(self, target: ComputeTarget) -> None:
         self.target = target
@@ -221,11 +223,32 @@ class Backend(abc.ABC):
         CommandError
             The target builds none.
         """
-        raise CommandError(
-            f"Target {self.target.name!r} keeps no environments that can be listed here.",
-            hint="Targets that do: this machine (local), and machines over SSH.",
-            code="environment.unsupported",
-        )
+        raise self._without_environments()
+
+    async def show_environment(self, name: str) -> EnvironmentRow:
+        """Return an environment of a service by ``NAME``, ``NAME:VERSION`` or ``NAME@latest``, with its versions.
+
+        Raises
+        ------
+        CommandError
+            There is none, or the target has no named environments of its own.
+        """
+        raise self._without_environments()
+
+    async def register_environment(self, name: str, environment: Environment) -> EnvironmentRow:
+        """Register a new version of a named environment at a service.
+
+        Parameters
+        ----------
+        environment
+            With the content of its file.
+
+        Raises
+        ------
+        CommandError
+            The target has no named environments of its own.
+        """
+        raise self._without_environments()
 
     async def delete_environment(self, key: str) -> None:
         """Remove an environment, by its key.
@@ -235,7 +258,14 @@ class Backend(abc.ABC):
         CommandError
             A run uses it, or there is none.
         """
-        await self.list_environments()
+        raise self._without_environments()
+
+    def _without_environments(self) -> CommandError:
+        return CommandError(
+            f"Target {self.target.name!r} keeps no environments that can be listed here.",
+            hint="Targets that do: this machine (local), machines over SSH, and those of Azure ML.",
+            code="environment.unsupported",
+        )
 
     @abc.abstractmethod
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:

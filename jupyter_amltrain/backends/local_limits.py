@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 
 from jupyter_amltrain.backends.job_support import unsupported_type_reason
+from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.jobs.environments import docker_args, is_image
 from jupyter_amltrain.schema import az_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import is_address
@@ -13,13 +15,15 @@ from jupyter_amltrain.schema.job import JobSpec
 
 #: Kinds of targets that are a single machine with our agent, or simulate one.
 SINGLE_MACHINE_KINDS = ("local", "ssh", "fake")
-#: Flags of a submit without a meaning there, without their dashes.
+#: Flags of a submit without a meaning there, without their dashes; two of them have one together with an image.
 UNSUPPORTED_FLAGS = frozenset(
     (
         *("nodes", "processes", "distribution", "instance-type", "shm-size", "docker-args", "derive-env"),
         *("identity", "service", "priority", "tier"),
     )
 )
+#: Version that ``--env NAME`` has if it names none.
+_LATEST = "@latest"
 #: Target that supports the settings which need a service.
 _AZURE = "an Azure target (%aml_compute connect)"
 
@@ -83,9 +87,11 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, builds_environments
             f"{target!r} is a single machine of fixed size.",
             "To choose a size, use a serverless or Kubernetes target of Azure (%aml_compute create).",
         )
+    has_container = builds_environments and is_image(spec)
+    no_container = "runs jobs without a container unless --env names an image"
     settings: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
-        ("--shm-size", ("resources", "shm_size"), resources.shm_size, "runs jobs without a container"),
-        ("--docker-args", ("resources", "docker_args"), resources.docker_args, "runs jobs without a container"),
+        ("--shm-size", ("resources", "shm_size"), "" if has_container else resources.shm_size, no_container),
+        ("--docker-args", ("resources", "docker_args"), "" if has_container else resources.docker_args, no_container),
         ("--identity", ("identity",), spec.identity, "reads data as you"),
         (
             "--service",
@@ -103,6 +109,8 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, builds_environments
         yield from _unsupported_keys(spec, target)
     else:
         yield from _environment_reasons(spec.environment, target, builds_environments)
+        if spec.resources.docker_args and has_container:
+            yield from _docker_args_reasons(spec)
     yield from _data_reasons(spec, target, messages, has_our_disk)
 
 
@@ -120,16 +128,31 @@ def _environment_reasons(environment: Environment, target: str, builds: bool) ->
             f"{flag}: {target!r} runs jobs with the kernel's own Python and creates no environment."
             f" Install missing packages here (%pip install), or use {_AZURE}."
         )
-    elif environment.image or environment.build:
+    elif environment.image:
+        if environment.kernel or environment.conda:
+            yield (
+                f"{flag}: {target!r} installs no packages in an image. Use the image alone, or packages alone; or"
+                f" {_AZURE}."
+            )
+    elif environment.build:
         yield (
-            f"{flag}: {target!r} runs jobs without a container, so an image cannot be used."
-            f" Name the packages: --env requirements.txt or --env conda.yml; or use {_AZURE}."
+            f"{flag}: {target!r} builds no image from a Dockerfile. Build it there (docker build -t"
+            f" amltrain/mine FOLDER) and use --env amltrain/mine; or use {_AZURE}."
         )
     else:
         yield (
             f"{flag}: {target!r} has no environment of that name; names with a version are those of Azure ML."
-            f" Name a file: --env requirements.txt, pyproject.toml or conda.yml; or use {_AZURE}."
+            " Name a file: --env requirements.txt, pyproject.toml or conda.yml; or an image with its registry:"
+            f" --env docker.io/library/{environment.name.removesuffix(_LATEST)}; or use {_AZURE}."
         )
+
+
+def _docker_args_reasons(spec: JobSpec) -> Iterator[str]:
+    """Yield why options of ``docker run`` cannot be used."""
+    try:
+        docker_args(spec)
+    except SpecError as error:
+        yield str(error)
 
 
 def _unsupported_keys(spec: JobSpec, target: str) -> Iterator[str]:

@@ -383,7 +383,7 @@ class SshBackend(AgentBackend):
         """
         if not self._ssh.home:  # submitted while the target is being attached
             await self.check()
-        if environments.is_built(spec):
+        if environments.is_built(spec) or environments.is_image(spec):
             return await self._with_path_notes(await super().plan(spec, snapshot, run_id))
         python = spec.python or self._machine.python
         present = self._modules.setdefault(python, set())

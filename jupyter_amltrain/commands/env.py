@@ -25,7 +25,7 @@ _KEY_CHARS = 8
 
 
 def _target_flag(parser: Parser) -> None:
-    parser.flag("--target", metavar="NAME", help="machine of the environment; default the target in use")
+    parser.flag("--target", metavar="NAME", help="machine or service of the environment; default the target in use")
 
 
 def _pip_flag(parser: Parser) -> None:
@@ -65,7 +65,11 @@ def _show(args: argparse.Namespace, context: Context) -> Result:
 def _create_flags(parser: Parser) -> None:
     parser.flag("name", metavar="NAME", help="name of the environment, for --env NAME")
     parser.flag(
-        "environment", metavar="FILE", nargs="?", default="", help="requirements.txt, pyproject.toml or conda.yml"
+        "environment",
+        metavar="FILE",
+        nargs="?",
+        default="",
+        help="requirements.txt, pyproject.toml or conda.yml; for Azure ML also an image, or conda.yml,IMAGE",
     )
     _pip_flag(parser)
     _target_flag(parser)
@@ -75,6 +79,9 @@ def _create(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
 
     row = api.create_environment(args.name, args.environment, pip=_packages(args), target=args.target)
+    if row.version:
+        text = f"Registered {row.key}. Use it with --env {args.name}, or always this version with --env {row.key}."
+        return Result(f"{text} Azure ML builds it for the first job that uses it, or now in its studio.", row)
     where = f" --target {quote(args.target)}" if args.target else ""
     built = "It is built already" if row.built else f"Build it now: {context.prog} build {args.name}{where}"
     flag = f"--env {args.name}"
@@ -132,7 +139,13 @@ def _freeze(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
 
     row = api.environment(args.environment, target=args.target)
-    if not row.built:
+    if not row.built or row.version:
+        if row.version:
+            raise CommandError(
+                f"The exact packages of {row.key} are known to Azure ML only.",
+                hint=f"Its conda file: {context.prog} show {row.key}",
+                code="environment.unsupported",
+            )
         raise CommandError(
             f"Environment {args.environment!r} is not built on {row.target!r}.",
             hint=f"Build it: {context.prog} build {quote(args.environment)}",
@@ -175,7 +188,10 @@ COMMANDS = (
         flags=_create_flags,
         json=True,
         examples=Examples(
-            ("%aml_env create digits requirements.txt --pip mlflow-skinny",),
+            (
+                "%aml_env create digits requirements.txt --pip mlflow-skinny",
+                "%aml_env create digits conda.yml --target gpu-cluster",
+            ),
             ("amltrain env create digits requirements.txt",),
         ),
     ),
@@ -213,6 +229,19 @@ def listing_text(rows: Sequence[EnvironmentRow], prog: str = "%aml_env") -> str:
     if not rows:
         return f"No environments yet. A run with --env requirements.txt builds one; or: {prog} build requirements.txt"
     now = time.time()
+    if rows[0].version:
+        return table(
+            ("name", "version", "of", "created"),
+            [
+                (
+                    *row.names,
+                    row.version,
+                    "Azure" if row.curated else "workspace",
+                    ago(row.built, now) if row.built else "",
+                )
+                for row in rows
+            ],
+        )
     return table(
         ("key", "name", "from", "packages", "size", "built in", "last used"),
         [
@@ -234,6 +263,19 @@ def shown_text(row: EnvironmentRow) -> str:
     """Return the facts of an environment, and its packages."""
     now = time.time()
     built = f"{ago(row.built, now)} in {seconds_text(row.seconds)} by {row.tool or UNKNOWN}" if row.built else "no"
+    if row.version:
+        return _lines_text(
+            [
+                ("name", ", ".join(row.names)),
+                ("version", row.version),
+                ("versions", ", ".join(row.versions)),
+                ("target", row.target),
+                ("of", "Azure" if row.curated else "workspace"),
+                ("created", ago(row.built, now) if row.built else ""),
+                ("image", row.image),
+                ("conda file", "\n".join(row.requested)),
+            ]
+        )
     facts = [
         ("key", row.key),
         ("names", ", ".join(row.names)),
@@ -247,6 +289,11 @@ def shown_text(row: EnvironmentRow) -> str:
         ("requested", "\n".join(row.requested)),
         ("installed", "\n".join(row.packages)),
     ]
+    return _lines_text(facts)
+
+
+def _lines_text(facts: Sequence[tuple[str, str]]) -> str:
+    """Return labels and texts of one or more lines, without those that are empty."""
     lines = []
     for name, text in facts:
         if text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -82,6 +83,46 @@ def _of_file(spec: JobSpec) -> Environment:
     base = os.path.join(spec.notebook_dir, spec.script_name)
     inline = msgspec.structs.replace(environment, conda_text="")
     return _of_conda(inline, where, RequirementReader(where), base, environment.conda_text)
+
+
+def is_image(spec: JobSpec) -> bool:
+    """Whether a job runs in a container on the machine of an agent; that of a file of ``az ml`` is for the service."""
+    return bool(spec.environment.image) and not spec.job_type
+
+
+def container_request(spec: JobSpec) -> dict[str, Any]:
+    """Return the container of a job as the agent runs it (``agent/environments/docker.py``)."""
+    inputs = [given.path for given in spec.inputs.values() if given.type != "literal"]
+    return {
+        "image": spec.environment.image,
+        "shm_size": spec.resources.shm_size,
+        "args": docker_args(spec),
+        "inputs": [path for path in inputs if path.startswith("/")],
+    }
+
+
+def docker_args(spec: JobSpec) -> list[str]:
+    """Return the options of ``--docker-args``.
+
+    Raises
+    ------
+    SpecError
+        A quote is not closed, or the text does not begin with an option.
+    """
+    try:
+        args = shlex.split(spec.resources.docker_args)
+    except ValueError as error:
+        args, reason = [""], f"{error}".lower()
+    else:
+        reason = "expected options of docker run"
+    if args and not args[0].startswith("-"):
+        raise SpecError(
+            f"--docker-args {spec.resources.docker_args[:80]!r}: {reason}.",
+            hint="Example: --docker-args=--ipc=host",
+            code="spec.value",
+            field="resources.docker_args",
+        )
+    return args
 
 
 def read_environment(environment: Environment, has_our_disk: bool = True) -> Environment:
@@ -336,6 +377,15 @@ def file_note(spec: JobSpec, found: Mapping[str, Any] | None, target: str) -> st
         return ""
     reason = f"cannot be built there: {found['reason']}" if found is not None else "is for Azure ML"
     return f"The environment of {spec.script_name} {reason}. The job runs with the Python of {target!r}."
+
+
+def image_note(image: str, found: Mapping[str, Any]) -> str:
+    """Return what a user should know before a submit with an image; `found` is the agent's reply to ``find_image``."""
+    if found["id"]:
+        return f"Image {image} is there already ({found['id'].rpartition(':')[2][:12]})."
+    if found["last"] is not None:
+        return f"Image {image} will be pulled; the last pull took {seconds_text(found['last'])}."
+    return f"Image {image} will be pulled before the run starts, once for all runs on the machine."
 
 
 def row_of(row: Mapping[str, Any], target: str) -> EnvironmentRow:

@@ -94,8 +94,13 @@ class EnvironmentManager:
         self.names = EnvironmentNames(root)
 
     async def rows(self, target: str) -> list[EnvironmentRow]:
-        """Return the environments of a target, last used first, and names that are not built there."""
+        """Return the environments of a target, last used first, and names that are not built there.
+
+        Of a target of a service, the latest versions of its named environments.
+        """
         backend = self._backend(target)
+        if backend.names_environments:
+            return list(await backend.list_environments())
         rows = {row.key: row for row in await backend.list_environments()}
         for name, environment in (await self._loop.offload(self.names.all)).items():
             key = await self._key_of(backend, environment)
@@ -118,6 +123,8 @@ class EnvironmentManager:
         CommandError
             There is none, or several.
         """
+        if (backend := self._backend(target)).names_environments:
+            return await backend.show_environment(text)
         rows = await self.rows(target)
         path = os.path.abspath(os.path.expanduser(text))
         found = [row for row in rows if text in row.names] or [row for row in rows if path == row.label]
@@ -131,21 +138,23 @@ class EnvironmentManager:
             code="environment.unknown",
         )
 
-    async def create(self, name: str, environment: Environment) -> Environment:
-        """Give a name to the packages of a file; return them.
+    async def create(self, name: str, environment: Environment, target: str) -> None:
+        """Give a name to the packages of a file; at a service register a version with them, or with an image.
 
         Raises
         ------
         CommandError
-            The name is invalid.
+            The name is invalid, or nothing is named that lists packages.
         """
+        backend = self._backend(target)
         if not _NAME.fullmatch(name):
             raise CommandError(
                 f"{name[:80]!r} is not a name for an environment.",
                 hint="Use letters, digits, '-' and '_': %aml_env create digits requirements.txt",
                 code="environment.name",
             )
-        if not environment.is_buildable or environment.kernel:
+        is_image = bool(environment.image) and not environment.kernel and backend.names_environments
+        if not is_image and (not environment.is_buildable or environment.kernel):
             reason = f"{environment.flag_value} does not list packages" if environment else "no packages are named"
             raise CommandError(
                 f"Cannot create environment {name!r}: {reason}.",
@@ -153,8 +162,10 @@ class EnvironmentManager:
                 code="environment.file",
             )
         filled = await self._loop.offload(read_environment, environment)
-        await self._loop.offload(self.names.put, name, filled)
-        return filled
+        if backend.names_environments:
+            await backend.register_environment(name, filled)
+        else:
+            await self._loop.offload(self.names.put, name, filled)
 
     async def delete(self, target: str, text: str) -> EnvironmentRow:
         """Remove an environment from a target, and its names; return what it was."""

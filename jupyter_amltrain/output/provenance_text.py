@@ -21,6 +21,7 @@ def provenance_lines(found: Provenance) -> list[tuple[str, str]]:
         ("git", _git_text(found.git) if found.git else ""),
         ("data", ", ".join(inputs)),
         ("Python", f"{found.python}{packages}" if found.python else ""),
+        ("image", found.image),
         ("machine", _machine_text(found.machine)),
     ]
 

@@ -107,7 +107,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An environment that is built on a target.
+    """An environment that is built on a target, or a named one of a workspace.
 
     Attributes
     ----------
@@ -133,6 +133,12 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
         Whether a run uses it now.
     tool
         Program that built it: ``uv``, ``micromamba``, ...
+    version, versions
+        Of a workspace: the version, and all versions, newest first; empty for one that an agent builds.
+    image
+        Of a workspace: the image that it is, or that its packages are installed in.
+    curated
+        Whether it is one of Azure's own.
     """
 
     target: str
@@ -149,6 +155,10 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     in_use: bool = False
     tool: str = ""
+    version: str = ""
+    versions: tuple[str, ...] = ()
+    image: str = ""
+    curated: bool = False
 
 
 def check_environment(environment: Environment) -> None:

@@ -114,6 +114,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
         Version and path of the job's interpreter.
     packages
         Versions of its packages by normalized name.
+    image
+        Image of the job's container with its id; empty for none.
     """
 
     user: str = ""
@@ -126,6 +128,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     executable: str = ""
     packages: dict[str, str] = {}
+    image: str = ""
     machine: Machine = Machine()
 
 
@@ -154,6 +157,7 @@ def provenance_of(job: Mapping[str, Any], agent: Mapping[str, Any], telemetry: M
         python=_text(python.get("version")),
         executable=_text(python.get("executable")),
         packages={_text(name): _text(version) for name, version in _mapping(agent.get("packages")).items()},
+        image=_text(agent.get("image")),
         machine=msgspec.structs.replace(
             machine,
             gpus=tuple(_text(_mapping(gpu).get("name")) for gpu in gpus) if isinstance(gpus, list) else (),
@@ -190,7 +194,7 @@ def facts_of(provenance: Provenance) -> dict[str, dict[str, Any]]:
         "code": {"script": provenance.script_sha256[:12], "snapshot": provenance.snapshot_sha256[:12]},
         "git": {"commit": git.commit[:12], "branch": git.branch, "uncommitted changes": git.dirty and "yes"},
         "data": {name: _digest_text(data) for name, data in provenance.inputs.items()},
-        "python": {"version": provenance.python},
+        "python": {"version": provenance.python, "image": provenance.image},
         "packages": dict(provenance.packages),
         "hardware": {
             "host": machine.host,

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.agent.environments import build
 from jupyter_amltrain.agent.environments.build import reason_in, search_path, without_password
 from jupyter_amltrain.agent.environments.pip_settings import uv_variables
 from jupyter_amltrain.agent.environments.store import EnvironmentStore, check, key_of
+from jupyter_amltrain.agent.machine import programs
 from jupyter_amltrain.agent.protocol import AgentError
 
 CONFIG = "[global]\nindex-url = https://m/simple\nextra-index-url = https://a/s\n  https://b/s\nfind-links = /w1 /w2\n"
@@ -68,6 +70,35 @@ def test_indexes_in_configuration_of_uv_replace_those_of_pip(tmp_path: Path) -> 
 )
 def test_reason_of_program_is_one_line(output: str, reason: str) -> None:
     assert reason_in(output.splitlines()) == reason
+
+
+def test_progress_of_uv_counts_packages_and_bytes() -> None:
+    progress = build.UvProgress()
+    lines = {
+        "Using CPython 3.11.7 interpreter at: /usr/bin/python": "",
+        "Resolved 3 packages in 364ms": "3 packages",
+        "Downloading scipy (33.7MiB)": "3 packages, 0.0 of 33.7 MiB downloaded",
+        "Downloading numpy (16384.0KiB)": "3 packages, 0.0 of 49.7 MiB downloaded",
+        " Downloaded numpy": "3 packages, 16.0 of 49.7 MiB downloaded",
+        "   Building tiny==1": "3 packages, 16.0 of 49.7 MiB downloaded, compiling tiny==1",
+        "      Built tiny==1": "3 packages, 16.0 of 49.7 MiB downloaded",
+        "Prepared 3 packages in 813ms": "installing 3 packages",
+        " + numpy==2.4.6": "installing 3 packages",
+    }
+    for line, text in lines.items():
+        progress.read(line)
+        assert progress.text == text
+
+
+def test_uv_of_python_package_is_found_beside_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "uv"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(build.sys, "executable", str(tmp_path / "bin" / "python"))
+    assert programs()["uv"] == str(tmp_path / "bin" / "uv") and programs()["docker"] == ""
 
 
 def test_password_in_address_is_removed() -> None:

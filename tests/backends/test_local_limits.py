@@ -25,7 +25,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"distribution": Distribution(kind="mpi")}, "--distribution: "),
     ({"distribution": Distribution(kind="tensorflow", processes=1, parameter_servers=1)}, "--processes 1: "),
     ({"resources": Resources(instance_type="S")}, "--instance-type S: 'local' is a single machine of fixed size."),
-    ({"resources": Resources(shm_size="2g")}, "--shm-size 2g: 'local' runs jobs without a container."),
+    ({"resources": Resources(shm_size="2g")}, "--shm-size 2g: 'local' runs jobs without a container unless"),
     ({"resources": Resources(docker_args="--ipc=host")}, "--docker-args --ipc=host"),
     ({"environment": Environment(image="i/j")}, "--env i/j: 'local' runs jobs with the kernel's own Python"),
     ({"environment": Environment(conda="/c.yml")}, "--env /c.yml"),

@@ -127,7 +127,7 @@ class ServiceRank:
 
     # -- the job's process --------------------------------------------------------
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, run: Supervisor) -> subprocess.Popen[bytes]:
         """Start the command with the output of this process."""
         env = environment(self.task, self.helpers.sink_endpoint)
         env["AML_OUTPUT_DIR"] = self.folders.outputs

@@ -47,10 +47,11 @@ class BuildFailed(Exception):
 
 
 class BuildLog(NamedTuple):
-    """Where a build reports: every line, and the lines that the run's own log shows."""
+    """Where a build reports: every line, the lines that the run's own log shows, and how far it is."""
 
     whole: Write
     shown: Write
+    progress: Write
 
 
 def without_password(text: str) -> str:
@@ -63,13 +64,26 @@ def find_tool(spec: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     path = environ.get("PATH", os.defpath)
     if spec["conda"]:
         return next(filter(None, (shutil.which(name, path=path) for name in CONDA_TOOLS)), "")
-    home = environ.get("HOME", "")
     base = shutil.which(spec["base"], path=path) or ""
-    beside = [os.path.dirname(name) for name in (sys.executable, base, find_base(base)) if name]
+    return find_uv(environ, spec["tool"], base, find_base(base))
+
+
+def find_uv(environ: Mapping[str, str], known: str = "", *interpreters: str) -> str:
+    """Return ``uv`` of the PATH, `known`, that of the Python package beside an interpreter, or of the user's folders.
+
+    Parameters
+    ----------
+    known
+        Path that another process has found; empty for none.
+    interpreters
+        Paths of interpreters, beside that of this process.
+    """
+    home = environ.get("HOME", "")
+    beside = [os.path.dirname(name) for name in (sys.executable, *interpreters) if name]
     folders = [os.path.join(home, folder) for folder in _UV_FOLDERS] if home else []
-    found = shutil.which("uv", path=path)
-    if not found and os.access(spec["tool"], os.X_OK):
-        found = spec["tool"]
+    found = shutil.which("uv", path=environ.get("PATH", os.defpath))
+    if not found and os.access(known, os.X_OK):
+        found = known
     return found or shutil.which("uv", path=os.pathsep.join([*beside, *folders])) or ""
 
 
@@ -237,6 +251,7 @@ class _Program:
         assert process.stdout is not None
         lines: List[str] = []
         packages: List[str] = []
+        progress = UvProgress()
         for data in process.stdout:
             line = without_password(data.decode("utf-8", "replace").rstrip())
             self._log.whole(line)
@@ -246,6 +261,8 @@ class _Program:
                 packages.append(package["package"])
             elif _PROGRESS.match(line) or (line and not self._is_uv):
                 self._log.shown(line)
+            if self._is_uv and progress.read(line):
+                self._log.progress(progress.text)
         for at in range(0, len(packages), _PACKAGES_PER_LINE):
             self._log.shown("installed " + ", ".join(packages[at : at + _PACKAGES_PER_LINE]))
         code = process.wait()
@@ -282,6 +299,65 @@ class _Program:
             return ""
         found = re.findall(r"^(?:cpython-)?(\d+\.\d+\.\d+)", done.stdout.decode("utf-8", "replace"), re.MULTILINE)
         return "there: " + ", ".join(dict.fromkeys(found)) if found else ""
+
+
+class UvProgress:
+    """Progress of an installation, from the lines that ``uv`` prints without a terminal.
+
+    It names the packages of the installation, and of each large one its size and the end of its download.
+
+    Attributes
+    ----------
+    text
+        How far it is, for example ``12 packages, 16.1 of 49.8 MiB downloaded``; empty until that is known.
+    """
+
+    _STEP = re.compile(r"(?P<step>Resolved|Prepared) (?P<count>\d+) packages?\b")
+    _PACKAGE = re.compile(r"(?P<step>Downloading|Downloaded|Building|Built) (?P<name>\S+)(?: \((?P<size>[^()]+)\))?")
+    _SIZE = re.compile(r"(?P<number>[\d.]+)(?P<unit>[KMG]iB)\Z")
+    _MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._is_prepared = False
+        self._sizes: Dict[str, float] = {}
+        self._downloaded: Dict[str, float] = {}
+        self._from_source: List[str] = []
+        self.text = ""
+
+    def read(self, line: str) -> bool:
+        """Read a line; return whether it changes the text."""
+        before = self.text
+        step, package = self._STEP.match(line.strip()), self._PACKAGE.match(line.strip())
+        if step:
+            self._count, self._is_prepared = int(step["count"]), step["step"] == "Prepared"
+        elif package:
+            self._of_package(package["step"], package["name"], package["size"] or "")
+        self.text = self._text()
+        return self.text != before
+
+    def _of_package(self, step: str, name: str, size: str) -> None:
+        match = self._SIZE.match(size)
+        if step == "Downloading" and match:
+            self._sizes[name] = float(match["number"]) * self._MIB[match["unit"]]
+        elif step == "Downloaded" and name in self._sizes:
+            self._downloaded[name] = self._sizes[name]
+        elif step == "Building":
+            self._from_source.append(name)
+        elif step == "Built" and name in self._from_source:
+            self._from_source.remove(name)
+
+    def _text(self) -> str:
+        count = "%d package%s" % (self._count, "s" * (self._count != 1))
+        if self._is_prepared:
+            return "installing " + count
+        parts = [count] if self._count else []
+        if self._sizes:
+            sizes = sum(self._downloaded.values()), sum(self._sizes.values())
+            parts.append("%.1f of %.1f MiB downloaded" % sizes)
+        if self._from_source:
+            parts.append("compiling %s" % ", ".join(self._from_source[:3]))
+        return ", ".join(parts)
 
 
 def reason_in(lines: List[str]) -> str:
@@ -332,10 +408,10 @@ def _signal_text(number: int) -> str:
     return name + (" (often for lack of memory)" if name == "SIGKILL" else "")
 
 
-def result_of(action: Callable[[], Json]) -> Json:
-    """Return ``{"marker": ...}`` of a build, or ``{"error": text}``."""
+def result_of(action: Callable[[], str]) -> Json:
+    """Return ``{"text": ...}`` of an action, or ``{"error": text}``."""
     try:
-        return {"marker": action()}
+        return {"text": action()}
     except BuildFailed as error:
         return {"error": str(error)}
     except AgentError as error:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping
 
 from ..protocol import AgentError
-from . import build
+from . import build, docker
 from .store import EnvironmentStore, check, key_of
 
 Json = Dict[str, Any]
 
 
 def serve(home: str, payload: Mapping[str, Any], environ: Mapping[str, str]) -> Json:
-    """Answer a request; ``verb`` is ``find``, ``list`` or ``delete``.
+    """Answer a request; ``verb`` is ``find``, ``find_image``, ``list`` or ``delete``.
 
     ``find`` takes a specification (``spec``) and returns its ``key``, the ``built`` environment or ``None``, the
     seconds of the ``last`` build of its label, and why it cannot be built here (``reason``, empty if it can).
+    ``find_image`` takes a ``container``; see :func:`.docker.find`.
     ``list`` returns the ``environments``. ``delete`` takes the beginning of a key.
     """
     verb = _VERBS.get(str(payload.get("verb")))
@@ -35,6 +36,10 @@ def _find(store: EnvironmentStore, payload: Mapping[str, Any], environ: Mapping[
         "last": store.last_seconds(spec["label"]),
         "reason": build.missing_tool_text(spec) if is_missing else "",
     }
+
+
+def _find_image(store: EnvironmentStore, payload: Mapping[str, Any], environ: Mapping[str, str]) -> Json:
+    return docker.find(store, docker.check(payload["container"]), environ)
 
 
 def _list(store: EnvironmentStore, payload: Mapping[str, Any], environ: Mapping[str, str]) -> Json:
@@ -59,6 +64,7 @@ def _resolve(store: EnvironmentStore, text: str) -> str:
 
 _VERBS: Dict[str, Callable[[EnvironmentStore, Mapping[str, Any], Mapping[str, str]], Json]] = {
     "find": _find,
+    "find_image": _find_image,
     "list": _list,
     "delete": _delete,
 }

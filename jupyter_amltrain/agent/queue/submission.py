@@ -10,6 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import protocol, testing
+from ..environments import docker
 from ..environments import store as environments
 from ..processes import boot_id, pid_scope
 from ..protocol import (
@@ -104,7 +105,7 @@ _FIELDS: Dict[str, Any] = {
     "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
-    "notes": list,
+    "notes": list, "container": dict,
 }  # fmt: skip
 
 
@@ -180,6 +181,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         job["environment"] = environments.check(payload["environment"])
     if payload.get("notes"):  # in the state of the run, with those of the target
         job["notes"] = [str(note)[:1000] for note in payload["notes"][:20]]
+    if payload.get("container"):
+        job["container"] = docker.check(payload["container"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))
 
 

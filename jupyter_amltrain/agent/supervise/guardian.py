@@ -15,12 +15,14 @@ import traceback
 from typing import Any, Dict, List, Optional, Sequence
 
 from .. import protocol, testing
+from ..environments.docker import client_environ
 from ..json_dir import NumberedJsonDir
 from ..process_setup import close_others, drain, log_line, redirect_stdio, reset_signals, wakeup_pipe
 from ..processes import become_subreaper, find_process, identity, is_alive, resume, run_members, signal_processes
 from ..protocol import AGENT_LOG, CANCELED, LOST, TERMINAL
 from ..queue import gpu_locks
 from . import run_state
+from .container import Container
 from .heartbeat import BEAT_CHECK_S, STALL_TIMEOUT_S, Heartbeat, Listener
 from .helpers import protected_pids
 from .outcome import classify
@@ -168,7 +170,8 @@ class PreforkedPair:
         until = protocol.mono() + ASSIGN_TIMEOUT_S
         try:
             self._send(self._supervisor, task, until, locks)
-            self._send(self._guardian, task._replace(environ={}, secrets={}), until, locks)
+            environ = client_environ(task.environ) if task.job.get("container") else {}
+            self._send(self._guardian, task._replace(environ=environ, secrets={}), until, locks)
         finally:
             self._close_inputs()
 
@@ -328,7 +331,10 @@ def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str
 
     until = protocol.mono() + (task.job["grace"] if stopped else 0.0)
     rows = run_members(task.mark, own_pid, apart=apart)
-    if stopped:
+    container = Container(task.mark, task.environ) if task.job.get("container") else None
+    if stopped and container is not None:
+        container.stop(task.job["grace"])
+    elif stopped:
         signal_processes(rows, signal.SIGTERM)
         signal_processes(rows, signal.SIGCONT)
     while not reap_children() and status is None and protocol.mono() < until:
@@ -340,6 +346,7 @@ def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str
         until = protocol.mono() + KILL_TIMEOUT_S
         while not reap_children() and status is None and protocol.mono() < until:
             time.sleep(0.02)
+    left = container.remove() if container is not None else ""
     stuck = run_state.kill_all(task.mark, own_pid, apart=apart)
     note = "its supervisor stalled and was killed"
     if status is None:
@@ -350,6 +357,8 @@ def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str
         run_state.enter(state, outcome.state)
         state["reason"], state["exit_code"], state["signal"] = outcome.reason, outcome.exit_code, outcome.signal
         state["detail"] = "; ".join(text for text in (outcome.detail, note) if text)
+    if left:
+        state["detail"] += "; " + left
     if stuck:
         state["detail"] += "; left-over processes " + stuck
     file.save_with_retry(state, lambda: None)
@@ -365,6 +374,7 @@ def _clean_up(task: Assignment, state: Dict[str, Any]) -> None:
     """
     log_line(task.folder, "guardian: the supervisor has died; removing the processes of the run")
     apart = protected_pids(task.queue, task.home, task.job["run"])
+    left = Container(task.mark, task.environ).remove() if task.job.get("container") else ""
     stuck = run_state.kill_all(task.mark, os.getpid(), apart=apart)
     state.pop("rank_status", None)
     if state["state"] not in TERMINAL:
@@ -372,6 +382,7 @@ def _clean_up(task: Assignment, state: Dict[str, Any]) -> None:
         state["reason"] = LOST
         state["detail"] = "the run's supervisor was killed; its processes were removed"
         state["detail"] += " (%s)" % stuck if stuck else ""
+        state["detail"] += "; " + left if left else ""
     StateFile(task.folder, str(task.job.get("submission") or "")).save_with_retry(state, lambda: None)
 
 

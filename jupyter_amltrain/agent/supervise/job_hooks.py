@@ -28,8 +28,8 @@ def clear(env: Dict[str, str]) -> None:
         env.pop(name, None)
 
 
-def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, is_cell: bool = False) -> None:
-    """Write the hooks and set their variables; without a writable folder the job runs without them.
+def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, is_cell: bool = False) -> str:
+    """Write the hooks and set their variables; return their folder, empty for a job that runs without them.
 
     Parameters
     ----------
@@ -49,15 +49,16 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, is_cell: boo
         places[torch_hook.FOLDER] = os.path.join(folder, "telemetry")
     places = {name: place for name, place in places.items() if env.get(name) != "0"}
     if not places or os.pathsep in home:  # its parts would be searched for modules
-        return
+        return ""
     try:
         hook = _written(home)
     except OSError:  # the job runs without it
-        return
+        return ""
     env.update(places)
     if is_cell:
         env[matplotlib_hook.AT_EXIT] = "1"
     env["PYTHONPATH"] = os.pathsep.join(part for part in (hook, env.get("PYTHONPATH")) if part)
+    return hook
 
 
 def _written(home: str) -> str:

@@ -368,7 +368,7 @@ def find_cause(
         if hardware is not None:
             return hardware
         if outcome.exit_code and life.stopped is None:
-            oom = last_oom(_tail(os.path.join(folder, LOG)))
+            oom = last_oom(tail_of(os.path.join(folder, LOG)))
             if oom is not None:
                 return _oom_cause(oom, incidents.get("processes") or (), gpus, devices)
         if life.stopped is not None:
@@ -549,8 +549,8 @@ def _gpus(folder: str, number: int) -> List[Dict[str, Any]]:
         return []
 
 
-def _tail(path: str) -> str:
-    """Return the end of a log."""
+def tail_of(path: str) -> str:
+    """Return the end of a log, at most :data:`TAIL_BYTES`; empty if it cannot be read."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size

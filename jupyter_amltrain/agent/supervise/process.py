@@ -12,7 +12,9 @@ from .. import testing
 from ..environments.build import INTERPRETER_VARIABLES
 from ..protocol import ARTIFACTS, KEPT_LINKS, LOG, MARK, METRICS, OUTPUTS, SOURCE
 from ..queue import visible_gpus
+from . import container as containers
 from . import job_hooks
+from .container import Container, ContainerError
 from .env_filter import without_kernel
 
 
@@ -115,27 +117,42 @@ def is_cell(job: Dict[str, Any]) -> bool:
     return isinstance(spec, dict) and bool(spec.get("script") or spec.get("is_cell"))
 
 
-def start(task: Assignment, sink: Optional[SinkEndpoint]) -> subprocess.Popen[bytes]:
+def start(
+    task: Assignment, sink: Optional[SinkEndpoint], container: Optional[Container] = None
+) -> subprocess.Popen[bytes]:
     """Start the process of the job; its output is appended to ``log/rank-0.txt``.
+
+    Parameters
+    ----------
+    container
+        Container in which the job runs; then the process is that of ``docker run``.
 
     Raises
     ------
     LaunchFailed
         For example, its program or working folder does not exist.
     """
+    if container is not None:
+        task = task._replace(environ=containers.inherited(task.environ))
     env = environment(task, sink)
-    job_hooks.add(
+    hook = job_hooks.add(
         env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), is_cell=is_cell(task.job)
     )
     _create_outputs(task, env)
     _link_kept_folders(task)
+    argv, cwd = task.job["argv"], task.job["cwd"]
+    if container is not None:
+        try:
+            argv, cwd = containers.command(task, env, hook, container, USER_UMASK), os.sep
+        except ContainerError as error:
+            raise LaunchFailed(str(error)) from error
     try:
         log = os.open(os.path.join(task.folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
         raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
     umask = os.umask(USER_UMASK)
     try:
-        return spawn(task.job["argv"], task.job["cwd"], env, stdout=log, stderr=log, close_fds=True)
+        return spawn(argv, cwd, env, stdout=log, stderr=log, close_fds=True)
     finally:
         os.umask(umask)
         os.close(log)

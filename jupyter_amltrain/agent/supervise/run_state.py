@@ -317,6 +317,10 @@ def refresh_state(home: str, run: str, state: State, known_dead: bool = False, q
         return state
     if rebooted:
         return mark_lost(folder, state, "the machine was restarted while the job ran")
+    if state.get("container"):  # it may run on although nobody supervises it
+        from .container import Container
+
+        Container("%s:%s" % (run, mark), os.environ).remove()
     if known_dead:  # no pid of its state may be signaled
         return mark_lost(folder, state, "supervisor and guardian of the run ended with the container that they ran in")
     stuck = kill_all("%s:%s" % (run, mark), None, state.get("rank"))

@@ -20,6 +20,7 @@ from ..telemetry import sampler
 from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, ReadyPipe
 from . import outcome as failure_cause
 from . import preparation, provenance_file, run_state
+from .container import KILL_TIMEOUT_S, Container, start_failure
 from .heartbeat import Heartbeat
 from .helpers import Helper, protected_pids, stop_helper, wait_helper
 from .outcome import GPU_UNUSED, Outcome, classify, oom_counters, oom_happened
@@ -84,7 +85,7 @@ class JobHost(Protocol):
     def is_sampled(self) -> Optional[bool]:
         """Whether the sampler of another process has read the GPUs; ``None`` if our own sampler reads them."""
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, run: Supervisor) -> subprocess.Popen[bytes]:
         """Start the process of the job."""
 
     def request_end(self, run: Supervisor) -> None:
@@ -140,10 +141,16 @@ class QueueHelpers:
             helper.fork(task.folder, lambda: serve_sink(task, sink), [sink.socket.fileno()])
         elif helper is self.provenance:
             environment = str((task.state.get("environment") or {}).get("path") or "")
-            helper.fork(task.folder, lambda: provenance_file.serve(task.folder, task.job, task.home, environment))
+            image = task.state.get("container")
+            helper.fork(
+                task.folder, lambda: provenance_file.serve(task.folder, task.job, task.home, environment, image)
+            )
         else:
             keep = [] if ready is None else [ready]
-            helper.fork(task.folder, lambda: sampler.run(task.folder, os.getppid(), task.devices, ready), keep)
+            mark = task.mark if task.job.get("container") else ""
+            helper.fork(
+                task.folder, lambda: sampler.run(task.folder, os.getppid(), task.devices, ready, mark=mark), keep
+            )
 
 
 class QueueHost:
@@ -165,12 +172,15 @@ class QueueHost:
         """Return ``None``: our own sampler reads the GPUs."""
         return None
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, run: Supervisor) -> subprocess.Popen[bytes]:
         """Start the process of the job."""
-        return start(self.task, self.helpers.sink_endpoint)
+        return start(self.task, self.helpers.sink_endpoint, run.container)
 
     def request_end(self, run: Supervisor) -> None:
-        """Send SIGTERM to every process of the run."""
+        """Send SIGTERM to every process of the run; in a container the engine does so."""
+        if run.container is not None:
+            run.container.stop(self.task.job["grace"])
+            return
         rows = run.members()
         signal_processes(rows, signal.SIGTERM)
         signal_processes(rows, signal.SIGCONT)  # a stopped process would not handle SIGTERM
@@ -248,6 +258,7 @@ class Supervisor:
         self.status: Optional[int] = None
         self.helpers = host.helpers
         self.gpu_guard = GpuUsageGuard(task.folder, task.devices, task.job, host.node)
+        self.container = Container(task.mark, task.environ) if task.job.get("container") else None
         self.began = 0.0
         self.stopped: Optional[str] = None
         self.gpu_verdict: Optional[Dict[str, str]] = None
@@ -303,13 +314,17 @@ class Supervisor:
             self._wait()
             self._step()
         oom = oom_happened(before, oom_counters())
-        self._end(classify(self.status, self.stopped, self.task.job["timeout"], oom, self.gpu_verdict))
+        outcome = classify(self.status, self.stopped, self.task.job["timeout"], oom, self.gpu_verdict)
+        refused = start_failure(self.task.folder, self.status) if self.container is not None else None
+        if refused and not self.stopped:
+            outcome = outcome._replace(reason="launch", detail="its container could not be started: %s" % refused)
+        self._end(outcome)
 
     def _start_with_retry(self) -> Optional[subprocess.Popen[bytes]]:
         """Start the job, with retries while no process can be forked; return ``None`` if it was canceled."""
         while True:
             try:
-                process = self.host.start()
+                process = self.host.start(self)
                 break
             except NoProcess as error:
                 detail = "waits because no process can be started now (%s)" % error
@@ -396,8 +411,11 @@ class Supervisor:
                 self.gpu_verdict = self.gpu_guard.verdict
                 self._stop(GPU_UNUSED)
         if self.kill_at is not None and now >= self.kill_at:
-            signal_processes(self.members(), signal.SIGKILL)
-            self.kill_at = now + 0.2
+            if self.container is not None and self.container.kill():
+                self.kill_at = now + KILL_TIMEOUT_S
+            else:
+                signal_processes(self.members(), signal.SIGKILL)
+                self.kill_at = now + 0.2
         for helper in self.helpers.all_helpers:
             if helper.due is None or now < helper.due:
                 continue
@@ -478,6 +496,9 @@ class Supervisor:
         if self.kill_at is not None:
             grace_s = max(0.0, min(LEFTOVER_GRACE_S, self.kill_at - protocol.mono()))
         tick = self.heart.beat
+        left = ""
+        if self.container is not None and self.rank is not None and (self.status != 0 or self.stopped):
+            left = self.container.remove(tick)
         # One scan suffices here: missed processes are our children, and the second call checks for children.
         stuck = run_state.kill_all(self.task.mark, os.getpid(), None, self._excluded_pids(), grace_s, apart(), 1, tick)
         for helper in (self.helpers.sampler, self.helpers.sink):
@@ -494,6 +515,7 @@ class Supervisor:
         if cause is not None:
             state["cause"] = cause
             details.append(cause["text"])
+        details.append(left)
         if stuck:
             details.append("left-over processes " + stuck)
         if outcome.reason == CANCELED and self.end_requested and not self._cancel_requested():

@@ -133,6 +133,8 @@ class Sampler:
         Position of this machine in a run that a service has started.
     lost
         See :func:`find_gpus`.
+    mark
+        See :func:`run`.
 
     Raises
     ------
@@ -149,10 +151,12 @@ class Sampler:
         indices: Optional[Sequence[int]] = None,
         share: Optional[Share] = None,
         lost: Sequence[Mapping[str, Any]] = (),
+        mark: str = "",
     ) -> None:
         self.every = every
         self.node = share.node if share else 0
-        self.usage = host.Usage(root, share.mark if share else "")
+        self.has_container = bool(mark)
+        self.usage = host.Usage(root, share.mark if share else mark)
         self.file = Telemetry(folder, self.node)
         header = self.file.header
         known = header.get("gpus", []) if header else None
@@ -231,7 +235,7 @@ class Sampler:
         if self.readings.gpus:
             self.slow_metrics.read(self.every, members)
             self.incidents.after_reading([row for rows in self.slow_metrics.processes for row in rows])
-            self.torch.read(members)
+            self.torch.read(None if self.has_container else members)  # a container has pids of its own
             self.slow_metrics.add(self.torch.values)
         self._note_sharing(members)
         # 10 ms are precise enough for one tick per second.
@@ -295,6 +299,7 @@ def run(
     devices: Optional[Sequence[str]] = (),
     ready: Optional[int] = None,
     share: Optional[Share] = None,
+    mark: str = "",
 ) -> int:
     """Body of a forked sampler; ends at SIGTERM or when its supervisor has ended.
 
@@ -308,11 +313,13 @@ def run(
         Descriptor that gets one byte after the first reading of the GPUs: the job may start.
     share
         Position of this machine in a run that a service has started.
+    mark
+        Mark of the processes of a run in a container, which are not descendants of the supervisor; else empty.
     """
     every = period()
     wakeup, _ = wakeup_pipe(signal.SIGTERM)
     try:
-        sampler = Sampler(folder, root, every, None if devices is None else list(devices), share=share)
+        sampler = Sampler(folder, root, every, None if devices is None else list(devices), share=share, mark=mark)
     finally:
         if ready is not None:
             try:

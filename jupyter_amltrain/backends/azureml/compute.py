@@ -120,6 +120,8 @@ _READS = frozenset(
     (
         "computes.get",
         "computes.list",
+        "environments.list",
+        "environments.show",
         "sizes.list",
         "quota.list",
         "jobs.get",

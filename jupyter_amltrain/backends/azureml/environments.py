@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,7 @@ from jupyter_amltrain.jobs import preflight, requirements
 from jupyter_amltrain.jobs.flag_values import environment_of
 from jupyter_amltrain.jobs.imports import local_modules
 from jupyter_amltrain.jobs.snapshot import Snapshot
-from jupyter_amltrain.schema.environment import Environment
+from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 
 
@@ -308,7 +308,14 @@ BASE_GPU_IMAGE = "mcr.microsoft.com/azureml/openmpi5.0-cuda12.4-ubuntu22.04:late
 
 def environment_body(spec: JobSpec, gpus: int | None) -> dict[str, str]:
     """Return a job's environment as a dict: ``name``, ``image`` (``conda``, ``packages``), ``build``; ``derive``."""
-    environment: Environment = spec.environment
+    body = body_of(spec.environment, gpus) or {"name": default_image(bool(gpus))}
+    if spec.environment.derive:
+        body["derive"] = "yes"
+    return body
+
+
+def body_of(environment: Environment, gpus: int | None) -> dict[str, str]:
+    """Return an environment as in :func:`environment_body`, without ``derive``; empty for one that names nothing."""
     name = (
         environment.name.removeprefix("azureml:") if not environment.name.startswith("azureml://") else environment.name
     )
@@ -318,11 +325,25 @@ def environment_body(spec: JobSpec, gpus: int | None) -> dict[str, str]:
         body["packages"] = json.dumps(environment.conda_file)
     if environment.conda or environment.kernel:
         body.setdefault("image", BASE_GPU_IMAGE if gpus else BASE_IMAGE)
-    if not body:
-        body = {"name": default_image(bool(gpus))}
-    if environment.derive:
-        body["derive"] = "yes"
     return body
+
+
+def row_of(row: Mapping[str, Any], target: str) -> EnvironmentRow:
+    """Return an environment of a workspace as the service process lists it."""
+    conda = str(row.get("conda") or "")
+    return EnvironmentRow(
+        target=target,
+        key=f"{row['name']}:{row['version']}",
+        label=str(row.get("description") or ""),
+        path="",
+        names=(str(row["name"]),),
+        requested=tuple(conda.splitlines()),
+        built=float(row.get("created") or 0.0),
+        version=str(row["version"]),
+        versions=tuple(row.get("versions") or ()),
+        image=str(row.get("image") or ""),
+        curated=bool(row.get("curated")),
+    )
 
 
 def environment_shown(environment: Mapping[str, str]) -> str:

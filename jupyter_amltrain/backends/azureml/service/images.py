@@ -129,20 +129,31 @@ def _missing_hint(name: str) -> str:
     return "The studio lists all environments under Environments. Or use --env kernel or --env conda.yml."
 
 
-def _new_environment(environment: Mapping[str, str]) -> Any:
+def new_version(environment: Mapping[str, str], name: str, version: str) -> Any:
+    """Return an entity of the SDK for a new version of a named environment.
+
+    Raises
+    ------
+    EnvironmentFailed
+        One of its files cannot be read.
+    """
+    return _new_environment(environment, name, version)
+
+
+def _new_environment(environment: Mapping[str, str], name: str | None = None, version: str | None = None) -> Any:
     from azure.ai.ml.entities import BuildContext, Environment
 
     if folder := environment.get("build"):
         if not Path(folder, "Dockerfile").is_file():
             raise EnvironmentFailed(f"--env {folder}: the folder has no Dockerfile.", hint="Check the path.")
-        return Environment(build=BuildContext(path=folder))
+        return Environment(build=BuildContext(path=folder), name=name, version=version)
     packages: Any = json.loads(environment["packages"]) if "packages" in environment else None
     if path := environment.get("conda"):
         try:
             packages = _conda(Path(path).read_text(encoding="utf-8"), path)
         except (OSError, ValueError) as error:
             raise EnvironmentFailed(f"--env: cannot read the conda file {path}.", hint="Check the path.") from error
-    return Environment(image=environment["image"], conda_file=packages)
+    return Environment(image=environment["image"], conda_file=packages, name=name, version=version)
 
 
 def _derive(workspace: Workspace, name: str) -> Any:
