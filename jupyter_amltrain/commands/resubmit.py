@@ -169,20 +169,26 @@ def with_params(spec: JobSpec, params: Mapping[str, Any]) -> JobSpec:
     )
 
 
-def for_target(spec: JobSpec, *, takes_images: bool) -> JobSpec:
+def for_target(spec: JobSpec, *, takes_images: bool, keeps_image: bool = False) -> JobSpec:
     """Return the job of a run without what was chosen for its target: interpreter, and a default environment.
 
     Parameters
     ----------
     takes_images
-        Whether the new target runs containers. On others an environment of a service is left out, with a note.
+        Whether the new target is of a service. On others an environment of a service is left out, with a note.
+    keeps_image
+        Whether both targets are machines with our agent: then an image is used again, with the Docker engine there.
     """
     environment, notes = spec.environment, spec.notes
     if environment.chosen:
         environment = Environment()
     elif environment.kernel:  # the packages are looked up again
         environment = Environment(kernel=True) if takes_images else Environment()
-    elif not takes_images and (named := environment.name or environment.image or environment.build):
+    elif (
+        not takes_images
+        and (named := environment.name or environment.image or environment.build)
+        and not (keeps_image and environment.image)
+    ):
         environment, notes = Environment(), (*notes, f"The environment {named} of the repeated run is not used here.")
     return msgspec.structs.replace(spec, python="", environment=environment, notes=notes)
 
@@ -318,7 +324,8 @@ def repeated_spec(original: TrackedRun, params: Mapping[str, Any], *, target: st
     then = original.read_provenance()
     spec = with_params(run.spec, params)
     if target and target != run.target:
-        spec = for_target(spec, takes_images=_takes_images(target))
+        keeps = _has_agent(run.target) and _has_agent(target)
+        spec = for_target(spec, takes_images=_takes_images(target), keeps_image=keeps)
     if here:
         spec = relocated(spec, then, here)
     spec = with_code_of(run, spec, original.reader)
@@ -334,6 +341,14 @@ def _takes_images(target: str) -> bool:
     from jupyter_amltrain.schema.azure_target import AzureTarget
 
     return any(isinstance(one, AzureTarget) for one in api.targets() if one.name == target)
+
+
+def _has_agent(target: str) -> bool:
+    from jupyter_amltrain import api
+    from jupyter_amltrain.schema.ssh_target import SshTarget
+    from jupyter_amltrain.schema.target import LocalTarget
+
+    return any(isinstance(one, (LocalTarget, SshTarget)) for one in api.targets() if one.name == target)
 
 
 def _interpreter(target: str, spec: JobSpec) -> str:

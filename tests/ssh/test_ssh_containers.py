@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.commands.registry import Context, Result
+from jupyter_amltrain.commands.registry import run as run_command
 from tests.fakes.docker_engine import DockerEngine, docker_engine
 from tools.openssh import Sshd
 
@@ -43,3 +45,19 @@ def test_run_over_ssh_uses_image_of_that_machine(
     assert f"type=bind,source={folder},target={folder}" in mounts
     assert f"type=bind,source={data},target={data},readonly" in mounts
     assert engine.containers() == []
+
+
+def test_run_in_image_is_repeated_in_image_of_other_machine(api: Any, engine: DockerEngine, sshd: Sshd) -> None:
+    attach(api, sshd)
+    script = "import os\nprint('in', os.environ['OF_THE_IMAGE'])\n"
+    first = api.submit(script, target="local", environment=IMAGE, gpus=0).wait(120)
+    runs: list[Any] = []
+
+    def submitted(run: Any, submission: Any) -> Result:
+        runs.append(run)
+        return Result(value=run)
+
+    line = ["again", str(first.handle), "--target", "box"]
+    run_command("runs", line, Context(prog="%aml_runs", submitted=submitted))
+    assert "in 1" in runs[0].wait(120).logs() and runs[0].run.spec.environment.image == IMAGE
+    assert len(engine.calls("run")) == 2
