@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+from jupyter_amltrain.agent.data.cache import is_web_address
 from jupyter_amltrain.backends.job_support import unsupported_type_reason
+from jupyter_amltrain.jobs.launch import is_downloaded
 from jupyter_amltrain.schema import az_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import is_address
@@ -24,19 +26,19 @@ UNSUPPORTED_FLAGS = frozenset(
 _AZURE = "an Azure target (%aml_compute connect)"
 
 
-def unsupported(spec: JobSpec, target: str, has_our_disk: bool = True, *, builds_environments: bool = False) -> str:
+def unsupported(spec: JobSpec, target: str, has_our_disk: bool = True, *, has_agent: bool = False) -> str:
     """Return why the machine `target` cannot run `spec`; empty if it can. Blocks on the disk with the inputs.
 
     Parameters
     ----------
     has_our_disk
         Whether the machine has the same paths as this one: otherwise the existence of inputs is not checked.
-    builds_environments
-        Whether its agent builds environments from files with packages.
+    has_agent
+        Whether an agent runs there, which builds environments from files with packages, and downloads inputs.
     """
     if spec.job_type not in ("", "command"):
         return unsupported_type_reason("local", spec.job_type) or ""
-    return next(_reasons(spec, target, has_our_disk, builds_environments), "")
+    return next(_reasons(spec, target, has_our_disk, has_agent), "")
 
 
 class _Messages:
@@ -62,7 +64,7 @@ class _Messages:
         return self._job is not None
 
 
-def _reasons(spec: JobSpec, target: str, has_our_disk: bool, builds_environments: bool) -> Iterator[str]:
+def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool) -> Iterator[str]:
     resources, messages = spec.resources, _Messages(spec)
     for_azure = f"Supported by: {_AZURE}."
     if resources.nodes > 1:
@@ -102,8 +104,8 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, builds_environments
     if spec.job_type:
         yield from _unsupported_keys(spec, target)
     else:
-        yield from _environment_reasons(spec.environment, target, builds_environments)
-    yield from _data_reasons(spec, target, messages, has_our_disk)
+        yield from _environment_reasons(spec.environment, target, has_agent)
+    yield from _data_reasons(spec, target, messages, has_our_disk, has_agent)
 
 
 def _environment_reasons(environment: Environment, target: str, builds: bool) -> Iterator[str]:
@@ -140,7 +142,9 @@ def _unsupported_keys(spec: JobSpec, target: str) -> Iterator[str]:
             yield str(job.error((key,), f"{target!r} does not support it.", f"Supported by: {_AZURE}."))
 
 
-def _data_reasons(spec: JobSpec, target: str, messages: _Messages, has_our_disk: bool) -> Iterator[str]:
+def _data_reasons(
+    spec: JobSpec, target: str, messages: _Messages, has_our_disk: bool, has_agent: bool
+) -> Iterator[str]:
     for name, data in spec.inputs.items():
         if data.type == "literal":
             continue
@@ -148,12 +152,22 @@ def _data_reasons(spec: JobSpec, target: str, messages: _Messages, has_our_disk:
         correction = f" Set it with --param {name}=PATH" if messages.of_file else " Give a path"
         typed = "Write type: {}" if messages.of_file else "Add the type ',{}'"
         otherwise = "." if messages.of_file else ", or leave the type out."
-        if is_address(data.path):
+        if has_agent and is_web_address(data.path):
+            if is_downloaded(data) and data.type != "uri_file":
+                reason = "a web address is one file."
+                yield messages(flag, ("inputs", name, "type"), reason, typed.format("uri_file") + ".")
+            elif data.mode not in ("", "ro_mount", "download", "direct"):
+                reason = f"mode {data.mode} does not support web addresses on {target!r}."
+                yield messages(flag, ("inputs", name, "mode"), reason, "Leave it out, or use download or direct.")
+        elif is_address(data.path):
             shown = f", not {data.path}" if messages.of_file else ""
-            reason = f"{target!r} reads files and folders of this machine only{shown}."
+            web = ", and web addresses," if has_agent else ""
+            reason = f"{target!r} reads files and folders of this machine{web} only{shown}."
             yield messages(flag, keys, reason, f"{correction.strip()}, or use {_AZURE}.")
         elif not has_our_disk:
-            continue
+            if data.upload:
+                reason = f"{target!r} has no storage for uploads."
+                yield messages(flag, keys, reason, f"Copy the data there and give its path, or use {_AZURE}.")
         elif not os.path.exists(data.path):
             reason = f"there is no such file or folder{f': {data.path}' if messages.of_file else ''}."
             yield messages(flag, keys, reason, f"{correction.strip()}.")

@@ -10,6 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import protocol, testing
+from ..data import cache as data_cache
 from ..environments import store as environments
 from ..processes import boot_id, pid_scope
 from ..protocol import (
@@ -104,6 +105,7 @@ _FIELDS: Dict[str, Any] = {
     "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
+    "downloads": dict,
 }  # fmt: skip
 
 
@@ -177,6 +179,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
     job["submitter"] = payload.get("submitter", [])[:MAX_ANCESTORS]
     if payload.get("environment"):
         job["environment"] = environments.check(payload["environment"])
+    if payload.get("downloads"):
+        job["downloads"] = data_cache.check(payload["downloads"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))
 
 

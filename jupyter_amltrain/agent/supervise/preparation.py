@@ -1,40 +1,37 @@
-"""Preparation of a run: its environment is built before its process starts."""
+"""Preparation of a run before its process starts: its environment is built, its inputs are downloaded."""
 
 from __future__ import annotations
 
-import json
 import os
-import select
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from .. import protocol
 from ..environments import build
 from ..environments.store import EnvironmentStore, key_of
-from ..process_setup import drain
-from ..protocol import CANCELED, ENVIRONMENT_LOG, FAILED, LOG, MARK, PREPARING, RUNNING, AgentError
+from ..protocol import CANCELED, ENVIRONMENT_LOG, FAILED, MARK, PREPARING, RUNNING, AgentError
 from . import run_state
 from .env_filter import without_kernel
-from .helpers import Helper
 from .outcome import Outcome
 from .process import Assignment
+from .worker import Channel, Worker, WorkerCanceled, WorkerLost, write_line
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
 
 Json = Dict[str, Any]
 
-#: Reason of a run whose environment could not be built.
-REASON = "environment"
-#: Prefix of the build's lines in the log of the run.
-PREFIX = "[environment] "
-#: Seconds between two changes of the run's state by the progress of a build.
-_PROGRESS_INTERVAL_S = 0.5
-#: Builds of one run: an environment may be removed between its build and its use.
-_MAX_BUILDS = 3
+#: Reasons of a run whose environment could not be built, or whose data could not be downloaded.
+REASON, DATA_REASON = "environment", "data"
+#: Prefixes of lines in the log of the run.
+PREFIX, DATA_PREFIX = "[environment] ", "[data] "
+#: Builds and downloads of one run: a result may be removed between its making and its use.
+_MAX_TRIES = 3
+#: Seconds after which the log of the run says that a download takes place.
+_QUIET_S = 1.0
 
 
 def prepare(run: Supervisor) -> Optional[Outcome]:
-    """Enter the state ``running`` as soon as the environment of the run exists; build it if necessary.
+    """Enter the state ``running`` as soon as environment and data of the run exist; make them if necessary.
 
     Returns
     -------
@@ -42,49 +39,25 @@ def prepare(run: Supervisor) -> Optional[Outcome]:
         End of a run that cannot start; ``None`` for one that can.
     """
     task, state = run.task, run.state
-    spec = task.job.get("environment")
-    if not spec:
-        run_state.enter(state, RUNNING, task.queued_for, task.assigned)
-        run.save()
-        return None
-    environ = _build_environ(task)
-    store = EnvironmentStore(task.home)
-    key = key_of(spec, environ.get("PATH", ""))
-    seconds = 0.0
-    try:
-        held = store.hold(key)
-        if held is None:
-            run_state.enter(state, PREPARING, task.queued_for, task.assigned)
-            state["detail"] = "building its environment"
-            run.save()
-            began = protocol.mono()
-            failed = _build_and_hold(run, store, key, spec, environ)
-            seconds = protocol.mono() - began
-            if failed is not None:
-                return failed
-    except AgentError as error:
-        return _failed(error.message)
-    store.touch(key)
-    state["environment"] = {"key": key, "path": store.path(key), "conda": bool(spec["conda"]), "seconds": seconds}
+    began = protocol.mono()
+    for step in (_prepare_environment, _prepare_data):
+        failed = step(run)
+        if failed is not None:
+            return failed
     state["detail"] = ""
     if state["state"] == PREPARING:
-        run_state.enter(state, RUNNING, seconds)
+        run_state.enter(state, RUNNING, protocol.mono() - began)
     else:
         run_state.enter(state, RUNNING, task.queued_for, task.assigned)
     run.save()
     return None
 
 
-def _build_and_hold(
-    run: Supervisor, store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str]
-) -> Optional[Outcome]:
-    """Build the environment and lock it until this process ends; return the end of a run that cannot start."""
-    for _ in range(_MAX_BUILDS):
-        builder = _Builder(run, store, key, spec, environ)
-        failed = builder.wait()
-        if failed is not None or store.hold(key) is not None:
-            return failed
-    return _failed("it was deleted after each build")
+def _enter_preparing(run: Supervisor, detail: str) -> None:
+    if run.state["state"] != PREPARING:
+        run_state.enter(run.state, PREPARING, run.task.queued_for, run.task.assigned)
+    run.state["detail"] = detail
+    run.save()
 
 
 def _build_environ(task: Assignment) -> Dict[str, str]:
@@ -96,93 +69,177 @@ def _build_environ(task: Assignment) -> Dict[str, str]:
     return environ
 
 
-def _failed(reason: str) -> Outcome:
+# ---- environment
+
+
+def _prepare_environment(run: Supervisor) -> Optional[Outcome]:
+    """Build the environment of the run unless it exists, and lock it until this process ends."""
+    task = run.task
+    spec = task.job.get("environment")
+    if not spec:
+        return None
+    environ = _build_environ(task)
+    store = EnvironmentStore(task.home)
+    key = key_of(spec, environ.get("PATH", ""))
+    seconds = 0.0
+    try:
+        if store.hold(key) is None:
+            _enter_preparing(run, "building its environment")
+            began = protocol.mono()
+            failed = _build_and_hold(run, store, key, spec, environ)
+            seconds = protocol.mono() - began
+            if failed is not None:
+                return failed
+    except AgentError as error:
+        return _build_failed(error.message)
+    store.touch(key)
+    run.state["environment"] = {"key": key, "path": store.path(key), "conda": bool(spec["conda"]), "seconds": seconds}
+    return None
+
+
+def _build_and_hold(
+    run: Supervisor, store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str]
+) -> Optional[Outcome]:
+    """Build the environment and lock it; return the end of a run that cannot start."""
+    folder = run.task.folder
+    for _ in range(_MAX_TRIES):
+        worker = Worker(
+            run,
+            "builder of the environment",
+            PREFIX,
+            lambda channel: _build_body(folder, store, key, spec, environ, channel),
+        )
+        try:
+            result = worker.wait("building its environment")
+        except WorkerLost as error:
+            return _build_failed("the process that built it was killed" if "killed" in str(error) else str(error))
+        except WorkerCanceled:
+            return Outcome(CANCELED, CANCELED, "canceled while its environment was built", None, None)
+        if "error" in result:
+            return _build_failed(result["error"])
+        if store.hold(key) is not None:
+            return None
+    return _build_failed("it was deleted after each build")
+
+
+def _build_failed(reason: str) -> Outcome:
     detail = "its environment could not be built: %s; the whole output is in %s" % (reason.rstrip("."), ENVIRONMENT_LOG)
     return Outcome(FAILED, REASON, detail, None, None)
 
 
-class _Builder:
-    """A forked process that builds an environment; it sends lines about its progress, and its result."""
-
-    def __init__(self, run: Supervisor, store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str]) -> None:
-        self._run = run
-        self._reader, writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        self._helper = Helper("builder of the environment")
-        folder = run.task.folder
-        self._helper.fork(folder, lambda: _body(folder, store, key, spec, environ, writer), [writer])
-        os.close(writer)
-
-    def wait(self) -> Optional[Outcome]:
-        """Wait for the result; the end of a run that cannot start, or ``None``."""
-        run = self._run
-        if not self._helper.pid:
-            os.close(self._reader)
-            return _failed("no process could be started")
-        run.poll.register(self._reader, select.POLLIN)
-        shown = protocol.mono()
-        partial = b""
-        result: Optional[Json] = None
-        is_open = True
-        try:
-            while is_open and result is None:
-                is_readable = self._reader in run.listen(_PROGRESS_INTERVAL_S)
-                if run.should_end():
-                    return Outcome(CANCELED, CANCELED, "canceled while its environment was built", None, None)
-                if not is_readable:
-                    continue
-                data = drain(self._reader)
-                is_open = bool(data)
-                *lines, partial = (partial + data).split(b"\n")
-                for line in lines:
-                    message = json.loads(line.decode())
-                    result = message.get("result", result)
-                    text = message.get("progress")
-                    if text and protocol.mono() - shown >= _PROGRESS_INTERVAL_S:
-                        shown = protocol.mono()
-                        run.state["detail"] = "building its environment: %s" % text
-                        run.save()
-        finally:
-            run.poll.unregister(self._reader)
-            os.close(self._reader)
-        if result is None:
-            return _failed("the process that built it was killed")
-        return _failed(result["error"]) if "error" in result else None
-
-
-def _body(folder: str, store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str], writer: int) -> int:
-    """Build in the forked process; its result goes to `writer`."""
+def _build_body(
+    folder: str, store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str], channel: Channel
+) -> int:
+    """Build in the forked process."""
     protocol.private_folder(store.folder)
     whole = os.open(os.path.join(folder, ENVIRONMENT_LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    log = os.open(os.path.join(folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def shown(line: str) -> None:
-        _write(log, PREFIX + line)
-        _send({"progress": line})
-
-    def _send(message: Json) -> None:
-        try:
-            os.write(writer, json.dumps(message).encode() + b"\n")
-        except OSError:  # the supervisor has ended the build
-            pass
+        channel.log(line)
+        channel.progress(line)
 
     shown("building %s (environment %s)" % (spec["label"], key))
-    reporter = build.BuildLog(lambda line: _write(whole, line), shown)
+    reporter = build.BuildLog(lambda line: write_line(whole, line), shown)
     result = build.result_of(lambda: build.build(store, key, spec, environ, reporter))
     if "error" in result:
-        _write(log, PREFIX + "failed: " + result["error"])
-        _send({"result": {"error": result["error"]}})
+        channel.log("failed: " + result["error"])
+        channel.finish({"error": result["error"]})
         return 1
     marker = result["marker"]
-    _write(log, PREFIX + "ready: %d packages in %.1f s" % (len(marker["packages"]), marker["seconds"]))
-    _send({"result": {}})
-    os.close(writer)
+    channel.log("ready: %d packages in %.1f s" % (len(marker["packages"]), marker["seconds"]))
+    channel.finish({})
     build.record_size(store, key)
     return 0
 
 
-def _write(handle: int, line: str) -> None:
+# ---- data
+
+
+def _prepare_data(run: Supervisor) -> Optional[Outcome]:
+    """Download the inputs of the run that are web addresses, and link them into its folder."""
+    from ..data.cache import DataCache, key_of, link_path, shown_url
+
+    task = run.task
+    downloads = task.job.get("downloads")
+    if not downloads:
+        return None
+    _enter_preparing(run, "checking its data")
+    cache = DataCache(task.home)
+    digests: Json = {}
+    for name, url in downloads.items():
+        try:
+            record = _download_and_hold(run, cache, key_of(url), name, url)
+        except WorkerLost as error:
+            return _data_failed(name, str(error))
+        except WorkerCanceled:
+            return Outcome(CANCELED, CANCELED, "canceled while its data was downloaded", None, None)
+        except AgentError as error:
+            return _data_failed(name, error.message)
+        if "error" in record:
+            return _data_failed(name, record["error"])
+        link = link_path(task.folder, name, url)
+        try:
+            os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
+            if os.path.lexists(link):  # of a try of this run whose supervisor was killed
+                os.unlink(link)
+            os.symlink(cache.path(key_of(url), record), link)
+        except OSError as error:
+            return _data_failed(name, "the link %s cannot be created: %s" % (link, error.strerror or error))
+        facts = {"path": shown_url(url), "sha256": record["sha256"], "files": 1, "bytes": record["bytes"]}
+        digests[name] = facts
+    run.state["inputs"] = digests
+    return None
+
+
+def _download_and_hold(run: Supervisor, cache: Any, key: str, name: str, url: str) -> Json:
+    """Download a file, or check that it is current, and lock it until this process ends; return its record."""
+    environ = _build_environ(run.task)
+    variables = dict(run.task.job["env"], **run.task.secrets)
+    record: Json = {}
+    for _ in range(_MAX_TRIES):
+        worker = Worker(
+            run,
+            "download of the input %s" % name,
+            DATA_PREFIX,
+            lambda channel: _download_body(cache, name, url, environ, variables, channel),
+        )
+        record = worker.wait("downloading its input %s" % name)
+        if "error" in record or cache.hold(key, record) is not None:
+            return record
+    return {"error": "it was removed from the cache after each download"}
+
+
+def _data_failed(name: str, reason: str) -> Outcome:
+    return Outcome(FAILED, DATA_REASON, "its input %s could not be downloaded: %s" % (name, reason), None, None)
+
+
+def _download_body(
+    cache: Any, name: str, url: str, environ: Dict[str, str], variables: Dict[str, str], channel: Channel
+) -> int:
+    """Download in the forked process, with the proxies of the submitter."""
+    from ..data.cache import shown_url
+    from ..data.download import DownloadFailed, download, size_text
+
+    os.environ.update(environ)
+    began = protocol.mono()
+    logged: List[str] = []
+
+    def report(text: str) -> None:
+        if not logged and protocol.mono() - began >= _QUIET_S:
+            logged.append(text)
+            channel.log("%s: downloading %s: %s" % (name, shown_url(url), text))
+        channel.progress(text)
+
     try:
-        os.write(handle, line.encode("utf-8", "replace") + b"\n")
-    except OSError:  # a full disk: the build reports it
-        pass
+        record = download(cache, url, environ, variables, report)
+    except (DownloadFailed, AgentError) as error:
+        channel.log("%s: failed: %s" % (name, error))
+        channel.finish({"error": str(error)})
+        return 1
+    if record.get("new"):
+        size, seconds = size_text(record["bytes"]), protocol.mono() - began
+        channel.log("%s: %s in %.1f s, sha256 %s" % (name, size, seconds, record["sha256"]))
+    elif record.get("checked") is False:
+        channel.log("%s: not checked, because the server did not answer; sha256 %s" % (name, record["sha256"]))
+    channel.finish({field: record[field] for field in ("version", "file", "sha256", "bytes")})
+    return 0

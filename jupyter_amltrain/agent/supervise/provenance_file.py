@@ -33,7 +33,13 @@ _METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist
 _INTERPRETER = re.compile(r"python[\d.]*(?:\.exe)?\Z")
 
 
-def write(folder: str, job: Mapping[str, Any], cache: str = "", environment: str = "") -> None:
+def write(
+    folder: str,
+    job: Mapping[str, Any],
+    cache: str = "",
+    environment: str = "",
+    inputs: Optional[Mapping[str, Any]] = None,
+) -> None:
     """Write the file into a run folder; on a full disk the run has none.
 
     Parameters
@@ -44,8 +50,12 @@ def write(folder: str, job: Mapping[str, Any], cache: str = "", environment: str
         Folder of the environment that was built for the job; empty for none.
     cache
         Folder for the reports of interpreters; empty for none.
+    inputs
+        Digests of downloaded inputs by name.
     """
     record: Dict[str, Any] = {"schema": SCHEMA, "machine": machine()}
+    if inputs:
+        record["inputs"] = dict(inputs)
     program = interpreter_of(job, environment)
     if program:
         record.update(describe(program, cache))
@@ -64,14 +74,20 @@ def describe(program: str, cache: str = "") -> Dict[str, Any]:
     return {"python": python, "packages": packages(report["path"])}
 
 
-def serve(folder: str, job: Mapping[str, Any], home: str, environment: str = "") -> int:
+def serve(
+    folder: str,
+    job: Mapping[str, Any],
+    home: str,
+    environment: str = "",
+    inputs: Optional[Mapping[str, Any]] = None,
+) -> int:
     """Write the file, with the stored reports of the state root `home`; the body of a helper."""
     cache = os.path.join(home, "agent")
     try:
         os.makedirs(cache, mode=0o700, exist_ok=True)
     except OSError:  # a machine of a service without a writable folder
         cache = ""
-    write(folder, job, cache, environment)
+    write(folder, job, cache, environment, inputs)
     return 0
 
 

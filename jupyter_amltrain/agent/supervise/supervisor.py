@@ -140,7 +140,8 @@ class QueueHelpers:
             helper.fork(task.folder, lambda: serve_sink(task, sink), [sink.socket.fileno()])
         elif helper is self.provenance:
             environment = str((task.state.get("environment") or {}).get("path") or "")
-            helper.fork(task.folder, lambda: provenance_file.serve(task.folder, task.job, task.home, environment))
+            args = task.folder, task.job, task.home, environment, task.state.get("inputs")
+            helper.fork(task.folder, lambda: provenance_file.serve(*args))
         else:
             keep = [] if ready is None else [ready]
             helper.fork(task.folder, lambda: sampler.run(task.folder, os.getppid(), task.devices, ready), keep)
