@@ -10,7 +10,7 @@ from jupyter_amltrain.backends.job_support import unsupported_type_reason
 from jupyter_amltrain.jobs.launch import is_downloaded
 from jupyter_amltrain.schema import az_yaml
 from jupyter_amltrain.schema.environment import Environment
-from jupyter_amltrain.schema.inputs import is_address
+from jupyter_amltrain.schema.inputs import JobInput, is_address
 from jupyter_amltrain.schema.job import JobSpec
 
 #: Kinds of targets that are a single machine with our agent, or simulate one.
@@ -168,13 +168,12 @@ def _data_reasons(
             if data.upload:
                 reason = f"{target!r} has no storage for uploads."
                 yield messages(flag, keys, reason, f"Copy the data there and give its path, or use {_AZURE}.")
-        elif not os.path.exists(data.path):
+        elif not (found := data_type_of(data)):
             reason = f"there is no such file or folder{f': {data.path}' if messages.of_file else ''}."
             yield messages(flag, keys, reason, f"{correction.strip()}.")
-        elif data.type == "uri_folder" and not os.path.isdir(data.path):
-            yield messages(flag, keys, "the path is a file.", typed.format("uri_file") + otherwise)
-        elif data.type == "uri_file" and os.path.isdir(data.path):
-            yield messages(flag, keys, "the path is a folder.", typed.format("uri_folder") + otherwise)
+        elif found != data.type:
+            kind = "file" if found == "uri_file" else "folder"
+            yield messages(flag, keys, f"the path is a {kind}.", typed.format(found) + otherwise)
     for name, output in spec.outputs.items():
         if output.path:
             reason = f"on {target!r} an output is a folder of the run."
@@ -182,6 +181,18 @@ def _data_reasons(
             yield messages(
                 f"--output {name}={output.path}", ("outputs", name, "path"), reason, f"{hint}, or use {_AZURE}."
             )
+
+
+def data_type_of(data: JobInput) -> str:
+    """Return the type of an input that is a path of this machine, by what is there; empty if nothing is.
+
+    That is its own type unless it says file of a folder, or folder of a file. Blocks on the disk.
+    """
+    if not os.path.exists(data.path):
+        return ""
+    if data.type == "uri_folder" and not os.path.isdir(data.path):
+        return "uri_file"
+    return "uri_folder" if data.type == "uri_file" and os.path.isdir(data.path) else data.type
 
 
 def _cluster() -> str:
