@@ -27,6 +27,7 @@ from jupyter_amltrain.text import close_matches, did_you_mean
 UPLOAD = "upload"
 #: Accounts of Azure's storage, whose addresses may be folders.
 _STORAGE = re.compile(r"https?://[^/]+\.(?:blob|dfs)\.[^/]+/")
+_DOUBLE_BRACES = re.compile(r"\$\{\{(\w+)\}\}")
 _WORD = re.compile(r"[a-z]+_?[a-z]+")
 #: Prefixes of a reference to an environment; everything else with a slash is an image or a folder.
 _NAMED = ("azureml:", "azureml://", "/subscriptions/")
@@ -67,7 +68,8 @@ def input_of(text: str, name: str = "NAME") -> JobInput:
             code="flag.value",
             field="inputs",
         )
-    path = location if is_address(location) else _absolute(location)
+    # Two braces are one for IPython, unless it leaves the line as it is.
+    path = _DOUBLE_BRACES.sub(r"${\1}", location) if is_address(location) else _absolute(location)
     return JobInput(
         type=words.get("type") or _type(path), path=path, mode=words.get("mode", ""), upload="option" in words
     )

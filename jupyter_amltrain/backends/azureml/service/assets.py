@@ -28,7 +28,7 @@ def all_versions(place: Workspace, collection: str, row_of: Callable[[str, Mappi
 def versions(
     place: Workspace, collection: str, name: str, row_of: Callable[[str, Mapping[str, Any]], Row]
 ) -> list[Row]:
-    """Return the versions of an asset, newest first; empty if there is none of that name."""
+    """Return the versions of an asset, newest first; empty without an asset of that name."""
     path = f"{collection}/{quote(name, safe='')}/versions"
     answer = place.arm.get(path, api=http.ARM, ok=(200, 404), act=f"list the versions of {name}")
     if answer.status == 404:

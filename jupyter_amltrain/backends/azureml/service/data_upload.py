@@ -31,7 +31,7 @@ log = logging.getLogger("amltrain.azure")
 #: The default datastore, and our folder in it.
 STORE, FOLDER = "workspaceblobstore", "amltrain/data"
 #: Largest file that is sent in one request, and size of the blocks of larger ones.
-_WHOLE_BYTES, _BLOCK_BYTES = 32 << 20, 8 << 20
+_WHOLE_BYTES, _BLOCK_BYTES = 16 << 20, 8 << 20
 #: Maximum number of files; a data set of more small files is better packed.
 MAX_FILES = 500_000
 #: Characters of a digest in a path.
