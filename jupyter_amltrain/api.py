@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.catalog import Quotas, Size
     from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts
     from jupyter_amltrain.backends.base import LaunchPlan
+    from jupyter_amltrain.kernel.data_assets import DataAsset
     from jupyter_amltrain.kernel.models import DownloadedModel, ModelRow
     from jupyter_amltrain.kernel.operations import ActionResult
     from jupyter_amltrain.kernel.workspaces import ConnectResult, WorkspaceRef
@@ -359,6 +360,50 @@ def download_model(
     return c.loop.call(download, timeout=None)
 
 
+def upload_data(
+    name: str,
+    path: str | os.PathLike[str],
+    version: str = "",
+    *,
+    type: str = "",
+    description: str = "",
+    tags: Mapping[str, str] | None = None,
+    workspace: str = "",
+    progress: Callable[[str], None] | None = None,
+) -> DataAsset:
+    """Upload a file or folder as a version of data of an Azure ML workspace; content that it has is not sent.
+
+    Parameters
+    ----------
+    version
+        Default: the newest version if it has the same content, otherwise the next one.
+    progress
+        Called with progress messages, on another thread.
+    """
+    c = controller()
+    upload = c.data.upload(
+        name,
+        os.path.abspath(os.path.expanduser(path)),
+        version,
+        type=type,
+        description=description,
+        tags=tags,
+        workspace=workspace,
+        progress=progress,
+    )
+    return c.loop.call(upload, timeout=None)  # the files may have many gigabytes
+
+
+def data_assets(workspace: str = "") -> list[DataAsset]:
+    """Return all versions of the data of a workspace; default: that of the target in use."""
+    return controller().loop.call(controller().data.list(workspace), timeout=None)
+
+
+def data_asset(name: str, version: str = "", *, workspace: str = "") -> DataAsset:
+    """Return a version of data of a workspace; default: the newest one."""
+    return controller().loop.call(controller().data.find(name, version, workspace), timeout=None)
+
+
 def runs(target: str | None = None) -> RunList:
     """Return all runs of all targets or of `target`, newest first: a list with ``to_frame()``."""
     from jupyter_amltrain.run_list import RunList
@@ -630,6 +675,8 @@ __all__ = [
     "create_environment",
     "create_target",
     "current_target",
+    "data_asset",
+    "data_assets",
     "delete_environment",
     "delete_target",
     "disconnect",
@@ -650,6 +697,7 @@ __all__ = [
     "submit_spec",
     "targets",
     "ui",
+    "upload_data",
     "use",
     "workspaces",
 ]

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.agent import testing
+from jupyter_amltrain.agent.data.cache import INPUTS
 from jupyter_amltrain.agent.protocol import KEPT_LINKS, PICTURES, SOURCE
 from jupyter_amltrain.backends.base import (
     STATUS,
@@ -31,7 +32,7 @@ from jupyter_amltrain.backends.transport import FileEvents, Transport
 from jupyter_amltrain.errors import DamagedRun, PreflightError, ProtocolError, ResultMissing, SpecError
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import kept_elsewhere
-from jupyter_amltrain.jobs.launch import launch_plan
+from jupyter_amltrain.jobs.launch import downloads, launch_plan
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
@@ -96,7 +97,7 @@ class AgentBackend(Backend):
 
     def unsupported_reason(self, spec: JobSpec) -> str:
         """See :meth:`Backend.unsupported_reason`."""
-        return unsupported(spec, self.target.name, self._machine.has_our_disk, builds_environments=True)
+        return unsupported(spec, self.target.name, self._machine.has_our_disk, has_agent=True)
 
     def complete_spec(self, spec: JobSpec) -> JobSpec:
         """See :meth:`Backend.complete_spec`; fills in the packages of an environment that the agent builds."""
@@ -213,6 +214,7 @@ class AgentBackend(Backend):
             "spec": msgspec.to_builtins(spec),
             **({"environment": request} if request else {}),
             **({"container": container} if container else {}),
+            **({"downloads": urls} if (urls := downloads(spec)) else {}),
         }
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
 
@@ -330,7 +332,7 @@ class AgentBackend(Backend):
 
     async def local_copy(self, run_id: str, path: str = "") -> str | None:
         """See :meth:`Backend.local_copy`."""
-        without = () if path else (SOURCE, *KEPT_LINKS)
+        without = () if path else (SOURCE, INPUTS, *KEPT_LINKS)
         return await self._transport.fetch(f"{self._folder(run_id)}/{path}".rstrip("/"), without)
 
     async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:

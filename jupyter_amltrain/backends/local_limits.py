@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+from jupyter_amltrain.agent.data.cache import is_web_address
 from jupyter_amltrain.backends.job_support import unsupported_type_reason
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.jobs.environments import docker_args, is_image
+from jupyter_amltrain.jobs.launch import is_downloaded
 from jupyter_amltrain.schema import az_yaml
 from jupyter_amltrain.schema.environment import Environment
-from jupyter_amltrain.schema.inputs import is_address
+from jupyter_amltrain.schema.inputs import JobInput, is_address
 from jupyter_amltrain.schema.job import JobSpec
 
 #: Kinds of targets that are a single machine with our agent, or simulate one.
@@ -28,19 +30,19 @@ _LATEST = "@latest"
 _AZURE = "an Azure target (%aml_compute connect)"
 
 
-def unsupported(spec: JobSpec, target: str, has_our_disk: bool = True, *, builds_environments: bool = False) -> str:
+def unsupported(spec: JobSpec, target: str, has_our_disk: bool = True, *, has_agent: bool = False) -> str:
     """Return why the machine `target` cannot run `spec`; empty if it can. Blocks on the disk with the inputs.
 
     Parameters
     ----------
     has_our_disk
         Whether the machine has the same paths as this one: otherwise the existence of inputs is not checked.
-    builds_environments
-        Whether its agent builds environments from files with packages.
+    has_agent
+        Whether an agent runs there, which builds environments from files with packages, and downloads inputs.
     """
     if spec.job_type not in ("", "command"):
         return unsupported_type_reason("local", spec.job_type) or ""
-    return next(_reasons(spec, target, has_our_disk, builds_environments), "")
+    return next(_reasons(spec, target, has_our_disk, has_agent), "")
 
 
 class _Messages:
@@ -66,7 +68,7 @@ class _Messages:
         return self._job is not None
 
 
-def _reasons(spec: JobSpec, target: str, has_our_disk: bool, builds_environments: bool) -> Iterator[str]:
+def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool) -> Iterator[str]:
     resources, messages = spec.resources, _Messages(spec)
     for_azure = f"Supported by: {_AZURE}."
     if resources.nodes > 1:
@@ -87,7 +89,7 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, builds_environments
             f"{target!r} is a single machine of fixed size.",
             "To choose a size, use a serverless or Kubernetes target of Azure (%aml_compute create).",
         )
-    has_container = builds_environments and is_image(spec)
+    has_container = has_agent and is_image(spec)
     no_container = "runs jobs without a container unless --env names an image"
     settings: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         ("--shm-size", ("resources", "shm_size"), "" if has_container else resources.shm_size, no_container),
@@ -108,10 +110,10 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, builds_environments
     if spec.job_type:
         yield from _unsupported_keys(spec, target)
     else:
-        yield from _environment_reasons(spec.environment, target, builds_environments)
+        yield from _environment_reasons(spec.environment, target, has_agent)
         if spec.resources.docker_args and has_container:
             yield from _docker_args_reasons(spec)
-    yield from _data_reasons(spec, target, messages, has_our_disk)
+    yield from _data_reasons(spec, target, messages, has_our_disk, has_agent)
 
 
 def _environment_reasons(environment: Environment, target: str, builds: bool) -> Iterator[str]:
@@ -163,7 +165,9 @@ def _unsupported_keys(spec: JobSpec, target: str) -> Iterator[str]:
             yield str(job.error((key,), f"{target!r} does not support it.", f"Supported by: {_AZURE}."))
 
 
-def _data_reasons(spec: JobSpec, target: str, messages: _Messages, has_our_disk: bool) -> Iterator[str]:
+def _data_reasons(
+    spec: JobSpec, target: str, messages: _Messages, has_our_disk: bool, has_agent: bool
+) -> Iterator[str]:
     for name, data in spec.inputs.items():
         if data.type == "literal":
             continue
@@ -171,19 +175,28 @@ def _data_reasons(spec: JobSpec, target: str, messages: _Messages, has_our_disk:
         correction = f" Set it with --param {name}=PATH" if messages.of_file else " Give a path"
         typed = "Write type: {}" if messages.of_file else "Add the type ',{}'"
         otherwise = "." if messages.of_file else ", or leave the type out."
-        if is_address(data.path):
+        if has_agent and is_web_address(data.path):
+            if is_downloaded(data) and data.type != "uri_file":
+                reason = "a web address is one file."
+                yield messages(flag, ("inputs", name, "type"), reason, typed.format("uri_file") + ".")
+            elif data.mode not in ("", "ro_mount", "download", "direct"):
+                reason = f"mode {data.mode} does not support web addresses on {target!r}."
+                yield messages(flag, ("inputs", name, "mode"), reason, "Leave it out, or use download or direct.")
+        elif is_address(data.path):
             shown = f", not {data.path}" if messages.of_file else ""
-            reason = f"{target!r} reads files and folders of this machine only{shown}."
+            web = ", and web addresses," if has_agent else ""
+            reason = f"{target!r} reads files and folders of this machine{web} only{shown}."
             yield messages(flag, keys, reason, f"{correction.strip()}, or use {_AZURE}.")
         elif not has_our_disk:
-            continue
-        elif not os.path.exists(data.path):
+            if data.upload:
+                reason = f"{target!r} has no storage for uploads."
+                yield messages(flag, keys, reason, f"Copy the data there and give its path, or use {_AZURE}.")
+        elif not (found := data_type_of(data)):
             reason = f"there is no such file or folder{f': {data.path}' if messages.of_file else ''}."
             yield messages(flag, keys, reason, f"{correction.strip()}.")
-        elif data.type == "uri_folder" and not os.path.isdir(data.path):
-            yield messages(flag, keys, "the path is a file.", typed.format("uri_file") + otherwise)
-        elif data.type == "uri_file" and os.path.isdir(data.path):
-            yield messages(flag, keys, "the path is a folder.", typed.format("uri_folder") + otherwise)
+        elif found != data.type:
+            kind = "file" if found == "uri_file" else "folder"
+            yield messages(flag, keys, f"the path is a {kind}.", typed.format(found) + otherwise)
     for name, output in spec.outputs.items():
         if output.path:
             reason = f"on {target!r} an output is a folder of the run."
@@ -191,6 +204,18 @@ def _data_reasons(spec: JobSpec, target: str, messages: _Messages, has_our_disk:
             yield messages(
                 f"--output {name}={output.path}", ("outputs", name, "path"), reason, f"{hint}, or use {_AZURE}."
             )
+
+
+def data_type_of(data: JobInput) -> str:
+    """Return the type of an input that is a path of this machine, by what is there; empty if nothing is.
+
+    That is its own type unless it says file of a folder, or folder of a file. Blocks on the disk.
+    """
+    if not os.path.exists(data.path):
+        return ""
+    if data.type == "uri_folder" and not os.path.isdir(data.path):
+        return "uri_file"
+    return "uri_folder" if data.type == "uri_file" and os.path.isdir(data.path) else data.type
 
 
 def _cluster() -> str:

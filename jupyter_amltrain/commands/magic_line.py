@@ -64,8 +64,16 @@ def _quoted_groups(line: str) -> str:
 
 
 def unexpanded(tokens: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the ``$name`` and ``{name}`` that IPython did not expand, as ``(text, name)``."""
-    return [(match[0], match["dollar"] or match["brace"]) for token in tokens for match in _EXPANDABLE.finditer(token)]
+    """Return the ``$name`` and ``{name}`` that IPython did not expand, as ``(text, name)``.
+
+    ``${name}`` in a web address is left out: it is a reference to a secret, whose value the run gets.
+    """
+    return [
+        (match[0], match["dollar"] or match["brace"])
+        for token in tokens
+        for match in _EXPANDABLE.finditer(token)
+        if not ("://" in token[: match.start()] and token[: match.start()].endswith("$"))
+    ]
 
 
 def check_expanded(tokens: Iterable[str], known: Container[str]) -> None:

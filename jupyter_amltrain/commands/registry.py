@@ -217,6 +217,7 @@ NOUNS: Mapping[str, Noun] = {
         Noun("compute", "List, check, choose, create and delete compute targets."),
         Noun("monitor", "Watch the GPUs, processors and memory of a target, without a run."),
         Noun("env", "List, create, build and remove the environments (packages) that runs use."),
+        Noun("data", "Upload files as data of an Azure ML workspace, list and show data."),
         Noun("model", "Register files of a run as a model, list models, and download one."),
     )
 }

@@ -23,6 +23,11 @@ from jupyter_amltrain.schema.inputs import (
 from jupyter_amltrain.schema.job import Distribution
 from jupyter_amltrain.text import close_matches, did_you_mean
 
+#: Word after a comma of an input that is to be uploaded.
+UPLOAD = "upload"
+#: Accounts of Azure's storage, whose addresses may be folders.
+_STORAGE = re.compile(r"https?://[^/]+\.(?:blob|dfs)\.[^/]+/")
+_DOUBLE_BRACES = re.compile(r"\$\{\{(\w+)\}\}")
 _WORD = re.compile(r"[a-z]+_?[a-z]+")
 #: Prefixes of a reference to an environment; everything else with a slash is an image or a folder.
 _NAMED = ("azureml:", "azureml://", "/subscriptions/")
@@ -30,10 +35,10 @@ _REFERENCE = re.compile(r"[A-Za-z0-9_.-]+(?:[:@][A-Za-z0-9_.-]+)?")
 
 
 def input_pair(text: str) -> tuple[str, JobInput]:
-    """``NAME=URI[,mode][,type]``, or ``NAME=VALUE,literal``.
+    """``NAME=URI[,mode][,type][,upload]``, or ``NAME=VALUE,literal``.
 
     A path of this machine becomes absolute; without a type the type is detected from the path; an
-    address is a file if its last part has an extension, else a folder.
+    address is a file if its last part has an extension, or it is a web page's, else a folder.
 
     Raises
     ------
@@ -52,8 +57,8 @@ def input_pair(text: str) -> tuple[str, JobInput]:
 
 
 def input_of(text: str, name: str = "NAME") -> JobInput:
-    """``URI[,mode][,type]`` of an input; see :func:`input_pair`."""
-    location, words = _split(text, INPUT_TYPES, INPUT_MODES, "input", name)
+    """``URI[,mode][,type][,upload]`` of an input; see :func:`input_pair`."""
+    location, words = _split(text, INPUT_TYPES, INPUT_MODES, "input", name, (UPLOAD,))
     if words.get("type") == "literal":
         return JobInput(type="literal", value=_literal(location), mode=words.get("mode", ""))
     if not location:
@@ -63,8 +68,11 @@ def input_of(text: str, name: str = "NAME") -> JobInput:
             code="flag.value",
             field="inputs",
         )
-    path = location if is_address(location) else _absolute(location)
-    return JobInput(type=words.get("type") or _type(path), path=path, mode=words.get("mode", ""))
+    # Two braces are one for IPython, unless it leaves the line as it is.
+    path = _DOUBLE_BRACES.sub(r"${\1}", location) if is_address(location) else _absolute(location)
+    return JobInput(
+        type=words.get("type") or _type(path), path=path, mode=words.get("mode", ""), upload="option" in words
+    )
 
 
 def output_pair(text: str) -> tuple[str, JobOutput]:
@@ -200,16 +208,16 @@ def parse_service(text: str) -> str:
 
 
 def _split(
-    text: str, types: tuple[str, ...], modes: tuple[str, ...], noun: str, name: str
+    text: str, types: tuple[str, ...], modes: tuple[str, ...], noun: str, name: str, options: tuple[str, ...] = ()
 ) -> tuple[str, dict[str, str]]:
-    """Return the part of `text` before the words at its end, and those words as ``type`` and ``mode``."""
+    """Return the part of `text` before the words at its end, and those words as ``type``, ``mode``, ``option``."""
     words: dict[str, str] = {}
     while "," in text:
         rest, _, word = text.rpartition(",")
         word = word.strip()
-        what = "type" if word in types else "mode" if word in modes else ""
+        what = "type" if word in types else "mode" if word in modes else "option" if word in options else ""
         if not what:
-            near = close_matches(word, (*types, *modes), 1, 0.7) if _WORD.fullmatch(word) else []
+            near = close_matches(word, (*types, *modes, *options), 1, 0.7) if _WORD.fullmatch(word) else []
             if near:
                 raise SpecError(
                     f"--{noun} {name}: unknown type or mode {word!r}.",
@@ -235,6 +243,8 @@ def _type(path: str) -> str:
             return "mltable" if os.path.isfile(os.path.join(path, "MLTable")) else "uri_folder"
         return "uri_file"
     last = path.partition("?")[0].rpartition("/")[2]
+    if path.startswith(("https://", "http://")) and last and not _STORAGE.match(path):
+        return "uri_file"
     known = path.startswith("azureml:") and not path.startswith("azureml://")  # a data asset NAME:VERSION
     return "uri_file" if not known and "." in last.lstrip(".") else "uri_folder"
 

@@ -217,7 +217,7 @@ FLAGS = (
     JobFlag(
         flag="--input", field="inputs", metavar="NAME=URI", type=flag_values.input_pair, repeated=True, convert=_inputs,
         yaml="inputs",
-        help="data, with its path in $AML_INPUT_NAME; after commas a mode (download, ro_mount) and a type",
+        help="data, with its path in $AML_INPUT_NAME; after commas a mode (download, ro_mount), a type, or upload",
         keyword_help="by name: a path or address as for --input, a number, true or false, or a JobInput",
     ),
     JobFlag(

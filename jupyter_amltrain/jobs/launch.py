@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.data.cache import is_web_address, link_path
 from jupyter_amltrain.agent.protocol import OUTPUTS
-from jupyter_amltrain.schema.inputs import input_variable, literal_text, output_variable, with_paths
+from jupyter_amltrain.schema.inputs import JobInput, input_variable, literal_text, output_variable, with_paths
 from jupyter_amltrain.schema.job import JobSpec
 
 
@@ -116,7 +117,18 @@ def _data(spec: JobSpec, folder: str) -> dict[str, str]:
         input_variable(name): literal_text(given.value) if given.type == "literal" else given.path
         for name, given in spec.inputs.items()
     }
+    env |= {input_variable(name): link_path(folder, name, url) for name, url in downloads(spec).items()}
     return env | {output_variable(name): f"{folder}/{OUTPUTS}/{name}" for name in spec.outputs}
+
+
+def downloads(spec: JobSpec) -> dict[str, str]:
+    """Return the web addresses that the agent downloads before the run starts, by the name of the input."""
+    return {name: data.path for name, data in spec.inputs.items() if is_downloaded(data)}
+
+
+def is_downloaded(data: JobInput) -> bool:
+    """Whether the agent downloads an input; with the mode ``direct`` the job gets the address itself."""
+    return data.type != "literal" and data.mode != "direct" and is_web_address(data.path)
 
 
 def _argument(value: Any) -> str:

@@ -240,6 +240,17 @@ def code_files(root: Path) -> dict[str, str]:
         return _Folder(root, LIMIT_BYTES, LIMIT_FILES).walk(IgnoreRules((), nested=False))
 
 
+def data_files(path: Path, limit_files: int) -> dict[str, str]:
+    """Return the files of a folder of data by name, without those that its ignore files name. Blocks on the disk.
+
+    Raises
+    ------
+    SnapshotTooLarge, SubmitError
+        See :func:`take_snapshot`; there is no limit for the size.
+    """
+    return _Folder(path, 1 << 62, limit_files).walk()
+
+
 def _is_inside(name: str) -> bool:
     return not os.path.isabs(name) and ".." not in name.split("/")
 

@@ -20,6 +20,7 @@ from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
 from jupyter_amltrain.kernel.backend_pool import BackendPool
+from jupyter_amltrain.kernel.data_assets import DataRegistry
 from jupyter_amltrain.kernel.environments import EnvironmentManager
 from jupyter_amltrain.kernel.finish import RunFinalizer, StreamCache, read_all_metrics, read_log, refresh_run
 from jupyter_amltrain.kernel.mlflow_live import LiveRecorder
@@ -81,6 +82,7 @@ class Controller:
         self.backends = BackendPool(self.loop, self.root, self.targets, self.store, *ends)
         self.target_manager = TargetManager(self.loop, self.targets, self.backends, self.store, self._forget)
         self.workspaces = WorkspaceManager(self.loop, self.root, self.targets, self.target_manager, self.store)
+        self.data = DataRegistry(self.loop, self.root, self.targets)
         self.models = ModelRegistry(self.loop, self.root, self.imports, self.targets)
         directory = TargetRunReader(self.store)
         self._run_index = RunIndex(self.targets, self.target_manager.status, self.backends, self.store, directory)

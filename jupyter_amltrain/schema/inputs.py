@@ -29,7 +29,13 @@ _TAKEN = {"output": ("AML_OUTPUT_DIR",), "input": ()}
 #: A scheme has at least two letters: ``C:\data`` is a path.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
-_SIGNED = re.compile(r"[?&]sig=|://[^/\s:@]+:[^/\s@]+@|AccountKey=|SharedAccessSignature=", re.I)
+_SIGNED = re.compile(
+    r"[?&](?:sig|signature|x-amz-signature|x-amz-security-token|x-goog-signature|(?:access_|auth_|api_)?token"
+    r"|api[_-]?key|password|secret)=[^&]|://[^/\s:@]*:[^/\s@]+@|https?://[^/\s:@?#]+@|AccountKey=|SharedAccessSignature=",
+    re.I,
+)
+#: A reference to a secret in a web address: ``${NAME}`` of ``--secret NAME``.
+_SECRET_REFERENCE = re.compile(r"\$\{\w+\}")
 
 
 class JobInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +52,15 @@ class JobInput(msgspec.Struct, frozen=True, kw_only=True):
         Value of a ``literal``: a JSON number, string or boolean.
     mode
         One of :data:`INPUT_MODES`, or empty.
+    upload
+        Whether a target that does not see this machine's files gets a copy in its storage.
     """
 
     type: str = "uri_folder"
     path: str = ""
     value: Any = None
     mode: str = ""
+    upload: bool = False
 
     @property
     def local(self) -> bool:
@@ -134,6 +143,13 @@ def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput])
                 field="inputs",
             ).about(f"--input {name}")
         _no_signature("input", name, data.path)
+        if data.upload and not data.local:
+            raise SpecError(
+                "only a file or folder of this machine can be uploaded.",
+                hint="Leave ',upload' out.",
+                code="spec.value",
+                field="inputs",
+            ).about(f"--input {name}")
         if data.local and data.mode and data.mode not in ("ro_mount", "download"):
             raise SpecError(
                 f"mode {data.mode} does not support files or folders of this machine.",
@@ -193,10 +209,13 @@ def _one_of(noun: str, name: str, what: str, value: str, words: tuple[str, ...])
 
 def _no_signature(noun: str, name: str, path: str) -> None:
     # The message does not repeat the address, because it holds a secret.
-    if _SIGNED.search(path):
+    if _SIGNED.search(_SECRET_REFERENCE.sub("", path)):
+        hint = "Reach it through a datastore: azureml://datastores/NAME/paths/..."
+        if path.lower().startswith("http"):
+            hint += "; or keep the secret out of the address: ${NAME} with --secret NAME, or ~/.netrc"
         raise SpecError(
             "the address contains a key or signature, which would be stored with the run.",
-            hint="Reach it through a datastore: azureml://datastores/NAME/paths/...",
+            hint=hint,
             code="spec.value",
             field=f"{noun}s",
         ).about(f"--{noun} {name}")

@@ -49,14 +49,15 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataDigest(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of a local input of a job.
+    """Content of an input of a job that is a local file or folder, or was downloaded.
 
     Attributes
     ----------
     path
-        File or folder on the submitter's machine.
+        File or folder on the submitter's machine, or the address without its query.
     sha256
-        Digest of the names and contents; empty for data that is too large to be read at each submit.
+        Digest of the names and contents, of a download that of the file; empty for data that is too large to be
+        read at each submit.
     files, bytes
         Number of files, and their size.
     """
@@ -97,8 +98,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known about the origin of a run; empty fields are unknown.
 
-    The submitter writes `user`, `host`, `git` and `inputs` into ``job.json``, the agent `python`, `packages` and
-    `machine` into ``provenance.json``.
+    The submitter writes `user`, `host`, `git` and `inputs` into ``job.json``, the agent `python`, `packages`,
+    `machine` and the `inputs` that it downloaded into ``provenance.json``.
 
     Attributes
     ----------
@@ -109,7 +110,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     git
         State of the project; ``None`` outside of a repository.
     inputs
-        Local inputs by name.
+        Local and downloaded inputs by name.
     python, executable
         Version and path of the job's interpreter.
     packages
@@ -149,8 +150,10 @@ def provenance_of(job: Mapping[str, Any], agent: Mapping[str, Any], telemetry: M
     machine = _converted(agent.get("machine") or {}, Machine) or Machine(host=_text(telemetry.get("host")))
     gpus = telemetry.get("gpus")
     submitted = job.get("submitted")
+    downloads = {name: _converted(data, DataDigest) for name, data in _mapping(agent.get("inputs")).items()}
     return msgspec.structs.replace(
         submitter,
+        inputs={**submitter.inputs, **{name: data for name, data in downloads.items() if data is not None}},
         submitted=float(submitted) if isinstance(submitted, (int, float)) else 0.0,
         script_sha256=_text(spec.get("source_sha256")),
         snapshot_sha256=_text(snapshot.get("digest")),

@@ -57,7 +57,7 @@ def test_load_twice_then_unload_is_clean(ip: InteractiveShell) -> None:
 
 
 def test_magic_help_shows_examples_and_usage(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
-    for name in ("aml_submit", "aml_runs", "aml_compute", "aml_monitor", "aml_model"):
+    for name in ("aml_submit", "aml_runs", "aml_compute", "aml_monitor", "aml_model", "aml_data"):
         text = ip.object_inspect_text(f"%{name}")
         assert "Examples::" in text and f"usage: %{name}" in text
         cell(f"%{name} --help")

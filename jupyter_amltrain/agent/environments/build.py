@@ -260,7 +260,7 @@ class _Program:
             if package:
                 packages.append(package["package"])
             elif _PROGRESS.match(line) or (line and not self._is_uv):
-                self._log.shown(line)
+                self._log.shown(line.partition(" interpreter at: ")[0])
             if self._is_uv and progress.read(line):
                 self._log.progress(progress.text)
         for at in range(0, len(packages), _PACKAGES_PER_LINE):

@@ -13,15 +13,15 @@ import os
 import platform
 import shutil
 import sys
-import time
 from typing import Any, Dict, List, Mapping, Optional
 
 from .. import protocol
-from ..protocol import AgentError, private_folder, read_json, write_json
+from ..file_lock import take_lock, take_shared_lock
+from ..protocol import AgentError, read_json, write_json
 
 Json = Dict[str, Any]
 
-ENVS = "envs"
+ENVS, LOCKS = "envs", "locks"
 #: File in a complete environment: specification, packages, seconds, size.
 MARKER = "amltrain-environment.json"
 #: File with the seconds of the last build, by the name that the user gave the environment.
@@ -32,9 +32,6 @@ MAX_TIMES = 200
 KEY_CHARS = 16
 #: Prefixes of folders that no run uses: of an unfinished build, and of an interrupted removal.
 _PARTIAL, _REMOVED = ".new-", ".gone-"
-
-#: Tries to lock a complete environment, and seconds between them.
-_HOLD_TRIES, _HOLD_PAUSE_S = 20, 0.005
 
 #: Fields of a specification with their types; see `check`.
 _FIELDS: Dict[str, Any] = {"packages": list, "python": str, "base": str, "conda": str, "label": str, "tool": str}
@@ -135,34 +132,13 @@ class EnvironmentStore:
         AgentError
             ``StateError`` when the folder of the locks cannot be written.
         """
-        import fcntl
-
-        folder = os.path.join(self.folder, "locks")
-        private_folder(folder)
-        path = os.path.join(folder, key)
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise protocol.not_writable(path, error) from error
-        operation = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        try:
-            fcntl.flock(handle, operation if wait else operation | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            return None
-        except OSError:  # a file system without locks: builds of the same environment may repeat each other's work
-            pass
-        return handle
+        return take_lock(os.path.join(self.folder, LOCKS), key, exclusive, wait)
 
     def hold(self, key: str) -> Optional[int]:
         """Keep a complete environment from being removed until the descriptor is closed; ``None`` without one."""
         if self.marker(key) is None:
             return None
-        handle = self.lock(key, exclusive=False)
-        for _ in range(_HOLD_TRIES):  # a list takes the lock for a moment
-            if handle is None:
-                time.sleep(_HOLD_PAUSE_S)
-                handle = self.lock(key, exclusive=False)
+        handle = take_shared_lock(os.path.join(self.folder, LOCKS), key)
         if handle is None or self.marker(key) is not None:
             return handle
         os.close(handle)

@@ -1,41 +1,38 @@
-"""Preparation of a run: its environment is built, or its image pulled, before its process starts."""
+"""Preparation of a run before its process starts: environment built or image pulled, inputs downloaded."""
 
 from __future__ import annotations
 
-import json
 import os
-import select
-from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
 
 from .. import protocol
 from ..environments import build, docker
 from ..environments.store import EnvironmentStore, key_of
-from ..process_setup import drain
-from ..protocol import CANCELED, ENVIRONMENT_LOG, FAILED, LOG, MARK, PREPARING, RUNNING, AgentError
+from ..protocol import CANCELED, ENVIRONMENT_LOG, FAILED, MARK, PREPARING, RUNNING, AgentError
 from . import run_state
 from .container import Container
 from .env_filter import without_kernel
-from .helpers import Helper
 from .outcome import Outcome
 from .process import Assignment
+from .worker import Channel, Worker, WorkerCanceled, WorkerLost, write_line
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
 
 Json = Dict[str, Any]
 
-#: Reason of a run whose environment could not be built.
-REASON = "environment"
-#: Prefix of the build's lines in the log of the run.
-PREFIX = "[environment] "
-#: Seconds between two changes of the run's state by the progress of a build.
-_PROGRESS_INTERVAL_S = 0.5
-#: Builds of one run: an environment may be removed between its build and its use.
-_MAX_BUILDS = 3
+#: Reasons of a run whose environment could not be built, or whose data could not be downloaded.
+REASON, DATA_REASON = "environment", "data"
+#: Prefixes of lines in the log of the run.
+PREFIX, DATA_PREFIX = "[environment] ", "[data] "
+#: Builds and downloads of one run: a result may be removed between its making and its use.
+_MAX_TRIES = 3
+#: Seconds after which the log of the run says that a download takes place.
+_QUIET_S = 1.0
 
 
 def prepare(run: Supervisor) -> Optional[Outcome]:
-    """Enter the state ``running`` as soon as the environment or image of the run exists; build or pull it if necessary.
+    """Enter the state ``running`` as soon as environment or image, and data of the run exist; make them if necessary.
 
     Returns
     -------
@@ -43,99 +40,25 @@ def prepare(run: Supervisor) -> Optional[Outcome]:
         End of a run that cannot start; ``None`` for one that can.
     """
     task, state = run.task, run.state
-    if run.container is not None:
-        return _prepare_image(run, run.container)
-    spec = task.job.get("environment")
-    if not spec:
-        run_state.enter(state, RUNNING, task.queued_for, task.assigned)
-        run.save()
-        return None
-    environ = _build_environ(task)
-    store = EnvironmentStore(task.home)
-    key = key_of(spec, environ.get("PATH", ""))
-    seconds = 0.0
-    try:
-        held = store.hold(key)
-        if held is None:
-            run_state.enter(state, PREPARING, task.queued_for, task.assigned)
-            words = _BUILD.after(store.last_seconds(spec["label"]))
-            state["detail"] = words.doing
-            run.save()
-            began = protocol.mono()
-            failed = _build_and_hold(run, words, store, key, spec, environ)
-            seconds = protocol.mono() - began
-            if failed is not None:
-                return failed
-    except AgentError as error:
-        return _BUILD.failed(error.message)
-    store.touch(key)
-    state["environment"] = {"key": key, "path": store.path(key), "conda": bool(spec["conda"]), "seconds": seconds}
-    state["detail"] = ""
-    _enter_running(run, seconds)
-    return None
-
-
-def _enter_running(run: Supervisor, seconds: float) -> None:
-    """Enter the state ``running``, `seconds` after the preparation began."""
-    if run.state["state"] == PREPARING:
-        run_state.enter(run.state, RUNNING, seconds)
-    else:
-        run_state.enter(run.state, RUNNING, run.task.queued_for, run.task.assigned)
-    run.save()
-
-
-def _prepare_image(run: Supervisor, container: Container) -> Optional[Outcome]:
-    """Enter the state ``running`` as soon as the image of the run's container is on this machine."""
-    task, state, engine = run.task, run.state, container.engine
-    image, seconds = task.job["container"]["image"], 0.0
-    refused = None if engine.program else engine.refusal()
-    identity = "" if refused else engine.image_id(image)
-    if not refused and not identity:
-        refused = engine.refusal()  # a pull would fail for the same reason, and say less
-    if refused:
-        return Outcome(FAILED, REASON, "%s: %s" % (_PULL.failure, refused.reason), None, None)
-    if not identity:
-        run_state.enter(state, PREPARING, task.queued_for, task.assigned)
-        store = EnvironmentStore(task.home)
-        words = _PULL.after(store.last_seconds(docker.label_of(image)))
-        state["detail"] = words.doing
-        run.save()
-        began = protocol.mono()
-
-        def pull(log: build.BuildLog) -> str:
-            log.shown("pulling %s" % image)
-            return "pulled in %.1f s" % docker.pull(store, engine, image, log)
-
-        failed = _Builder(run, words, pull).wait()
+    began = protocol.mono()
+    for step in (_prepare_environment, _prepare_image, _prepare_data):
+        failed = step(run)
         if failed is not None:
             return failed
-        seconds, identity = protocol.mono() - began, engine.image_id(image)
-    state["container"] = {"name": container.name, "image": image, "id": identity}
     state["detail"] = ""
-    _enter_running(run, seconds)
+    if state["state"] == PREPARING:
+        run_state.enter(state, RUNNING, protocol.mono() - began)
+    else:
+        run_state.enter(state, RUNNING, task.queued_for, task.assigned)
+    run.save()
     return None
 
 
-def _build_and_hold(
-    run: Supervisor, words: _Words, store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str]
-) -> Optional[Outcome]:
-    """Build the environment and lock it until this process ends; return the end of a run that cannot start."""
-
-    def after() -> None:
-        build.record_size(store, key)
-
-    for _ in range(_MAX_BUILDS):
-        failed = _Builder(run, words, lambda log: _build(store, key, spec, environ, log), after).wait()
-        if failed is not None or store.hold(key) is not None:
-            return failed
-    return _BUILD.failed("it was deleted after each build")
-
-
-def _build(store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str], log: build.BuildLog) -> str:
-    """Build an environment; return the last line of its log."""
-    log.shown("building %s (environment %s)" % (spec["label"], key))
-    marker = build.build(store, key, spec, environ, log)
-    return "ready: %d packages in %.1f s" % (len(marker["packages"]), marker["seconds"])
+def _enter_preparing(run: Supervisor, detail: str) -> None:
+    if run.state["state"] != PREPARING:
+        run_state.enter(run.state, PREPARING, run.task.queued_for, run.task.assigned)
+    run.state["detail"] = detail
+    run.save()
 
 
 def _build_environ(task: Assignment) -> Dict[str, str]:
@@ -147,8 +70,11 @@ def _build_environ(task: Assignment) -> Dict[str, str]:
     return environ
 
 
+# ---- environment and image
+
+
 class _Words(NamedTuple):
-    """What a preparation says of itself."""
+    """What the preparation of an environment or an image says of itself."""
 
     prefix: str  #: of its lines in the log of the run
     doing: str
@@ -178,8 +104,89 @@ _BUILD = _Words(
 _PULL = _Words("[image] ", "pulling its image", "canceled while its image was pulled", "its image cannot be used")
 
 
-class _Builder:
-    """A forked process that builds an environment or pulls an image; it sends its progress and its result.
+def _prepare_environment(run: Supervisor) -> Optional[Outcome]:
+    """Build the environment of the run unless it exists, and lock it until this process ends."""
+    task = run.task
+    spec = task.job.get("environment")
+    if not spec:
+        return None
+    environ = _build_environ(task)
+    store = EnvironmentStore(task.home)
+    key = key_of(spec, environ.get("PATH", ""))
+    seconds = 0.0
+    try:
+        if store.hold(key) is None:
+            words = _BUILD.after(store.last_seconds(spec["label"]))
+            _enter_preparing(run, words.doing)
+            began = protocol.mono()
+            failed = _build_and_hold(run, words, store, key, spec, environ)
+            seconds = protocol.mono() - began
+            if failed is not None:
+                return failed
+    except AgentError as error:
+        return _BUILD.failed(error.message)
+    store.touch(key)
+    run.state["environment"] = {"key": key, "path": store.path(key), "conda": bool(spec["conda"]), "seconds": seconds}
+    return None
+
+
+def _build_and_hold(
+    run: Supervisor, words: _Words, store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str]
+) -> Optional[Outcome]:
+    """Build the environment and lock it; return the end of a run that cannot start."""
+
+    def action(log: build.BuildLog) -> str:
+        log.shown("building %s (environment %s)" % (_shown(spec["label"]), key))
+        marker = build.build(store, key, spec, environ, log)
+        return "ready: %d packages in %.1f s" % (len(marker["packages"]), marker["seconds"])
+
+    for _ in range(_MAX_TRIES):
+        failed = _work(run, words, action, lambda: build.record_size(store, key))
+        if failed is not None or store.hold(key) is not None:
+            return failed
+    return _BUILD.failed("it was deleted after each build")
+
+
+def _shown(label: str) -> str:
+    """Return a label without the folder of its file: logs are shared in notebooks."""
+    words = label.split(" ")
+    return " ".join([os.path.basename(words[0]), *words[1:]])
+
+
+def _prepare_image(run: Supervisor) -> Optional[Outcome]:
+    """Pull the image of the run's container unless it is on this machine."""
+    container: Optional[Container] = run.container
+    if container is None:
+        return None
+    task, engine = run.task, container.engine
+    image = task.job["container"]["image"]
+    refused = None if engine.program else engine.refusal()
+    identity = "" if refused else engine.image_id(image)
+    if not refused and not identity:
+        refused = engine.refusal()  # a pull would fail for the same reason, and say less
+    if refused:
+        return Outcome(FAILED, REASON, "%s: %s" % (_PULL.failure, refused.reason), None, None)
+    if not identity:
+        store = EnvironmentStore(task.home)
+        words = _PULL.after(store.last_seconds(docker.label_of(image)))
+        _enter_preparing(run, words.doing)
+
+        def pull(log: build.BuildLog) -> str:
+            log.shown("pulling %s" % image)
+            return "pulled in %.1f s" % docker.pull(store, engine, image, log)
+
+        failed = _work(run, words, pull)
+        if failed is not None:
+            return failed
+        identity = engine.image_id(image)
+    run.state["container"] = {"name": container.name, "image": image, "id": identity}
+    return None
+
+
+def _work(
+    run: Supervisor, words: _Words, action: Callable[[build.BuildLog], str], after: Callable[[], None] = lambda: None
+) -> Optional[Outcome]:
+    """Do the work in a process of its own; return the end of a run that cannot start.
 
     Parameters
     ----------
@@ -188,97 +195,133 @@ class _Builder:
     after
         Further work, for which the job need not wait.
     """
-
-    def __init__(
-        self,
-        run: Supervisor,
-        words: _Words,
-        action: Callable[[build.BuildLog], str],
-        after: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._run, self._words = run, words
-        self._reader, writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        self._helper = Helper("preparation of the run")
-        folder, home = run.task.folder, run.task.home
-        self._helper.fork(folder, lambda: _body(folder, home, words, action, after, writer), [writer])
-        os.close(writer)
-
-    def wait(self) -> Optional[Outcome]:
-        """Wait for the result; the end of a run that cannot start, or ``None``."""
-        run = self._run
-        if not self._helper.pid:
-            os.close(self._reader)
-            return self._words.failed("no process could be started")
-        run.poll.register(self._reader, select.POLLIN)
-        shown, progress = protocol.mono(), ""
-        partial = b""
-        result: Optional[Json] = None
-        is_open = True
-        try:
-            while is_open and result is None:
-                is_readable = self._reader in run.listen(_PROGRESS_INTERVAL_S)
-                if run.should_end():
-                    return Outcome(CANCELED, CANCELED, self._words.canceled, None, None)
-                if progress and protocol.mono() - shown >= _PROGRESS_INTERVAL_S:
-                    run.state["detail"] = "%s: %s" % (self._words.doing, progress)
-                    shown, progress = protocol.mono(), ""
-                    run.save()
-                if not is_readable:
-                    continue
-                data = drain(self._reader)
-                is_open = bool(data)
-                *lines, partial = (partial + data).split(b"\n")
-                for line in lines:
-                    message = json.loads(line.decode())
-                    result = message.get("result", result)
-                    progress = message.get("progress", progress)
-        finally:
-            run.poll.unregister(self._reader)
-            os.close(self._reader)
-        if result is None:
-            return self._words.failed("the process that prepared it was killed")
-        return self._words.failed(result["error"]) if "error" in result else None
+    folder, home = run.task.folder, run.task.home
+    worker = Worker(
+        run,
+        "preparation of the run",
+        words.prefix,
+        lambda channel: _work_body(folder, home, action, after, channel),
+    )
+    try:
+        result = worker.wait(words.doing)
+    except WorkerLost as error:
+        return words.failed(str(error))
+    except WorkerCanceled:
+        return Outcome(CANCELED, CANCELED, words.canceled, None, None)
+    return words.failed(result["error"]) if "error" in result else None
 
 
-def _body(
-    folder: str,
-    home: str,
-    words: _Words,
-    action: Callable[[build.BuildLog], str],
-    after: Callable[[], None],
-    writer: int,
+def _work_body(
+    folder: str, home: str, action: Callable[[build.BuildLog], str], after: Callable[[], None], channel: Channel
 ) -> int:
-    """Do the work of a `_Builder` in the forked process; its result goes to `writer`."""
+    """Do the work in the forked process."""
     protocol.private_folder(EnvironmentStore(home).folder)
     whole = os.open(os.path.join(folder, ENVIRONMENT_LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    log = os.open(os.path.join(folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def shown(line: str) -> None:
-        _write(log, words.prefix + line)
-        _send({"progress": line})
+        channel.log(line)
+        channel.progress(line)
 
-    def _send(message: Json) -> None:
-        try:
-            os.write(writer, json.dumps(message).encode() + b"\n")
-        except OSError:  # the supervisor has ended the build
-            pass
-
-    reporter = build.BuildLog(lambda line: _write(whole, line), shown, lambda text: _send({"progress": text}))
+    reporter = build.BuildLog(lambda line: write_line(whole, line), shown, channel.progress)
     result = build.result_of(lambda: action(reporter))
     if "error" in result:
-        _write(log, words.prefix + "failed: " + result["error"])
-        _send({"result": {"error": result["error"]}})
+        channel.log("failed: " + result["error"])
+        channel.finish({"error": result["error"]})
         return 1
-    _write(log, words.prefix + result["text"])
-    _send({"result": {}})
-    os.close(writer)
+    channel.log(result["text"])
+    channel.finish({})
     after()
     return 0
 
 
-def _write(handle: int, line: str) -> None:
+# ---- data
+
+
+def _prepare_data(run: Supervisor) -> Optional[Outcome]:
+    """Download the inputs of the run that are web addresses, and link them into its folder."""
+    from ..data.cache import DataCache, key_of, link_path, shown_url
+
+    task = run.task
+    downloads = task.job.get("downloads")
+    if not downloads:
+        return None
+    _enter_preparing(run, "checking its data")
+    cache = DataCache(task.home)
+    digests: Json = {}
+    for name, url in downloads.items():
+        try:
+            record = _download_and_hold(run, cache, key_of(url), name, url)
+        except WorkerLost as error:
+            return _data_failed(name, str(error))
+        except WorkerCanceled:
+            return Outcome(CANCELED, CANCELED, "canceled while its data was downloaded", None, None)
+        except AgentError as error:
+            return _data_failed(name, error.message)
+        if "error" in record:
+            return _data_failed(name, record["error"])
+        link = link_path(task.folder, name, url)
+        try:
+            os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
+            if os.path.lexists(link):  # of a try of this run whose supervisor was killed
+                os.unlink(link)
+            os.symlink(cache.path(key_of(url), record), link)
+        except OSError as error:
+            return _data_failed(name, "the link %s cannot be created: %s" % (link, error.strerror or error))
+        facts = {"path": shown_url(url), "sha256": record["sha256"], "files": 1, "bytes": record["bytes"]}
+        digests[name] = facts
+    run.state["inputs"] = digests
+    return None
+
+
+def _download_and_hold(run: Supervisor, cache: Any, key: str, name: str, url: str) -> Json:
+    """Download a file, or check that it is current, and lock it until this process ends; return its record."""
+    environ = _build_environ(run.task)
+    variables = dict(run.task.job["env"], **run.task.secrets)
+    record: Json = {}
+    for _ in range(_MAX_TRIES):
+        worker = Worker(
+            run,
+            "download of the input %s" % name,
+            DATA_PREFIX,
+            lambda channel: _download_body(cache, name, url, environ, variables, channel),
+        )
+        record = worker.wait("downloading its input %s" % name)
+        if "error" in record or cache.hold(key, record) is not None:
+            return record
+    return {"error": "it was removed from the cache after each download"}
+
+
+def _data_failed(name: str, reason: str) -> Outcome:
+    return Outcome(FAILED, DATA_REASON, "its input %s could not be downloaded: %s" % (name, reason), None, None)
+
+
+def _download_body(
+    cache: Any, name: str, url: str, environ: Dict[str, str], variables: Dict[str, str], channel: Channel
+) -> int:
+    """Download in the forked process, with the proxies of the submitter."""
+    from ..data.cache import shown_url
+    from ..data.download import DownloadFailed, download, size_text
+
+    os.environ.update(environ)
+    began = protocol.mono()
+    logged: List[str] = []
+
+    def report(text: str) -> None:
+        if not logged and protocol.mono() - began >= _QUIET_S:
+            logged.append(text)
+            channel.log("%s: downloading %s: %s" % (name, shown_url(url), text))
+        channel.progress(text)
+
     try:
-        os.write(handle, line.encode("utf-8", "replace") + b"\n")
-    except OSError:  # a full disk: the build reports it
-        pass
+        record = download(cache, url, environ, variables, report)
+    except (DownloadFailed, AgentError) as error:
+        channel.log("%s: failed: %s" % (name, error))
+        channel.finish({"error": str(error)})
+        return 1
+    if record.get("new"):
+        size, seconds = size_text(record["bytes"]), protocol.mono() - began
+        channel.log("%s: %s in %.1f s, sha256 %s" % (name, size, seconds, record["sha256"]))
+    elif record.get("checked") is False:
+        channel.log("%s: not checked, because the server did not answer; sha256 %s" % (name, record["sha256"]))
+    channel.finish({field: record[field] for field in ("version", "file", "sha256", "bytes")})
+    return 0

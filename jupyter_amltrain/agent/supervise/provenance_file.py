@@ -39,6 +39,7 @@ def write(
     cache: str = "",
     environment: str = "",
     container: Optional[Mapping[str, Any]] = None,
+    inputs: Optional[Mapping[str, Any]] = None,
 ) -> None:
     """Write the file into a run folder; on a full disk the run has none.
 
@@ -52,10 +53,14 @@ def write(
         Folder for the reports of interpreters; empty for none.
     container
         Container of the job, with the id of its image, which stands for interpreter and packages.
+    inputs
+        Digests of downloaded inputs by name.
     """
     record: Dict[str, Any] = {"schema": SCHEMA, "machine": machine()}
     if container:
         record["image"] = "%s (%s)" % (container.get("image"), container.get("id"))
+    if inputs:
+        record["inputs"] = dict(inputs)
     program = "" if container else interpreter_of(job, environment)
     if program:
         record.update(describe(program, cache))
@@ -80,6 +85,7 @@ def serve(
     home: str,
     environment: str = "",
     container: Optional[Mapping[str, Any]] = None,
+    inputs: Optional[Mapping[str, Any]] = None,
 ) -> int:
     """Write the file, with the stored reports of the state root `home`; the body of a helper."""
     cache = os.path.join(home, "agent")
@@ -87,7 +93,7 @@ def serve(
         os.makedirs(cache, mode=0o700, exist_ok=True)
     except OSError:  # a machine of a service without a writable folder
         cache = ""
-    write(folder, job, cache, environment, container)
+    write(folder, job, cache, environment, container, inputs)
     return 0
 
 

@@ -141,10 +141,8 @@ class QueueHelpers:
             helper.fork(task.folder, lambda: serve_sink(task, sink), [sink.socket.fileno()])
         elif helper is self.provenance:
             environment = str((task.state.get("environment") or {}).get("path") or "")
-            image = task.state.get("container")
-            helper.fork(
-                task.folder, lambda: provenance_file.serve(task.folder, task.job, task.home, environment, image)
-            )
+            args = task.folder, task.job, task.home, environment, task.state.get("container"), task.state.get("inputs")
+            helper.fork(task.folder, lambda: provenance_file.serve(*args))
         else:
             keep = [] if ready is None else [ready]
             mark = task.mark if task.job.get("container") else ""

@@ -28,6 +28,7 @@ from jupyter_amltrain.backends.azureml.job_body import job_file
 from jupyter_amltrain.backends.azureml.job_tracker import SYNC_TIMEOUT_S, JobTracker
 from jupyter_amltrain.backends.azureml.polling import SingleFlight, poll_interval
 from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan, RunEvents, monitor_of, stream_of
+from jupyter_amltrain.backends.local_limits import data_type_of
 from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState
 from jupyter_amltrain.backends.run_files import output_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
@@ -39,6 +40,7 @@ from jupyter_amltrain.schema.child_run import ChildRuns
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.fields import TargetAction
 from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.provenance import DataDigest
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
@@ -189,6 +191,7 @@ class AzureBackend(Backend, Provisioner):
         self._loop = loop
         self._monitors = MachineMonitors(self.compute)
         self._child_logs = SingleFlight()
+        self._uploads: dict[str, str] = {}  #: progress of uploads of data, by run id
         self._stored: dict[tuple[str, str], str] = {}  #: run and path in its folder -> path in the workspace's storage
         super().__init__(target)
 
@@ -276,8 +279,13 @@ class AzureBackend(Backend, Provisioner):
             reasons.append(job_support.unsupported_reason(kind, "nodes"))
         for reason in filter(None, reasons):
             raise SpecError(reason, code="azure.unsupported", details={"kind": kind})
-        if not spec.job_type:
-            job_body.check(spec, self._place(""))
+        if spec.job_type:
+            return
+        job_body.check(spec, self._place(""))
+        for name, data in spec.inputs.items():
+            if data.upload and (found := data_type_of(data)) != data.type:
+                reason = f"the data has the type {found}." if found else "there is no such file or folder."
+                raise SpecError(f"--input {name}={data.path}: {reason}", code="azure.input", field="inputs")
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`."""
@@ -372,7 +380,8 @@ class AzureBackend(Backend, Provisioner):
                 plan,
                 await submit_with_recovery(self.compute.request, "jobs.yaml", name, OPERATION_TIMEOUT_S, job=payload),
             )
-        body = job_body.body_of(spec, place, "")
+        plan = await self._upload_inputs(plan)
+        body = job_body.body_of(plan.spec, place, "")
         del body["codeId"]
         body["tags"] = self._tags(spec)
         git = job_body.git_properties(plan.origin.provenance.git)
@@ -391,11 +400,36 @@ class AzureBackend(Backend, Provisioner):
         submitted = await submit_with_recovery(
             self.compute.request, "jobs.submit", name, OPERATION_TIMEOUT_S, job=job, files=plan.snapshot.files
         )
-        run = await self._record_launch(plan, submitted)
+        run = await self._record_launch(msgspec.structs.replace(plan, spec=spec), submitted)
         notes = plan.notes
         if conda := str(submitted.get("conda") or ""):  # the service's own description takes precedence
             notes = await self.environment_notes(spec, plan.snapshot, environment, conda)
         return msgspec.structs.replace(run, notes=notes)
+
+    async def _upload_inputs(self, plan: LaunchPlan) -> LaunchPlan:
+        """Upload the inputs that are to be uploaded; return the plan with their addresses and digests."""
+        inputs, digests = dict(plan.spec.inputs), dict(plan.origin.provenance.inputs)
+
+        def progress(text: str) -> None:
+            self._uploads[plan.run_id] = text
+
+        try:
+            for name, data in plan.spec.inputs.items():
+                if not data.upload:
+                    continue
+                sent = await self.compute.request("data.send", progress, OPERATION_TIMEOUT_S, path=data.path)
+                inputs[name] = msgspec.structs.replace(data, path=str(sent["uri"]), upload=False)
+                found = digests.get(name) or DataDigest(path=data.path, files=sent["files"], bytes=sent["bytes"])
+                digests[name] = found if found.sha256 else msgspec.structs.replace(found, sha256=str(sent["sha256"]))
+        finally:
+            self._uploads.pop(plan.run_id, None)
+        provenance = msgspec.structs.replace(plan.origin.provenance, inputs=digests)
+        origin = plan.origin._replace(provenance=provenance)
+        return msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, inputs=inputs), origin=origin)
+
+    def sending(self, run_id: str) -> str:
+        """See :meth:`Backend.sending`; the progress of an upload of data."""
+        return self._uploads.get(run_id, "")
 
     async def _record_launch(self, plan: LaunchPlan, submitted: Mapping[str, Any]) -> Run:
         """Create the mirror and the run of a job that the service has accepted."""

@@ -115,7 +115,7 @@ def key_file(file: str) -> Path:
     return path
 
 
-#: Operations that are sent again if the process ended during the request: they change nothing.
+#: Operations that are sent again if the process ended during the request: repeating them changes nothing.
 _READS = frozenset(
     (
         "computes.get",
@@ -130,6 +130,7 @@ _READS = frozenset(
         "jobs.files",
         "jobs.file",
         "mirror.sync",
+        "data.send",  # sends only what is missing
     )
 )
 #: Seconds that the price and quota of a row may take in addition to its state.

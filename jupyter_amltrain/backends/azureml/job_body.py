@@ -29,6 +29,8 @@ from jupyter_amltrain.schema.provenance import GitState
 
 #: Placeholder in a printed request for the id that the service assigns.
 CODE_PLACEHOLDER = "(code asset with the content {})"
+#: Placeholder for the address of data that is uploaded at the submit.
+UPLOAD_PLACEHOLDER = "(upload of {})"
 
 #: Seconds by which the service's limit is later than the agent's: the agent ends the script and records the reason,
 #: the service kills a job that the agent could not stop.
@@ -136,15 +138,7 @@ def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
             hint="Leave it out.",
             field="gpu_ids",
         )
-    for name, data in spec.inputs.items():
-        if data.local:
-            yield SpecError(
-                f"--input {name}={data.path}: the path exists only on this machine, but the job runs in Azure.",
-                hint=f"Upload the data once and give its address: --input {name}=azureml://datastores/"
-                "workspaceblobstore/paths/...; or send it with the code: --source FOLDER",
-                field="inputs",
-                details={"input": name},
-            )
+    yield from _unsupported_inputs(spec)
     if spec.python:
         yield SpecError(
             f"--python {spec.python}: an Azure ML job uses the Python of its environment.",
@@ -187,6 +181,26 @@ def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
             hint="Try: --instance-type Standard_DS3_v2 (%aml_compute sizes)",
             field="resources.instance_type",
         )
+
+
+def _unsupported_inputs(spec: JobSpec) -> Iterator[SpecError]:
+    for name, data in spec.inputs.items():
+        flag = f"--input {name}={data.path}"
+        if data.type != "literal" and "${" in data.path and data.path.lower().startswith("http"):
+            yield SpecError(
+                f"{flag}: a secret in an address is not supported on Azure ML.",
+                hint="Reach it through a datastore: azureml://datastores/NAME/paths/...",
+                field="inputs",
+                details={"input": name},
+            )
+        if data.local and not data.upload:
+            yield SpecError(
+                f"{flag}: the path exists only on this machine, but the job runs in Azure.",
+                hint=f"To upload it once: --input {name}={data.path},upload; or give the address of data in Azure:"
+                f" --input {name}=azureml:NAME:1 (%aml_data list)",
+                field="inputs",
+                details={"input": name},
+            )
 
 
 def check_files(snapshot: Snapshot) -> None:
@@ -251,7 +265,8 @@ def _environ(spec: JobSpec) -> dict[str, str]:
 def _input(data: JobInput) -> dict[str, Any]:
     if data.type == "literal":
         return {"jobInputType": "literal", "value": literal_text(data.value)}
-    body = {"jobInputType": data.type, "uri": data.path}
+    uri = UPLOAD_PLACEHOLDER.format(data.path) if data.upload else data.path
+    body = {"jobInputType": data.type, "uri": uri}
     return body | ({"mode": azure_terms.MODES.arm(data.mode)} if data.mode else {})
 
 

@@ -50,7 +50,7 @@ class StoredFile(NamedTuple):
     path: str
     size: int
     modified: float
-    container: _Container
+    container: Container
     name: str
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
@@ -58,7 +58,7 @@ class StoredFile(NamedTuple):
         return self.container.get(quote(self.name), start, end)
 
 
-class _Container:
+class Container:
     """The blob container of a datastore.
 
     Requests use a signature, which may expire during a download, or this user's identity where there is none.
@@ -106,6 +106,28 @@ class _Container:
         """Return bytes of a file, by its quoted name."""
         return self._with_signature(lambda signature: self._blob(f"/{path}", "", signature).get(start, end)).bytes
 
+    def put(self, path: str, content: bytes, query: str = "") -> None:
+        """Write a file, by its quoted name; with a query such as ``comp=block&blockid=..`` a part of it."""
+        headers = {"x-ms-version": http.BLOB, "Content-Type": "application/octet-stream"}
+        if not query:
+            headers["x-ms-blob-type"] = "BlockBlob"
+        options: dict[str, Any] = {"content": content, "headers": headers, "act": "write a file to the storage"}
+        self._with_signature(lambda signature: self._blob(f"/{path}", query, signature).send("PUT", **options))
+
+    def uncommitted_blocks(self, path: str) -> frozenset[str]:
+        """Return the ids of blocks that an interrupted upload of a file has sent."""
+        query = "comp=blocklist&blocklisttype=uncommitted"
+        options: dict[str, Any] = {
+            "ok": (200, 404),
+            "headers": {"x-ms-version": http.BLOB},
+            "act": "continue an upload",
+        }
+        answer = self._with_signature(lambda signature: self._blob(f"/{path}", query, signature).send("GET", **options))
+        if answer.status == 404:
+            return frozenset()
+        tree = xml.etree.ElementTree.fromstring(answer.bytes)
+        return frozenset(block.findtext("Name") or "" for block in tree.iter("Block"))
+
     def _blob(self, path: str, query: str, signature: str) -> http.Blob:
         url = f"{self.url}{path}?{query}{'&' if query and signature else ''}{signature}".rstrip("?")
         return self._call.cloud.blob(url) if signature else http.Blob(self._identity_client, url)
@@ -136,7 +158,7 @@ def list_job_files(call: ServiceCall, workspace: Workspace, name: str, paths: Se
 
 #: Seconds for which the client of a container is kept; its signature is renewed when it has expired.
 _CONTAINER_AGE_S = 1800.0
-_containers: dict[tuple[str, str], tuple[float, _Container]] = {}
+_containers: dict[tuple[str, str], tuple[float, Container]] = {}
 
 
 def read_job_file(
@@ -147,7 +169,7 @@ def read_job_file(
     now = time.monotonic()
     made, container = _containers.get((ws.name, STORE), (0.0, None))
     if container is None or now - made > _CONTAINER_AGE_S:
-        container = _Container(call, ws, STORE)
+        container = Container(call, ws, STORE)
         _containers[ws.name, STORE] = now, container
     return container.get(quote(f"ExperimentRun/dcid.{name}/{path}"), offset, offset + limit)
 
@@ -162,7 +184,11 @@ def list_files(
     call: ServiceCall, workspace: Workspace, store: str, root: str, paths: Sequence[str]
 ) -> Iterator[StoredFile]:
     """Yield each file of a datastore whose path below `root` starts with one of `paths`."""
-    container = _Container(call, workspace, store)
+    yield from files_in(call, Container(call, workspace, store), root, paths)
+
+
+def files_in(call: ServiceCall, container: Container, root: str, paths: Sequence[str]) -> Iterator[StoredFile]:
+    """Yield each file of a container whose path below `root` starts with one of `paths`."""
     for path in paths:
         marker = ""
         while True:
@@ -202,7 +228,7 @@ def _signature_from_key(facts: Mapping[str, Any], secret: Mapping[str, Any]) -> 
             facts["accountName"],
             facts["containerName"],
             key,
-            permission="rl",
+            permission="racwl",
             start=now - datetime.timedelta(minutes=5),
             expiry=now + datetime.timedelta(hours=1),
         )

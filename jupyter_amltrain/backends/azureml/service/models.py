@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import errors
-from jupyter_amltrain.backends.azureml.service import artifacts, history, http, sdk
+from jupyter_amltrain.backends.azureml.service import artifacts, assets, http, sdk
 from jupyter_amltrain.errors import AmlTrainError, CommandError, UnknownRun
 from jupyter_amltrain.tracking.model_registry import (
     find_version,
@@ -83,15 +83,7 @@ def register(
 def list_all(call: ServiceCall, *, workspace: str) -> list[dict[str, Any]]:
     """List all versions of all models, by name, newest version first."""
     place = call.cloud.workspace(workspace)
-    names = [
-        str(item["name"])
-        for item in place.arm.pages("models", api=http.ARM, act="list the models")
-        if not (item.get("properties") or {}).get("isArchived")
-    ]
-    versions = history.all_of(lambda name: _versions(place, name), names)
-    return [
-        row for rows in sorted(versions, key=lambda rows: str(rows[0]["name"]).lower() if rows else "") for row in rows
-    ]
+    return assets.all_versions(place, "models", _row)
 
 
 def download(call: ServiceCall, *, workspace: str, name: str, version: str = "", folder: str) -> dict[str, Any]:
@@ -209,34 +201,16 @@ def _mlflow_artifact(files: Sequence[str], below: str) -> str:
 
 
 def _versions(place: Workspace, name: str) -> list[dict[str, Any]]:
-    path = f"models/{name}/versions"
-    answer = place.arm.get(path, api=http.ARM, ok=(200, 404), act=f"list the versions of {name}")
-    if answer.status == 404:
-        return []
-    items = list((answer.json or {}).get("value") or [])
-    if following := (answer.json or {}).get("nextLink"):
-        items += place.arm.pages(following)
-    rows = [_row(name, item) for item in items if not (item.get("properties") or {}).get("isArchived")]
-    return sorted(rows, key=_version_order)
-
-
-def _version_order(row: Mapping[str, Any]) -> tuple[int, int, float]:
-    """Sort key: numeric versions first, highest first; other versions by time."""
-    version = str(row["version"])
-    return (0, -int(version), 0.0) if version.isdigit() else (1, 0, -float(row["created"]))
+    return assets.versions(place, "models", name, _row)
 
 
 def _row(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
     properties = item.get("properties") or {}
     return {
-        "name": name,
-        "version": str(item["name"]),
+        **assets.facts_of(name, item),
         "type": str(properties.get("modelType") or ""),
         "run": str(properties.get("jobName") or ""),
         "path": str(properties.get("modelUri") or ""),
-        "created": history.unix((item.get("systemData") or {}).get("createdAt")) or 0.0,
-        "description": str(properties.get("description") or ""),
-        "tags": {str(key): str(value) for key, value in (properties.get("tags") or {}).items()},
     }
 
 

@@ -1,0 +1,1 @@
+"""Files of web addresses that runs read."""
