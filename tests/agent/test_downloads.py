@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import os
 import threading
@@ -275,3 +276,15 @@ def test_invalid_download_is_refused(downloads: dict[str, Any]) -> None:
 def test_invalid_address_is_one_line(url: str) -> None:
     with pytest.raises(DownloadFailed, match="not valid"):
         source_of(url, {})
+
+
+def test_disk_that_fills_up_during_download_is_one_line(
+    cache: DataCache, web: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(part: Any, block: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Part, "append", full)
+        assert "no space" in failure(cache, web.url)
+    assert content(cache, web.url, fetch(cache, web.url)) == web.content
