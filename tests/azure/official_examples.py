@@ -160,6 +160,41 @@ EXAMPLES: dict[str, Example] = {
     ),
 }  # fmt: skip
 
+_SERVICE, _WORKSPACE = "needs a service", "its data is in a workspace"
+_WEB = "needs the web"
+_HELLO = (
+    *("hello-code", "hello-mlflow", "hello-world", "hello-world-env-var", "hello-world-input", "hello-world-org"),
+    *("hello-world-output", "hello-world-output-data"),
+)
+#: Examples that run on this machine unchanged.
+ON_THIS_MACHINE = tuple(f"{_BASICS}/{name}.yml" for name in _HELLO)
+#: Why the others do not; those that need the web run where there is one.
+NOT_ON_THIS_MACHINE: dict[str, str] = {
+    **dict.fromkeys(
+        (f"{_BASICS}/{name}.yml" for name in ("hello-git", "hello-notebook", "hello-iris-literal", "hello-iris-file")),
+        _WEB,
+    ),
+    **dict.fromkeys(
+        (
+            f"{_BASICS}/{name}.yml"
+            for name in (
+                *("hello-data-uri-folder", "hello-dataset", "hello-iris-datastore-file"),
+                *("hello-iris-datastore-folder", "hello-iris-folder"),
+            )
+        ),
+        _WORKSPACE,
+    ),
+    f"{_BASICS}/hello-interactive.yml": "opens services of a node",
+    f"{_BASICS}/hello-model-as-input.yml": "its model is not in the copy",
+    f"{_BASICS}/hello-model-as-output.yml": "its model is not in the copy",
+    "cli/jobs/deepspeed/deepspeed-autotuning/job.yml": "not a job",
+    "cli/jobs/deepspeed/deepspeed-training/job.yml": _LEFT_OUT,
+    f"{_ONE}/tensorflow/mnist/job.yml": _LEFT_OUT,
+    f"{_ONE}/scikit-learn/diabetes/job.yml": _LEFT_OUT,
+    f"{_ONE}/tensorflow/mnist-distributed/job.yml": "several machines",
+    f"{_ONE}/pytorch/cifar-distributed/job.yml": "several machines",
+}
+
 #: What jobs call and cannot have here.
 PROGRAMS = {
     "pip": '#!/bin/sh\necho "played: pip $*"\n',
@@ -175,6 +210,11 @@ def files() -> list[str]:
     return sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.yml"))
 
 
+def here(name: str) -> str:
+    """``runs`` on this machine, or why not; what is no command is for a service."""
+    return "runs" if name in ON_THIS_MACHINE else NOT_ON_THIS_MACHINE.get(name, _SERVICE)
+
+
 def table() -> str:
     """The page that says which is which."""
     lines = [
@@ -188,14 +228,17 @@ def table() -> str:
         "(`tests/azure/test_official_examples.py`, which also checks this table; `python -m",
         "tests.azure.official_examples` writes it).",
         "",
-        "| file | runs | replaced | why |",
-        "|---|---|---|---|",
+        "On this machine and over SSH a file of `type: command` runs as it is, unless the last column says why not",
+        "(`tests/test_official_examples_here.py` submits each).",
+        "",
+        "| file | sandbox | replaced there | why | this machine |",
+        "|---|---|---|---|---|",
     ]
     for name in files():
         one = EXAMPLES[name]
         how = "rejected" if one.refused else "real" if one.real else "stubbed"
         instead = ", ".join(f"`{part}`" for part in (*one.instead, *one.programs))
-        lines.append(f"| `{name.removeprefix('cli/jobs/')}` | {how} | {instead} | {one.why} |")
+        lines.append(f"| `{name.removeprefix('cli/jobs/')}` | {how} | {instead} | {one.why} | {here(name)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -65,11 +65,13 @@ def test_restore_overwrites_nothing(cell_run: Any, tmp_path: Path, kind: str) ->
     elif kind == "link out":
         (tmp_path / "elsewhere").mkdir()
         (code / "package").symlink_to(tmp_path / "elsewhere")
-    before = sorted(path.name for path in tmp_path.rglob("*"))
+    before = sorted(path.name for path in [*tmp_path.glob("*.py"), *code.rglob("*")])
     with pytest.raises(CommandError) as caught:
         restore(cell_run.handle, code)
     assert caught.value.code == "files.exists" and "\n" not in str(caught.value)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    assert sorted(path.name for path in [*tmp_path.glob("*.py"), *code.rglob("*")]) == before
+    if kind == "link out":
+        assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_restore_of_folder_leaves_out_files_that_the_run_wrote(api: Any, tmp_path: Path) -> None:

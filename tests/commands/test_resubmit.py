@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.commands.registry import Context, Result, run
+from jupyter_amltrain.commands.runs import wait_recorded
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 
 from ..helpers import DEADLINE, api_of
@@ -94,6 +95,7 @@ def test_again_after_folder_was_removed_runs_here(
 ) -> None:
     first = api.submit("import os, model\nwhere = os.getcwd()\n", gpus=0, out=["where"]).wait(DEADLINE)
     assert first.result("where") == str(project)
+    assert wait_recorded(first, DEADLINE)  # the record in MLflow would create the folder again
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     project.rename(tmp_path / "gone")
