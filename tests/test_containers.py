@@ -17,6 +17,7 @@ from jupyter_amltrain.errors import PreflightError, RunFailed, SpecError
 
 from .fakes.docker_engine import IMAGE_ID, DockerEngine, docker_engine
 from .helpers import until
+from .web_server import serving
 
 WAIT_S = 90.0
 IMAGE = "test/python:1"
@@ -104,6 +105,21 @@ def check_command(engine: DockerEngine, home: Path, run: Any) -> None:
     assert call["env"]["TOKEN_X"] == SECRET and not any(token in word for word in argv)
     for path in [path for path in home.rglob("*") if path.is_file()]:
         assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_downloaded_input_is_mounted(
+    api: Any, home: Path, engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with serving() as web:
+        run = api.submit(
+            "import os; print(os.path.realpath(os.environ['AML_INPUT_DATA']))",
+            environment=IMAGE, inputs={"data": web.url}, gpus=0,
+        ).wait(WAIT_S)  # fmt: skip
+    argv = engine.calls("run")[0]["argv"]
+    sources = [word.split(",")[1].removeprefix("source=") for word in argv if word.startswith("type=bind")]
+    assert run.logs().splitlines()[-1].startswith(f"{home}/data/") and f"{home}/data" in sources
 
 
 # ---- the end

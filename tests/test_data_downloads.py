@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from jupyter_amltrain.agent.data.cache import DataCache, key_of
+from jupyter_amltrain.commands.resubmit import repeated_spec
 from jupyter_amltrain.errors import RunFailed, SpecError
 
 from .helpers import until
@@ -52,6 +53,7 @@ def test_web_input_is_downloaded_once_and_recorded(api: Any, home: Path, web: We
     assert second.logs().startswith("read") and web.sent == len(web.content)
     found = second.read_provenance().inputs["data"]
     assert (found.sha256, found.bytes, found.path) == (digest, len(web.content), web.url)
+    assert not any("table.csv" in note or " data " in note for note in repeated_spec(first, {}).notes)
     web.content += b"3,4\n"
     third = api.submit(SHOW, inputs=inputs, gpus=0).wait(WAIT_S)
     assert f"read {len(web.content)} " in third.logs()

@@ -13,7 +13,8 @@ from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.commands.parser import Parser, run_flag
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import AmlTrainError, CommandError
-from jupyter_amltrain.jobs import flag_types, notebook_source, script, values
+from jupyter_amltrain.jobs import environments, flag_types, notebook_source, script, values
+from jupyter_amltrain.jobs.launch import is_downloaded
 from jupyter_amltrain.jobs.origin import has_commit, origin_of, top_folder
 from jupyter_amltrain.jobs.snapshot import digest_of, of_script, of_yaml
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
@@ -188,6 +189,7 @@ def for_target(spec: JobSpec, *, takes_images: bool, keeps_image: bool = False) 
         not takes_images
         and (named := environment.name or environment.image or environment.build)
         and not (keeps_image and environment.image)
+        and not (spec.job_type and environments.is_built(spec))
     ):
         environment, notes = Environment(), (*notes, f"The environment {named} of the repeated run is not used here.")
     return msgspec.structs.replace(spec, python="", environment=environment, notes=notes)
@@ -331,6 +333,10 @@ def repeated_spec(original: TrackedRun, params: Mapping[str, Any], *, target: st
     spec = with_code_of(run, spec, original.reader)
     name = target or run.target
     now = provenance_here(spec, _interpreter(name, spec))
+    downloaded = {name for name, data in spec.inputs.items() if is_downloaded(data)}  # known when it runs
+    then = msgspec.structs.replace(
+        then, inputs={name: digest for name, digest in then.inputs.items() if name not in downloaded}
+    )
     groups = ("git", "data", *(("python", "packages") if now.packages and then.packages else ()))
     note = difference_note(str(run.handle), differences((then, now), groups))
     return msgspec.structs.replace(spec, notes=(*spec.notes, note)) if note else spec

@@ -44,7 +44,7 @@ def completed(spec: JobSpec, has_our_disk: bool = True) -> JobSpec:
     """
     environment = spec.environment
     if spec.job_type:
-        return msgspec.structs.replace(spec, environment=_of_file(spec)) if is_built(spec) else spec
+        return msgspec.structs.replace(spec, environment=_of_file(spec, has_our_disk)) if is_built(spec) else spec
     # On this machine the kernel's own Python has these packages; another one gets them.
     elsewhere = environment.kernel and not has_our_disk and not environment.image
     if not (is_built(spec) or elsewhere) or environment.packages or environment.conda_text or environment.python:
@@ -68,21 +68,22 @@ def is_built(spec: JobSpec) -> bool:
     """Whether an agent builds the environment of a job; of a file of ``az ml`` its conda file."""
     environment = spec.environment
     if spec.job_type:
-        return spec.job_type == "command" and bool(environment.conda or environment.conda_text or environment.packages)
+        packages = environment.conda or environment.conda_text or environment.packages or environment.python
+        return spec.job_type == "command" and bool(packages)
     return environment.is_buildable
 
 
-def _of_file(spec: JobSpec) -> Environment:
+def _of_file(spec: JobSpec, has_our_disk: bool) -> Environment:
     """Packages of the conda file that a file of ``az ml`` names or contains."""
     environment = spec.environment
-    if environment.packages or environment.python:  # run again
+    if environment.packages or environment.python or (environment.conda and environment.conda_text):  # run again
         return environment
     if environment.conda:
-        return read_environment(environment)
+        return read_environment(environment, has_our_disk)
     where = f"{spec.script_name}, environment.conda_file"
     base = os.path.join(spec.notebook_dir, spec.script_name)
     inline = msgspec.structs.replace(environment, conda_text="")
-    return _of_conda(inline, where, RequirementReader(where), base, environment.conda_text)
+    return _of_conda(inline, where, RequirementReader(where, has_our_disk), base, environment.conda_text)
 
 
 def is_image(spec: JobSpec) -> bool:
@@ -337,9 +338,21 @@ def build_request(environment: Environment, base: str, has_our_disk: bool) -> di
 
 
 def for_service(environment: Environment) -> Environment:
-    """Return a completed environment as a service builds it: the conda file itself, or packages of pip."""
+    """Return a completed environment as a service builds it: the conda file itself, or packages of pip.
+
+    Raises
+    ------
+    SpecError
+        It has a package of this machine, or a file of constraints.
+    """
     if environment.conda and not environment.pip:
         return Environment(conda=environment.conda)
+    if environment.conda_text:
+        return Environment(conda_text=environment.conda_text)
+    for line in environment.packages:
+        if line.startswith("-c ") or "  # " in line:  # as our own agent reads it
+            shown = line.partition("  # ")[0]
+            raise _error(f"{environment.label}: Azure ML cannot install {shown!r}", "Name packages of an index.")
     plain = re.fullmatch(r"[\d.]+", environment.python)
     python = environment.python if plain else f"{sys.version_info.major}.{sys.version_info.minor}"
     return Environment(kernel=True, python=python, packages=environment.packages)

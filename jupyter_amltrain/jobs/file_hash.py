@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 #: Maximum number of files whose digests are kept.
@@ -32,13 +33,17 @@ _lock = threading.Lock()
 _known: OrderedDict[str, tuple[_Key, FileHash]] = OrderedDict()
 
 
-def hash_file(path: str, facts: os.stat_result | None = None) -> FileHash:
+def hash_file(
+    path: str, facts: os.stat_result | None = None, on_block: Callable[[int], object] | None = None
+) -> FileHash:
     """Return the hash of a regular file. Blocks on the disk; any thread.
 
     Parameters
     ----------
     facts
         What ``os.stat`` has just returned for it.
+    on_block
+        Called with the size of each block that is read; it may raise.
 
     Raises
     ------
@@ -57,6 +62,8 @@ def hash_file(path: str, facts: os.stat_result | None = None) -> FileHash:
         while block := file.read(1 << 20):
             digest.update(block)
             size += len(block)
+            if on_block is not None:
+                on_block(len(block))
     found = FileHash(size, executable, digest.digest())
     is_settled = max(facts.st_mtime, facts.st_ctime) < time.time() - _SETTLED_S
     with _lock:

@@ -61,31 +61,31 @@ def module_of(
     """
     cells, named = _expanded(history)
     found = _Closure(cells, namespace, sent)
-    whole: list[str] = []
     given: dict[str, None] = {}
     for name in names:
         if name not in named:
             found.add(name, ())
             given[name] = None
             continue
-        text = named[name].rstrip("\n")
+        text = cells[named[name]].rstrip("\n")
         tree = preflight.check(text, first_line=2, where=f"--with {name}: cell line")
         for other in notebook_names.undefined_names(tree, text):
             found.add(other.name, (name,))
-        whole.append(text)
+        found.add_cell(named[name], text)
         given.update(dict.fromkeys(sorted(notebook_names.defined_names(text))))
-    parts = [found.text(), *whole, f"__all__ = {list(given)!r}"]
-    return Module("\n\n".join(part for part in parts if part) + "\n", tuple(given))
+    # A cell may delete a name, or define it in one branch only.
+    exported = f"__all__ = [name for name in {list(given)!r} if name in globals()]"
+    return Module("\n\n".join(part for part in (found.text(), exported) if part) + "\n", tuple(given))
 
 
-def _expanded(history: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the cells without the magics above them, and the last text of each named cell."""
+def _expanded(history: Sequence[str]) -> tuple[list[str], dict[str, int]]:
+    """Return the cells without the magics above them, and the number of the last cell of each name."""
     cells: list[str] = []
-    named: dict[str, str] = {}
-    for cell in history:
+    named: dict[str, int] = {}
+    for number, cell in enumerate(history):
         magic, line, body = _cell_magic(cell)
         if magic == "aml_cell" and body.strip():
-            named[line.strip().rstrip(";")] = body
+            named[line.strip().rstrip(";")] = number
         cells.append(body if magic in _TRANSPARENT else cell)
     return cells, named
 
@@ -160,6 +160,10 @@ class _Closure:
         self._taken[name] = (definition.cell, definition.line), definition.text
         for other in self._used(definition):
             self.add(other, (*users, name))
+
+    def add_cell(self, number: int, text: str) -> None:
+        """Take a whole cell at its place in the notebook."""
+        self._taken[f"cell {number}"] = (number, 0), text
 
     def _used(self, definition: _Definition) -> list[str]:
         if isinstance(definition.node, ast.Import | ast.ImportFrom):

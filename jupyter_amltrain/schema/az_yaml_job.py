@@ -98,7 +98,7 @@ def _environment_out(value: Environment) -> Any:
         return value.name if plain else f"azureml:{value.name}"
     if value.build:
         return {"build": {"path": value.build}}
-    fields = {"image": value.image, "conda_file": value.conda_file if value.kernel else value.conda}
+    fields = {"image": value.image, "conda_file": value.conda_file if value.kernel or value.conda_text else value.conda}
     return {key: part for key, part in fields.items() if part}
 
 

@@ -75,7 +75,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     def __bool__(self) -> bool:
         """Whether an environment is requested."""
-        return bool(self.flag_value or self.derive)
+        return bool(self.flag_value or self.derive or self.conda_text)
 
     @property
     def file(self) -> str:
@@ -95,7 +95,12 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def conda_file(self) -> dict[str, Any]:
-        """Conda file for `kernel`, as the service builds it; MLflow goes through our agent and needs no plugin."""
+        """Conda file of the packages, as the service builds it; MLflow goes through our agent and needs no plugin."""
+        if self.conda_text:
+            import yaml  # type: ignore[import-untyped]
+
+            document: dict[str, Any] = yaml.safe_load(self.conda_text)
+            return document
         pip: list[Any] = [{"pip": list(self.packages)}] if self.packages else []
         return {"channels": ["conda-forge"], "dependencies": [f"python={self.python}", "pip", *pip]}
 

@@ -259,7 +259,8 @@ def test_unused_files_are_removed_by_a_later_download(cache: DataCache, web: Web
         ("https://h", "data"),
         ("https://h/a/..", "data"),
         ("https://h/a/%2e%2e%2fb", ".._b"),
-        ("https://h/" + "n" * 300 + ".csv", "n" * 116 + ".csv"),
+        ("https://h/" + "n" * 300 + ".csv", "n" * 196 + ".csv"),
+        ("https://h/" + "%E6%95%B0" * 100 + ".csv", "数" * 65 + ".csv"),
     ],
 )
 def test_name_of_file_is_the_last_part_of_the_path(url: str, name: str) -> None:

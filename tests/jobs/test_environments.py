@@ -127,6 +127,31 @@ def test_pip_of_kernel_environment_has_what_the_kernel_lacks_or_has_in_another_v
     ]
 
 
+def job_file(environment: Environment) -> JobSpec:
+    return JobSpec(name="j", script_name="job.yml", job_type="command", command="true", environment=environment)
+
+
+def test_inline_conda_file_with_python_alone_is_built() -> None:
+    spec = completed(job_file(Environment(conda_text="dependencies: [python=3.11]\n", image="x/y:1")))
+    assert environments.is_built(spec) and spec.environment.python == "3.11" and completed(spec) == spec
+
+
+def test_repeated_job_file_keeps_the_conda_packages_of_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "conda.yml"
+    file.write_text("dependencies: [numpy]\n")
+    first = completed(job_file(Environment(conda=str(file))))
+    file.write_text("dependencies: [scipy]\n")
+    assert completed(first) == first and "numpy" in first.environment.conda_text
+
+
+def test_service_gets_conda_packages_and_refuses_lines_of_this_machine(tmp_path: Path) -> None:
+    service = environments.for_service(Environment(conda_text="dependencies: [numpy, {pip: [rich]}]\n", pip=("rich",)))
+    assert service.conda_file["dependencies"][0] == "numpy"
+    with pytest.raises(SpecError) as caught:
+        environments.for_service(Environment(requirements="requirements.txt", packages=("-c numpy<2", "pandas")))
+    assert "numpy<2" in str(caught.value)
+
+
 def test_kernel_environment_is_built_on_another_machine_only() -> None:
     spec = job("import pytest\n", Environment(kernel=True))
     assert completed(spec) == spec and not environments.is_built(spec)

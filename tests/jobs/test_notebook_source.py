@@ -97,6 +97,20 @@ def test_named_cell_is_included_whole_with_what_it_uses() -> None:
     assert (values["K"], round(values["RATE"], 2), values["__all__"]) == (4, 1.57, list(module.names))
 
 
+def test_named_cell_stands_at_its_place_in_the_notebook() -> None:
+    cells = [parsed("aml_cell", "setup", "SEED = 7"), "SEED = 8", "def g(): return SEED"]
+    values: dict[str, Any] = {}
+    exec(module_of(["g", "setup"], cells, namespace={}).text, values)
+    assert values["g"]() == 8
+
+
+def test_name_that_a_named_cell_deletes_is_not_exported() -> None:
+    cell = "tmp = 1\nX = tmp + 1\ndel tmp\ntry:\n    import absent_module\nexcept ImportError as e:\n    pass\n"
+    values: dict[str, Any] = {}
+    exec(module_of(["setup"], [parsed("aml_cell", "setup", cell)], namespace={}).text, values)
+    assert values["__all__"] == ["X"]
+
+
 @pytest.mark.parametrize("magic", ["aml_cell", "time", "capture"])
 def test_function_of_a_cell_below_a_magic_is_found(magic: str) -> None:
     assert "return 5" in module_of(["f"], [parsed(magic, "x", "def f(): return 5")], namespace={}).text

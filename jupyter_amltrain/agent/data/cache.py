@@ -31,7 +31,7 @@ KEY_CHARS = 16
 MAX_UNUSED_S = 30 * 86400.0
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}\Z")
-_MAX_NAME_CHARS = 120
+_MAX_NAME_BYTES = 200
 
 
 def is_web_address(text: str) -> bool:
@@ -57,7 +57,14 @@ def file_name(url: str) -> str:
     if not name.strip("."):
         return "data"
     stem, suffix = os.path.splitext(name)
-    return stem[: _MAX_NAME_CHARS - len(suffix)] + suffix if len(suffix) < 20 else name[:_MAX_NAME_CHARS]
+    if len(suffix) >= 20:
+        return _cut(name, _MAX_NAME_BYTES)
+    return _cut(stem, _MAX_NAME_BYTES - len(suffix.encode("utf-8", "replace"))) + suffix
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return the beginning of a text that has at most `limit` bytes."""
+    return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
 
 
 def link_path(folder: str, name: str, url: str) -> str:

@@ -323,7 +323,8 @@ class _Download:
         length = _number(headers.get("Content-Length"))
         if response.status == 206:
             start, total = _range_of(headers.get("Content-Range"))
-            if start != part.size or not part.is_resumable:
+            changed = any(value and value != part.facts.get(name) for name, value in facts.items())
+            if start != part.size or changed or not part.is_resumable:
                 part.begin({})
                 raise _Cut("%s sent another part of the file" % self._host, 0.01)
         else:

@@ -15,6 +15,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
 
 from .. import protocol
+from ..data.cache import DataCache
 from ..environments.docker import SHM_SIZE, Engine, failure_in, is_client_variable
 from ..processes import user_of
 from ..protocol import LOG, private_folder
@@ -99,6 +100,11 @@ class Container:
         """Send SIGTERM to the job, and SIGKILL after `grace_s`; do not wait for its end."""
         stop = [self.engine.program, "stop", "-t", str(max(1, math.ceil(grace_s))), self.name]
         self._start(["/bin/sh", "-c", _STOP, "sh", *stop])
+
+    def discard(self) -> None:
+        """Kill and remove the container if it exists, without waiting."""
+        if self.engine.program:
+            self._start([self.engine.program, "rm", "--force", self.name])
 
     def kill(self) -> bool:
         """Kill the container, without waiting; return whether this is the first time."""
@@ -228,6 +234,8 @@ def _mounts(task: Assignment, home: str, hook: str) -> List[str]:
         written.append(cwd)
     read = [path for path in (hook, notebook if notebook != cwd else "") if path]
     read += [path for path in task.job["container"]["inputs"] if path not in read]
+    if task.job.get("downloads"):  # inputs of the run's folder are links to files in it
+        read.append(DataCache(task.home).folder)
     for path in (*written, *read):
         if os.path.normpath(path) in _SYSTEM_FOLDERS:
             raise ContainerError("the folder %s would hide that of the image. Use a folder below it" % path)

@@ -320,7 +320,7 @@ def refresh_state(home: str, run: str, state: State, known_dead: bool = False, q
     if state.get("container"):  # it may run on although nobody supervises it
         from .container import Container
 
-        Container("%s:%s" % (run, mark), os.environ).remove()
+        Container("%s:%s" % (run, mark), os.environ).discard()  # an engine that hangs must not stop the queue
     if known_dead:  # no pid of its state may be signaled
         return mark_lost(folder, state, "supervisor and guardian of the run ended with the container that they ran in")
     stuck = kill_all("%s:%s" % (run, mark), None, state.get("rank"))

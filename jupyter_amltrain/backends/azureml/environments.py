@@ -321,9 +321,9 @@ def body_of(environment: Environment, gpus: int | None) -> dict[str, str]:
     )
     body = {"name": name, "image": environment.image, "conda": environment.conda, "build": environment.build}
     body = {key: value for key, value in body.items() if value}
-    if environment.kernel:
+    if environment.kernel or environment.conda_text:
         body["packages"] = json.dumps(environment.conda_file)
-    if environment.conda or environment.kernel:
+    if environment.conda or environment.kernel or environment.conda_text:
         body.setdefault("image", BASE_GPU_IMAGE if gpus else BASE_IMAGE)
     return body
 

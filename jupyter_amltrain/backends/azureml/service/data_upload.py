@@ -102,10 +102,17 @@ def read_data(call: ServiceCall, path: str) -> LocalData:
         )
     whole, files = hashlib.sha256(), dict[str, LocalFile]()
     transfer = Transfer("reading", sum(_size(file) for file in names.values()))
+
+    def on_block(size: int) -> None:  # a large file takes minutes
+        call.check()
+        transfer.advance(size)
+        if transfer.text:
+            call.progress(transfer.text)
+
     for name in sorted(names):
         call.check()
         try:
-            found = hash_file(names[name])
+            found = hash_file(names[name], on_block=on_block)
             whole.update(name.encode() + b"\0" + found.sha256)
         except UnicodeEncodeError:
             raise SubmitError(
@@ -114,9 +121,6 @@ def read_data(call: ServiceCall, path: str) -> LocalData:
         except OSError as error:
             raise _unreadable(names[name], error) from error
         files[name] = LocalFile(names[name], found.size, found.sha256)
-        transfer.advance(found.size)
-        if transfer.text:
-            call.progress(transfer.text)
     return LocalData(root.name or "data", is_folder, files, whole.hexdigest())
 
 
