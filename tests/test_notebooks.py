@@ -23,8 +23,8 @@ from .tiers import thorough
 #: Many times what they need, and less than pytest's own limit (seconds).
 DEADLINE = 280.0
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
-#: Left to a thorough tier: one makes a cluster, the other builds three environments.
-SLOW = ("03_azure_cluster", "05_run_configuration")
+#: Left to a thorough tier: they train again, make a cluster, or build three environments.
+SLOW = ("01_local_digits", "03_azure_cluster", "05_run_configuration")
 #: A path that tells whose machine it was.
 FOREIGN = re.compile(r"(?<!\w)/(?:root|home|Users|tmp|work|workspaces?|builds?|mnt|private)/[\w.~-]")
 

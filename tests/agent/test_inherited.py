@@ -14,6 +14,7 @@ from jupyter_amltrain.agent.protocol import PROTOCOL
 from jupyter_amltrain.agent.queue import dispatcher_client
 from jupyter_amltrain.agent.supervise.env_filter import for_dispatcher
 
+from ..tiers import thorough
 from .conftest import Agent, alive, processes_of, until
 
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -90,7 +91,7 @@ def test_request_too_long_is_refused(agent: Agent) -> None:
     assert agent.wait("fits")["state"] == "completed"
 
 
-@pytest.mark.parametrize("killed_again", [False, True])
+@pytest.mark.parametrize("killed_again", thorough(False, True))
 def test_job_submitting_job_starts_dispatcher(agent: Agent, killed_again: bool) -> None:
     go, gate = agent.folder / "go", agent.folder / "gate"
     wait = (

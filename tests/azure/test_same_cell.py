@@ -52,6 +52,7 @@ def test_same_cell_runs_locally_and_in_azure(api: Any) -> None:
     assert here.result("loss") == there.result("loss") == curves[0][-1][1]
 
 
+@pytest.mark.thorough
 def test_local_run_repeated_in_azure_gives_same_values(api: Any) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
     identity = ("-c", "user.email=a@example.org", "-c", "user.name=a")

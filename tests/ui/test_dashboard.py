@@ -27,6 +27,8 @@ from tests.ui.lab import (
     open_notebook,
 )
 
+pytestmark = pytest.mark.thorough
+
 GPUS = 64
 PICTURED = """mime => [...jupyterapp.shell.currentWidget.content.model.cells]
     .flatMap(cell => cell.outputs ? cell.outputs.toJSON() : [])

@@ -16,6 +16,8 @@ from tests.fakes.driver import GIB, Instance, SwitchableDriver
 from tests.ui.lab import MS, LabServer, NotebookPage, code_cell, open_notebook
 from tests.ui.panel import PanelPage
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> SwitchableDriver:

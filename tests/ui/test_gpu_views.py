@@ -19,6 +19,8 @@ from tests.fakes import driver as fake
 from tests.fakes.driver import ALL_ONES_32, GIB, Process, SwitchableDriver
 from tests.ui.lab import MS, LabServer, NotebookPage, code_cell, eventually, open_notebook
 
+pytestmark = pytest.mark.thorough
+
 GPUS = 2
 LINK_TX, LINK_RX = (138, ALL_ONES_32), (139, ALL_ONES_32)
 

@@ -12,6 +12,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.ui.lab import MS, LabServer, NotebookPage, code_cell, eventually, open_notebook, run_output
 from tests.ui.panel import PanelPage
 
+pytestmark = pytest.mark.thorough
+
 SUBMIT = """%%aml_submit --name plots
 import os, sys, time
 import matplotlib.pyplot as plt

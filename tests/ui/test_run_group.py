@@ -13,6 +13,8 @@ from playwright.sync_api import Page, expect
 from tests.ui.axe import axe
 from tests.ui.lab import MS, LabServer, NotebookPage, code_cell, eventually, load_page, open_notebook
 
+pytestmark = pytest.mark.thorough
+
 GROUP_MIME = "application/vnd.amltrain.runs+json"
 
 TRAIN = """\
