@@ -25,6 +25,7 @@ for name in (
     "ssh",
     "environments",
     "snapshot",
+    "results",
 ):
     if not sys.argv[1:] or name in sys.argv[1:]:
         subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False)

@@ -52,8 +52,7 @@ def hash_file(
     """
     facts = facts or os.stat(path)
     key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_mode)
-    with _lock:
-        known = _known.get(path)
+    known = _known.get(path)  # one operation: only changes need the lock
     if known is not None and known[0] == key:
         return known[1]
     digest, size = hashlib.sha256(), 0
