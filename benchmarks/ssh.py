@@ -62,7 +62,8 @@ try:
     file.save("{folder}")
 except KeyboardInterrupt:
     pass
-print("FIGURES", time.perf_counter() - begin, os.path.getsize("{folder}/.large.bin.part"))
+parts = [os.path.join("{folder}", name) for name in os.listdir("{folder}") if name.startswith(".large.bin.")]
+print("FIGURES", time.perf_counter() - begin, sum(map(os.path.getsize, parts)))
 """
 _REST = """
 copying = threading.Thread(target=file.save, args=("{folder}",))
