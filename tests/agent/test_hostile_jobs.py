@@ -53,6 +53,16 @@ def replace_by_copy():
     while os.path.lexists(folder):
         shutil.rmtree(folder, ignore_errors=True)
     os.rename(folder + '.c', folder)
+def instead_of(path, make):
+    while True:  # the repair may write between the two steps
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+        try:
+            return make()
+        except OSError:
+            pass
 def both(number, *names):
     for name in names or ('guardian', 'supervisor'):
         os.kill(true[name]['pid'], number)
@@ -72,10 +82,10 @@ DAMAGES = {
     "not-json": "write('{\"state\":')",
     "deep": "write('[' * 100000)",
     "removed": "os.unlink(state)",
-    "folder": "os.unlink(state); os.makedirs(state + '/x')",
-    "fifo": "os.unlink(state); os.mkfifo(state)",
-    "link-to-nowhere": "os.unlink(state); os.symlink('/nowhere/x', state)",
-    "link-to-a-folder": "os.unlink(state); os.symlink('/', state)",
+    "folder": "instead_of(state, lambda: os.makedirs(state + '/x'))",
+    "fifo": "instead_of(state, lambda: os.mkfifo(state))",
+    "link-to-nowhere": "instead_of(state, lambda: os.symlink('/nowhere/x', state))",
+    "link-to-a-folder": "instead_of(state, lambda: os.symlink('/', state))",
     "moved": "os.rename(folder, folder + '.away'); time.sleep(0.3); os.rename(folder + '.away', folder)",
     "moved-to-the-end": (
         "os.rename(folder, folder + '.away')\n"
@@ -85,7 +95,7 @@ DAMAGES = {
     ),
     "copied": "replace_by_copy()",
     "closed-folder": "os.chmod(folder, 0o500)",
-    "log-fifo": "os.unlink(folder + '/log/agent.txt'); os.mkfifo(folder + '/log/agent.txt'); os.unlink(state)",
+    "log-fifo": "log = folder + '/log/agent.txt'; instead_of(log, lambda: os.mkfifo(log)); os.unlink(state)",
     "temporary-name": "os.unlink(state); [os.makedirs(state + f'.{p}.0.tmp') for p in range(3)]",
 }
 
