@@ -17,9 +17,10 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from . import calls
+from .file_store import BLOBS, FileStore
 from .folder_watch import FolderWatch
 from .protocol import open_regular, read_up_to
 
@@ -30,16 +31,8 @@ _HEAD = struct.Struct("!II")
 MAX_FRAME_BYTES = 64 << 20
 #: Threads that answer requests; a request that waits for changes has a thread of its own.
 _THREADS = 6
-#: Folder of the state root with files of earlier submits, by their sha256.
-BLOBS = "blobs"
-#: Folder in it with lists of files, by :func:`manifest_digest`.
-_MANIFESTS = "manifests"
 #: Seconds after which an interpreter that is asked for its modules counts as hanging.
 _MODULES_TIMEOUT_S = 30.0
-#: Seconds after the last submit that named it for which a file is kept.
-KEEP_S = 30 * 86400.0
-#: Lists of files that are kept at least; one of a large tree has a megabyte.
-MAX_MANIFESTS = 32
 #: Seconds after its start at which a server deletes what is older.
 _SWEEP_DELAY_S = 60.0
 _FIND = """
@@ -82,50 +75,6 @@ def frame(header: Mapping[str, Any], data: bytes = b"") -> bytes:
     return _HEAD.pack(len(text), len(data)) + text + data
 
 
-def manifest_digest(rows: Mapping[str, Tuple[str, bool]]) -> str:
-    """Return the sha256 of a list of files: digest of the content, and whether it is executable, by name."""
-    whole = hashlib.sha256()
-    for name in sorted(rows):
-        digest, executable = rows[name]
-        whole.update(("%s %d %s\0" % (digest, executable, name)).encode("utf-8", "surrogatepass"))
-    return whole.hexdigest()
-
-
-def prune(folder: str, count: int) -> None:
-    """Delete the oldest files of a folder, if it has more than twice as many as are kept."""
-    names = os.listdir(folder)
-    if len(names) <= 2 * count:
-        return
-    ages = []
-    for name in names:
-        try:
-            ages.append((os.stat(os.path.join(folder, name)).st_mtime, name))
-        except OSError:  # deleted by another server
-            continue
-    for _, name in sorted(ages, reverse=True)[count:]:
-        try:
-            os.unlink(os.path.join(folder, name))
-        except OSError:
-            continue
-
-
-def sweep(store: str, now: float) -> None:
-    """Delete files of submits that no list of files of the last days names, and those lists that are older."""
-    manifests = os.path.join(store, _MANIFESTS)
-    named: Set[str] = set()
-    for name in os.listdir(manifests):
-        path = os.path.join(manifests, name)
-        if now - os.stat(path).st_mtime > KEEP_S:
-            os.unlink(path)
-            continue
-        with open(path, "rb") as file:
-            named.update(digest for _, digest, _ in json.loads(file.read().decode()))
-    for name in os.listdir(store):
-        path = os.path.join(store, name)
-        if name not in named and name != _MANIFESTS and now - os.stat(path).st_mtime > KEEP_S:
-            os.unlink(path)
-
-
 class Server:
     """Answers the requests of one connection.
 
@@ -142,7 +91,7 @@ class Server:
         self._writing = threading.Lock()
         self._watch = FolderWatch()
         self._waiting: Any = queue.Queue()  # of requests with their data
-        self._present: Set[str] = set()  # digests of files in the store
+        self._files = FileStore(os.path.join(home, BLOBS))
 
     def run(self) -> None:
         """Answer until the input ends."""
@@ -164,7 +113,7 @@ class Server:
     def _sweep(self) -> None:
         time.sleep(_SWEEP_DELAY_S)
         try:
-            sweep(self._store(), time.time())
+            self._files.sweep(time.time())
         except (OSError, ValueError, KeyError):  # another server sweeps at the same time, or a list is damaged
             pass
 
@@ -265,86 +214,11 @@ class Server:
         return {"files": sorted(found)}, b""
 
     def _stage(self, request: Json, data: bytes) -> Tuple[Json, bytes]:
-        """Make a folder from files by content; files that are sent along are kept for later submits.
-
-        The list of files comes as changes of an earlier one, `base`. The reply has ``base: false`` if that is not
-        here, and ``missing`` with the digests of files that are not; in both cases nothing was made.
-        """
-        store = self._store()
-        at = 0
-        for digest, size in request["sent"]:
-            _write(os.path.join(store, _name(digest)), data[at : at + size])
-            at += size
-        rows = self._rows(request, store)
-        if rows is None:
-            return {"base": False, "missing": []}, b""
-        missing = sorted({digest for digest, _ in rows.values() if not self._has(store, digest)})
-        if not missing:
-            missing = self._copy_all(store, rows, os.path.normpath(request["folder"]))
-        return {"base": True, "missing": missing}, b""
-
-    def _store(self) -> str:
-        store = os.path.join(self.home, BLOBS)
-        os.makedirs(os.path.join(store, _MANIFESTS), mode=0o700, exist_ok=True)
-        return store
-
-    def _rows(self, request: Json, store: str) -> Optional[Dict[str, Tuple[str, bool]]]:
-        """Return digest and mode of each file; ``None`` if the base is not here."""
-        rows: Dict[str, Tuple[str, bool]] = {}
-        if request["base"]:
-            path = os.path.join(store, _MANIFESTS, _name(request["base"]))
-            try:
-                with open(path, "rb") as file:
-                    rows = {name: (digest, executable) for name, digest, executable in json.loads(file.read().decode())}
-                os.utime(path)  # in use
-            except (OSError, ValueError):
-                return None
-        for name in request["removed"]:
-            rows.pop(name, None)
-        rows.update((name, (digest, executable)) for name, digest, executable in request["changed"])
-        if manifest_digest(rows) != request["manifest"]:
-            return None
-        path = os.path.join(store, _MANIFESTS, _name(request["manifest"]))
-        if not os.path.exists(path):
-            text = json.dumps([[name, digest, mode] for name, (digest, mode) in rows.items()], separators=(",", ":"))
-            _write(path, text.encode())
-            prune(os.path.dirname(path), MAX_MANIFESTS)
-        return rows
-
-    def _has(self, store: str, digest: str) -> bool:
-        if digest not in self._present and os.path.exists(os.path.join(store, _name(digest))):
-            self._present.add(digest)
-        return digest in self._present
-
-    def _copy_all(self, store: str, rows: Mapping[str, Tuple[str, bool]], folder: str) -> List[str]:
-        """Copy files into their folder; return the digests of files that have disappeared meanwhile."""
-        jobs = []
-        for name, (digest, executable) in rows.items():
-            path = os.path.normpath(os.path.join(folder, name))
-            if not path.startswith(folder + os.sep):
-                raise ValueError("a file outside of its folder: %r" % name)
-            jobs.append((digest, path, 0o700 if executable else 0o600))
-        for parent in sorted({os.path.dirname(path) for _, path, _ in jobs}):
-            _make_folder(parent)
-        missing = []
-        for digest, path, mode in jobs:
-            try:
-                _copy(os.path.join(store, digest), path, mode)
-            except FileNotFoundError:
-                self._present.discard(digest)
-                missing.append(digest)
-        return missing
+        return self._files.stage(request, data), b""
 
     def _append(self, request: Json, data: bytes) -> Tuple[Json, bytes]:
         """Append a part of a large file of :meth:`_stage`; the last part completes it."""
-        blobs = self._store()
-        path = os.path.join(blobs, ".part-" + _name(request["digest"]))
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if request["offset"] == 0 else 0)
-        with os.fdopen(os.open(path, flags, 0o600), "r+b" if request["offset"] else "wb") as file:
-            file.seek(request["offset"])
-            file.write(data)
-        if request["last"]:
-            os.replace(path, os.path.join(blobs, _name(request["digest"])))
+        self._files.append(request["digest"], request["offset"], data, request["last"])
         return {}, b""
 
     def _wait(self, request: Json, data: bytes) -> Tuple[Json, bytes]:
@@ -362,47 +236,6 @@ class Server:
 
     def _ping(self, request: Json, data: bytes) -> Tuple[Json, bytes]:
         return {}, b""
-
-
-def _make_folder(path: str) -> None:
-    """Make a folder and its parents, for this user alone; `os.makedirs` leaves the parents readable."""
-    if not os.path.isdir(path):
-        _make_folder(os.path.dirname(path))
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:  # made by another thread
-            pass
-
-
-def _name(digest: Any) -> str:
-    if not isinstance(digest, str) or not digest.isalnum():
-        raise ValueError("not a digest: %r" % (digest,))
-    return digest
-
-
-def _copy(source: str, path: str, mode: int) -> None:
-    """Copy a file: not a link, so that a job that changes its code does not change that of later runs."""
-    come = os.open(source, os.O_RDONLY)
-    try:
-        go = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        try:
-            while True:
-                part = os.read(come, 1 << 20)
-                if part:
-                    os.write(go, part)
-                if len(part) < 1 << 20:
-                    break
-        finally:
-            os.close(go)
-    finally:
-        os.close(come)
-
-
-def _write(path: str, data: bytes) -> None:
-    part = "%s.%d.part" % (path, threading.get_ident())
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-    os.replace(part, path)
 
 
 _OPS: Dict[str, Callable[[Server, Json, bytes], Tuple[Json, bytes]]] = {

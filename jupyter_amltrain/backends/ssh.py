@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.file_store import manifest_digest
 from jupyter_amltrain.agent.protocol import JOB, METRICS, STATE
-from jupyter_amltrain.agent.serve import manifest_digest
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.base import LaunchPlan, read_local
 from jupyter_amltrain.backends.file_copy import FileCopy
