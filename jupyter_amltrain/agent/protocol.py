@@ -41,6 +41,8 @@ PROTOCOL = 6
 JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
 
 LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"
+#: Log of each process of a run of several.
+LOG_OF_RANK = "log/rank-%d.txt"
 
 #: Whole output of the build of a run's environment.
 ENVIRONMENT_LOG = "log/environment.txt"

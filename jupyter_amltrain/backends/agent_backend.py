@@ -215,6 +215,7 @@ class AgentBackend(Backend):
             **({"environment": request} if request else {}),
             **({"container": container} if container else {}),
             **({"downloads": urls} if (urls := downloads(spec)) else {}),
+            **({"ranks": launch.ranks} if launch.ranks else {}),
         }
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
 

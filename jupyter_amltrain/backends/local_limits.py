@@ -20,7 +20,7 @@ SINGLE_MACHINE_KINDS = ("local", "ssh", "fake")
 #: Flags of a submit without a meaning there, without their dashes; two of them have one together with an image.
 UNSUPPORTED_FLAGS = frozenset(
     (
-        *("nodes", "processes", "distribution", "instance-type", "shm-size", "docker-args", "derive-env"),
+        *("nodes", "instance-type", "shm-size", "docker-args", "derive-env"),
         *("identity", "service", "priority", "tier"),
     )
 )
@@ -76,12 +76,10 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool) ->
         hint = f"For several nodes use {_cluster()}."
         yield messages(f"--nodes {resources.nodes}", ("resources", "instance_count"), reason, hint)
     distribution = spec.distribution
-    # A single process is supported; a file without a number means one, a line without a number one per GPU.
-    single = (distribution.processes or (1 if messages.of_file else 0)) == 1 and not distribution.parameter_servers
-    if distribution.kind and not single:
+    if distribution.kind and (not has_agent or is_image(spec)) and (distribution.processes or 0) != 1:
         flag = f"--processes {distribution.processes}" if distribution.processes else "--distribution"
-        reason = f"a run on {target!r} is one process."
-        yield messages(flag, ("distribution",), reason, f"For several processes use {_AZURE}.")
+        where = f"a container on {target!r}" if has_agent else f"a run on {target!r}"
+        yield messages(flag, ("distribution",), f"{where} is one process.", f"For several processes use {_AZURE}.")
     if resources.instance_type:
         yield messages(
             f"--instance-type {resources.instance_type}",

@@ -211,8 +211,13 @@ def status_of(state: Mapping[str, Any]) -> RunStatus:
         cause={_text(key): _text(value) for key, value in (state.get("cause") or {}).items()},
         nodes=int(state.get("nodes") or 1),
         ranks=max(1, min(int(state.get("ranks") or 1), _MAX_RANKS)),
+        failed_rank=_rank(state.get("failed_rank")),
         notes=tuple(map(_text, list(state.get("notes") or ())[:_MAX_NOTES])),
     )
+
+
+def _rank(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < _MAX_RANKS else None
 
 
 def _text(value: Any) -> str:

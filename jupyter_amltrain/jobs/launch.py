@@ -1,7 +1,4 @@
-"""Plan of a launch: the process that the agent starts for a job, as plain data.
-
-Now one Python process; launchers of several processes become further functions of this module.
-"""
+"""Plan of a launch: the process or the processes that the agent starts for a job, as plain data."""
 
 from __future__ import annotations
 
@@ -45,11 +42,14 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
         Working folder on the target.
     env
         Public variables on top of the submitter's environment.
+    ranks
+        Processes of a distributed job, for ``agent/distributed/launchers.py``; empty for one process.
     """
 
     argv: tuple[str, ...]
     cwd: str
     env: dict[str, str]
+    ranks: dict[str, Any] = {}
 
 
 def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> LaunchPlan:
@@ -66,7 +66,10 @@ def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> LaunchPla
     own = spec.source or not spec.notebook_dir or not machine.has_our_disk
     cwd = source if own else spec.notebook_dir
     return LaunchPlan(
-        argv=tuple(script_argv(spec, source, python, data)), cwd=cwd, env={**_alone(spec, source), **spec.env, **data}
+        argv=tuple(script_argv(spec, source, python, data)),
+        cwd=cwd,
+        env={**_alone(spec, source), **spec.env, **data},
+        ranks=_ranks(spec, python),
     )
 
 
@@ -99,12 +102,32 @@ def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
         places[f"outputs.{name}"] = shlex.quote(env[output_variable(name)] + inside)
     path = f"PATH={shlex.quote(posixpath.dirname(python))}:$PATH; export PATH; " if "/" in python else ""
     line = path + fill_bindings(spec.command, places)
-    return LaunchPlan(argv=("/bin/sh", "-c", line), cwd=source, env={**_alone(spec, source), **spec.env, **env})
+    return LaunchPlan(
+        argv=("/bin/sh", "-c", line),
+        cwd=source,
+        env={**_alone(spec, source), **spec.env, **env},
+        ranks=_ranks(spec, python),
+    )
+
+
+def _ranks(spec: JobSpec, python: str) -> dict[str, Any]:
+    """Processes of a distributed job; a file of ``az ml`` without a number means one, a line one for each GPU."""
+    distribution = spec.distribution
+    processes = distribution.processes or (1 if spec.job_type else 0)
+    if not distribution.kind or (processes == 1 and not distribution.parameter_servers and distribution.kind != "mpi"):
+        return {}
+    return {
+        "kind": distribution.kind,
+        "processes": processes,
+        "servers": distribution.parameter_servers,
+        "restarts": 0,
+        "python": python,
+    }
 
 
 def _alone(spec: JobSpec, source: str) -> dict[str, str]:
     """What a script of ``distribution: pytorch`` finds where it is the only process."""
-    if spec.distribution.kind != "pytorch":
+    if spec.distribution.kind != "pytorch" or _ranks(spec, ""):
         return {}
     port = 20000 + zlib.crc32(source.encode()) % 10000  # runs beside each other take others
     alone = {"RANK": "0", "LOCAL_RANK": "0", "NODE_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}

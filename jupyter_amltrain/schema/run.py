@@ -120,6 +120,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     cause: dict[str, str] = {}  #: failure caused by its GPUs: kind, text, action (``agent/supervise/outcome.py``)
     nodes: int = 1  #: machines it runs on
     ranks: int = 1  #: processes with a log of their own, on all nodes
+    failed_rank: int | None = None  #: process that failed first, of a run of several
     notes: tuple[str, ...] = ()  #: notes of the target about the start: a shared GPU, no GPU because of the driver
     doors: tuple[RunLink, ...] = ()  #: links, its page first; the others while it runs
 

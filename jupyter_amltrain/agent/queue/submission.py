@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import protocol, testing
 from ..data import cache as data_cache
+from ..distributed import launchers
 from ..environments import docker
 from ..environments import store as environments
 from ..processes import boot_id, pid_scope
@@ -107,6 +108,7 @@ _FIELDS: Dict[str, Any] = {
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
     "notes": list, "container": dict, "downloads": dict,
+    "ranks": dict,
 }  # fmt: skip
 
 
@@ -184,6 +186,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         job["notes"] = [str(note)[:1000] for note in payload["notes"][:20]]
     if payload.get("container"):
         job["container"] = docker.check(payload["container"])
+    if payload.get("ranks"):
+        job["ranks"] = launchers.check(payload["ranks"])
     if payload.get("downloads"):
         job["downloads"] = data_cache.check(payload["downloads"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))

@@ -9,7 +9,7 @@ import signal
 from typing import Any, Dict, List, Mapping, Match, NamedTuple, Optional, Sequence, Tuple
 
 from ..processes import cgroup_paths, signal_name
-from ..protocol import CANCELED, COMPLETED, FAILED, LOG, TELEMETRY, open_regular
+from ..protocol import CANCELED, COMPLETED, FAILED, LOG_OF_RANK, TELEMETRY, open_regular
 from ..telemetry.gpu_incidents import (
     APPLICATION,
     CLEANUP,
@@ -345,7 +345,7 @@ class RunTimes(NamedTuple):
 
 
 def find_cause(
-    folder: str, outcome: Outcome, life: RunTimes, devices: Sequence[str], number: int = 0
+    folder: str, outcome: Outcome, life: RunTimes, devices: Sequence[str], number: int = 0, rank: int = 0
 ) -> Optional[Dict[str, str]]:
     """Return ``{"kind", "text", "action"}`` of a failed run; ``None`` if its GPUs were not the cause.
 
@@ -357,6 +357,8 @@ def find_cause(
         UUIDs of the GPUs of the run, in the order in which it sees them.
     number
         Number of the machine within the run.
+    rank
+        Process that failed, in a run of several.
     """
     if outcome.state != FAILED or outcome.reason in ("launch", "gpu-unused"):
         return None
@@ -368,7 +370,7 @@ def find_cause(
         if hardware is not None:
             return hardware
         if outcome.exit_code and life.stopped is None:
-            oom = last_oom(tail_of(os.path.join(folder, LOG)))
+            oom = last_oom(tail_of(os.path.join(folder, LOG_OF_RANK % rank)))
             if oom is not None:
                 return _oom_cause(oom, incidents.get("processes") or (), gpus, devices)
         if life.stopped is not None:

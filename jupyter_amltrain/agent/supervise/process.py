@@ -9,6 +9,7 @@ import subprocess
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from .. import testing
+from ..distributed import launchers
 from ..environments.build import INTERPRETER_VARIABLES
 from ..protocol import ARTIFACTS, KEPT_LINKS, LOG, MARK, METRICS, OUTPUTS, SOURCE
 from ..queue import visible_gpus
@@ -122,6 +123,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start the process of the job; its output is appended to ``log/rank-0.txt``.
 
+    A job of several processes is started by their launcher, whose own output is a file beside those of the ranks.
+
     Parameters
     ----------
     container
@@ -140,14 +143,23 @@ def start(
     )
     _create_outputs(task, env)
     _link_kept_folders(task)
-    argv, cwd = task.job["argv"], task.job["cwd"]
+    argv, cwd, output = task.job["argv"], task.job["cwd"], LOG
+    ranks = task.job.get("ranks")
+    if ranks:
+        home = os.path.join(task.home, "agent")
+        try:
+            argv = launchers.command(ranks, argv, task.devices, env, task.folder, home)
+        except (launchers.NoLauncher, OSError) as error:
+            raise LaunchFailed(str(error)) from error
+        output = launchers.LAUNCHER_LOG
+        task.state["ranks"] = launchers.count(ranks, task.devices)
     if container is not None:
         try:
             argv, cwd = containers.command(task, env, hook, container, USER_UMASK), os.sep
         except ContainerError as error:
             raise LaunchFailed(str(error)) from error
     try:
-        log = os.open(os.path.join(task.folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        log = os.open(os.path.join(task.folder, output), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
         raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
     umask = os.umask(USER_UMASK)

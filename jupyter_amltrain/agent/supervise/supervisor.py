@@ -13,6 +13,7 @@ import subprocess
 from typing import Any, Dict, FrozenSet, List, Optional, Protocol
 
 from .. import protocol, testing
+from ..distributed import launchers
 from ..process_setup import drain, log_line
 from ..processes import boot_id, identity, pid_scope, resume, run_members, signal_processes
 from ..protocol import CANCELED, FAILED, FINALIZING, QUEUED, RUNNING
@@ -313,10 +314,37 @@ class Supervisor:
             self._step()
         oom = oom_happened(before, oom_counters())
         outcome = classify(self.status, self.stopped, self.task.job["timeout"], oom, self.gpu_verdict)
+        if self.task.job.get("ranks") and not self.stopped:
+            outcome = self._outcome_of_ranks(outcome)
         refused = start_failure(self.task.folder, self.status) if self.container is not None else None
         if refused and not self.stopped:
             outcome = outcome._replace(reason="launch", detail="its container could not be started: %s" % refused)
         self._end(outcome)
+
+    def _outcome_of_ranks(self, outcome: Outcome) -> Outcome:
+        """Name the process that failed first, in place of the launcher."""
+        if outcome.state != FAILED:
+            return outcome
+        failed = launchers.first_failure(self.task.folder)
+        if failed is None:
+            return self._outcome_of_launcher(outcome)
+        self.state["failed_rank"] = failed.rank
+        text = failed.text if outcome.reason != "oom" else "%s: %s" % (failed.text, outcome.detail)
+        reason = outcome.reason if outcome.reason == "oom" else "signal" if failed.signal else "exit"
+        return Outcome(FAILED, reason, text, failed.exit_code, failed.signal)
+
+    def _outcome_of_launcher(self, outcome: Outcome) -> Outcome:
+        """Tell why the launcher ended without a process of the job; its output becomes that of the run."""
+        folder = self.task.folder
+        if launchers.records(folder):
+            return outcome
+        try:
+            with open(os.path.join(folder, protocol.LOG), "a") as log:
+                log.write(failure_cause.tail_of(os.path.join(folder, launchers.LAUNCHER_LOG)))
+        except OSError as error:
+            log_line(folder, "supervisor: cannot write the log: %s" % error)
+        reason = launchers.missing(self.task.job["ranks"]) or "its launcher %s" % outcome.detail
+        return Outcome(FAILED, "launch", "could not be started: %s" % reason, outcome.exit_code, outcome.signal)
 
     def _start_with_retry(self) -> Optional[subprocess.Popen[bytes]]:
         """Start the job, with retries while no process can be forked; return ``None`` if it was canceled."""
@@ -509,7 +537,9 @@ class Supervisor:
         self.gpu_guard.close(state)
         details = [outcome.detail]
         life = failure_cause.RunTimes(self.began, finalizing, self.stopped)
-        cause = failure_cause.find_cause(self.task.folder, outcome, life, self.task.devices, self.gpu_guard.number)
+        cause = failure_cause.find_cause(
+            self.task.folder, outcome, life, self.task.devices, self.gpu_guard.number, state.get("failed_rank") or 0
+        )
         if cause is not None:
             state["cause"] = cause
             details.append(cause["text"])

@@ -1,0 +1,215 @@
+"""Command that starts the processes of a job, by the framework's own launcher; and how they ended.
+
+The launcher starts ``amltrain_rank.py`` (:mod:`.rank`) for each process. What a script finds in its environment is
+what the launcher sets, on this machine as at a service.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import shutil
+import subprocess
+import zlib
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from ..processes import signal_name
+from ..protocol import AgentError
+
+Json = Dict[str, Any]
+#: Kinds of launchers.
+PYTORCH, MPI, TENSORFLOW = "pytorch", "mpi", "tensorflow"
+#: Folder of a run with a record for each process, and the output of the launcher itself.
+RANKS, LAUNCHER_LOG = "ranks", "log/launcher.txt"
+MAX_PROCESSES = 512
+_PACKAGE = __name__.rpartition(".distributed")[0]
+#: Files for the machine, and their sources; the first one is written last.
+_FILES = {
+    "amltrain_rank.py": "distributed/rank.py",
+    "amltrain_workers.py": "distributed/workers.py",
+    "amltrain_identity.py": "azure/identity.py",
+}
+_FIELDS = {"kind": str, "processes": int, "servers": int, "restarts": int, "python": str}
+#: Seconds for a program to print its version.
+_VERSION_TIMEOUT_S = 10.0
+#: Module that a launcher is a part of, the package that has it, and its name.
+_MODULES = {PYTORCH: ("torch", "torch", "PyTorch")}
+
+
+class RankFailure(NamedTuple):
+    """The process that failed first."""
+
+    rank: int
+    exit_code: Optional[int]
+    signal: Optional[int]
+
+    @property
+    def text(self) -> str:
+        """What happened, for the state of the run."""
+        if self.signal is not None:
+            return "rank %d was killed by %s" % (self.rank, signal_name(self.signal))
+        if self.exit_code is None:
+            return "rank %d ended without a record, as if it was killed" % self.rank
+        return "rank %d exited with code %d" % (self.rank, self.exit_code)
+
+
+class NoLauncher(Exception):
+    """The program that starts the processes is absent; the message is shown to the user."""
+
+
+def check(ranks: Mapping[str, Any]) -> Json:
+    """Return the description of a job's processes with all its fields.
+
+    Fields: ``kind``, ``processes`` on this machine (0 for one for each GPU), ``servers`` (parameter servers of
+    TensorFlow), ``restarts`` (of all processes, after one has failed), ``python`` (interpreter of the launcher).
+
+    Raises
+    ------
+    AgentError
+        ``SubmitError`` that names the field.
+    """
+    found = {name: ranks.get(name, kind()) for name, kind in _FIELDS.items()}
+    for name, value in found.items():
+        if type(value) is not _FIELDS[name] or (isinstance(value, int) and not 0 <= value <= MAX_PROCESSES):
+            raise AgentError("SubmitError", "Cannot submit the job: ranks.%s is not valid." % name)
+    if set(ranks) - set(_FIELDS) or found["kind"] not in (PYTORCH, MPI, TENSORFLOW) or not found["python"]:
+        raise AgentError("SubmitError", "Cannot submit the job: its launcher %r is not known." % found["kind"])
+    return found
+
+
+def count(ranks: Mapping[str, Any], devices: Sequence[str]) -> int:
+    """Return the number of processes of a job on this machine."""
+    return int(ranks["processes"] or len(devices) or 1) + int(ranks["servers"])
+
+
+def command(
+    ranks: Json, argv: Sequence[str], devices: Sequence[str], env: Dict[str, str], folder: str, home: str
+) -> List[str]:
+    """Return the launcher's command; `env` gets what the launcher needs, `ranks` the path of its interpreter.
+
+    Parameters
+    ----------
+    argv
+        Program and arguments of each process.
+    folder
+        The run folder, which gets the records.
+    home
+        Folder for the files on this machine.
+
+    Raises
+    ------
+    NoLauncher
+        The launcher is absent.
+    OSError
+        The files cannot be written.
+    """
+    files, workers = _written(home), count(ranks, devices) - ranks["servers"]
+    python = ranks["python"] = shutil.which(ranks["python"], path=env.get("PATH")) or ranks["python"]
+    os.makedirs(os.path.join(folder, RANKS), mode=0o700, exist_ok=True)
+    # Neither the site packages nor PYTHON* variables: this process is to start fast, and unlike the job's.
+    each = [python, "-S", "-E", os.path.join(files, "amltrain_rank.py"), folder, *argv]
+    if ranks["kind"] == TENSORFLOW:
+        program = os.path.join(files, "amltrain_workers.py")
+        return [python, "-S", "-E", program, str(workers), str(ranks["servers"]), *each]
+    if ranks["kind"] == MPI:
+        return [*_mpirun(workers, env), *each]
+    return [
+        *(python, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(workers)),
+        # A free port of this machine, and an address that needs no resolver.
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"),
+        *("--rdzv-id", os.path.basename(folder), "--max-restarts", str(ranks["restarts"])),
+        *("--log-dir", os.path.join(folder, RANKS), "--no-python", *each),
+    ]
+
+
+def _mpirun(workers: int, env: Dict[str, str]) -> List[str]:
+    program = shutil.which("mpirun", path=env.get("PATH"))
+    if program is None:
+        raise NoLauncher(
+            "mpirun was not found on the PATH. Install Open MPI: sudo apt-get install openmpi-bin,"
+            " or conda install -c conda-forge openmpi"
+        )
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, timeout=_VERSION_TIMEOUT_S, env=env)
+        is_open = b"open" in done.stdout.lower()
+    except (OSError, subprocess.SubprocessError):
+        is_open = False
+    if not is_open:  # Intel MPI and MPICH share the options of Hydra
+        return [program, "-n", str(workers)]
+    if os.getuid() == 0:  # a container, where root is the only user
+        env.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        env.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    return [program, "-n", str(workers), "--oversubscribe", "--bind-to", "none"]
+
+
+def missing(ranks: Mapping[str, Any]) -> str:
+    """Return why the launcher could not start any process; empty if that is not known. Starts the interpreter."""
+    if ranks["kind"] not in _MODULES:
+        return ""
+    module, package, name = _MODULES[ranks["kind"]]
+    find = "import importlib.util, sys; sys.exit(importlib.util.find_spec(%r) is None)" % module
+    try:
+        done = subprocess.run([ranks["python"], "-c", find], capture_output=True, timeout=_VERSION_TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    if done.returncode != 1:
+        return ""
+    return "%s is not installed for %s. Install it: pip install %s, or name it in --env" % (
+        name, ranks["python"], package,
+    )  # fmt: skip
+
+
+def first_failure(folder: str) -> Optional[RankFailure]:
+    """Return the process that failed first; ``None`` if no record shows a failure.
+
+    Processes that the launcher ended after a failure are no failures of their own.
+    """
+    rows = records(folder)
+    last = max((row["attempt"] for row in rows), default=0)
+    rows = [row for row in rows if row["attempt"] == last]
+    ended = [row for row in rows if row.get("ended") and (row.get("exit_code") or row.get("signal"))]
+    own = sorted((row for row in ended if not row["ended_by"]), key=lambda row: row["ended"])
+    if not own:  # killed together with the process that writes the record
+        own = [row for row in rows if not row.get("ended")]
+    if not own:
+        own = sorted(ended, key=lambda row: row["ended"])
+    if not own:
+        return None
+    return RankFailure(own[0]["rank"], own[0].get("exit_code"), own[0].get("signal"))
+
+
+def records(folder: str) -> List[Json]:
+    """Return the records of the processes that have started; a job may have damaged them."""
+    found = []
+    try:
+        names = os.listdir(os.path.join(folder, RANKS))
+    except OSError:
+        return []
+    for name in names:
+        if not name.endswith(".json"):
+            continue
+        try:
+            with open(os.path.join(folder, RANKS, name)) as file:
+                row = json.load(file)
+            numbers = row["rank"], row["attempt"], row.get("ended") or 0, row.get("exit_code") or 0
+            if all(isinstance(number, (int, float)) for number in (*numbers, row.get("signal") or 0)):
+                found.append(dict(row, ended_by=str(row.get("ended_by") or "")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def _written(home: str) -> str:
+    """Return the folder with the files of this version; write them if they are absent."""
+    data = {name: pkgutil.get_data(_PACKAGE, source) or b"" for name, source in _FILES.items()}
+    folder = os.path.join(os.path.abspath(home), "rank-%08x" % zlib.crc32(b"".join(data.values())))
+    if os.path.exists(os.path.join(folder, "amltrain_rank.py")):
+        return folder
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    for name in reversed(list(data)):
+        part = os.path.join(folder, "%s.%d.part" % (name, os.getpid()))
+        with open(part, "wb") as file:
+            file.write(data[name])
+        os.replace(part, os.path.join(folder, name))  # another job may be reading the same file
+    return folder
