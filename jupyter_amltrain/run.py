@@ -133,12 +133,12 @@ class TrackedRun:
 
         return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
-    def read_log(self, offset: int, limit: int = 1 << 20) -> tuple[bytes, int]:
-        """Return up to `limit` bytes of the log from byte `offset`, and the next offset.
+    def read_log(self, offset: int, limit: int = 1 << 20, rank: int = 0) -> tuple[bytes, int]:
+        """Return up to `limit` bytes of the log of a process from byte `offset`, and the next offset.
 
         A negative `offset` counts from the end.
         """
-        chunk = controller().loop.call(controller().read_log(self.handle, offset, limit), None)
+        chunk = controller().loop.call(controller().read_log(self.handle, offset, limit, rank), None)
         return chunk.data, chunk.offset
 
     def files(self) -> FileList:
@@ -374,7 +374,9 @@ class TrackedRun:
     def _error(self, run: Run) -> AmlTrainError | None:
         log = ""
         if run.folder and run.status.reason != "deleted":  # the target was deleted, and the log with it
-            data = controller().loop.call(controller().logs(self.handle, _MAX_QUOTED_LOG_BYTES), ANSWER_TIMEOUT_S)
+            failed = run.status.failed_rank or 0
+            reading = controller().logs(self.handle, _MAX_QUOTED_LOG_BYTES, rank=failed)
+            data = controller().loop.call(reading, ANSWER_TIMEOUT_S)
             log = data.decode("utf-8", "replace")
         return as_error(run, log)
 

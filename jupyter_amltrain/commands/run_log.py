@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.parser import Parser, run_flag
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
-from jupyter_amltrain.errors import RunError, TargetError
+from jupyter_amltrain.errors import CommandError, RunError, TargetError
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.text import bytes_text
 
@@ -34,6 +34,7 @@ def _flags(parser: Parser) -> None:
     run_flag(parser)
     parser.flag("--tail", metavar="N", type=flag_types.count, help="only the last N lines", samples=("50", "200"))
     parser.flag("-f", "--follow", action="store_true", help="continue until the run ends")
+    parser.flag("--rank", metavar="N", type=flag_types.count, help="log of one process of a distributed run")
     parser.flag("--step", metavar="NAME", help="log of one step or trial, by its name or id")
 
 
@@ -42,14 +43,21 @@ def _logs(args: argparse.Namespace, context: Context) -> Result:
 
     run = api.attach(args.run)
     tail = args.tail if args.tail is not None else (context.log_lines or None)
+    rank = args.rank or 0
+    if rank >= run.status.ranks:
+        ranks = run.status.ranks
+        raise CommandError(
+            f"--rank {rank}: {run.handle} has {ranks} process{'es' if ranks > 1 else ''}.",
+            hint=f"Ranks: 0 to {ranks - 1}." if ranks > 1 else "Leave --rank out.",
+        )
     if not args.follow:
-        text = child_log_text(run, args.step, tail) if args.step else log_text(run, tail)
+        text = child_log_text(run, args.step, tail) if args.step else log_text(run, tail, rank)
         return Result(text, verbatim=True, notice="" if text.strip("\n") else no_log_text(run))
     try:
         if args.step:
             follow_child(run, args.step, context.write, tail)
         else:
-            follow(run, context.write, tail)
+            follow(run, context.write, tail, rank)
     except KeyboardInterrupt:
         if not context.magic:
             raise
@@ -66,17 +74,17 @@ LOGS = Command(
 )
 
 
-def log_text(run: TrackedRun, tail: int | None = None) -> str:
-    """Return the log as a terminal would show it; of a long log the start, the end and the path."""
+def log_text(run: TrackedRun, tail: int | None = None, rank: int = 0) -> str:
+    """Return the log of a process as a terminal would show it; of a long log the start, the end and the path."""
     from jupyter_amltrain.kernel.streams import collapse
 
     if tail is not None:
-        return collapse(run.logs(tail=tail)) if tail else ""
+        return collapse(run.logs(tail=tail, rank=rank)) if tail else ""
     path = run.log_path
-    data, size = run.read_log(-MAX_LOG_BYTES, MAX_LOG_BYTES)
+    data, size = run.read_log(-MAX_LOG_BYTES, MAX_LOG_BYTES, rank)
     if size <= MAX_LOG_BYTES:
         return collapse(data.decode("utf-8", "replace"))
-    head = run.read_log(0, _LOG_HEAD_BYTES)[0].decode("utf-8", "replace").rpartition("\n")[0]
+    head = run.read_log(0, _LOG_HEAD_BYTES, rank)[0].decode("utf-8", "replace").rpartition("\n")[0]
     end = data[_LOG_HEAD_BYTES:].decode("utf-8", "replace").partition("\n")[2]
     gap = f"... {bytes_text(size - MAX_LOG_BYTES)} omitted; the whole log: {path} ..."
     return f"{collapse(head)}\n{gap}\n{collapse(end)}"
@@ -111,22 +119,22 @@ def no_log_text(run: TrackedRun) -> str:
     return f"{run.handle} {state}. To see its state: %aml_runs show {run.handle}"
 
 
-def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None) -> None:
+def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None, rank: int = 0) -> None:
     """Write the log as it grows, until the run has ended; does not raise if the run failed."""
     from jupyter_amltrain.kernel.streams import LOG_RESTARTED
 
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     offset, last = 0, b""
     if tail is not None:
-        text = run.logs(tail=tail)
-        last, offset = run.read_log(-_OVERLAP_BYTES, _OVERLAP_BYTES)
+        text = run.logs(tail=tail, rank=rank)
+        last, offset = run.read_log(-_OVERLAP_BYTES, _OVERLAP_BYTES, rank)
         if text:
             write(text + "\n")
     while True:
         done = run.status.state.terminal  # before the read: then this read gets the whole rest
         while True:
             with contextlib.suppress(TargetError):
-                data, end = run.read_log(offset - len(last), _BLOCK_BYTES)
+                data, end = run.read_log(offset - len(last), _BLOCK_BYTES, rank)
                 if not data.startswith(last):  # emptied or rewritten, perhaps to fewer bytes
                     offset, last = 0, b""
                     decoder.reset()

@@ -357,12 +357,15 @@ class GetLog(Request, frozen=True, kw_only=True):
         Maximum number of bytes; the kernel may return fewer.
     child
         Id of a step or trial whose log is requested; empty for the run's own.
+    rank
+        Process of a distributed run.
     """
 
     handle: str
     offset: int = 0
     limit: int = 1 << 17
     child: str = ""
+    rank: int = 0
 
 
 class LogReply(Reply, frozen=True, kw_only=True):
@@ -380,6 +383,10 @@ class LogReply(Reply, frozen=True, kw_only=True):
         Path of the whole log.
     restarts
         Number of times that the job has rewritten its log; if it grows, text of earlier replies is outdated.
+    ranks
+        Processes with a log of their own.
+    failed_rank
+        Process that failed first; ``None`` without one.
     """
 
     text: str
@@ -388,6 +395,8 @@ class LogReply(Reply, frozen=True, kw_only=True):
     ended: bool
     path: str = ""
     restarts: int = 0
+    ranks: int = 1
+    failed_rank: int | None = None
 
 
 class LogHandlers:
@@ -409,11 +418,12 @@ class LogHandlers:
         limit = min(max(request.limit, MIN_LOG_BYTES), MAX_LOG_BYTES)
         if request.child:
             return await self._read_child(backend, run.run_id, request, limit)
-        chunk = await backend.read(run.run_id, "log", request.offset, limit)
+        stream = f"log/{request.rank}"
+        chunk = await backend.read(run.run_id, stream, request.offset, limit)
         if not chunk.data and request.offset > 0 and backend.log_may_shrink:
-            end = (await backend.read(run.run_id, "log", -1, 1)).offset
+            end = (await backend.read(run.run_id, stream, -1, 1)).offset
             if end < request.offset:  # the job emptied it: read from its new start
-                chunk = await backend.read(run.run_id, "log", 0, limit)
+                chunk = await backend.read(run.run_id, stream, 0, limit)
         complete = ended and len(chunk.data) < limit
         text, skipped, left = cut(chunk.data, complete, line=request.offset < 0 and chunk.offset > len(chunk.data))
         return LogReply(
@@ -422,7 +432,9 @@ class LogHandlers:
             offset=chunk.offset - left,
             ended=complete,
             path=tilde(await backend.log_path(run.run_id)),
-            restarts=entry.log.restarts,
+            restarts=0 if request.rank else entry.log.restarts,
+            ranks=run.status.ranks,
+            failed_rank=run.status.failed_rank,
         )
 
     async def _read_child(self, backend: Backend, run_id: str, request: GetLog, limit: int) -> LogReply:

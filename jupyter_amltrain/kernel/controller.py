@@ -429,12 +429,12 @@ class Controller:
             return b""
         return await read_log(self.backend(run.target), run.run_id, tail_bytes, child, rank)
 
-    async def read_log(self, handle: RunHandle, offset: int, limit: int = 1 << 20) -> Chunk:
-        """Read a part of a run's log; see :meth:`Backend.read`."""
+    async def read_log(self, handle: RunHandle, offset: int, limit: int = 1 << 20, rank: int = 0) -> Chunk:
+        """Read a part of the log of one process of a run; see :meth:`Backend.read`."""
         run = self.entry(handle).run
         if not run.folder:
             return Chunk(b"", 0)
-        return await self.backend(run.target).read(run.run_id, "log", offset, limit)
+        return await self.backend(run.target).read(run.run_id, f"log/{rank}", offset, limit)
 
     async def provenance(self, handle: RunHandle) -> Provenance:
         """Return what is known about the origin of a run; empty fields are unknown."""

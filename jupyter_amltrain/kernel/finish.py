@@ -49,7 +49,7 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
     fields: dict[str, Any] = {} if run.models is not None else {"models": await _models(backend, run)}
     if status.state is not RunState.COMPLETED:
         ended = msgspec.structs.replace(run, status=status)
-        return {**fields, "error": failure_reason(ended, entry.log.tail()[0])}
+        return {**fields, "error": failure_reason(ended, entry.shown_log.tail()[0])}
     absent = [name for name in run.spec.out if name not in run.outputs and name not in run.saved]
     if not absent:
         return fields

@@ -13,8 +13,8 @@ from jupyter_amltrain.schema.run import Run, RunState, RunStatus
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _ERROR = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
-#: Python 3.13 can color its tracebacks.
-_COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
+#: Python 3.13 can color its tracebacks; PyTorch writes the rank before each line.
+_AROUND = re.compile(r"\x1b\[[0-9;]*m|^\[rank\d+\]: ?", re.MULTILINE)
 #: Lines of log that an error shows.
 TAIL_LINES = 12
 
@@ -24,7 +24,7 @@ def cell_line(run: Run, log: str) -> int | None:
 
     The innermost frame in the submitted script counts, because the user can change that line.
     """
-    log = _COLOR_CODES.sub("", log)
+    log = _AROUND.sub("", log)
     start = log.rfind("Traceback (most recent call last):")
     start = max(start, log.rfind("  File ") if start < 0 else start)
     if start < 0:
@@ -43,7 +43,7 @@ def _is_script(file: str, name: str) -> bool:
 
 def last_error(log: str) -> str:
     """Return the last line of the last traceback in `log`, e.g. ``ValueError: no``."""
-    log = _COLOR_CODES.sub("", log)
+    log = _AROUND.sub("", log)
     start = log.rfind("Traceback (most recent call last):")
     if start < 0:
         return ""
@@ -115,9 +115,10 @@ def as_error(run: Run, log: str) -> AmlTrainError | None:
     if run.status.reason == "launch" and not run.folder:
         return SubmitError(reason)
     tail = "\n".join(log.splitlines()[-TAIL_LINES:])
+    rank = f" --rank {run.status.failed_rank}" if run.status.failed_rank else ""
     return RunFailed(
         f"{run.handle} failed. {reason}",
-        hint=f"See: %aml_runs logs {run.handle}",
+        hint=f"See: %aml_runs logs {run.handle}{rank}",
         exit_code=run.status.exit_code,
         log_tail=tail,
         cell_line=cell_line(run, log),

@@ -288,7 +288,7 @@ _TRUTH = ("verdict", "detail", "cause")
 def record_of(entry: Entry) -> RunRecord:
     """Return the current record of a run."""
     run, status = entry.run, entry.run.status
-    tail, hidden = entry.log.tail()
+    tail, hidden = entry.shown_log.tail()
     done = status.state.terminal
     shown = list(entry.metrics.metrics.items())[:METRICS]
     return RunRecord(
@@ -317,7 +317,7 @@ def record_of(entry: Entry) -> RunRecord:
         if status.truth
         else None,
         summary=_part(entry, "summary", lambda: _summary(entry.telemetry.summaries), {}) if done else {},
-        log=LogTail(tail=tail, bytes=entry.log.bytes, lines_hidden=hidden, path=tilde(entry.log_path)),
+        log=LogTail(tail=tail, bytes=entry.shown_log.bytes, lines_hidden=hidden, path=tilde(entry.log_path)),
         outputs=_bounded({**run.outputs, **{name: f"<{saved.text}>" for name, saved in run.saved.items()}}),
         models=tuple(path[:_SENTENCE_CHARS] for path in (run.models or ())[:_NOTES]),
         error=run.error and run.error[:_SENTENCE_CHARS],

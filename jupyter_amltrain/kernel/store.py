@@ -30,13 +30,25 @@ _MAX_REMOVED = 1000
 class _Streams:
     """Data of a run's streams that was read so far."""
 
-    __slots__ = ("children", "gpu_part", "log", "metrics", "offsets", "pictures", "spark", "telemetry", "unreadable")
+    __slots__ = (
+        "children",
+        "failed_log",
+        "gpu_part",
+        "log",
+        "metrics",
+        "offsets",
+        "pictures",
+        "spark",
+        "telemetry",
+        "unreadable",
+    )
 
     def __init__(self) -> None:
         self.children = ChildRuns()
         self.metrics = MetricLog()
         self.telemetry = RunTelemetry()
         self.log = LogWindow()
+        self.failed_log = LogWindow()  #: of the process that failed, if it is not the first
         self.pictures = RunPictures()
         self.gpu_part: tuple[Any, GpuTelemetry | None] | None = None
         self.offsets = {"log": 0, "metrics": 0}
@@ -140,6 +152,11 @@ class Entry:
     def log(self) -> LogWindow:
         """Last part of the log."""
         return self.streams.log
+
+    @property
+    def shown_log(self) -> LogWindow:
+        """Last part of the log of the process that failed, else of the first one."""
+        return self.streams.failed_log if self.streams.failed_log.bytes else self.streams.log
 
     @property
     def pictures(self) -> RunPictures:

@@ -71,6 +71,9 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
         ("metrics", lambda: _read_metrics(backend, run_id, entry)),
         ("log", lambda: _read_log(backend, run_id, entry)),
     ]
+    if status.failed_rank:
+        failed = f"log/{status.failed_rank}"
+        streams.append(("failed log", lambda: _read_failed_log(backend, run_id, entry, failed)))
     if entry.run.spec.job_type in PARENT_TYPES:  # after the log: reading the log updates them
         streams.append(("children", lambda: _read_children(backend, run_id, entry)))
     if status.state.terminal:
@@ -123,6 +126,15 @@ async def _read_log(backend: Backend, run_id: str, entry: Entry) -> bool:
     entry.log.feed(data, chunk.offset)
     entry.offsets["log"] = chunk.offset
     return True
+
+
+async def _read_failed_log(backend: Backend, run_id: str, entry: Entry, stream: str) -> bool:
+    """Read the end of the log of the process that failed; return whether it was new."""
+    if entry.streams.failed_log.bytes:
+        return False
+    chunk = await backend.read(run_id, stream, -LOG_WINDOW_BYTES, LOG_WINDOW_BYTES)
+    entry.streams.failed_log.feed(chunk.data, chunk.offset)
+    return bool(chunk.data)
 
 
 async def _read_children(backend: Backend, run_id: str, entry: Entry) -> bool:

@@ -139,6 +139,8 @@ export interface ILogReply {
   ended: boolean;
   path: string;
   restarts: number;
+  ranks: number;
+  failed_rank: number | null;
 }
 
 export interface IMlflowReply {
@@ -629,7 +631,7 @@ export interface IOperations {
   group: { payload: { handles: string[] }; reply: IGroupReply };
   hello: { payload: Record<string, never>; reply: IHelloReply };
   kinds: { payload: Record<string, never>; reply: IKindsReply };
-  log: { payload: { handle: string; offset: number; limit: number; child: string }; reply: ILogReply };
+  log: { payload: { handle: string; offset: number; limit: number; child: string; rank: number }; reply: ILogReply };
   mlflow: { payload: { handle: string }; reply: IMlflowReply };
   picture: { payload: { handle: string; path: string; offset: number }; reply: IPictureReply };
   pictures: { payload: { handle: string }; reply: IPicturesReply };

@@ -51,7 +51,12 @@ export class LogTab extends Widget {
       Notification.success(trans.__('Copied %1', this._path), { autoClose: 3000 });
     });
     this._copy.hidden = true;
-    bar.append(this._state, this._follow, this._wrap, this._copy);
+    this._rankSelect = document.createElement('select');
+    this._rankSelect.className = 'jp-AmlLog-rank';
+    this._rankSelect.setAttribute('aria-label', trans.__('Process'));
+    this._rankSelect.hidden = true;
+    this._rankSelect.addEventListener('change', () => void this._choose(Number(this._rankSelect.value)));
+    bar.append(this._state, this._rankSelect, this._follow, this._wrap, this._copy);
     this._quiet = document.createElement('div');
     this._quiet.className = 'jp-AmlTab-state';
     this._quiet.setAttribute('role', 'status');
@@ -107,7 +112,7 @@ export class LogTab extends Widget {
       const row = this._model.run(this.handle);
       const shrunk = row !== undefined && row.log_bytes < this._bytes;
       this._bytes = row?.log_bytes ?? 0;
-      if (row && this.child) {
+      if (row && (this.child || this._rank)) {
         void this._read();
       } else if (row && (row.log_bytes > this._lines.end || shrunk || TERMINAL.has(row.state))) {
         void this._read();
@@ -136,9 +141,16 @@ export class LogTab extends Widget {
       for (let more = true; more && !this.isDisposed && !this._detached; ) {
         const first = !this._began;
         const offset = first ? -PART_BYTES : this._lines.end;
+        const rank = this._rank;
         const reply = await this._model.request('log', { ...this._whose, offset, limit: PART_BYTES });
         if (this.isDisposed) {
           return;
+        }
+        if (rank !== this._rank) {
+          continue;
+        }
+        if (this._offerRanks(reply.ranks ?? 1, reply.failed_rank ?? 0)) {
+          continue;
         }
         // A kernel with an older package does not send this field.
         const restarts = reply.restarts ?? 0;
@@ -163,7 +175,7 @@ export class LogTab extends Widget {
           this._page.show(this._lines.lines);
         }
         // After the end of the log, request more only if the row reports more bytes.
-        more = more && (this.child !== '' || (this._model.run(this.handle)?.log_bytes ?? 0) > reply.offset);
+        more = more && (this.child !== '' || this._rank > 0 || (this._model.run(this.handle)?.log_bytes ?? 0) > reply.offset);
       }
       this._askAgain();
     } catch (error) {
@@ -180,13 +192,44 @@ export class LogTab extends Widget {
     }
   }
 
-  private get _whose(): { handle: string; child: string } {
-    return { handle: this.handle, child: this.child };
+  private get _whose(): { handle: string; child: string; rank: number } {
+    return { handle: this.handle, child: this.child, rank: this._rank };
+  }
+
+  /** Offer the logs of all processes; returns whether that of a failed one is shown from now on. */
+  private _offerRanks(ranks: number, failed: number): boolean {
+    const { trans } = this._context;
+    const select = this._rankSelect;
+    while (select.options.length < ranks) {
+      select.add(new Option(trans.__('Rank %1', select.options.length), String(select.options.length)));
+    }
+    select.hidden = ranks < 2;
+    if (!failed || this._hasChosen || failed >= ranks) {
+      return false;
+    }
+    select.value = String(failed);
+    this._forget(failed);
+    return true;
+  }
+
+  /** Show the log of another process. */
+  private async _choose(rank: number): Promise<void> {
+    this._forget(rank);
+    await this._read();
+  }
+
+  private _forget(rank: number): void {
+    this._hasChosen = true;
+    this._rank = rank;
+    this._restarts = this._last = 0;
+    this._began = this._ended = this._detached = false;
+    this._lines.reset();
+    this._page.show(this._lines.lines);
   }
 
   /** Request the last bytes of an ended run, which may arrive after its end, or poll the log of a child. */
   private _askAgain(): void {
-    if (this.child) {
+    if (this.child || this._rank) {
       this._pollTimer = this._ended ? undefined : setTimeout(() => void this._read(), TAIL_LINES[2]);
       return;
     }
@@ -311,6 +354,10 @@ export class LogTab extends Widget {
   /** Size of the log in bytes at the last update of the row */
   private _bytes = 0;
   private _restarts = 0;
+  private readonly _rankSelect: HTMLSelectElement;
+  /** Process whose log is shown. */
+  private _rank = 0;
+  private _hasChosen = false;
   private _path = '';
   private _failure = '';
   private _last = 0;
