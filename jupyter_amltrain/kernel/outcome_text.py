@@ -73,7 +73,8 @@ def failure_reason(run: Run, log: str) -> str | None:
     if status.reason == "exit" and (error := last_error(log)):
         line = cell_line(run, log)
         location = f" in line {line} of the {'cell' if run.spec.cell else 'script'}" if line else ""
-        what = f"raised {_short(error)}{location}"
+        rank = "" if status.failed_rank is None else f"rank {status.failed_rank} "
+        what = f"{rank}raised {_short(error)}{location}"
         if cause.get("text"):
             what = _with_cause(status, cause, error, location)
     elif cause.get("text") and not status.cause:
