@@ -332,6 +332,7 @@ def record_of(entry: Entry) -> RunRecord:
         children=(children := _children(entry)),
         children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
         parent=run.parent,
+        attempt=run.status.attempt,
         pictures=entry.pictures.shown(),
         pictures_hidden=entry.pictures.hidden,
         kind=entry.kind,

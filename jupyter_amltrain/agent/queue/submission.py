@@ -36,6 +36,7 @@ from ..protocol import (
     write_json,
     write_text,
 )
+from ..supervise import attempts
 from . import claims
 from .gpu_users import MAX_ANCESTORS
 from .visible_gpus import GPU_IDS
@@ -108,7 +109,7 @@ _FIELDS: Dict[str, Any] = {
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
     "notes": list, "container": dict, "downloads": dict,
-    "ranks": dict,
+    "ranks": dict, "restarts": dict,
 }  # fmt: skip
 
 
@@ -188,6 +189,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         job["container"] = docker.check(payload["container"])
     if payload.get("ranks"):
         job["ranks"] = launchers.check(payload["ranks"])
+    if payload.get("restarts"):
+        job["restarts"] = attempts.check(payload["restarts"])
     if payload.get("downloads"):
         job["downloads"] = data_cache.check(payload["downloads"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))
@@ -262,6 +265,7 @@ def create_folder(
         "mono": protocol.mono(), "boot": boot_id(), "submission": submitted.submission,
         "visible_gpus": job.get("visible_gpus"), "gpu_ids": job["gpu_ids"],
         "share_gpus": job["share_gpus"], "submitter": job.pop("submitter"),
+        **({"max_restarts": attempts.allowed(job), "requeues": 0} if attempts.allowed(job) else {}),
     }  # fmt: skip
     try:
         os.makedirs(hidden, mode=0o700, exist_ok=True)
