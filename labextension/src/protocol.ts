@@ -361,6 +361,7 @@ export interface IRunRecord {
   children: IChildRun[];
   children_hidden: number;
   parent: string;
+  attempt: number;
   pictures: IRunPicture[];
   pictures_hidden: number;
 }
@@ -440,6 +441,7 @@ export interface IRunRow {
   children: IChildRun[];
   children_hidden: number;
   parent: string;
+  attempt: number;
 }
 
 export interface IWorkspaceRow {
