@@ -9,7 +9,7 @@ from jupyter_amltrain.agent.data.cache import is_web_address
 from jupyter_amltrain.backends.job_support import unsupported_type_reason
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.jobs.environments import docker_args, is_image
-from jupyter_amltrain.jobs.launch import is_downloaded
+from jupyter_amltrain.jobs.launch import is_downloaded, is_single_process
 from jupyter_amltrain.schema import az_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, is_address
@@ -76,7 +76,7 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool) ->
         hint = f"For several nodes use {_cluster()}."
         yield messages(f"--nodes {resources.nodes}", ("resources", "instance_count"), reason, hint)
     distribution = spec.distribution
-    if distribution.kind and (not has_agent or is_image(spec)) and (distribution.processes or 0) != 1:
+    if (not has_agent or is_image(spec)) and not is_single_process(spec):
         flag = f"--processes {distribution.processes}" if distribution.processes else "--distribution"
         where = f"a container on {target!r}" if has_agent else f"a run on {target!r}"
         yield messages(flag, ("distribution",), f"{where} is one process.", f"For several processes use {_AZURE}.")

@@ -229,6 +229,8 @@ def _spec(
     if cell is None and args.script and args.script.lower().endswith((".yml", ".yaml")):
         experiment = defaults.experiment or notebook_name() or "default"
         return _yaml_spec(args, words, prog, experiment=experiment, folder=folder)
+    if isinstance(args.deepspeed, str) and notebook is not None:  # the name of a dict
+        args.deepspeed = notebook.namespace.get(args.deepspeed, args.deepspeed)
     values = typed_values(args)
     source = values["source"] = str(Path(args.source).expanduser().resolve()) if args.source else None
     # IPython halves the braces of ${{inputs.data}} in a magic's line.

@@ -16,6 +16,7 @@ import msgspec
 from jupyter_amltrain.agent.protocol import JOB, KEPT_LINKS, read_regular
 from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
 from jupyter_amltrain.jobs.file_hash import hash_file
+from jupyter_amltrain.schema.job import DEEPSPEED_FILE
 from jupyter_amltrain.state_dir import working_folder
 
 if TYPE_CHECKING:
@@ -220,6 +221,8 @@ def of_script(spec: JobSpec) -> Snapshot:
     more: dict[str, str | bytes] = {}
     if not spec.code_dir:  # which has them
         more = {**values.files(spec), **{f"{name}.py": text.encode() for name, text in spec.modules.items()}}
+        if spec.distribution.config:
+            more[DEEPSPEED_FILE] = msgspec.json.encode(spec.distribution.config)
     return take_snapshot(
         spec.script_name,
         spec.script,

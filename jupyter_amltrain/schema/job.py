@@ -96,7 +96,10 @@ def _check_service_kind(kind: str, rest: str) -> None:
 
 
 #: Launchers that connect the processes of a job; empty for a single process.
-DISTRIBUTIONS = azure_terms.DISTRIBUTIONS.names
+DISTRIBUTIONS = (*azure_terms.DISTRIBUTIONS.names, *azure_terms.LAUNCHED_AS, "ray")
+
+#: File with DeepSpeed's configuration in the job's code, and the variable with its path.
+DEEPSPEED_FILE, DEEPSPEED_VARIABLE = "aml_deepspeed.json", "AML_DEEPSPEED_CONFIG"
 
 #: Larger numbers are typing errors; the service has lower limits and reports them itself.
 MAX_NODES, MAX_PROCESSES = 1000, 512
@@ -143,18 +146,25 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
         ``None`` for one on each node.
     parameter_servers
         Number of parameter servers; TensorFlow only.
+    config
+        DeepSpeed's configuration, which the job reads from the file ``$AML_DEEPSPEED_CONFIG``.
     """
 
     kind: str = ""
     processes: int | None = None
     parameter_servers: int = 0
+    config: dict[str, Any] = {}
 
 
-def distribution_of(kind: str, processes: int | None, nodes: int, parameter_servers: int = 0) -> Distribution:
-    """Return the distribution; several nodes or processes without a kind mean PyTorch."""
+def distribution_of(
+    kind: str, processes: int | None, nodes: int, parameter_servers: int = 0, config: Mapping[str, Any] | None = None
+) -> Distribution:
+    """Return the distribution; several nodes or processes without a kind mean PyTorch, or DeepSpeed if configured."""
+    if not kind and config:
+        kind = "deepspeed"
     if not kind and (nodes > 1 or (processes or 1) > 1):
         kind = "pytorch"
-    return Distribution(kind=kind, processes=processes, parameter_servers=parameter_servers)
+    return Distribution(kind=kind, processes=processes, parameter_servers=parameter_servers, config=dict(config or {}))
 
 
 def check_resources(resources: Resources, distribution: Distribution) -> None:
@@ -222,6 +232,13 @@ def check_resources(resources: Resources, distribution: Distribution) -> None:
             code="spec.value",
             field="distribution.kind",
         ).about(f"--distribution {distribution.kind or 'none'}")
+    if distribution.config and distribution.kind not in ("deepspeed", "pytorch", "mpi"):
+        raise SpecError(
+            "needs processes that DeepSpeed connects.",
+            hint="Leave --distribution out, or try: --distribution deepspeed",
+            code="spec.value",
+            field="distribution.config",
+        ).about("--deepspeed")
 
 
 # Values that tell by themselves. A key has digits, `risk-assessment-model` and `sk-learn-pipeline` have none.

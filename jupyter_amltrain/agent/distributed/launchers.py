@@ -18,8 +18,10 @@ from ..processes import signal_name
 from ..protocol import AgentError
 
 Json = Dict[str, Any]
-#: Kinds of launchers.
-PYTORCH, MPI, TENSORFLOW = "pytorch", "mpi", "tensorflow"
+#: Kinds of jobs. DeepSpeed's are started by torchrun, as at Azure ML: its own launcher starts other machines by
+#: pdsh, and reads numbers from ``CUDA_VISIBLE_DEVICES``.
+PYTORCH, DEEPSPEED, MPI, HOROVOD, TENSORFLOW, RAY = "pytorch", "deepspeed", "mpi", "horovod", "tensorflow", "ray"
+KINDS = (PYTORCH, DEEPSPEED, MPI, HOROVOD, TENSORFLOW, RAY)
 #: Folder of a run with a record for each process, and the output of the launcher itself.
 RANKS, LAUNCHER_LOG = "ranks", "log/launcher.txt"
 MAX_PROCESSES = 512
@@ -28,13 +30,21 @@ _PACKAGE = __name__.rpartition(".distributed")[0]
 _FILES = {
     "amltrain_rank.py": "distributed/rank.py",
     "amltrain_workers.py": "distributed/workers.py",
+    "amltrain_ray.py": "distributed/ray_cluster.py",
     "amltrain_identity.py": "azure/identity.py",
 }
 _FIELDS = {"kind": str, "processes": int, "servers": int, "restarts": int, "python": str}
 #: Seconds for a program to print its version.
 _VERSION_TIMEOUT_S = 10.0
 #: Module that a launcher is a part of, the package that has it, and its name.
-_MODULES = {PYTORCH: ("torch", "torch", "PyTorch")}
+_MODULES = {
+    PYTORCH: ("torch", "torch", "PyTorch"),
+    DEEPSPEED: ("torch", "torch deepspeed", "PyTorch"),
+    RAY: ("ray", "ray", "Ray"),
+}
+#: Options of mpirun that Horovod's documentation gives for Open MPI
+#: (https://horovod.readthedocs.io/en/stable/mpi.html).
+_HOROVOD_OPTIONS = ("--map-by", "slot", "--mca", "pml", "ob1", "--mca", "btl", "^openib")
 
 
 class RankFailure(NamedTuple):
@@ -73,13 +83,15 @@ def check(ranks: Mapping[str, Any]) -> Json:
     for name, value in found.items():
         if type(value) is not _FIELDS[name] or (isinstance(value, int) and not 0 <= value <= MAX_PROCESSES):
             raise AgentError("SubmitError", "Cannot submit the job: ranks.%s is not valid." % name)
-    if set(ranks) - set(_FIELDS) or found["kind"] not in (PYTORCH, MPI, TENSORFLOW) or not found["python"]:
+    if set(ranks) - set(_FIELDS) or found["kind"] not in KINDS or not found["python"]:
         raise AgentError("SubmitError", "Cannot submit the job: its launcher %r is not known." % found["kind"])
     return found
 
 
 def count(ranks: Mapping[str, Any], devices: Sequence[str]) -> int:
-    """Return the number of processes of a job on this machine."""
+    """Return the number of processes of a job on this machine; Ray's tasks are no processes of the job."""
+    if ranks["kind"] == RAY:
+        return 1
     return int(ranks["processes"] or len(devices) or 1) + int(ranks["servers"])
 
 
@@ -112,8 +124,12 @@ def command(
     if ranks["kind"] == TENSORFLOW:
         program = os.path.join(files, "amltrain_workers.py")
         return [python, "-S", "-E", program, str(workers), str(ranks["servers"]), *each]
-    if ranks["kind"] == MPI:
-        return [*_mpirun(workers, env), *each]
+    if ranks["kind"] == RAY:
+        cpus = str(ranks["processes"] or os.cpu_count() or 1)
+        return [python, os.path.join(files, "amltrain_ray.py"), cpus, str(len(devices)), *each]
+    if ranks["kind"] in (MPI, HOROVOD):
+        options = _HOROVOD_OPTIONS if ranks["kind"] == HOROVOD else ()
+        return [*_mpirun(workers, env, options), *each]
     return [
         *(python, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(workers)),
         # A free port of this machine, and an address that needs no resolver.
@@ -123,7 +139,8 @@ def command(
     ]
 
 
-def _mpirun(workers: int, env: Dict[str, str]) -> List[str]:
+def _mpirun(workers: int, env: Dict[str, str], options: Sequence[str]) -> List[str]:
+    """Return mpirun with its options; `options` are those of Open MPI only."""
     program = shutil.which("mpirun", path=env.get("PATH"))
     if program is None:
         raise NoLauncher(
@@ -140,7 +157,7 @@ def _mpirun(workers: int, env: Dict[str, str]) -> List[str]:
     if os.getuid() == 0:  # a container, where root is the only user
         env.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         env.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    return [program, "-n", str(workers), "--oversubscribe", "--bind-to", "none"]
+    return [program, "-n", str(workers), "--oversubscribe", "--bind-to", "none", *options]
 
 
 def missing(ranks: Mapping[str, Any]) -> str:
