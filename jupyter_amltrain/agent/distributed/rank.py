@@ -40,6 +40,7 @@ def main(argv: List[str]) -> int:
         os.environ[_PICTURES] = "0"
     record: Dict[str, Any] = {"rank": me.rank, "local": me.local, "world": me.world, "pid": os.getpid()}
     record.update(attempt=int(os.environ.get(_RESTARTS) or 0), started=time.time(), ended_by="")
+    os.environ["AMLTRAIN_STACK"] = os.path.join(folder, "ranks", "%d.stack" % me.rank)
     path = os.path.join(folder, "ranks", "%d.json" % me.rank)
     _write(path, record)
 

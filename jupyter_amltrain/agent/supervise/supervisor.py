@@ -14,6 +14,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Protocol
 
 from .. import protocol, testing
 from ..distributed import launchers
+from ..distributed.stall import StallWatch
 from ..process_setup import drain, log_line
 from ..processes import boot_id, identity, pid_scope, resume, run_members, signal_processes
 from ..protocol import CANCELED, FAILED, FINALIZING, QUEUED, RUNNING
@@ -257,6 +258,7 @@ class Supervisor:
         self.status: Optional[int] = None
         self.helpers = host.helpers
         self.gpu_guard = GpuUsageGuard(task.folder, task.devices, task.job, host.node)
+        self.stall = StallWatch(task.folder, task.job) if task.job.get("ranks") else None
         self.container = Container(task.mark, task.environ) if task.job.get("container") else None
         self.began = 0.0
         self.stopped: Optional[str] = None
@@ -394,6 +396,8 @@ class Supervisor:
 
     def _wait(self) -> None:
         deadlines = [protocol.mono() + self.gpu_guard.period]
+        if self.stall is not None:
+            deadlines.append(protocol.mono() + self.stall.period)
         limit = self.task.job["timeout"]
         if limit is not None and self.stopped is None:
             deadlines.append(self.began + limit)
@@ -425,6 +429,8 @@ class Supervisor:
         changed = self.file.changed()
         if changed:
             log_line(self.task.folder, "supervisor: state.json was changed by another process; writing it again")
+        if self.stall is not None and self.stopped is None and self.stall.update():
+            self.state["detail"], changed = self.stall.text, True
         if self.gpu_guard.update(self.state) or changed:
             self.save()
         limit = self.task.job["timeout"]
