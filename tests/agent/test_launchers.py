@@ -60,7 +60,7 @@ def test_mpirun_gets_options_of_its_kind(tmp_path: Path, version: str, options: 
     assert found[1 + len(options)] == "python3"
 
 
-@pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="for root")
+@pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="needs root")
 def test_mpirun_of_root_is_allowed(tmp_path: Path) -> None:
     env = mpirun(tmp_path, "mpirun (Open MPI) 4.1.4")
     launchers.command(dict(RANKS, kind="mpi"), ["job"], [], env, str(tmp_path), str(tmp_path))
