@@ -24,7 +24,8 @@ from . import preparation, provenance_file, run_state
 from .container import KILL_TIMEOUT_S, Container, start_failure
 from .heartbeat import Heartbeat
 from .helpers import Helper, protected_pids, stop_helper, wait_helper
-from .outcome import GPU_UNUSED, Outcome, classify, oom_counters, oom_happened
+from .measured_slice import MeasuredSlice
+from .outcome import GPU_UNUSED, SLICE, Outcome, classify, oom_counters, oom_happened
 from .process import Assignment, LaunchFailed, NoProcess, SinkEndpoint, serve_sink, start
 from .run_state import StateFile
 
@@ -258,6 +259,9 @@ class Supervisor:
         self.helpers = host.helpers
         self.gpu_guard = GpuUsageGuard(task.folder, task.devices, task.job, host.node)
         self.container = Container(task.mark, task.environ) if task.job.get("container") else None
+        limits = task.job.get("slice")
+        self.slice = MeasuredSlice(os.path.join(task.folder, protocol.METRICS), limits) if limits else None
+        self.slice_end = ""
         self.began = 0.0
         self.stopped: Optional[str] = None
         self.gpu_verdict: Optional[Dict[str, str]] = None
@@ -314,6 +318,8 @@ class Supervisor:
             self._step()
         oom = oom_happened(before, oom_counters())
         outcome = classify(self.status, self.stopped, self.task.job["timeout"], oom, self.gpu_verdict)
+        if self.stopped == SLICE:
+            outcome = outcome._replace(detail=self.slice_end)
         if self.task.job.get("ranks") and not self.stopped:
             outcome = self._outcome_of_ranks(outcome)
         refused = start_failure(self.task.folder, self.status) if self.container is not None else None
@@ -433,6 +439,8 @@ class Supervisor:
                 self._stop(CANCELED)
             elif limit is not None and now >= self.began + limit:
                 self._stop("timeout")
+            elif self.slice is not None and self._slice_has_ended(now):
+                self._stop(SLICE)
             elif self.gpu_guard.should_stop():
                 self.gpu_verdict = self.gpu_guard.verdict
                 self._stop(GPU_UNUSED)
@@ -452,13 +460,18 @@ class Supervisor:
         if self.retry_save_at is not None and now >= self.retry_save_at:
             self.save()
 
+    def _slice_has_ended(self, now: float) -> bool:
+        self.slice_end = self.slice.due(now, self.began) if self.slice is not None else ""
+        return bool(self.slice_end)
+
     def _stop(self, reason: str) -> None:
         """Request every process of the run to end; set the deadline for SIGKILL."""
         grace = self.task.job["grace"]
         self.stopped = reason
         self.kill_at = protocol.mono() + grace
         self.host.request_end(self)
-        cause = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used"}.get(reason, "time limit reached")
+        causes = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used", SLICE: self.slice_end}
+        cause = causes.get(reason, "time limit reached")
         self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (cause, grace)
         self.save()
 
