@@ -17,6 +17,8 @@ SLICE_S, SLICE_OF_STEPS_S = 60.0, 600.0
 #: Run time without any metric after which a slice ends: imports, data and the compilation of a model take minutes.
 START_S = 600.0
 _EXAMPLE, _NODES = "Example: --scaling 1,2,4", "For machines: --scaling nodes:1,2"
+#: Run time that the kernel has to end a slice, before the time limit does.
+_MARGIN_S = 120.0
 _MAX_WIDTHS = 12
 
 
@@ -38,10 +40,10 @@ def parse_widths(text: str) -> tuple[str, tuple[int, ...]]:
     unit, colon, rest = text.partition(":")
     unit, rest = (unit.strip(), rest) if colon else ("processes", text)
     if unit not in UNITS:
-        raise _error(f"expected widths of processes or nodes, got {text[:80]!r}.", f"{_EXAMPLE}, or: nodes:1,2")
+        raise _error(f"--scaling: expected processes or nodes, got {text[:80]!r}.", f"{_EXAMPLE}, or: nodes:1,2")
     numbers = [part.strip() for part in rest.split(",")]
     if not all(re.fullmatch(r"\d{1,6}", number) for number in numbers):
-        raise _error(f"expected whole numbers with commas, got {text[:80]!r}.", _EXAMPLE)
+        raise _error(f"--scaling: expected whole numbers with commas, got {text[:80]!r}.", _EXAMPLE)
     return unit, tuple(map(int, numbers))
 
 
@@ -152,6 +154,8 @@ def slices_of(
             currency=currency,
         )
         suffix = f"-x{width}"
+        # Should the kernel end before it has ended a run on several machines, their time limit does.
+        limit = START_S + plan.seconds + _MARGIN_S
         jobs.append(
             msgspec.structs.replace(
                 spec,
@@ -159,6 +163,7 @@ def slices_of(
                 resources=resources,
                 distribution=_distribution(spec.distribution, plan.unit, width),
                 scaling=measured,
+                timeout=spec.timeout if nodes == 1 else min(spec.timeout or limit, limit),
                 tags={**spec.tags, "scaling": spec.name, f"scaling.{plan.unit}": str(width)},
                 out=(),
                 notes=(*spec.notes, *(notes if not jobs else ()), *_out_note(spec, first=not jobs)),
@@ -167,8 +172,14 @@ def slices_of(
     return tuple(jobs)
 
 
-def slice_limits(measured: ScalingSlice) -> dict[str, float]:
-    """Return the limits of a run for the agent."""
+def slice_limits(spec: JobSpec) -> dict[str, float]:
+    """Return the limits of a run for its agent; empty if the kernel ends it, as on several machines.
+
+    Each machine has an agent of its own, and only the first one sees the metrics.
+    """
+    measured = spec.scaling
+    if measured is None or spec.resources.nodes > 1:
+        return {}
     return {"seconds": measured.seconds, "steps": measured.steps, "start_s": measured.start_s}
 
 

@@ -7,7 +7,8 @@ ends, the width that runs goes on, and the others are not submitted. Loop thread
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
@@ -17,21 +18,19 @@ import msgspec
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.provisioner import ProvisionState
 from jupyter_amltrain.errors import AmlTrainError, CommandError
-from jupyter_amltrain.jobs.scaling import ScalingPlan
+from jupyter_amltrain.jobs.scaling import ScalingPlan, slice_limits
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue
 from jupyter_amltrain.kernel.target_status import TargetEntry
-from jupyter_amltrain.kernel.throughput import measure
+from jupyter_amltrain.kernel.throughput import is_whole, measure
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunHandle, RunState
 
-log = logging.getLogger(__name__)
-
 #: Seconds after the end of a slice by which its agent must have ended the run; then the kernel cancels it.
 OVERDUE_S = 30.0
 #: Seconds between two looks at a run that should have ended.
-_CHECK_INTERVAL_S = 5.0
+_CHECK_INTERVAL_S = 1.0
 
 
 class Machine(NamedTuple):
@@ -148,45 +147,46 @@ class ScalingDriver:
                 return
             self._store.amend(handle, status=msgspec.structs.replace(entry.run.status, detail=""))
             self._queue.start(backend, entry.run, environ, secrets)
-            await self._until_end(entry)
-            if reason := self._reason_to_stop(entry):
+            is_ended_here = await self._until_end(entry)
+            if reason := self._reason_to_stop(entry, is_ended_here):
                 for rest in handles[k + 1 :]:
                     if self._waiting.pop(rest, None) is not None:
                         self._end(rest, reason)
                 return
 
-    async def _until_end(self, entry: Entry) -> None:
-        """Wait for the end of a run; cancel it if nothing has ended it in time, as where no agent runs beside it."""
-        handle = entry.run.handle
-        waiting = asyncio.ensure_future(self._ended(handle))
-        canceled = False
+    async def _until_end(self, entry: Entry) -> bool:
+        """Wait for the end of a run, or end it if no agent does, as on several machines; return whether that was so."""
+        run, limits = entry.run, entry.run.spec.scaling
+        assert limits is not None
+        margin = OVERDUE_S if slice_limits(run.spec) else 0.0
+        waiting = asyncio.ensure_future(self._ended(run.handle))
+        end_by, is_ended_here = math.inf, False
         try:
             while not waiting.done():
                 await asyncio.wait({waiting}, timeout=_CHECK_INTERVAL_S)
-                if not waiting.done() and not canceled and self._is_overdue(entry):
-                    canceled = True
-                    try:
-                        await self._cancel(handle)
-                    except AmlTrainError as error:
-                        log.warning("%s: %s", handle, error)
+                metrics, now = entry.metrics.metrics, time.monotonic()
+                if end_by == math.inf and any(len(metric.times) > 1 for metric in metrics.values()):
+                    end_by = now + limits.seconds + margin  # by our clock, which a machine's may differ from
+                is_due = now >= end_by or (not margin and is_whole(metrics, limits))
+                if is_due and not waiting.done() and not entry.run.status.cancel_requested:
+                    with contextlib.suppress(AmlTrainError):  # tried again
+                        await self._cancel(run.handle)
+                        is_ended_here = True
             waiting.result()
         finally:
             waiting.cancel()
+        return is_ended_here
 
     @staticmethod
-    def _is_overdue(entry: Entry) -> bool:
-        limits = entry.run.spec.scaling
-        began = [metric.times[0] for metric in entry.metrics.metrics.values() if len(metric.times) > 1]
-        return limits is not None and bool(began) and time.time() > min(began) + limits.seconds + OVERDUE_S
-
-    @staticmethod
-    def _reason_to_stop(entry: Entry) -> str:
+    def _reason_to_stop(entry: Entry, is_ended_here: bool) -> str:
         """Return why the further widths would show nothing; empty if they are to be measured."""
-        run = entry.run
-        if run.spec.scaling is not None and run.status.state is RunState.COMPLETED:
-            found = measure(entry.metrics.metrics, run.spec.scaling)
+        run, limits = entry.run, entry.run.spec.scaling
+        assert limits is not None
+        state = run.status.state
+        if state is RunState.COMPLETED or (state is RunState.CANCELED and is_ended_here):
+            found = measure(entry.metrics.metrics, limits)
             return f"{run.handle} logged no metric with steps" if found.problem == "none" else ""
-        return f"{run.handle} {'was canceled' if run.status.state is RunState.CANCELED else 'failed'}"
+        return f"{run.handle} {'was canceled' if state is RunState.CANCELED else 'failed'}"
 
     def _end(self, handle: RunHandle, reason: str) -> None:
         entry = self._store.get(handle)

@@ -36,6 +36,8 @@ WARM_UP_PART, WARM_UP_POINTS = 0.2, 2
 MIN_POINTS = 5
 #: Relative standard error above which a figure is noisy.
 MAX_ERROR = 0.1
+#: Part of the time of a slice that its metrics must cover; the last point comes a little before the end.
+_WHOLE_PART = 0.9
 #: Parts of a slice whose figures are compared for its error.
 _BLOCKS = 5
 #: Points for each step from which on each process is assumed to log.
@@ -103,7 +105,18 @@ def measure(metrics: Mapping[str, Metric], measured: ScalingSlice) -> Measuremen
         metric=name[:250],
         error=found.error,
         points=found.points,
+        whole=is_whole(metrics, measured),
         problem=problem,
+    )
+
+
+def is_whole(metrics: Mapping[str, Metric], measured: ScalingSlice) -> bool:
+    """Return whether the metrics cover the time or the steps of a slice."""
+    spans = [metric for metric in metrics.values() if len(metric.times) > 1]
+    return any(
+        metric.times[-1] - metric.times[0] >= measured.seconds * _WHOLE_PART
+        or 0 < measured.steps <= max(metric.steps) - metric.steps[0]
+        for metric in spans
     )
 
 

@@ -95,10 +95,18 @@ def scaling_report(records: Sequence[RunRecord]) -> ScalingReport:
     rows = sorted(
         ((record, record.scaling) for record in records if record.scaling is not None), key=lambda r: r[1].slice.width
     )
+    states = [_measured_state(record) for record, _ in rows]
     ended = [
-        (record.state, found.slice.width, found if record.state == "completed" else None) for record, found in rows
+        (state, found.slice.width, found if state == "completed" else None)
+        for state, (_, found) in zip(states, rows, strict=True)
     ]
     return _report(ended, found=rows[0][1])
+
+
+def _measured_state(record: RunRecord) -> str:
+    """Return the state of a run; one that was canceled after its whole slice is as good as completed."""
+    is_whole = record.scaling is not None and record.scaling.whole
+    return "completed" if record.state == "canceled" and is_whole else record.state
 
 
 def _report(ended: Sequence[tuple[str, int, Measurement | None]], found: Measurement) -> ScalingReport:

@@ -58,7 +58,9 @@ class ScalingRuns:
             try:
                 run.wait(timeout)
             except RunCanceled:
-                if run.run.folder:  # otherwise it was not submitted, because an earlier one cannot be compared
+                # One that was not submitted follows one that cannot be compared; a whole one was measured.
+                measured = run.record().scaling
+                if run.run.folder and (measured is None or not measured.whole):
                     raise
         return self
 

@@ -55,6 +55,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         Relative standard error of `rate`.
     points
         Points of the metric after the warm-up.
+    whole
+        Whether the metrics cover the time or the steps of the slice.
     problem
         Empty, or why the width cannot be compared: ``none`` (no metric with steps), ``few`` (points),
         ``ranks`` (each process logs), ``noisy``.
@@ -66,4 +68,5 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     metric: str = ""
     error: float = 0.0
     points: int = 0
+    whole: bool = False
     problem: str = "none"

@@ -38,6 +38,12 @@ HELPERS_DELAY_S = 0.15
 #: Seconds that the end of a run waits for its provenance.
 PROVENANCE_TIMEOUT_S = 3.0
 
+#: Seconds between two looks at the metrics of a job that is only measured.
+SLICE_CHECK_S = 0.5
+
+#: Seconds before the end of a slice in which a process at a service may end with it.
+SLICE_MARGIN_S = 3.0
+
 #: Seconds between tries to start a job while no process can be forked.
 FORK_RETRY_S = 1.0
 
@@ -260,7 +266,8 @@ class Supervisor:
         self.gpu_guard = GpuUsageGuard(task.folder, task.devices, task.job, host.node)
         self.container = Container(task.mark, task.environ) if task.job.get("container") else None
         limits = task.job.get("slice")
-        self.slice = MeasuredSlice(os.path.join(task.folder, protocol.METRICS), limits) if limits else None
+        journal = os.path.join(task.folder, protocol.METRICS)  # of the first process, which the others of a node see
+        self.slice = MeasuredSlice(journal, limits) if limits and os.path.isdir(task.folder) else None
         self.slice_end = ""
         self.began = 0.0
         self.stopped: Optional[str] = None
@@ -317,6 +324,9 @@ class Supervisor:
             self._wait()
             self._step()
         oom = oom_happened(before, oom_counters())
+        if self.status and not self.stopped and not isinstance(self.host, QueueHost):
+            # A service starts each process apart: one may have failed because another one has ended its slice before.
+            self.stopped = SLICE if self._slice_has_ended(protocol.mono() + SLICE_MARGIN_S) else None
         outcome = classify(self.status, self.stopped, self.task.job["timeout"], oom, self.gpu_verdict)
         if self.stopped == SLICE:
             outcome = outcome._replace(detail=self.slice_end)
@@ -399,7 +409,7 @@ class Supervisor:
             log_line(self.task.folder, "supervisor: the GPUs were not read in time before the start of the run")
 
     def _wait(self) -> None:
-        deadlines = [protocol.mono() + self.gpu_guard.period]
+        deadlines = [protocol.mono() + (self.gpu_guard.period if self.slice is None else SLICE_CHECK_S)]
         limit = self.task.job["timeout"]
         if limit is not None and self.stopped is None:
             deadlines.append(self.began + limit)
