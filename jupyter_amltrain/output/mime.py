@@ -204,6 +204,10 @@ class SubmittedRuns:
         self._records = {**self._records, record.handle: _listed(record)}
         if not self.several:
             self._output.update(*bundle_of(record, picture))
+        elif all(record.done for record in self._records.values()):
+            if self._sending is not None:
+                self._sending.cancel()
+            self._send()  # at once: a notebook that is executed to be saved does not wait for it
         elif self._sending is None:
             # Each run has frames of its own: many runs must not multiply the messages.
             pause = max(1 / rate, len(self._records) / 100)

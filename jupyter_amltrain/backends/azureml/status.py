@@ -106,7 +106,9 @@ def _ending(
     service_text = " ".join(str(row.get(key) or "") for key in ("code", "why", "error"))
     agent_reason = str(agent.get("reason") or "")
     if state is RunState.COMPLETED:
-        return (state, agent_reason, None, str(agent.get("detail"))) if agent_reason == SLICE else (state, "exit", 0, "")
+        return (
+            (state, agent_reason, None, str(agent.get("detail"))) if agent_reason == SLICE else (state, "exit", 0, "")
+        )
     code = _int(agent.get("exit_code"))
     if code is None and (found := _EXIT.search(text)):
         code = int(found[1])
