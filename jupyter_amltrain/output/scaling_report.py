@@ -51,7 +51,7 @@ class ScalingReport(NamedTuple):
     verdict
         Sentences; empty before two widths have ended.
     best
-        The width to use; ``None`` if that cannot be told.
+        The width to use; ``None`` where no figure shows it.
     """
 
     unit: str

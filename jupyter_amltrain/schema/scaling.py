@@ -1,4 +1,4 @@
-"""A job that is measured at several widths: what its runs are told, and what each of them has shown."""
+"""A job that is measured at several widths: the limits of each run, and its throughput."""
 
 from __future__ import annotations
 
