@@ -18,6 +18,7 @@ from jupyter_amltrain.kernel.outcome_text import cell_line
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, RunTelemetry, grid, known, on_grid
+from jupyter_amltrain.kernel.throughput import measure
 from jupyter_amltrain.schema.child_run import ChildRun, most_relevant
 from jupyter_amltrain.schema.record import (
     CodeExcerpt,
@@ -332,6 +333,9 @@ def record_of(entry: Entry) -> RunRecord:
         children=(children := _children(entry)),
         children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
         parent=run.parent,
+        scaling=_part(entry, "throughput", lambda: measure(entry.metrics.metrics, slice_), None)
+        if (slice_ := run.spec.scaling) is not None
+        else None,
         pictures=entry.pictures.shown(),
         pictures_hidden=entry.pictures.hidden,
         kind=entry.kind,

@@ -12,6 +12,7 @@ from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema import azure_terms
 from jupyter_amltrain.schema.environment import Environment, check_environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, check_data, check_references
+from jupyter_amltrain.schema.scaling import ScalingSlice
 
 IDENTITIES = azure_terms.IDENTITIES.names
 
@@ -487,6 +488,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Handle of the run that this one is part of, such as a sweep or a pipeline; empty for a run of its own.
     repeats
         Handle of the run whose job this is; empty for a new one.
+    scaling
+        Width and limits of a run that only measures the job's speed (``--scaling``).
     code_dir
         Folder with the files of the repeated run, which take the place of those in `source` and `notebook_dir`.
     """
@@ -531,6 +534,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     parent: str = ""
     repeats: str = ""
+    scaling: ScalingSlice | None = None
     code_dir: str = ""
 
 

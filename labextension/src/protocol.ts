@@ -280,6 +280,7 @@ export interface IRunGroup {
   columns: IGroupColumn[];
   same: Record<string, unknown>;
   curve: string;
+  verdict: string[];
   done: boolean;
   seen_at: number;
 }
@@ -361,6 +362,7 @@ export interface IRunRecord {
   children: IChildRun[];
   children_hidden: number;
   parent: string;
+  scaling: IMeasurement | null;
   pictures: IRunPicture[];
   pictures_hidden: number;
 }
@@ -557,6 +559,17 @@ export interface IChildRun {
   url: string;
 }
 
+export interface IMeasurement {
+  slice: IScalingSlice;
+  rate: number | null;
+  counted: string;
+  metric: string;
+  error: number;
+  points: number;
+  whole: boolean;
+  problem: string;
+}
+
 export interface ITargetAction {
   verb: string;
   ask: string;
@@ -609,6 +622,18 @@ export interface IGpuProcess {
   label: string;
   user: string;
   sm: number | null;
+}
+
+export interface IScalingSlice {
+  group: string;
+  unit: string;
+  width: number;
+  widths: number[];
+  seconds: number;
+  steps: number;
+  start_s: number;
+  price: number | null;
+  currency: string;
 }
 
 /** Events on the comm. */

@@ -36,6 +36,7 @@ from ..protocol import (
     write_json,
     write_text,
 )
+from ..supervise import measured_slice
 from . import claims
 from .gpu_users import MAX_ANCESTORS
 from .visible_gpus import GPU_IDS
@@ -109,6 +110,7 @@ _FIELDS: Dict[str, Any] = {
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
     "notes": list, "container": dict, "downloads": dict,
     "ranks": dict,
+    "slice": dict,
 }  # fmt: skip
 
 
@@ -188,6 +190,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         job["container"] = docker.check(payload["container"])
     if payload.get("ranks"):
         job["ranks"] = launchers.check(payload["ranks"])
+    if payload.get("slice"):
+        job["slice"] = measured_slice.check(payload["slice"])
     if payload.get("downloads"):
         job["downloads"] = data_cache.check(payload["downloads"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))

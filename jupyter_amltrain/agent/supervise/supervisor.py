@@ -25,7 +25,8 @@ from . import preparation, provenance_file, run_state
 from .container import KILL_TIMEOUT_S, Container, start_failure
 from .heartbeat import Heartbeat
 from .helpers import Helper, protected_pids, stop_helper, wait_helper
-from .outcome import GPU_UNUSED, Outcome, classify, oom_counters, oom_happened
+from .measured_slice import MeasuredSlice
+from .outcome import GPU_UNUSED, SLICE, Outcome, classify, oom_counters, oom_happened
 from .process import Assignment, LaunchFailed, NoProcess, SinkEndpoint, serve_sink, start
 from .run_state import StateFile
 
@@ -37,6 +38,12 @@ HELPERS_DELAY_S = 0.15
 
 #: Seconds that the end of a run waits for its provenance.
 PROVENANCE_TIMEOUT_S = 3.0
+
+#: Seconds between two looks at the metrics of a job that is only measured.
+SLICE_CHECK_S = 0.5
+
+#: Seconds before the end of a slice in which a process at a service may end with it.
+SLICE_MARGIN_S = 3.0
 
 #: Seconds between tries to start a job while no process can be forked.
 FORK_RETRY_S = 1.0
@@ -260,6 +267,10 @@ class Supervisor:
         self.gpu_guard = GpuUsageGuard(task.folder, task.devices, task.job, host.node)
         self.stall = StallWatch(task.folder, task.job) if task.job.get("ranks") else None
         self.container = Container(task.mark, task.environ) if task.job.get("container") else None
+        limits = task.job.get("slice")
+        journal = os.path.join(task.folder, protocol.METRICS)  # of the first process, which the others of a node see
+        self.slice = MeasuredSlice(journal, limits) if limits and os.path.isdir(task.folder) else None
+        self.slice_end = ""
         self.began = 0.0
         self.stopped: Optional[str] = None
         self.gpu_verdict: Optional[Dict[str, str]] = None
@@ -315,7 +326,12 @@ class Supervisor:
             self._wait()
             self._step()
         oom = oom_happened(before, oom_counters())
+        if self.status and not self.stopped and not isinstance(self.host, QueueHost):
+            # A service starts each process apart: one may have failed because another one has ended its slice before.
+            self.stopped = SLICE if self._slice_has_ended(protocol.mono() + SLICE_MARGIN_S) else None
         outcome = classify(self.status, self.stopped, self.task.job["timeout"], oom, self.gpu_verdict)
+        if self.stopped == SLICE:
+            outcome = outcome._replace(detail=self.slice_end)
         if self.task.job.get("ranks") and not self.stopped:
             outcome = self._outcome_of_ranks(outcome)
         refused = start_failure(self.task.folder, self.status) if self.container is not None else None
@@ -395,7 +411,7 @@ class Supervisor:
             log_line(self.task.folder, "supervisor: the GPUs were not read in time before the start of the run")
 
     def _wait(self) -> None:
-        deadlines = [protocol.mono() + self.gpu_guard.period]
+        deadlines = [protocol.mono() + (self.gpu_guard.period if self.slice is None else SLICE_CHECK_S)]
         if self.stall is not None:
             deadlines.append(protocol.mono() + self.stall.period)
         limit = self.task.job["timeout"]
@@ -439,6 +455,8 @@ class Supervisor:
                 self._stop(CANCELED)
             elif limit is not None and now >= self.began + limit:
                 self._stop("timeout")
+            elif self.slice is not None and self._slice_has_ended(now):
+                self._stop(SLICE)
             elif self.gpu_guard.should_stop():
                 self.gpu_verdict = self.gpu_guard.verdict
                 self._stop(GPU_UNUSED)
@@ -458,13 +476,18 @@ class Supervisor:
         if self.retry_save_at is not None and now >= self.retry_save_at:
             self.save()
 
+    def _slice_has_ended(self, now: float) -> bool:
+        self.slice_end = self.slice.due(now, self.began) if self.slice is not None else ""
+        return bool(self.slice_end)
+
     def _stop(self, reason: str) -> None:
         """Request every process of the run to end; set the deadline for SIGKILL."""
         grace = self.task.job["grace"]
         self.stopped = reason
         self.kill_at = protocol.mono() + grace
         self.host.request_end(self)
-        cause = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used"}.get(reason, "time limit reached")
+        causes = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used", SLICE: self.slice_end}
+        cause = causes.get(reason, "time limit reached")
         self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (cause, grace)
         self.save()
 

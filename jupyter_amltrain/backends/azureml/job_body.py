@@ -21,6 +21,7 @@ import msgspec
 from jupyter_amltrain.backends.azureml.environments import environment_body, environment_shown
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs.launch import script_argv
+from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema import az_yaml, azure_terms
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
@@ -386,6 +387,7 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
         "spec": {"resources": {"nodes": spec.resources.nodes}, "is_cell": bool(spec.script)},
         "inputs": sorted(spec.inputs),
         "outputs": sorted(spec.outputs),
+        **({"slice": limits} if (limits := slice_limits(spec)) else {}),
     }
 
 
