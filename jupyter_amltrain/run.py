@@ -157,6 +157,18 @@ class TrackedRun:
 
         return FileList(ResultFile(self.handle, file) for file in controller().loop.call(get(), ANSWER_TIMEOUT_S))
 
+    def download(self, path: str = "", to: str | os.PathLike[str] = ".") -> Path:
+        """Copy a file or folder that the script has written, or all of them, into the folder `to`.
+
+        See :meth:`~jupyter_amltrain.output.file_list.FileList.download`.
+
+        Examples
+        --------
+        >>> run.download("outputs/model.joblib")
+        PosixPath('model.joblib')
+        """
+        return self.files().download(path, to)
+
     @property
     def reader(self) -> RunFiles:
         """Reader of any file in the run's folder, such as its code."""

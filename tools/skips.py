@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ALLOWED = (
     r"no Chromium on this machine",
     # Only when they are asked for (-m gpu): the fast tier leaves them out.
-    r"no (NVIDIA GPU|torch|pynvml) on this machine",
+    r"no (NVIDIA GPU|torch|safetensors|pynvml) on this machine",
     r"the labextension is not built",
     # It is in the extra `test`: only an environment made without it goes without.
     r"notebook is not installed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 from jupyter_amltrain.agent.data.cache import is_web_address
@@ -26,6 +27,8 @@ UNSUPPORTED_FLAGS = frozenset(
 )
 #: Version that ``--env NAME`` has if it names none.
 _LATEST = "@latest"
+#: Text that a file of ``az ml`` would have replaced.
+_PLACEHOLDER = re.compile(r"\$\{\{.*?\}\}")
 #: Target that supports the settings which need a service.
 _AZURE = "an Azure target (%aml_compute connect)"
 
@@ -156,11 +159,20 @@ def _docker_args_reasons(spec: JobSpec) -> Iterator[str]:
 
 
 def _unsupported_keys(spec: JobSpec, target: str) -> Iterator[str]:
-    """Yield settings of a file that a :class:`JobSpec` cannot represent."""
+    """Yield settings of a file that a :class:`JobSpec` cannot represent, and placeholders that nothing fills."""
+    from jupyter_amltrain.schema.az_yaml_job import fill_bindings, references
+
     job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
     for key, has in (("code", spec.source), ("distribution", spec.distribution.kind), ("services", spec.services)):
         if job.doc.get(key) and not has:
             yield str(job.error((key,), f"{target!r} does not support it.", f"Supported by: {_AZURE}."))
+    for name, data in spec.inputs.items():
+        if data.type == "literal" and "${{" in str(data.value):
+            yield str(job.error(("inputs", name), "an input cannot refer to another one.", "Write its value."))
+    rest = fill_bindings(spec.command, dict.fromkeys(references(spec.command), ""))
+    if unknown := _PLACEHOLDER.search(rest):
+        reason = f"unknown placeholder {unknown[0][:80]}."
+        yield str(job.error(("command",), reason, "There are ${{inputs.NAME}} and ${{outputs.NAME}}."))
 
 
 def _data_reasons(

@@ -403,6 +403,11 @@ def fill_bindings(command: str, places: Mapping[str, str]) -> str:
     return _BINDING.sub(lambda found: places.get(f"{found[1]}.{found[2]}", found[0]), command)
 
 
+def references(command: str) -> set[str]:
+    """Return the inputs and outputs that a command line refers to, as ``inputs.NAME``."""
+    return {f"{found[1]}.{found[2]}" for found in _BINDING.finditer(command)}
+
+
 def _name(text: str) -> str:
     shown = "".join(c for c in text if c.isprintable()).replace("/", "-").strip()
     return shown[:64] or "job"

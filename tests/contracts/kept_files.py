@@ -8,6 +8,8 @@ from .notebook_values import send
 
 CODE = """
 import os
+with open("outputs/old.txt") as file:
+    assert file.read() == "old"
 os.makedirs("outputs/deep", exist_ok=True)
 with open("outputs/deep/hello.txt", "w") as file:
     file.write("hello")
@@ -19,13 +21,14 @@ with open(os.environ["AML_OUTPUT_DIR"] + "/direct.bin", "wb") as file:
 
 
 def check_kept_files(target: str, folder: Path, deadline: float) -> None:
-    """Run a job with a source folder, and find its files."""
+    """Run a job with a source folder, which has outputs of its own, and find its files."""
     source = folder / "code"
-    source.mkdir()
+    (source / "outputs").mkdir(parents=True)
+    (source / "outputs" / "old.txt").write_text("old")
     (source / "helper.py").write_text("x = 1\n")
     run = send(f"--target {target} --gpus 0 --source {source}", CODE, {}).wait(deadline)
     files = {file.path: file for file in run.files()}
     assert files["outputs/deep/hello.txt"].read() == b"hello" and files["logs/own.txt"].read() == b"log"
     assert files["outputs/direct.bin"].read() == b"x" * 300_000
     assert files["outputs/direct.bin"].save(folder).stat().st_size == 300_000
-    assert sorted(path.name for path in source.iterdir()) == ["helper.py"]
+    assert sorted(path.name for path in source.rglob("*")) == ["helper.py", "old.txt", "outputs"]
