@@ -18,7 +18,7 @@ from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examp
 from jupyter_amltrain.errors import CommandError, MissingDependency
 from jupyter_amltrain.jobs import flag_types, flag_values, script
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
-from jupyter_amltrain.jobs.scaling import ScalingPlan, parse_widths, plan_of
+from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema import inputs as references
 from jupyter_amltrain.schema.job import JobSpec, validated
@@ -59,7 +59,7 @@ def _flags(parser: Parser) -> None:
     if parser.magic:
         _notebook_flags(parser)
     parser.flag(
-        "--scaling", metavar="N,N,...", type=parse_widths, samples=("1,2,4", "nodes:1,2"),
+        "--scaling", metavar="N,N,...", samples=("1,2,4", "nodes:1,2"),
         help="measure the speed with these numbers of processes (nodes:N,... of machines), one after another",
     )  # fmt: skip
     parser.flag(

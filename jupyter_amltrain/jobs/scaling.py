@@ -48,7 +48,7 @@ def parse_widths(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def plan_of(
-    widths: str | Iterable[int] | tuple[str, tuple[int, ...]] | None,
+    widths: str | Iterable[int] | None,
     seconds: float | None,
     steps: int | None,
 ) -> ScalingPlan | None:
@@ -64,12 +64,7 @@ def plan_of(
             flag = "--scaling-time" if seconds is not None else "--scaling-steps"
             raise _error(f"{flag} limits a measurement, and none is requested.", _EXAMPLE)
         return None
-    if isinstance(widths, str):
-        unit, numbers = parse_widths(widths)
-    elif isinstance(widths, tuple) and len(widths) == 2 and isinstance(widths[0], str):
-        unit, numbers = widths[0], tuple(widths[1])  # type: ignore[arg-type]
-    else:
-        unit, numbers = "processes", tuple(widths)  # type: ignore[arg-type]
+    unit, numbers = parse_widths(widths) if isinstance(widths, str) else ("processes", tuple(widths))
     if not all(isinstance(number, int) and not isinstance(number, bool) and number > 0 for number in numbers):
         raise _error(f"--scaling: widths are whole numbers from 1, got {_text(numbers)}.", _EXAMPLE)
     if list(numbers) != sorted(set(numbers)):
@@ -136,7 +131,7 @@ def slices_of(
         Of the first run.
     """
     group = uuid.uuid4().hex[:12]
-    jobs = []
+    jobs: list[JobSpec] = []
     for width in plan.widths:
         nodes = width if plan.unit == "nodes" else 1
         resources = msgspec.structs.replace(spec.resources, nodes=nodes)

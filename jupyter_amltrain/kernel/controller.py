@@ -181,10 +181,16 @@ class Controller:
 
     async def _machine(self, name: str) -> Machine:
         """Return what a measurement must know of a target; unknown fields are ``None``."""
-        status = self.target_manager.status
-        with contextlib.suppress(AmlTrainError, TimeoutError):
+        status, backend = self.target_manager.status, self.backend(name)
+
+        async def read() -> None:
+            if isinstance(backend, Provisioner):
+                await backend.prepare()  # prices
+            await status.check_now(name)
+
+        with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):
             await status.refresh()
-            await asyncio.wait_for(status.check_now(name), MACHINE_TIMEOUT_S)
+            await asyncio.wait_for(read(), MACHINE_TIMEOUT_S)
         return machine_of(name, status.get(name))
 
     async def _measured(self, handle: RunHandle) -> None:

@@ -34,6 +34,7 @@ from jupyter_amltrain.schema.record import (
     TelemetrySeries,
 )
 from jupyter_amltrain.schema.run import Run, RunState
+from jupyter_amltrain.schema.scaling import Measurement
 from jupyter_amltrain.text import tilde
 
 if TYPE_CHECKING:
@@ -333,14 +334,17 @@ def record_of(entry: Entry) -> RunRecord:
         children=(children := _children(entry)),
         children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
         parent=run.parent,
-        scaling=_part(entry, "throughput", lambda: measure(entry.metrics.metrics, slice_), None)
-        if (slice_ := run.spec.scaling) is not None
-        else None,
+        scaling=_part(entry, "throughput", lambda: _measurement(entry), None),
         pictures=entry.pictures.shown(),
         pictures_hidden=entry.pictures.hidden,
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )
+
+
+def _measurement(entry: Entry) -> Measurement | None:
+    limits = entry.run.spec.scaling
+    return None if limits is None else measure(entry.metrics.metrics, limits)
 
 
 def _excerpt(run: Run, log: str) -> CodeExcerpt | None:

@@ -25,8 +25,8 @@ if rank == 0:
     run = call("runs/create", experiment_id="0")["run"]["info"]["run_id"]
 for step in range(10**6):
     if rank == 0:
-        point = {"key": "samples_per_second", "value": 100.0 * world, "timestamp": int(time.time() * 1000), "step": step}
-        call("runs/log-batch", run_id=run, metrics=[point])
+        point = {"key": "samples_per_second", "value": 100.0 * world, "step": step}
+        call("runs/log-batch", run_id=run, metrics=[{**point, "timestamp": int(time.time() * 1000)}])
     time.sleep(0.05)
 """
 
