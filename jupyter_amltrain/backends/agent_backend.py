@@ -422,7 +422,8 @@ class LocalBackend(AgentBackend):
     def __init__(self, target: LocalTarget, loop: LoopThread, root: StateRoot) -> None:
         from jupyter_amltrain.backends.transport import LocalTransport
 
-        super().__init__(target, LocalTransport(loop, root.path), target.python)
+        self._local = LocalTransport(loop, root.path)
+        super().__init__(target, self._local, target.python)
         self._loop, self._index = loop, PastRunIndex(root.path)
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
@@ -437,6 +438,11 @@ class LocalBackend(AgentBackend):
             for path in paths[:1]
         ]
         return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
+
+    def sending(self, run_id: str) -> str:
+        """See :meth:`Backend.sending`."""
+        copy = self._local.copies.get(f"{self._local.home}/staging/{run_id}")
+        return copy.transfer.text if copy else ""
 
     async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
         """See :meth:`Backend.live_copies`; the run folders themselves."""

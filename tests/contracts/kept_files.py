@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+from jupyter_amltrain.commands import submit as command
+
 from .notebook_values import send
+
+EXAMPLE = Path(__file__).parent.parent / "data" / "azureml-examples/cli/jobs/basics/hello-world-output.yml"
 
 CODE = """
 import os
@@ -32,3 +37,11 @@ def check_kept_files(target: str, folder: Path, deadline: float) -> None:
     assert files["outputs/direct.bin"].read() == b"x" * 300_000
     assert files["outputs/direct.bin"].save(folder).stat().st_size == 300_000
     assert sorted(path.name for path in source.rglob("*")) == ["helper.py", "old.txt", "outputs"]
+
+
+def check_example_output(target: str, folder: Path, deadline: float) -> None:
+    """Run an official example that writes to ``./outputs``, unchanged."""
+    path = shutil.copy(EXAMPLE, folder)
+    run = command.send(command.parse_submit([str(path), "--target", target])).wait(deadline)
+    kept = {file.path: file.read() for file in run.files() if file.path.startswith("outputs/")}
+    assert kept == {"outputs/helloworld.txt": b"hello world\n"}

@@ -60,8 +60,8 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
             yield ".skops", lambda path: b.__import__("skops.io").io.dump(value, path)
             yield ".joblib", lambda path: b.__import__("joblib").dump(value, path)
         yield ".values.json", lambda path: parts(path, name, value)
-        for pickle in ("cloudpickle", "pickle"):  # the first one also saves classes of the script
-            yield ".pickle", lambda path, pickle=pickle: write(path, b.__import__(pickle).dumps(value, 4))
+        yield ".pickle", lambda path: write(path, b.__import__("cloudpickle").dumps(value, 4))  # with its class
+        yield ".pickle", lambda path: write(path, b.__import__("pickle").dumps(value, 4))
         yield ".txt", lambda path: write(path, b.repr(value).encode("utf-8", "replace"))
 
     def is_state_dict(value: "Any") -> "Any":
