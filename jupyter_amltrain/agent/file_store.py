@@ -31,7 +31,7 @@ MAX_MANIFESTS = 32
 SPARE_FILES, SPARE_BYTES = 200, 512 << 20
 #: Seconds after a submit at which the spare copy for the next one is begun: the run starts first.
 _SPARE_DELAY_S = 1.0
-#: Seconds after which an unfinished or discarded spare copy belongs to nobody.
+#: Seconds after which an unfinished upload, or an unfinished or discarded spare copy, belongs to nobody.
 _ABANDONED_S = 3600.0
 
 
@@ -95,12 +95,17 @@ class FileStore:
             self._spare.prepare(request["manifest"], rows, self.folder)
         return {"base": True, "missing": missing}
 
-    def append(self, digest: str, offset: int, data: bytes, last: bool) -> None:
-        """Append a part of a large file; the last part completes it."""
+    def append(self, digest: str, upload: str, offset: int, data: bytes, last: bool) -> None:
+        """Append a part of a large file; the last part completes it.
+
+        Each upload has a part of its own, so that two kernels that send one file do not write into each other's.
+        """
         self._make()
-        path = os.path.join(self.folder, ".part-" + _name(digest))
+        path = os.path.join(self.folder, ".part-" + _name(upload))
         flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if offset == 0 else 0)
-        with os.fdopen(os.open(path, flags, 0o600), "r+b" if offset else "wb") as file:
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            if os.fstat(file.fileno()).st_size != offset:
+                raise ValueError("a part at byte %d of an upload that has other bytes" % offset)
             file.seek(offset)
             file.write(data)
         if last:
@@ -121,7 +126,8 @@ class FileStore:
                 named.update(digest for _, digest, _ in json.loads(file.read().decode()))
         for name in os.listdir(self.folder):
             path = os.path.join(self.folder, name)
-            if name not in named and name not in (_MANIFESTS, _SPARE) and now - os.stat(path).st_mtime > KEEP_S:
+            age = now - os.stat(path).st_mtime
+            if name not in named and name not in (_MANIFESTS, _SPARE) and age > _kept_s(name):
                 os.unlink(path)
 
     def _make(self) -> None:
@@ -255,7 +261,7 @@ class SpareTree:
         for name in names:
             path = os.path.join(self._folder, name)
             age = now - os.stat(path).st_mtime
-            if age > (_ABANDONED_S if name.startswith(".") else KEEP_S):
+            if age > _kept_s(name):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -287,6 +293,11 @@ def copy_files(
         except FileNotFoundError:
             missing.append(digest)
     return missing
+
+
+def _kept_s(name: str) -> float:
+    """Seconds after which a file or tree is deleted; hidden ones are not complete."""
+    return _ABANDONED_S if name.startswith(".") else KEEP_S
 
 
 def _remove(folder: str, name: str) -> None:
@@ -354,8 +365,9 @@ def _copy(source: str, path: str, mode: int) -> None:
         try:
             while not share_blocks(come, go):
                 part = os.read(come, 1 << 20)
-                if part:
-                    os.write(go, part)
+                rest = memoryview(part)
+                while rest:  # a disk that is almost full takes a part, and refuses the next one
+                    rest = rest[os.write(go, rest) :]
                 if len(part) < 1 << 20:
                     break
         finally:
@@ -365,7 +377,7 @@ def _copy(source: str, path: str, mode: int) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    part = "%s.%d.part" % (path, threading.get_ident())
+    part = "%s.%d-%d.part" % (path, os.getpid(), threading.get_ident())
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
     os.replace(part, path)

@@ -329,9 +329,14 @@ def digest_of(folder: str | os.PathLike[str], names: Iterable[str]) -> str:
     OSError
         A file does not exist or cannot be read.
     """
+    hashes = ((name, hash_file(os.path.join(folder, name))) for name in names)
+    return tree_digest((name, executable, inner) for name, (_, executable, inner) in hashes)
+
+
+def tree_digest(files: Iterable[tuple[str, bool, bytes]]) -> str:
+    """Digest of a tree from the names of its files, whether they are executable, and their sha256."""
     whole = hashlib.sha256()
-    for name in sorted(names):
-        _, executable, inner = hash_file(os.path.join(folder, name))
+    for name, executable, inner in sorted(files):
         whole.update(_record(name, executable, inner))
     return whole.hexdigest()
 
