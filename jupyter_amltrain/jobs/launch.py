@@ -114,7 +114,8 @@ def _ranks(spec: JobSpec, python: str) -> dict[str, Any]:
     """Processes of a distributed job; a file of ``az ml`` without a number means one, a line one for each GPU."""
     distribution = spec.distribution
     processes = distribution.processes or (1 if spec.job_type else 0)
-    if not distribution.kind or (processes == 1 and not distribution.parameter_servers):
+    alone = processes == 1 and not distribution.parameter_servers and spec.resources.nodes == 1
+    if not distribution.kind or alone:
         return {}
     return {
         "kind": distribution.kind,
