@@ -33,7 +33,9 @@ _PLACEHOLDER = re.compile(r"\$\{\{.*?\}\}")
 _AZURE = "an Azure target (%aml_compute connect)"
 
 
-def unsupported(spec: JobSpec, target: str, has_our_disk: bool = True, *, has_agent: bool = False) -> str:
+def unsupported(
+    spec: JobSpec, target: str, has_our_disk: bool = True, *, has_agent: bool = False, machines: int = 1
+) -> str:
     """Return why the machine `target` cannot run `spec`; empty if it can. Blocks on the disk with the inputs.
 
     Parameters
@@ -42,10 +44,12 @@ def unsupported(spec: JobSpec, target: str, has_our_disk: bool = True, *, has_ag
         Whether the machine has the same paths as this one: otherwise the existence of inputs is not checked.
     has_agent
         Whether an agent runs there, which builds environments from files with packages, and downloads inputs.
+    machines
+        Number of machines of the target.
     """
     if spec.job_type not in ("", "command"):
         return unsupported_type_reason("local", spec.job_type) or ""
-    return next(_reasons(spec, target, has_our_disk, has_agent), "")
+    return next(_reasons(spec, target, has_our_disk, has_agent, machines), "")
 
 
 class _Messages:
@@ -71,14 +75,11 @@ class _Messages:
         return self._job is not None
 
 
-def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool) -> Iterator[str]:
+def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool, machines: int) -> Iterator[str]:
     resources, messages = spec.resources, _Messages(spec)
     for_azure = f"Supported by: {_AZURE}."
-    if resources.nodes > 1:
-        reason = f"{target!r} is one machine."
-        hint = f"For several nodes use {_cluster()}."
-        yield messages(f"--nodes {resources.nodes}", ("resources", "instance_count"), reason, hint)
     distribution = spec.distribution
+    yield from _node_reasons(spec, target, machines, messages)
     if (not has_agent or is_image(spec)) and not is_single_process(spec):
         flag = f"--processes {distribution.processes}" if distribution.processes else "--distribution"
         where = f"a container on {target!r}" if has_agent else f"a run on {target!r}"
@@ -115,6 +116,26 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool) ->
         if spec.resources.docker_args and has_container:
             yield from _docker_args_reasons(spec)
     yield from _data_reasons(spec, target, messages, has_our_disk, has_agent)
+
+
+def _node_reasons(spec: JobSpec, target: str, machines: int, messages: _Messages) -> Iterator[str]:
+    """Yield why a job cannot run on several machines."""
+    nodes = spec.resources.nodes
+    if nodes == 1:
+        return
+    flag, keys = f"--nodes {nodes}", ("resources", "instance_count")
+    if nodes > machines:
+        has = "is one machine" if machines == 1 else f"has {machines} machines"
+        several = "several machines over SSH (%aml_compute attach NAME --kind ssh --host A --host B)"
+        yield messages(flag, keys, f"{target!r} {has}.", f"For more nodes use {several}, or {_cluster()}.")
+    elif spec.distribution.kind == "ray":
+        reason = "a cluster of Ray has one machine here."
+        yield messages(flag, keys, reason, "Use one machine, or --distribution pytorch.")
+    elif spec.distribution.kind in ("mpi", "horovod"):
+        reason = "mpirun starts processes on other machines by SSH between them, which the agents do not use."
+        yield messages(flag, keys, reason, f"Use --distribution pytorch, one machine, or {_cluster()}.")
+    elif is_image(spec):
+        yield messages(flag, keys, f"a container on {target!r} is on one machine.", f"Use packages, or {_cluster()}.")
 
 
 def _environment_reasons(environment: Environment, target: str, builds: bool) -> Iterator[str]:

@@ -363,18 +363,21 @@ class SshBackend(AgentBackend):
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`; completes the target's fields with what the machine says."""
+        assert isinstance(self.target, SshTarget)
+        self.target = await self._connect(self.target)
+        return await super().check()
+
+    async def _connect(self, target: SshTarget) -> SshTarget:
+        """Connect to a machine; return its target with what it says."""
         connection = self._ssh.connection
         connection.retry_soon()
         await connection.connect()
         facts = connection.facts
-        assert isinstance(self.target, SshTarget)
-        self.target = msgspec.structs.replace(
-            self.target, workdir=facts["home"], python=self.target.python or facts["python"]
-        )
-        connection.target = self.target
+        completed = msgspec.structs.replace(target, workdir=facts["home"], python=target.python or facts["python"])
+        connection.target = completed
         self._ssh.home = facts["home"]
-        self._machine = msgspec.structs.replace(self._machine, python=self.target.python)
-        return await super().check()
+        self._machine = msgspec.structs.replace(self._machine, python=completed.python)
+        return completed
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`; names the imports that the machine's interpreter does not have.

@@ -45,7 +45,10 @@ _ROWS = (
         "jupyter_amltrain.schema.ssh_target:SshTarget",
         "jupyter_amltrain.backends.ssh:SshBackend",
         "pip install asyncssh",
-        (("azure_vm", "jupyter_amltrain.backends.azure_vm:AzureVmBackend"),),
+        (
+            ("azure_vm", "jupyter_amltrain.backends.azure_vm:AzureVmBackend"),
+            ("nodes", "jupyter_amltrain.backends.ssh_nodes:NodesBackend"),
+        ),
     ),
     _Row(
         "jupyter_amltrain.schema.azure_target:AZURE_KINDS",

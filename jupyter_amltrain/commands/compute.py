@@ -246,6 +246,14 @@ def _field_help(field: Field) -> str:
     return text
 
 
+class _Joined(argparse.Action):
+    """Joins the values of a flag that is given several times with commas."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        before = getattr(namespace, self.dest, "")
+        setattr(namespace, self.dest, f"{before},{values}" if before else values)
+
+
 def _add_field(parser: Parser, field: Field, text: str = "") -> None:
     text = text or _field_help(field)
     options: dict[str, Any] = {"dest": VALUE_PREFIX + field.name, "default": argparse.SUPPRESS}
@@ -258,6 +266,8 @@ def _add_field(parser: Parser, field: Field, text: str = "") -> None:
         options["metavar"] = field.metavar or field.name.upper()
         if field.kind == "list":
             options["action"] = "append"
+        elif field.joined:
+            options["action"] = _Joined
     offers = [choice for choice in field.choices if choice]
     parser.flag(flag, help=text.replace("%", "%%"), field=field.name, offers=offers, **options)
 

@@ -118,7 +118,7 @@ def is_single_process(spec: JobSpec) -> bool:
     distribution = spec.distribution
     processes = distribution.processes or (1 if spec.job_type else 0)
     is_alone = processes == 1 and not distribution.parameter_servers and distribution.kind != "ray"
-    return not distribution.kind or is_alone
+    return not distribution.kind or (is_alone and spec.resources.nodes == 1)
 
 
 def _ranks(spec: JobSpec, python: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _ranks(spec: JobSpec, python: str) -> dict[str, Any]:
     distribution = spec.distribution
     return {
         "kind": distribution.kind,
-        "processes": distribution.processes or 0,
+        "processes": distribution.processes or (1 if spec.job_type else 0),
         "servers": distribution.parameter_servers,
         "restarts": 0,
         "python": python,

@@ -14,10 +14,14 @@ def form_field(
     advanced: bool = False,
     choose: str = "",
     hidden: bool = False,
+    joined: bool = False,
     **bounds: float,
 ) -> msgspec.Meta:
-    """Return metadata of a field: its help, its bounds (`ge`, `gt`, `le`, `lt`) and its display in a form."""
-    extra = {"metavar": metavar, "advanced": advanced, "choose": choose, "hidden": hidden}
+    """Return metadata of a field: its help, its bounds (`ge`, `gt`, `le`, `lt`) and its display in a form.
+
+    The values of a flag that is given several times are `joined` with commas.
+    """
+    extra = {"metavar": metavar, "advanced": advanced, "choose": choose, "hidden": hidden, "joined": joined}
     return msgspec.Meta(description=description, extra=extra, **cast(Any, bounds))
 
 

@@ -25,7 +25,7 @@ from ..processes import become_subreaper, identity
 from ..protocol import STATE, TELEMETRY, write_json
 from ..queue.submission import first_state
 from ..supervise import job_hooks
-from ..supervise.outcome import GPU_UNUSED, SLICE
+from ..supervise.outcome import GPU_UNUSED, SLICE, Outcome
 from ..supervise.process import Assignment, environment, is_cell, spawn
 from ..supervise.supervisor import Helpers, Supervisor
 from ..telemetry.gpu_usage import GpuUsageGuard
@@ -219,6 +219,14 @@ class ServiceRank:
         return header if isinstance(header, dict) else {}
 
     # -- the run's state ----------------------------------------------------------------
+
+    def await_nodes(self, run: Supervisor) -> Optional[Outcome]:
+        """Return ``None``: the service starts the processes of all nodes."""
+        return None
+
+    def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
+        """Return the same outcome: the service decides how the run has ended."""
+        return outcome
 
     def on_save_error(self, error: OSError) -> None:
         """Log the error once, in the job's log."""

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import protocol, testing
 from ..data import cache as data_cache
-from ..distributed import launchers
+from ..distributed import launchers, node_group
 from ..environments import docker
 from ..environments import store as environments
 from ..processes import boot_id, pid_scope
@@ -109,8 +109,7 @@ _FIELDS: Dict[str, Any] = {
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
     "notes": list, "container": dict, "downloads": dict,
-    "ranks": dict,
-    "slice": dict,
+    "ranks": dict, "nodes": dict, "slice": dict,
 }  # fmt: skip
 
 
@@ -192,6 +191,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         job["ranks"] = launchers.check(payload["ranks"])
     if payload.get("slice"):
         job["slice"] = measured_slice.check(payload["slice"])
+    if payload.get("nodes"):
+        job["nodes"] = node_group.check(payload["nodes"])
     if payload.get("downloads"):
         job["downloads"] = data_cache.check(payload["downloads"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))
@@ -265,7 +266,7 @@ def create_folder(
         "schema": SCHEMA, "number": number, "run": run, "home": home, "gpus": job["gpus"], "submitted": now,
         "mono": protocol.mono(), "boot": boot_id(), "submission": submitted.submission,
         "visible_gpus": job.get("visible_gpus"), "gpu_ids": job["gpu_ids"],
-        "share_gpus": job["share_gpus"], "submitter": job.pop("submitter"),
+        "share_gpus": job["share_gpus"], "submitter": job.pop("submitter"), "gate": "nodes" in job,
     }  # fmt: skip
     try:
         os.makedirs(hidden, mode=0o700, exist_ok=True)

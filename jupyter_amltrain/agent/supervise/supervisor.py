@@ -115,6 +115,12 @@ class JobHost(Protocol):
     def tick(self, run: Supervisor) -> None:
         """Called in each iteration of the loop."""
 
+    def await_nodes(self, run: Supervisor) -> Optional[Outcome]:
+        """Wait until the other machines of the run can start, too; return the end of a run that cannot start."""
+
+    def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
+        """Return the end of the run, of which `outcome` is the end on this machine."""
+
     def on_save_error(self, error: OSError) -> None:
         """Handle a failed write of the state, which is retried."""
 
@@ -209,6 +215,17 @@ class QueueHost:
 
     def tick(self, run: Supervisor) -> None:
         """Do nothing: the queue needs no further work."""
+
+    def join(self, run: Supervisor) -> None:
+        """Do nothing: the run has one machine."""
+
+    def await_nodes(self, run: Supervisor) -> Optional[Outcome]:
+        """Return ``None``: the run has one machine."""
+        return None
+
+    def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
+        """Return the same outcome: the run has one machine."""
+        return outcome
 
     def on_save_error(self, error: OSError) -> None:
         """Log the error."""
@@ -541,7 +558,7 @@ class Supervisor:
 
     def _end(self, outcome: Outcome) -> None:
         state, apart = self.state, self.host.excluded_pids
-        self.outcome = outcome
+        self.outcome = outcome = self.host.agree(self, outcome)
         if state["rank"] is not None or self.rank is not None:
             run_state.enter(state, FINALIZING, protocol.mono() - self.began)
             self.save()
