@@ -100,7 +100,8 @@ def test_first_failure_is_that_of_no_signal_of_launcher(
 ) -> None:
     for rank, fields in enumerate(rows):
         record(tmp_path, rank, **fields)
-    assert launchers.first_failure(str(tmp_path)) == expected
+    found = launchers.first_failure(str(tmp_path))
+    assert (found and (found.rank, found.exit_code, found.signal)) == expected
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"rank": "x"}', '{"rank": 0, "attempt": null}'])

@@ -91,7 +91,7 @@ def check(ranks: Mapping[str, Any]) -> Json:
 
 def count(ranks: Mapping[str, Any], devices: Sequence[str]) -> int:
     """Return the number of processes of a job, on all its machines; Ray's tasks are no processes of the job."""
-    if ranks["kind"] == RAY:
+    if ranks.get("kind") == RAY:
         return 1
     group = ranks.get("group")
     if group:

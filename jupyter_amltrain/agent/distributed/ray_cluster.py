@@ -24,7 +24,7 @@ def main(argv: List[str]) -> int:
     """Run the program and return its exit code."""
     cpus, gpus, command = argv[1], argv[2], argv[3:]
     try:
-        import ray.scripts.scripts  # type: ignore[import-not-found,import-untyped] # noqa: F401
+        import ray.scripts.scripts  # noqa: F401
     except ImportError as error:
         print("Ray cannot be imported: %s" % error, flush=True)
         return 1

@@ -117,7 +117,7 @@ class StallWatch:
 
     def __init__(self, folder: str, job: Mapping[str, Any]) -> None:
         self._folder = folder
-        spec = job.get("spec") if isinstance(job.get("spec"), dict) else {}
+        spec: Mapping[str, Any] = job.get("spec") or {}
         self._script = os.path.basename(str(spec.get("script_name") or "script.py"))
         offset = spec.get("line_offset")
         self._offset = offset if isinstance(offset, int) else 0
@@ -137,7 +137,8 @@ class StallWatch:
 
     def update(self) -> bool:
         """Look at the files, and ask the ranks if nothing has changed for long; return whether `text` is another."""
-        now, before = time.monotonic(), self.text
+        now = time.monotonic()
+        before: str = self.text
         if now < self._next:
             return False
         self._next = now + self.period
@@ -145,26 +146,20 @@ class StallWatch:
         if sizes != self._sizes:
             self._sizes, self._since, self._first, self._asked, self.text = sizes, now, None, False, ""
         elif now - self._since > self._limit and not self.text:
-            self._look()
-            if self.text:
-                self.text = "no log and no metric for %d s: %s" % (now - self._since, self.text)
+            found = self._look()
+            if found:
+                self.text = "no log and no metric for %d s: %s" % (now - self._since, found)
         return self.text != before
 
-    def _look(self) -> None:
-        """Ask for the stacks, then read them; those that changed meanwhile do not count."""
+    def _look(self) -> str:
+        """Ask for the stacks, or read them; return where the ranks are if no stack has changed since the last time."""
         if not self._asked:
             self._asked = self._ask()
             self._next = time.monotonic() + _ANSWER_S
-            return
+            return ""
         self._asked = False
-        found = self._read_stacks()
-        if self._first is None:
-            self._first = found
-            return
-        still = {rank: stack for rank, stack in found.items() if self._first.get(rank) == stack}
-        self._first = found
-        if still.keys() == found.keys():
-            self.text = sentence(still, self._script, self._offset, self._what)
+        before, self._first = self._first, self._read_stacks()
+        return sentence(self._first, self._script, self._offset, self._what) if before == self._first else ""
 
     def _read_sizes(self) -> Dict[str, int]:
         sizes = {}
