@@ -8,10 +8,11 @@ import queue
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from jupyter_amltrain.errors import CommandError, ConfirmationNeeded
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, keyword_values
+from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.kernel.session import close, controller
 from jupyter_amltrain.run import ANSWER_TIMEOUT_S, TrackedRun
 from jupyter_amltrain.schema.inputs import with_literals
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.kernel.operations import ActionResult
     from jupyter_amltrain.kernel.workspaces import ConnectResult, WorkspaceRef
     from jupyter_amltrain.output.monitor_view import Monitor
+    from jupyter_amltrain.output.scaling_runs import ScalingRuns
     from jupyter_amltrain.run_list import RunList
     from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
     from jupyter_amltrain.schema.rows import TargetRow
@@ -488,14 +490,65 @@ def plan_spec(spec: JobSpec, *, target: str | None = None) -> LaunchPlan:
     return controller().loop.call(controller().plan(spec, target), ANSWER_TIMEOUT_S)
 
 
+def submit_scaling(
+    spec: JobSpec, plan: ScalingPlan, *, target: str | None = None, secrets: Mapping[str, str] | None = None
+) -> ScalingRuns:
+    """Measure a job at several widths, one after another; return immediately."""
+    from jupyter_amltrain.output.scaling_runs import ScalingRuns
+
+    c = controller()
+    submitting = c.submit_scaling(spec, plan, target, dict(os.environ), dict(secrets or {}))
+    return ScalingRuns(c.loop.call(submitting, ANSWER_TIMEOUT_S))
+
+
+def plan_scaling(spec: JobSpec, plan: ScalingPlan, *, target: str | None = None) -> list[LaunchPlan]:
+    """Return the exact requests of a measurement, by increasing width; sends nothing."""
+    c = controller()
+
+    async def read() -> list[LaunchPlan]:
+        name, jobs = await c.slices(spec, plan, target)
+        return [await c.plan(job, name) for job in jobs]
+
+    return c.loop.call(read(), ANSWER_TIMEOUT_S)
+
+
+@overload
 def submit(
     script: str | os.PathLike[str],
     *,
     target: str | None = None,
     args: Iterable[str] = (),
     secrets: Mapping[str, str] | None = None,
+    scaling: None = None,
     **fields: Any,
-) -> TrackedRun:
+) -> TrackedRun: ...
+
+
+@overload
+def submit(
+    script: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    args: Iterable[str] = (),
+    secrets: Mapping[str, str] | None = None,
+    scaling: Iterable[int] | str,
+    scaling_time: float | None = None,
+    scaling_steps: int | None = None,
+    **fields: Any,
+) -> ScalingRuns: ...
+
+
+def submit(
+    script: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    args: Iterable[str] = (),
+    secrets: Mapping[str, str] | None = None,
+    scaling: Iterable[int] | str | None = None,
+    scaling_time: float | None = None,
+    scaling_steps: int | None = None,
+    **fields: Any,
+) -> TrackedRun | ScalingRuns:
     """Submit a ``.py`` file or code as text; returns when the target has accepted the job.
 
         Parameters
@@ -508,6 +561,11 @@ def submit(
             Command-line arguments of a file.
         secrets
             Names and values, passed to the job's process and never stored.
+        scaling
+            Numbers of processes at which to measure the job, ``[1, 2, 4]``, or of machines, ``"nodes:1,2"``: returns
+            a :class:`~jupyter_amltrain.output.scaling_runs.ScalingRuns` in place of a run.
+        scaling_time, scaling_steps
+            Seconds (default 60) or steps that each width is measured after its first metric.
         **fields
             The flags of ``%%aml_submit`` as keywords, with Python values. The signature lists them:
     %s
@@ -529,6 +587,7 @@ def submit(
         raise CommandError(
             f"args must be a list of strings, got {args!r}.", hint=f"Example: args=[{args!r}]", field="args"
         )
+    plan = plan_of(scaling, scaling_time, scaling_steps)
     values = job_fields(keyword_values({**fields, "secrets": secrets}))
     folder = working_folder()
     inputs = values.get("inputs", {})
@@ -560,6 +619,8 @@ def submit(
     values["source"] = str(Path(source).resolve()) if source else None
     arguments = tuple(map(str, with_literals(tuple(args), inputs)))
     spec = JobSpec(**{**values, **code, "args": arguments, "project": folder})
+    if plan is not None:
+        return submit_scaling(spec, plan, target=target, secrets=dict(secrets or {}))
     # The calling script may end after this call, so wait until the target has accepted the job.
     return submit_spec(spec, target=target, secrets=dict(secrets or {})).accepted()
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from jupyter_amltrain.commands.parser import HelpRequested
 from jupyter_amltrain.commands.registry import SHELL_NOUNS, Context, Result, noun_of, run, shell_text
-from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, RunFailed
+from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, RunCanceled, RunFailed
 
 if TYPE_CHECKING:
     from jupyter_amltrain.commands.submit import Submission
+    from jupyter_amltrain.output.scaling_runs import ScalingRuns
     from jupyter_amltrain.run import TrackedRun
 
 
@@ -70,6 +71,7 @@ def _command(words: list[str]) -> int:
         notify=lambda line: _print(line, sys.stderr),
         sign_in=lambda event: _print(event["text"], sys.stderr),
         submitted=_submitted,
+        measured=_measured,
         interactive=sys.stdout is not None and sys.stdout.isatty(),
     )
     result = run(noun.name, words, context)
@@ -136,6 +138,33 @@ def _submitted(run: TrackedRun, submission: Submission) -> Result:
     if missing:
         raise ResultMissing.of_all(run.handle, missing)
     return Result()
+
+
+def _measured(runs: ScalingRuns, submission: Submission) -> Result:
+    """Measure all widths, which this process submits one after another, and print their table."""
+    from jupyter_amltrain.commands.runs import wait_recorded
+
+    for note in (*runs.runs[0].spec.notes, *runs.runs[0].accepted().run.notes):
+        _print(f"amltrain: note: {note}", sys.stderr)
+    failed = False
+    try:
+        for run in runs.runs:
+            print(run.handle, file=sys.stderr, flush=True)
+            try:
+                run.wait()
+            except RunCanceled:  # or not submitted, because an earlier one cannot be compared
+                failed = failed or bool(run.run.folder)
+            except RunFailed as error:
+                failed = True
+                _print(f"amltrain: {error}", sys.stderr)
+            if run.run.folder:
+                wait_recorded(run)  # this process writes the MLflow record
+    except KeyboardInterrupt:
+        runs.cancel()  # no other process would submit the further widths
+        raise AmlTrainError("The measurement was canceled.", code="interrupted") from None
+    if submission.as_json:
+        return Result(data={"handles": list(runs.handles), **runs.report()._asdict()}, exit_code=int(failed))
+    return Result(repr(runs), exit_code=int(failed))
 
 
 def _json(data: Any) -> str:

@@ -54,6 +54,11 @@ class MetricHistory(dict[str, list[tuple[int, float, float]]]):
         return frame
 
 
+def marked(text: str, rank: int) -> str:
+    """Return the lines of a process with its rank before each; the last one ends with a newline, too."""
+    return "".join(f"[rank {rank}] {line}\n" for line in text.splitlines())
+
+
 class TrackedRun:
     """One run, identified by its handle. Works after a kernel restart; ``repr`` never blocks."""
 
@@ -152,6 +157,18 @@ class TrackedRun:
 
         return FileList(ResultFile(self.handle, file) for file in controller().loop.call(get(), ANSWER_TIMEOUT_S))
 
+    def download(self, path: str = "", to: str | os.PathLike[str] = ".") -> Path:
+        """Copy a file or folder that the script has written, or all of them, into the folder `to`.
+
+        See :meth:`~jupyter_amltrain.output.file_list.FileList.download`.
+
+        Examples
+        --------
+        >>> run.download("outputs/model.joblib")
+        PosixPath('model.joblib')
+        """
+        return self.files().download(path, to)
+
     @property
     def reader(self) -> RunFiles:
         """Reader of any file in the run's folder, such as its code."""
@@ -161,19 +178,26 @@ class TrackedRun:
 
         return controller().loop.call(get())
 
-    def logs(self, tail: int | None = None, step: str = "", rank: int = 0) -> str:
+    def logs(self, tail: int | None = None, step: str = "", rank: int | None = None) -> str:
         """Return the log as text, or its last `tail` lines; bytes that are not UTF-8 are replaced.
+
+        Of a run of several processes the logs follow one after another, each line marked: ``[rank 1] ...``; `tail`
+        counts the lines of each.
 
         Parameters
         ----------
         step
             Name or id of the step or trial whose log to read.
         rank
-            Rank of the process whose log to read, in a run of several processes (``run.status.ranks``).
+            Rank of the process whose log to read, without marks (``run.status.ranks`` is their number).
         """
+        ranks = 1 if step or rank is not None else self.status.ranks
+        if ranks > 1:
+            texts = [self.logs(tail, rank=one) for one in range(ranks)]
+            return "".join(marked(text, one) for one, text in enumerate(texts))
         limit = None if tail is None else max(_MAX_QUOTED_LOG_BYTES, tail * 4096)
         child = self.child(step).id if step else ""
-        data = controller().loop.call(controller().logs(self.handle, limit, child, rank), None)
+        data = controller().loop.call(controller().logs(self.handle, limit, child, rank or 0), None)
         text = data.decode("utf-8", "replace")
         return text if tail is None else "\n".join(text.splitlines()[-tail:])
 

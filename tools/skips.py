@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ALLOWED = (
     r"no Chromium on this machine",
     # Only when they are asked for (-m gpu): the fast tier leaves them out.
-    r"no (NVIDIA GPU|torch|pynvml) on this machine",
+    r"no (NVIDIA GPU|torch|safetensors|pynvml) on this machine",
     r"the labextension is not built",
     # It is in the extra `test`: only an environment made without it goes without.
     r"notebook is not installed",
@@ -29,6 +29,10 @@ ALLOWED = (
     r"no C compiler",
     # Installed when we are root.
     r"no OpenSSH server on this machine",
+    # In the extra `test`; installed when we are root.
+    r"PyTorch is not installed",
+    r"mpirun is not installed",
+    r"(DeepSpeed|Ray|TensorFlow|mpi4py) is not installed",
     r"Python 3\.8 is not on this machine",
 )
 

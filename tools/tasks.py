@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import azure_sdk, azurite, chromium, compiler, frontend, openssh
+from tools import azure_sdk, azurite, chromium, compiler, frontend, openmpi, openssh
 from tools.environment import BIN, PYTHON, ROOT, TaskError, ensure, must, run, say, surroundings
 
-#: The fast tier; `thorough` tests are left to ``make test-ui``, ``make test-azure`` and ``make test-trust``.
+#: The fast tier; `thorough` tests are left to ``make test-ui``, ``make test-azure``, ``make test-trust`` and
+#: ``make test-distributed``.
 FAST = "not soak and not gpu and not thorough"
 
 
@@ -31,6 +32,7 @@ def test(arguments: list[str]) -> int:
     compiler.ensure()
     azurite.ensure()
     openssh.ensure()
+    openmpi.ensure()
     if _ui_is_tested():
         chromium.ensure()
         frontend.ensure_bundle()
@@ -66,8 +68,26 @@ def test_trust(arguments: list[str]) -> int:
     compiler.ensure()
     azurite.ensure()
     openssh.ensure()
-    where = ["tests", "--ignore=tests/azure", "--ignore=tests/azureml_emulator", "--ignore=tests/ui"]
+    apart = ("azure", "azureml_emulator", "distributed", "ui")
+    where = ["tests", *(f"--ignore=tests/{name}" for name in apart)]
     return _pytest("thorough and not soak and not gpu", [*_workers(), *where, *arguments])
+
+
+def test_distributed(arguments: list[str]) -> int:
+    """Run the thorough tests of several processes and machines; the core of them is in ``make test``."""
+    ensure(["test"])
+    openssh.ensure()
+    openmpi.ensure()
+    marker = "thorough and not frameworks and not soak and not gpu"
+    return _pytest(marker, [*_workers(), "tests/distributed", *arguments])
+
+
+def test_distributed_full(arguments: list[str]) -> int:
+    """Run the tests with DeepSpeed, Ray and TensorFlow, which are installed for it (1 GB)."""
+    ensure(["test", "frameworks"])
+    compiler.ensure()
+    openmpi.ensure()
+    return _pytest("frameworks", ["tests/distributed", *arguments])
 
 
 def azure_sandbox(arguments: list[str]) -> int:
@@ -185,7 +205,8 @@ def _ui_is_tested() -> bool:
     return any((ROOT / "tests" / "ui").glob("test_*.py"))
 
 
-_ALL = (demo, lab, test, test_ui, test_azure, test_trust, azure_sandbox, azure_live, check, soak, bench, build, clean)
+_TESTS = (test, test_ui, test_azure, test_trust, test_distributed, test_distributed_full)
+_ALL = (demo, lab, *_TESTS, azure_sandbox, ssh_sandbox, azure_live, check, soak, bench, build, clean)
 TASKS: dict[str, Callable[[list[str]], int]] = {task.__name__.replace("_", "-"): task for task in _ALL}
 
 

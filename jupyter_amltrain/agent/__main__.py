@@ -1,4 +1,4 @@
-"""Entry point of ``agent.pyz``: ``dispatch``, ``call``, ``monitor`` and ``rank``, see :data:`_USAGE`."""
+"""Entry point of ``agent.pyz``: ``dispatch``, ``call``, ``monitor``, ``node`` and ``rank``, see :data:`_USAGE`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import List
 
 _USAGE = (
     "usage: agent.pyz dispatch QUEUE HOME | agent.pyz call OP [HOME [QUEUE]] < payload.json | agent.pyz monitor FOLDER"
-    " | agent.pyz rank JOBFILE [in:NAME=PATH ...] [out:NAME=PATH ...]"
+    " | agent.pyz node HOME QUEUE < node.json | agent.pyz rank JOBFILE [in:NAME=PATH ...] [out:NAME=PATH ...]"
 )
 
 
@@ -22,6 +22,10 @@ def main(argv: List[str]) -> int:
         from .telemetry.monitor_process import detach as detach_monitor
 
         return detach_monitor(argv[1])
+    if len(argv) == 3 and argv[0] == "node":
+        from .distributed.node_link import detach as detach_node
+
+        return detach_node(argv[1], argv[2])
     if len(argv) >= 2 and argv[0] == "rank":
         from .azure.fallback import main as rank_main
 

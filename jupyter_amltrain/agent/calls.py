@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import damage, machine
 from .damage import DamagedRun
+from .distributed import node_link
 from .environments import requests as environment_calls
 from .json_dir import WAITING, NumberedJsonDir, default_queue, open_queue
 from .pictures.listing import list_pictures
@@ -363,6 +364,10 @@ def _monitor(context: AgentContext, payload: Json) -> Json:
     return monitor.serve(context, payload)
 
 
+def _nodes(context: AgentContext, payload: Json) -> Json:
+    return node_link.serve(context, payload)
+
+
 _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "submit": _submit,
     "cancel": _cancel,
@@ -374,5 +379,6 @@ _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "configure": _configure,
     "environments": _environments,
     "monitor": _monitor,
+    "nodes": _nodes,
     "ping": _ping,
 }

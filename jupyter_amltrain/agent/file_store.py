@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import threading
 import time
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
@@ -14,6 +15,8 @@ Json = Dict[str, Any]
 #: Digest of the content, and whether the file is executable.
 Row = Tuple[str, bool]
 
+#: ``ioctl`` that makes a file share another file's blocks (linux/fs.h).
+_FICLONE = 0x40049409
 #: Folder of the state root in which the files are.
 BLOBS = "blobs"
 #: Folder in it with lists of files, by :func:`manifest_digest`.
@@ -28,7 +31,7 @@ MAX_MANIFESTS = 32
 SPARE_FILES, SPARE_BYTES = 200, 512 << 20
 #: Seconds after a submit at which the spare copy for the next one is begun: the run starts first.
 _SPARE_DELAY_S = 1.0
-#: Seconds after which an unfinished or discarded spare copy belongs to nobody.
+#: Seconds after which an unfinished upload, or an unfinished or discarded spare copy, belongs to nobody.
 _ABANDONED_S = 3600.0
 
 
@@ -92,12 +95,17 @@ class FileStore:
             self._spare.prepare(request["manifest"], rows, self.folder)
         return {"base": True, "missing": missing}
 
-    def append(self, digest: str, offset: int, data: bytes, last: bool) -> None:
-        """Append a part of a large file; the last part completes it."""
+    def append(self, digest: str, upload: str, offset: int, data: bytes, last: bool) -> None:
+        """Append a part of a large file; the last part completes it.
+
+        Each upload has a part of its own, so that two kernels that send one file do not write into each other's.
+        """
         self._make()
-        path = os.path.join(self.folder, ".part-" + _name(digest))
+        path = os.path.join(self.folder, ".part-" + _name(upload))
         flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if offset == 0 else 0)
-        with os.fdopen(os.open(path, flags, 0o600), "r+b" if offset else "wb") as file:
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            if os.fstat(file.fileno()).st_size != offset:
+                raise ValueError("a part at byte %d of an upload that has other bytes" % offset)
             file.seek(offset)
             file.write(data)
         if last:
@@ -118,7 +126,8 @@ class FileStore:
                 named.update(digest for _, digest, _ in json.loads(file.read().decode()))
         for name in os.listdir(self.folder):
             path = os.path.join(self.folder, name)
-            if name not in named and name not in (_MANIFESTS, _SPARE) and now - os.stat(path).st_mtime > KEEP_S:
+            age = now - os.stat(path).st_mtime
+            if name not in named and name not in (_MANIFESTS, _SPARE) and age > _kept_s(name):
                 os.unlink(path)
 
     def _make(self) -> None:
@@ -252,7 +261,7 @@ class SpareTree:
         for name in names:
             path = os.path.join(self._folder, name)
             age = now - os.stat(path).st_mtime
-            if age > (_ABANDONED_S if name.startswith(".") else KEEP_S):
+            if age > _kept_s(name):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -284,6 +293,11 @@ def copy_files(
         except FileNotFoundError:
             missing.append(digest)
     return missing
+
+
+def _kept_s(name: str) -> float:
+    """Seconds after which a file or tree is deleted; hidden ones are not complete."""
+    return _ABANDONED_S if name.startswith(".") else KEEP_S
 
 
 def _remove(folder: str, name: str) -> None:
@@ -324,16 +338,36 @@ def _name(digest: Any) -> str:
     return digest
 
 
+def share_blocks(source: int, target: int) -> bool:
+    """Let an empty file share the blocks of another one until either is changed (Btrfs, XFS); False where it cannot.
+
+    Parameters
+    ----------
+    source, target
+        File descriptors.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    import fcntl
+
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        return False
+    return True
+
+
 def _copy(source: str, path: str, mode: int) -> None:
     """Copy a file: not a link, so that a job that changes its code does not change that of later runs."""
     come = os.open(source, os.O_RDONLY)
     try:
         go = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         try:
-            while True:
+            while not share_blocks(come, go):
                 part = os.read(come, 1 << 20)
-                if part:
-                    os.write(go, part)
+                rest = memoryview(part)
+                while rest:  # a disk that is almost full takes a part, and refuses the next one
+                    rest = rest[os.write(go, rest) :]
                 if len(part) < 1 << 20:
                     break
         finally:
@@ -343,7 +377,7 @@ def _copy(source: str, path: str, mode: int) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    part = "%s.%d.part" % (path, threading.get_ident())
+    part = "%s.%d-%d.part" % (path, os.getpid(), threading.get_ident())
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
     os.replace(part, path)

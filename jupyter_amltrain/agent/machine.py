@@ -145,7 +145,10 @@ def _logout(unit: str, path: str) -> Answer:
     if kills is None:
         return _answer("unknown", "KillUserProcesses could not be read from logind")
     if "true" in kills:
-        return _answer("no", "logind ends a user's processes at logout (KillUserProcesses=yes)")
+        return _answer(
+            "no",
+            "logind ends a user's processes at logout (KillUserProcesses=yes). To change that: loginctl enable-linger",
+        )
     return _answer("yes", "logind keeps a user's processes at logout (KillUserProcesses=no)")
 
 

@@ -218,7 +218,7 @@ class Server:
 
     def _append(self, request: Json, data: bytes) -> Tuple[Json, bytes]:
         """Append a part of a large file of :meth:`_stage`; the last part completes it."""
-        self._files.append(request["digest"], request["offset"], data, request["last"])
+        self._files.append(request["digest"], request["upload"], request["offset"], data, request["last"])
         return {}, b""
 
     def _wait(self, request: Json, data: bytes) -> Tuple[Json, bytes]:

@@ -17,7 +17,7 @@ _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 #: Seconds to wait for a reply of the kernel, which normally comes within the system call.
 _NETLINK_TIMEOUT_S = 1.0
 #: Variables that launchers (torchrun, Open MPI, MPICH, Slurm) set for each process of a job.
-RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
+RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID", b"AMLTRAIN_RANK")
 
 #: Packed IPv4 or IPv6 address (``::ffff:a.b.c.d`` as IPv4), and port.
 Address = Tuple[bytes, int]

@@ -23,6 +23,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 MODULE, FOLDER, INDEX = "_amltrain_values", "_amltrain_in", "_amltrain_in.json"
 #: Most items of containers that are described one by one; longer ones are JSON, or no value that can be written.
 MAX_NODES = 10000
+#: Advice for a value that its library cannot save, or that has no form.
+_SEND_PARTS = "Send its parts as numbers, texts, arrays or frames, or add --allow-pickle."
 #: Kinds of nodes whose reading can run code of the value.
 PICKLES = ("pickle", "joblib")
 
@@ -81,9 +83,7 @@ class _Writer:
             inner = outer + (id(value),)
             items = [self.node(item, "%s[%d]" % (place, i), inner) for i, item in enumerate(value)]
             return {"as": type(value).__name__, "items": items}
-        if _is_tensors(value):
-            return self._file(value, "tensors", ".tensors", _write_tensors)
-        if type(value) is dict or _type_name(value) == "collections.OrderedDict":
+        if _is_mapping(value) and not _is_tensors(value):
             inner = outer + (id(value),)
             pairs = [
                 [self.node(key, "a key of %s" % place, inner), self.node(item, "%s[%r]" % (place, key), inner)]
@@ -102,7 +102,8 @@ class _Writer:
                 except Exception as error:  # the value's library can raise anything
                     problem = _first_line(error)
                     if not self._allow_pickle:
-                        raise CannotWrite("%s cannot be saved (%s)" % (_named(value, place), problem)) from error
+                        reason = "%s cannot be saved (%s)" % (_named(value, place), problem)
+                        raise CannotWrite(reason, _SEND_PARTS) from error
         if not self._allow_pickle:
             reason, advice = _refusal(value)
             raise CannotWrite("%s %s" % (place, reason), advice)
@@ -212,6 +213,10 @@ def _is(module: str, *names: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, _loaded(module, *names))
 
 
+def _is_mapping(value: Any) -> bool:
+    return type(value) is dict or _type_name(value) == "collections.OrderedDict"
+
+
 def _is_tensors(value: Any) -> bool:
     """Whether a value is a mapping of names to tensors, such as a ``state_dict``."""
     tensor = _loaded("torch", "Tensor")
@@ -255,13 +260,15 @@ def _write_table(value: Any, path: str) -> None:
 
 
 def _write_tensors(value: Any, path: str) -> None:
+    """Write a mapping of names to tensors, by safetensors if it is installed."""
     tensors = {name: item.detach().clone().contiguous() for name, item in value.items()}  # none share memory
     if importlib.util.find_spec("safetensors"):
         import safetensors.torch
 
         safetensors.torch.save_file(tensors, path)
     else:  # PyTorch's own file, which is read without running code
-        sys.modules["torch"].save(tensors, path)
+        with open(path, "wb") as file:  # of a path, the name would be in the file
+            sys.modules["torch"].save(tensors, file)
 
 
 def _write_tensor(value: Any, path: str) -> None:
@@ -323,6 +330,7 @@ _FORMS: Tuple[Tuple[Callable[[Any], bool], str, str, Callable[[Any, str], None],
     (_is_plain_array, "array", ".npy", _write_array, _shape),
     (_is("scipy.sparse", "spmatrix", "sparray"), "sparse", ".npz", _write_sparse, _shape),
     (_is("torch", "Tensor"), "tensor", ".tensors", _write_tensor, _shape),
+    (_is_tensors, "tensors", ".tensors", _write_tensors, _no_facts),
     (_is("sklearn.base", "BaseEstimator"), "estimator", ".skops", _write_estimator, _no_facts),
     (_is("matplotlib.figure", "Figure"), "picture", ".png", _write_picture, _no_facts),
     (lambda value: type(value) in (bytes, bytearray), "bytes file", ".bin", _write_bytes, _no_facts),
@@ -348,10 +356,7 @@ def _refusal(value: Any) -> Tuple[str, str]:
     if isinstance(value, Iterator):
         return "can be read once only", "Make a list of it."
     kind = type(value).__qualname__
-    return (
-        "is of type %s, which has no form without pickle" % kind,
-        "Send its parts as numbers, texts, arrays or frames, or add --allow-pickle.",
-    )
+    return "is of type %s, which has no form without pickle" % kind, _SEND_PARTS
 
 
 # ---- read

@@ -33,6 +33,7 @@ from jupyter_amltrain.errors import DamagedRun, PreflightError, ProtocolError, R
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import kept_elsewhere
 from jupyter_amltrain.jobs.launch import downloads, launch_plan, restarts_of
+from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
@@ -217,6 +218,7 @@ class AgentBackend(Backend):
             **({"downloads": urls} if (urls := downloads(spec)) else {}),
             **({"ranks": launch.ranks} if launch.ranks else {}),
             **({"restarts": restarts} if (restarts := restarts_of(spec)) else {}),
+            **({"slice": limits} if (limits := slice_limits(spec)) else {}),
         }
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
 
@@ -421,7 +423,8 @@ class LocalBackend(AgentBackend):
     def __init__(self, target: LocalTarget, loop: LoopThread, root: StateRoot) -> None:
         from jupyter_amltrain.backends.transport import LocalTransport
 
-        super().__init__(target, LocalTransport(loop, root.path), target.python)
+        self._local = LocalTransport(loop, root.path)
+        super().__init__(target, self._local, target.python)
         self._loop, self._index = loop, PastRunIndex(root.path)
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
@@ -436,6 +439,11 @@ class LocalBackend(AgentBackend):
             for path in paths[:1]
         ]
         return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
+
+    def sending(self, run_id: str) -> str:
+        """See :meth:`Backend.sending`."""
+        copy = self._local.copies.get(f"{self._local.home}/staging/{run_id}")
+        return copy.transfer.text if copy else ""
 
     async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
         """See :meth:`Backend.live_copies`; the run folders themselves."""

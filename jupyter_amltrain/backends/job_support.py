@@ -27,6 +27,7 @@ _INSTEAD = {
     " or use serverless.",
     "synapse-spark": "It runs jobs of type: spark. For this, use a cluster:"
     " %aml_compute create NAME --kind amlcompute --size SIZE",
+    "vm": "Reach the machine over SSH: %aml_compute attach NAME --kind ssh --resource-id ID --user USER",
     "databricks": "Run it with Databricks' own jobs, or on a cluster:"
     " %aml_compute create NAME --kind amlcompute --size SIZE",
     "hdinsight": "Run it with HDInsight's own tools, attach a Synapse Spark pool for Spark,"

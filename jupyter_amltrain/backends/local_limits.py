@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 from jupyter_amltrain.agent.data.cache import is_web_address
 from jupyter_amltrain.backends.job_support import unsupported_type_reason
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.jobs.environments import docker_args, is_image
-from jupyter_amltrain.jobs.launch import is_downloaded
+from jupyter_amltrain.jobs.launch import is_downloaded, is_single_process
 from jupyter_amltrain.schema import az_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, is_address
@@ -26,11 +27,15 @@ UNSUPPORTED_FLAGS = frozenset(
 )
 #: Version that ``--env NAME`` has if it names none.
 _LATEST = "@latest"
+#: Text that a file of ``az ml`` would have replaced.
+_PLACEHOLDER = re.compile(r"\$\{\{.*?\}\}")
 #: Target that supports the settings which need a service.
 _AZURE = "an Azure target (%aml_compute connect)"
 
 
-def unsupported(spec: JobSpec, target: str, has_our_disk: bool = True, *, has_agent: bool = False) -> str:
+def unsupported(
+    spec: JobSpec, target: str, has_our_disk: bool = True, *, has_agent: bool = False, machines: int = 1
+) -> str:
     """Return why the machine `target` cannot run `spec`; empty if it can. Blocks on the disk with the inputs.
 
     Parameters
@@ -39,10 +44,12 @@ def unsupported(spec: JobSpec, target: str, has_our_disk: bool = True, *, has_ag
         Whether the machine has the same paths as this one: otherwise the existence of inputs is not checked.
     has_agent
         Whether an agent runs there, which builds environments from files with packages, and downloads inputs.
+    machines
+        Number of machines of the target.
     """
     if spec.job_type not in ("", "command"):
         return unsupported_type_reason("local", spec.job_type) or ""
-    return next(_reasons(spec, target, has_our_disk, has_agent), "")
+    return next(_reasons(spec, target, has_our_disk, has_agent, machines), "")
 
 
 class _Messages:
@@ -68,15 +75,12 @@ class _Messages:
         return self._job is not None
 
 
-def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool) -> Iterator[str]:
+def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool, machines: int) -> Iterator[str]:
     resources, messages = spec.resources, _Messages(spec)
     for_azure = f"Supported by: {_AZURE}."
-    if resources.nodes > 1:
-        reason = f"{target!r} is one machine."
-        hint = f"For several nodes use {_cluster()}."
-        yield messages(f"--nodes {resources.nodes}", ("resources", "instance_count"), reason, hint)
     distribution = spec.distribution
-    if distribution.kind and (not has_agent or is_image(spec)) and (distribution.processes or 0) != 1:
+    yield from _node_reasons(spec, target, machines, messages)
+    if (not has_agent or is_image(spec)) and not is_single_process(spec):
         flag = f"--processes {distribution.processes}" if distribution.processes else "--distribution"
         where = f"a container on {target!r}" if has_agent else f"a run on {target!r}"
         yield messages(flag, ("distribution",), f"{where} is one process.", f"For several processes use {_AZURE}.")
@@ -112,6 +116,29 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool) ->
         if spec.resources.docker_args and has_container:
             yield from _docker_args_reasons(spec)
     yield from _data_reasons(spec, target, messages, has_our_disk, has_agent)
+    if spec.max_restarts and (not has_agent or spec.resources.nodes > 1):
+        reason = "a run of several machines is not started again." if has_agent else f"{target!r} starts runs once."
+        yield f"--max-restarts {spec.max_restarts}: {reason} Leave it out, or use one machine with an agent."
+
+
+def _node_reasons(spec: JobSpec, target: str, machines: int, messages: _Messages) -> Iterator[str]:
+    """Yield why a job cannot run on several machines."""
+    nodes = spec.resources.nodes
+    if nodes == 1:
+        return
+    flag, keys = f"--nodes {nodes}", ("resources", "instance_count")
+    if nodes > machines:
+        has = "is one machine" if machines == 1 else f"has {machines} machines"
+        several = "several machines over SSH (%aml_compute attach NAME --kind ssh --host A --host B)"
+        yield messages(flag, keys, f"{target!r} {has}.", f"For more nodes use {several}, or {_cluster()}.")
+    elif spec.distribution.kind == "ray":
+        reason = "a cluster of Ray has one machine here."
+        yield messages(flag, keys, reason, "Use one machine, or --distribution pytorch.")
+    elif spec.distribution.kind in ("mpi", "horovod"):
+        reason = "mpirun starts processes on other machines by SSH between them, which the agents do not use."
+        yield messages(flag, keys, reason, f"Use --distribution pytorch, one machine, or {_cluster()}.")
+    elif is_image(spec):
+        yield messages(flag, keys, f"a container on {target!r} is on one machine.", f"Use packages, or {_cluster()}.")
 
 
 def _environment_reasons(environment: Environment, target: str, builds: bool) -> Iterator[str]:
@@ -156,11 +183,20 @@ def _docker_args_reasons(spec: JobSpec) -> Iterator[str]:
 
 
 def _unsupported_keys(spec: JobSpec, target: str) -> Iterator[str]:
-    """Yield settings of a file that a :class:`JobSpec` cannot represent."""
+    """Yield settings of a file that a :class:`JobSpec` cannot represent, and placeholders that nothing fills."""
+    from jupyter_amltrain.schema.az_yaml_job import fill_bindings, references
+
     job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
     for key, has in (("code", spec.source), ("distribution", spec.distribution.kind), ("services", spec.services)):
         if job.doc.get(key) and not has:
             yield str(job.error((key,), f"{target!r} does not support it.", f"Supported by: {_AZURE}."))
+    for name, data in spec.inputs.items():
+        if data.type == "literal" and "${{" in str(data.value):
+            yield str(job.error(("inputs", name), "an input cannot refer to another one.", "Write its value."))
+    rest = fill_bindings(spec.command, dict.fromkeys(references(spec.command), ""))
+    if unknown := _PLACEHOLDER.search(rest):
+        reason = f"unknown placeholder {unknown[0][:80]}."
+        yield str(job.error(("command",), reason, "There are ${{inputs.NAME}} and ${{outputs.NAME}}."))
 
 
 def _data_reasons(

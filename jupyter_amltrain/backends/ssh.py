@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import hashlib
 import posixpath
 import shutil
 import time
@@ -16,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.agent.file_store import manifest_digest
 from jupyter_amltrain.agent.protocol import JOB, METRICS, STATE
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.base import LaunchPlan, read_local
 from jupyter_amltrain.backends.file_copy import FileCopy
+from jupyter_amltrain.backends.manifest import Changes, Manifest, PartReader, manifest_of, read_contents
 from jupyter_amltrain.backends.past_runs import TRACKING_FILE, tracking_state
 from jupyter_amltrain.backends.ssh_connection import LOST, REPLY_TIMEOUT_S, SshConnection
 from jupyter_amltrain.backends.transfer import PartSize, Transfer
@@ -28,7 +26,6 @@ from jupyter_amltrain.backends.transport import FileEvents, Transport, agent_err
 from jupyter_amltrain.errors import AmlTrainError, PreflightError, SubmitUnsure, TargetError, TargetUnreachable
 from jupyter_amltrain.jobs import environments, values
 from jupyter_amltrain.jobs.data_paths import only_here
-from jupyter_amltrain.jobs.file_hash import hash_file
 from jupyter_amltrain.jobs.launch import TargetMachine
 from jupyter_amltrain.jobs.requirements import imports, modules_of_python
 from jupyter_amltrain.jobs.snapshot import Snapshot
@@ -124,7 +121,8 @@ class SshTransport(Transport):
         self.home = target.workdir
         self.machine = TargetMachine(python=target.python or "python3", has_our_disk=False)
         self._sent: set[str] = set()  # digests of files that the machine has
-        self._manifests: list[_Manifest] = []  # lists of files that the machine has, the newest last
+        self._manifests: list[Manifest] = []  # lists of files that the machine has, the newest last
+        self._digests: dict[str, str] = {}  # of trees, by the folder that `put` has made
         self._fetching = asyncio.Lock()
         self._part = PartSize()
         self.sending: dict[str, Transfer] = {}  #: by the folder that :meth:`put` makes
@@ -171,7 +169,7 @@ class SshTransport(Transport):
             ) from error
 
     async def _put(self, files: Mapping[str, bytes | str], folder: str) -> None:
-        manifest = await self._loop.offload(_manifest, dict(files), list(self._manifests))
+        manifest = await self._loop.offload(manifest_of, dict(files), list(self._manifests))
         sizes, contents = manifest.sizes, manifest.contents
         # The first message has the small files that this kernel has not sent yet: often it is the only one.
         new = {digest: contents[digest] for digest in contents if digest not in self._sent}
@@ -200,14 +198,19 @@ class SshTransport(Transport):
         finally:
             del self.sending[folder]
         self._sent.update(sizes)
+        self._digests[folder] = await self._loop.offload(manifest.tree_digest)
 
-    async def _stage(self, manifest: _Manifest, new: Mapping[str, bytes | str], folder: str) -> list[str]:
+    def sent_digest(self, folder: str) -> str:
+        """Return the digest of the tree that :meth:`put` has sent to a folder; once."""
+        return self._digests.pop(folder)
+
+    async def _stage(self, manifest: Manifest, new: Mapping[str, bytes | str], folder: str) -> list[str]:
         """Send the list of files and `new` contents; return the digests of those that the machine lacks."""
-        data = await self._loop.offload(_contents, list(new.values()))
+        data = await self._loop.offload(read_contents, new)
         sent = [[digest, len(part)] for digest, part in zip(new, data, strict=True)]
         is_known = manifest in self._manifests
-        short = _Changes(manifest.digest) if is_known else manifest.changes
-        whole = _Changes("", [[name, *row] for name, row in manifest.rows.items()])
+        short = Changes(manifest.digest) if is_known else manifest.changes
+        whole = Changes("", [[name, *row] for name, row in manifest.rows.items()])
         for changes in (short, whole):  # the whole list only where the machine has lost the earlier one
             fields = {"base": changes.base, "changed": changes.changed, "removed": changes.removed}
             reply, _ = await self._request(
@@ -223,13 +226,13 @@ class SshTransport(Transport):
         return missing
 
     async def _send_large(self, digest: str, content: bytes | str, transfer: Transfer) -> None:
-        offset = 0
+        upload, reader = uuid.uuid4().hex, PartReader(digest, content)
         while True:
-            part, end = await self._loop.offload(_part, content, offset, self._part.bytes)
+            offset = reader.offset
+            part, end = await self._loop.offload(reader.read, self._part.bytes)
             begin = time.monotonic()
-            await self._request("append", part, digest=digest, offset=offset, last=end)
+            await self._request("append", part, digest=digest, offset=offset, last=end, upload=upload)
             self._part.took(len(part), time.monotonic() - begin)
-            offset += len(part)
             transfer.advance(len(part))
             if end:
                 return
@@ -360,18 +363,21 @@ class SshBackend(AgentBackend):
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`; completes the target's fields with what the machine says."""
+        assert isinstance(self.target, SshTarget)
+        self.target = await self._connect(self.target)
+        return await super().check()
+
+    async def _connect(self, target: SshTarget) -> SshTarget:
+        """Connect to a machine; return its target with what it says."""
         connection = self._ssh.connection
         connection.retry_soon()
         await connection.connect()
         facts = connection.facts
-        assert isinstance(self.target, SshTarget)
-        self.target = msgspec.structs.replace(
-            self.target, workdir=facts["home"], python=self.target.python or facts["python"]
-        )
-        connection.target = self.target
+        completed = msgspec.structs.replace(target, workdir=facts["home"], python=target.python or facts["python"])
+        connection.target = completed
         self._ssh.home = facts["home"]
-        self._machine = msgspec.structs.replace(self._machine, python=self.target.python)
-        return await super().check()
+        self._machine = msgspec.structs.replace(self._machine, python=completed.python)
+        return completed
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`; names the imports that the machine's interpreter does not have.
@@ -415,6 +421,10 @@ class SshBackend(AgentBackend):
         """See :meth:`Backend.launch`; the machine's own environment is used, and a few variables of this one."""
         passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
         return await super().launch(plan, passed, secrets)
+
+    async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
+        """Return the digest of what was sent: a file may have changed between the plan and the copy."""
+        return self._ssh.sent_digest(staging)
 
     def sending(self, run_id: str) -> str:
         """See :meth:`Backend.sending`."""
@@ -508,63 +518,6 @@ _PACKAGES = {
 
 def _package(module: str) -> str:
     return _PACKAGES.get(module, module)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Changes:
-    """A list of files as changes of another one that the machine has."""
-
-    base: str
-    changed: Sequence[Any] = ()
-    removed: Sequence[str] = ()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Manifest:
-    """The files of a submit: digest and mode by name, sizes and contents by digest."""
-
-    rows: dict[str, tuple[str, bool]]
-    sizes: dict[str, int]
-    contents: dict[str, bytes | str]
-    digest: str
-    changes: _Changes
-
-
-def _manifest(files: Mapping[str, bytes | str], earlier: Sequence[_Manifest]) -> _Manifest:
-    """Hash files, and compare their list with the most similar earlier one."""
-    rows: dict[str, tuple[str, bool]] = {}
-    sizes: dict[str, int] = {}
-    contents: dict[str, bytes | str] = {}
-    for name, content in files.items():
-        if isinstance(content, bytes):
-            digest, executable, size = hashlib.sha256(content).hexdigest(), False, len(content)
-        else:
-            size, executable, raw = hash_file(content)
-            digest = raw.hex()
-        rows[name] = digest, executable
-        sizes[digest], contents[digest] = size, content
-    changes = _Changes("", [[name, *row] for name, row in rows.items()])
-    items = rows.items()
-    for one in earlier:
-        changed = [[name, *row] for name, row in items - one.rows.items()]
-        removed = sorted(one.rows.keys() - rows.keys())
-        if len(changed) + len(removed) < len(changes.changed) + len(changes.removed):
-            changes = _Changes(one.digest, changed, removed)
-    return _Manifest(rows, sizes, contents, manifest_digest(rows), changes)
-
-
-def _contents(sources: Sequence[bytes | str]) -> list[bytes]:
-    return [source if isinstance(source, bytes) else Path(source).read_bytes() for source in sources]
-
-
-def _part(content: bytes | str, offset: int, limit: int) -> tuple[bytes, bool]:
-    if isinstance(content, bytes):
-        part = content[offset : offset + limit]
-        return part, offset + len(part) >= len(content)
-    with open(content, "rb") as file:
-        file.seek(offset)
-        part = file.read(limit)
-        return part, not file.read(1)
 
 
 def _write_all(copies: Sequence[FileCopy], sizes: Sequence[int | None], data: bytes) -> None:

@@ -103,6 +103,12 @@ class SshConnection:
         key = None if self._connection is None else self._connection.get_server_host_key()
         return "" if key is None else str(key.get_fingerprint())
 
+    @property
+    def address(self) -> str:
+        """Address of the machine, or of the machine in between; empty without a connection."""
+        peer = None if self._connection is None else self._connection.get_extra_info("peername")
+        return str(peer[0]) if peer and not self.target.jump else ""
+
     async def request(
         self, op: str, data: bytes = b"", timeout: float = REPLY_TIMEOUT_S, **fields: Any
     ) -> tuple[dict[str, Any], bytes]:

@@ -37,8 +37,10 @@ class HostKeyCheck:
         """Return whether to trust a key that ``known_hosts`` does not have."""
         is_known = _is_known(host, addr, port)
         self.fingerprint = key.get_fingerprint()
-        self.changed = bool(self._target.accept_host_key) or is_known
-        return self.fingerprint == self._target.accept_host_key and not is_known
+        accepted = self._target.accepted_keys
+        # Of several machines some keys may be accepted already.
+        self.changed = is_known or (bool(accepted) and not self._target.is_node)
+        return self.fingerprint in accepted and not is_known
 
     def client(self) -> asyncssh.SSHClient:
         """Return asyncssh's handler of a connection, which asks :meth:`accept`."""
@@ -197,7 +199,7 @@ def _unknown_key(target: SshTarget, known: HostKeyCheck, place: str) -> AmlTrain
         field="accept_host_key",
         details={
             "fingerprint": known.fingerprint,
-            ACCEPT: {"accept_host_key": known.fingerprint},
+            ACCEPT: {"accept_host_key": ",".join([*target.accepted_keys, known.fingerprint])},
             ACCEPT_QUESTION: f"The key of {place} is {known.fingerprint}. Accept it only if the machine shows the same:"
             " ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub",
         },

@@ -40,13 +40,16 @@ class _Row(NamedTuple):
 
 _ROWS = (
     _Row("jupyter_amltrain.schema.target:LocalTarget", "jupyter_amltrain.backends.agent_backend:LocalBackend"),
-    _Row("jupyter_amltrain.schema.target:FakeTarget", "jupyter_amltrain.backends.demo:FakeBackend"),
     _Row(
         "jupyter_amltrain.schema.ssh_target:SshTarget",
         "jupyter_amltrain.backends.ssh:SshBackend",
         "pip install asyncssh",
-        (("azure_vm", "jupyter_amltrain.backends.azure_vm:AzureVmBackend"),),
+        (
+            ("azure_vm", "jupyter_amltrain.backends.azure_vm:AzureVmBackend"),
+            ("nodes", "jupyter_amltrain.backends.ssh_nodes:NodesBackend"),
+        ),
     ),
+    _Row("jupyter_amltrain.schema.target:FakeTarget", "jupyter_amltrain.backends.demo:FakeBackend"),
     _Row(
         "jupyter_amltrain.schema.azure_target:AZURE_KINDS",
         "jupyter_amltrain.backends.azureml.backend:AzureBackend",

@@ -33,6 +33,11 @@ class Transfer:
         """Count further bytes."""
         self.done += count
 
+    def skip(self, count: int) -> None:
+        """Count bytes that need no transfer."""
+        self.done += count
+        self._first += count
+
     @property
     def text(self) -> str:
         """Progress, rate and time left, e.g. ``sending 12 MiB of 300 MiB, 3 MiB/s, 96 s left``; empty for a second."""

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import shutil
 import stat
 import sys
 from collections import OrderedDict
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain import errors
 from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.backends.base import list_local
+from jupyter_amltrain.backends.tree_copy import TreeCopy
 from jupyter_amltrain.jobs.launch import TargetMachine
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.run_file import RunFile
@@ -296,6 +296,7 @@ class LocalTransport(Transport):
         self.home = str(home)
         self.machine = TargetMachine(python=sys.executable, has_our_disk=True)
         self._tails = OpenFileCache()
+        self.copies: dict[str, TreeCopy] = {}  #: by the folder that :meth:`put` makes
 
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """See :meth:`Transport.call`; starts no interpreter."""
@@ -307,12 +308,18 @@ class LocalTransport(Transport):
 
     async def put(self, files: Mapping[str, bytes | str], folder: str) -> None:
         """See :meth:`Transport.put`."""
+        copy = self.copies[folder] = TreeCopy(files, Path(folder))
         try:
-            await self._loop.offload(_put, dict(files), Path(folder))
+            await self._loop.offload(copy.run)
+        except asyncio.CancelledError:
+            copy.stop()
+            raise
         except OSError as error:
             if not str(error.filename or "").startswith(self.home):
                 raise
             raise _unusable(self.home, error) from error
+        finally:
+            del self.copies[folder]
 
     async def read_from(self, path: str, offset: int, limit: int) -> bytes:
         """See :meth:`Transport.read_from`."""
@@ -372,22 +379,6 @@ def _unusable(home: str, error: OSError) -> errors.StateError:
         f"Cannot write {error.filename or home}: {error.strerror or error}.",
         hint=f"Make {home} writable, or set AMLTRAIN_HOME to a folder that is, then restart the kernel.",
     )
-
-
-def _put(files: dict[str, bytes | str], folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, content in files.items():
-        path = folder / name
-        for part in reversed(Path(name).parents[:-1]):  # `parents=True` would leave them readable
-            (folder / part).mkdir(mode=0o700, exist_ok=True)
-        if isinstance(content, bytes):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(content)
-        else:
-            shutil.copyfile(content, path)
-            # As in the snapshot's digest. os.access would also depend on mount options, and on being root.
-            os.chmod(path, 0o700 if os.stat(content).st_mode & stat.S_IXUSR else 0o600)
 
 
 def _size(path: str) -> int:

@@ -246,6 +246,14 @@ def _field_help(field: Field) -> str:
     return text
 
 
+class _Joined(argparse.Action):
+    """Joins the values of a flag that is given several times with commas."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        before = getattr(namespace, self.dest, "")
+        setattr(namespace, self.dest, f"{before},{values}" if before else values)
+
+
 def _add_field(parser: Parser, field: Field, text: str = "") -> None:
     text = text or _field_help(field)
     options: dict[str, Any] = {"dest": VALUE_PREFIX + field.name, "default": argparse.SUPPRESS}
@@ -258,6 +266,8 @@ def _add_field(parser: Parser, field: Field, text: str = "") -> None:
         options["metavar"] = field.metavar or field.name.upper()
         if field.kind == "list":
             options["action"] = "append"
+        elif field.joined:
+            options["action"] = _Joined
     offers = [choice for choice in field.choices if choice]
     parser.flag(flag, help=text.replace("%", "%%"), field=field.name, offers=offers, **options)
 
@@ -370,11 +380,20 @@ def driver_text(gpus: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(filter(None, (driver, cuda and f"CUDA up to {cuda}")))
 
 
-def programs_text(programs: Mapping[str, str]) -> str:
-    """Return ``uv (/usr/bin/uv); not installed: conda, docker``."""
-    found = ", ".join(f"{name} ({path})" for name, path in programs.items() if path)
-    absent = ", ".join(name for name, path in programs.items() if not path)
-    return "; ".join(filter(None, (found, absent and f"not installed: {absent}")))
+#: How to install a program that a run can need, on Ubuntu first.
+_INSTALL = {
+    "uv": "for --env requirements.txt: python3 -m pip install uv",
+    "conda": "for --env conda.yml: https://conda-forge.org/download",
+    "docker": "for --env IMAGE: sudo apt-get install docker.io",
+}
+
+
+def _program_rows(programs: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return rows such as ``uv: /usr/bin/uv`` and ``docker: not installed (...)``."""
+    return [
+        (name, path or " ".join(filter(None, ("not installed", f"({_INSTALL[name]})" if name in _INSTALL else ""))))
+        for name, path in programs.items()
+    ]
 
 
 def show_text(info: TargetInfo) -> str:
@@ -405,7 +424,7 @@ def show_text(info: TargetInfo) -> str:
         ("Python", info.python),
         ("platform", info.platform),
         ("state folder", tilde(info.home)),
-        ("programs", programs_text(info.programs)),
+        *_program_rows(info.programs),
     ]
     lines = pairs(facts)
     if info.survives:

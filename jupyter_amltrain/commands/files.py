@@ -1,4 +1,4 @@
-"""``runs files`` and ``runs export``: what a run has written, and its telemetry as a file."""
+"""``runs files``, ``download`` and ``export``: what a run has written, copied here, and its telemetry as a file."""
 
 from __future__ import annotations
 
@@ -38,6 +38,38 @@ FILES = Command(
     flags=run_flag,
     json=True,
     examples=Examples(("%aml_runs files last",), ("amltrain runs files last",)),
+)
+
+
+def _download_flags(parser: Parser) -> None:
+    run_flag(parser)
+    parser.flag("path", nargs="*", default=[], help="files or folders, e.g. outputs/model.joblib; default all")
+    parser.flag(
+        "--to", metavar="FOLDER", default="",
+        help="folder to write to; default the working folder, for all files one with the id of the run",
+    )  # fmt: skip
+
+
+def _download(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+
+    run = api.attach(args.run)
+    files = run.files()
+    to = args.to or ("." if args.path else run.run_id)
+    paths = [files.download(path, to) for path in args.path or [""]]
+    return Result(f"Copied {', '.join(tilde(os.path.abspath(path)) for path in paths)}.", [str(path) for path in paths])
+
+
+DOWNLOAD = Command(
+    verb="download",
+    summary="Copy files that a run has written into a folder of this machine.",
+    run=_download,
+    flags=_download_flags,
+    json=True,
+    examples=Examples(
+        ("%aml_runs download last outputs/model.joblib", "%aml_runs download digits-k3f9x --to results"),
+        ("amltrain runs download last outputs --to results",),
+    ),
 )
 
 

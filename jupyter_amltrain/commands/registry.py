@@ -22,6 +22,7 @@ from jupyter_amltrain.text import close_matches, did_you_mean
 if TYPE_CHECKING:
     import argparse
 
+    from jupyter_amltrain.output.scaling_runs import ScalingRuns
     from jupyter_amltrain.run import TrackedRun
 
 
@@ -73,6 +74,10 @@ def _handle_only(run: TrackedRun, submission: Any) -> Result:
     return Result(run.handle, {"handle": run.handle}, value=run)
 
 
+def _runs_only(runs: ScalingRuns, submission: Any) -> Result:
+    return Result("\n".join(runs.handles), {"handles": list(runs.handles)}, value=runs)
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class Context:
     """Where a command runs (magic or command line), and the capabilities of that front end.
@@ -94,6 +99,8 @@ class Context:
     submitted
         Called after a submit with the run and the :class:`~jupyter_amltrain.commands.submit.Submission`: shows the
         run, waits for it, assigns its values.
+    measured
+        The same after a submit with ``--scaling``: shows the runs of all widths.
     insert_cell
         Inserts a text as the next cell of a notebook; ``None`` if there is no notebook.
     charts
@@ -118,6 +125,7 @@ class Context:
     rewrite_line: Callable[[str], Any] | None = None
     sign_in: Callable[[dict[str, Any]], None] = lambda _: None
     submitted: Callable[[TrackedRun, Any], Result] = _handle_only
+    measured: Callable[[ScalingRuns, Any], Result] = _runs_only
     insert_cell: Callable[[str], Any] | None = None
     charts: bool = False
     interactive: bool = False

@@ -34,7 +34,12 @@ def _flags(parser: Parser) -> None:
     run_flag(parser)
     parser.flag("--tail", metavar="N", type=flag_types.count, help="only the last N lines", samples=("50", "200"))
     parser.flag("-f", "--follow", action="store_true", help="continue until the run ends")
-    parser.flag("--rank", metavar="N", type=flag_types.count, help="log of one process of a distributed run")
+    parser.flag(
+        "--rank",
+        metavar="N",
+        type=flag_types.count,
+        help="log of one process of a distributed run; default all, marked",
+    )
     parser.flag("--step", metavar="NAME", help="log of one step or trial, by its name or id")
 
 
@@ -43,9 +48,8 @@ def _logs(args: argparse.Namespace, context: Context) -> Result:
 
     run = api.attach(args.run)
     tail = args.tail if args.tail is not None else (context.log_lines or None)
-    rank = args.rank or 0
-    if rank >= run.status.ranks:
-        ranks = run.status.ranks
+    rank, ranks = args.rank, run.status.ranks
+    if rank is not None and rank >= ranks:
         raise CommandError(
             f"--rank {rank}: {run.handle} has {ranks} process{'es' if ranks > 1 else ''}.",
             hint=f"Ranks: 0 to {ranks - 1}." if ranks > 1 else "Leave --rank out.",
@@ -74,10 +78,17 @@ LOGS = Command(
 )
 
 
-def log_text(run: TrackedRun, tail: int | None = None, rank: int = 0) -> str:
-    """Return the log of a process as a terminal would show it; of a long log the start, the end and the path."""
-    from jupyter_amltrain.kernel.streams import collapse
+def log_text(run: TrackedRun, tail: int | None = None, rank: int | None = None) -> str:
+    """Return the log as a terminal would show it; of a long log the start, the end and the path.
 
+    Without a rank, the logs of all processes follow one after another, marked.
+    """
+    from jupyter_amltrain.kernel.streams import collapse
+    from jupyter_amltrain.run import marked
+
+    if rank is None and (ranks := run.status.ranks) > 1:
+        return "".join(marked(log_text(run, tail, one), one) for one in range(ranks))
+    rank = rank or 0
     if tail is not None:
         return collapse(run.logs(tail=tail, rank=rank)) if tail else ""
     path = run.log_path
@@ -119,32 +130,74 @@ def no_log_text(run: TrackedRun) -> str:
     return f"{run.handle} {state}. To see its state: %aml_runs show {run.handle}"
 
 
-def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None, rank: int = 0) -> None:
-    """Write the log as it grows, until the run has ended; does not raise if the run failed."""
-    from jupyter_amltrain.kernel.streams import LOG_RESTARTED
+class _Follower:
+    """Writes what is new in the log of one process.
 
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    offset, last = 0, b""
-    if tail is not None:
-        text = run.logs(tail=tail, rank=rank)
-        last, offset = run.read_log(-_OVERLAP_BYTES, _OVERLAP_BYTES, rank)
-        if text:
-            write(text + "\n")
-    while True:
-        done = run.status.state.terminal  # before the read: then this read gets the whole rest
+    Parameters
+    ----------
+    tail
+        Number of lines to begin with; ``None`` for all.
+    mark
+        Text before each line; with it only whole lines are written.
+    """
+
+    def __init__(self, run: TrackedRun, write: Callable[[str], Any], rank: int, tail: int | None, mark: str) -> None:
+        self._run, self._write, self._rank, self._mark = run, write, rank, mark
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset, self._last, self._line = 0, b"", ""
+        if tail is not None:
+            text = run.logs(tail=tail, rank=rank)
+            self._last, self._offset = run.read_log(-_OVERLAP_BYTES, _OVERLAP_BYTES, rank)
+            if text:
+                self._emit(text + "\n", last=False)
+
+    def read(self, *, last: bool) -> None:
+        """Write the bytes that have arrived; `last` means that no more will come."""
+        from jupyter_amltrain.kernel.streams import LOG_RESTARTED
+
         while True:
             with contextlib.suppress(TargetError):
-                data, end = run.read_log(offset - len(last), _BLOCK_BYTES, rank)
-                if not data.startswith(last):  # emptied or rewritten, perhaps to fewer bytes
-                    offset, last = 0, b""
-                    decoder.reset()
-                    write(LOG_RESTARTED)
+                data, end = self._run.read_log(self._offset - len(self._last), _BLOCK_BYTES, self._rank)
+                if not data.startswith(self._last):  # emptied or rewritten, perhaps to fewer bytes
+                    self._offset, self._last = 0, b""
+                    self._decoder.reset()
+                    self._write(LOG_RESTARTED)
                     continue
-                if block := data[len(last) :]:
-                    offset, last = end, data[-_OVERLAP_BYTES:]
-                    write(decoder.decode(block))
+                if block := data[len(self._last) :]:
+                    self._offset, self._last = end, data[-_OVERLAP_BYTES:]
+                    self._emit(self._decoder.decode(block), last=False)
                     continue
             break
+        if last:
+            self._emit("", last=True)
+
+    def _emit(self, text: str, *, last: bool) -> None:
+        if not self._mark:
+            if text:
+                self._write(text)
+            return
+        whole, _, self._line = (self._line + text).rpartition("\n")
+        lines = whole.splitlines() if whole else []
+        if last and self._line:
+            lines, self._line = [*lines, self._line], ""
+        if lines:
+            self._write("".join(f"{self._mark}{line}\n" for line in lines))
+
+
+def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None, rank: int | None = None) -> None:
+    """Write the log as it grows, until the run has ended; does not raise if the run failed.
+
+    Without a rank, lines of all processes are written as they arrive, marked.
+    """
+    readers: dict[int, _Follower] = {}
+    while True:
+        status = run.status  # before the read: if it has ended, this read gets the whole rest
+        done, ranks = status.state.terminal, status.ranks if rank is None else 1
+        for one in range(ranks) if rank is None else [rank]:
+            if one not in readers:
+                mark = f"[rank {one}] " if ranks > 1 else ""
+                readers[one] = _Follower(run, write, one, tail, mark)
+            readers[one].read(last=done)
         if done:
             return
         try:

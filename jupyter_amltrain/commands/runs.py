@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jupyter_amltrain.commands.files import EXPORT, FILES
+from jupyter_amltrain.commands.files import DOWNLOAD, EXPORT, FILES
 from jupyter_amltrain.commands.parser import RUN, Parser, run_flag
 from jupyter_amltrain.commands.prune import PRUNE
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
@@ -219,6 +219,7 @@ COMMANDS = (
     RESTORE,
     COMPARE,
     FILES,
+    DOWNLOAD,
     Command(
         verb="dashboard",
         summary="Show charts of a run's GPUs, host and metrics, live or after its end.",

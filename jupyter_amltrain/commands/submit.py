@@ -18,6 +18,7 @@ from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examp
 from jupyter_amltrain.errors import CommandError, MissingDependency
 from jupyter_amltrain.jobs import flag_types, flag_values, script
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
+from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema import inputs as references
 from jupyter_amltrain.schema.job import JobSpec, validated
@@ -25,6 +26,7 @@ from jupyter_amltrain.text import notebook_name
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.base import LaunchPlan
+    from jupyter_amltrain.output.scaling_runs import ScalingRuns
     from jupyter_amltrain.run import TrackedRun
 
 __all__ = ["COMMANDS", "Defaults", "Submission", "parse_submit", "plan_text", "secret", "send"]
@@ -56,6 +58,18 @@ def _flags(parser: Parser) -> None:
         )
     if parser.magic:
         _notebook_flags(parser)
+    parser.flag(
+        "--scaling", metavar="N,N,...", samples=("1,2,4", "nodes:1,2"),
+        help="measure the speed with these numbers of processes (nodes:N,... of machines), one after another",
+    )  # fmt: skip
+    parser.flag(
+        "--scaling-time", metavar="TIME", type=flag_types.duration, samples=("60s", "5m"),
+        help="time that each width is measured after its first metric; default 60s",
+    )  # fmt: skip
+    parser.flag(
+        "--scaling-steps", metavar="N", type=flag_types.count, samples=("200",),
+        help="steps that each width is measured",
+    )  # fmt: skip
     parser.flag("--wait", action="store_true", help="wait until the run ends; a failed run is an error")
     parser.flag("--dry-run", action="store_true", help="print the request without sending it")
     parser.flag("--yaml", action="store_true", help="with --dry-run: print the request as a file for az ml job create")
@@ -104,6 +118,11 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
         return template.show(args.template, context)
     notebook = None if context.namespace is None else Notebook(context.namespace, context.history)
     submission = _submission(args, context.cell, context.prog, context.defaults, notebook=notebook)
+    if submission.scaling is not None:
+        _check_scaling_line(args)
+        if submission.dry_run:
+            return Result(scaling_plan_text(submission) + "\n", verbatim=True)
+        return context.measured(send_scaling(submission), submission)
     if args.save:
         return Result(saved_job.save(submission, args.save))
     if submission.dry_run:
@@ -138,6 +157,7 @@ class Submission:
     as_json: bool = False
     as_yaml: bool = False
     compute: str = ""
+    scaling: ScalingPlan | None = None
 
     @property
     def target_name(self) -> str | None:
@@ -195,8 +215,10 @@ def _submission(
             code="submit.yaml_without_dry_run",
             field="yaml",
         )
+    scaling = plan_of(args.scaling, args.scaling_time, args.scaling_steps)
     spec, compute = _spec(args, args.rest, cell, prog, defaults, first_line, notebook)
     return Submission(
+        scaling=scaling,
         spec=validated(spec),
         target=args.target or (defaults.target if not compute else None) or None,
         compute=compute,
@@ -229,6 +251,8 @@ def _spec(
     if cell is None and args.script and args.script.lower().endswith((".yml", ".yaml")):
         experiment = defaults.experiment or notebook_name() or "default"
         return _yaml_spec(args, words, prog, experiment=experiment, folder=folder)
+    if isinstance(args.deepspeed, str) and notebook is not None:  # the name of a dict
+        args.deepspeed = notebook.namespace.get(args.deepspeed, args.deepspeed)
     values = typed_values(args)
     source = values["source"] = str(Path(args.source).expanduser().resolve()) if args.source else None
     # IPython halves the braces of ${{inputs.data}} in a magic's line.
@@ -357,6 +381,36 @@ def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> Tra
         api.check_spec(submission.spec, target=submission.target_name)
     secrets = {name: secret(name, environ) for name in submission.spec.secrets}
     return api.submit_spec(submission.spec, target=submission.target_name, secrets=secrets)
+
+
+def send_scaling(submission: Submission, environ: Mapping[str, str] = os.environ) -> ScalingRuns:
+    """Measure the job at the widths of ``--scaling``; return the runs without waiting for them."""
+    from jupyter_amltrain import api
+
+    assert submission.scaling is not None
+    secrets = {name: secret(name, environ) for name in submission.spec.secrets}
+    return api.submit_scaling(submission.spec, submission.scaling, target=submission.target_name, secrets=secrets)
+
+
+def scaling_plan_text(submission: Submission) -> str:
+    """Return the requests of a measurement, by increasing width, as indented JSON."""
+    from jupyter_amltrain import api
+
+    assert submission.scaling is not None
+    plans = api.plan_scaling(submission.spec, submission.scaling, target=submission.target_name)
+    return json.dumps([plan.request for plan in plans], indent=2, ensure_ascii=False)
+
+
+def _check_scaling_line(args: argparse.Namespace) -> None:
+    """Raise for flags of a line that a measurement of several runs contradicts."""
+    for flag, value in (("--save", args.save), ("--yaml", args.yaml)):
+        if value:
+            raise CommandError(
+                f"{flag}: a measurement is several jobs, and the file has one.",
+                hint=f"Leave out {flag}, or --scaling.",
+                code="scaling.contradiction",
+                field="scaling",
+            )
 
 
 def plan_text(submission: Submission) -> str:
@@ -566,6 +620,7 @@ COMMANDS = (
                 "%aml_submit job.yml --target gpu-cluster --param epochs=5",
                 "%%aml_submit --target gpu-cluster --env AzureML-sklearn-1.5@latest --input data=azureml:digits:1",
                 "%%aml_submit --target gpu-cluster --nodes 2 --processes 4 --env conda.yml",
+                "%%aml_submit --scaling 1,2,4",
             ),
             (
                 "amltrain submit train.py --param epochs=5 --wait",

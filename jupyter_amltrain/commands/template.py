@@ -19,7 +19,7 @@ TEMPLATES: dict[str, dict[str, str]] = {
     "keras": {"keras": "keras tensorflow", "numpy": "numpy"},
     "sklearn": {"sklearn": "scikit-learn", "joblib": "joblib"},
     "lightgbm": {"lightgbm": "lightgbm", "numpy": "numpy"},
-    "ray-rllib": {"ray": "ray[rllib]"},
+    "ray-rllib": {"ray": "ray[rllib] torch"},
 }
 #: Beginning of the first line, a comment with the magic's line.
 _COMMENT = "# "

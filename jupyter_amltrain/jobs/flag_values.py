@@ -177,7 +177,7 @@ def parse_environment(text: str) -> str:
 
 
 def parse_distribution(text: str) -> Distribution:
-    """``pytorch``, ``mpi``, ``tensorflow`` or ``tensorflow:2`` (with two parameter servers)."""
+    """One of the kinds of distributions, or ``tensorflow:2`` (with two parameter servers)."""
     kind, colon, servers = text.partition(":")
     if colon and not (kind == "tensorflow" and servers.isascii() and servers.isdigit()):
         raise SpecError(
@@ -187,6 +187,57 @@ def parse_distribution(text: str) -> Distribution:
             field="distribution.kind",
         )
     return Distribution(kind=kind, parameter_servers=int(servers or 0))
+
+
+def deepspeed_config(text: str) -> str | dict[str, Any]:
+    """Return the configuration in a JSON file; the name of a variable, which the notebook resolves, stays as it is.
+
+    Raises
+    ------
+    SpecError
+        There is no such file, or it holds no JSON object.
+    """
+    path = Path(text).expanduser()
+    if text.isidentifier() and not path.exists():
+        return text
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason, hint = f"cannot be read: {error.strerror or error}.", "Give a JSON file, or a dict of the notebook."
+    except ValueError as error:
+        reason, hint = f"is not valid JSON: {error}.", "See: https://www.deepspeed.ai/docs/config-json"
+    else:
+        if isinstance(found, dict):
+            return found
+        reason, hint = "holds no JSON object.", 'Example: {"train_batch_size": 32, "zero_optimization": {"stage": 1}}'
+    raise SpecError(reason, hint=hint, code="flag.value", field="distribution.config").about(f"--deepspeed {text}")
+
+
+def deepspeed_dict(value: Any) -> dict[str, Any]:
+    """Return a configuration as a dict of JSON values; a text is the path of its file.
+
+    Raises
+    ------
+    SpecError
+        It is no dict, or JSON cannot hold it.
+    """
+    found = deepspeed_config(value) if isinstance(value, str) else value
+    if not isinstance(found, dict):
+        raise SpecError(
+            "there is no such file, and no such dict in a notebook.",
+            hint="Give a JSON file, or run the cell that defines the dict first.",
+            code="flag.value",
+            field="distribution.config",
+        ).about(f"--deepspeed {value!r}"[:200])
+    try:
+        return dict(json.loads(json.dumps(found)))
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"JSON cannot hold the configuration ({error}).",
+            hint="Use numbers, texts, lists and dicts.",
+            code="flag.value",
+            field="distribution.config",
+        ).about("--deepspeed") from None
 
 
 def parse_service(text: str) -> str:

@@ -192,8 +192,15 @@ FLAGS = (
     JobFlag(
         flag="--distribution", field="distribution.kind", keyword="distribution", metavar="KIND",
         type=flag_values.parse_distribution, offers=DISTRIBUTIONS, yaml="distribution",
-        help="framework of the launcher: pytorch (default for several processes), mpi, tensorflow or tensorflow:N with"
-        " N parameter servers",
+        help="framework of the launcher: pytorch (default for several processes), mpi, horovod, deepspeed, ray,"
+        " tensorflow or tensorflow:N with N parameter servers",
+    ),
+    JobFlag(
+        flag="--deepspeed", field="distribution.config", metavar="CONFIG", type=flag_values.deepspeed_config, yaml="",
+        keyword="deepspeed", convert=flag_values.deepspeed_dict,
+        help="DeepSpeed's configuration: a JSON file, or a dict of the notebook; the job has it in"
+        " $AML_DEEPSPEED_CONFIG",
+        keyword_help="a dict, or the path of a JSON file",
     ),
     JobFlag(
         flag="--instance-type", field="resources.instance_type", metavar="SIZE", yaml="resources.instance_type",
@@ -321,6 +328,8 @@ def job_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **fields,
         "resources": resources,
-        "distribution": distribution_of(kind.kind, processes, resources.nodes, kind.parameter_servers),
+        "distribution": distribution_of(
+            kind.kind, processes, resources.nodes, kind.parameter_servers, distribution.get("config")
+        ),
         "environment": environment,
     }

@@ -13,7 +13,7 @@ import msgspec
 from jupyter_amltrain.agent.data.cache import is_web_address, link_path
 from jupyter_amltrain.agent.protocol import OUTPUTS
 from jupyter_amltrain.schema.inputs import JobInput, input_variable, literal_text, output_variable, with_paths
-from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
 
 
 class TargetMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> LaunchPla
     return LaunchPlan(
         argv=tuple(script_argv(spec, source, python, data)),
         cwd=cwd,
-        env={**_alone(spec, source), **spec.env, **data},
+        env={**_alone(spec, source), **_deepspeed(spec, source), **spec.env, **data},
         ranks=_ranks(spec, python),
     )
 
@@ -110,15 +110,25 @@ def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
     )
 
 
-def _ranks(spec: JobSpec, python: str) -> dict[str, Any]:
-    """Processes of a distributed job; a file of ``az ml`` without a number means one, a line one for each GPU."""
+def is_single_process(spec: JobSpec) -> bool:
+    """Whether the job is one process, without a launcher.
+
+    A file of ``az ml`` without a number of processes means one, a line means one for each GPU.
+    """
     distribution = spec.distribution
     processes = distribution.processes or (1 if spec.job_type else 0)
-    if not distribution.kind or (processes == 1 and not distribution.parameter_servers):
+    is_alone = processes == 1 and not distribution.parameter_servers and distribution.kind != "ray"
+    return not distribution.kind or (is_alone and spec.resources.nodes == 1)
+
+
+def _ranks(spec: JobSpec, python: str) -> dict[str, Any]:
+    """Processes of a distributed job."""
+    if is_single_process(spec):
         return {}
+    distribution = spec.distribution
     return {
         "kind": distribution.kind,
-        "processes": processes,
+        "processes": distribution.processes or (1 if spec.job_type else 0),
         "servers": distribution.parameter_servers,
         "restarts": 0,
         "python": python,
@@ -133,12 +143,17 @@ def restarts_of(spec: JobSpec) -> dict[str, Any]:
 
 
 def _alone(spec: JobSpec, source: str) -> dict[str, str]:
-    """What a script of ``distribution: pytorch`` finds where it is the only process."""
-    if spec.distribution.kind != "pytorch" or _ranks(spec, ""):
+    """What a script of PyTorch or DeepSpeed finds where it is the only process."""
+    if spec.distribution.kind not in ("pytorch", "deepspeed") or _ranks(spec, ""):
         return {}
     port = 20000 + zlib.crc32(source.encode()) % 10000  # runs beside each other take others
     alone = {"RANK": "0", "LOCAL_RANK": "0", "NODE_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     return {**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def _deepspeed(spec: JobSpec, source: str) -> dict[str, str]:
+    """Where DeepSpeed's configuration is."""
+    return {DEEPSPEED_VARIABLE: f"{source}/{DEEPSPEED_FILE}"} if spec.distribution.config else {}
 
 
 def _data(spec: JobSpec, folder: str) -> dict[str, str]:

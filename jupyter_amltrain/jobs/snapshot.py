@@ -16,6 +16,7 @@ import msgspec
 from jupyter_amltrain.agent.protocol import JOB, KEPT_LINKS, read_regular
 from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
 from jupyter_amltrain.jobs.file_hash import hash_file
+from jupyter_amltrain.schema.job import DEEPSPEED_FILE
 from jupyter_amltrain.state_dir import working_folder
 
 if TYPE_CHECKING:
@@ -220,6 +221,8 @@ def of_script(spec: JobSpec) -> Snapshot:
     more: dict[str, str | bytes] = {}
     if not spec.code_dir:  # which has them
         more = {**values.files(spec), **{f"{name}.py": text.encode() for name, text in spec.modules.items()}}
+        if spec.distribution.config:
+            more[DEEPSPEED_FILE] = msgspec.json.encode(spec.distribution.config)
     return take_snapshot(
         spec.script_name,
         spec.script,
@@ -326,9 +329,14 @@ def digest_of(folder: str | os.PathLike[str], names: Iterable[str]) -> str:
     OSError
         A file does not exist or cannot be read.
     """
+    hashes = ((name, hash_file(os.path.join(folder, name))) for name in names)
+    return tree_digest((name, executable, inner) for name, (_, executable, inner) in hashes)
+
+
+def tree_digest(files: Iterable[tuple[str, bool, bytes]]) -> str:
+    """Digest of a tree from the names of its files, whether they are executable, and their sha256."""
     whole = hashlib.sha256()
-    for name in sorted(names):
-        _, executable, inner = hash_file(os.path.join(folder, name))
+    for name, executable, inner in sorted(files):
         whole.update(_record(name, executable, inner))
     return whole.hexdigest()
 

@@ -19,6 +19,7 @@ from jupyter_amltrain.backends.provisioner import Provisioner
 from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
+from jupyter_amltrain.jobs.scaling import ScalingPlan, check_job, slices_of
 from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.data_assets import DataRegistry
 from jupyter_amltrain.kernel.environments import EnvironmentManager
@@ -32,6 +33,7 @@ from jupyter_amltrain.kernel.run_index import RunIndex, TargetRunReader
 from jupyter_amltrain.kernel.run_provenance import read_provenance
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.run_row import StreamSummary, stream_summary_of
+from jupyter_amltrain.kernel.scaling import Machine, ScalingDriver, machine_of
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue, snapshot_of
@@ -53,6 +55,8 @@ log = logging.getLogger(__name__)
 
 #: Maximum runs whose metrics are read at the same time.
 _MAX_METRIC_READS = 8
+#: Seconds in which a target must tell its GPUs and its price before a measurement begins without them.
+MACHINE_TIMEOUT_S = 20.0
 #: Seconds that the reply to a page waits for the pictures of an ended run.
 PAGE_TIMEOUT_S = 2.0
 
@@ -87,6 +91,9 @@ class Controller:
         directory = TargetRunReader(self.store)
         self._run_index = RunIndex(self.targets, self.target_manager.status, self.backends, self.store, directory)
         self._submit_queue = SubmitQueue(self.loop, self.store, self._on_submitted)
+        self._scaling = ScalingDriver(
+            self.loop, self.store, self._submit_queue, self._measured, self._finalizer.ended, self.cancel
+        )
         self.monitors = Monitors(self.loop, self.backend)
         self.environments = EnvironmentManager(self.loop, self.root, self.backend)
         #: Called on the loop before anything is closed, so that front ends stop first.
@@ -147,6 +154,50 @@ class Controller:
         """Check a job, give it an id, and return its handle; a background task submits it."""
         name, spec = await self.prepare(spec, target)
         return self._submit_queue.begin(self.backend(name), spec, dict(environ or {}), dict(secrets or {}))
+
+    async def slices(self, spec: JobSpec, plan: ScalingPlan, target: str | None) -> tuple[str, tuple[JobSpec, ...]]:
+        """Check a measurement and return its target and the job of each width. Sends nothing."""
+        check_job(spec, plan)
+        name, _ = await self.prepare(spec, target)
+        machine = await self._machine(name)
+        machine.check(plan, spec)
+        jobs = slices_of(
+            spec, plan, has_gpus=bool(machine.gpus), price=machine.price, currency=machine.currency,
+            notes=machine.notes(plan),
+        )  # fmt: skip
+        return name, tuple([(await self.prepare(job, name))[1] for job in jobs])
+
+    async def submit_scaling(
+        self,
+        spec: JobSpec,
+        plan: ScalingPlan,
+        target: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+    ) -> tuple[RunHandle, ...]:
+        """Measure a job at several widths; returns the handles of their runs, of which the first starts now."""
+        name, jobs = await self.slices(spec, plan, target)
+        return self._scaling.begin(self.backend(name), jobs, dict(environ or {}), dict(secrets or {}))
+
+    async def _machine(self, name: str) -> Machine:
+        """Return what a measurement must know of a target; unknown fields are ``None``."""
+        status, backend = self.target_manager.status, self.backend(name)
+
+        async def read() -> None:
+            if isinstance(backend, Provisioner):
+                await backend.prepare()  # prices
+            await status.check_now(name)
+
+        with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):
+            await status.refresh()
+            await asyncio.wait_for(read(), MACHINE_TIMEOUT_S)
+        return machine_of(name, status.get(name))
+
+    async def _measured(self, handle: RunHandle) -> None:
+        """Wait until a run has ended and its metrics are read."""
+        await self._finalizer.wait(self.entry(handle))
+        if self.store.get(handle) is not None:
+            await self.refresh_run(handle)
 
     async def accepted(self, handle: RunHandle) -> Run:
         """Wait until the target has accepted the run; raise its error if the target rejected it."""
@@ -262,6 +313,8 @@ class Controller:
         if entry.run.status.state.terminal:
             return entry.run
         status = entry.run.status
+        if self._scaling.skip(handle):
+            return entry.run
         self.store.amend(handle, status=msgspec.structs.replace(status, cancel_requested=True))
         if entry.run.folder:
             try:

@@ -18,6 +18,7 @@ from jupyter_amltrain.kernel.outcome_text import cell_line
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, RunTelemetry, grid, known, on_grid
+from jupyter_amltrain.kernel.throughput import measure
 from jupyter_amltrain.schema.child_run import ChildRun, most_relevant
 from jupyter_amltrain.schema.record import (
     CodeExcerpt,
@@ -33,6 +34,7 @@ from jupyter_amltrain.schema.record import (
     TelemetrySeries,
 )
 from jupyter_amltrain.schema.run import Run, RunState
+from jupyter_amltrain.schema.scaling import Measurement
 from jupyter_amltrain.text import tilde
 
 if TYPE_CHECKING:
@@ -333,11 +335,17 @@ def record_of(entry: Entry) -> RunRecord:
         children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
         parent=run.parent,
         attempt=run.status.attempt,
+        scaling=_part(entry, "throughput", lambda: _measurement(entry), None),
         pictures=entry.pictures.shown(),
         pictures_hidden=entry.pictures.hidden,
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )
+
+
+def _measurement(entry: Entry) -> Measurement | None:
+    limits = entry.run.spec.scaling
+    return None if limits is None else measure(entry.metrics.metrics, limits)
 
 
 def _excerpt(run: Run, log: str) -> CodeExcerpt | None:

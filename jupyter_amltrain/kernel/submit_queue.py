@@ -50,6 +50,12 @@ class SubmitQueue:
 
     def begin(self, backend: Backend, spec: JobSpec, environ: dict[str, str], secrets: dict[str, str]) -> RunHandle:
         """Assign an id to a checked job and start its task."""
+        run = self.reserve(backend, spec, secrets)
+        self.start(backend, run, environ, secrets)
+        return run.handle
+
+    def reserve(self, backend: Backend, spec: JobSpec, secrets: dict[str, str], detail: str = "") -> Run:
+        """Assign an id to a checked job, and list it as preparing."""
         missing = [s for s in spec.secrets if s not in secrets]
         if missing:
             raise CommandError(
@@ -59,13 +65,12 @@ class SubmitQueue:
         run = Run(
             handle=make_handle(backend.target.name, new_run_id(spec.name)),
             spec=spec,
-            status=RunStatus(state=RunState.PREPARING),
+            status=RunStatus(state=RunState.PREPARING, detail=detail),
             created=time.time(),
             project=spec.project,
         )
         self._store.put(run)
-        self.start(backend, run, environ, secrets)
-        return run.handle
+        return run
 
     def start(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
         """Start the task of `run`, which the store already lists as preparing."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_amltrain.commands.submit import Submission
+    from jupyter_amltrain.output.scaling_runs import ScalingRuns
     from jupyter_amltrain.run import TrackedRun
 
 _extensions: weakref.WeakKeyDictionary[InteractiveShell, _Extension] = weakref.WeakKeyDictionary()
@@ -102,6 +103,7 @@ class _Extension:
             rewrite_line=display.terminal_line(shell, self.config.progress),
             sign_in=display.sign_in_shower(),
             submitted=self._submitted,
+            measured=self._measured,
             insert_cell=shell.set_next_input if getattr(shell, "kernel", None) is not None else None,
             charts=getattr(shell, "kernel", None) is not None,
             log_lines=self.config.log_lines,
@@ -132,3 +134,11 @@ class _Extension:
         if submission.wait:
             self.variables.assign(run)
         return Result(value=run, shown=True)
+
+    def _measured(self, runs: ScalingRuns, submission: Submission) -> Result:
+        """Show the runs of a measurement as one table, and wait for them with ``--wait``."""
+        shell = self.shell()
+        if submission.as_name and shell is not None:
+            shell.user_ns[submission.as_name] = runs
+        display.show_measured(shell, runs, self.config.refresh_rate, wait=submission.wait)
+        return Result(value=runs, shown=True)

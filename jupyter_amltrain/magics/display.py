@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from jupyter_amltrain.commands.registry import Result
+    from jupyter_amltrain.output.scaling_runs import ScalingRuns
     from jupyter_amltrain.run import TrackedRun
 
 #: Maximum wait of a cell until its target has accepted the job, so that the job survives the kernel; usually
@@ -69,6 +70,28 @@ def show_submitted(shell: Any, run: TrackedRun, rate: float, *, wait: bool, line
                 # A terminal has no output above the error that would show the log.
                 error.log_is_shown = getattr(shell, "kernel", None) is not None
                 raise
+
+
+def show_measured(shell: Any, scaling: ScalingRuns, rate: float, *, wait: bool) -> None:
+    """Show the runs of a measurement as one table, with `wait` until all have ended.
+
+    Raises
+    ------
+    RunError
+        The wait was interrupted, or a run failed.
+    """
+    from jupyter_amltrain.commands import runs
+    from jupyter_amltrain.output.mime import show_group
+
+    has_kernel = getattr(shell, "kernel", None) is not None
+    if has_kernel:
+        show_group(scaling.runs, rate)
+        _skip_display(shell, scaling)
+    with runs.interruptible(scaling.runs[0]):
+        with contextlib.suppress(TimeoutError):
+            scaling.runs[0].accepted(ACCEPT_TIMEOUT_S)
+        if wait:
+            scaling.wait()
 
 
 def show_result(shell: Any, result: Result, rate: float) -> Any:

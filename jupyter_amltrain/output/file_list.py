@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import html
 import os
+import posixpath
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,10 +19,13 @@ from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.output.progress_line import ProgressLine
 from jupyter_amltrain.schema.run import RunHandle
 from jupyter_amltrain.schema.run_file import RunFile
-from jupyter_amltrain.text import ago, bytes_text, table
+from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, table
 
 if TYPE_CHECKING:
     import pandas
+
+#: Files that an error names at most.
+_MAX_NAMED = 5
 
 
 class ResultFile:
@@ -32,7 +36,7 @@ class ResultFile:
     path
         Path in the run's folder, e.g. ``outputs/model.joblib``.
     size
-        Bytes when the files were listed.
+        Bytes when the files were listed: what is appended later is not read.
     modified
         Unix seconds of its last change.
     """
@@ -42,8 +46,15 @@ class ResultFile:
         self.path, self.size, self.modified = file.path, file.size, file.modified
 
     def read(self) -> bytes:
-        """Return the whole content."""
-        return b"".join(self._blocks(0))
+        """Return the content.
+
+        Raises
+        ------
+        CommandError
+            The file was replaced by a shorter one, or deleted.
+        """
+        with ProgressLine() as line:
+            return b"".join(self._blocks(0, Transfer("reading", self.size), line))
 
     def save(self, to: str | os.PathLike[str] = ".") -> Path:
         """Copy the file to a folder or to a new file, and return its path.
@@ -53,37 +64,46 @@ class ResultFile:
         Raises
         ------
         CommandError
-            A file with this name exists.
+            A file with this name exists, or the file of the run was replaced or deleted.
         """
         path = Path(to)
         path = path / Path(self.path).name if path.is_dir() else path
         if os.path.lexists(path):
             raise CommandError(f"{path} already exists.", hint="Name another file: save('copy-of-it')")
-        copy = FileCopy(path, self.size, self.modified)
-        for block in self._blocks(copy.begin()):
-            copy.append(block)
-        copy.complete()
+        with ProgressLine() as line:
+            self._copy(FileCopy(path, self.size, self.modified), Transfer("copying", self.size), line)
         return path
 
-    def _blocks(self, offset: int) -> Iterator[bytes]:
+    def _copy(self, copy: FileCopy, transfer: Transfer, line: ProgressLine) -> None:
+        begin = copy.begin()
+        transfer.skip(begin)
+        for block in self._blocks(begin, transfer, line):
+            copy.append(block)
+        copy.complete()
+
+    def _blocks(self, offset: int, transfer: Transfer, line: ProgressLine) -> Iterator[bytes]:
         """Yield the content from byte `offset`, with a line of progress if it takes longer than a second."""
-        own, part, transfer = controller(), PartSize(), Transfer("copying", self.size, offset)
+        own, part = controller(), PartSize()
 
         async def get() -> bytes:
             run = await own.load(self._handle)
-            return await read_result(own.backend(run.target), run, self.path, offset, part.bytes)
+            limit = min(part.bytes, self.size - offset)
+            return await read_result(own.backend(run.target), run, self.path, offset, limit)
 
-        with ProgressLine() as line:
-            while True:
-                begin = time.monotonic()
-                block = own.loop.call(get(), None)
-                part.took(len(block), time.monotonic() - begin)
-                if not block:
-                    return
-                yield block
-                offset += len(block)
-                transfer.advance(len(block))
-                line.show(transfer.text and f"{self.path}: {transfer.text}")
+        while offset < self.size:
+            begin = time.monotonic()
+            block = own.loop.call(get(), None)
+            part.took(len(block), time.monotonic() - begin)
+            if not block:
+                raise CommandError(
+                    f"{self.path} of {self._handle} was replaced or deleted while it was copied.",
+                    hint="List the files again: run.files()",
+                    code="files.changed",
+                )
+            yield block
+            offset += len(block)
+            transfer.advance(len(block))
+            line.show(transfer.text and f"{self.path}: {transfer.text}")
 
     def __repr__(self) -> str:
         return f"<ResultFile {self.path} of {self._handle}, {bytes_text(self.size)}>"
@@ -104,6 +124,75 @@ class FileList(list[ResultFile]):
                     return file
             raise KeyError(index)
         return FileList(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
+    def download(self, path: str = "", to: str | os.PathLike[str] = ".") -> Path:
+        """Copy a file, a folder, or all files into a folder, and return the path of the copy.
+
+        An interrupted call continues when it is repeated: files that are there already are not copied again.
+
+        Parameters
+        ----------
+        path
+            ``outputs/model.joblib``, or a folder such as ``outputs``; empty for all files, with their folders.
+        to
+            Folder; created if it does not exist.
+
+        Raises
+        ------
+        CommandError
+            There is no such file, or `to` has other files of these names: then nothing is written.
+        """
+        folder = Path(to).expanduser()
+        copies = self._copies(path.strip("/"), folder)
+        transfer = Transfer("copying", sum(file.size for file, _ in copies))
+        try:
+            with ProgressLine() as line:
+                for file, copy in copies:
+                    if copy.is_current:
+                        transfer.skip(file.size)
+                    else:
+                        file._copy(copy, transfer, line)
+        except OSError as error:
+            raise CommandError(
+                f"Cannot write {error.filename or folder}: {error.strerror or error}.",
+                hint="Choose another folder, or free some space.",
+                code="files.write",
+                field="to",
+            ) from error
+        return folder / posixpath.basename(path.strip("/"))
+
+    def _copies(self, path: str, folder: Path) -> list[tuple[ResultFile, FileCopy]]:
+        """Return the files at a path, each with its place in `folder`."""
+        above = posixpath.dirname(path)
+        root, copies, other = os.path.realpath(folder), list[tuple[ResultFile, FileCopy]](), list[str]()
+        for file in self:
+            if path and file.path != path and not file.path.startswith(f"{path}/"):
+                continue
+            name = file.path[len(above) + 1 :] if above else file.path
+            copy = FileCopy(folder / name, file.size, file.modified)
+            parent = os.path.realpath(copy.to.parent)  # no link, and no name that a job has made up, leads out of it
+            is_inside = parent == root or parent.startswith(root.rstrip(os.sep) + os.sep)
+            if not is_inside or copy.to.is_symlink() or (os.path.lexists(copy.to) and not copy.is_current):
+                other.append(name)
+            copies.append((file, copy))
+        if not copies:
+            near = close_matches(path, [file.path for file in self])
+            raise CommandError(
+                f"The run has no file {path!r}." if path else "The run has written no files.",
+                hint=did_you_mean(near, "List them: run.files()"),
+                code="files.path",
+                field="path",
+            )
+        if other:
+            more = f" and {len(other) - _MAX_NAMED} more" if len(other) > _MAX_NAMED else ""
+            named = ", ".join(other[:_MAX_NAMED]) + more
+            raise CommandError(
+                f"{folder} has other files of these names: {named}. Nothing was written.",
+                hint="Choose another folder, or move them away.",
+                code="files.exists",
+                field="to",
+            )
+        return copies
 
     def to_frame(self) -> pandas.DataFrame:
         """Return a pandas frame with one row for each file: ``path``, ``size`` (bytes), ``modified`` (UTC)."""

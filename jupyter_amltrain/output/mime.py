@@ -102,6 +102,14 @@ def show(
         display(run.widget(window))  # type: ignore[no-untyped-call]
 
 
+def show_group(runs: Sequence[Watchable], rate: float = 2.0) -> None:
+    """Display runs in the current cell as one table of their own, and update it until they have ended."""
+    from IPython import get_ipython
+
+    group = SubmittedRuns(CellOutput(get_ipython()))
+    group.show(runs, rate)
+
+
 class CellOutput:
     """One output of the current cell; it can be updated at any time and from any thread."""
 
@@ -173,6 +181,15 @@ class SubmittedRuns:
         """Whether the output is a table."""
         return len(self._records) > 1
 
+    def show(self, runs: Sequence[Watchable], rate: float) -> None:
+        """Show several runs, with at most `rate` updates per second of each."""
+        for run in runs:
+            record = run.record()
+            self._records = {**self._records, record.handle: _listed(record)}
+        self._output.show(group_bundle(list(self._records.values())))
+        for run in runs:
+            run.watch(lambda record, picture: self._on_frame(record, picture, rate), rate)
+
     def add(self, run: Watchable, rate: float) -> None:
         """Show one more run, with at most `rate` updates per second."""
         record = run.record()
@@ -187,6 +204,10 @@ class SubmittedRuns:
         self._records = {**self._records, record.handle: _listed(record)}
         if not self.several:
             self._output.update(*bundle_of(record, picture))
+        elif all(record.done for record in self._records.values()):
+            if self._sending is not None:
+                self._sending.cancel()
+            self._send()  # at once: a notebook that is executed to be saved does not wait for it
         elif self._sending is None:
             # Each run has frames of its own: many runs must not multiply the messages.
             pause = max(1 / rate, len(self._records) / 100)

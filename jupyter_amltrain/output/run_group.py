@@ -12,6 +12,7 @@ from typing import Any
 
 from jupyter_amltrain.output.palette import BLUE
 from jupyter_amltrain.output.run_table import MAX_METRICS, MAX_OUTPUTS, RunTable, value_text, varying
+from jupyter_amltrain.output.scaling_report import is_scaling, scaling_report
 from jupyter_amltrain.schema.group import (
     MAX_CURVE_POINTS,
     MAX_GROUP_RUNS,
@@ -42,6 +43,8 @@ def run_group(records: Sequence[RunRecord], handles: Sequence[str] = ()) -> RunG
         Handles of all runs, if `records` has not all of them.
     """
     shown = records[-MAX_GROUP_RUNS:]
+    if shown and is_scaling(shown):
+        return _scaling_group(shown, handles)
     params, same = varying([record.params for record in shown])
     results, _ = varying([record.outputs for record in shown], always=True)
     logged = Counter(name for record in shown for name in record.metrics if name not in record.params)
@@ -78,6 +81,31 @@ def run_group(records: Sequence[RunRecord], handles: Sequence[str] = ()) -> RunG
         curve=curve,
         done=all(record.done for record in records),
         seen_at=max((record.seen_at for record in records), default=0.0),
+    )
+
+
+def _scaling_group(records: Sequence[RunRecord], handles: Sequence[str]) -> RunGroup:
+    """Return the widths of one measurement: their metrics are those of slices, and no results to compare."""
+    report = scaling_report(records)
+    by_width = {width.width: width for width in report.widths}
+    rows = tuple(
+        _row(
+            record,
+            record.name,
+            report.values(width),
+            (0,) if width.width == report.best else (),
+            (),
+        )
+        for record in records
+        if record.scaling is not None and (width := by_width[record.scaling.slice.width])
+    )
+    return RunGroup(
+        handles=tuple(handles) or tuple(record.handle for record in records),
+        rows=rows,
+        columns=tuple(GroupColumn(name=title, kind="scaling") for title in report.titles),
+        verdict=report.verdict,
+        done=all(record.done for record in records),
+        seen_at=max(record.seen_at for record in records),
     )
 
 
@@ -184,15 +212,17 @@ def group_text(group: RunGroup) -> str:
         shown = shown._replace(
             titles=shown.titles[:at] + shown.titles[at + 1 :], rows=[row[:at] + row[at + 1 :] for row in shown.rows]
         )
+    return "\n".join([shown.text(), *_lines(group)])
+
+
+def _lines(group: RunGroup) -> list[str]:
     more = [f"and {group.hidden} earlier"] if group.hidden else []
-    return "\n".join([shown.text(), *more, *(f"{row.handle}: {row.error}" for row in group.rows if row.error)])
+    return [*more, *(f"{row.handle}: {row.error}" for row in group.rows if row.error), *group.verdict]
 
 
 def group_html(group: RunGroup) -> str:
     """Return the group as HTML with curves, for front ends without the extension and for exports."""
-    more = [f"and {group.hidden} earlier"] if group.hidden else []
-    lines = [*more, *(f"{row.handle}: {row.error}" for row in group.rows if row.error)]
-    return group_table(group).html() + "".join(f"<div>{html.escape(line)}</div>" for line in lines)
+    return group_table(group).html() + "".join(f"<div>{html.escape(line)}</div>" for line in _lines(group))
 
 
 def curve_svg(curve: Sequence[int], label: str) -> str:

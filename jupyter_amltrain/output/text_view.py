@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_columns import FIGURES, MEAN, summary_names
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
+from jupyter_amltrain.kernel.throughput import rate_name
 from jupyter_amltrain.schema.child_run import most_relevant
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import DAMAGED
@@ -58,27 +58,6 @@ def error_texts(gpus: Iterable[Mapping[str, Any]]) -> list[str]:
     return words
 
 
-#: Units of throughput, most informative first.
-_RATE_UNITS = (
-    ("samples", r"samples?|examples?|items?"),
-    ("images", r"images?|imgs?"),
-    ("sequences", r"sequences?|seqs?|sentences?"),
-    ("frames", r"frames?"),
-    ("tokens", r"tokens?|toks?"),
-    ("batches", r"batch(?:es)?"),
-    ("steps", r"steps?|it|its|iters?|iterations?"),
-)
-
-_PER_SECOND = r"_?(?:per_?(?:s|sec|secs|second|seconds)|_s|_sec|_second|ps)$"
-
-_RATES = [(unit, re.compile(rf"(?:^|_)(?:{words}){_PER_SECOND}")) for unit, words in _RATE_UNITS]
-
-_PLAIN = re.compile(r"(?:^|_)throughput$")
-
-#: Names of evaluation metrics, whose rates do not describe training.
-_NOT_TRAINING = re.compile(r"(?:^|_)(?:eval|valid|validation|val|test|predict)_")
-
-
 def throughput_text(values: Mapping[str, float | None]) -> str:
     """Return ``412 samples/s``; empty if no such metric is logged.
 
@@ -89,22 +68,17 @@ def throughput_text(values: Mapping[str, float | None]) -> str:
     """
     best: tuple[int, str] | None = None
     for name, value in values.items():
-        plain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
-        if value is None or not value > 0 or _NOT_TRAINING.search(plain):
+        rate = rate_name(name)
+        if rate is None or value is None or not value > 0:
             continue
-        rank = next((k for k, (_, pattern) in enumerate(_RATES) if pattern.search(plain)), len(_RATES))
-        if rank < len(_RATES):
-            words = f"{_rate_text(value)} {_RATES[rank][0]}/s"
-        elif _PLAIN.search(plain):
-            words = f"throughput {_rate_text(value)}"
-        else:
-            continue
-        if best is None or rank < best[0]:
-            best = (rank, words)
+        words = f"{rate_text(value)} {rate.counted}/s" if rate.counted else f"throughput {rate_text(value)}"
+        if best is None or rate.rank < best[0]:
+            best = (rate.rank, words)
     return best[1] if best else ""
 
 
-def _rate_text(value: float) -> str:
+def rate_text(value: float) -> str:
+    """Return three significant digits: ``3.21``, ``12,345``."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -21,7 +21,7 @@ from jupyter_amltrain.schema import az_yaml, azure_terms
 from jupyter_amltrain.schema.az_yaml import JobFile, Keys, to_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import INPUT_TYPES, JobInput, JobOutput, input_variable, is_address, output_variable
-from jupyter_amltrain.schema.job import DISTRIBUTIONS, Distribution, JobSpec, Resources, validated
+from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources, validated
 from jupyter_amltrain.state_dir import working_folder
 from jupyter_amltrain.text import close_matches, did_you_mean
 
@@ -160,13 +160,14 @@ def _distribution(value: Mapping[str, Any], folder: str) -> Distribution | None:
 
 
 def _distribution_out(value: Distribution) -> Any:
-    if value.kind not in DISTRIBUTIONS:
+    kind = azure_terms.LAUNCHED_AS.get(value.kind, value.kind)
+    if kind not in azure_terms.DISTRIBUTIONS.names:
         return None
     if value.kind == "tensorflow":
-        fields: dict[str, Any] = {"type": azure_terms.DISTRIBUTIONS.yaml(value.kind), "worker_count": value.processes}
+        fields: dict[str, Any] = {"type": azure_terms.DISTRIBUTIONS.yaml(kind), "worker_count": value.processes}
         fields |= {"parameter_server_count": value.parameter_servers} if value.parameter_servers else {}
     else:
-        fields = {"type": azure_terms.DISTRIBUTIONS.yaml(value.kind), "process_count_per_instance": value.processes}
+        fields = {"type": azure_terms.DISTRIBUTIONS.yaml(kind), "process_count_per_instance": value.processes}
     return {key: part for key, part in fields.items() if part is not None}
 
 
@@ -400,6 +401,11 @@ def fill_bindings(command: str, places: Mapping[str, str]) -> str:
         Paths by ``inputs.NAME`` and ``outputs.NAME``.
     """
     return _BINDING.sub(lambda found: places.get(f"{found[1]}.{found[2]}", found[0]), command)
+
+
+def references(command: str) -> set[str]:
+    """Return the inputs and outputs that a command line refers to, as ``inputs.NAME``."""
+    return {f"{found[1]}.{found[2]}" for found in _BINDING.finditer(command)}
 
 
 def _name(text: str) -> str:

@@ -93,6 +93,8 @@ DISTRIBUTIONS = Terms(
         Term("tensorflow", "TensorFlow", "tensorflow", "TensorFlowDistribution"),
     )
 )
+#: Frameworks that Azure ML runs by the launcher of another one, as its guide of distributed training documents.
+LAUNCHED_AS = {"deepspeed": "pytorch", "horovod": "mpi"}
 SERVICES = Terms(
     (
         Term("jupyterlab", "JupyterLab", "jupyter_lab", "JupyterLabJobService"),

@@ -58,6 +58,8 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         Whether the field only matters on machines with GPUs.
     choose
         ``size``: a form offers the table of VM sizes; empty for nothing.
+    joined
+        Whether the values of a flag that is given several times are joined with commas.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     not_for: tuple[str, ...] = ()
     needs_gpus: bool = False
     choose: str = ""
+    joined: bool = False
 
 
 class TargetKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +163,7 @@ def fields_of(target_type: type[ComputeTarget]) -> tuple[Field, ...]:
                 metavar=extra.get("metavar", ""),
                 advanced=extra.get("advanced", False),
                 choose=extra.get("choose", ""),
+                joined=extra.get("joined", False),
             )
         )
     return tuple(fields)

@@ -24,7 +24,7 @@ class GroupColumn(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     kind
-        ``param``, ``metric`` or ``result``.
+        ``param``, ``metric``, ``result``, or ``scaling`` of the widths of a measurement.
     goal
         ``min`` or ``max`` if the name of the metric says which values are better; else empty.
     """
@@ -81,6 +81,8 @@ class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
         Parameters with the same value in all runs.
     curve
         Name of the metric that the curves show; empty without one.
+    verdict
+        Sentences about the widths of a measurement.
     done
         Whether every run has ended.
     seen_at
@@ -94,5 +96,6 @@ class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[GroupColumn, ...] = ()
     same: dict[str, Any] = {}
     curve: str = ""
+    verdict: tuple[str, ...] = ()
     done: bool = False
     seen_at: float = 0.0

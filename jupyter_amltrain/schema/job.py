@@ -13,6 +13,7 @@ from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema import azure_terms
 from jupyter_amltrain.schema.environment import Environment, check_environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, check_data, check_references
+from jupyter_amltrain.schema.scaling import ScalingSlice
 
 IDENTITIES = azure_terms.IDENTITIES.names
 
@@ -97,7 +98,10 @@ def _check_service_kind(kind: str, rest: str) -> None:
 
 
 #: Launchers that connect the processes of a job; empty for a single process.
-DISTRIBUTIONS = azure_terms.DISTRIBUTIONS.names
+DISTRIBUTIONS = (*azure_terms.DISTRIBUTIONS.names, *azure_terms.LAUNCHED_AS, "ray")
+
+#: File with DeepSpeed's configuration in the job's code, and the variable with its path.
+DEEPSPEED_FILE, DEEPSPEED_VARIABLE = "aml_deepspeed.json", "AML_DEEPSPEED_CONFIG"
 
 #: Larger numbers are typing errors; the service has lower limits and reports them itself.
 MAX_NODES, MAX_PROCESSES = 1000, 512
@@ -144,18 +148,25 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
         ``None`` for one on each node.
     parameter_servers
         Number of parameter servers; TensorFlow only.
+    config
+        DeepSpeed's configuration, which the job reads from the file ``$AML_DEEPSPEED_CONFIG``.
     """
 
     kind: str = ""
     processes: int | None = None
     parameter_servers: int = 0
+    config: dict[str, Any] = {}
 
 
-def distribution_of(kind: str, processes: int | None, nodes: int, parameter_servers: int = 0) -> Distribution:
-    """Return the distribution; several nodes or processes without a kind mean PyTorch."""
+def distribution_of(
+    kind: str, processes: int | None, nodes: int, parameter_servers: int = 0, config: Mapping[str, Any] | None = None
+) -> Distribution:
+    """Return the distribution; several nodes or processes without a kind mean PyTorch, or DeepSpeed if configured."""
+    if not kind and config:
+        kind = "deepspeed"
     if not kind and (nodes > 1 or (processes or 1) > 1):
         kind = "pytorch"
-    return Distribution(kind=kind, processes=processes, parameter_servers=parameter_servers)
+    return Distribution(kind=kind, processes=processes, parameter_servers=parameter_servers, config=dict(config or {}))
 
 
 def check_resources(resources: Resources, distribution: Distribution) -> None:
@@ -223,6 +234,13 @@ def check_resources(resources: Resources, distribution: Distribution) -> None:
             code="spec.value",
             field="distribution.kind",
         ).about(f"--distribution {distribution.kind or 'none'}")
+    if distribution.config and distribution.kind not in ("deepspeed", "pytorch", "mpi"):
+        raise SpecError(
+            "needs processes that DeepSpeed connects.",
+            hint="Leave --distribution out, or try: --distribution deepspeed",
+            code="spec.value",
+            field="distribution.config",
+        ).about("--deepspeed")
 
 
 # Values that tell by themselves. A key has digits, `risk-assessment-model` and `sk-learn-pipeline` have none.
@@ -475,6 +493,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Handle of the run that this one is part of, such as a sweep or a pipeline; empty for a run of its own.
     repeats
         Handle of the run whose job this is; empty for a new one.
+    scaling
+        Width and limits of a run that only measures the job's speed (``--scaling``).
     code_dir
         Folder with the files of the repeated run, which take the place of those in `source` and `notebook_dir`.
     """
@@ -521,6 +541,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     parent: str = ""
     repeats: str = ""
+    scaling: ScalingSlice | None = None
     code_dir: str = ""
 
 

@@ -81,6 +81,7 @@ _KINDS = {
     "csv": "csv",
     "npy": "array",
     "pt": "torch",
+    "safetensors": "torch",
     "skops": "estimator",
     "joblib": "joblib",
     "pickle": "pickle",

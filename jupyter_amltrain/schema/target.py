@@ -14,10 +14,14 @@ def form_field(
     advanced: bool = False,
     choose: str = "",
     hidden: bool = False,
+    joined: bool = False,
     **bounds: float,
 ) -> msgspec.Meta:
-    """Return metadata of a field: its help, its bounds (`ge`, `gt`, `le`, `lt`) and its display in a form."""
-    extra = {"metavar": metavar, "advanced": advanced, "choose": choose, "hidden": hidden}
+    """Return metadata of a field: its help, its bounds (`ge`, `gt`, `le`, `lt`) and its display in a form.
+
+    The values of a flag that is given several times are `joined` with commas.
+    """
+    extra = {"metavar": metavar, "advanced": advanced, "choose": choose, "hidden": hidden, "joined": joined}
     return msgspec.Meta(description=description, extra=extra, **cast(Any, bounds))
 
 
@@ -152,7 +156,7 @@ class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
     exit_code: Annotated[int, form_field("Exit code of every run", metavar="CODE", advanced=True)] = 0
     unreachable: Annotated[bool, form_field("The target does not respond", advanced=True)] = False
     nodes: Annotated[
-        int, form_field("Number of machines of each run and each monitor", metavar="N", ge=1, le=64, advanced=True)
+        int, form_field("Number of machines of each run and each monitor", metavar="N", ge=1, le=128, advanced=True)
     ] = 1
     gpus: Annotated[int, form_field("GPUs of each machine without a size", metavar="N", ge=0, le=64, advanced=True)] = 0
     idle: Annotated[bool, form_field("Runs do not use their GPUs", advanced=True)] = False

@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import stat
-import sys
 from collections.abc import Callable, Iterable
 from io import FileIO
 from pathlib import Path
@@ -15,13 +14,12 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from jupyter_amltrain.agent import testing
+from jupyter_amltrain.agent.file_store import share_blocks
 from jupyter_amltrain.agent.protocol import PICTURES
 from jupyter_amltrain.tracking.mlflow_store import TrackingStore
 
 #: Prefix of files of an MLflow client that was killed while it wrote.
 _UNFINISHED = ".artifact.uploading."
-#: ``ioctl`` that makes a file share another file's blocks (linux/fs.h).
-_FICLONE = 0x40049409
 _BLOCK = 1 << 20
 
 
@@ -183,21 +181,9 @@ def copy_tree(source: Path, target: Path, note: Callable[[str], None], within: P
 def copy_file(source: Path, target: Path) -> None:
     """Copy a file with its times: shared blocks where the file system can (Btrfs, XFS), holes as holes."""
     with source.open("rb", buffering=0) as reader, target.open("wb") as writer:
-        if not _cloned(reader.fileno(), writer.fileno()):
+        if not share_blocks(reader.fileno(), writer.fileno()):
             _copy_data(reader, writer)
     shutil.copystat(source, target)
-
-
-def _cloned(source: int, target: int) -> bool:
-    if sys.platform != "linux":
-        return False
-    import fcntl
-
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError:
-        return False
-    return True
 
 
 def _copy_data(reader: FileIO, writer: BinaryIO) -> None:

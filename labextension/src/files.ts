@@ -2,7 +2,7 @@
 
 import { InputDialog, Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { ago, bytes } from './format';
+import { ago, bytes, duration } from './format';
 import { messageOf } from './kernel/client';
 import type { IFilesReply, IRunFile } from './protocol';
 
@@ -164,9 +164,11 @@ export class FilesList {
     this._downloads.set(file.path, stop);
     const parts: Uint8Array[] = [];
     let size = 0;
+    const begun = Date.now();
     try {
       while (!stop.signal.aborted) {
-        const data = await this._requests.read(file.path, size);
+        // What is appended while it is read does not count: such a download might never end.
+        const data = size && size >= file.size ? '' : await this._requests.read(file.path, size);
         if (!data) {
           save(parts, file.path.split('/').pop() || 'file');
           break;
@@ -175,12 +177,15 @@ export class FilesList {
         parts.push(part);
         size += part.length;
         button.textContent = trans.__('Stop (%1 of %2)', bytes(size), bytes(Math.max(file.size, size)));
+        const rate = (1000 * size) / Math.max(1, Date.now() - begun);
+        button.title = trans.__('%1/s, %2 left', bytes(rate), duration(Math.max(0, file.size - size) / rate));
       }
     } catch (error) {
       Notification.error(messageOf(error), { autoClose: 8000 });
     } finally {
       this._downloads.delete(file.path);
       button.textContent = label;
+      button.removeAttribute('title');
     }
   }
 

@@ -280,6 +280,7 @@ export interface IRunGroup {
   columns: IGroupColumn[];
   same: Record<string, unknown>;
   curve: string;
+  verdict: string[];
   done: boolean;
   seen_at: number;
 }
@@ -307,6 +308,7 @@ export interface IField {
   not_for: string[];
   needs_gpus: boolean;
   choose: string;
+  joined: boolean;
 }
 
 export interface IRunPicture {
@@ -362,6 +364,7 @@ export interface IRunRecord {
   children_hidden: number;
   parent: string;
   attempt: number;
+  scaling: IMeasurement | null;
   pictures: IRunPicture[];
   pictures_hidden: number;
 }
@@ -559,6 +562,17 @@ export interface IChildRun {
   url: string;
 }
 
+export interface IMeasurement {
+  slice: IScalingSlice;
+  rate: number | null;
+  counted: string;
+  metric: string;
+  error: number;
+  points: number;
+  whole: boolean;
+  problem: string;
+}
+
 export interface ITargetAction {
   verb: string;
   ask: string;
@@ -611,6 +625,18 @@ export interface IGpuProcess {
   label: string;
   user: string;
   sm: number | null;
+}
+
+export interface IScalingSlice {
+  group: string;
+  unit: string;
+  width: number;
+  widths: number[];
+  seconds: number;
+  steps: number;
+  start_s: number;
+  price: number | null;
+  currency: string;
 }
 
 /** Events on the comm. */

@@ -273,6 +273,7 @@ export function normalise(raw: unknown): IRunRecord {
     tracking: object(r.tracking) as Record<string, string>,
     source_sha256: text(r.source_sha256),
     notes: list(r.notes).map(note => text(note)),
+    scaling: null, // compared in the table of all widths, and not shown by one run
     doors: list(r.doors).map(door),
     children: list(r.children).map(child),
     children_hidden: Math.max(0, count(r.children_hidden) ?? 0),

@@ -22,7 +22,16 @@ CONFIG = "[global]\nindex-url = https://m/simple\nextra-index-url = https://a/s\
     [
         (
             {},
-            {"UV_DEFAULT_INDEX": "https://m/simple", "UV_INDEX": "https://a/s https://b/s", "UV_FIND_LINKS": "/w1,/w2"},
+            {
+                "UV_DEFAULT_INDEX": "https://m/simple",
+                "UV_INDEX": "https://a/s https://b/s",
+                "UV_INDEX_STRATEGY": "unsafe-best-match",
+                "UV_FIND_LINKS": "/w1,/w2",
+            },
+        ),
+        (
+            {"UV_INDEX_STRATEGY": "first-index", "UV_FIND_LINKS": "z"},
+            {"UV_DEFAULT_INDEX": "https://m/simple", "UV_INDEX": "https://a/s https://b/s"},
         ),
         (
             {"PIP_INDEX_URL": "https://o/s", "UV_INDEX": "x"},

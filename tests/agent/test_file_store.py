@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -25,11 +26,12 @@ def put(path: Path, content: str, days: float) -> None:
 def test_sweep_keeps_files_of_recent_submits(tmp_path: Path) -> None:
     for name in ("used", "old", "new"):
         put(tmp_path / name, name, 1 if name == "new" else 100)
-    put(tmp_path / ".part-x", "torn", 100)
+    put(tmp_path / ".part-x", "torn", 1)
+    put(tmp_path / ".part-y", "being sent", 0)
     put(tmp_path / "manifests" / "recent", json.dumps([["main.py", "used", False]]), 2)
     put(tmp_path / "manifests" / "past", json.dumps([["main.py", "old", False]]), 90)
     file_store.FileStore(str(tmp_path)).sweep(time.time())
-    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["new", "recent", "used"]
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [".part-y", "new", "recent", "used"]
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,41 @@ def test_prune_keeps_the_newest(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 9  # up to twice as many stay
     file_store.prune(str(tmp_path), 4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3"]
+
+
+def test_two_uploads_of_one_file_do_not_mix(tmp_path: Path) -> None:
+    store, other = file_store.FileStore(str(tmp_path)), file_store.FileStore(str(tmp_path))
+    store.append("abc", "one", 0, b"12", False)
+    other.append("abc", "two", 0, b"1", False)
+    store.append("abc", "one", 2, b"3", True)
+    assert (tmp_path / "abc").read_bytes() == b"123"
+    other.append("abc", "two", 1, b"23", True)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["abc"]
+    assert (tmp_path / "abc").read_bytes() == b"123"
+
+
+def test_part_that_does_not_follow_is_refused(tmp_path: Path) -> None:
+    store = file_store.FileStore(str(tmp_path))
+    store.append("abc", "one", 0, b"12", False)
+    with pytest.raises(ValueError, match="byte 5"):
+        store.append("abc", "one", 5, b"3", True)
+    assert not (tmp_path / "abc").exists()
+
+
+def test_copy_onto_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room, write = [3], os.write
+
+    def limited(handle: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = write(handle, bytes(data)[: room[0]])
+        room[0] -= count
+        return count
+
+    (tmp_path / "abc").write_bytes(b"12345")
+    monkeypatch.setattr(file_store.os, "write", limited)
+    with pytest.raises(OSError, match="No space"):
+        file_store.copy_files(str(tmp_path), {"main.py": ("abc", False)}, {}, str(tmp_path / "run"))
 
 
 Files = dict[str, str]

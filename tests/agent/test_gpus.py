@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_amltrain.agent.telemetry.nvml import library
 from tests.fakes import nvml
 
 from .conftest import Agent, stranger, until
@@ -116,3 +117,18 @@ def test_gpu_slots_outlive_dispatcher(gpus: Agent) -> None:
     gpus.good("cancel", run=first)
     assert gpus.wait(first)["state"] == "canceled"
     until(lambda: gpus.good("info")["slots"]["gpu"]["free"] == 2, "the freed slot")
+
+
+@pytest.mark.parametrize("vendor", ["", "0x8086", "0x10de"])
+def test_missing_driver_of_a_device_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str
+) -> None:
+    device = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text(vendor + "\n")
+    (device / "class").write_text("0x030000\n")
+    monkeypatch.setenv("AMLTRAIN_DEVICE_ROOT", str(tmp_path))
+    monkeypatch.setattr("jupyter_amltrain.agent.telemetry.nvml.LIBRARY", "libnvidia-of-nobody.so.1")
+    module, reason = library()
+    assert module is None and "no NVIDIA driver" in reason
+    assert ("ubuntu-drivers" in reason) == (vendor == "0x10de")

@@ -26,7 +26,12 @@ KERNEL = ("protocol", "calls", "testing")
 
 
 #: Libraries that a module uses where they are installed.
-OPTIONAL = {("nvml.py", "pynvml"), ("matplotlib_hook.py", "matplotlib")} | {
+OPTIONAL = {
+    ("nvml.py", "pynvml"),
+    ("matplotlib_hook.py", "matplotlib"),
+    ("rank.py", "amltrain_identity"),  # beside it on the machine
+    ("ray_cluster.py", "ray"),
+} | {
     ("values.py", name)
     for name in [
         "IPython",

@@ -22,7 +22,7 @@ def test_cluster_supports_all_but_spark(what: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "what", "sentence"),
     [
-        ("vm", "command", "virtual machine"),
+        ("vm", "command", "--kind ssh"),
         ("databricks", "pipeline", "Databricks"),
         ("datalake", "command", "Use a cluster"),
         ("hdinsight", "spark", "attach a Synapse Spark pool"),

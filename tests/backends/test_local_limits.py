@@ -83,6 +83,19 @@ def of_file(path: str = "here.csv", nodes: int = 1, kind: str = "pytorch", each:
     return az_yaml_job.spec_of(az_yaml.with_params(az_yaml.parse(text, "job.yml", os.getcwd()), params))
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("command: echo ${{inputs.a}}\ninputs:\n  a: ${{inputs.b}}\n  b: ${{inputs.a}}\n", ("line 3", "another one")),
+        ("command: echo ${{input.a}}\ninputs: {a: 1}\n", ("line 1", "${{input.a}}")),
+    ],
+    ids=["cyclic", "unknown"],
+)
+def test_placeholder_that_nothing_fills_is_refused_with_its_line(text: str, words: tuple[str, ...]) -> None:
+    sentence = unsupported(az_yaml_job.spec_of(az_yaml.parse(text, "job.yml", os.getcwd())), "local")
+    assert all(word in sentence for word in words) and "\n" not in sentence
+
+
 def test_local_yaml_job_with_one_process_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("here.csv").write_text("1")

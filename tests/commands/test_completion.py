@@ -60,7 +60,7 @@ def test_completion_offers_every_flag_and_verb(command: str, front: str) -> None
         ("submit", "--require-gpu ", ["stop", "warn"]),
         ("submit", "--require-gpu w", ["warn"]),
         ("submit", "--gpus ", ["0", "1", "2", "3", "4"]),
-        ("submit", "--distribution ", ["pytorch", "mpi", "tensorflow"]),
+        ("submit", "--distribution ", ["pytorch", "mpi", "tensorflow", "deepspeed", "horovod", "ray"]),
         ("submit", "--identity m", ["managed"]),
         ("submit", "--service vscode --service t", ["tensorboard"]),
         ("submit", "--tier s", ["spot", "standard"]),
@@ -77,7 +77,7 @@ def test_completion_offers_every_flag_and_verb(command: str, front: str) -> None
         ("runs", "logs ", ["local/new-2", "last", "lab-vm/digits-7", "local/digits-1"]),
         ("runs", "logs dig", ["digits-7", "digits-1"]),  # an id without its target
         ("runs", "logs lab", ["lab-vm/digits-7"]),
-        ("runs", "logs last ", ["--tail", "--follow", "--step"]),
+        ("runs", "logs last ", ["--tail", "--follow", "--rank", "--step"]),
         ("runs", "cancel ", ["local/new-2"]),
         ("runs", "delete ", ["lab-vm/digits-7", "local/digits-1"]),
         ("runs", "delete local/digits-1 ", ["lab-vm/digits-7"]),

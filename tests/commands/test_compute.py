@@ -17,7 +17,7 @@ from jupyter_amltrain.commands.parser import HelpRequested
 from jupyter_amltrain.commands.registry import parser_of
 from jupyter_amltrain.errors import CommandError, QuotaExceeded
 from jupyter_amltrain.schema.fields import Field, checked_target, fields_of
-from jupyter_amltrain.schema.target import FakeTarget
+from jupyter_amltrain.schema.target import FakeTarget, TargetInfo
 
 from ..helpers import until
 
@@ -223,3 +223,11 @@ def test_cli_compute_create_waits(home: Path, capsys: pytest.CaptureFixture[str]
     assert main([*line, "--fails", "create", "--yes"]) == 1  # the target refused
     assert main(["compute", "attach", "vm"]) == 2
     assert main([*line, "--yes", "--wait"]) == 0  # it waits anyway
+
+
+def test_check_says_how_to_install_what_is_missing() -> None:
+    programs = {"uv": "/usr/bin/uv", "conda": "", "docker": "", "other": ""}
+    text = compute.show_text(TargetInfo(target="box", kind="ssh", programs=programs))
+    rows = {name: rest for name, _, rest in (line.partition(" ") for line in text.splitlines())}
+    assert rows["uv"].strip() == "/usr/bin/uv" and "conda-forge" in rows["conda"] and "apt-get" in rows["docker"]
+    assert rows["other"].strip() == "not installed"

@@ -42,8 +42,6 @@ def test_submit_form_groups_every_field_with_words() -> None:
 #: A value for each option that only a service understands.
 _OF_SERVICE = {
     "nodes": "2",
-    "processes": "2",
-    "distribution": "pytorch --processes 2",
     "instance-type": "Standard_DS3_v2",
     "shm-size": "2g",
     "docker-args": "x",

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+
+from jupyter_amltrain.commands import submit as command
 
 from .notebook_values import send
 
+EXAMPLE = Path(__file__).parent.parent / "data" / "azureml-examples/cli/jobs/basics/hello-world-output.yml"
+
 CODE = """
 import os
+with open("outputs/old.txt") as file:
+    assert file.read() == "old"
 os.makedirs("outputs/deep", exist_ok=True)
 with open("outputs/deep/hello.txt", "w") as file:
     file.write("hello")
@@ -19,13 +26,22 @@ with open(os.environ["AML_OUTPUT_DIR"] + "/direct.bin", "wb") as file:
 
 
 def check_kept_files(target: str, folder: Path, deadline: float) -> None:
-    """Run a job with a source folder, and find its files."""
+    """Run a job with a source folder, which has outputs of its own, and find its files."""
     source = folder / "code"
-    source.mkdir()
+    (source / "outputs").mkdir(parents=True)
+    (source / "outputs" / "old.txt").write_text("old")
     (source / "helper.py").write_text("x = 1\n")
     run = send(f"--target {target} --gpus 0 --source {source}", CODE, {}).wait(deadline)
     files = {file.path: file for file in run.files()}
     assert files["outputs/deep/hello.txt"].read() == b"hello" and files["logs/own.txt"].read() == b"log"
     assert files["outputs/direct.bin"].read() == b"x" * 300_000
     assert files["outputs/direct.bin"].save(folder).stat().st_size == 300_000
-    assert sorted(path.name for path in source.iterdir()) == ["helper.py"]
+    assert sorted(path.name for path in source.rglob("*")) == ["helper.py", "old.txt", "outputs"]
+
+
+def check_example_output(target: str, folder: Path, deadline: float) -> None:
+    """Run an official example that writes to ``./outputs``, unchanged."""
+    path = shutil.copy(EXAMPLE, folder)
+    run = command.send(command.parse_submit([str(path), "--target", target])).wait(deadline)
+    kept = {file.path: file.read() for file in run.files() if file.path.startswith("outputs/")}
+    assert kept == {"outputs/helloworld.txt": b"hello world\n"}

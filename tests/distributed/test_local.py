@@ -30,7 +30,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def api(home: Path) -> Iterator[Any]:
-    with api_of(home) as module:
+    with api_of(home, AMLTRAIN_STALL="3") as module:  # reports ranks without progress soon
         yield module
 
 
@@ -81,7 +81,7 @@ def test_losses_do_not_depend_on_number_of_processes(api: Any) -> None:
     curves = []
     for processes in (2, 4):
         run = api.submit(TRAINING, processes=processes, name="train").wait(WAIT_S)
-        curves.append([value for _, value in sorted(run.metric_history("loss"))])
+        curves.append([value for _, _, value in run.metrics()["loss"]])
     assert len(curves[0]) == 10 and curves[0] == pytest.approx(curves[1], abs=1e-6)
 
 
@@ -137,6 +137,19 @@ def test_cancel_ends_all_ranks(api: Any) -> None:
     assert run.status.state == "canceled" and run.status.failed_rank is None
     assert not any(job.is_running() and job.status() != psutil.STATUS_ZOMBIE for job in jobs)
     assert time.monotonic() - began < WAIT_S
+
+
+@needs_torch
+def test_hung_rank_is_named_with_its_line_and_run_goes_on(api: Any) -> None:
+    code = ALL_REDUCE.replace("total = torch", "import time\ntime.sleep(600 * rank)\ntotal = torch")
+    run = api.submit(code, processes=2, name="hangs")
+    until(lambda: "rank 1" in run.status.detail, "the hung rank")
+    line = code.splitlines().index("time.sleep(600 * rank)") + 1
+    assert f"line {line} " in run.status.detail and "all_reduce" in run.status.detail
+    assert run.status.state == "running"
+    run.cancel()
+    until(lambda: run.status.state.terminal, "the end")
+    assert not job_pids(run)
 
 
 def test_time_limit_ends_all_ranks(api: Any) -> None:

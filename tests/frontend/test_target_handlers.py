@@ -50,10 +50,10 @@ def test_kinds_request_returns_compute_forms(page: Page) -> None:
     reply = page.ask(GetForms())
     assert isinstance(reply, KindsReply)
     assert [(kind.kind, kind.verb, kind.title) for kind in reply.kinds][:2] == [
-        ("fake", "create", "Demonstration (runs nothing)"),
         ("ssh", "attach", "Machine over SSH"),
+        ("fake", "create", "Demonstration (runs nothing)"),
     ]
-    assert [field.name for field in reply.kinds[0].fields][:4] == ["name", "size", "max_nodes", "min_nodes"]
+    assert [field.name for field in reply.kinds[1].fields][:4] == ["name", "size", "max_nodes", "min_nodes"]
     assert reply.submit
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.jobs import flag_values
 from jupyter_amltrain.jobs.flag_values import (
     environment_of,
     input_pair,
@@ -146,3 +147,26 @@ def test_input_function_values_are_converted() -> None:
         "a": JobOutput(), "b": JobOutput(path="azureml://x", mode="upload"), "c": JobOutput(),
     }  # fmt: skip
     assert parse_distribution("tensorflow:2") == Distribution(kind="tensorflow", parameter_servers=2)
+
+
+def test_deepspeed_file_is_read_and_name_is_left_to_the_notebook(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text('{"zero_optimization": {"stage": 2}}')
+    assert flag_values.deepspeed_config(str(file)) == {"zero_optimization": {"stage": 2}}
+    assert flag_values.deepspeed_config("config") == "config"
+
+
+@pytest.mark.parametrize("content", ["[1]", "{", None])
+def test_deepspeed_file_that_holds_no_object_is_refused(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "ds.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(SpecError) as raised:
+        flag_values.deepspeed_config(str(file))
+    assert raised.value.field == "distribution.config" and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("value", [{"a": object()}, 3, "not_there"])
+def test_deepspeed_configuration_that_is_no_dict_of_json_is_refused(value: object) -> None:
+    with pytest.raises(SpecError):
+        flag_values.deepspeed_dict(value)

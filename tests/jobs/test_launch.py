@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.jobs.launch import TargetMachine, launch_plan
-from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.jobs.launch import TargetMachine, is_single_process, launch_plan
+from jupyter_amltrain.schema.job import Distribution, JobSpec
 
 SOURCE = "/home/user/runs/r/source"
 HERE = TargetMachine(python="/opt/kernel/python", has_our_disk=True)
@@ -53,3 +53,25 @@ def test_launch_environment_is_copy() -> None:
     env = {"A": "1"}
     plan = launch_plan(JobSpec(name="r", script="pass", env=env), SOURCE, HERE)
     assert plan.env == env and plan.env is not env
+
+
+@pytest.mark.parametrize(
+    ("distribution", "expected"),
+    [
+        (Distribution(kind="pytorch", processes=1), True),
+        (Distribution(kind="tensorflow", processes=1, parameter_servers=1), False),
+        (Distribution(kind="ray", processes=1), False),
+        (Distribution(kind="deepspeed", processes=2), False),
+        (Distribution(kind="mpi"), False),
+        (Distribution(), True),
+    ],
+)
+def test_single_process_needs_no_launcher(distribution: Distribution, expected: bool) -> None:
+    assert is_single_process(JobSpec(name="a", script="1", distribution=distribution)) is expected
+
+
+def test_deepspeed_configuration_has_its_path_in_the_environment() -> None:
+    spec = JobSpec(name="a", script="1", distribution=Distribution(kind="deepspeed", config={"a": 1}))
+    plan = launch_plan(spec, "/runs/a/source", TargetMachine(python="python3", has_our_disk=True))
+    assert plan.env["AML_DEEPSPEED_CONFIG"] == "/runs/a/source/aml_deepspeed.json"
+    assert plan.ranks["kind"] == "deepspeed"

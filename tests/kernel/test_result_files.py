@@ -12,6 +12,8 @@ from jupyter_amltrain.kernel.result_files import read_result
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.schema.run_file import RunFile, models_of
 
+from ..helpers import until
+
 CODE = """
 import os, pathlib
 folder = pathlib.Path(os.environ["AML_OUTPUT_DIR"])
@@ -40,6 +42,63 @@ def test_files_of_run_are_listed_read_and_saved(run: Any, tmp_path: Path) -> Non
     assert "outputs/notes/ü.txt" in files._repr_html_()
     with pytest.raises(KeyError):
         files["outputs/nothing"]
+
+
+def test_folder_and_file_are_downloaded_once(run: Any, tmp_path: Path) -> None:
+    to = tmp_path / "new"
+    assert run.download("outputs/notes", to) == to / "notes" and (to / "notes" / "ü.txt").read_text() == "hello"
+    assert run.download("outputs/model.joblib", to).stat().st_size == 2_000_000
+    before = (to / "model.joblib").stat()
+    assert run.download("outputs/", to) == to / "outputs" and (to / "outputs" / "notes" / "ü.txt").exists()
+    run.download("outputs/model.joblib", to)  # it is there
+    assert (to / "model.joblib").stat() == before
+    run.download(to=to / "all")
+    assert {path.parent.name for path in (to / "all").rglob("*") if path.is_file()} >= {"outputs", "notes", "log"}
+
+
+def test_download_overwrites_nothing(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "model.joblib").write_text("mine")
+    with pytest.raises(CommandError, match=r"model\.joblib") as caught:
+        run.download("outputs", tmp_path)
+    assert caught.value.code == "files.exists" and len(list((tmp_path / "outputs").iterdir())) == 1
+    with pytest.raises(CommandError) as caught:
+        run.download("outputs/modl.joblib", tmp_path)
+    assert caught.value.code == "files.path" and "outputs/model.joblib" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["name", "link"])
+def test_download_stays_in_its_folder(run: Any, tmp_path: Path, kind: str) -> None:
+    files, to = run.files()[:1], tmp_path / "to"
+    to.mkdir()
+    if kind == "link":
+        (to / "outputs").symlink_to(tmp_path)
+    else:
+        files[0].path = "outputs/../../model.joblib"
+    with pytest.raises(CommandError) as caught:
+        files.download("outputs", to)
+    assert caught.value.code == "files.exists" and not (tmp_path / "model.joblib").exists()
+
+
+def test_file_that_grows_is_copied_as_it_was_listed(api: Any, tmp_path: Path) -> None:
+    code = (
+        "import os, time\nwith open(os.environ['AML_OUTPUT_DIR'] + '/rows.csv', 'w') as file:\n"
+        "    for row in range(100_000):\n        print(row, file=file, flush=True)\n        time.sleep(0.001)\n"
+    )
+    run = api.submit(code, name="grows", gpus=0)
+    (file,) = until(lambda: [file for file in run.files() if file.path == "outputs/rows.csv" and file.size > 100])
+    until(lambda: run.files()["outputs/rows.csv"].size > file.size)
+    data = file.read()
+    assert len(data) == file.size and data.startswith(b"0\n1\n") and file.save(tmp_path).read_bytes() == data
+    run.cancel()
+
+
+def test_file_that_was_replaced_is_one_line(run: Any, tmp_path: Path) -> None:
+    file = run.files()["outputs/model.joblib"]
+    (Path(run.run.folder) / file.path).write_bytes(b"short")
+    with pytest.raises(CommandError) as caught:
+        file.save(tmp_path / "copy")
+    assert caught.value.code == "files.changed" and not (tmp_path / "copy").exists()
 
 
 def test_model_among_files_is_in_record(run: Any) -> None:

@@ -16,7 +16,7 @@ from jupyter_amltrain.commands.resubmit import resubmit
 from jupyter_amltrain.errors import AmlTrainError, PreflightError, ResultMissing, SubmitError
 from jupyter_amltrain.output import result_value
 
-from ..contracts.kept_files import check_kept_files
+from ..contracts.kept_files import check_example_output, check_kept_files
 from ..contracts.notebook_values import check_round_trip
 from .conftest import Cell
 
@@ -41,6 +41,7 @@ def test_every_value_comes_back(api: Any) -> None:
 
 def test_outputs_and_logs_are_kept(api: Any, tmp_path: Path) -> None:
     check_kept_files("local", tmp_path, 60)
+    check_example_output("local", tmp_path, 60)
 
 
 def test_outputs_of_a_cell_in_the_notebook_folder_are_noted(cell: Cell, ip: InteractiveShell) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +71,18 @@ def test_runs_logs_of_long_log_is_cut_in_middle(ip: InteractiveShell, cell: Cell
     out = capsys.readouterr().out
     assert len(out) < 250_000 and out.startswith("line 0\n") and out.endswith("line 39999\n")
     assert f"the whole log: {ip.user_ns['run'].log_path}" in out
+
+
+def test_runs_download_copies_files_here(cell: Cell, fails: Fails, capsys: Any) -> None:
+    cell(
+        "%%aml_submit --wait --name written\nimport os\n"
+        "with open(os.environ['AML_OUTPUT_DIR'] + '/a.txt', 'w') as file:\n    file.write('a')"
+    )
+    cell("%aml_runs download last outputs/a.txt")
+    assert Path("a.txt").read_text() == "a" and "a.txt" in capsys.readouterr().out
+    cell("%aml_runs download written --to all")
+    assert Path("all/outputs/a.txt").exists() and Path("all/log/rank-0.txt").exists()
+    assert fails("%aml_runs download last outputs/b.txt").code == "files.path"
 
 
 BAD_LINES: list[tuple[str, type[AmlTrainError], str]] = [

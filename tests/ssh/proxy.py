@@ -21,15 +21,18 @@ class Proxy:
     rate
         Maximum bytes per second in each direction; 0 for no limit.
     sent, received
-        Bytes to and from the server.
+        Number of bytes to and from the server.
+    heard
+        All bytes that have passed, in both directions, if it `keeps_bytes`.
     """
 
-    def __init__(self, port: int) -> None:
-        self._to = port
+    def __init__(self, port: int, keeps_bytes: bool = False) -> None:
+        self._to, self.keeps_bytes = port, keeps_bytes
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.delay, self.delay_back, self.rate = 0.0, 0.0, 0.0
         self.sent, self.received = 0, 0
+        self.heard = bytearray()
         self._open = threading.Event()  # bytes pass
         self._open.set()
         self._refusing = False
@@ -62,6 +65,8 @@ class Proxy:
         free = 0.0  # monotonic second at which the link has room
         with contextlib.suppress(OSError):
             while block := one.recv(1 << 16):
+                if self.keeps_bytes:
+                    self.heard += block
                 if back:
                     self.received += len(block)
                 else:

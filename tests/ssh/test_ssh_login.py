@@ -103,11 +103,13 @@ def test_wrong_key_is_refused_login(check: Check, tmp_path: Path) -> None:
     refused(check, AuthenticationError, "ssh.login", identity_file=str(make_key(tmp_path / "stranger")))
 
 
-@pytest.mark.parametrize("content", [None, b"not a key", b""])
-def test_unusable_key_file_is_named(check: Check, tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize("content", [None, b"not a key", b"", "folder"])
+def test_unusable_key_file_is_named(check: Check, tmp_path: Path, content: bytes | str | None) -> None:
     file = tmp_path / "key"
-    if content is not None:
+    if isinstance(content, bytes):
         file.write_bytes(content)
+    elif content == "folder":
+        file.mkdir()
     assert str(file) in refused(check, AuthenticationError, "ssh.key", identity_file=str(file))
 
 

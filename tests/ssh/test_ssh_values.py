@@ -5,7 +5,7 @@ from typing import Any
 
 from tools.openssh import Sshd
 
-from ..contracts.kept_files import check_kept_files
+from ..contracts.kept_files import check_example_output, check_kept_files
 from ..contracts.notebook_values import check_round_trip
 from .test_ssh_runs import attach
 
@@ -25,3 +25,4 @@ def test_note_on_a_path_stays_with_the_run(api: Any, sshd: Sshd) -> None:
 def test_outputs_and_logs_are_kept(api: Any, sshd: Sshd, tmp_path: Path) -> None:
     attach(api, sshd)
     check_kept_files("box", tmp_path, 120)
+    check_example_output("box", tmp_path, 120)

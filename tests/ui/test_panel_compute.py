@@ -58,11 +58,16 @@ def panel(opened: PanelPage) -> Iterator[PanelPage]:
     expect(opened.target("local")).to_contain_text("in use", timeout=MS)
 
 
+#: Kind of the targets that these tests create.
+DEMONSTRATION = "Demonstration (runs nothing)"
+
+
 def new(panel: PanelPage, name: str, **values: str) -> Locator:
     """Fill the form for a new target."""
     if not panel.new_target.count():
         panel.node.get_by_role("button", name="New target…").click()
     form = panel.new_target
+    form.locator("#jp-AmlNew-kind").select_option(label=DEMONSTRATION)
     expect(panel.field(form, "name")).to_be_visible(timeout=MS)
     more = form.get_by_role("button", name="More options")
     if more.get_attribute("aria-expanded") == "false":
@@ -339,6 +344,11 @@ def test_target_list_keyboard_and_context_menu(panel: PanelPage, page: Page, sho
     panel.node.get_by_role("button", name="New target…").focus()
     page.keyboard.press("Enter")
     expect(panel.field(panel.new_target, "name").locator("input")).to_be_focused(timeout=MS)
+    # The kind stands above the name.
+    page.keyboard.press("Shift+Tab")
+    expect(panel.new_target.locator("#jp-AmlNew-kind")).to_be_focused()
+    page.keyboard.type("Demo")
+    page.keyboard.press("Tab")
     page.keyboard.type("keyed")
     page.keyboard.press("Enter")
     expect(panel.target("keyed")).to_have_attribute("data-state", "ready", timeout=MS)
@@ -378,7 +388,7 @@ def test_compute_section_room_and_screenshots(panel: PanelPage, notebook: Notebo
             panel.node.get_by_role("button", name="New target…").click()
             expect(panel.new_target).to_be_visible(timeout=MS)
             assert section.evaluate("node => node.scrollWidth <= node.clientWidth")
-            create(panel.new_target)
+            panel.new_target.get_by_role("button", name="Attach", exact=True).click()
             expect(panel.error(panel.new_target, "name")).to_be_visible(timeout=MS)
             panel.settle()
             panel.page.screenshot(path=shots / f"compute-new-{theme[11:]}-{width}.png")

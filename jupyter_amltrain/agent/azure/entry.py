@@ -25,7 +25,7 @@ from ..processes import become_subreaper, identity
 from ..protocol import CHECKPOINTS_VARIABLE, STATE, TELEMETRY, write_json
 from ..queue.submission import first_state
 from ..supervise import job_hooks
-from ..supervise.outcome import GPU_UNUSED
+from ..supervise.outcome import GPU_UNUSED, SLICE, Outcome
 from ..supervise.process import Assignment, environment, is_cell, spawn
 from ..supervise.supervisor import Helpers, Supervisor
 from ..telemetry.gpu_usage import GpuUsageGuard
@@ -120,6 +120,8 @@ class ServiceRank:
         code = _exit_code(run.status)
         if run.outcome is None:
             return code
+        if run.outcome.reason == SLICE:
+            return 0
         if run.outcome.reason == "launch":
             log_to_job("the job " + run.outcome.detail)
             return _NOT_FOUND
@@ -150,7 +152,9 @@ class ServiceRank:
 
     def request_end(self, run: Supervisor) -> None:
         """Send the job's process group the service's signal, or SIGTERM to end the job for another reason."""
-        if run.stopped in ("timeout", GPU_UNUSED):
+        if run.stopped == SLICE:
+            log_to_job(run.slice_end)
+        elif run.stopped in ("timeout", GPU_UNUSED):
             reason = "time limit of %g s reached" % self.job["timeout"] if run.stopped == "timeout" else (
                 "the job does not use its GPUs: %s; likely cause: %s" % (
                     (run.gpu_verdict or {}).get("detail"), (run.gpu_verdict or {}).get("cause") or "not known"
@@ -224,6 +228,14 @@ class ServiceRank:
         return header if isinstance(header, dict) else {}
 
     # -- the run's state ----------------------------------------------------------------
+
+    def await_nodes(self, run: Supervisor) -> Optional[Outcome]:
+        """Return ``None``: the service starts the processes of all nodes."""
+        return None
+
+    def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
+        """Return the same outcome: the service decides how the run has ended."""
+        return outcome
 
     def on_save_error(self, error: OSError) -> None:
         """Log the error once, in the job's log."""

@@ -23,7 +23,7 @@ _REFERENCE = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
 #: Fields of a submission that `submission.checked` accepts and that apply to a service's job.
 _FIELDS = (
     "run", "name", "argv", "cwd", "env", "gpus", "timeout", "grace", "out", "spec", "snapshot", "project", "experiment",
-    "tracking", "require_gpu", "gpu_grace", "provenance", "restarts",
+    "tracking", "require_gpu", "gpu_grace", "provenance", "slice", "restarts",
 )  # fmt: skip
 
 

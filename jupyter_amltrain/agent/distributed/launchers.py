@@ -18,8 +18,10 @@ from ..processes import signal_name
 from ..protocol import AgentError
 
 Json = Dict[str, Any]
-#: Kinds of launchers.
-PYTORCH, MPI, TENSORFLOW = "pytorch", "mpi", "tensorflow"
+#: Kinds of jobs. DeepSpeed's are started by torchrun, as at Azure ML: its own launcher starts other machines by
+#: pdsh, and reads numbers from ``CUDA_VISIBLE_DEVICES``.
+PYTORCH, DEEPSPEED, MPI, HOROVOD, TENSORFLOW, RAY = "pytorch", "deepspeed", "mpi", "horovod", "tensorflow", "ray"
+KINDS = (PYTORCH, DEEPSPEED, MPI, HOROVOD, TENSORFLOW, RAY)
 #: Folder of a run with a record for each process, and the output of the launcher itself.
 RANKS, LAUNCHER_LOG = "ranks", "log/launcher.txt"
 MAX_PROCESSES = 512
@@ -28,13 +30,21 @@ _PACKAGE = __name__.rpartition(".distributed")[0]
 _FILES = {
     "amltrain_rank.py": "distributed/rank.py",
     "amltrain_workers.py": "distributed/workers.py",
+    "amltrain_ray.py": "distributed/ray_cluster.py",
     "amltrain_identity.py": "azure/identity.py",
 }
 _FIELDS = {"kind": str, "processes": int, "servers": int, "restarts": int, "python": str}
 #: Seconds for a program to print its version.
 _VERSION_TIMEOUT_S = 10.0
 #: Module that a launcher is a part of, the package that has it, and its name.
-_MODULES = {PYTORCH: ("torch", "torch", "PyTorch")}
+_MODULES = {
+    PYTORCH: ("torch", "torch", "PyTorch"),
+    DEEPSPEED: ("torch", "torch deepspeed", "PyTorch"),
+    RAY: ("ray", "ray", "Ray"),
+}
+#: Options of mpirun that Horovod's documentation gives for Open MPI
+#: (https://horovod.readthedocs.io/en/stable/mpi.html).
+_HOROVOD_OPTIONS = ("--map-by", "slot", "--mca", "pml", "ob1", "--mca", "btl", "^openib")
 
 
 class RankFailure(NamedTuple):
@@ -43,6 +53,7 @@ class RankFailure(NamedTuple):
     rank: int
     exit_code: Optional[int]
     signal: Optional[int]
+    ended: float = 0.0  #: Unix seconds; 0 without a record of the end
 
     @property
     def text(self) -> str:
@@ -73,14 +84,29 @@ def check(ranks: Mapping[str, Any]) -> Json:
     for name, value in found.items():
         if type(value) is not _FIELDS[name] or (isinstance(value, int) and not 0 <= value <= MAX_PROCESSES):
             raise AgentError("SubmitError", "Cannot submit the job: ranks.%s is not valid." % name)
-    if set(ranks) - set(_FIELDS) or found["kind"] not in (PYTORCH, MPI, TENSORFLOW) or not found["python"]:
+    if set(ranks) - set(_FIELDS) or found["kind"] not in KINDS or not found["python"]:
         raise AgentError("SubmitError", "Cannot submit the job: its launcher %r is not known." % found["kind"])
     return found
 
 
 def count(ranks: Mapping[str, Any], devices: Sequence[str]) -> int:
-    """Return the number of processes of a job on this machine."""
-    return int(ranks["processes"] or len(devices) or 1) + int(ranks["servers"])
+    """Return the number of processes of a job, on all its machines; Ray's tasks are no processes of the job."""
+    if ranks.get("kind") == RAY:
+        return 1
+    group = ranks.get("group")
+    if group:
+        return int(sum(group["processes"]) + sum(group["servers"]))
+    return workers_here(ranks, devices) + int(ranks["servers"])
+
+
+def workers_here(ranks: Mapping[str, Any], devices: Sequence[str]) -> int:
+    """Return the number of processes of a job on this machine, without parameter servers."""
+    return int(ranks["processes"] or len(devices) or 1)
+
+
+def servers_here(ranks: Mapping[str, Any], node: int, nodes: int) -> int:
+    """Return the number of parameter servers on a machine; they are dealt out one by one."""
+    return len(range(node, int(ranks["servers"]), nodes))
 
 
 def command(
@@ -104,26 +130,53 @@ def command(
     OSError
         The files cannot be written.
     """
-    files, workers = _written(home), count(ranks, devices) - ranks["servers"]
+    files, workers, group = _written(home), workers_here(ranks, devices), ranks.get("group")
     python = ranks["python"] = shutil.which(ranks["python"], path=env.get("PATH")) or ranks["python"]
     os.makedirs(os.path.join(folder, RANKS), mode=0o700, exist_ok=True)
     # Neither the site packages nor PYTHON* variables: this process is to start fast, and unlike the job's.
     each = [python, "-S", "-E", os.path.join(files, "amltrain_rank.py"), folder, *argv]
     if ranks["kind"] == TENSORFLOW:
         program = os.path.join(files, "amltrain_workers.py")
-        return [python, "-S", "-E", program, str(workers), str(ranks["servers"]), *each]
-    if ranks["kind"] == MPI:
-        return [*_mpirun(workers, env), *each]
+        cluster = json.dumps(_cluster(group)) if group else ""
+        return [python, "-S", "-E", program, str(workers), str(ranks["servers"]), cluster, *each]
+    if ranks["kind"] == RAY:
+        cpus = str(ranks["processes"] or os.cpu_count() or 1)
+        return [python, os.path.join(files, "amltrain_ray.py"), cpus, str(len(devices)), *each]
+    if ranks["kind"] in (MPI, HOROVOD):
+        options = _HOROVOD_OPTIONS if ranks["kind"] == HOROVOD else ()
+        return [*_mpirun(workers, env, options), *each]
+    env["NODE_RANK"] = str(group["node"]) if group else "0"  # as at a service; torchrun sets GROUP_RANK
+    if group:
+        meeting = [
+            *("--nnodes", str(len(group["processes"])), "--node-rank", env["NODE_RANK"]),
+            *("--master-addr", group["address"], "--master-port", str(group["port"])),
+            *("--local-addr", group["addresses"][group["node"]]),
+        ]
+    else:  # a free port of this machine, and an address that needs no resolver
+        meeting = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+        meeting += ["--local-addr", "127.0.0.1"]
     return [
-        *(python, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(workers)),
-        # A free port of this machine, and an address that needs no resolver.
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"),
+        *(python, "-m", "torch.distributed.run", *meeting, "--nproc-per-node", str(workers)),
         *("--rdzv-id", os.path.basename(folder), "--max-restarts", str(ranks["restarts"])),
         *("--log-dir", os.path.join(folder, RANKS), "--no-python", *each),
     ]
 
 
-def _mpirun(workers: int, env: Dict[str, str]) -> List[str]:
+def _cluster(group: Json) -> Json:
+    """Return the addresses of a TensorFlow cluster on several machines, and the tasks of this one."""
+    cluster: Dict[str, List[str]] = {"worker": [], "ps": []}
+    tasks = []
+    for node, (hosts, workers) in enumerate(zip(group["hosts"], group["processes"])):
+        for kind, addresses in (("worker", hosts[:workers]), ("ps", hosts[workers:])):
+            for address in addresses:
+                if node == group["node"]:
+                    tasks.append([kind, len(cluster[kind])])
+                cluster[kind].append(address)
+    return {"cluster": {kind: addresses for kind, addresses in cluster.items() if addresses}, "tasks": tasks}
+
+
+def _mpirun(workers: int, env: Dict[str, str], options: Sequence[str]) -> List[str]:
+    """Return mpirun with its options; `options` are those of Open MPI only."""
     program = shutil.which("mpirun", path=env.get("PATH"))
     if program is None:
         raise NoLauncher(
@@ -140,7 +193,7 @@ def _mpirun(workers: int, env: Dict[str, str]) -> List[str]:
     if os.getuid() == 0:  # a container, where root is the only user
         env.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         env.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    return [program, "-n", str(workers), "--oversubscribe", "--bind-to", "none"]
+    return [program, "-n", str(workers), "--oversubscribe", "--bind-to", "none", *options]
 
 
 def missing(ranks: Mapping[str, Any]) -> str:
@@ -176,7 +229,7 @@ def first_failure(folder: str) -> Optional[RankFailure]:
         own = sorted(ended, key=lambda row: row["ended"])
     if not own:
         return None
-    return RankFailure(own[0]["rank"], own[0].get("exit_code"), own[0].get("signal"))
+    return RankFailure(own[0]["rank"], own[0].get("exit_code"), own[0].get("signal"), own[0].get("ended") or 0.0)
 
 
 def records(folder: str) -> List[Json]:

@@ -20,6 +20,8 @@ from typing import Any, Dict, List
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 #: Variable of the hook that writes figures: one process of the job does.
 _PICTURES = "AMLTRAIN_PICTURES"
+#: Variable by which the sink tells the processes of a launcher without a rank apart: TensorFlow's.
+_RANK = "AMLTRAIN_RANK"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -34,12 +36,14 @@ def main(argv: List[str]) -> int:
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)
+    os.environ[_RANK] = str(me.rank)
     if me.rank:
         os.environ["AML_OUTPUT_DIR"] = os.path.join(folder, "outputs", "rank-%d" % me.rank)
         os.makedirs(os.environ["AML_OUTPUT_DIR"], mode=0o700, exist_ok=True)
         os.environ[_PICTURES] = "0"
     record: Dict[str, Any] = {"rank": me.rank, "local": me.local, "world": me.world, "pid": os.getpid()}
     record.update(attempt=int(os.environ.get(_RESTARTS) or 0), started=time.time(), ended_by="")
+    os.environ["AMLTRAIN_STACK"] = os.path.join(folder, "ranks", "%d.stack" % me.rank)
     path = os.path.join(folder, "ranks", "%d.json" % me.rank)
     _write(path, record)
 

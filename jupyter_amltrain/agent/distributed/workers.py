@@ -1,4 +1,6 @@
-"""``amltrain_workers.py WORKERS SERVERS PROGRAM ARG...``: starts the processes of a TensorFlow cluster on one machine.
+"""``amltrain_workers.py WORKERS SERVERS CLUSTER PROGRAM ARG...``: starts the processes of a TensorFlow cluster.
+
+``CLUSTER`` is the JSON of a cluster on several machines with the tasks of this one, or empty for one machine.
 
 TensorFlow has no launcher: a service or a scheduler starts each process with ``TF_CONFIG``, which names the address of
 all of them, and TensorFlow connects them itself (https://www.tensorflow.org/guide/distributed_training#TF_CONFIG).
@@ -21,17 +23,9 @@ _GRACE_S = 10.0
 
 def main(argv: List[str]) -> int:
     """Start the processes; return the first exit code that is not 0, after the others have ended."""
-    workers, servers, command = int(argv[1]), int(argv[2]), argv[3:]
-    sockets = [socket.socket() for _ in range(workers + servers)]
-    for one in sockets:  # all are bound at once: no port is given twice
-        one.bind(("127.0.0.1", 0))
-    addresses = ["127.0.0.1:%d" % one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    cluster: Dict[str, Any] = {"worker": addresses[:workers]}
-    if servers:
-        cluster["ps"] = addresses[workers:]
-    tasks = [("worker", index) for index in range(workers)] + [("ps", index) for index in range(servers)]
+    workers, servers, given, command = int(argv[1]), int(argv[2]), argv[3], argv[4:]
+    plan = json.loads(given) if given else _plan(workers, servers)
+    cluster, tasks = plan["cluster"], plan["tasks"]
     processes: List[subprocess.Popen[bytes]] = []
 
     def forward(number: int, frame: Any) -> None:
@@ -47,10 +41,27 @@ def main(argv: List[str]) -> int:
     return _wait(processes, workers)
 
 
+def _plan(workers: int, servers: int) -> Dict[str, Any]:
+    """Return a cluster on this machine, and its tasks."""
+    sockets = [socket.socket() for _ in range(workers + servers)]
+    for one in sockets:  # all are bound at once: no port is given twice
+        one.bind(("127.0.0.1", 0))
+    addresses = ["127.0.0.1:%d" % one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    cluster: Dict[str, Any] = {"worker": addresses[:workers]}
+    if servers:
+        cluster["ps"] = addresses[workers:]
+    return {
+        "cluster": cluster,
+        "tasks": [("worker", index) for index in range(workers)] + [("ps", index) for index in range(servers)],
+    }
+
+
 def _wait(processes: List[subprocess.Popen[bytes]], workers: int) -> int:
     """Wait for the workers; parameter servers never end by themselves."""
     code, kill_at = 0, None
-    while any(process.poll() is None for process in processes):
+    while [process for process in processes if process.poll() is None]:  # polls all of them
         failed = [process.returncode for process in processes if process.returncode]
         done = all(process.returncode is not None for process in processes[:workers])
         if kill_at is None and (failed or done):

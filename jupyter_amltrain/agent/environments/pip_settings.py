@@ -16,6 +16,8 @@ _OPTIONS = {
 }
 #: Other names of these settings in uv; a variable that is set in any of its names is left alone.
 _OTHER_NAMES = {"UV_DEFAULT_INDEX": ("UV_INDEX_URL",), "UV_INDEX": ("UV_EXTRA_INDEX_URL",)}
+#: Which indexes uv searches: pip takes the best version of all; uv alone takes those of the first that has the package.
+_STRATEGY = "UV_INDEX_STRATEGY"
 #: Words in uv's own configuration file that set indexes: then those of pip are not used.
 _INDEX_WORDS = ("index", "find-links")
 
@@ -42,6 +44,8 @@ def uv_variables(environ: Mapping[str, str]) -> Dict[str, str]:
         variables[name] = ",".join(value.split()) if option == "find-links" else " ".join(value.split())
         if not several:
             variables[name] = variables[name].split()[0]
+    if "UV_INDEX" in variables and not environ.get(_STRATEGY):
+        variables[_STRATEGY] = "unsafe-best-match"
     return variables
 
 

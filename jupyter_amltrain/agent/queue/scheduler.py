@@ -16,7 +16,7 @@ from ..supervise.guardian import PreforkedPair
 from ..supervise.process import Assignment
 from ..telemetry import driver_state
 from ..telemetry.gpu_names import gpu_name
-from . import gpu_locks, slots, submission, visible_gpus
+from . import gpu_locks, node_gate, slots, submission, visible_gpus
 from .gpu_probe import GpuWatch
 from .gpu_users import Submitter, describe, foreign_processes, is_kernel
 from .submission import is_removed
@@ -372,6 +372,10 @@ class Scheduler:
                 continue
             if protocol.mono() < self.queue.pauses.get(number, 0.0):  # does not block jobs behind it
                 continue
+            gate = node_gate.read(ticket)
+            if not gate.is_open:  # does not block jobs behind it
+                waiting.setdefault(ticket["home"], {})[ticket["run"]] = gate.waiting
+                continue
             kind = bool(ticket.get("gpus"))
             share = all_share or ticket.get("share_gpus") is True
             records: Sequence[Dict[str, Any]] = list(self.queue.records.values())
@@ -436,6 +440,10 @@ class Scheduler:
                 continue
             if must_end:
                 self._end_waiting(ticket, run_state.cancel_in_queue)
+                continue
+            ended = node_gate.read(ticket).end
+            if ended is not None:
+                self._end_waiting(ticket, run_state.end_in_queue, *ended)
 
     def _end_waiting(self, ticket: Dict[str, Any], write: Callable[..., None], *args: str) -> None:
         folder = run_folder(ticket["home"], ticket["run"])

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import protocol, testing
 from ..data import cache as data_cache
-from ..distributed import launchers
+from ..distributed import launchers, node_group
 from ..environments import docker
 from ..environments import store as environments
 from ..processes import boot_id, pid_scope
@@ -36,7 +36,7 @@ from ..protocol import (
     write_json,
     write_text,
 )
-from ..supervise import attempts
+from ..supervise import attempts, measured_slice
 from . import claims
 from .gpu_users import MAX_ANCESTORS
 from .visible_gpus import GPU_IDS
@@ -109,7 +109,7 @@ _FIELDS: Dict[str, Any] = {
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
     "notes": list, "container": dict, "downloads": dict,
-    "ranks": dict, "restarts": dict,
+    "ranks": dict, "nodes": dict, "slice": dict, "restarts": dict,
 }  # fmt: skip
 
 
@@ -191,6 +191,12 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         job["ranks"] = launchers.check(payload["ranks"])
     if payload.get("restarts"):
         job["restarts"] = attempts.check(payload["restarts"])
+    if payload.get("slice"):
+        job["slice"] = measured_slice.check(payload["slice"])
+    if payload.get("nodes"):
+        job["nodes"] = node_group.check(payload["nodes"])
+    if "nodes" in job and attempts.allowed(job):
+        raise _submit_error("a job of several machines cannot start again.")
     if payload.get("downloads"):
         job["downloads"] = data_cache.check(payload["downloads"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))
@@ -264,7 +270,7 @@ def create_folder(
         "schema": SCHEMA, "number": number, "run": run, "home": home, "gpus": job["gpus"], "submitted": now,
         "mono": protocol.mono(), "boot": boot_id(), "submission": submitted.submission,
         "visible_gpus": job.get("visible_gpus"), "gpu_ids": job["gpu_ids"],
-        "share_gpus": job["share_gpus"], "submitter": job.pop("submitter"),
+        "share_gpus": job["share_gpus"], "submitter": job.pop("submitter"), "gate": "nodes" in job,
         **({"max_restarts": attempts.allowed(job), "requeues": 0} if attempts.allowed(job) else {}),
     }  # fmt: skip
     try:

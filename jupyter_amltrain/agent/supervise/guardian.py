@@ -25,6 +25,7 @@ from . import attempts, run_state
 from .container import Container
 from .heartbeat import BEAT_CHECK_S, STALL_TIMEOUT_S, Heartbeat, Listener
 from .helpers import protected_pids
+from .node_host import NodeHost
 from .outcome import classify
 from .process import Assignment
 from .run_state import StateFile
@@ -437,7 +438,10 @@ def main(guardian: Optional[Dict[str, Any]], job_socket: int, life: int, guarded
         redirect_stdio(os.path.join(task.folder, AGENT_LOG))
         NumberedJsonDir(os.path.join(task.queue, "slots")).lock(task.number)
         task.state["guardian"], task.state["supervisor"] = guardian, own_identity
-        Supervisor(task, QueueHost(task), wakeup, guarded, heart).run()
+        host = NodeHost(task) if task.job.get("nodes") else QueueHost(task)
+        run = Supervisor(task, host, wakeup, guarded, heart)
+        host.join(run)
+        run.run()
         heart.farewell()
     except BaseException:  # a forked child must never return into its parent's code
         traceback.print_exc()

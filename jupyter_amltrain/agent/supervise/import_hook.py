@@ -81,6 +81,23 @@ def _install(folder: str) -> None:
     sys.meta_path.insert(0, Finder())
 
 
+def _offer_stack() -> None:
+    """Let the agent ask this process for its stack (``distributed/stall.py``): the first Python of a rank only."""
+    import os
+
+    path = os.environ.pop("AMLTRAIN_STACK", "")
+    if path:
+        import faulthandler
+        import signal
+
+        with open("/proc/self/stat") as stat:
+            started = stat.read().rpartition(")")[2].split()[19]
+        # It stays open; the agent shortens it, so each write goes to its end.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.write(handle, ("%d %s\n" % (os.getpid(), started)).encode())
+        faulthandler.register(signal.SIGRTMIN + 9, file=handle, all_threads=False)
+
+
 def _import_next(here: str) -> None:
     """Run the next sitecustomize on the path: Python imports only the first."""
     sys.path[:] = [folder for folder in sys.path if folder != here]
@@ -100,6 +117,7 @@ if __name__ == "sitecustomize":
     _folder = __file__.rpartition("/")[0]
     try:
         _install(_folder)
+        _offer_stack()
     except Exception:  # the user's interpreter must start without this hook too
         pass
     _import_next(_folder)

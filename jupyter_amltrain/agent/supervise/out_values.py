@@ -53,16 +53,30 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
             yield ".pt", lambda path: sys.modules["torch"].save(value, path)
         if is_a(value, "matplotlib.figure", "Figure"):
             yield ".png", lambda path: value.savefig(path, format="png", bbox_inches="tight")
-        if b.type(value) in (b.dict, b.list, b.tuple, b.set, b.frozenset):
-            yield ".values.json", lambda path: parts(path, name, value)
+        if is_state_dict(value):
+            yield ".safetensors", lambda path: b.__import__("safetensors.torch").torch.save_file(apart(value), path)
+            yield ".pt", lambda path: sys.modules["torch"].save(value, path)
         if is_a(value, "sklearn.base", "BaseEstimator"):
             yield ".skops", lambda path: b.__import__("skops.io").io.dump(value, path)
             yield ".joblib", lambda path: b.__import__("joblib").dump(value, path)
+        yield ".values.json", lambda path: parts(path, name, value)
+        yield ".pickle", lambda path: write(path, b.__import__("cloudpickle").dumps(value, 4))  # with its class
         yield ".pickle", lambda path: write(path, b.__import__("pickle").dumps(value, 4))
         yield ".txt", lambda path: write(path, b.repr(value).encode("utf-8", "replace"))
 
+    def is_state_dict(value: "Any") -> "Any":
+        return (
+            b.isinstance(value, b.dict)
+            and b.bool(value)
+            and b.all(b.isinstance(key, b.str) and is_a(value[key], "torch", "Tensor") for key in value)
+        )
+
+    def apart(value: "Any") -> "Any":
+        """Return tensors that share no memory."""
+        return {key: value[key].detach().clone().contiguous() for key in value}
+
     def parts(path: "str", name: "str", value: "Any") -> None:
-        """Write the arrays, frames and tensors in a container each to a file."""
+        """Write the arrays, frames and tensors in a value each to a file; a small one is in `path` itself."""
         place = os.path.join(folder, name + ".values")
         try:
             node = b.__import__("amltrain_values").write(value, place)

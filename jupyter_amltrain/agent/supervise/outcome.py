@@ -200,6 +200,8 @@ def _to_bytes(number: str, unit: str) -> int:
 
 #: Reason of a run that was stopped because its GPUs were not used; because its machine is needed or goes away.
 GPU_UNUSED, PREEMPTED = "gpu-unused", "preempted"
+#: Reason of a completed run that was only measured, and ended before its script did.
+SLICE = "slice"
 
 
 class Outcome(NamedTuple):
@@ -270,7 +272,8 @@ def classify(
     status
         Wait status from `os.waitpid`.
     stopped
-        ``"canceled"``, ``"timeout"``, ``"gpu-unused"`` or ``"preempted"`` if the supervisor stopped it, else ``None``.
+        ``"canceled"``, ``"timeout"``, ``"gpu-unused"``, ``"preempted"`` or ``"slice"`` if the supervisor stopped it,
+        else ``None``.
     limit
         The time limit in seconds, for the message.
     oom
@@ -288,6 +291,8 @@ def classify(
         return Outcome(CANCELED, CANCELED, "canceled while running", code, number)
     if stopped == "timeout":
         return Outcome(FAILED, "timeout", "time limit of %g s reached" % (limit or 0), code, number)
+    if stopped == SLICE:
+        return Outcome(COMPLETED, SLICE, "measured slice", code, number)
     if stopped == GPU_UNUSED:
         verdict = truth or {}
         detail = "stopped because its GPUs were not used: %s; likely cause: %s" % (

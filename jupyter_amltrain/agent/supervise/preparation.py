@@ -45,6 +45,9 @@ def prepare(run: Supervisor) -> Optional[Outcome]:
         failed = step(run)
         if failed is not None:
             return failed
+    failed = run.host.await_nodes(run)
+    if failed is not None:
+        return failed
     state["detail"] = ""
     if state["state"] == PREPARING:
         run_state.enter(state, RUNNING, protocol.mono() - began)
@@ -54,7 +57,8 @@ def prepare(run: Supervisor) -> Optional[Outcome]:
     return None
 
 
-def _enter_preparing(run: Supervisor, detail: str) -> None:
+def enter_preparing(run: Supervisor, detail: str) -> None:
+    """Enter the state ``preparing``, or change its detail."""
     if run.state["state"] != PREPARING:
         run_state.enter(run.state, PREPARING, run.task.queued_for, run.task.assigned)
     run.state["detail"] = detail
@@ -117,7 +121,7 @@ def _prepare_environment(run: Supervisor) -> Optional[Outcome]:
     try:
         if store.hold(key) is None:
             words = _BUILD.after(store.last_seconds(spec["label"]))
-            _enter_preparing(run, words.doing)
+            enter_preparing(run, words.doing)
             began = protocol.mono()
             failed = _build_and_hold(run, words, store, key, spec, environ)
             seconds = protocol.mono() - began
@@ -169,7 +173,7 @@ def _prepare_image(run: Supervisor) -> Optional[Outcome]:
     if not identity:
         store = EnvironmentStore(task.home)
         words = _PULL.after(store.last_seconds(docker.label_of(image)))
-        _enter_preparing(run, words.doing)
+        enter_preparing(run, words.doing)
 
         def pull(log: build.BuildLog) -> str:
             log.shown("pulling %s" % image)
@@ -245,7 +249,7 @@ def _prepare_data(run: Supervisor) -> Optional[Outcome]:
     downloads = task.job.get("downloads")
     if not downloads:
         return None
-    _enter_preparing(run, "checking its data")
+    enter_preparing(run, "checking its data")
     cache = DataCache(task.home)
     digests: Json = {}
     for name, url in downloads.items():

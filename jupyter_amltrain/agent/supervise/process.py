@@ -173,16 +173,23 @@ def start(
 
 
 def _link_kept_folders(task: Assignment) -> None:
-    """Let ``./outputs`` and ``./logs`` of a job that works in its copy of the code lead to folders of the run."""
+    """Let ``./outputs`` and ``./logs`` of a job that works in its copy of the code lead to folders of the run.
+
+    The files of a folder ``outputs`` of the code itself are moved there, as Azure ML keeps them with the others.
+    """
     source = os.path.join(task.folder, SOURCE)
     if os.path.abspath(task.job["cwd"]) != os.path.abspath(source):
         return
     for name, link in KEPT_LINKS.items():
-        path = os.path.join(source, name)
-        if os.path.lexists(path):  # a folder of the code
-            continue
+        path, kept = os.path.join(source, name), os.path.join(task.folder, name)
+        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+            continue  # a file of the code
         try:
-            os.makedirs(os.path.join(task.folder, name), mode=0o700, exist_ok=True)
+            os.makedirs(kept, mode=0o700, exist_ok=True)
+            if os.path.isdir(path):
+                for entry in os.listdir(path):
+                    os.rename(os.path.join(path, entry), os.path.join(kept, entry))
+                os.rmdir(path)
             os.symlink(link, path)
         except OSError:  # a file system without links: the job makes the folder itself
             pass

@@ -14,6 +14,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Protocol
 
 from .. import protocol, testing
 from ..distributed import launchers
+from ..distributed.stall import StallWatch
 from ..process_setup import drain, log_line
 from ..processes import boot_id, find_process, identity, pid_scope, resume, run_members, signal_processes
 from ..protocol import CANCELED, FAILED, FINALIZING, QUEUED, RUNNING
@@ -24,7 +25,8 @@ from . import outcome as failure_cause
 from .container import KILL_TIMEOUT_S, Container, start_failure
 from .heartbeat import Heartbeat
 from .helpers import Helper, protected_pids, stop_helper, wait_helper
-from .outcome import GPU_UNUSED, PREEMPTED, Outcome, classify, oom_counters, oom_happened
+from .measured_slice import MeasuredSlice
+from .outcome import GPU_UNUSED, PREEMPTED, SLICE, Outcome, classify, oom_counters, oom_happened
 from .process import Assignment, LaunchFailed, NoProcess, SinkEndpoint, serve_sink, start
 from .run_state import StateFile
 
@@ -36,6 +38,12 @@ HELPERS_DELAY_S = 0.15
 
 #: Seconds that the end of a run waits for its provenance.
 PROVENANCE_TIMEOUT_S = 3.0
+
+#: Seconds between two looks at the metrics of a job that is only measured.
+SLICE_CHECK_S = 0.5
+
+#: Seconds before the end of a slice in which a process at a service may end with it.
+SLICE_MARGIN_S = 3.0
 
 #: Seconds between tries to start a job while no process can be forked.
 FORK_RETRY_S = 1.0
@@ -112,6 +120,12 @@ class JobHost(Protocol):
 
     def log_restart(self, text: str) -> None:
         """Write a line into the log of the job, between two attempts."""
+
+    def await_nodes(self, run: Supervisor) -> Optional[Outcome]:
+        """Wait until the other machines of the run can start, too; return the end of a run that cannot start."""
+
+    def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
+        """Return the end of the run, of which `outcome` is the end on this machine."""
 
     def on_save_error(self, error: OSError) -> None:
         """Handle a failed write of the state, which is retried."""
@@ -215,6 +229,17 @@ class QueueHost:
         """Write a line into the log of each process."""
         attempts.mark_logs(self.task.folder, text)
 
+    def join(self, run: Supervisor) -> None:
+        """Do nothing: the run has one machine."""
+
+    def await_nodes(self, run: Supervisor) -> Optional[Outcome]:
+        """Return ``None``: the run has one machine."""
+        return None
+
+    def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
+        """Return the same outcome: the run has one machine."""
+        return outcome
+
     def on_save_error(self, error: OSError) -> None:
         """Log the error."""
         log_line(self.task.folder, "supervisor: cannot write the state: %s" % error)
@@ -270,7 +295,12 @@ class Supervisor:
         self.status: Optional[int] = None
         self.helpers = host.helpers
         self.gpu_guard = GpuUsageGuard(task.folder, task.devices, task.job, host.node)
+        self.stall = StallWatch(task.folder, task.job) if task.job.get("ranks") else None
         self.container = Container(task.mark, task.environ) if task.job.get("container") else None
+        limits = task.job.get("slice")
+        journal = os.path.join(task.folder, protocol.METRICS)  # of the first process, which the others of a node see
+        self.slice = MeasuredSlice(journal, limits) if limits and os.path.isdir(task.folder) else None
+        self.slice_end = ""
         self.began = 0.0
         self.stopped: Optional[str] = None
         self.gpu_verdict: Optional[Dict[str, str]] = None
@@ -342,7 +372,12 @@ class Supervisor:
             self._wait()
             self._step()
         oom = oom_happened(before, oom_counters())
+        if self.status and not self.stopped and not isinstance(self.host, QueueHost):
+            # A service starts each process apart: one may have failed because another one has ended its slice before.
+            self.stopped = SLICE if self._slice_has_ended(protocol.mono() + SLICE_MARGIN_S) else None
         outcome = classify(self.status, self.stopped, self.task.job["timeout"], oom, self.gpu_verdict)
+        if self.stopped == SLICE:
+            outcome = outcome._replace(detail=self.slice_end)
         if self.task.job.get("ranks") and not self.stopped:
             outcome = self._outcome_of_ranks(outcome)
         refused = start_failure(self.task.folder, self.status) if self.container is not None else None
@@ -368,6 +403,7 @@ class Supervisor:
         attempts.clear_records(folder)
         self.host.log_restart("%s, after %s" % (attempts.title(job, state), outcome.detail))
         self.rank = self.status = self.stopped = self.gpu_verdict = self.kill_at = None
+        self.stall = None if self.stall is None else StallWatch(folder, job)
         self.began = protocol.mono()
         self.save()
         testing.hit("before_restart")
@@ -467,7 +503,9 @@ class Supervisor:
             log_line(self.task.folder, "supervisor: the GPUs were not read in time before the start of the run")
 
     def _wait(self) -> None:
-        deadlines = [protocol.mono() + self.gpu_guard.period]
+        deadlines = [protocol.mono() + (self.gpu_guard.period if self.slice is None else SLICE_CHECK_S)]
+        if self.stall is not None:
+            deadlines.append(protocol.mono() + self.stall.period)
         if self.stopped is None:
             deadlines += [moment for moment in (self._time_limit(), self.preemption_due) if moment < float("inf")]
         for moment in (self.kill_at, self.retry_save_at, *(helper.due for helper in self.helpers.all_helpers)):
@@ -498,6 +536,8 @@ class Supervisor:
         changed = self.file.changed()
         if changed:
             log_line(self.task.folder, "supervisor: state.json was changed by another process; writing it again")
+        if self.stall is not None and self.stopped is None and self.stall.update():
+            self.state["detail"], changed = self.stall.text, True
         if self.gpu_guard.update(self.state) or changed:
             self.save()
         if self.stopped is None:
@@ -508,6 +548,8 @@ class Supervisor:
                 self._stop("timeout")
             elif now >= self.preemption_due:
                 self._stop(PREEMPTED)
+            elif self.slice is not None and self._slice_has_ended(now):
+                self._stop(SLICE)
             elif self.gpu_guard.should_stop():
                 self.gpu_verdict = self.gpu_guard.verdict
                 self._stop(GPU_UNUSED)
@@ -527,6 +569,10 @@ class Supervisor:
         if self.retry_save_at is not None and now >= self.retry_save_at:
             self.save()
 
+    def _slice_has_ended(self, now: float) -> bool:
+        self.slice_end = self.slice.due(now, self.began) if self.slice is not None else ""
+        return bool(self.slice_end)
+
     def _time_limit(self) -> float:
         """Return the moment at which the time limit of all attempts together is reached."""
         limit = self.task.job["timeout"]
@@ -539,6 +585,7 @@ class Supervisor:
         self.kill_at = protocol.mono() + grace
         self.host.request_end(self)
         causes = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used", PREEMPTED: "pre-empted"}
+        causes[SLICE] = self.slice_end
         cause = causes.get(reason, "time limit reached")
         self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (cause, grace)
         self.save()
@@ -593,7 +640,7 @@ class Supervisor:
 
     def _end(self, outcome: Outcome) -> None:
         state, apart = self.state, self.host.excluded_pids
-        self.outcome = outcome
+        self.outcome = outcome = self.host.agree(self, outcome)
         if state["rank"] is not None or self.rank is not None:
             run_state.enter(state, FINALIZING, protocol.mono() - self.began)
             self.save()

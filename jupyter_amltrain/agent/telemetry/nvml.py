@@ -310,7 +310,11 @@ def library() -> Tuple[Any, str]:
     try:
         ctypes.CDLL(LIBRARY)
     except OSError:
-        return None, "no NVIDIA driver found (%s is missing)" % LIBRARY
+        text = "no NVIDIA driver found (%s is missing)" % LIBRARY
+        if driver_state.has_hardware():
+            text += ", although there is an NVIDIA device: install it (on Ubuntu: sudo ubuntu-drivers install)"
+            text += ", or start the container with its GPUs"
+        return None, text
     try:
         import pynvml
     except ImportError:

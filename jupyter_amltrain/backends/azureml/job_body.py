@@ -22,10 +22,11 @@ from jupyter_amltrain.agent.protocol import CHECKPOINTS_VARIABLE
 from jupyter_amltrain.backends.azureml.environments import environment_body, environment_shown
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs.launch import restarts_of, script_argv
+from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema import az_yaml, azure_terms
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
-from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
 from jupyter_amltrain.schema.provenance import GitState
 
 #: Placeholder in a printed request for the id that the service assigns.
@@ -268,7 +269,8 @@ def _environ(spec: JobSpec) -> dict[str, str]:
     literals = {
         input_variable(name): literal_text(data.value) for name, data in spec.inputs.items() if data.type == "literal"
     }
-    return {**literals, **spec.env}
+    config = {DEEPSPEED_VARIABLE: DEEPSPEED_FILE} if spec.distribution.config else {}  # in the working folder
+    return {**literals, **config, **spec.env}
 
 
 def _input(data: JobInput) -> dict[str, Any]:
@@ -309,7 +311,8 @@ def _distribution(spec: JobSpec, place: JobLocation) -> dict[str, Any] | None:
     distribution, nodes = spec.distribution, spec.resources.nodes
     processes = distribution.processes or spec.resources.gpus or place.gpus or 1
     # Without a distribution the nodes would all run the same script and not connect to each other.
-    kind = azure_terms.DISTRIBUTIONS.arm(distribution.kind or ("pytorch" if nodes > 1 else ""))
+    launcher = azure_terms.LAUNCHED_AS.get(distribution.kind, distribution.kind)
+    kind = azure_terms.DISTRIBUTIONS.arm(launcher or ("pytorch" if nodes > 1 else ""))
     if distribution.kind == "tensorflow":
         return {
             "distributionType": kind,
@@ -412,6 +415,7 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
         "spec": {"resources": {"nodes": spec.resources.nodes}, "is_cell": bool(spec.script)},
         "inputs": sorted(spec.inputs),
         "outputs": sorted(spec.outputs),
+        **({"slice": limits} if (limits := slice_limits(spec)) else {}),
     }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.supervise.outcome import SLICE
 from jupyter_amltrain.schema.run import Phase, RunLink, RunState, RunStatus
 
 _STATES = {
@@ -105,9 +106,11 @@ def _ending(
 ) -> tuple[RunState, str | None, int | None, str]:
     text = _NO_WORDS.sub(" ", str(row.get("error") or "")).strip()  # whole: its end may name the input
     service_text = " ".join(str(row.get(key) or "") for key in ("code", "why", "error"))
-    if state is RunState.COMPLETED:
-        return state, "exit", 0, ""
     agent_reason = str(agent.get("reason") or "")
+    if state is RunState.COMPLETED:
+        return (
+            (state, agent_reason, None, str(agent.get("detail"))) if agent_reason == SLICE else (state, "exit", 0, "")
+        )
     code = _int(agent.get("exit_code"))
     if code is None and (found := _EXIT.search(text)):
         code = int(found[1])

@@ -61,6 +61,7 @@ export function normaliseGroup(x: unknown): IRunGroup {
     columns: list(group.columns).map(column),
     same: object(group.same),
     curve: text(group.curve),
+    verdict: list(group.verdict).map(v => text(v)).filter(Boolean),
     done: group.done === true || rows.every(({ state }) => TERMINAL.has(state)),
     seen_at: count(group.seen_at) ?? 0
   };
@@ -85,10 +86,11 @@ export class GroupOutput extends Widget implements IRenderMime.IRenderer {
     this._title = element('div', 'title');
     this._scroll = element('div', 'scroll');
     this._same = element('div', 'same');
+    this._verdict = element('div', 'verdict');
     this._notice = element('div', 'notice');
     this._notice.setAttribute('role', 'status');
     const slot = element('div', 'slot');
-    this.node.append(this._title, this._notice, this._scroll, this._same, slot);
+    this.node.append(this._title, this._notice, this._scroll, this._verdict, this._same, slot);
     this._slot = new SlotLayout(slot);
     this.layout = this._slot;
     this._seen = new IntersectionObserver(entries => {
@@ -212,6 +214,13 @@ export class GroupOutput extends Widget implements IRenderMime.IRenderer {
     }
     const same = Object.entries(group.same).map(([name, value]) => `${name}=${String(value)}`);
     this._same.textContent = same.length ? trans.__('The same in all: %1', same.join(', ')) : '';
+    this._verdict.replaceChildren(
+      ...group.verdict.map(sentence => {
+        const line = document.createElement('div');
+        line.textContent = sentence;
+        return line;
+      })
+    );
     this._drawTable(group);
     this._drawTimes();
     this._drawNotice();
@@ -398,6 +407,7 @@ export class GroupOutput extends Widget implements IRenderMime.IRenderer {
   }
 
   private readonly _title: HTMLElement;
+  private readonly _verdict: HTMLElement;
   private readonly _scroll: HTMLElement;
   private readonly _same: HTMLElement;
   private readonly _notice: HTMLElement;

@@ -98,7 +98,8 @@ def test_input_reference_is_resolved_in_job() -> None:
     assert words[-2:] == ["--data_dir", "${{inputs.data}}/a b"]
     assert job.command(words, {"AML_INPUT_DATA": "/mnt/d"})[-1] == "/mnt/d/a b"
     assert fallback._command(words)[0] == sys.executable
-    assert job_body.command_of(spec, job_body.JobLocation(arm_id="")).endswith("train.py --data_dir '${{inputs.data}}/a b'")
+    line = job_body.command_of(spec, job_body.JobLocation(arm_id=""))
+    assert line.endswith("train.py --data_dir '${{inputs.data}}/a b'")
 
 
 def test_job_body_has_distribution() -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
@@ -477,8 +478,12 @@ def _compute_of(entity: Any, job: Mapping[str, Any]) -> str:
     return str(compute or "").rpartition("/")[2].removeprefix("azureml:")
 
 
+#: The SDK's schemas register their classes while they load: two threads would change one dict.
+_LOADING = threading.Lock()
+
+
 def _load(job: Mapping[str, Any]) -> Any:
-    with sdk.quiet():
+    with sdk.quiet(), _LOADING:
         from azure.ai.ml import load_job
 
         try:

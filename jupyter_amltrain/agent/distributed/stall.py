@@ -1,0 +1,220 @@
+"""Ranks that make no progress: where each of them is, while the others wait for it in a collective call.
+
+A run of several processes stops silently when one of them never reaches the call in which the others wait. When the run
+has written no log and no metric for a while, each rank is asked for its stack, twice. The result is what was seen, not
+a guess: which ranks wait, and in which line the others are. The run goes on.
+
+Python's :mod:`faulthandler` writes the stack of a process that is blocked, too; :func:`register` runs in each rank.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from ..protocol import METRICS
+
+#: Variable with the path of a rank's stack file.
+VARIABLE = "AMLTRAIN_STACK"
+#: Seconds without a line and a metric until the stacks are read; ``$AMLTRAIN_STALL`` sets others.
+DEFAULT_STALL_S = 300.0
+#: Seconds between two looks at the sizes of the files, as a part of the above.
+_LOOKS = 10
+#: Seconds until the stacks are there.
+_ANSWER_S = 1.0
+_STACK_BYTES = 64 << 10
+#: ``File "path", line 12 in name`` of faulthandler.
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)', re.MULTILINE)
+#: Modules whose calls wait for the other ranks. A backward pass waits for the gradients of all ranks.
+_WAITING = re.compile(r"/(?:torch/distributed|horovod|mpi4py|deepspeed/comm)/")
+_BACKWARD = "_engine_run_backward"
+#: Frames between a collective call and the place where it waits.
+_WRAPPERS = ("wrapper", "inner", "wrapped_fn")
+
+
+class Frame(NamedTuple):
+    """A call on a stack."""
+
+    file: str
+    line: int
+    name: str
+
+
+class Stack(NamedTuple):
+    """The main thread of a rank, innermost call first."""
+
+    frames: Tuple[Frame, ...]
+
+    @property
+    def waits_in(self) -> str:
+        """Name of the collective call in which the rank waits; empty if it does not."""
+        for frame in self.frames[:12]:
+            if frame.name == _BACKWARD:
+                return "backward"
+            if _WAITING.search(frame.file) and frame.name not in _WRAPPERS:
+                return frame.name
+        return ""
+
+
+def signal_number() -> int:
+    """Return the signal that asks for a stack, which programs rarely use; 0 where there is none."""
+    return int(getattr(signal, "SIGRTMIN", 0)) and int(signal.SIGRTMIN) + 9
+
+
+def stacks(text: str) -> List[Stack]:
+    """Return the stacks in a file of faulthandler, oldest first."""
+    parts = re.split(r"^(?:Current thread|Thread|Stack) .*$", text, flags=re.MULTILINE)[1:]
+    found = [tuple(Frame(m["file"], int(m["line"]), m["name"]) for m in _FRAME.finditer(part)) for part in parts]
+    return [Stack(frames) for frames in found if frames]
+
+
+def sentence(found: Mapping[int, Stack], script: str, line_offset: int, what: str) -> str:
+    """Return where the ranks are, if some wait for the others; else an empty text.
+
+    Parameters
+    ----------
+    script
+        File name of the script; its innermost line is shown.
+    line_offset
+        Line of the script minus line of the cell.
+    what
+        ``cell`` or ``script``.
+    """
+    waiting = {rank: stack.waits_in for rank, stack in found.items() if stack.waits_in}
+    others = [rank for rank in sorted(found) if rank not in waiting]
+    if not waiting or not others:
+        return ""
+    parts = []
+    for rank in others[:4]:
+        frame = next((one for one in found[rank].frames if os.path.basename(one.file) == script), None)
+        if frame is None:
+            frame = found[rank].frames[0]
+            parts.append("rank %d is in %s (%s:%d)" % (rank, frame.name, os.path.basename(frame.file), frame.line))
+        else:
+            parts.append("rank %d is in line %d of the %s" % (rank, frame.line - line_offset, what))
+    if len(others) > 4:
+        parts.append("and %d more" % (len(others) - 4))
+    calls = ", ".join(sorted(set(waiting.values())))
+    names = ", ".join(str(rank) for rank in sorted(waiting)[:8]) + (", ..." if len(waiting) > 8 else "")
+    return "%s, while rank%s %s wait%s in %s" % (
+        ", ".join(parts), "s" if len(waiting) > 1 else "", names, "" if len(waiting) > 1 else "s", calls,
+    )  # fmt: skip
+
+
+class StallWatch:
+    """Watches a run of several processes for ranks that make no progress; part of the supervisor.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    job
+        Content of its ``job.json``.
+    """
+
+    def __init__(self, folder: str, job: Mapping[str, Any]) -> None:
+        self._folder = folder
+        spec: Mapping[str, Any] = job.get("spec") or {}
+        self._script = os.path.basename(str(spec.get("script_name") or "script.py"))
+        offset = spec.get("line_offset")
+        self._offset = offset if isinstance(offset, int) else 0
+        self._what = "cell" if spec.get("script") or spec.get("is_cell") else "script"
+        self._limit = _limit()
+        self._sizes: Dict[str, int] = {}
+        self._since = self._next = time.monotonic()
+        self._first: Optional[Dict[int, Stack]] = None
+        self._asked = False
+        #: What is shown now.
+        self.text = ""
+
+    @property
+    def period(self) -> float:
+        """Seconds between two calls of :meth:`update`."""
+        return max(0.2, min(self._limit / _LOOKS, 30.0))
+
+    def update(self) -> bool:
+        """Look at the files, and ask the ranks if nothing has changed for long; return whether `text` is another."""
+        now = time.monotonic()
+        before: str = self.text
+        if now < self._next:
+            return False
+        self._next = now + self.period
+        sizes = self._read_sizes()
+        if sizes != self._sizes:
+            self._sizes, self._since, self._first, self._asked, self.text = sizes, now, None, False, ""
+        elif now - self._since > self._limit and not self.text:
+            found = self._look()
+            if found:
+                self.text = "no log and no metric for %d s: %s" % (now - self._since, found)
+        return self.text != before
+
+    def _look(self) -> str:
+        """Ask for the stacks, or read them; return where the ranks are if no stack has changed since the last time."""
+        if not self._asked:
+            self._asked = self._ask()
+            self._next = time.monotonic() + _ANSWER_S
+            return ""
+        self._asked = False
+        before, self._first = self._first, self._read_stacks()
+        return sentence(self._first, self._script, self._offset, self._what) if before == self._first else ""
+
+    def _read_sizes(self) -> Dict[str, int]:
+        sizes = {}
+        for name in ("log", os.path.dirname(METRICS)):
+            try:
+                for entry in os.scandir(os.path.join(self._folder, name)):
+                    sizes["%s/%s" % (name, entry.name)] = entry.stat().st_size
+            except OSError:  # not there yet
+                pass
+        return sizes
+
+    def _stack_files(self) -> List[Tuple[int, str]]:
+        folder = os.path.join(self._folder, "ranks")
+        try:
+            names = [name for name in os.listdir(folder) if name.endswith(".stack") and name[:-6].isdigit()]
+        except OSError:
+            return []
+        return [(int(name[:-6]), os.path.join(folder, name)) for name in names]
+
+    def _ask(self) -> bool:
+        """Send the signal to each rank that waits for it; return whether any does."""
+        asked = False
+        for _, path in self._stack_files():
+            try:
+                with open(path) as file:
+                    pid, start = file.readline().split()
+                if start == _start_time(int(pid)):  # a rank that has ended may have left its number to another process
+                    os.truncate(path, len("%s %s\n" % (pid, start)))
+                    os.kill(int(pid), signal_number())
+                    asked = True
+            except (OSError, ValueError):
+                continue
+        return asked
+
+    def _read_stacks(self) -> Dict[int, Stack]:
+        found = {}
+        for rank, path in self._stack_files():
+            try:
+                with open(path, errors="replace") as file:
+                    seen = stacks(file.read(_STACK_BYTES))
+            except OSError:
+                continue
+            if seen:
+                found[rank] = seen[-1]
+        return found
+
+
+def _limit() -> float:
+    try:
+        return max(1.0, float(os.environ["AMLTRAIN_STALL"]))
+    except (KeyError, ValueError):
+        return DEFAULT_STALL_S
+
+
+def _start_time(pid: int) -> str:
+    """Return the time at which a process has started, in clock ticks since the boot."""
+    with open("/proc/%d/stat" % pid) as file:
+        return file.read().rpartition(")")[2].split()[19]

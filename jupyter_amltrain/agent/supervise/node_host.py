@@ -1,0 +1,166 @@
+"""Supervisor of one node of a run on several machines: it starts with the others, and ends with them."""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+from typing import Any, Dict, List, Optional
+
+from ..distributed import launchers, node_group
+from ..distributed.node_link import Channel
+from ..json_dir import Address
+from ..process_setup import log_line
+from ..protocol import CANCELED, COMPLETED, FAILED, LOST
+from .outcome import Outcome
+from .preparation import enter_preparing
+from .process import Assignment
+from .supervisor import QueueHost, Supervisor
+
+Json = Dict[str, Any]
+
+#: Seconds between looks at what this process waits for.
+_LOOK_S = 1.0
+
+
+class NodeHost(QueueHost):
+    """Host of one node; the process that connects the nodes (``distributed/node_link.py``) has the orders."""
+
+    def __init__(self, task: Assignment) -> None:
+        super().__init__(task)
+        self._nodes: Json = task.job["nodes"]
+        self._orders: Json = {}
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with Address(task.folder) as path:
+                connection.connect(path)
+            self._link: Optional[Channel] = Channel(connection)
+        except OSError as error:
+            log_line(task.folder, "supervisor: no connection to the process that connects the nodes: %s" % error)
+            connection.close()
+            self._link = None
+
+    @property
+    def _label(self) -> str:
+        number = self._nodes["node"]
+        return "node %d (%s)" % (number, self._nodes["names"][number])
+
+    def join(self, run: Supervisor) -> None:
+        """Report that this node holds its slots, and listen to the orders."""
+        run.state["nodes"] = len(self._nodes["names"])
+        if self._link is not None and self._link.socket is not None:
+            run.poll.register(self._link.socket, select.POLLIN)
+            self._handle = self._link.socket.fileno()
+        self._tell(phase=node_group.HOLDING, detail="")
+
+    def _tell(self, **status: Any) -> None:
+        if self._link is not None:
+            self._link.send(status)
+
+    def on_readable(self, handles: List[int]) -> None:
+        """Take the newest orders."""
+        if self._link is None or self._handle not in handles:
+            return
+        messages = self._link.receive()
+        if messages:
+            self._orders = messages[-1]
+        if not self._link.is_open:
+            self._link = None
+
+    def _lost(self) -> Outcome:
+        return Outcome(
+            LOST, LOST, "lost on %s: the process that connects the nodes was killed" % self._label, None, None
+        )
+
+    # -- start
+
+    def await_nodes(self, run: Supervisor) -> Optional[Outcome]:
+        """Wait until all nodes hold their slots and are prepared."""
+        ranks = run.task.job.get("ranks") or {}
+        node, nodes = self._nodes["node"], len(self._nodes["names"])
+        ready: Json = {"processes": launchers.workers_here(ranks, run.task.devices), "servers": 0, "ports": []}
+        if ranks["kind"] == launchers.TENSORFLOW:
+            ready["servers"] = launchers.servers_here(ranks, node, nodes)
+            ready["ports"] = _free_ports(ready["processes"] + ready["servers"])
+        elif node == 0:
+            ready["ports"] = _free_ports(1)
+        self._tell(phase=node_group.READY, detail="", ready=ready)
+        enter_preparing(run, "waits for the other nodes")
+        while not self._orders.get("start"):
+            if self._link is None:
+                return self._lost()
+            if run.should_end():
+                return Outcome(CANCELED, CANCELED, "canceled before it started", None, None)
+            waiting = self._orders.get("waiting") or "waits for the other nodes"
+            if waiting != run.state["detail"]:
+                enter_preparing(run, waiting)
+            run.listen(_LOOK_S)
+        return None
+
+    def start(self, run: Supervisor) -> subprocess.Popen[bytes]:
+        """Start the processes of this node."""
+        config = self._orders["start"]
+        node = self._nodes["node"]
+        run.task.job["ranks"]["group"] = dict(config, node=node)
+        return super().start(run)
+
+    # -- end
+
+    def cancel_requested(self, run: Supervisor) -> bool:
+        """Whether the run is to end here, because of a cancel or of another node."""
+        return super().cancel_requested(run) or bool(self._orders.get("end"))
+
+    def request_end(self, run: Supervisor) -> None:
+        """End the processes of this node, and tell the others at once."""
+        self._tell_ending(run)
+        super().request_end(run)
+
+    def _tell_ending(self, run: Supervisor) -> None:
+        reason = run.stopped or CANCELED
+        if self._orders.get("end"):
+            return
+        state = CANCELED if reason == CANCELED else FAILED
+        self._tell(ending={"state": state, "reason": reason, "detail": "canceled" if state == CANCELED else reason})
+
+    def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
+        """Report the end of this node, and return that of the run when all nodes have ended."""
+        told = dict(outcome._asdict())
+        if outcome.state == FAILED and run.rank is not None:
+            failed = launchers.first_failure(self.task.folder)
+            if failed is not None:
+                told.update(failed_rank=failed.rank, failed_at=failed.ended)
+        run.state.pop("failed_rank", None)
+        self._tell(phase=node_group.ENDED, outcome=told)
+        if outcome.state == COMPLETED:
+            run.state["detail"] = "%s has ended; waits for the other nodes" % self._label
+            run.save()
+        has_told = bool(run.stopped)
+        while not self._orders.get("verdict"):
+            if self._link is None:
+                return self._lost()
+            if run.should_end() and not has_told:
+                has_told = True
+                self._tell_ending(run)
+            run.listen(_LOOK_S)
+        verdict = self._orders["verdict"]
+        if isinstance(verdict.get("failed_rank"), int):
+            run.state["failed_rank"] = verdict["failed_rank"]
+        return Outcome(
+            str(verdict.get("state")),
+            str(verdict.get("reason")),
+            str(verdict.get("detail") or ""),
+            verdict.get("exit_code"),
+            verdict.get("signal"),
+        )
+
+
+def _free_ports(number: int) -> List[int]:
+    """Return ports of this machine that are free now."""
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for one in sockets:  # all are bound at once: no port is given twice
+            one.bind(("", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

@@ -1,0 +1,286 @@
+"""Runs on several machines over SSH: two servers with a state root and a queue each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from jupyter_amltrain.backends.ssh_nodes import NodesBackend
+from jupyter_amltrain.errors import CommandError, RunFailed, RunLost, TargetError
+from tests.conftest import SETTINGS, end_all, processes_of
+from tests.distributed.scripts import ALL_REDUCE, ENVIRONMENT, TRAINING, needs_torch
+from tests.helpers import api_of, until
+from tools import openssh
+from tools.openssh import Sshd
+
+from .proxy import Proxy
+
+WAIT_S = 150.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("nodes")
+
+
+@pytest.fixture(scope="module")
+def homes(folder: Path) -> Iterator[list[Path]]:
+    """State roots of the machines."""
+    homes = [folder / "first", folder / "second"]
+    yield homes
+    for home in homes:
+        end_all(home)
+
+
+@pytest.fixture(scope="module")
+def api(folder: Path, homes: list[Path]) -> Iterator[Any]:
+    """The API with the target ``gpus`` of two machines with one CPU slot each."""
+    if openssh.find() is None:
+        pytest.skip("no OpenSSH server on this machine")
+    user = folder / "user"
+    (user / ".ssh").mkdir(parents=True)
+    servers = []
+    with api_of(folder, HOME=str(user), SSH_AUTH_SOCK="") as module:
+        try:
+            for home in homes:
+                environ = {
+                    "PATH": os.environ["PATH"],
+                    **SETTINGS,
+                    "AMLTRAIN_HOME": str(home),
+                    "AMLTRAIN_QUEUE": f"{home}-queue",
+                    "AMLTRAIN_CPU_SLOTS": "1",
+                    "HOME": str(user),
+                }
+                servers.append(Sshd(Path(f"{home}-sshd"), environ))
+                settings = ("HostName 127.0.0.1", f"Port {servers[-1].port}", f"IdentityFile {servers[-1].key}")
+                with (user / ".ssh" / "config").open("a") as config:
+                    config.write("\n  ".join((f"Host {home.name}", *settings)) + "\n")
+            attach(module, servers)
+            yield module
+        finally:
+            for server in servers:
+                server.stop()
+
+
+def attach(api: Any, servers: list[Sshd], name: str = "gpus") -> None:
+    values = {
+        "host": "first,second",
+        "python": sys.executable,
+        "accept_host_key": ",".join(server.fingerprint for server in servers),
+    }
+    assert not api.act("attach", name, kind="ssh", values=values, confirmed=True).errors
+    manager = api.controller().target_manager
+    until(lambda: api.controller().loop.call(manager.finished(name, 30.0)) is not None, "attached")
+
+
+@needs_torch
+def test_pytorch_processes_of_two_machines_connect(api: Any) -> None:
+    run = api.submit(ALL_REDUCE, target="gpus", nodes=2, processes=2, gpus=0, out=["total"], name="two").wait(WAIT_S)
+    assert [run.logs(rank=rank).strip() for rank in range(4)] == [f"rank {rank} of 4 sum 10" for rank in range(4)]
+    assert run.result("total") == 10 and (run.status.nodes, run.status.ranks) == (2, 4)
+
+
+@pytest.mark.thorough
+@needs_torch
+def test_losses_on_two_machines_are_those_of_two_processes_here(api: Any) -> None:
+    there = api.submit(TRAINING, target="gpus", nodes=2, processes=1, gpus=0, name="train").wait(WAIT_S)
+    here = api.submit(TRAINING, target="local", processes=2, gpus=0, name="train").wait(WAIT_S)
+    curves = [[value for _, value in sorted(run.metric_history("loss"))] for run in (there, here)]
+    assert len(curves[0]) == 10 and curves[0] == pytest.approx(curves[1], abs=1e-6)
+
+
+# ---- by the launcher that needs no framework: rank 1 is on the second machine
+
+SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+
+
+def submit(api: Any, script: str = SLEEP, **more: Any) -> Any:
+    fields = {"target": "gpus", "nodes": 2, "processes": 1, "distribution": "tensorflow", "gpus": 0, **more}
+    return api.submit(script, **fields)
+
+
+def up(run: Any, *ranks: int) -> Any:
+    """Wait until the ranks run."""
+    for rank in ranks or (0, 1):
+        until(lambda rank=rank: "up" in run.logs(rank=rank), f"rank {rank}")
+    return run
+
+
+def job_of(home: Path, run: Any, rank: int) -> psutil.Process:
+    """The process of the job itself, below the program around it."""
+    row = json.loads((home / "runs" / run.run_id / "ranks" / f"{rank}.json").read_text())
+    return until(lambda: psutil.Process(row["pid"]).children(), f"rank {rank}")[0]
+
+
+def left_of(homes: list[Path], run: Any) -> list[psutil.Process]:
+    """Processes of the run on any machine."""
+    found = []
+    for process in [process for home in homes for process in processes_of(home)]:
+        with contextlib.suppress(psutil.Error):
+            mark = process.environ().get("AMLTRAIN_RUN", "").startswith(f"{run.run_id}:")
+            if mark and process.status() != psutil.STATUS_ZOMBIE or "node" in process.cmdline()[4:5]:
+                found.append(process)
+    return found
+
+
+def nothing_is_left(homes: list[Path], run: Any) -> None:
+    until(lambda: not left_of(homes, run), "the end of all processes", 30)
+
+
+def test_environment_has_cluster_of_both_machines_and_logs_are_read_by_rank(api: Any, homes: list[Path]) -> None:
+    run = submit(api, ENVIRONMENT, processes=2, distribution="tensorflow:1", gpus=0).wait(WAIT_S)
+    seen = [json.loads(json.loads(run.logs(rank=rank))["TF_CONFIG"]) for rank in range(4)]
+    tasks = [(row["task"]["type"], row["task"]["index"]) for row in seen]
+    assert tasks == [("worker", index) for index in range(4)]
+    assert all(row["cluster"] == seen[0]["cluster"] for row in seen) and len(set(seen[0]["cluster"]["worker"])) == 4
+    assert run.status.ranks == 5 and "ps" in run.logs(rank=4)
+    nothing_is_left(homes, run)
+
+
+def test_rank_on_second_machine_that_raises_is_named(api: Any, homes: list[Path]) -> None:
+    code = ENVIRONMENT + "if '\"index\": 1' in os.environ['TF_CONFIG']:\n    raise ValueError('bad luck')\n" + SLEEP
+    run = submit(api, code, name="raises")
+    with pytest.raises(RunFailed) as raised:
+        run.wait(WAIT_S)
+    assert "bad luck" in str(raised.value) and "bad luck" in raised.value.log_tail
+    assert run.status.failed_rank == 1 and run.status.exit_code == 1 and "second" in run.status.detail
+    nothing_is_left(homes, run)
+
+
+def test_rank_on_second_machine_that_is_killed_is_named(api: Any, homes: list[Path]) -> None:
+    run = up(submit(api, name="killed"))
+    job_of(homes[1], run, 1).send_signal(signal.SIGKILL)
+    with pytest.raises(RunFailed):
+        run.wait(WAIT_S)
+    assert (run.status.failed_rank, run.status.signal, run.status.reason) == (1, signal.SIGKILL, "signal")
+    nothing_is_left(homes, run)
+
+
+def test_cancel_ends_all_ranks_on_both_machines(api: Any, homes: list[Path]) -> None:
+    run = up(submit(api, name="canceled"))
+    run.cancel()
+    until(lambda: run.status.state.terminal, "the end")
+    assert run.status.state == "canceled" and run.status.failed_rank is None
+    nothing_is_left(homes, run)
+
+
+def test_time_limit_ends_all_ranks_on_both_machines(api: Any, homes: list[Path]) -> None:
+    run = submit(api, name="late", timeout=3)
+    with pytest.raises(RunFailed):
+        run.wait(WAIT_S)
+    assert run.status.reason == "timeout"
+    nothing_is_left(homes, run)
+
+
+def test_killed_agent_of_second_machine_ends_run_as_lost(api: Any, homes: list[Path]) -> None:
+    run = up(submit(api, name="gone"))
+    began = time.monotonic()
+    end_all(homes[1])
+    with pytest.raises(RunLost, match="node 1"):
+        run.wait(WAIT_S)
+    assert time.monotonic() - began < 30 and "second" in run.status.detail
+    nothing_is_left(homes, run)
+    assert submit(api, "print('next')", name="next").wait(WAIT_S).logs() == "next\n"
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Proxy]]:
+    """The link between the agents of the next run leads through a proxy."""
+    made: list[Proxy] = []
+    really = NodesBackend._open
+
+    async def through(self: NodesBackend, hosts: Any, run_id: str) -> Any:
+        links = await really(self, hosts, run_id)
+        made.append(Proxy(links[0]["port"]))
+        return [{**links[0], "port": made[0].port}, *links[1:]]
+
+    monkeypatch.setattr(NodesBackend, "_open", through)
+    yield lambda: made[0]
+    for one in made:
+        one.thaw()
+        one.close()
+
+
+@pytest.mark.parametrize("what", ["cut", "freeze"])
+def test_link_between_agents_that_is_lost_ends_run_as_lost(
+    api: Any, homes: list[Path], proxy: Callable[[], Proxy], what: str
+) -> None:
+    run = up(submit(api, name="cut"))
+    began = time.monotonic()
+    getattr(proxy(), what)()
+    with pytest.raises(RunLost, match="node 1"):
+        run.wait(WAIT_S)
+    assert time.monotonic() - began < 30
+    nothing_is_left(homes, run)  # the second machine ends its part by itself
+    state = json.loads((homes[1] / "runs" / run.run_id / "state.json").read_text())
+    assert state["state"] == "lost" and "node 0" in state["detail"]
+
+
+def test_short_cut_of_link_between_agents_does_not_matter(api: Any, proxy: Callable[[], Proxy], tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    code = SLEEP.replace("time.sleep(600)", f"import os\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.1)")
+    run = up(submit(api, code, name="short"))
+    proxy().cut()
+    time.sleep(3.0)
+    proxy().mend()
+    gate.touch()
+    assert run.wait(WAIT_S).state == "completed"
+
+
+def test_two_runs_at_once_take_one_slot_each_in_turn(api: Any, homes: list[Path]) -> None:
+    code = "import time\nprint('up', flush=True)\ntime.sleep(1)\n"
+    runs = [submit(api, code, name=f"turn-{number}") for number in range(4)]
+    for run in runs:
+        assert run.wait(WAIT_S).logs(rank=1) == "up\n"
+    nothing_is_left(homes, runs[0])
+
+
+def test_queued_run_says_what_it_waits_for_and_is_canceled(api: Any, homes: list[Path]) -> None:
+    first = up(submit(api, name="holds"))
+    second = submit(api, name="waits")
+    until(lambda: "slots on node" in second.status.detail, "what it waits for")
+    second.cancel()
+    until(lambda: second.status.state.terminal, "the end")
+    assert second.status.state == "canceled"
+    first.cancel()
+    nothing_is_left(homes, first)
+
+
+def test_run_is_refused_if_machines_do_not_reach_each_other(
+    api: Any, homes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = NodesBackend._open
+
+    async def closed(self: NodesBackend, hosts: Any, run_id: str) -> Any:
+        links = await really(self, hosts, run_id)
+        return [{**links[0], "port": 9}, *links[1:]]
+
+    monkeypatch.setattr(NodesBackend, "_open", closed)
+    with pytest.raises(TargetError) as raised:
+        submit(api, name="apart").wait(WAIT_S)
+    assert raised.value.code == "ssh.nodes_unreachable" and "second" in str(raised.value)
+    until(lambda: not any("node" in p.cmdline()[4:5] for home in homes for p in processes_of(home)), "their end")
+
+
+def test_more_nodes_than_machines_and_mpi_are_refused(api: Any) -> None:
+    for more in ({"nodes": 3}, {"distribution": "mpi"}):
+        with pytest.raises((CommandError, TargetError, ValueError)) as raised:
+            submit(api, **more)
+        assert "--nodes" in str(raised.value)
+
+
+def test_run_of_one_node_uses_first_machine(api: Any, homes: list[Path]) -> None:
+    run = api.submit("print(1)", target="gpus", gpus=0, name="alone").wait(WAIT_S)
+    assert run.logs() == "1\n" and (homes[0] / "runs" / run.run_id).exists()
+    run.delete()
+    assert not (homes[0] / "runs" / run.run_id).exists()
