@@ -242,3 +242,27 @@ def test_service_job_packed_code_is_unpacked(tmp_path, zipapp):
     code, _, errors = job.run()
     assert code == 2
     one_line(errors, "the code lacks edit-2.tar.gz")
+
+
+RESTARTED = """
+import os, sys
+folder = os.environ["AML_CHECKPOINT_DIR"]
+print(len(os.listdir(folder)), flush=True)
+open(os.path.join(folder, str(len(os.listdir(folder)))), "w").close()
+sys.exit(len(os.listdir(folder)) < 3)
+"""
+
+
+def test_service_job_starts_again_in_place(tmp_path, zipapp, monkeypatch):
+    job = Job(tmp_path, zipapp, RESTARTED, restarts={"max": 3, "preempt_after": 0.0})
+    job.environ["AMLTRAIN_RESTART_PAUSE"] = "0.05"
+    code, out, errors = job.run()
+    assert (code, out.split()) == (0, [b"0", b"1", b"2"]) and errors.count(b"attempt") == 2
+    assert job.json("state.json")["attempt"] == 3
+    assert sorted(os.listdir(job.code / "outputs" / "checkpoints")) == ["0", "1", "2"]
+
+
+def test_service_job_of_several_processes_starts_once(tmp_path, zipapp):
+    job = Job(tmp_path, zipapp, RESTARTED, restarts={"max": 3})
+    code, out, _ = job.run(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", AML_CHECKPOINT_DIR=str(tmp_path / "shared"))
+    assert (code, out.split()) == (1, [b"0"]) and os.listdir(tmp_path / "shared") == ["0"]

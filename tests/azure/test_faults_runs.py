@@ -190,6 +190,23 @@ def test_preempted_low_priority_run_continues(desk: NotebookSession) -> None:
 
 
 @pytest.mark.thorough
+def test_preempted_run_finds_its_checkpoints(desk: NotebookSession) -> None:
+    desk.good(f"%aml_compute create kept --kind amlcompute --size {SIZE} --low-priority --yes --wait")
+    code = (
+        "import os, time\nplace = os.environ['AML_CHECKPOINT_DIR'] + '/step'\n"
+        "if os.path.exists(place): print('from', open(place).read()); raise SystemExit\n"
+        "open(place, 'w').write('7')\nprint('up', flush=True)\ntime.sleep(600)"
+    )
+    desk.good(f"%%aml_submit --name kept --target kept --max-restarts 1 --as kept\n{code}")
+    run = desk.shell.user_ns["kept"]
+    until(lambda: "up" in run.logs(), "the first attempt")
+    time.sleep(3)  # the mount writes to the storage
+    desk.azure.control("/preempt", job=run.run_id)
+    run.wait(60)
+    assert "from 7" in run.logs() and run.status.attempt == 2
+
+
+@pytest.mark.thorough
 def test_image_build_failure_is_reported(desk: NotebookSession, tmp_path: Path) -> None:
     desk.azure.control("/switch", fail_build="CliV2")
     conda = tmp_path / "bad.yml"

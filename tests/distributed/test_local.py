@@ -196,3 +196,19 @@ def test_two_runs_beside_each_other_use_other_ports(api: Any) -> None:
     runs = [api.submit(code, distribution="tensorflow", processes=2, name="beside") for _ in range(2)]
     clusters = [json.loads(json.loads(run.wait(WAIT_S).logs())["TF_CONFIG"])["cluster"]["worker"] for run in runs]
     assert not set(clusters[0]) & set(clusters[1])
+
+
+@needs_torch
+def test_pytorch_processes_restart_together_at_checkpoint(api: Any) -> None:
+    code = ALL_REDUCE + (
+        "place = os.environ['AML_CHECKPOINT_DIR'] + '/step'\n"
+        "first = not os.path.exists(place)\ndist.barrier()\n"
+        "if first and rank == 0: open(place, 'w').write('7')\n"
+        "dist.barrier()\n"
+        "if first and rank == 1: os.kill(os.getpid(), 9)\n"
+        "dist.barrier()\nprint('from', open(place).read(), flush=True)\n"
+    )
+    run = api.submit(code, processes=2, max_restarts=1, name="again").wait(WAIT_S)
+    assert run.status.attempt == 2 and run.status.attempts[0].detail.startswith("rank 1")
+    for rank in range(2):
+        assert run.logs(rank=rank).count("sum 3") == 2 and run.logs(rank=rank).count("from 7") == 1

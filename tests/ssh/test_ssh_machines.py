@@ -47,6 +47,26 @@ def test_restart_of_machine_marks_run_lost_and_next_run_starts(api: Any, sshd: S
     assert api.submit("print('next')", target="box", gpus=0).wait(60).logs() == "next\n"
 
 
+def test_restart_of_machine_continues_run_at_its_checkpoint(api: Any, sshd: Sshd, remote_home: Path) -> None:
+    attach(api, sshd)
+    code = (
+        "import os, time\nplace = os.environ['AML_CHECKPOINT_DIR'] + '/step'\n"
+        "if os.path.exists(place): print('from', open(place).read()); raise SystemExit\n"
+        "open(place, 'w').write('7')\n"
+    )
+    run = api.submit(code + ENDLESS, target="box", gpus=0, max_restarts=1, name="boot")
+    until(lambda: "up" in run.logs(), "it runs")
+    sshd.stop()
+    end_all(remote_home)
+    slots = [path for path in remote_home.parent.rglob("slots/*.json") if run.run_id in path.read_text()]
+    for file in [remote_home / "runs" / run.run_id / "state.json", *slots]:
+        file.write_text(json.dumps({**json.loads(file.read_text()), "boot": "an earlier boot"}))
+    assert slots
+    sshd.start()
+    run.wait(120)
+    assert run.status.attempt == 2 and "from 7" in run.logs()
+
+
 def test_machine_with_wrong_clock_runs_and_measures(
     api: Any, tmp_path: Path, remote_home: Path, home: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd
 ) -> None:

@@ -451,3 +451,19 @@ def test_unreadable_input_error_names_whole_address() -> None:
     assert status is not None and "(data/nosuch/versions/1)" in status.detail and "--input" in status.detail
     other = azure_status.status_of({"name": "a", "status": "Failed", "error": "x" * 5000})
     assert other is not None and len(other.detail) < 500
+
+
+def test_job_that_may_start_again_has_mounted_checkpoints() -> None:
+    spec = JobSpec(name="n", script="print(1)", max_restarts=2, simulate_preemption=60.0)
+    found = job_body.body_of(spec, PLACE, "CODE")
+    (name,) = found["outputs"]
+    assert found["outputs"][name] == {"jobOutputType": "uri_folder", "mode": "ReadWriteMount"}
+    assert f'AML_CHECKPOINT_DIR="${{{{outputs.{name}}}}}"' in found["command"]
+    assert job_body.job_file(spec)["restarts"] == {"max": 2, "preempt_after": 60.0}
+    assert not job_body.body_of(JobSpec(name="n", script="print(1)"), PLACE, "CODE")["outputs"]
+
+
+def test_job_of_several_processes_may_not_start_again() -> None:
+    with pytest.raises(SpecError) as raised:
+        job_body.check(JobSpec(name="n", max_restarts=1, distribution=Distribution(kind="pytorch", processes=2)), PLACE)
+    assert raised.value.field == "max_restarts"
