@@ -13,7 +13,7 @@ from .distributed import node_link
 from .environments import requests as environment_calls
 from .json_dir import WAITING, NumberedJsonDir, default_queue, open_queue
 from .pictures.listing import list_pictures
-from .processes import boot_id, pid_scope, resume
+from .processes import boot_id, is_alive, pid_scope, resume
 from .protocol import (
     CANCEL,
     LOST,
@@ -48,7 +48,7 @@ def state_of(context: AgentContext, run: str) -> Json:
 def add_queue_details(context: AgentContext, waiting: Json) -> Json:
     """Return queued runs with their position in the queue; start a dispatcher if none is running."""
     if not dispatcher_client.running(context.queue) and any(
-        NumberedJsonDir(os.path.join(context.queue, "tickets")).names()
+        any(NumberedJsonDir(os.path.join(context.queue, name)).names()) for name in ("tickets", "slots")
     ):
         context.send_request("ping", {})
     shown = read_json(os.path.join(context.queue, WAITING), "Queue folder") or {}
@@ -158,7 +158,8 @@ def _cancel(context: AgentContext, payload: Json) -> Json:
     if state["state"] not in TERMINAL:
         record = run_state.records(context.queue).get((context.home, run))
         for process in run_state.supervisors(record, state)[:1]:
-            signaled = _signal(process) or signaled
+            # SIGTERM alone is a shutdown, after which a run may start again.
+            signaled = _signal(process, signal.SIGINT if file_error else signal.SIGTERM) or signaled
     if file_error is not None and not signaled:
         raise file_error
     return {"run": run, "state": state["state"]}
@@ -174,9 +175,9 @@ def _create_cancel_file(context: AgentContext, run: str) -> Optional[AgentError]
     return None
 
 
-def _signal(process: Mapping[str, Any]) -> bool:
+def _signal(process: Mapping[str, Any], number: int) -> bool:
     try:
-        os.kill(process["pid"], signal.SIGTERM)
+        os.kill(process["pid"], number)
     except OSError:
         return False
     resume(process)
@@ -209,7 +210,7 @@ def _poll(context: AgentContext, payload: Json) -> Json:
                 runs[run] = _current_state(context, run, state)
         except AgentError as error:
             errors[run] = _error_of(context, run, error)
-    if any(_is_from_other_node(context, state) for state in runs.values()) and not dispatcher_client.running(
+    if any(_waits_for_dispatcher(context, state) for state in runs.values()) and not dispatcher_client.running(
         context.queue
     ):
         context.send_request("ping", {})  # a new dispatcher cleans up what an earlier one left
@@ -258,11 +259,18 @@ def _error_of(context: AgentContext, run: str, error: AgentError) -> Json:
     return details
 
 
-def _is_from_other_node(context: AgentContext, state: Json) -> bool:
-    """Whether a run of this queue was started in another PID namespace, usually before a container restart."""
+def _waits_for_dispatcher(context: AgentContext, state: Json) -> bool:
+    """Whether only the dispatcher can tell how a run of this queue goes on.
+
+    It was started in another PID namespace, usually before a container restart; or it has no supervisor any more,
+    and may start again.
+    """
     if state["state"] in TERMINAL or state.get("queue") != os.path.realpath(context.queue):
         return False
-    return state.get("node") != pid_scope() and any(NumberedJsonDir(os.path.join(context.queue, "slots")).names())
+    is_here = state.get("node") == pid_scope() and state.get("boot") == boot_id()
+    if is_here and (is_alive(state.get("supervisor")) or is_alive(state.get("guardian"))):
+        return False
+    return any(NumberedJsonDir(os.path.join(context.queue, "slots")).names())
 
 
 def _list(context: AgentContext, payload: Json) -> Json:

@@ -57,6 +57,12 @@ OUTPUTS, ARTIFACTS = "outputs", "artifacts"
 LOGS = "logs"
 KEPT_LINKS = {OUTPUTS: "../" + OUTPUTS, LOGS: "../" + LOGS}
 
+#: Folder of a run that all its attempts share, and the variable with its path.
+CHECKPOINTS, CHECKPOINTS_VARIABLE = "checkpoints", "AML_CHECKPOINT_DIR"
+
+#: Most restarts of a run, and the prefix of the line between two attempts in a log.
+MAX_RESTARTS, RESTART_PREFIX = 100, "[restart] "
+
 #: Interpreter, packages and machine of a run; uncommitted changes of the submitter's git repository.
 PROVENANCE, GIT_DIFF = "provenance.json", "git.diff"
 

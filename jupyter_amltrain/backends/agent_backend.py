@@ -32,7 +32,7 @@ from jupyter_amltrain.backends.transport import FileEvents, Transport
 from jupyter_amltrain.errors import DamagedRun, PreflightError, ProtocolError, ResultMissing, SpecError
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import kept_elsewhere
-from jupyter_amltrain.jobs.launch import downloads, launch_plan
+from jupyter_amltrain.jobs.launch import downloads, launch_plan, restarts_of
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
@@ -218,6 +218,7 @@ class AgentBackend(Backend):
             **({"downloads": urls} if (urls := downloads(spec)) else {}),
             **({"ranks": launch.ranks} if launch.ranks else {}),
             **({"slice": limits} if (limits := slice_limits(spec)) else {}),
+            **({"restarts": restarts} if (restarts := restarts_of(spec)) else {}),
         }
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import MAX_RESTARTS
 from jupyter_amltrain.backends.base import Backend, stream_of
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.run import DAMAGED, Phase, Run, RunHandle, RunState, RunStatus
+from jupyter_amltrain.schema.run import DAMAGED, PastAttempt, Phase, Run, RunHandle, RunState, RunStatus
 from jupyter_amltrain.schema.run_file import saved_value
 from jupyter_amltrain.text import tilde
 
@@ -212,6 +213,8 @@ def status_of(state: Mapping[str, Any]) -> RunStatus:
         nodes=int(state.get("nodes") or 1),
         ranks=max(1, min(int(state.get("ranks") or 1), _MAX_RANKS)),
         failed_rank=_rank(state.get("failed_rank")),
+        attempt=max(1, int(state.get("attempt") or 1)),
+        attempts=msgspec.convert(tuple(state.get("attempts") or ())[-MAX_RESTARTS:], tuple[PastAttempt, ...]),
         notes=tuple(map(_text, list(state.get("notes") or ())[:_MAX_NOTES])),
     )
 

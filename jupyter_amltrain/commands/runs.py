@@ -22,7 +22,7 @@ from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.output.run_table import run_seconds
 from jupyter_amltrain.schema.child_run import MAX_CHILDREN
-from jupyter_amltrain.schema.run import Run, RunHandle
+from jupyter_amltrain.schema.run import PastAttempt, Run, RunHandle
 from jupyter_amltrain.state_dir import working_folder
 from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, pairs, seconds_text, tilde
 
@@ -332,6 +332,8 @@ def show_text(run: TrackedRun) -> str:
         ("tags", ", ".join(f"{k}={v}" for k, v in spec.tags.items())),
         ("source", tilde(spec.source) if spec.source else ""),
         ("time limit", seconds_text(spec.timeout) if spec.timeout else ""),
+        ("restarts", f"{status.attempt - 1} of {spec.max_restarts}" if spec.max_restarts else ""),
+        *((f"attempt {number}", _past_attempt(past)) for number, past in enumerate(status.attempts, 1)),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("devices", ", ".join(status.devices)),
         ("GPU sharing", "allowed (--share-gpus)" if spec.share_gpus else ""),
@@ -340,6 +342,12 @@ def show_text(run: TrackedRun) -> str:
         ("MLflow", f"run {state.tracking_id} ({tracking})" if state.tracking_id else ""),
     ]
     return f"{record_text(record, child_rows=MAX_CHILDREN)}\n\n{pairs(facts)}"
+
+
+def _past_attempt(past: PastAttempt) -> str:
+    """``exited with code 3 after 12 s``."""
+    after = "" if past.seconds is None else f" after {seconds_text(past.seconds)}"
+    return f"{past.detail or past.reason}{after}"
 
 
 def wait(run: TrackedRun, timeout: float | None = None, line: Callable[[str], Any] | None = None) -> TrackedRun:

@@ -172,6 +172,16 @@ FLAGS = (
         samples=("30m", "2h", "1d"),
     ),
     JobFlag(
+        flag="--max-restarts", field="max_restarts", metavar="N", type=flag_types.count, samples=("1", "3"),
+        help="start the run again, up to N times, after a failure, a pre-emption or a reboot; its files in"
+        " $AML_CHECKPOINT_DIR stay",
+    ),
+    JobFlag(
+        flag="--simulate-preemption", field="simulate_preemption", metavar="TIME", type=flag_types.duration,
+        help="rehearse a pre-emption: end each attempt but the last after this time, by SIGTERM and then SIGKILL",
+        keyword_help="seconds", samples=("60s",),
+    ),
+    JobFlag(
         flag="--nodes", field="resources.nodes", metavar="N", type=flag_types.count, yaml="resources.instance_count",
         help="number of machines; default 1", samples=("2", "4"),
     ),

@@ -135,6 +135,13 @@ def _ranks(spec: JobSpec, python: str) -> dict[str, Any]:
     }
 
 
+def restarts_of(spec: JobSpec) -> dict[str, Any]:
+    """Return the restarts of a job, for ``agent/supervise/attempts.py``; empty for a job that starts once."""
+    if not spec.max_restarts:
+        return {}
+    return {"max": spec.max_restarts, "preempt_after": spec.simulate_preemption or 0.0}
+
+
 def _alone(spec: JobSpec, source: str) -> dict[str, str]:
     """What a script of PyTorch or DeepSpeed finds where it is the only process."""
     if spec.distribution.kind not in ("pytorch", "deepspeed") or _ranks(spec, ""):

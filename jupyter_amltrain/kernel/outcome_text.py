@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import RESTART_PREFIX
 from jupyter_amltrain.agent.supervise.outcome import cause_in_log
 from jupyter_amltrain.errors import AmlTrainError, RunCanceled, RunFailed, RunLost, SubmitError
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus
@@ -41,6 +42,11 @@ def _is_script(file: str, name: str) -> bool:
     return file.endswith(f"/{name}") and "/site-packages/" not in file and "/lib/python" not in file
 
 
+def log_of_last_attempt(log: str) -> str:
+    """Return the part of a log after the last line between two attempts."""
+    return log[max(0, log.rfind(f"\n{RESTART_PREFIX}")) :]
+
+
 def last_error(log: str) -> str:
     """Return the last line of the last traceback in `log`, e.g. ``ValueError: no``."""
     log = _AROUND.sub("", log)
@@ -70,6 +76,7 @@ def failure_reason(run: Run, log: str) -> str | None:
         return f"{_sentence(what)} To let such a run continue: --require-gpu warn."
     # A service keeps the log where the agent in the job cannot read it, so the cause is determined here.
     cause = status.cause or (cause_in_log(log) if status.reason in ("exit", "service") else None) or {}
+    log = log_of_last_attempt(log)
     if status.reason == "exit" and (error := last_error(log)):
         line = cell_line(run, log)
         location = f" in line {line} of the {'cell' if run.spec.cell else 'script'}" if line else ""
@@ -77,6 +84,8 @@ def failure_reason(run: Run, log: str) -> str | None:
         what = f"{rank}raised {_short(error)}{location}"
         if cause.get("text"):
             what = _with_cause(status, cause, error, location)
+        if status.attempt > 1:
+            what += f" (after {status.attempt} attempts)"
     elif cause.get("text") and not status.cause:
         what = f"{what.rstrip('.')}; {cause['text']}" if what else cause["text"]
     if cause.get("action"):
@@ -115,6 +124,7 @@ def as_error(run: Run, log: str) -> AmlTrainError | None:
         return RunLost(f"{run.handle} is lost. {reason}")
     if run.status.reason == "launch" and not run.folder:
         return SubmitError(reason)
+    log = log_of_last_attempt(log)
     tail = "\n".join(log.splitlines()[-TAIL_LINES:])
     rank = f" --rank {run.status.failed_rank}" if run.status.failed_rank else ""
     return RunFailed(

@@ -335,6 +335,7 @@ def record_of(entry: Entry) -> RunRecord:
         children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
         parent=run.parent,
         scaling=_part(entry, "throughput", lambda: _measurement(entry), None),
+        attempt=run.status.attempt,
         pictures=entry.pictures.shown(),
         pictures_hidden=entry.pictures.hidden,
         kind=entry.kind,

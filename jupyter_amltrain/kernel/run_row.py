@@ -84,6 +84,7 @@ def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
         children=brief.children,
         children_hidden=brief.children_hidden,
         parent=run.parent,
+        attempt=status.attempt,
         known=known,
         again=entry.kind == "run" and bool(run.spec.script or run.spec.script_name),
         tracking=run.tracking_state,

@@ -94,10 +94,14 @@ _MAX_CELL_CHARS = 60
 
 def state_line(record: RunRecord) -> str:
     """Return a line such as ``local/digits-k3f9  completed  (queued 0.1 s, running 12 s)``."""
-    spans = ", ".join(
-        f"{phase.name} {seconds_text(phase.seconds)}" for phase in record.phases if phase.seconds is not None
-    )
+    times: dict[str, float] = {}  # of all attempts
+    for phase in record.phases:
+        if phase.seconds is not None:
+            times[phase.name] = times.get(phase.name, 0.0) + phase.seconds
+    spans = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in times.items())
     words = [record.handle, DAMAGED if record.reason == DAMAGED else record.state]
+    if record.attempt > 1:
+        words.append(f"attempt {record.attempt}")
     if record.cancel_requested and not record.done:
         words.append("cancel requested")
     if not record.reachable:

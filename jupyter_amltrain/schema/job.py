@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import MAX_RESTARTS
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema import azure_terms
 from jupyter_amltrain.schema.environment import Environment, check_environment
@@ -438,7 +439,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         *Names* of environment variables whose values are passed to the agent
         over its socket and never stored.
     timeout
-        Seconds of run time after which the job is stopped; ``None`` for no limit.
+        Seconds of run time, of all attempts together, after which the job is stopped; ``None`` for no limit.
+    max_restarts
+        How often the job starts again after a failure or a pre-emption, with the same checkpoint folder.
+    simulate_preemption
+        Seconds after which each attempt but the last is ended as by a pre-emption; ``None`` for never.
     require_gpu
         ``stop``: end the job if it does not use the GPUs that it owns; ``warn`` or
         empty: only report it.
@@ -510,6 +515,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     experiment: str = "default"
     tags: dict[str, str] = {}
     timeout: float | None = None
+    max_restarts: int = 0
+    simulate_preemption: float | None = None
     require_gpu: str = ""
     gpu_grace: float | None = None
     share_gpus: bool = False
@@ -544,6 +551,7 @@ def validated(spec: JobSpec) -> JobSpec:
     _check_names(spec)
     check_resources(spec.resources, spec.distribution)
     _check_times_and_gpus(spec)
+    _check_restarts(spec)
     _check_variables(spec)
     check_environment(spec.environment)
     check_data(spec.inputs, spec.outputs)
@@ -605,6 +613,25 @@ def _check_times_and_gpus(spec: JobSpec) -> None:
             hint="Try: gpu_grace=60",
             code="spec.value",
             field="gpu_grace",
+        )
+
+
+def _check_restarts(spec: JobSpec) -> None:
+    if not 0 <= spec.max_restarts <= MAX_RESTARTS:
+        raise SpecError(
+            f"must be 0 to {MAX_RESTARTS}.", hint="Try: --max-restarts 3", code="spec.value", field="max_restarts"
+        ).about(f"--max-restarts {spec.max_restarts}")
+    after = spec.simulate_preemption
+    if after is not None and not 0 < after < 10**9:
+        raise SpecError(
+            "not a valid time.", hint="Try: --simulate-preemption 60s", code="spec.value", field="simulate_preemption"
+        ).about(f"--simulate-preemption {after:g}")
+    if after is not None and not spec.max_restarts:
+        raise SpecError(
+            "--simulate-preemption needs a restart to rehearse.",
+            hint="Add --max-restarts 1",
+            code="spec.value",
+            field="simulate_preemption",
         )
 
 

@@ -152,6 +152,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         Number of children that are not listed.
     parent
         Handle of the run that this one is part of; empty for a run of its own.
+    attempt
+        Number of the current attempt; above 1 for a run that was started again.
     """
 
     handle: str
@@ -186,3 +188,4 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[ChildRun, ...] = ()
     children_hidden: int = 0
     parent: str = ""
+    attempt: int = 1

@@ -103,6 +103,24 @@ class RunLink(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
+class PastAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """End of an earlier attempt of a run that was started again.
+
+    Attributes
+    ----------
+    reason
+        As of :class:`RunStatus`.
+    seconds
+        Run time.
+    """
+
+    reason: str = ""
+    detail: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    seconds: float | None = None
+
+
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Status of one run as a backend observed it at one moment."""
 
@@ -120,6 +138,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     cause: dict[str, str] = {}  #: failure caused by its GPUs: kind, text, action (``agent/supervise/outcome.py``)
     nodes: int = 1  #: machines it runs on
     ranks: int = 1  #: processes with a log of their own, on all nodes
+    attempt: int = 1  #: number of the current attempt
+    attempts: tuple[PastAttempt, ...] = ()  #: ends of the earlier attempts
     failed_rank: int | None = None  #: process that failed first, of a run of several
     notes: tuple[str, ...] = ()  #: notes of the target about the start: a shared GPU, no GPU because of the driver
     doors: tuple[RunLink, ...] = ()  #: links, its page first; the others while it runs

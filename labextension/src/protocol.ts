@@ -308,6 +308,7 @@ export interface IField {
   not_for: string[];
   needs_gpus: boolean;
   choose: string;
+  joined: boolean;
 }
 
 export interface IRunPicture {
@@ -363,6 +364,7 @@ export interface IRunRecord {
   children_hidden: number;
   parent: string;
   scaling: IMeasurement | null;
+  attempt: number;
   pictures: IRunPicture[];
   pictures_hidden: number;
 }
@@ -442,6 +444,7 @@ export interface IRunRow {
   children: IChildRun[];
   children_hidden: number;
   parent: string;
+  attempt: number;
 }
 
 export interface IWorkspaceRow {

@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional
 from .. import protocol
 from ..process_setup import wakeup_pipe
 from ..processes import become_subreaper, identity
-from ..protocol import STATE, TELEMETRY, write_json
+from ..protocol import CHECKPOINTS_VARIABLE, STATE, TELEMETRY, write_json
 from ..queue.submission import first_state
 from ..supervise import job_hooks
 from ..supervise.outcome import GPU_UNUSED, SLICE, Outcome
@@ -60,6 +60,9 @@ def main(argv: List[str]) -> int:
         log_to_job("the job cannot be started: %s" % error)
         return _BAD_JOB
     rank = identity_of(os.environ)
+    job["env"][CHECKPOINTS_VARIABLE] = service_job.checkpoints(code)
+    if rank.world > 1:  # the other processes would not start again
+        job.pop("restarts", None)
     folders = service_job.find(code, job["run"], rank)
     if folders.warning and rank.leads_node:
         log_to_job(folders.warning)
@@ -80,6 +83,7 @@ class ServiceRank:
     """One process of a job, with the duties of its rank; the host of its own supervisor."""
 
     signal_detail = "the service requested the end of the job"
+    has_queue = False  # the service starts a job again whose machine it has taken away
 
     def __init__(self, job: Dict[str, Any], rank: Identity, folders: JobFolders, wakeup: int) -> None:
         self.job, self.rank, self.folders = job, rank, folders
@@ -133,10 +137,11 @@ class ServiceRank:
         """Start the command with the output of this process."""
         env = environment(self.task, self.helpers.sink_endpoint)
         env["AML_OUTPUT_DIR"] = self.folders.outputs
-        try:
-            os.makedirs(self.folders.outputs, exist_ok=True)
-        except OSError:  # the job still runs; its own write reports the error
-            pass
+        for folder in (self.folders.outputs, env[CHECKPOINTS_VARIABLE]):
+            try:
+                os.makedirs(folder, exist_ok=True)
+            except OSError:  # the job still runs; its own write reports the error
+                pass
         if self.service_helpers.can_write:
             home = service_job.hook_folder(self.job["run"])
             job_hooks.add(env, self.task.folder, home, gpus=False, is_cell=is_cell(self.job))
@@ -185,6 +190,10 @@ class ServiceRank:
         """Fork the sink at its first request."""
         if self.service_helpers.is_called(handles):
             self.service_helpers.sink.due = protocol.mono()
+
+    def log_restart(self, text: str) -> None:
+        """Write a line into the log of the job."""
+        log_to_job(text)
 
     # -- GPUs -------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from typing import Any, Dict, List, Mapping, Match, NamedTuple, Sequence
 
-from ..protocol import OUTPUTS, AgentError, read_json
+from ..protocol import CHECKPOINTS, CHECKPOINTS_VARIABLE, OUTPUTS, AgentError, read_json
 from ..queue.submission import check_payload
 from .identity import Identity
 
@@ -23,7 +23,7 @@ _REFERENCE = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
 #: Fields of a submission that `submission.checked` accepts and that apply to a service's job.
 _FIELDS = (
     "run", "name", "argv", "cwd", "env", "gpus", "timeout", "grace", "out", "spec", "snapshot", "project", "experiment",
-    "tracking", "require_gpu", "gpu_grace", "provenance", "slice",
+    "tracking", "require_gpu", "gpu_grace", "provenance", "slice", "restarts",
 )  # fmt: skip
 
 
@@ -121,6 +121,11 @@ FOLDER, ARTIFACTS = "logs/amltrain", "outputs"
 
 #: A folder in which no file can be created: processes without a folder use it, and its readers handle the error.
 NOWHERE = os.devnull
+
+
+def checkpoints(code: str) -> str:
+    """Return the folder of the job's checkpoints: an output of the job, or a folder that is uploaded at the end."""
+    return os.environ.get(CHECKPOINTS_VARIABLE) or os.path.join(code, ARTIFACTS, CHECKPOINTS)
 
 
 class JobFolders(NamedTuple):

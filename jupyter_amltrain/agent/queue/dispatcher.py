@@ -200,8 +200,9 @@ class Dispatcher:
         self.scheduler.continue_stopped()
         for number, record in list(self.queue.records.items()):
             if number not in self.scheduler.starting and not self.queue.has_live_owner(record):
-                self.queue.drop_record(number)
-                self.queue.finish_run(record)
+                if not self.queue.put_back(record):
+                    self.queue.drop_record(number)
+                    self.queue.finish_run(record)
                 if record["devices"]:
                     self.gpus.expired = True  # the last reading may still list its processes
                 freed = True

@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from .. import protocol, testing
 from ..processes import descendants, is_alive, pid_scope, process_table, resume
-from ..protocol import CANCEL, JOB, QUEUED, SCHEMA, STATE, AgentError, read_json, run_folder
-from ..supervise import run_state
+from ..protocol import CANCEL, JOB, LOST, QUEUED, SCHEMA, STATE, AgentError, read_json, run_folder
+from ..supervise import attempts, env_filter, run_state
 from ..supervise.guardian import PreforkedPair
 from ..supervise.process import Assignment
 from ..telemetry import driver_state
@@ -20,7 +20,7 @@ from . import gpu_locks, node_gate, slots, submission, visible_gpus
 from .gpu_probe import GpuWatch
 from .gpu_users import Submitter, describe, foreign_processes, is_kernel
 from .submission import is_removed
-from .tickets import Queue
+from .tickets import PendingSecrets, Queue
 
 Gpu = Mapping[str, Any]
 
@@ -147,6 +147,19 @@ ENV_LOST = (
 )
 
 
+#: End of a run that cannot start again for the same reason.
+SECRETS_LOST = (
+    "cannot start again: its secrets were lost with the agent (they are kept in memory only)."
+    " Submit it again; its checkpoints are in its folder"
+)
+
+#: Note of a run that starts again without the environment of its submitter.
+LOGIN_ENV = (
+    "The environment of the notebook was lost with the agent: the run was started again with the agent's environment"
+    " and the variables of --env-var."
+)
+
+
 class Start(NamedTuple):
     """A start in progress: a job passed to a pair that has not confirmed it yet."""
 
@@ -249,7 +262,7 @@ class Scheduler:
     def _on_started(self, start: Start) -> None:
         self._forget_start(start)
         self.fork_error = ""
-        self._drop_ticket(start.ticket)
+        self._drop_ticket(start.ticket, keep_secrets=bool(start.ticket.get("max_restarts")))
 
     def _forget_start(self, start: Start) -> None:
         self.starting.pop(start.ticket["number"], None)
@@ -317,7 +330,7 @@ class Scheduler:
         for start in self.starting.values():
             supervisor = start.pair.supervisor
             if (start.ticket["home"], start.ticket["run"]) == (home, run) and supervisor and is_alive(supervisor):
-                os.kill(supervisor["pid"], signal.SIGTERM)
+                os.kill(supervisor["pid"], signal.SIGINT)
 
     # -- order -----------------------------------------------------------------------
 
@@ -360,6 +373,8 @@ class Scheduler:
             gate = node_gate.read(ticket)
             if not gate.is_open:  # does not block jobs behind it
                 waiting.setdefault(ticket["home"], {})[ticket["run"]] = gate.waiting
+                continue
+            if protocol.mono() < self.queue.pauses.get(number, 0.0):  # does not block jobs behind it
                 continue
             kind = bool(ticket.get("gpus"))
             share = all_share or ticket.get("share_gpus") is True
@@ -446,8 +461,8 @@ class Scheduler:
         self.log("cannot start %s: %r" % (ticket["run"], error))
         self._end_waiting(ticket, run_state.fail_in_queue, "could not be started: %s" % reason)
 
-    def _drop_ticket(self, ticket: Dict[str, Any]) -> None:
-        self.queue.drop_ticket(ticket["number"])
+    def _drop_ticket(self, ticket: Dict[str, Any], keep_secrets: bool = False) -> None:
+        self.queue.drop_ticket(ticket["number"], keep_secrets)
         self.postponed.pop(ticket["number"], None)
         self.failed_starts.pop(ticket["number"], None)
         self.canceled.discard((ticket["home"], ticket["run"]))
@@ -527,7 +542,7 @@ class Scheduler:
             "schema": SCHEMA, "number": number, "run": ticket["run"], "home": ticket["home"],
             "devices": devices, "cpu_slot": cpu_slot,
             "guardian": pair.identity, "supervisor": pair.supervisor, "boot": self.queue.boot, "node": pid_scope(),
-            "mark": task.state["mark"],
+            "mark": task.state["mark"], **({"ticket": ticket} if ticket.get("max_restarts") else {}),
         }  # fmt: skip
         self.prefork_due = protocol.mono() + PREFORK_DELAY_S
         try:
@@ -557,6 +572,12 @@ class Scheduler:
         if job is None:
             raise AgentError("StateError", "%s is damaged. Submit it again." % os.path.join(folder, JOB))
         pending = self.queue.pending.get(ticket["number"])
+        if pending is None and attempts.number(state) > 1:
+            if job.get("secrets"):
+                self._end_waiting(ticket, run_state.end_in_queue, LOST, LOST, SECRETS_LOST)
+                return None
+            pending = PendingSecrets(env_filter.for_dispatcher(os.environ), {})
+            state["notes"] = [*(note for note in state.get("notes", ()) if note != LOGIN_ENV), LOGIN_ENV]
         if pending is None:
             self._end_waiting(ticket, run_state.fail_in_queue, ENV_LOST)
             return None

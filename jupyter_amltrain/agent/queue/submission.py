@@ -36,7 +36,7 @@ from ..protocol import (
     write_json,
     write_text,
 )
-from ..supervise import measured_slice
+from ..supervise import attempts, measured_slice
 from . import claims
 from .gpu_users import MAX_ANCESTORS
 from .visible_gpus import GPU_IDS
@@ -109,7 +109,7 @@ _FIELDS: Dict[str, Any] = {
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
     "notes": list, "container": dict, "downloads": dict,
-    "ranks": dict, "nodes": dict, "slice": dict,
+    "ranks": dict, "nodes": dict, "slice": dict, "restarts": dict,
 }  # fmt: skip
 
 
@@ -193,6 +193,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         job["slice"] = measured_slice.check(payload["slice"])
     if payload.get("nodes"):
         job["nodes"] = node_group.check(payload["nodes"])
+    if payload.get("restarts"):
+        job["restarts"] = attempts.check(payload["restarts"])
     if payload.get("downloads"):
         job["downloads"] = data_cache.check(payload["downloads"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))
@@ -267,6 +269,7 @@ def create_folder(
         "mono": protocol.mono(), "boot": boot_id(), "submission": submitted.submission,
         "visible_gpus": job.get("visible_gpus"), "gpu_ids": job["gpu_ids"],
         "share_gpus": job["share_gpus"], "submitter": job.pop("submitter"), "gate": "nodes" in job,
+        **({"max_restarts": attempts.allowed(job), "requeues": 0} if attempts.allowed(job) else {}),
     }  # fmt: skip
     try:
         os.makedirs(hidden, mode=0o700, exist_ok=True)

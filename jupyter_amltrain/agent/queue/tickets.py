@@ -8,8 +8,8 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Set
 from .. import protocol
 from ..json_dir import WAITING, NumberedJsonDir
 from ..processes import boot_id, is_alive, pid_scope
-from ..protocol import QUEUED, RUNNING, TERMINAL, AgentError, read_state, run_folder, write_json
-from ..supervise import run_state
+from ..protocol import JOB, QUEUED, RUNNING, SCHEMA, TERMINAL, AgentError, read_json, read_state, run_folder, write_json
+from ..supervise import attempts, run_state
 from .submission import Strings, first_state, recover_folder
 
 #: Seconds within which a client whose dispatcher died repeats its submit to the next one.
@@ -35,6 +35,7 @@ class Queue:
         self.tickets: Dict[int, Dict[str, Any]] = self._tickets.load()
         self.records: Dict[int, Dict[str, Any]] = self._slots.load()
         self.pending: Dict[int, PendingSecrets] = {}
+        self.pauses: Dict[int, float] = {}  #: when a run that has gone back may start again, by ticket
         self._next = max(self._tickets.last_number(), self._slots.last_number()) + 1
         self._written: Any = None
 
@@ -60,11 +61,13 @@ class Queue:
         self._tickets.put(ticket["number"], ticket)
         self.tickets[ticket["number"]] = ticket
 
-    def drop_ticket(self, number: int) -> None:
-        """Remove a waiting job with its environment and secrets."""
+    def drop_ticket(self, number: int, keep_secrets: bool = False) -> None:
+        """Remove a waiting job with its environment and secrets, unless they are kept for a restart."""
         self._tickets.remove(number)
         self.tickets.pop(number, None)
-        self.pending.pop(number, None)
+        self.pauses.pop(number, None)
+        if not keep_secrets:
+            self.pending.pop(number, None)
 
     def number_of(self, home: str, run: str) -> Optional[int]:
         """Return the ticket number of a waiting or running job."""
@@ -140,15 +143,50 @@ class Queue:
         if self.has_live_owner(record):
             self.drop_ticket(number)
             return "adopted run %s with %r" % (record["run"], record["devices"] or record["cpu_slot"])
-        self.drop_record(number)
         if state is not None and state["state"] == QUEUED and number in self.tickets:
+            self.drop_record(number)
             return "the guardian of run %s died before it started the job" % record["run"]
+        if self.put_back(record):
+            return "run %s starts again" % record["run"]
+        self.drop_record(number)
         self.drop_ticket(number)
         self.finish_run(record)
         return "run %s had no guardian and no supervisor left" % record["run"]
 
+    def put_back(self, record: Dict[str, Any]) -> bool:
+        """Put a job whose supervisor has ended back into the queue if it may start again; return whether it may.
+
+        The ticket takes the place of the record: the number of times is counted where a job cannot change it.
+        """
+        ticket, number, folder = record.get("ticket"), record["number"], run_folder(record["home"], record["run"])
+        state = _read_valid_state(record)
+        if not isinstance(ticket, dict) or ticket["requeues"] >= ticket["max_restarts"] or state is None:
+            return False
+        job = read_json(os.path.join(folder, JOB))
+        if job is None or state["state"] in TERMINAL:
+            return False
+        if isinstance(record.get("mark"), str):
+            state["mark"] = record["mark"]
+        is_queued = state["state"] == QUEUED and attempts.number(state) > 1
+        if not is_queued:
+            known_dead = "node" in record and record["node"] != pid_scope()
+            state, reason = run_state.end_of_dead(record["home"], record["run"], state, known_dead)
+            if not reason or not attempts.begin_next_of_lost(job, state, reason, _seconds_seen(folder, state)):
+                return False
+            attempts.mark_logs(folder, "%s, after %s" % (attempts.title(job, state), reason))
+            attempts.clear_records(folder)
+        state.update(node=pid_scope(), boot=self.boot)
+        run_state.write_state(folder, state, durable=True)
+        now = {"submitted": protocol.wall(), "mono": protocol.mono(), "boot": self.boot, "schema": SCHEMA}
+        self.put_ticket({**ticket, **now, "requeues": ticket["requeues"] + 1})
+        self.pauses[number] = protocol.mono() + attempts.pause_s(state)
+        self.drop_record(number)
+        return True
+
     def finish_run(self, record: Dict[str, Any]) -> None:
         """Clean up after an ended job, and mark it lost if no other process can."""
+        if record["number"] not in self.tickets:
+            self.pending.pop(record["number"], None)
         state = _read_valid_state(record)
         if state is None:  # damaged by the job, or removed with its folder
             if not os.path.isdir(run_folder(record["home"], record["run"])):
@@ -178,6 +216,18 @@ class Queue:
             write_json(os.path.join(self.folder, WAITING), {"schema": 1, "waiting": details})
         except OSError:
             self._written = None
+
+
+def _seconds_seen(folder: str, state: Dict[str, Any]) -> float:
+    """Return how long a job ran whose supervisor did not see its end, by the last change of its files."""
+    began = state["phases"][-1]["start"] if state["state"] == RUNNING and state["phases"] else None
+    seen = []
+    for name in (protocol.STATE, protocol.LOG, protocol.TELEMETRY % 0):
+        try:
+            seen.append(os.stat(os.path.join(folder, name)).st_mtime)
+        except OSError:  # it was not written
+            pass
+    return max(0.0, max(seen) - began) if seen and isinstance(began, (int, float)) else 0.0
 
 
 def _read_valid_state(item: Dict[str, Any]) -> Optional[Dict[str, Any]]:

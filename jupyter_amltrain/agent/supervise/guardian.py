@@ -19,9 +19,9 @@ from ..environments.docker import client_environ
 from ..json_dir import NumberedJsonDir
 from ..process_setup import close_others, drain, log_line, redirect_stdio, reset_signals, wakeup_pipe
 from ..processes import become_subreaper, find_process, identity, is_alive, resume, run_members, signal_processes
-from ..protocol import AGENT_LOG, CANCELED, LOST, TERMINAL
+from ..protocol import AGENT_LOG, CANCELED, LOST, QUEUED, TERMINAL
 from ..queue import gpu_locks
-from . import run_state
+from . import attempts, run_state
 from .container import Container
 from .heartbeat import BEAT_CHECK_S, STALL_TIMEOUT_S, Heartbeat, Listener
 from .helpers import protected_pids
@@ -295,11 +295,9 @@ def _overdue(task: Assignment, listener: Listener) -> Optional[str]:
         return ""
     if file.cancel_requested():
         return CANCELED
-    return (
-        "timeout"
-        if limit is not None and running_since is not None and protocol.mono() >= running_since + limit
-        else None
-    )
+    if limit is None or running_since is None:
+        return None
+    return "timeout" if protocol.mono() >= running_since + limit - attempts.seconds_before(task.state) else None
 
 
 def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str) -> None:
@@ -355,6 +353,9 @@ def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str
         state["reason"], state["detail"] = state["state"], note
     else:
         outcome = classify(status, stopped or None, task.job["timeout"], False)
+        if not left and not stuck and attempts.may_restart(task.job, state, outcome):
+            _put_back(task, state, "%s; %s" % (outcome.detail, note))
+            return
         run_state.enter(state, outcome.state)
         state["reason"], state["exit_code"], state["signal"] = outcome.reason, outcome.exit_code, outcome.signal
         state["detail"] = "; ".join(text for text in (outcome.detail, note) if text)
@@ -377,6 +378,9 @@ def _clean_up(task: Assignment, state: Dict[str, Any]) -> None:
     apart = protected_pids(task.queue, task.home, task.job["run"])
     left = Container(task.mark, task.environ).remove() if task.job.get("container") else ""
     stuck = run_state.kill_all(task.mark, os.getpid(), apart=apart)
+    is_canceled = StateFile(task.folder, str(task.job.get("submission") or "")).cancel_requested()
+    if not left and not stuck and not is_canceled and _put_back(task, state, "its supervisor was killed"):
+        return
     state.pop("rank_status", None)
     if state["state"] not in TERMINAL:
         run_state.enter(state, LOST)
@@ -385,6 +389,18 @@ def _clean_up(task: Assignment, state: Dict[str, Any]) -> None:
         state["detail"] += " (%s)" % stuck if stuck else ""
         state["detail"] += "; " + left if left else ""
     StateFile(task.folder, str(task.job.get("submission") or "")).save_with_retry(state, lambda: None)
+
+
+def _put_back(task: Assignment, state: Dict[str, Any], reason: str) -> bool:
+    """Write the next attempt of a run without a supervisor, for the dispatcher; return whether there is one."""
+    waited = state["state"] == QUEUED and attempts.number(state) > 1
+    if not attempts.begin_next_of_lost(task.job, state, reason):
+        return False
+    if not waited:
+        attempts.mark_logs(task.folder, "%s, after %s" % (attempts.title(task.job, state), reason))
+    attempts.clear_records(task.folder)
+    StateFile(task.folder, str(task.job.get("submission") or "")).save_with_retry(state, lambda: None)
+    return True
 
 
 def main(guardian: Optional[Dict[str, Any]], job_socket: int, life: int, guarded: int, ready: int) -> None:
@@ -405,7 +421,7 @@ def main(guardian: Optional[Dict[str, Any]], job_socket: int, life: int, guarded
     """
     try:
         become_subreaper()
-        wakeup, _ = wakeup_pipe(signal.SIGCHLD, signal.SIGTERM)
+        wakeup, _ = wakeup_pipe(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
         own_identity = identity(os.getpid())
         os.write(ready, json.dumps({"supervisor": own_identity}).encode() + b"\n")
         task = receive(job_socket)

@@ -198,8 +198,8 @@ def _to_bytes(number: str, unit: str) -> int:
         return 0
 
 
-#: Reason of a run that was stopped because its GPUs were not used.
-GPU_UNUSED = "gpu-unused"
+#: Reason of a run that was stopped because its GPUs were not used; because its machine is needed or goes away.
+GPU_UNUSED, PREEMPTED = "gpu-unused", "preempted"
 #: Reason of a completed run that was only measured, and ended before its script did.
 SLICE = "slice"
 
@@ -272,7 +272,8 @@ def classify(
     status
         Wait status from `os.waitpid`.
     stopped
-        ``"canceled"``, ``"timeout"``, ``"gpu-unused"`` or ``"slice"`` if the supervisor stopped it, else ``None``.
+        ``"canceled"``, ``"timeout"``, ``"gpu-unused"``, ``"slice"`` or ``"preempted"`` if the supervisor stopped it,
+        else ``None``.
     limit
         The time limit in seconds, for the message.
     oom
@@ -298,6 +299,8 @@ def classify(
             verdict.get("detail") or "no activity", verdict.get("cause") or "unknown",
         )  # fmt: skip
         return Outcome(FAILED, GPU_UNUSED, detail, code, number)
+    if stopped == PREEMPTED:
+        return Outcome(FAILED, PREEMPTED, "was pre-empted", code, number)
     if number is not None:
         core = " (core dumped)" if os.WCOREDUMP(status) else ""
         if number == signal.SIGKILL and oom:

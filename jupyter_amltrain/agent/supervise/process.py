@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from .. import testing
 from ..distributed import launchers
 from ..environments.build import INTERPRETER_VARIABLES
-from ..protocol import ARTIFACTS, KEPT_LINKS, LOG, MARK, METRICS, OUTPUTS, SOURCE
+from ..protocol import ARTIFACTS, CHECKPOINTS, CHECKPOINTS_VARIABLE, KEPT_LINKS, LOG, MARK, METRICS, OUTPUTS, SOURCE
 from ..queue import visible_gpus
 from . import container as containers
 from . import job_hooks
@@ -98,6 +98,8 @@ def environment(task: Assignment, sink: Optional[SinkEndpoint]) -> Dict[str, str
         env["CONDA_PREFIX" if built["conda"] else "VIRTUAL_ENV"] = built["path"]
         env["PATH"] = os.pathsep.join([os.path.join(built["path"], "bin"), env.get("PATH", os.defpath)])
     env["AML_OUTPUT_DIR"] = os.path.join(task.folder, OUTPUTS)
+    if CHECKPOINTS_VARIABLE not in task.job["env"]:
+        env[CHECKPOINTS_VARIABLE] = os.path.join(task.folder, CHECKPOINTS)
     if task.job["notebook_dir"]:
         env["AML_NOTEBOOK_DIR"] = task.job["notebook_dir"]
     outer = visible_gpus.submitter_value(task.environ)
@@ -220,16 +222,15 @@ def spawn(argv: List[str], cwd: str, env: Dict[str, str], **popen_args: Any) -> 
 
 
 def _create_outputs(task: Assignment, env: Dict[str, str]) -> None:
-    """Create the output folders that the job names, ``AML_OUTPUT_<NAME>`` below ``AML_OUTPUT_DIR``."""
+    """Create the output folders that the job names, ``AML_OUTPUT_<NAME>`` below ``AML_OUTPUT_DIR``; and checkpoints."""
     output_dir = env["AML_OUTPUT_DIR"]
-    for name, path in task.job["env"].items():
-        if name.startswith("AML_OUTPUT_") and os.path.dirname(path) == output_dir:
+    for name, path in [*task.job["env"].items(), (CHECKPOINTS_VARIABLE, env[CHECKPOINTS_VARIABLE])]:
+        is_output = name.startswith("AML_OUTPUT_") and os.path.dirname(path) == output_dir
+        if is_output or name == CHECKPOINTS_VARIABLE:
             try:
                 os.makedirs(path, mode=0o700, exist_ok=True)
             except OSError as error:
-                raise LaunchFailed(
-                    "the output folder %s cannot be created: %s" % (path, error.strerror or error)
-                ) from error
+                raise LaunchFailed("the folder %s cannot be created: %s" % (path, error.strerror or error)) from error
 
 
 def _launch_error_text(error: Exception, program: str, cwd: str) -> str:

@@ -302,9 +302,19 @@ def refresh_state(home: str, run: str, state: State, known_dead: bool = False, q
     if not rebooted and not known_dead and (is_alive(state.get("supervisor")) or is_alive(state.get("guardian"))):
         return state
     record = None if queue is None or known_dead else records(queue).get((home, run))
-    if record is not None and supervisors(record, {}):
+    if record is not None and (supervisors(record, {}) or record.get("ticket")):  # its dispatcher may start it again
         return state
+    state, detail = end_of_dead(home, run, state, known_dead)
+    return mark_lost(run_folder(home, run), state, detail) if detail else state
+
+
+def end_of_dead(home: str, run: str, state: State, known_dead: bool) -> Tuple[State, str]:
+    """Remove the processes of a run without supervisor and guardian; return its newest state and what happened.
+
+    The text is empty if the run has ended.
+    """
     folder = run_folder(home, run)
+    rebooted = state.get("boot") != boot_id()
     # The supervisor may have written the final state meanwhile.
     mark = state.get("mark", "")
     try:
@@ -314,18 +324,18 @@ def refresh_state(home: str, run: str, state: State, known_dead: bool = False, q
     if newer is not None and isinstance(newer.get("version"), int) and isinstance(newer.get("phases"), list):
         state = newer
     if state["state"] in TERMINAL:
-        return state
+        return state, ""
     if rebooted:
-        return mark_lost(folder, state, "the machine was restarted while the job ran")
+        return state, "the machine was restarted while the job ran"
     if state.get("container"):  # it may run on although nobody supervises it
         from .container import Container
 
         Container("%s:%s" % (run, mark), os.environ).discard()  # an engine that hangs must not stop the queue
     if known_dead:  # no pid of its state may be signaled
-        return mark_lost(folder, state, "supervisor and guardian of the run ended with the container that they ran in")
+        return state, "supervisor and guardian of the run ended with the container that they ran in"
     stuck = kill_all("%s:%s" % (run, mark), None, state.get("rank"))
     detail = "supervisor and guardian of the run were killed; its processes were removed"
-    return mark_lost(folder, state, detail + (" (%s)" % stuck if stuck else ""))
+    return state, detail + (" (%s)" % stuck if stuck else "")
 
 
 def write_state_with_retry(is_removed: Callable[[], bool], write: Callable[[], Any]) -> None:

@@ -16,17 +16,17 @@ from .. import protocol, testing
 from ..distributed import launchers
 from ..distributed.stall import StallWatch
 from ..process_setup import drain, log_line
-from ..processes import boot_id, identity, pid_scope, resume, run_members, signal_processes
+from ..processes import boot_id, find_process, identity, pid_scope, resume, run_members, signal_processes
 from ..protocol import CANCELED, FAILED, FINALIZING, QUEUED, RUNNING
 from ..telemetry import sampler
 from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, ReadyPipe
+from . import attempts, preparation, provenance_file, run_state
 from . import outcome as failure_cause
-from . import preparation, provenance_file, run_state
 from .container import KILL_TIMEOUT_S, Container, start_failure
 from .heartbeat import Heartbeat
 from .helpers import Helper, protected_pids, stop_helper, wait_helper
 from .measured_slice import MeasuredSlice
-from .outcome import GPU_UNUSED, SLICE, Outcome, classify, oom_counters, oom_happened
+from .outcome import GPU_UNUSED, PREEMPTED, SLICE, Outcome, classify, oom_counters, oom_happened
 from .process import Assignment, LaunchFailed, NoProcess, SinkEndpoint, serve_sink, start
 from .run_state import StateFile
 
@@ -81,12 +81,15 @@ class JobHost(Protocol):
         Detail of a run that was ended by a signal to its supervisor.
     keeps_state
         Whether this process writes the run's state.
+    has_queue
+        Whether a run that was ended by a signal to its supervisor can go back to a queue.
     """
 
     helpers: Helpers
     node: int
     signal_detail: str
     keeps_state: bool
+    has_queue: bool
 
     def has_gpus(self) -> bool:
         """Whether GPUs may have to be read before the job starts."""
@@ -120,6 +123,9 @@ class JobHost(Protocol):
 
     def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
         """Return the end of the run, of which `outcome` is the end on this machine."""
+
+    def log_restart(self, text: str) -> None:
+        """Write a line into the log of the job, between two attempts."""
 
     def on_save_error(self, error: OSError) -> None:
         """Handle a failed write of the state, which is retried."""
@@ -172,10 +178,12 @@ class QueueHost:
     node = 0
     signal_detail = "its supervisor received SIGTERM, as at a shutdown"
     keeps_state = True
+    has_queue = True
 
     def __init__(self, task: Assignment) -> None:
         self.task = task
         self.helpers: Helpers = QueueHelpers(task)
+        self.is_canceled = False
 
     def has_gpus(self) -> bool:
         """Whether the job has GPUs."""
@@ -199,16 +207,17 @@ class QueueHost:
         signal_processes(rows, signal.SIGCONT)  # a stopped process would not handle SIGTERM
 
     def cancel_requested(self, run: Supervisor) -> bool:
-        """Whether the run folder contains the cancel file."""
-        return run.file.cancel_requested()
+        """Whether the run folder contains the cancel file, or a cancel came as a signal because it cannot."""
+        return self.is_canceled or run.file.cancel_requested()
 
     def excluded_pids(self) -> FrozenSet[int]:
         """Return processes of other runs and of the agent."""
         return protected_pids(self.task.queue, self.task.home, self.task.job["run"])
 
     def on_signal(self, run: Supervisor, number: int) -> None:
-        """End the run on SIGTERM."""
-        run.end_requested = run.end_requested or number == signal.SIGTERM
+        """End the run on SIGTERM, as at a shutdown, and on SIGINT: a cancel that could not create its file."""
+        run.end_requested = run.end_requested or number in (signal.SIGTERM, signal.SIGINT)
+        self.is_canceled = self.is_canceled or number == signal.SIGINT
 
     def on_readable(self, handles: List[int]) -> None:
         """Do nothing: there are no further descriptors."""
@@ -226,6 +235,10 @@ class QueueHost:
     def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
         """Return the same outcome: the run has one machine."""
         return outcome
+
+    def log_restart(self, text: str) -> None:
+        """Write a line into the log of each process."""
+        attempts.mark_logs(self.task.folder, text)
 
     def on_save_error(self, error: OSError) -> None:
         """Log the error."""
@@ -294,6 +307,7 @@ class Supervisor:
         self.kill_at: Optional[float] = None
         self.retry_save_at: Optional[float] = None
         self.end_requested = False
+        self.preemption_due = float("inf")
         self.outcome: Optional[Outcome] = None
 
     # -- life ------------------------------------------------------------------
@@ -319,25 +333,40 @@ class Supervisor:
             if self.should_end():
                 self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
                 return
+        outcome = self._run_attempt()
+        while attempts.may_restart(self.task.job, state, outcome) and self._prepare_restart(outcome):
+            if self._wait_for_restart():
+                outcome = self._run_attempt()
+            elif self.host.has_queue and not self._cancel_requested():
+                self._leave_to_queue()
+                return
+            else:
+                waited = "canceled while it waited for attempt %d" % attempts.number(state)
+                outcome = Outcome(CANCELED, CANCELED, waited, None, None)
+        self._end(outcome)
+
+    def _run_attempt(self) -> Outcome:
+        """Start the job and wait for its end."""
+        state = self.state
         try:
             self.rank = self._start_with_retry()
         except LaunchFailed as error:
-            self._end(Outcome(FAILED, "launch", "could not be started: %s" % error, None, None))
-            return
+            return Outcome(FAILED, "launch", "could not be started: %s" % error, None, None)
         if self.rank is None:
-            self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
-            return
+            return Outcome(CANCELED, CANCELED, "canceled before it started", None, None)
         before = oom_counters()
         testing.hit("after_rank_start")
-        self.task.secrets.clear()
-        self.task.environ.clear()
+        if not attempts.left(self.task.job, state):
+            self.task.secrets.clear()
+            self.task.environ.clear()
         self.began = protocol.mono()
+        self.preemption_due = attempts.preemption_due(self.task.job, state, self.began)
         state["rank"] = identity(self.rank.pid) or {"pid": self.rank.pid, "start": None}
         self.save()
         # Delay the helpers: on two cores these forks would double the time to the first line
         # of the job. The socket of the sink listens already, so clients only wait.
         for helper in self.helpers.initial_helpers(self.poll):
-            if not helper.pid:
+            if not helper.pid and not helper.is_done:
                 helper.due = self.began + HELPERS_DELAY_S
         while self.status is None:
             self._wait()
@@ -354,7 +383,52 @@ class Supervisor:
         refused = start_failure(self.task.folder, self.status) if self.container is not None else None
         if refused and not self.stopped:
             outcome = outcome._replace(reason="launch", detail="its container could not be started: %s" % refused)
-        self._end(outcome)
+        return outcome
+
+    def _prepare_restart(self, outcome: Outcome) -> bool:
+        """Remove what is left of an attempt and enter the next one; return whether that is possible."""
+        job, state, folder = self.task.job, self.state, self.task.folder
+        seconds = protocol.mono() - self.began
+        if self._cancel_requested():
+            return False
+        excluded, apart = self._excluded_pids(), self.host.excluded_pids()
+        left = self.container.remove(self.heart.beat) if self.container is not None else ""
+        stuck = run_state.kill_all(self.task.mark, os.getpid(), None, excluded, 0.0, apart, tick=self.heart.beat)
+        if left or stuck:
+            return False
+        for helper in self.helpers.all_helpers:  # the removal reaps all ended children
+            if helper.pid and not helper.once and find_process(helper.pid) is None:
+                helper.schedule_restart()
+        attempts.begin_next(job, state, outcome, seconds)
+        attempts.clear_records(folder)
+        self.host.log_restart("%s, after %s" % (attempts.title(job, state), outcome.detail))
+        self.rank = self.status = self.stopped = self.gpu_verdict = self.kill_at = None
+        self.began = protocol.mono()
+        self.save()
+        testing.hit("before_restart")
+        return True
+
+    def _wait_for_restart(self) -> bool:
+        """Wait until the next attempt may start; return whether it may: not if the run is to end."""
+        until = protocol.mono() + attempts.pause_s(self.state)
+        while not self.should_end():
+            pause = until - protocol.mono()
+            if pause <= 0:
+                return True
+            self.listen(pause)
+            self.host.tick(self)
+            self.reap()
+            if self.retry_save_at is not None and protocol.mono() >= self.retry_save_at:
+                self.save()
+        return False
+
+    def _leave_to_queue(self) -> None:
+        """End this process; the dispatcher puts the run, which is queued, back into the queue."""
+        attempts.note_shutdown(self.task.job, self.state)
+        self._finish_provenance()
+        for helper in (self.helpers.sampler, self.helpers.sink):
+            stop_helper(helper.pid)
+        self.host.save_final_state(self)
 
     def _outcome_of_ranks(self, outcome: Outcome) -> Outcome:
         """Name the process that failed first, in place of the launcher."""
@@ -431,9 +505,8 @@ class Supervisor:
         deadlines = [protocol.mono() + (self.gpu_guard.period if self.slice is None else SLICE_CHECK_S)]
         if self.stall is not None:
             deadlines.append(protocol.mono() + self.stall.period)
-        limit = self.task.job["timeout"]
-        if limit is not None and self.stopped is None:
-            deadlines.append(self.began + limit)
+        if self.stopped is None:
+            deadlines += [moment for moment in (self._time_limit(), self.preemption_due) if moment < float("inf")]
         for moment in (self.kill_at, self.retry_save_at, *(helper.due for helper in self.helpers.all_helpers)):
             if moment is not None:
                 deadlines.append(moment)
@@ -466,14 +539,16 @@ class Supervisor:
             self.state["detail"], changed = self.stall.text, True
         if self.gpu_guard.update(self.state) or changed:
             self.save()
-        limit = self.task.job["timeout"]
         if self.stopped is None:
             if self.should_end():
-                self._stop(CANCELED)
-            elif limit is not None and now >= self.began + limit:
+                preempted = self.host.has_queue and not self._cancel_requested()
+                self._stop(PREEMPTED if preempted and attempts.left(self.task.job, self.state) else CANCELED)
+            elif now >= self._time_limit():
                 self._stop("timeout")
             elif self.slice is not None and self._slice_has_ended(now):
                 self._stop(SLICE)
+            elif now >= self.preemption_due:
+                self._stop(PREEMPTED)
             elif self.gpu_guard.should_stop():
                 self.gpu_verdict = self.gpu_guard.verdict
                 self._stop(GPU_UNUSED)
@@ -497,13 +572,20 @@ class Supervisor:
         self.slice_end = self.slice.due(now, self.began) if self.slice is not None else ""
         return bool(self.slice_end)
 
+    def _time_limit(self) -> float:
+        """Return the moment at which the time limit of all attempts together is reached."""
+        limit = self.task.job["timeout"]
+        return float("inf") if limit is None else self.began + limit - attempts.seconds_before(self.state)
+
     def _stop(self, reason: str) -> None:
         """Request every process of the run to end; set the deadline for SIGKILL."""
         grace = self.task.job["grace"]
         self.stopped = reason
         self.kill_at = protocol.mono() + grace
         self.host.request_end(self)
-        causes = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used", SLICE: self.slice_end}
+        causes = {
+            CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used", SLICE: self.slice_end, PREEMPTED: "pre-empted",
+        }  # fmt: skip
         cause = causes.get(reason, "time limit reached")
         self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (cause, grace)
         self.save()
@@ -582,6 +664,8 @@ class Supervisor:
             )
         self.gpu_guard.close(state)
         details = [outcome.detail]
+        if outcome.state == FAILED and attempts.number(state) > 1:
+            details[0] += " (after %d attempts)" % attempts.number(state)
         life = failure_cause.RunTimes(self.began, finalizing, self.stopped)
         cause = failure_cause.find_cause(
             self.task.folder, outcome, life, self.task.devices, self.gpu_guard.number, state.get("failed_rank") or 0
