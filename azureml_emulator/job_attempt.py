@@ -185,6 +185,7 @@ class Attempt:
         for name in bindings.OWN[1:]:
             if name in run.properties["outputs"]:
                 run.output_uris[name] = bindings.target(name, run.name, {})
+        outputs_of = run.properties["outputs"]
         for name in outputs:
             uri = bindings.target(name, run.name, run.properties["outputs"][name])
             run.output_uris[name] = uri
@@ -192,7 +193,13 @@ class Attempt:
                 run.properties["outputs"][name]["uri"] = uri
             kind = run.properties["outputs"][name]["jobOutputType"]
             container, prefix = await bindings.destination(self.world, run.workspace_id, uri, kind)
-            folders.append((here.root / "cap" / f"OUTPUT_{name}", container, prefix, False))
+            folder, mounted = here.root / "cap" / f"OUTPUT_{name}", outputs_of[name].get("mode") == "ReadWriteMount"
+            if mounted:  # what an earlier attempt has written is there
+                for blob, _ in await self.blob.list(container, prefix):
+                    file = folder / blob[len(prefix) :]
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_bytes(await self.blob.get(container, blob) or b"")
+            folders.append((folder, container, prefix, mounted))
         switches = self.world.switches
         return Uploads(self.blob, folders, switches["uploader_user"] == "root", bool(switches["logs_appended"]))
 

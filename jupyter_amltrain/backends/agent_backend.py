@@ -217,8 +217,8 @@ class AgentBackend(Backend):
             **({"container": container} if container else {}),
             **({"downloads": urls} if (urls := downloads(spec)) else {}),
             **({"ranks": launch.ranks} if launch.ranks else {}),
-            **({"slice": limits} if (limits := slice_limits(spec)) else {}),
             **({"restarts": restarts} if (restarts := restarts_of(spec)) else {}),
+            **({"slice": limits} if (limits := slice_limits(spec)) else {}),
         }
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
 

@@ -116,6 +116,9 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool, ma
         if spec.resources.docker_args and has_container:
             yield from _docker_args_reasons(spec)
     yield from _data_reasons(spec, target, messages, has_our_disk, has_agent)
+    if spec.max_restarts and (not has_agent or spec.resources.nodes > 1):
+        reason = "a run of several machines is not started again." if has_agent else f"{target!r} starts runs once."
+        yield f"--max-restarts {spec.max_restarts}: {reason} Leave it out, or use one machine with an agent."
 
 
 def _node_reasons(spec: JobSpec, target: str, machines: int, messages: _Messages) -> Iterator[str]:

@@ -311,7 +311,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[ChildRun, ...] = ()  #: steps of a pipeline, trials of a sweep or AutoML job, oldest first
     children_hidden: int = 0  #: further ones
     parent: str = ""  #: handle of the run that this one is part of
-    scaling: Measurement | None = None  #: of a run that only measures the job's speed at one width
     attempt: int = 1  #: above 1 for a run that was started again
+    scaling: Measurement | None = None  #: of a run that only measures the job's speed at one width
     pictures: tuple[RunPicture, ...] = ()  #: the newest, oldest first
     pictures_hidden: int = 0  #: further ones, in the run's folder

@@ -363,6 +363,7 @@ export interface IRunRecord {
   children: IChildRun[];
   children_hidden: number;
   parent: string;
+  attempt: number;
   scaling: IMeasurement | null;
   attempt: number;
   pictures: IRunPicture[];

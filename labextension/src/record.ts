@@ -278,6 +278,7 @@ export function normalise(raw: unknown): IRunRecord {
     children: list(r.children).map(child),
     children_hidden: Math.max(0, count(r.children_hidden) ?? 0),
     parent: text(r.parent),
+    attempt: Math.max(1, count(r.attempt) ?? 1),
     pictures: pictures(r.pictures),
     models: list(r.models).flatMap(path => text(path) || []),
     pictures_hidden: Math.max(0, count(r.pictures_hidden) ?? 0)

@@ -56,6 +56,7 @@ function row(handle: string, more: Partial<IRunRow> = {}): IRunRow {
     children: [],
     children_hidden: 0,
     parent: '',
+    attempt: 1,
     ...more
   };
 }

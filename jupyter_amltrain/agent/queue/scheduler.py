@@ -370,11 +370,11 @@ class Scheduler:
             if self._is_postponed(ticket):
                 waiting.setdefault(ticket["home"], {})[ticket["run"]] = self.postponed[number][1]
                 continue
+            if protocol.mono() < self.queue.pauses.get(number, 0.0):  # does not block jobs behind it
+                continue
             gate = node_gate.read(ticket)
             if not gate.is_open:  # does not block jobs behind it
                 waiting.setdefault(ticket["home"], {})[ticket["run"]] = gate.waiting
-                continue
-            if protocol.mono() < self.queue.pauses.get(number, 0.0):  # does not block jobs behind it
                 continue
             kind = bool(ticket.get("gpus"))
             share = all_share or ticket.get("share_gpus") is True

@@ -189,12 +189,14 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         job["container"] = docker.check(payload["container"])
     if payload.get("ranks"):
         job["ranks"] = launchers.check(payload["ranks"])
+    if payload.get("restarts"):
+        job["restarts"] = attempts.check(payload["restarts"])
     if payload.get("slice"):
         job["slice"] = measured_slice.check(payload["slice"])
     if payload.get("nodes"):
         job["nodes"] = node_group.check(payload["nodes"])
-    if payload.get("restarts"):
-        job["restarts"] = attempts.check(payload["restarts"])
+    if "nodes" in job and attempts.allowed(job):
+        raise _submit_error("a job of several machines cannot start again.")
     if payload.get("downloads"):
         job["downloads"] = data_cache.check(payload["downloads"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))

@@ -82,14 +82,14 @@ def may_restart(job: Mapping[str, Any], state: Mapping[str, Any], outcome: Outco
 
 
 def pause_s(state: Mapping[str, Any]) -> float:
-    """Return the seconds until the current attempt may start."""
-    first = MIN_PAUSE_S
+    """Return the seconds until the current attempt may start; ``$AMLTRAIN_RESTART_PAUSE`` sets them."""
     try:
-        first = float(os.environ["AMLTRAIN_RESTART_PAUSE"])
+        return float(os.environ["AMLTRAIN_RESTART_PAUSE"])
     except (KeyError, ValueError):
-        if earlier(state) and earlier(state)[-1].get("shutdown"):
-            return SHUTDOWN_PAUSE_S
-    return float(min(max(first, MAX_PAUSE_S), first * 2 ** min(20, max(0, number(state) - 2))))
+        pass
+    if earlier(state) and earlier(state)[-1].get("shutdown"):
+        return SHUTDOWN_PAUSE_S
+    return float(min(MAX_PAUSE_S, MIN_PAUSE_S * 2 ** min(20, max(0, number(state) - 2))))
 
 
 def begin_next(job: Mapping[str, Any], state: Json, outcome: Outcome, seconds: float) -> None:

@@ -272,7 +272,7 @@ def classify(
     status
         Wait status from `os.waitpid`.
     stopped
-        ``"canceled"``, ``"timeout"``, ``"gpu-unused"``, ``"slice"`` or ``"preempted"`` if the supervisor stopped it,
+        ``"canceled"``, ``"timeout"``, ``"gpu-unused"``, ``"preempted"`` or ``"slice"`` if the supervisor stopped it,
         else ``None``.
     limit
         The time limit in seconds, for the message.

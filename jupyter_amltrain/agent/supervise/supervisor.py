@@ -118,14 +118,14 @@ class JobHost(Protocol):
     def tick(self, run: Supervisor) -> None:
         """Called in each iteration of the loop."""
 
+    def log_restart(self, text: str) -> None:
+        """Write a line into the log of the job, between two attempts."""
+
     def await_nodes(self, run: Supervisor) -> Optional[Outcome]:
         """Wait until the other machines of the run can start, too; return the end of a run that cannot start."""
 
     def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
         """Return the end of the run, of which `outcome` is the end on this machine."""
-
-    def log_restart(self, text: str) -> None:
-        """Write a line into the log of the job, between two attempts."""
 
     def on_save_error(self, error: OSError) -> None:
         """Handle a failed write of the state, which is retried."""
@@ -225,6 +225,10 @@ class QueueHost:
     def tick(self, run: Supervisor) -> None:
         """Do nothing: the queue needs no further work."""
 
+    def log_restart(self, text: str) -> None:
+        """Write a line into the log of each process."""
+        attempts.mark_logs(self.task.folder, text)
+
     def join(self, run: Supervisor) -> None:
         """Do nothing: the run has one machine."""
 
@@ -235,10 +239,6 @@ class QueueHost:
     def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
         """Return the same outcome: the run has one machine."""
         return outcome
-
-    def log_restart(self, text: str) -> None:
-        """Write a line into the log of each process."""
-        attempts.mark_logs(self.task.folder, text)
 
     def on_save_error(self, error: OSError) -> None:
         """Log the error."""
@@ -403,6 +403,7 @@ class Supervisor:
         attempts.clear_records(folder)
         self.host.log_restart("%s, after %s" % (attempts.title(job, state), outcome.detail))
         self.rank = self.status = self.stopped = self.gpu_verdict = self.kill_at = None
+        self.stall = None if self.stall is None else StallWatch(folder, job)
         self.began = protocol.mono()
         self.save()
         testing.hit("before_restart")
@@ -545,10 +546,10 @@ class Supervisor:
                 self._stop(PREEMPTED if preempted and attempts.left(self.task.job, self.state) else CANCELED)
             elif now >= self._time_limit():
                 self._stop("timeout")
-            elif self.slice is not None and self._slice_has_ended(now):
-                self._stop(SLICE)
             elif now >= self.preemption_due:
                 self._stop(PREEMPTED)
+            elif self.slice is not None and self._slice_has_ended(now):
+                self._stop(SLICE)
             elif self.gpu_guard.should_stop():
                 self.gpu_verdict = self.gpu_guard.verdict
                 self._stop(GPU_UNUSED)
@@ -583,9 +584,8 @@ class Supervisor:
         self.stopped = reason
         self.kill_at = protocol.mono() + grace
         self.host.request_end(self)
-        causes = {
-            CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used", SLICE: self.slice_end, PREEMPTED: "pre-empted",
-        }  # fmt: skip
+        causes = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used", PREEMPTED: "pre-empted"}
+        causes[SLICE] = self.slice_end
         cause = causes.get(reason, "time limit reached")
         self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (cause, grace)
         self.save()

@@ -18,9 +18,10 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import CHECKPOINTS_VARIABLE
 from jupyter_amltrain.backends.azureml.environments import environment_body, environment_shown
 from jupyter_amltrain.errors import CommandError, SpecError
-from jupyter_amltrain.jobs.launch import script_argv
+from jupyter_amltrain.jobs.launch import restarts_of, script_argv
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema import az_yaml, azure_terms
@@ -36,6 +37,8 @@ UPLOAD_PLACEHOLDER = "(upload of {})"
 #: Seconds by which the service's limit is later than the agent's: the agent ends the script and records the reason,
 #: the service kills a job that the agent could not stop.
 SERVICE_LIMIT_MARGIN_S = 60.0
+#: Output of a job that may start again, with its checkpoints.
+CHECKPOINTS_OUTPUT = "amltrain_checkpoints"
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
 
 
@@ -94,11 +97,11 @@ def body_of(spec: JobSpec, place: JobLocation, code: str) -> dict[str, Any]:
         "jobType": "Command",
         "displayName": spec.name,
         "experimentName": spec.experiment,
-        "command": command_of(spec),
+        "command": command_of(spec, place),
         "codeId": code,
         "environmentVariables": _environ(spec),
         "inputs": {name: _input(data) for name, data in spec.inputs.items()},
-        "outputs": {name: _output(output) for name, output in spec.outputs.items()},
+        "outputs": {name: _output(output) for name, output in spec.outputs.items()} | _checkpoints(spec, place),
         "resources": _resources(spec, place),
         "tags": dict(spec.tags),
     }
@@ -154,6 +157,12 @@ def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
             hint="List them in conda.yml below 'pip:', and use --env conda.yml; or --env kernel",
             field="environment",
             code="environment.unsupported",
+        )
+    if spec.max_restarts and _has_several_processes(spec, place):
+        yield SpecError(
+            f"--max-restarts {spec.max_restarts}: on Azure ML only a job of one process is started again.",
+            hint="Leave it out; Azure restarts jobs of low-priority machines by itself. Or use --processes 1.",
+            field="max_restarts",
         )
     if spec.share_gpus:
         yield SpecError(
@@ -278,6 +287,17 @@ def _output(output: JobOutput) -> dict[str, Any]:
     return body | ({"mode": azure_terms.MODES.arm(output.mode)} if output.mode else {})
 
 
+def _checkpoints(spec: JobSpec, place: JobLocation) -> dict[str, Any]:
+    """Return the output with the checkpoints of a job that may start again; the service writes it through a mount.
+
+    Without an address it is a folder of the default datastore that is named after the job, as for each attempt.
+    """
+    is_spot = (spec.tier or ("" if place.compute else place.tier)) == "spot"
+    if not spec.max_restarts and not is_spot:
+        return {}
+    return {CHECKPOINTS_OUTPUT: _output(JobOutput(type="uri_folder", mode="rw_mount"))}
+
+
 def _resources(spec: JobSpec, place: JobLocation) -> dict[str, Any]:
     resources = spec.resources
     body: dict[str, Any] = {"instanceCount": resources.nodes}
@@ -300,6 +320,12 @@ def _distribution(spec: JobSpec, place: JobLocation) -> dict[str, Any] | None:
             "parameterServerCount": distribution.parameter_servers,
         }
     return {"distributionType": kind, "processCountPerInstance": processes} if kind else None
+
+
+def _has_several_processes(spec: JobSpec, place: JobLocation) -> bool:
+    body = _distribution(spec, place) or {}
+    processes = body.get("processCountPerInstance") or body.get("workerCount") or 1
+    return spec.resources.nodes > 1 or processes > 1 or bool(body.get("parameterServerCount"))
 
 
 def _queue(spec: JobSpec, place: JobLocation) -> dict[str, Any] | None:
@@ -328,7 +354,7 @@ def _service(text: str) -> dict[str, Any]:
 _INTERPRETER = "@python"
 
 
-def command_of(spec: JobSpec) -> str:
+def command_of(spec: JobSpec, place: JobLocation) -> str:
     """Return the command line that the service starts for each process (POSIX sh).
 
     The agent runs in the foreground and starts the script. An image without Python 3.8 runs the
@@ -339,6 +365,7 @@ def command_of(spec: JobSpec) -> str:
         for kind, variable, name in (
             *(("inputs", input_variable(n), n) for n, data in spec.inputs.items() if data.type != "literal"),
             *(("outputs", output_variable(n), n) for n in spec.outputs),
+            *(("outputs", CHECKPOINTS_VARIABLE, n) for n in _checkpoints(spec, place)),
         )
     )
     plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
@@ -378,6 +405,7 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
         "timeout": spec.timeout,
         "require_gpu": spec.require_gpu,
         "gpu_grace": spec.gpu_grace,
+        **({"restarts": restarts} if (restarts := restarts_of(spec)) else {}),
         "out": list(spec.out),
         "experiment": "",
         "notebook_dir": "",

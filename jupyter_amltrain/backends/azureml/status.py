@@ -90,6 +90,8 @@ def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) ->
         truth={str(k): str(v) for k, v in truth.items()} if isinstance(truth, dict) else {},
         cause={str(k): str(v) for k, v in cause.items()} if isinstance(cause, dict) else {},
         nodes=max(1, _int(row.get("count")) or 1),
+        # The service counts machines that it took away, the agent starts of the script on the last machine.
+        attempt=max(1, _int(row.get("attempt")) or 1) + max(1, _int(agent.get("attempt")) or 1) - 1,
         doors=links_of(row),
     )
 

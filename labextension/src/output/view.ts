@@ -264,6 +264,9 @@ export class RunView {
     } else if (requested && record.kind !== 'monitor') {
       text = this._trans.__('%1, cancel requested', state);
     }
+    if (record.attempt > 1) {
+      text = this._trans.__('%1, attempt %2', text, record.attempt);
+    }
     write(this._state, text);
     this._state.dataset.state = state;
     write(this._name, record.name);

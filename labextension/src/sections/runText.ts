@@ -49,7 +49,8 @@ export function progressParts(row: IRunRow, now: number, trans: TranslationBundl
   const word = stateWord(row, trans);
   const seconds = secondsOf(row, now);
   const phase = row.phase && row.phase !== row.state && isLive(row) ? `${word} · ${row.phase}` : word;
-  return [phase, seconds === null ? '' : elapsed(seconds)];
+  const attempt = row.attempt > 1 ? trans.__('%1 · attempt %2', phase, row.attempt) : phase;
+  return [attempt, seconds === null ? '' : elapsed(seconds)];
 }
 
 /** State or phase with its time: `running 3 min 05 s`. */

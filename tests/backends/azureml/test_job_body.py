@@ -98,7 +98,8 @@ def test_input_reference_is_resolved_in_job() -> None:
     assert words[-2:] == ["--data_dir", "${{inputs.data}}/a b"]
     assert job.command(words, {"AML_INPUT_DATA": "/mnt/d"})[-1] == "/mnt/d/a b"
     assert fallback._command(words)[0] == sys.executable
-    assert job_body.command_of(spec).endswith("train.py --data_dir '${{inputs.data}}/a b'")
+    line = job_body.command_of(spec, job_body.JobLocation(arm_id=""))
+    assert line.endswith("train.py --data_dir '${{inputs.data}}/a b'")
 
 
 def test_job_body_has_distribution() -> None:
@@ -192,7 +193,7 @@ def test_dry_run_request_is_json_without_secret(tmp_path: Path) -> None:
 
 
 def run_command(spec: JobSpec, folder: Path, path: str, **places: str) -> subprocess.CompletedProcess[str]:
-    text = job_body.command_of(spec)
+    text = job_body.command_of(spec, job_body.JobLocation(arm_id=""))
     for name, value in places.items():
         text = text.replace("${{" + name.replace("__", ".") + "}}", value)
     return subprocess.run(["/bin/sh", "-c", text], cwd=folder, env={"PATH": path}, capture_output=True, text=True)
