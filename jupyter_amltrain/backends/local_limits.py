@@ -125,6 +125,8 @@ def _node_reasons(spec: JobSpec, target: str, machines: int, messages: _Messages
         has = "is one machine" if machines == 1 else f"has {machines} machines"
         several = "several machines over SSH (%aml_compute attach NAME --kind ssh --host A --host B)"
         yield messages(flag, keys, f"{target!r} {has}.", f"For more nodes use {several}, or {_cluster()}.")
+    elif not spec.distribution.kind:  # a file of `az ml`
+        yield messages(flag, keys, "the processes on several machines need a launcher.", "Add distribution: pytorch.")
     elif spec.distribution.kind == "mpi":
         reason = "mpirun starts processes on other machines by SSH between them, which the agents do not use."
         yield messages(flag, keys, reason, f"Use --distribution pytorch, one machine, or {_cluster()}.")

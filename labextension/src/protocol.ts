@@ -307,6 +307,7 @@ export interface IField {
   not_for: string[];
   needs_gpus: boolean;
   choose: string;
+  joined: boolean;
 }
 
 export interface IRunPicture {
