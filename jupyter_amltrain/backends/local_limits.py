@@ -134,6 +134,8 @@ def _node_reasons(spec: JobSpec, target: str, machines: int, messages: _Messages
     elif spec.max_restarts:
         reason = "a run on several machines is not started again."
         yield messages(f"--max-restarts {spec.max_restarts}", (), reason, "Leave it out, or use one machine.")
+    elif not spec.distribution.kind:  # a file of `az ml`
+        yield messages(flag, keys, "the processes on several machines need a launcher.", "Add distribution: pytorch.")
     elif spec.distribution.kind == "ray":
         reason = "a cluster of Ray has one machine here."
         yield messages(flag, keys, reason, "Use one machine, or --distribution pytorch.")
