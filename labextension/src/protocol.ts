@@ -365,7 +365,6 @@ export interface IRunRecord {
   parent: string;
   attempt: number;
   scaling: IMeasurement | null;
-  attempt: number;
   pictures: IRunPicture[];
   pictures_hidden: number;
 }
