@@ -60,6 +60,8 @@ KEPT_LINKS = {OUTPUTS: "../" + OUTPUTS, LOGS: "../" + LOGS}
 #: Folder of a run that all its attempts share, and the variable with its path.
 CHECKPOINTS, CHECKPOINTS_VARIABLE = "checkpoints", "AML_CHECKPOINT_DIR"
 
+#: Reason of an attempt that was stopped because its machine is needed or goes away.
+PREEMPTED = "preempted"
 #: Most restarts of a run, and the prefix of the line between two attempts in a log.
 MAX_RESTARTS, RESTART_PREFIX = 100, "[restart] "
 

@@ -131,6 +131,11 @@ def _node_reasons(spec: JobSpec, target: str, machines: int, messages: _Messages
         has = "is one machine" if machines == 1 else f"has {machines} machines"
         several = "several machines over SSH (%aml_compute attach NAME --kind ssh --host A --host B)"
         yield messages(flag, keys, f"{target!r} {has}.", f"For more nodes use {several}, or {_cluster()}.")
+    elif spec.max_restarts:
+        reason = "a run on several machines is not started again."
+        yield messages(f"--max-restarts {spec.max_restarts}", (), reason, "Leave it out, or use one machine.")
+    elif not spec.distribution.kind:  # a file of `az ml`
+        yield messages(flag, keys, "the processes on several machines need a launcher.", "Add distribution: pytorch.")
     elif spec.distribution.kind == "ray":
         reason = "a cluster of Ray has one machine here."
         yield messages(flag, keys, reason, "Use one machine, or --distribution pytorch.")

@@ -193,6 +193,8 @@ class NodesBackend(SshBackend):
             with contextlib.suppress(AmlTrainError, OSError):
                 if host in accepted:
                     await SshBackend.cancel(host, run_id)
+                    await SshBackend.delete(host, run_id)
+            with contextlib.suppress(AmlTrainError, OSError):
                 if link:
                     await host._ssh.call("nodes", {"verb": "close", "link": link["link"]})
 

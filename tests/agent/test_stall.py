@@ -64,11 +64,11 @@ def test_rank_outside_of_the_script_is_shown_with_its_call() -> None:
     assert "readinto (socket.py:706)" in stall.sentence({0: of(WAITS), 1: of(library)}, "script.py", 0, "cell")
 
 
-def test_ended_rank_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_rank_gets_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_STALL", "1")
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks" / "0.stack").write_text("1 12345\n")  # a process with this number, started at another time
-    asked: list[int] = []
-    monkeypatch.setattr("os.kill", lambda pid, number: asked.append(pid))
+    signaled: list[int] = []
+    monkeypatch.setattr("os.kill", lambda pid, number: signaled.append(pid))
     watch = stall.StallWatch(str(tmp_path), {"spec": {}})
-    assert watch._ask() is False and asked == []
+    assert watch._request() is False and signaled == []

@@ -95,7 +95,7 @@ def test_pytorch_processes_of_two_machines_connect(api: Any) -> None:
 def test_losses_on_two_machines_are_those_of_two_processes_here(api: Any) -> None:
     there = api.submit(TRAINING, target="gpus", nodes=2, processes=1, gpus=0, name="train").wait(WAIT_S)
     here = api.submit(TRAINING, target="local", processes=2, gpus=0, name="train").wait(WAIT_S)
-    curves = [[value for _, value in sorted(run.metric_history("loss"))] for run in (there, here)]
+    curves = [[value for *_, value in run.metrics()["loss"]] for run in (there, here)]
     assert len(curves[0]) == 10 and curves[0] == pytest.approx(curves[1], abs=1e-6)
 
 
@@ -120,6 +120,12 @@ def job_of(home: Path, run: Any, rank: int) -> psutil.Process:
     """The process of the job itself, below the program around it."""
     row = json.loads((home / "runs" / run.run_id / "ranks" / f"{rank}.json").read_text())
     return until(lambda: psutil.Process(row["pid"]).children(), f"rank {rank}")[0]
+
+
+def state_of(home: Path, run: Any) -> dict[str, Any]:
+    """The state of the run on one machine."""
+    state: dict[str, Any] = json.loads((home / "runs" / run.run_id / "state.json").read_text())
+    return state
 
 
 def left_of(homes: list[Path], run: Any) -> list[psutil.Process]:
@@ -193,6 +199,41 @@ def test_killed_agent_of_second_machine_ends_run_as_lost(api: Any, homes: list[P
     assert submit(api, "print('next')", name="next").wait(WAIT_S).logs() == "next\n"
 
 
+def test_killed_agent_of_first_machine_ends_second(api: Any, homes: list[Path]) -> None:
+    run = up(submit(api, name="gone"))
+    end_all(homes[0])
+    with pytest.raises(RunLost):
+        run.wait(WAIT_S)
+    until(lambda: state_of(homes[1], run)["state"] == "lost", "its end", 30)
+    assert "node 0" in state_of(homes[1], run)["detail"]
+    nothing_is_left(homes, run)
+
+
+def test_killed_supervisor_of_second_machine_ends_run_as_lost_at_once(api: Any, homes: list[Path]) -> None:
+    run = up(submit(api, name="killed"))
+    os.kill(state_of(homes[1], run)["supervisor"]["pid"], signal.SIGKILL)
+    with pytest.raises(RunLost, match="node 1"):
+        run.wait(WAIT_S)
+    nothing_is_left(homes, run)
+
+
+def test_running_and_queued_runs_need_no_kernel(api: Any, homes: list[Path], tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    code = SLEEP.replace("time.sleep(600)", f"import os\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.1)")
+    runs = [up(submit(api, code, name="runs")), submit(api, code, name="waits")]
+    until(lambda: " slot" in runs[1].status.detail, "what it waits for")
+    api.close()
+    gate.touch()
+    for run in runs:
+        until(lambda run=run: state_of(homes[1], run)["state"] == "completed", "the end without a kernel")
+        assert api.attach(run.handle).wait(WAIT_S).logs(rank=1) == "up\n"
+
+
+def test_telemetry_of_both_machines_is_read(api: Any, homes: list[Path]) -> None:
+    run = submit(api, "import time\ntime.sleep(2)\n", name="hosts").wait(WAIT_S)
+    assert sorted(run.telemetry()["node"].unique()) == [0, 1]
+
+
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Proxy]]:
     """The link between the agents of the next run leads through a proxy."""
@@ -222,7 +263,7 @@ def test_link_between_agents_that_is_lost_ends_run_as_lost(
         run.wait(WAIT_S)
     assert time.monotonic() - began < 30
     nothing_is_left(homes, run)  # the second machine ends its part by itself
-    state = json.loads((homes[1] / "runs" / run.run_id / "state.json").read_text())
+    state = state_of(homes[1], run)
     assert state["state"] == "lost" and "node 0" in state["detail"]
 
 
@@ -248,11 +289,13 @@ def test_two_runs_at_once_take_one_slot_each_in_turn(api: Any, homes: list[Path]
 def test_queued_run_says_what_it_waits_for_and_is_canceled(api: Any, homes: list[Path]) -> None:
     first = up(submit(api, name="holds"))
     second = submit(api, name="waits")
-    until(lambda: "slots on node" in second.status.detail, "what it waits for")
-    second.cancel()
-    until(lambda: second.status.state.terminal, "the end")
-    assert second.status.state == "canceled"
-    first.cancel()
+    try:
+        until(lambda: " slot" in second.status.detail, "what it waits for")
+        second.cancel()
+        until(lambda: second.status.state.terminal, "the end")
+        assert second.status.state == "canceled"
+    finally:
+        first.cancel()
     nothing_is_left(homes, first)
 
 

@@ -54,6 +54,7 @@ class RankFailure(NamedTuple):
     exit_code: Optional[int]
     signal: Optional[int]
     ended: float = 0.0  #: Unix seconds; 0 without a record of the end
+    is_own: bool = True  #: it failed by itself: nobody had asked it to end
 
     @property
     def text(self) -> str:
@@ -229,7 +230,9 @@ def first_failure(folder: str) -> Optional[RankFailure]:
         own = sorted(ended, key=lambda row: row["ended"])
     if not own:
         return None
-    return RankFailure(own[0]["rank"], own[0].get("exit_code"), own[0].get("signal"), own[0].get("ended") or 0.0)
+    first = own[0]
+    is_own = not first["ended_by"]
+    return RankFailure(first["rank"], first.get("exit_code"), first.get("signal"), first.get("ended") or 0.0, is_own)
 
 
 def records(folder: str) -> List[Json]:

@@ -106,6 +106,7 @@ class Group:
         self._start: Optional[Json] = None
         self._cause: Optional[Node] = None  #: whose end or loss ends the run
         self._why: Json = {}  #: reason and detail of that node
+        self._is_common = False  #: no node by itself ends the run, but what they have together
         self.verdict: Optional[Json] = None
 
     def receive(self, number: int, status: Mapping[str, Any], now: float, wall: float) -> None:
@@ -141,7 +142,7 @@ class Group:
     def orders(self, number: int) -> Json:
         """Return the orders of a node."""
         node, end = self.nodes[number], ""
-        if self._cause is not None and self._cause is not node:
+        if self._cause is not None and (self._cause is not node or self._is_common):
             end = "%s: %s" % (self._cause.label, self._why.get("detail") or self._why.get("reason") or "it has ended")
         return {
             "open": node.has_turn, "start": self._start, "end": end, "verdict": self.verdict, "waiting": self.waiting(),
@@ -207,6 +208,7 @@ class Group:
                 "%s on %s" % (part.get("processes"), node.label) for node, part in zip(self.nodes, self._ready())
             )
             self._cause, self._why = self.nodes[0], {"state": FAILED, "reason": "launch", "detail": detail}
+            self._is_common = True
 
     def _ready(self) -> List[Json]:
         return [dict(node.status["ready"]) for node in self.nodes if node.status.get("ready")]
@@ -221,6 +223,8 @@ class Group:
             return dict(self.nodes[0].outcome or {})
         if cause.lost:
             return {"state": LOST, "reason": LOST, "detail": "lost on %s: %s" % (cause.label, cause.lost)}
+        if self._is_common:
+            return dict(self._why)
         outcome = dict(cause.outcome or self._why)
         if self._why.get("reason") == LOST:
             detail = "lost on %s: %s" % (cause.label, self._why.get("detail") or "its supervisor has ended")
@@ -231,6 +235,7 @@ class Group:
         if failed:
             cause = min(failed, key=_failed_at)
             outcome = dict(cause.outcome or {})
+            outcome.update(outcome.pop("failure", {}))
         return dict(outcome, detail="%s on %s" % (outcome.get("detail"), cause.label))
 
 

@@ -42,6 +42,8 @@ Json = Dict[str, Any]
 #: File of a queue with its random name, which gives the order in which runs take slots.
 _QUEUE_ID = "queue-id"
 _BEAT_S, _CHECK_S = 2.0, 1.0
+#: Seconds between tries to connect to node 0, which may get the run later.
+_RETRY_S = 0.1
 #: Seconds for: a connection, a proof, the submit after the start of this process, the readers of the end.
 _CONNECT_TIMEOUT_S, _PROOF_TIMEOUT_S, _SUBMIT_TIMEOUT_S, _FAREWELL_S = 3.0, 10.0, 120.0, 10.0
 #: Seconds for a supervisor to connect, and for the guardian to write the end of one that was killed.
@@ -95,8 +97,8 @@ def _open(context: Any, payload: Mapping[str, Any]) -> Json:
         env=env_filter.for_dispatcher(os.environ), start_new_session=True,
     )  # fmt: skip
     try:
-        said, _ = started.communicate(json.dumps(given).encode() + b"\n", timeout=60.0)
-        facts: Json = json.loads(said.decode())
+        output, _ = started.communicate(json.dumps(given).encode() + b"\n", timeout=60.0)
+        facts: Json = json.loads(output.decode())
     except (subprocess.TimeoutExpired, ValueError):
         started.kill()
         raise AgentError("StateError", "The agent cannot start the process that connects the nodes.") from None
@@ -304,7 +306,7 @@ class Link:
         self._status = {"phase": node_group.QUEUED}
         self._write_gate()
         while not self._is_done():
-            for key, _ in self._selector.select(_CHECK_S / 2):
+            for key, _ in self._selector.select(_CHECK_S / 2 if self._orders else _RETRY_S):
                 key.data()
             self._step()
         try:
@@ -393,7 +395,7 @@ class Link:
         now = protocol.mono()
         if (self._hub is not None and self._hub.is_open) or now < self._connect_at:
             return
-        self._connect_at = now + _CHECK_S
+        self._connect_at = now + (_CHECK_S if self._orders else _RETRY_S)
         try:
             connection = connect(self._nodes["address"], self._nodes["port"], self._token, self.node)
         except OSError:

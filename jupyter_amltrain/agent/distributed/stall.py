@@ -1,7 +1,7 @@
 """Ranks that make no progress: where each of them is, while the others wait for it in a collective call.
 
 A run of several processes stops silently when one of them never reaches the call in which the others wait. When the run
-has written no log and no metric for a while, each rank is asked for its stack, twice. The result is what was seen, not
+has written no log and no metric for a while, each rank writes its stack, twice. The result is what was seen, not
 a guess: which ranks wait, and in which line the others are. The run goes on.
 
 Python's :mod:`faulthandler` writes the stack of a process that is blocked, too; :func:`register` runs in each rank.
@@ -126,7 +126,7 @@ class StallWatch:
         self._sizes: Dict[str, int] = {}
         self._since = self._next = time.monotonic()
         self._first: Optional[Dict[int, Stack]] = None
-        self._asked = False
+        self._has_requested = False
         #: What is shown now.
         self.text = ""
 
@@ -144,7 +144,7 @@ class StallWatch:
         self._next = now + self.period
         sizes = self._read_sizes()
         if sizes != self._sizes:
-            self._sizes, self._since, self._first, self._asked, self.text = sizes, now, None, False, ""
+            self._sizes, self._since, self._first, self._has_requested, self.text = sizes, now, None, False, ""
         elif now - self._since > self._limit and not self.text:
             found = self._look()
             if found:
@@ -153,11 +153,11 @@ class StallWatch:
 
     def _look(self) -> str:
         """Ask for the stacks, or read them; return where the ranks are if no stack has changed since the last time."""
-        if not self._asked:
-            self._asked = self._ask()
+        if not self._has_requested:
+            self._has_requested = self._request()
             self._next = time.monotonic() + _ANSWER_S
             return ""
-        self._asked = False
+        self._has_requested = False
         before, self._first = self._first, self._read_stacks()
         return sentence(self._first, self._script, self._offset, self._what) if before == self._first else ""
 
@@ -179,9 +179,9 @@ class StallWatch:
             return []
         return [(int(name[:-6]), os.path.join(folder, name)) for name in names]
 
-    def _ask(self) -> bool:
+    def _request(self) -> bool:
         """Send the signal to each rank that waits for it; return whether any does."""
-        asked = False
+        requested = False
         for _, path in self._stack_files():
             try:
                 with open(path) as file:
@@ -189,10 +189,10 @@ class StallWatch:
                 if start == _start_time(int(pid)):  # a rank that has ended may have left its number to another process
                     os.truncate(path, len("%s %s\n" % (pid, start)))
                     os.kill(int(pid), signal_number())
-                    asked = True
+                    requested = True
             except (OSError, ValueError):
                 continue
-        return asked
+        return requested
 
     def _read_stacks(self) -> Dict[int, Stack]:
         found = {}

@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from .. import protocol
 from ..distributed.launchers import LAUNCHER_LOG, RANKS
-from ..protocol import FAILED, LOG, LOST, MAX_RESTARTS, PREPARING, QUEUED, RESTART_PREFIX, RUNNING, AgentError
+from ..protocol import (
+    FAILED,
+    LOG,
+    LOST,
+    MAX_RESTARTS,
+    PREEMPTED,
+    PREPARING,
+    QUEUED,
+    RESTART_PREFIX,
+    RUNNING,
+    AgentError,
+)
 from . import run_state
-from .outcome import PREEMPTED, Outcome
+
+if TYPE_CHECKING:  # it imports the readers of GPUs
+    from .outcome import Outcome
 
 Json = Dict[str, Any]
 

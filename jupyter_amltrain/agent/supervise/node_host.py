@@ -124,13 +124,15 @@ class NodeHost(QueueHost):
 
     def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
         """Report the end of this node, and return that of the run when all nodes have ended."""
-        told = dict(outcome._asdict())
-        if outcome.state == FAILED and run.rank is not None:
-            failed = launchers.first_failure(self.task.folder)
-            if failed is not None:
-                told.update(failed_rank=failed.rank, failed_at=failed.ended)
+        report = dict(outcome._asdict())
+        failed = launchers.first_failure(self.task.folder) if run.rank is not None else None
+        if failed is not None and failed.ended and failed.is_own:
+            report.update(failed_rank=failed.rank, failed_at=failed.ended)
+            if outcome.state != FAILED:  # its launcher was still ending the others when another node ended the run
+                reason = "signal" if failed.signal else "exit"
+                report["failure"] = Outcome(FAILED, reason, failed.text, failed.exit_code, failed.signal)._asdict()
         run.state.pop("failed_rank", None)
-        self._tell(phase=node_group.ENDED, outcome=told)
+        self._tell(phase=node_group.ENDED, outcome=report)
         if outcome.state == COMPLETED:
             run.state["detail"] = "%s has ended; waits for the other nodes" % self._label
             run.save()

@@ -9,7 +9,7 @@ import signal
 from typing import Any, Dict, List, Mapping, Match, NamedTuple, Optional, Sequence, Tuple
 
 from ..processes import cgroup_paths, signal_name
-from ..protocol import CANCELED, COMPLETED, FAILED, LOG_OF_RANK, TELEMETRY, open_regular
+from ..protocol import CANCELED, COMPLETED, FAILED, LOG_OF_RANK, PREEMPTED, TELEMETRY, open_regular
 from ..telemetry.gpu_incidents import (
     APPLICATION,
     CLEANUP,
@@ -198,8 +198,8 @@ def _to_bytes(number: str, unit: str) -> int:
         return 0
 
 
-#: Reason of a run that was stopped because its GPUs were not used; because its machine is needed or goes away.
-GPU_UNUSED, PREEMPTED = "gpu-unused", "preempted"
+#: Reason of a run that was stopped because its GPUs were not used.
+GPU_UNUSED = "gpu-unused"
 #: Reason of a completed run that was only measured, and ended before its script did.
 SLICE = "slice"
 

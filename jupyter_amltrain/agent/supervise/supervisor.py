@@ -17,7 +17,7 @@ from ..distributed import launchers
 from ..distributed.stall import StallWatch
 from ..process_setup import drain, log_line
 from ..processes import boot_id, find_process, identity, pid_scope, resume, run_members, signal_processes
-from ..protocol import CANCELED, FAILED, FINALIZING, QUEUED, RUNNING
+from ..protocol import CANCELED, FAILED, FINALIZING, PREEMPTED, QUEUED, RUNNING
 from ..telemetry import sampler
 from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, ReadyPipe
 from . import attempts, preparation, provenance_file, run_state
@@ -26,7 +26,7 @@ from .container import KILL_TIMEOUT_S, Container, start_failure
 from .heartbeat import Heartbeat
 from .helpers import Helper, protected_pids, stop_helper, wait_helper
 from .measured_slice import MeasuredSlice
-from .outcome import GPU_UNUSED, PREEMPTED, SLICE, Outcome, classify, oom_counters, oom_happened
+from .outcome import GPU_UNUSED, SLICE, Outcome, classify, oom_counters, oom_happened
 from .process import Assignment, LaunchFailed, NoProcess, SinkEndpoint, serve_sink, start
 from .run_state import StateFile
 

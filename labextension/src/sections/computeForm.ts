@@ -28,6 +28,7 @@ function nameField(trans: TranslationBundle): IField {
     group: '',
     not_for: [],
     needs_gpus: false,
+    joined: false,
     choose: ''
   };
 }
