@@ -94,8 +94,9 @@ def _offer_stack() -> None:
             started = stat.read().rpartition(")")[2].split()[19]
         # It stays open; the agent shortens it, so each write goes to its end.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.write(handle, ("%d %s\n" % (os.getpid(), started)).encode())
+        signal.signal(signal.SIGRTMIN + 9, signal.SIG_IGN)  # for the end of Python, which takes the handler away
         faulthandler.register(signal.SIGRTMIN + 9, file=handle, all_threads=False)
+        os.write(handle, ("%d %s\n" % (os.getpid(), started)).encode())
 
 
 def _import_next(here: str) -> None:
