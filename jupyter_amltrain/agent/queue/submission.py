@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import protocol, testing
 from ..data import cache as data_cache
-from ..distributed import launchers, node_group
+from ..distributed import gang, launchers
 from ..environments import docker
 from ..environments import store as environments
 from ..processes import boot_id, pid_scope
@@ -189,7 +189,7 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
     if payload.get("ranks"):
         job["ranks"] = launchers.check(payload["ranks"])
     if payload.get("nodes"):
-        job["nodes"] = node_group.check(payload["nodes"])
+        job["nodes"] = gang.check(payload["nodes"])
     if payload.get("downloads"):
         job["downloads"] = data_cache.check(payload["downloads"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))
