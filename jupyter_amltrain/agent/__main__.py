@@ -23,7 +23,7 @@ def main(argv: List[str]) -> int:
 
         return detach_monitor(argv[1])
     if len(argv) == 3 and argv[0] == "node":
-        from .distributed.node_link import detach as detach_node
+        from .distributed.node_connector import detach as detach_node
 
         return detach_node(argv[1], argv[2])
     if len(argv) >= 2 and argv[0] == "rank":

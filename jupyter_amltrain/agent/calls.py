@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import damage, machine
 from .damage import DamagedRun
-from .distributed import node_link
+from .distributed import node_connector
 from .environments import requests as environment_calls
 from .json_dir import WAITING, NumberedJsonDir, default_queue, open_queue
 from .pictures.listing import list_pictures
@@ -365,7 +365,7 @@ def _monitor(context: AgentContext, payload: Json) -> Json:
 
 
 def _nodes(context: AgentContext, payload: Json) -> Json:
-    return node_link.serve(context, payload)
+    return node_connector.serve(context, payload)
 
 
 _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {

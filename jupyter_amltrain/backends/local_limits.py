@@ -25,12 +25,21 @@ UNSUPPORTED_FLAGS = frozenset(
         *("identity", "service", "priority", "tier"),
     )
 )
+#: Of these, flags that have a meaning with several machines over SSH.
+_FLAGS_OF_SEVERAL = frozenset(("nodes",))
 #: Version that ``--env NAME`` has if it names none.
 _LATEST = "@latest"
 #: Text that a file of ``az ml`` would have replaced.
 _PLACEHOLDER = re.compile(r"\$\{\{.*?\}\}")
 #: Target that supports the settings which need a service.
 _AZURE = "an Azure target (%aml_compute connect)"
+
+
+def kinds_without(flag: str) -> tuple[str, ...]:
+    """Return the kinds of targets on which a flag, without its dashes, has no meaning."""
+    if flag not in UNSUPPORTED_FLAGS:
+        return ()
+    return tuple(kind for kind in SINGLE_MACHINE_KINDS if kind != "ssh" or flag not in _FLAGS_OF_SEVERAL)
 
 
 def unsupported(

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.base import PER_NODE, Chunk, LaunchPlan, monitor_of, stream_of
 from jupyter_amltrain.backends.local_limits import unsupported
@@ -119,13 +120,13 @@ class NodesBackend(SshBackend):
         if count == 1:
             return await super().launch(plan, environ, secrets)
         hosts = self._hosts[:count]
-        links = await self._open(hosts, plan.run_id)
+        opened = await self._open(hosts, plan.run_id)
         accepted: list[SshBackend] = []
         try:
-            self._require_different([str(link["queue"]) for link in links])
-            address = await self._find_address(hosts, links)
-            order = sorted(range(count), key=lambda number: str(links[number]["queue"]))
-            nodes = {**plan.request["nodes"], "order": order, "address": address, "port": links[0]["port"]}
+            self._require_different([str(one["queue"]) for one in opened])
+            address = await self._find_address(hosts, opened)
+            order = sorted(range(count), key=lambda number: str(opened[number]["queue"]))
+            nodes = {**plan.request["nodes"], "order": order, "address": address, "port": opened[0]["port"]}
             # Node 0 comes last: its run folder is what every kernel lists.
             for number, host in reversed(list(enumerate(hosts))):
                 part = plan if number == 0 else await host.plan(plan.spec, plan.snapshot, plan.run_id)
@@ -134,7 +135,7 @@ class NodesBackend(SshBackend):
                 run = await SshBackend.launch(host, part, environ, secrets)
                 accepted.append(host)
         except BaseException:
-            await asyncio.shield(self._undo(hosts, links, accepted, plan.run_id))
+            await asyncio.shield(self._undo(hosts, opened, accepted, plan.run_id))
             raise
         return run
 
@@ -146,13 +147,13 @@ class NodesBackend(SshBackend):
             for number, host in enumerate(hosts)
         ]
         found = await asyncio.gather(*calls, return_exceptions=True)
-        links = [one for one in found if isinstance(one, dict)]
+        opened = [one for one in found if isinstance(one, dict)]
         if failed := next((one for one in found if isinstance(one, BaseException)), None):
             await self._undo(hosts, [one if isinstance(one, dict) else {} for one in found], (), run_id)
             raise failed
-        return [{**link, "token": token} for link in links]
+        return [{**one, "token": token} for one in opened]
 
-    async def _find_address(self, hosts: Sequence[SshBackend], links: Sequence[Mapping[str, Any]]) -> str:
+    async def _find_address(self, hosts: Sequence[SshBackend], opened: Sequence[Mapping[str, Any]]) -> str:
         """Return an address of node 0 that all the other machines reach.
 
         Raises
@@ -161,10 +162,10 @@ class NodesBackend(SshBackend):
             There is none.
         """
         connection = self._ssh.connection
-        candidates = list(dict.fromkeys([*links[0]["addresses"], connection.address, connection.target.destination]))
+        candidates = list(dict.fromkeys([*opened[0]["addresses"], connection.address, connection.target.destination]))
         request = {
-            "verb": "reach", "addresses": [one for one in candidates if one], "port": links[0]["port"],
-            "token": links[0]["token"],
+            "verb": "reach", "addresses": [one for one in candidates if one], "port": opened[0]["port"],
+            "token": opened[0]["token"],
         }  # fmt: skip
         replies = await asyncio.gather(*(host._ssh.call("nodes", request) for host in hosts[1:]))
         errors = [{row["address"]: row["error"] for row in reply["addresses"]} for reply in replies]
@@ -184,19 +185,19 @@ class NodesBackend(SshBackend):
     async def _undo(
         self,
         hosts: Sequence[SshBackend],
-        links: Sequence[Mapping[str, Any]],
+        opened: Sequence[Mapping[str, Any]],
         accepted: Sequence[SshBackend],
         run_id: str,
     ) -> None:
         """End what a submit that failed has started."""
-        for host, link in zip(hosts, links, strict=True):
+        for host, one in zip(hosts, opened, strict=True):
             with contextlib.suppress(AmlTrainError, OSError):
                 if host in accepted:
                     await SshBackend.cancel(host, run_id)
                     await SshBackend.delete(host, run_id)
             with contextlib.suppress(AmlTrainError, OSError):
-                if link:
-                    await host._ssh.call("nodes", {"verb": "close", "link": link["link"]})
+                if one:
+                    await host._ssh.call("nodes", {"verb": "close", "connector": one["connector"]})
 
     # ---- runs
 
@@ -268,7 +269,9 @@ def _added(infos: Sequence[TargetInfo], target: SshTarget) -> TargetInfo:
         target=target.name,
         cpus=total("cpus"),
         memory=total("memory"),
-        gpus=tuple(gpu for info in infos for gpu in info.gpus),
+        gpus=tuple(
+            {**gpu, "label": f"node {node} {gpu_name(gpu)}"} for node, info in enumerate(infos) for gpu in info.gpus
+        ),
         gpus_lost=tuple(gpu for info in infos for gpu in info.gpus_lost),
         gpu_note="; ".join(dict.fromkeys(info.gpu_note for info in infos if info.gpu_note)),
         slots=slots,

@@ -297,6 +297,8 @@ def line_of(verb: str, target: str, kind: str = "", values: Mapping[str, Any] | 
         if field.kind == "bool":
             words.append(field.flag if value else f"--no-{field.flag[2:]}")
             continue
+        if field.joined and isinstance(value, str):
+            value = [part.strip() for part in value.split(",")]
         for part in value if isinstance(value, (list, tuple)) else [value]:
             words += [field.flag, str(part).removesuffix(".0") if isinstance(part, float) else str(part)]
     return " ".join(shlex.quote(word) if i else word for i, word in enumerate(words) if word)

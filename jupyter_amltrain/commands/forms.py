@@ -107,7 +107,7 @@ def submit_fields(defaults: Defaults | None = None) -> tuple[Field, ...]:
 @functools.lru_cache(maxsize=1)
 def _fields() -> tuple[Field, ...]:
     actions = submit_actions()
-    from jupyter_amltrain.backends.local_limits import SINGLE_MACHINE_KINDS, UNSUPPORTED_FLAGS
+    from jupyter_amltrain.backends.local_limits import kinds_without
 
     places = {name: (group, label) for group, labels in _LABELS.items() for name, label in labels.items()}
     order = [*BASIC_FIELDS, *(name for name in places if name not in BASIC_FIELDS)]
@@ -121,7 +121,7 @@ def _fields() -> tuple[Field, ...]:
                 field,
                 group=group,
                 label=label,
-                not_for=SINGLE_MACHINE_KINDS if name in UNSUPPORTED_FLAGS else (),
+                not_for=kinds_without(name),
                 needs_gpus=name in _GPU_FIELDS,
             )
         )

@@ -63,6 +63,13 @@ def test_boolean_flag_default_on_can_be_turned_off() -> None:
     assert not [name for name in vars(parser.parse([])) if name.startswith(VALUE_PREFIX)]
 
 
+def test_repeated_host_is_several_machines() -> None:
+    line = "attach gpus --kind ssh --host a --host ann@b:22"
+    args = parse(line)
+    assert vars(args)[f"{VALUE_PREFIX}host"] == "a,ann@b:22"
+    assert line_of("attach", "gpus", "ssh", {"host": "a, ann@b:22"}) == f"%aml_compute {line}"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

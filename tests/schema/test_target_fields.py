@@ -14,6 +14,7 @@ from jupyter_amltrain.schema.fields import (
     kind_of_type,
     name_error,
 )
+from jupyter_amltrain.schema.ssh_target import SshTarget
 from jupyter_amltrain.schema.target import ComputeTarget, FakeTarget, LocalTarget, form_field
 
 
@@ -163,3 +164,18 @@ def test_scale_invalid_error_names_field(values: dict[str, Any], field: str) -> 
 def test_scale_maximum_below_current_minimum_is_refused() -> None:
     _, wrong = checked_scale(FakeTarget(name="big"), scale_action(2, 4, 15.0).fields, {"max_nodes": 1})
     assert "--min-nodes" in wrong["max_nodes"]
+
+
+def test_several_machines_over_ssh_are_one_field() -> None:
+    target, errors = checked_target(SshTarget, "gpus", {"host": "a, ann@10.0.0.4:2222, [fe80::1]:22", "user": "bob"})
+    assert not errors and isinstance(target, SshTarget) and target.variant == "nodes"
+    nodes = [target.node_target(number) for number in range(3)]
+    assert [(node.host, node.user, node.port) for node in nodes] == [
+        ("a", "bob", 0), ("10.0.0.4", "ann", 2222), ("fe80::1", "bob", 22),
+    ]  # fmt: skip
+    assert [node.variant for node in nodes] == ["", "", ""] and len({node.name for node in nodes}) == 3
+
+
+@pytest.mark.parametrize("host", ["a,a", "a,b c", "a,-b", "a,b:port"])
+def test_wrong_list_of_machines_is_refused(host: str) -> None:
+    assert "host" in checked_target(SshTarget, "gpus", {"host": host})[1]

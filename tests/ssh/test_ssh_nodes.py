@@ -15,8 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
+from jupyter_amltrain.backends.base import ACCEPT
 from jupyter_amltrain.backends.ssh_nodes import NodesBackend
-from jupyter_amltrain.errors import CommandError, RunFailed, RunLost, TargetError
+from jupyter_amltrain.errors import AuthenticationError, CommandError, RunFailed, RunLost, TargetError
+from jupyter_amltrain.schema.ssh_target import SshTarget
 from tests.conftest import SETTINGS, end_all, processes_of
 from tests.distributed.scripts import ALL_REDUCE, ENVIRONMENT, TRAINING, needs_torch
 from tests.helpers import api_of, until
@@ -43,33 +45,37 @@ def homes(folder: Path) -> Iterator[list[Path]]:
 
 
 @pytest.fixture(scope="module")
-def api(folder: Path, homes: list[Path]) -> Iterator[Any]:
-    """The API with the target ``gpus`` of two machines with one CPU slot each."""
+def servers(folder: Path, homes: list[Path]) -> Iterator[list[Sshd]]:
+    """SSH servers of the machines, which have one CPU slot each."""
     if openssh.find() is None:
         pytest.skip("no OpenSSH server on this machine")
-    user = folder / "user"
-    (user / ".ssh").mkdir(parents=True)
-    servers = []
-    with api_of(folder, HOME=str(user), SSH_AUTH_SOCK="") as module:
-        try:
-            for home in homes:
-                environ = {
-                    "PATH": os.environ["PATH"],
-                    **SETTINGS,
-                    "AMLTRAIN_HOME": str(home),
-                    "AMLTRAIN_QUEUE": f"{home}-queue",
-                    "AMLTRAIN_CPU_SLOTS": "1",
-                    "HOME": str(user),
-                }
-                servers.append(Sshd(Path(f"{home}-sshd"), environ))
-                settings = ("HostName 127.0.0.1", f"Port {servers[-1].port}", f"IdentityFile {servers[-1].key}")
-                with (user / ".ssh" / "config").open("a") as config:
-                    config.write("\n  ".join((f"Host {home.name}", *settings)) + "\n")
-            attach(module, servers)
-            yield module
-        finally:
-            for server in servers:
-                server.stop()
+    made = []
+    for home in homes:
+        environ = {
+            **SETTINGS,
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "AMLTRAIN_HOME": str(home),
+            "AMLTRAIN_QUEUE": f"{home}-queue",
+            "AMLTRAIN_CPU_SLOTS": "1",
+        }
+        made.append(Sshd(Path(f"{home}-sshd"), environ))
+    yield made
+    for server in made:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def api(folder: Path, homes: list[Path], servers: list[Sshd]) -> Iterator[Any]:
+    """The API with the target ``gpus`` of both machines, by their names of ``~/.ssh/config``."""
+    (folder / "user" / ".ssh").mkdir(parents=True)
+    with (folder / "user" / ".ssh" / "config").open("w") as config:
+        for home, server in zip(homes, servers, strict=True):
+            settings = ("HostName 127.0.0.1", f"Port {server.port}", f"IdentityFile {server.key}")
+            config.write("\n  ".join((f"Host {home.name}", *settings)) + "\n")
+    with api_of(folder, HOME=str(folder / "user"), SSH_AUTH_SOCK="") as module:
+        attach(module, servers)
+        yield module
 
 
 def attach(api: Any, servers: list[Sshd], name: str = "gpus") -> None:
@@ -81,6 +87,37 @@ def attach(api: Any, servers: list[Sshd], name: str = "gpus") -> None:
     assert not api.act("attach", name, kind="ssh", values=values, confirmed=True).errors
     manager = api.controller().target_manager
     until(lambda: api.controller().loop.call(manager.finished(name, 30.0)) is not None, "attached")
+
+
+def check_of(api: Any, **fields: Any) -> Any:
+    """What the machines say to a target that is not attached."""
+    controller = api.controller()
+    backend = NodesBackend(SshTarget(name="draft", python=sys.executable, **fields), controller.loop, controller.root)
+    try:
+        return controller.loop.call(backend.check(), WAIT_S)
+    finally:
+        controller.loop.call(backend.close())
+
+
+def test_key_of_second_machine_is_asked_for(api: Any, servers: list[Sshd]) -> None:
+    with pytest.raises(AuthenticationError) as raised:
+        check_of(api, host="first,second", accept_host_key=servers[0].fingerprint)
+    both = ",".join(server.fingerprint for server in servers)
+    assert raised.value.code == "ssh.host_key" and raised.value.details[ACCEPT] == {"accept_host_key": both}
+    info = check_of(api, host="first,second", accept_host_key=both)
+    assert info.slots["cpu"]["total"] == 2 and "second" in info.detail
+
+
+def test_one_machine_under_two_names_is_refused(api: Any, servers: list[Sshd]) -> None:
+    port = servers[0].port
+    with pytest.raises(TargetError) as raised:
+        check_of(
+            api,
+            host=f"first,127.0.0.1:{port}",
+            accept_host_key=servers[0].fingerprint,
+            identity_file=str(servers[0].key),
+        )
+    assert raised.value.code == "ssh.same_machine"
 
 
 @needs_torch
@@ -97,6 +134,18 @@ def test_losses_on_two_machines_are_those_of_two_processes_here(api: Any) -> Non
     here = api.submit(TRAINING, target="local", processes=2, gpus=0, name="train").wait(WAIT_S)
     curves = [[value for *_, value in run.metrics()["loss"]] for run in (there, here)]
     assert len(curves[0]) == 10 and curves[0] == pytest.approx(curves[1], abs=1e-6)
+
+
+@pytest.mark.thorough
+@needs_torch
+@pytest.mark.parametrize("end", ["raise ValueError('bad luck')", "os.kill(os.getpid(), 9)"])
+def test_pytorch_process_of_second_machine_that_fails_is_named(api: Any, homes: list[Path], end: str) -> None:
+    code = ALL_REDUCE + f"if rank == 1:\n    {end}\ndist.barrier()\n"  # rank 0 fails because of it
+    run = api.submit(code, target="gpus", nodes=2, processes=1, gpus=0, name="fails")
+    with pytest.raises(RunFailed):
+        run.wait(WAIT_S)
+    assert run.status.failed_rank == 1 and "second" in run.status.detail
+    nothing_is_left(homes, run)
 
 
 # ---- by the launcher that needs no framework: rank 1 is on the second machine
@@ -173,9 +222,11 @@ def test_rank_on_second_machine_that_is_killed_is_named(api: Any, homes: list[Pa
 
 
 def test_cancel_ends_all_ranks_on_both_machines(api: Any, homes: list[Path]) -> None:
-    run = up(submit(api, name="canceled"))
+    run = up(submit(api, name="canceled", processes=4), *range(8))
+    began = time.monotonic()
     run.cancel()
     until(lambda: run.status.state.terminal, "the end")
+    print(f"canceled in {time.monotonic() - began:.2f} s")
     assert run.status.state == "canceled" and run.status.failed_rank is None
     nothing_is_left(homes, run)
 
@@ -199,6 +250,7 @@ def test_killed_agent_of_second_machine_ends_run_as_lost(api: Any, homes: list[P
     assert submit(api, "print('next')", name="next").wait(WAIT_S).logs() == "next\n"
 
 
+@pytest.mark.thorough
 def test_killed_agent_of_first_machine_ends_second(api: Any, homes: list[Path]) -> None:
     run = up(submit(api, name="gone"))
     end_all(homes[0])
@@ -252,6 +304,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Proxy]]:
         one.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["cut", "freeze"])
 def test_link_between_agents_that_is_lost_ends_run_as_lost(
     api: Any, homes: list[Path], proxy: Callable[[], Proxy], what: str

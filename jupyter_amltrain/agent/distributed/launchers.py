@@ -10,6 +10,8 @@ import json
 import os
 import pkgutil
 import shutil
+import socket
+import struct
 import subprocess
 import zlib
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
@@ -25,6 +27,8 @@ KINDS = (PYTORCH, DEEPSPEED, MPI, HOROVOD, TENSORFLOW, RAY)
 #: Folder of a run with a record for each process, and the output of the launcher itself.
 RANKS, LAUNCHER_LOG = "ranks", "log/launcher.txt"
 MAX_PROCESSES = 512
+#: Request for the address of a network interface (Linux, netdevice(7)).
+_SIOCGIFADDR = 0x8915
 _PACKAGE = __name__.rpartition(".distributed")[0]
 #: Files for the machine, and their sources; the first one is written last.
 _FILES = {
@@ -94,9 +98,9 @@ def count(ranks: Mapping[str, Any], devices: Sequence[str]) -> int:
     """Return the number of processes of a job, on all its machines; Ray's tasks are no processes of the job."""
     if ranks.get("kind") == RAY:
         return 1
-    group = ranks.get("group")
-    if group:
-        return int(sum(group["processes"]) + sum(group["servers"]))
+    gang = ranks.get("gang")
+    if gang:
+        return int(sum(gang["processes"]) + sum(gang["servers"]))
     return workers_here(ranks, devices) + int(ranks["servers"])
 
 
@@ -131,14 +135,14 @@ def command(
     OSError
         The files cannot be written.
     """
-    files, workers, group = _written(home), workers_here(ranks, devices), ranks.get("group")
+    files, workers, gang = _written(home), workers_here(ranks, devices), ranks.get("gang")
     python = ranks["python"] = shutil.which(ranks["python"], path=env.get("PATH")) or ranks["python"]
     os.makedirs(os.path.join(folder, RANKS), mode=0o700, exist_ok=True)
     # Neither the site packages nor PYTHON* variables: this process is to start fast, and unlike the job's.
     each = [python, "-S", "-E", os.path.join(files, "amltrain_rank.py"), folder, *argv]
     if ranks["kind"] == TENSORFLOW:
         program = os.path.join(files, "amltrain_workers.py")
-        cluster = json.dumps(_cluster(group)) if group else ""
+        cluster = json.dumps(_cluster(gang)) if gang else ""
         return [python, "-S", "-E", program, str(workers), str(ranks["servers"]), cluster, *each]
     if ranks["kind"] == RAY:
         cpus = str(ranks["processes"] or os.cpu_count() or 1)
@@ -146,12 +150,17 @@ def command(
     if ranks["kind"] in (MPI, HOROVOD):
         options = _HOROVOD_OPTIONS if ranks["kind"] == HOROVOD else ()
         return [*_mpirun(workers, env, options), *each]
-    env["NODE_RANK"] = str(group["node"]) if group else "0"  # as at a service; torchrun sets GROUP_RANK
-    if group:
+    env["NODE_RANK"] = str(gang["node"]) if gang else "0"  # as at a service; torchrun sets GROUP_RANK
+    if gang:
+        own = gang["addresses"][gang["node"]]
+        # Without it gloo takes the address of the machine's own name, on many machines 127.0.1.1.
+        interface = interface_of(own)
+        if interface:
+            env.setdefault("GLOO_SOCKET_IFNAME", interface)
         meeting = [
-            *("--nnodes", str(len(group["processes"])), "--node-rank", env["NODE_RANK"]),
-            *("--master-addr", group["address"], "--master-port", str(group["port"])),
-            *("--local-addr", group["addresses"][group["node"]]),
+            *("--nnodes", str(len(gang["processes"])), "--node-rank", env["NODE_RANK"]),
+            *("--master-addr", gang["address"], "--master-port", str(gang["port"])),
+            *("--local-addr", own),
         ]
     else:  # a free port of this machine, and an address that needs no resolver
         meeting = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
@@ -163,14 +172,30 @@ def command(
     ]
 
 
-def _cluster(group: Json) -> Json:
+def interface_of(address: str) -> str:
+    """Return the name of the network interface that has an address; empty if it is not known."""
+    import fcntl
+
+    for _, name in socket.if_nameindex():
+        request = struct.pack("256s", name.encode()[:15])
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24]
+        except OSError:  # it has no such address, or the system has another call
+            continue
+        if socket.inet_ntoa(found) == address:
+            return name
+    return ""
+
+
+def _cluster(gang: Json) -> Json:
     """Return the addresses of a TensorFlow cluster on several machines, and the tasks of this one."""
     cluster: Dict[str, List[str]] = {"worker": [], "ps": []}
     tasks = []
-    for node, (hosts, workers) in enumerate(zip(group["hosts"], group["processes"])):
+    for node, (hosts, workers) in enumerate(zip(gang["hosts"], gang["processes"])):
         for kind, addresses in (("worker", hosts[:workers]), ("ps", hosts[workers:])):
             for address in addresses:
-                if node == group["node"]:
+                if node == gang["node"]:
                     tasks.append([kind, len(cluster[kind])])
                 cluster[kind].append(address)
     return {"cluster": {kind: addresses for kind, addresses in cluster.items() if addresses}, "tasks": tasks}

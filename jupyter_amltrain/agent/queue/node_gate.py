@@ -6,7 +6,7 @@ import os
 from typing import Any, Mapping, NamedTuple, Optional, Tuple
 
 from .. import protocol
-from ..distributed.node_group import GATE
+from ..distributed.gang import GATE
 from ..processes import boot_id, is_alive
 from ..protocol import LOST, TERMINAL, AgentError, read_json, run_folder
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import protocol, testing
 from ..data import cache as data_cache
-from ..distributed import launchers, node_group
+from ..distributed import gang, launchers
 from ..environments import docker
 from ..environments import store as environments
 from ..processes import boot_id, pid_scope
@@ -194,7 +194,7 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
     if payload.get("slice"):
         job["slice"] = measured_slice.check(payload["slice"])
     if payload.get("nodes"):
-        job["nodes"] = node_group.check(payload["nodes"])
+        job["nodes"] = gang.check(payload["nodes"])
     if "nodes" in job and attempts.allowed(job):
         raise _submit_error("a job of several machines cannot start again.")
     if payload.get("downloads"):

@@ -7,8 +7,8 @@ import socket
 import subprocess
 from typing import Any, Dict, List, Optional
 
-from ..distributed import launchers, node_group
-from ..distributed.node_link import Channel
+from ..distributed import gang, launchers
+from ..distributed.node_connector import Channel
 from ..json_dir import Address
 from ..process_setup import log_line
 from ..protocol import CANCELED, COMPLETED, FAILED, LOST
@@ -24,7 +24,7 @@ _LOOK_S = 1.0
 
 
 class NodeHost(QueueHost):
-    """Host of one node; the process that connects the nodes (``distributed/node_link.py``) has the orders."""
+    """Host of one node; the process that connects the nodes (``distributed/node_connector.py``) has the orders."""
 
     def __init__(self, task: Assignment) -> None:
         super().__init__(task)
@@ -34,11 +34,11 @@ class NodeHost(QueueHost):
         try:
             with Address(task.folder) as path:
                 connection.connect(path)
-            self._link: Optional[Channel] = Channel(connection)
+            self._connector: Optional[Channel] = Channel(connection)
         except OSError as error:
             log_line(task.folder, "supervisor: no connection to the process that connects the nodes: %s" % error)
             connection.close()
-            self._link = None
+            self._connector = None
 
     @property
     def _label(self) -> str:
@@ -48,24 +48,24 @@ class NodeHost(QueueHost):
     def join(self, run: Supervisor) -> None:
         """Report that this node holds its slots, and listen to the orders."""
         run.state["nodes"] = len(self._nodes["names"])
-        if self._link is not None and self._link.socket is not None:
-            run.poll.register(self._link.socket, select.POLLIN)
-            self._handle = self._link.socket.fileno()
-        self._tell(phase=node_group.HOLDING, detail="")
+        if self._connector is not None and self._connector.socket is not None:
+            run.poll.register(self._connector.socket, select.POLLIN)
+            self._handle = self._connector.socket.fileno()
+        self._tell(phase=gang.HOLDING, detail="")
 
     def _tell(self, **status: Any) -> None:
-        if self._link is not None:
-            self._link.send(status)
+        if self._connector is not None:
+            self._connector.send(status)
 
     def on_readable(self, handles: List[int]) -> None:
         """Take the newest orders."""
-        if self._link is None or self._handle not in handles:
+        if self._connector is None or self._handle not in handles:
             return
-        messages = self._link.receive()
+        messages = self._connector.receive()
         if messages:
             self._orders = messages[-1]
-        if not self._link.is_open:
-            self._link = None
+        if not self._connector.is_open:
+            self._connector = None
 
     def _lost(self) -> Outcome:
         return Outcome(
@@ -84,10 +84,10 @@ class NodeHost(QueueHost):
             ready["ports"] = _free_ports(ready["processes"] + ready["servers"])
         elif node == 0:
             ready["ports"] = _free_ports(1)
-        self._tell(phase=node_group.READY, detail="", ready=ready)
+        self._tell(phase=gang.READY, detail="", ready=ready)
         enter_preparing(run, "waits for the other nodes")
         while not self._orders.get("start"):
-            if self._link is None:
+            if self._connector is None:
                 return self._lost()
             if run.should_end():
                 return Outcome(CANCELED, CANCELED, "canceled before it started", None, None)
@@ -101,7 +101,7 @@ class NodeHost(QueueHost):
         """Start the processes of this node."""
         config = self._orders["start"]
         node = self._nodes["node"]
-        run.task.job["ranks"]["group"] = dict(config, node=node)
+        run.task.job["ranks"]["gang"] = dict(config, node=node)
         return super().start(run)
 
     # -- end
@@ -132,13 +132,13 @@ class NodeHost(QueueHost):
                 reason = "signal" if failed.signal else "exit"
                 report["failure"] = Outcome(FAILED, reason, failed.text, failed.exit_code, failed.signal)._asdict()
         run.state.pop("failed_rank", None)
-        self._tell(phase=node_group.ENDED, outcome=report)
+        self._tell(phase=gang.ENDED, outcome=report)
         if outcome.state == COMPLETED:
             run.state["detail"] = "%s has ended; waits for the other nodes" % self._label
             run.save()
         has_told = bool(run.stopped)
         while not self._orders.get("verdict"):
-            if self._link is None:
+            if self._connector is None:
                 return self._lost()
             if run.should_end() and not has_told:
                 has_told = True

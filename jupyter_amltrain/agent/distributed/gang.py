@@ -1,7 +1,7 @@
 """Decisions about a run on several machines: who takes slots next, when all start, and how the run has ended.
 
-The process that connects the nodes (:mod:`.node_link`) of node 0 asks; nothing here sends or waits. Each node reports
-its whole status again and again, and gets its whole orders, so that a lost message does no harm.
+The connector of node 0 (:mod:`.node_connector`) asks; nothing here sends or waits. Each node reports its whole status
+again and again, and gets its whole orders, so that a lost message does no harm.
 
 Slots are taken in one order of the machines' queues, which is the same for all runs: a node gets its turn when all
 nodes before it hold theirs. Of several runs that wait for each other, the one that holds the last queue of that order
@@ -86,7 +86,7 @@ class Node:
         return bool(self.lost) or self.phase == ENDED
 
 
-class Group:
+class Gang:
     """The nodes of a run.
 
     Parameters

@@ -34,8 +34,8 @@ from ..protocol import (
     valid_run_id,
     write_json,
 )
-from . import node_group
-from .node_group import ENDED, GATE, MAX_NODES, SILENCE_S, Group
+from . import gang
+from .gang import ENDED, GATE, MAX_NODES, SILENCE_S, Gang
 
 Json = Dict[str, Any]
 
@@ -76,8 +76,8 @@ def serve(context: Any, payload: Mapping[str, Any]) -> Json:
                 found.append({"address": address, "error": error.strerror or str(error) or "no answer"})
         return {"addresses": found}
     if verb == "close":
-        if is_alive(payload.get("link")):
-            os.kill(payload["link"]["pid"], signal.SIGTERM)
+        if is_alive(payload.get("connector")):
+            os.kill(payload["connector"]["pid"], signal.SIGTERM)
         return {}
     raise AgentError("ProtocolError", "The agent does not support the call nodes %r." % (verb,))
 
@@ -255,7 +255,7 @@ def _line(connection: socket.socket) -> Json:
 # ---- the process
 
 
-class Link:
+class Connector:
     """The process of one node.
 
     Parameters
@@ -276,7 +276,7 @@ class Link:
         self._gate: Json = {}
         self._supervisor: Optional[Channel] = None
         self._supervised_until: Optional[float] = None  #: until when a supervisor has to connect
-        self._group: Optional[Group] = None
+        self._gang: Optional[Gang] = None
         self._channels: Dict[int, Channel] = {}  #: to the other nodes, on node 0
         self._unproven: List[Channel] = []
         self._sent: Dict[int, Json] = {}  #: last orders of each node
@@ -295,7 +295,7 @@ class Link:
         now = protocol.mono()
         self._heard = self._connect_at = now
         if self.node == 0:
-            self._group = Group(self._nodes["names"], self._nodes["order"], self._nodes["address"], now)
+            self._gang = Gang(self._nodes["names"], self._nodes["order"], self._nodes["address"], now)
             assert self._listener is not None
             self._watch(self._listener, self._accept_node)
         self._local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -303,7 +303,7 @@ class Link:
             self._local.bind(path)
         self._local.listen(4)
         self._watch(self._local, self._accept_supervisor)
-        self._status = {"phase": node_group.QUEUED}
+        self._status = {"phase": gang.QUEUED}
         self._write_gate()
         while not self._is_done():
             for key, _ in self._selector.select(_CHECK_S / 2 if self._orders else _RETRY_S):
@@ -370,7 +370,7 @@ class Link:
             channel.close()
             return
         channel.send({"proof": _proof(self._token, str(hello.get("nonce")), "hub")})
-        if self._group is None or type(node) is not int or not 0 < node < len(self._group.nodes):
+        if self._gang is None or type(node) is not int or not 0 < node < len(self._gang.nodes):
             channel.close()  # a try of the address
             return
         if node in self._channels:
@@ -386,9 +386,9 @@ class Link:
             del self._channels[node]
 
     def _take(self, node: int, messages: Sequence[Json]) -> None:
-        assert self._group is not None
+        assert self._gang is not None
         for status in messages:
-            self._group.receive(node, status, protocol.mono(), time.time())
+            self._gang.receive(node, status, protocol.mono(), time.time())
 
     def _connect(self) -> None:
         """Connect to node 0, again after a loss."""
@@ -480,7 +480,7 @@ class Link:
         if self._supervisor is None and now >= self._check_at:
             self._check_at = now + _CHECK_S
             self._read_state(now)
-        if self._group is not None:
+        if self._gang is not None:
             self._lead(now)
             return
         self._connect()
@@ -494,19 +494,19 @@ class Link:
 
     def _lead(self, now: float) -> None:
         """Decide for all nodes, and send them their orders."""
-        group = self._group
-        assert group is not None
-        group.receive(0, self._status, now, time.time())
-        group.update(now)
+        gang = self._gang
+        assert gang is not None
+        gang.receive(0, self._status, now, time.time())
+        gang.update(now)
         is_due = now >= self._beat_at
         if is_due:
             self._beat_at = now + _BEAT_S
         before, self._sent = self._sent, {}
         for node, channel in list(self._channels.items()):
-            orders = self._sent[node] = group.orders(node)
+            orders = self._sent[node] = gang.orders(node)
             if is_due or orders != before.get(node):
                 channel.send(orders)
-        self._order(group.orders(0))
+        self._order(gang.orders(0))
 
     def _read_state(self, now: float) -> None:
         """Find out the status of a node without a supervisor."""
@@ -582,14 +582,14 @@ def detach(home: str, queue: str) -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         os.umask(0o077)
-        link = Link(home, queue, given["run"], given["node"], given["token"], listener)
-        facts = {"port": listener.getsockname()[1] if listener else 0, "link": identity(os.getpid())}
+        connector = Connector(home, queue, given["run"], given["node"], given["token"], listener)
+        facts = {"port": listener.getsockname()[1] if listener else 0, "connector": identity(os.getpid())}
         os.write(writer, json.dumps(facts).encode())
         os.close(writer)
         logs = os.path.join(home, "logs")
         os.makedirs(logs, mode=0o700, exist_ok=True)
         redirect_stdio(os.path.join(logs, "nodes.txt"))
-        link.serve()
+        connector.serve()
         code = 0
     except BaseException:  # the body of a process: every error goes to its log
         import traceback

@@ -7,29 +7,30 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.distributed.node_group import (
+from jupyter_amltrain.agent.distributed.gang import (
     ENDED,
     HOLDING,
     JOIN_TIMEOUT_S,
     QUEUED,
     READY,
     SILENCE_S,
-    Group,
+    Gang,
     check,
 )
+from jupyter_amltrain.agent.distributed.launchers import interface_of
 from jupyter_amltrain.agent.protocol import AgentError
 
 Json = dict[str, Any]
 
 
-def group(nodes: int = 2, order: list[int] | None = None) -> Group:
-    return Group([f"host{i}" for i in range(nodes)], order or list(range(nodes)), "10.0.0.1", 0.0)
+def gang(nodes: int = 2, order: list[int] | None = None) -> Gang:
+    return Gang([f"host{i}" for i in range(nodes)], order or list(range(nodes)), "10.0.0.1", 0.0)
 
 
-def all_say(group: Group, now: float = 1.0, **status: Any) -> None:
-    for node in group.nodes:
-        group.receive(node.number, status, now, now)
-    group.update(now)
+def all_say(gang: Gang, now: float = 1.0, **status: Any) -> None:
+    for node in gang.nodes:
+        gang.receive(node.number, status, now, now)
+    gang.update(now)
 
 
 def ended(state: str, reason: str, detail: str = "", **more: Any) -> Json:
@@ -37,7 +38,7 @@ def ended(state: str, reason: str, detail: str = "", **more: Any) -> Json:
 
 
 def test_slots_are_taken_in_order_and_not_before_all_have_joined() -> None:
-    made = group(3, [2, 0, 1])
+    made = gang(3, [2, 0, 1])
     for number in (0, 2):
         made.receive(number, {"phase": QUEUED}, 1.0, 1.0)
     made.update(1.0)
@@ -53,7 +54,7 @@ def test_slots_are_taken_in_order_and_not_before_all_have_joined() -> None:
 
 
 def test_all_start_with_one_config_when_all_are_ready() -> None:
-    made = group()
+    made = gang()
     made.receive(0, {"phase": READY, "ready": {"processes": 2, "ports": [4000]}}, 1.0, 1.0)
     made.receive(1, {"phase": HOLDING}, 1.0, 1.0)
     made.update(1.0)
@@ -66,7 +67,7 @@ def test_all_start_with_one_config_when_all_are_ready() -> None:
 
 
 def test_different_numbers_of_processes_end_run_before_start() -> None:
-    made = group()
+    made = gang()
     for number in range(2):
         made.receive(number, {"phase": READY, "ready": {"processes": number + 1}}, 1.0, 1.0)
     made.update(1.0)
@@ -76,7 +77,7 @@ def test_different_numbers_of_processes_end_run_before_start() -> None:
 
 
 def test_silent_node_is_lost_and_others_end() -> None:
-    made = group()
+    made = gang()
     all_say(made, phase=READY)
     made.receive(0, {"phase": READY}, 1.0 + SILENCE_S + 0.1, 1.0)
     made.update(1.0 + SILENCE_S + 0.1)
@@ -87,14 +88,14 @@ def test_silent_node_is_lost_and_others_end() -> None:
 
 
 def test_node_that_never_joins_is_lost() -> None:
-    made = group()
+    made = gang()
     made.receive(0, {"phase": QUEUED}, JOIN_TIMEOUT_S + 1, 1.0)
     made.update(JOIN_TIMEOUT_S + 1)
     assert made.orders(0)["end"]
 
 
 def test_first_failure_by_corrected_clocks_names_run() -> None:
-    made = group()
+    made = gang()
     # The clock of node 1 is an hour ahead.
     for now in (1.0, 2.0):
         made.receive(0, {"phase": READY, "now": now}, now, now)
@@ -106,7 +107,7 @@ def test_first_failure_by_corrected_clocks_names_run() -> None:
 
 
 def test_failure_counts_although_node_was_ended_meanwhile() -> None:
-    made = group()
+    made = gang()
     all_say(made, phase=READY, now=1.0)
     made.receive(0, ended("failed", "exit", "rank 0 exited", failed_rank=0, failed_at=10.5), 11.0, 11.0)
     made.update(11.0)
@@ -119,7 +120,7 @@ def test_failure_counts_although_node_was_ended_meanwhile() -> None:
 
 @pytest.mark.parametrize("state", ["canceled", "failed"])
 def test_cancel_or_time_limit_of_one_node_is_that_of_run(state: str) -> None:
-    made = group()
+    made = gang()
     all_say(made, phase=READY)
     reason = "canceled" if state == "canceled" else "timeout"
     made.receive(1, {"phase": READY, "ending": {"state": state, "reason": reason}}, 2.0, 2.0)
@@ -132,7 +133,7 @@ def test_cancel_or_time_limit_of_one_node_is_that_of_run(state: str) -> None:
 
 
 def test_run_completes_when_all_nodes_have() -> None:
-    made = group()
+    made = gang()
     all_say(made, phase=READY)
     made.receive(0, ended("completed", "exit"), 2.0, 2.0)
     made.update(2.0)
@@ -146,18 +147,18 @@ def test_run_completes_when_all_nodes_have() -> None:
 def test_runs_that_wait_for_each_other_all_end(seed: int) -> None:
     """Runs on random machines of one slot each, in random order of events: no run waits for ever."""
     rng = random.Random(seed)
-    hosts, groups, queues = 4, [], {}
+    hosts, gangs, queues = 4, [], {}
     for number in range(8):
         places = rng.sample(range(hosts), rng.randint(2, hosts))  # node i is on machine places[i]
         order = sorted(range(len(places)), key=lambda node: places[node])
-        groups.append((Group([str(place) for place in places], order, "", 0.0), places))
+        gangs.append((Gang([str(place) for place in places], order, "", 0.0), places))
         for place in places:
             queues.setdefault(place, []).append(number)
     holder: dict[int, int] = {}
-    phases = [[QUEUED] * len(places) for _, places in groups]
+    phases = [[QUEUED] * len(places) for _, places in gangs]
     for _ in range(20_000):
-        number = rng.randrange(len(groups))
-        made, places = groups[number]
+        number = rng.randrange(len(gangs))
+        made, places = gangs[number]
         for node, phase in enumerate(phases[number]):
             outcome = {"outcome": {"state": "completed"}} if phase == ENDED else {}
             made.receive(node, {"phase": phase, **outcome}, 1.0, 1.0)
@@ -168,8 +169,8 @@ def test_runs_that_wait_for_each_other_all_end(seed: int) -> None:
             first = next(
                 other
                 for other in queues[place]
-                if groups[other][0].orders(groups[other][1].index(place))["open"]
-                and phases[other][groups[other][1].index(place)] == QUEUED
+                if gangs[other][0].orders(gangs[other][1].index(place))["open"]
+                and phases[other][gangs[other][1].index(place)] == QUEUED
             )
             if first == number:
                 holder[place] = number
@@ -188,3 +189,7 @@ def test_invalid_nodes_are_refused(change: Json) -> None:
     assert check(right) == right
     with pytest.raises(AgentError):
         check({**right, **change})
+
+
+def test_interface_of_loopback_address_is_found() -> None:
+    assert interface_of("127.0.0.1") == "lo" and interface_of("192.0.2.1") == ""
