@@ -50,7 +50,7 @@ def main(argv: List[str]) -> int:
 def _wait(processes: List[subprocess.Popen[bytes]], workers: int) -> int:
     """Wait for the workers; parameter servers never end by themselves."""
     code, kill_at = 0, None
-    while any(process.poll() is None for process in processes):
+    while None in [process.poll() for process in processes]:  # a list: each one is polled
         failed = [process.returncode for process in processes if process.returncode]
         done = all(process.returncode is not None for process in processes[:workers])
         if kill_at is None and (failed or done):
