@@ -171,6 +171,7 @@ class SshTransport(Transport):
     async def _put(self, files: Mapping[str, bytes | str], folder: str) -> None:
         manifest = await self._loop.offload(manifest_of, dict(files), list(self._manifests))
         sizes, contents = manifest.sizes, manifest.contents
+        tree = asyncio.ensure_future(self._loop.offload(manifest.tree_digest))  # while the machine answers
         # The first message has the small files that this kernel has not sent yet: often it is the only one.
         new = {digest: contents[digest] for digest in contents if digest not in self._sent}
         if sum(sizes[digest] for digest in new) > self._part.bytes:  # ask what is there from earlier kernels
@@ -198,7 +199,7 @@ class SshTransport(Transport):
         finally:
             del self.sending[folder]
         self._sent.update(sizes)
-        self._digests[folder] = await self._loop.offload(manifest.tree_digest)
+        self._digests[folder] = await tree
 
     def sent_digest(self, folder: str) -> str:
         """Return the digest of the tree that :meth:`put` has sent to a folder; once."""
