@@ -91,11 +91,22 @@ def executed(notebook: Path, home: Path, **environ: str) -> Any:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     places = {"HOME": str(home), "AMLTRAIN_QUEUE": str(home / "queue"), "AMLTRAIN_DISPATCHER_IDLE": "5"}
     client.execute(env={**inherited, **places, **environ})
+    found = _without_places(found, home)
     found.metadata = {
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
     return found
+
+
+def _without_places(notebook: Any, home: Path) -> Any:
+    """The notebook with ``~`` in place of this checkout and of the home folder that was made for it."""
+    import nbformat
+
+    text = nbformat.writes(notebook)
+    for place in (home, ROOT):
+        text = text.replace(json.dumps(str(place))[1:-1], "~")
+    return nbformat.reads(text, as_version=4)
 
 
 def connects(notebook: Path) -> bool:
