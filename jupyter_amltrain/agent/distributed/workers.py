@@ -61,7 +61,7 @@ def _plan(workers: int, servers: int) -> Dict[str, Any]:
 def _wait(processes: List[subprocess.Popen[bytes]], workers: int) -> int:
     """Wait for the workers; parameter servers never end by themselves."""
     code, kill_at = 0, None
-    while any(process.poll() is None for process in processes):
+    while None in [process.poll() for process in processes]:  # all of them: a look reaps a process
         failed = [process.returncode for process in processes if process.returncode]
         done = all(process.returncode is not None for process in processes[:workers])
         if kill_at is None and (failed or done):
