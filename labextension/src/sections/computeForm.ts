@@ -28,7 +28,8 @@ function nameField(trans: TranslationBundle): IField {
     group: '',
     not_for: [],
     needs_gpus: false,
-    choose: ''
+    choose: '',
+    joined: false
   };
 }
 
