@@ -223,10 +223,8 @@ def test_rank_on_second_machine_that_is_killed_is_named(api: Any, homes: list[Pa
 
 def test_cancel_ends_all_ranks_on_both_machines(api: Any, homes: list[Path]) -> None:
     run = up(submit(api, name="canceled", processes=4), *range(8))
-    began = time.monotonic()
     run.cancel()
     until(lambda: run.status.state.terminal, "the end")
-    print(f"canceled in {time.monotonic() - began:.2f} s")
     assert run.status.state == "canceled" and run.status.failed_rank is None
     nothing_is_left(homes, run)
 
