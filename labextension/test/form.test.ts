@@ -10,6 +10,7 @@ const field = (more: Partial<IField>): IField => ({
   help: '',
   default: null,
   required: false,
+  joined: false,
   choices: [],
   metavar: '',
   advanced: false,
