@@ -41,6 +41,11 @@ def test_file_without_frames_has_no_stack(text: str) -> None:
     assert stall.stacks(text) == []
 
 
+def test_rank_that_compiles_inside_a_collective_module_does_not_wait() -> None:
+    text = BUSY.replace("/runs/a/source/script.py\", line 7 in load", "/v/lib/deepspeed/comm/torch.py\", line 51 in build")
+    assert of(text).waits_in == ""
+
+
 def of(text: str) -> stall.Stack:
     return stall.stacks(text.format(head=HEADS[0]))[0]
 

@@ -51,12 +51,13 @@ class Stack(NamedTuple):
     @property
     def waits_in(self) -> str:
         """Name of the collective call in which the rank waits; empty if it does not."""
-        for frame in self.frames[:12]:
-            if frame.name == _BACKWARD:
-                return "backward"
-            if _WAITING.search(frame.file) and frame.name not in _WRAPPERS:
-                return frame.name
-        return ""
+        # Only the innermost call counts: a library may compute, compile or read files inside its collective calls.
+        inner = next((frame for frame in self.frames if frame.name not in _WRAPPERS), None)
+        if inner is None:
+            return ""
+        if inner.name == _BACKWARD:
+            return "backward"
+        return inner.name if _WAITING.search(inner.file) else ""
 
 
 def signal_number() -> int:
