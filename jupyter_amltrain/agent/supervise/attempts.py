@@ -169,6 +169,8 @@ def begin_next_of_lost(job: Mapping[str, Any], state: Json, reason: str, seconds
     if seconds is None:
         began = state["phases"][-1]["start"] if state["state"] == RUNNING and state["phases"] else protocol.wall()
         seconds = max(0.0, protocol.wall() - began)
+    from .outcome import Outcome
+
     begin_next(job, state, Outcome(FAILED, LOST, reason, None, None), seconds)
     return True
 
