@@ -42,7 +42,9 @@ def test_file_without_frames_has_no_stack(text: str) -> None:
 
 
 def test_rank_that_compiles_inside_a_collective_module_does_not_wait() -> None:
-    text = BUSY.replace("/runs/a/source/script.py\", line 7 in load", "/v/lib/deepspeed/comm/torch.py\", line 51 in build")
+    text = BUSY.replace(
+        '/runs/a/source/script.py", line 7 in load', '/v/lib/deepspeed/comm/torch.py", line 51 in build'
+    )
     assert of(text).waits_in == ""
 
 

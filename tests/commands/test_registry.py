@@ -134,7 +134,8 @@ def test_every_flag_without_a_place_in_a_job_file_is_rejected_there(tmp_path: An
     for flag in FLAGS:
         if flag.yaml is None or flag.switch:
             continue
-        value = {"params": "a=1", "env": "A=1", "inputs": "a=azureml:b:1", "timeout": "5m", "gpu_grace": "5m"}.get(
+        value = {"params": "a=1", "env": "A=1", "inputs": "a=azureml:b:1", "timeout": "5m", "gpu_grace": "5m"}
+        value = (value | {"distribution.config": "config"}).get(
             flag.field, next(iter((*flag.offers, *getattr(flag.type, "choices", ()))), "1")
         )
         if flag.field == "out":

@@ -53,7 +53,7 @@ def test_old_job_record_without_fields_has_defaults() -> None:
         ({"resources": Resources(instance_type="a b")}, "--instance-type 'a b'"),
         ({"resources": Resources(shm_size="2 GB")}, "--shm-size '2 GB'"),
         ({"resources": Resources(docker_args="a\nb")}, "--docker-args"),
-        ({"distribution": Distribution(kind="ray")}, "--distribution 'ray'"),
+        ({"distribution": Distribution(kind="slurm")}, "--distribution 'slurm'"),
         ({"distribution": Distribution(kind="mpi", processes=0)}, "--processes 0"),
         ({"distribution": Distribution(kind="mpi", parameter_servers=1)}, "only TensorFlow"),
         ({"environment": Environment(name="e:1", image="i/j")}, "--env i/j,e:1"),

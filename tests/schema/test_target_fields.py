@@ -61,8 +61,8 @@ def test_target_field_has_description(kind: type[ComputeTarget]) -> None:
 
 
 def test_target_forms_list_only_creatable_kinds() -> None:
-    assert [form.kind for form in forms()][:4] == ["fake", "ssh", "amlcompute", "serverless"]
-    assert all(field.advanced for field in forms()[0].fields[7:])  # the script of a demonstration
+    assert [form.kind for form in forms()][:4] == ["ssh", "fake", "amlcompute", "serverless"]
+    assert all(field.advanced for field in forms()[1].fields[7:])  # the script of a demonstration
 
 
 def test_typed_and_form_values_give_equal_target() -> None:
