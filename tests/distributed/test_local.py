@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from jupyter_amltrain.agent.distributed import launchers
 from jupyter_amltrain.errors import RunFailed
 from tests.conftest import processes_of
 from tests.helpers import api_of, until
@@ -176,12 +177,10 @@ def bare_python(tmp_path: Path) -> str:
     return str(tmp_path / "bare" / "bin" / "python")
 
 
-def test_absent_pytorch_fails_with_its_package(api: Any, bare_python: str) -> None:
-    run = api.submit("1", processes=2, python=bare_python, name="none")
-    with pytest.raises(RunFailed):
-        run.wait(WAIT_S)
-    assert run.status.reason == "launch" and "torch" in run.status.detail
-    assert "torch" in run.logs()  # what the launcher has written
+@pytest.mark.parametrize(("kind", "package"), [("pytorch", "torch"), ("deepspeed", "deepspeed"), ("ray", "ray")])
+def test_absent_framework_is_named_with_its_package(bare_python: str, kind: str, package: str) -> None:
+    message = launchers.missing({"kind": kind, "python": bare_python})
+    assert "pip install" in message and package in message
 
 
 @pytest.mark.thorough
@@ -194,7 +193,7 @@ def test_taken_port_in_environment_does_not_matter(api: Any) -> None:
 def test_two_runs_beside_each_other_use_other_ports(api: Any) -> None:
     code = ENVIRONMENT + "import time; time.sleep(1)\n"
     runs = [api.submit(code, distribution="tensorflow", processes=2, name="beside") for _ in range(2)]
-    clusters = [json.loads(json.loads(run.wait(WAIT_S).logs())["TF_CONFIG"])["cluster"]["worker"] for run in runs]
+    clusters = [json.loads(json.loads(run.wait(WAIT_S).logs(rank=0))["TF_CONFIG"])["cluster"]["worker"] for run in runs]
     assert not set(clusters[0]) & set(clusters[1])
 
 
