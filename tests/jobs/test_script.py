@@ -179,7 +179,8 @@ def test_outputs_not_json_are_saved_as_files(tmp_path: Path) -> None:
     kept = ".skops" if importlib.util.find_spec("skops") else ".joblib"
     assert files == {
         "report": f"report{table}", "mixed": "mixed.csv", "loss": f"loss{table}", "coefs": "coefs.npy",
-        "objects": "objects.pickle", "day": "day.npy", "model": f"model{kept}", "nothing": f"nothing{function}", "odd": None,
+        "objects": "objects.pickle", "day": "day.npy", "model": f"model{kept}", "nothing": f"nothing{function}",
+        "odd": None,
     }  # fmt: skip
     assert all((folder / file).stat().st_size for file in files.values() if file)
     assert np.load(folder / "coefs.npy").tolist() == [[0, 1, 2], [3, 4, 5]]
