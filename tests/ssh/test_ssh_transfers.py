@@ -174,7 +174,8 @@ def test_log_is_read_while_a_large_file_is_copied(api: Any, sshd: Sshd, proxy: P
         time.sleep(0.3)
     copying.join()
     talk.cancel()
-    assert len(late) > 10 and sorted(late)[len(late) // 2] < 4.0
+    # A read that waits for the copy would be the only one.
+    assert len(late) >= 3 and sorted(late)[len(late) // 2] < 4.0
     assert (tmp_path / "big.bin").stat().st_size == 3 << 20
 
 
