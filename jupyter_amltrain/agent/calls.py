@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import damage, machine
@@ -35,6 +37,19 @@ from .supervise import run_state
 from .telemetry import monitor
 
 Json = Dict[str, Any]
+
+#: Seconds after which an interpreter that is asked for its modules counts as hanging.
+_MODULES_TIMEOUT_S = 30.0
+#: Prints as JSON the arguments that are modules which this interpreter does not find.
+_FIND_MODULES = """
+import importlib.util, json, sys
+def missing(name):
+    try:
+        return importlib.util.find_spec(name) is None
+    except Exception:
+        return True
+print(json.dumps([name for name in sys.argv[1:] if missing(name)]))
+"""
 
 
 def state_of(context: AgentContext, run: str) -> Json:
@@ -364,6 +379,27 @@ def _monitor(context: AgentContext, payload: Json) -> Json:
     return monitor.serve(context, payload)
 
 
+def _modules(context: AgentContext, payload: Json) -> Json:
+    """Return the modules that an interpreter does not have, or the reason why it cannot be asked."""
+    argv = [payload["python"], "-c", _FIND_MODULES] + list(payload["names"])
+    # Imports of the job do not see the folder of this process, nor the packages of its interpreter.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_MODULES_TIMEOUT_S, cwd="/", env=environ
+        )
+        if done.returncode:
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            return {"reason": lines[-1] if lines else "exit code %d" % done.returncode, "missing": []}
+        return {"reason": "", "missing": json.loads(done.stdout.decode())}
+    except subprocess.TimeoutExpired:
+        return {"reason": "it does not answer", "missing": []}
+    except OSError as error:
+        return {"reason": error.strerror or str(error), "missing": []}
+    except ValueError:
+        return {"reason": "it is no Python 3", "missing": []}
+
+
 def _nodes(context: AgentContext, payload: Json) -> Json:
     return node_connector.serve(context, payload)
 
@@ -378,6 +414,7 @@ _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "pictures": _pictures,
     "configure": _configure,
     "environments": _environments,
+    "modules": _modules,
     "monitor": _monitor,
     "nodes": _nodes,
     "ping": _ping,

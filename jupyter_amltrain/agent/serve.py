@@ -13,7 +13,6 @@ import os
 import queue
 import stat
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -31,19 +30,8 @@ _HEAD = struct.Struct("!II")
 MAX_FRAME_BYTES = 64 << 20
 #: Threads that answer requests; a request that waits for changes has a thread of its own.
 _THREADS = 6
-#: Seconds after which an interpreter that is asked for its modules counts as hanging.
-_MODULES_TIMEOUT_S = 30.0
 #: Seconds after its start at which a server deletes what is older.
 _SWEEP_DELAY_S = 60.0
-_FIND = """
-import importlib.util, json, sys
-def missing(name):
-    try:
-        return importlib.util.find_spec(name) is None
-    except Exception:
-        return True
-print(json.dumps([sys.version.split()[0], [name for name in sys.argv[1:] if missing(name)]]))
-"""
 
 
 def read_frame(stream: Any) -> Optional[Tuple[Json, bytes]]:
@@ -224,16 +212,6 @@ class Server:
     def _wait(self, request: Json, data: bytes) -> Tuple[Json, bytes]:
         return {"changed": self._watch.wait(request["paths"], request["seconds"], request.get("key", ""))}, b""
 
-    def _modules(self, request: Json, data: bytes) -> Tuple[Json, bytes]:
-        """Which modules an interpreter of this machine does not have."""
-        argv = [request["python"], "-c", _FIND] + list(request["names"])
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_MODULES_TIMEOUT_S)
-        if done.returncode:
-            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise OSError(0, lines[-1] if lines else "exit code %d" % done.returncode)
-        version, missing = json.loads(done.stdout.decode())
-        return {"version": version, "missing": missing}, b""
-
     def _ping(self, request: Json, data: bytes) -> Tuple[Json, bytes]:
         return {}, b""
 
@@ -248,7 +226,6 @@ _OPS: Dict[str, Callable[[Server, Json, bytes], Tuple[Json, bytes]]] = {
     "stage": Server._stage,
     "append": Server._append,
     "wait": Server._wait,
-    "modules": Server._modules,
     "ping": Server._ping,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import time
 import uuid
@@ -33,6 +34,7 @@ from jupyter_amltrain.errors import DamagedRun, PreflightError, ProtocolError, R
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import kept_elsewhere
 from jupyter_amltrain.jobs.launch import downloads, launch_plan, restarts_of
+from jupyter_amltrain.jobs.requirements import needed_modules, package_of
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
@@ -69,13 +71,15 @@ class AgentBackend(Backend):
     log_may_shrink = True
     builds_environments = True
 
-    def __init__(self, target: ComputeTarget, transport: Transport, python: str = "") -> None:
+    def __init__(self, target: ComputeTarget, loop: LoopThread, transport: Transport, python: str = "") -> None:
         super().__init__(target)
+        self._loop = loop
         self._transport = transport
         self._machine = transport.machine
         if python:
             self._machine = msgspec.structs.replace(self._machine, python=python)
         self._damage: dict[str, str] = {}  #: by run id, of the last poll
+        self._modules: dict[str, set[str]] = {}  #: by interpreter, modules that it is known to have
 
     def _folder(self, run_id: str) -> str:
         monitor = monitor_of(run_id)
@@ -164,6 +168,38 @@ class AgentBackend(Backend):
     async def delete_environment(self, key: str) -> None:
         """See :meth:`Backend.delete_environment`."""
         await self._transport.call("environments", {"verb": "delete", "key": key})
+
+    async def _check_interpreter(self, spec: JobSpec, snapshot: Snapshot) -> None:
+        """Check that a job's interpreter has what the script imports.
+
+        Raises
+        ------
+        PreflightError
+            It does not start, or a module is missing.
+        """
+        python, name = spec.python or self._machine.python, self.target.name
+        modules = await self._loop.offload(needed_modules, spec, snapshot)
+        if python in self._modules:
+            modules = [module for module in modules if module not in self._modules[python]]
+            if not modules:
+                return
+        answer = await self._transport.call("modules", {"python": python, "names": modules})
+        if answer["reason"]:
+            other = "--python PATH" if spec.python else "delete the target, and attach it with --python PATH"
+            raise PreflightError(
+                f"The interpreter {python} on {name} cannot be used: {answer['reason']}.",
+                hint=f"Name another one: {other}",
+                code="interpreter.unusable",
+                field="python",
+            )
+        if missing := answer["missing"]:
+            raise PreflightError(
+                f"{python} on {name} does not have: {', '.join(missing)}.",
+                hint=f"Install there: {python} -m pip install {' '.join(map(package_of, missing))}",
+                code="interpreter.missing_modules",
+                details={"modules": missing},
+            )
+        self._modules.setdefault(python, set()).update(modules)
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`."""
@@ -424,11 +460,20 @@ class LocalBackend(AgentBackend):
         from jupyter_amltrain.backends.transport import LocalTransport
 
         self._local = LocalTransport(loop, root.path)
-        super().__init__(target, self._local, target.python)
-        self._loop, self._index = loop, PastRunIndex(root.path)
+        super().__init__(target, loop, self._local, target.python)
+        self._index = PastRunIndex(root.path)
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
-        """See :meth:`Backend.plan`; notes files of a cell that the run does not keep."""
+        """See :meth:`Backend.plan`; notes files of a cell that the run does not keep.
+
+        Raises
+        ------
+        PreflightError
+            An interpreter other than the kernel's does not have what the script imports.
+        """
+        has_packages = environments.is_built(spec) or environments.is_image(spec)
+        if not has_packages and not spec.job_type and (spec.python or self._machine.python) != sys.executable:
+            await self._check_interpreter(spec, snapshot)
         plan = await super().plan(spec, snapshot, run_id)
         if not spec.script or spec.source or not spec.notebook_dir:
             return plan
@@ -439,6 +484,18 @@ class LocalBackend(AgentBackend):
             for path in paths[:1]
         ]
         return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
+
+    def complete_spec(self, spec: JobSpec) -> JobSpec:
+        """See :meth:`Backend.complete_spec`; also makes the path of the interpreter absolute.
+
+        Raises
+        ------
+        SpecError
+            There is no such interpreter.
+        """
+        if spec.python and not environments.is_image(spec):
+            spec = msgspec.structs.replace(spec, python=_absolute(spec.python, spec.notebook_dir))
+        return super().complete_spec(spec)
 
     def sending(self, run_id: str) -> str:
         """See :meth:`Backend.sending`."""
@@ -483,6 +540,21 @@ class LocalBackend(AgentBackend):
             found.append(run)
         self._index.add(found, keys)
         return found
+
+
+def _absolute(python: str, folder: str) -> str:
+    """Return the absolute path of an interpreter that is named by path, from `folder`, or as on the PATH."""
+    path = os.path.expanduser(python)
+    # A link stays one: an environment is found by the path of its link to the interpreter.
+    found = shutil.which(os.path.abspath(os.path.join(folder, path)) if "/" in path else path)
+    if found is None:
+        raise SpecError(
+            f"--python {python}: there is no such program on this machine.",
+            hint="Give the path of an interpreter: --python .venv/bin/python",
+            code="interpreter.unusable",
+            field="python",
+        )
+    return found
 
 
 def check_path(path: str, what: str, hint: str) -> None:

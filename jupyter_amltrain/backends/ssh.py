@@ -23,12 +23,11 @@ from jupyter_amltrain.backends.past_runs import TRACKING_FILE, tracking_state
 from jupyter_amltrain.backends.ssh_connection import LOST, REPLY_TIMEOUT_S, SshConnection
 from jupyter_amltrain.backends.transfer import PartSize, Transfer
 from jupyter_amltrain.backends.transport import FileEvents, Transport, agent_error
-from jupyter_amltrain.errors import AmlTrainError, PreflightError, SubmitUnsure, TargetError, TargetUnreachable
-from jupyter_amltrain.jobs import environments, values
+from jupyter_amltrain.errors import AmlTrainError, SubmitUnsure, TargetError, TargetUnreachable
+from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import only_here
 from jupyter_amltrain.jobs.launch import TargetMachine
-from jupyter_amltrain.jobs.requirements import imports, modules_of_python
-from jupyter_amltrain.jobs.snapshot import Snapshot
+from jupyter_amltrain.jobs.snapshot import Snapshot, script_text
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run
@@ -357,9 +356,7 @@ class SshBackend(AgentBackend):
         self._mirror = root.path / MIRROR / target.name
         connection = SshConnection(target, loop, root.path)
         self._ssh = SshTransport(connection, loop, self._mirror)
-        super().__init__(target, self._ssh, target.python)
-        self._loop = loop
-        self._modules: dict[str, set[str]] = {}  # that an interpreter is known to have
+        super().__init__(target, loop, self._ssh, target.python)
         self._journals: FileEvents | None = None
 
     async def check(self) -> TargetInfo:
@@ -392,26 +389,7 @@ class SshBackend(AgentBackend):
             await self.check()
         if environments.is_built(spec) or environments.is_image(spec):
             return await self._with_path_notes(await super().plan(spec, snapshot, run_id))
-        python = spec.python or self._machine.python
-        present = self._modules.setdefault(python, set())
-        names = [name for name in await self._loop.offload(_imports, spec, snapshot) if name not in present]
-        if names:
-            try:
-                reply, _ = await self._ssh._request("modules", python=python, names=names)
-            except OSError as error:
-                raise PreflightError(
-                    f"The interpreter {python} on {self.target.name} cannot be used: {error.strerror or error}.",
-                    hint="Name another one: delete the target, and attach it with --python PATH",
-                    code="ssh.interpreter",
-                ) from error
-            if missing := reply["missing"]:
-                raise PreflightError(
-                    f"{python} on {self.target.name} does not have: {', '.join(missing)}.",
-                    hint=f"Install there: {python} -m pip install {' '.join(map(_package, missing))}",
-                    code="ssh.missing_modules",
-                    details={"modules": missing},
-                )
-            present.update(names)
+        await self._check_interpreter(spec, snapshot)
         return await self._with_path_notes(await super().plan(spec, snapshot, run_id))
 
     async def _with_path_notes(self, plan: LaunchPlan) -> LaunchPlan:
@@ -477,14 +455,6 @@ def _copy_of(to: Path, name: str, size: int, modified: float) -> FileCopy:
     return FileCopy(to, size, modified, grows=name.endswith(".jsonl"))
 
 
-def _script(spec: JobSpec, snapshot: Snapshot) -> bytes:
-    """Return the text of a script; empty for a job that is none."""
-    content = snapshot.files.get(spec.script_name)
-    if content is None or spec.job_type:
-        return b""
-    return content if isinstance(content, bytes) else read_local(content, 1 << 24)
-
-
 def _path_notes(spec: JobSpec, snapshot: Snapshot, target: str) -> list[str]:
     """Return a note for each path in a script that exists on this machine alone."""
     folder = Path(spec.source or spec.notebook_dir or ".").expanduser()
@@ -493,32 +463,8 @@ def _path_notes(spec: JobSpec, snapshot: Snapshot, target: str) -> list[str]:
     return [
         f"Line {path.line - spec.line_offset} of {where} names {path.text!r}, which {target} does not get."
         f" {advice}; or copy it there, and pass its path: --param."
-        for path in only_here(_script(spec, snapshot), folder, frozenset(snapshot.files))
+        for path in only_here(script_text(spec, snapshot), folder, frozenset(snapshot.files))
     ][:_MAX_PATH_NOTES]
-
-
-def _imports(spec: JobSpec, snapshot: Snapshot) -> list[str]:
-    """Return the top-level imports of a script that are not part of its snapshot."""
-    text = _script(spec, snapshot)
-    own = {name.split("/")[0].removesuffix(".py") for name in snapshot.files}
-    texts = [text, *(module.encode() for module in spec.modules.values())]
-    needed = [one.name.partition(".")[0] for part in texts for one in imports(part) if one.needed]
-    found = dict.fromkeys([*needed, *values.modules(spec)])
-    return [name for name in found if name not in own and name not in modules_of_python()]
-
-
-#: Modules whose package has another name.
-_PACKAGES = {
-    "sklearn": "scikit-learn",
-    "PIL": "pillow",
-    "cv2": "opencv-python",
-    "yaml": "pyyaml",
-    "mlflow": "mlflow-skinny",
-}
-
-
-def _package(module: str) -> str:
-    return _PACKAGES.get(module, module)
 
 
 def _write_all(copies: Sequence[FileCopy], sizes: Sequence[int | None], data: bytes) -> None:

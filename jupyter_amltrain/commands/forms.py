@@ -37,6 +37,7 @@ _LABELS = {
         "processes": "Processes on each node",
         "env": "Environment (packages)",
         "pip": "Additional packages",
+        "python": "Interpreter",
         "timeout": "Time limit",
         "wait": "Wait until it ends",
         "priority": "",

@@ -222,6 +222,11 @@ FLAGS = (
         keyword_help="as --env, or an Environment (env are environment variables)",
     ),
     JobFlag(
+        flag="--python", field="python", metavar="PATH",
+        help="interpreter of the job, on its machine; --env and --pip build their environment with it",
+        keyword_help="path of the job's interpreter on its machine",
+    ),
+    JobFlag(
         flag="--pip", field="environment.pip", metavar="SPEC", type=requirement_files.split_specs, repeated=True,
         convert=_specs, yaml="environment", samples=("pandas", "'torch>=2'"),
         help="add a package to the environment, or several in quotes; without --env an environment of these packages",

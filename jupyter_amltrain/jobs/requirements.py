@@ -21,17 +21,23 @@ from typing import NamedTuple
 import msgspec
 
 from jupyter_amltrain.errors import PreflightError
-from jupyter_amltrain.jobs import preflight
+from jupyter_amltrain.jobs import preflight, values
 from jupyter_amltrain.jobs.imports import local_modules
+from jupyter_amltrain.jobs.snapshot import Snapshot, script_text
 from jupyter_amltrain.schema.job import JobSpec
 
 #: Modules that are there in every Python, and what a script may take from itself.
 _OWN = frozenset({*sys.stdlib_module_names, "__main__", "__future__"})
 
 
-def modules_of_python() -> frozenset[str]:
-    """Return the modules that are there in every Python."""
-    return _OWN
+#: Modules whose package has another name.
+_PACKAGES = {
+    "sklearn": "scikit-learn",
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "yaml": "pyyaml",
+    "mlflow": "mlflow-skinny",
+}
 
 
 class Captured(NamedTuple):
@@ -168,6 +174,20 @@ def imports(text: bytes, package: str = "") -> tuple[Import, ...]:
     except (SyntaxError, ValueError, RecursionError):
         return ()
     return tuple(_imports(tree, True, package.split(".") if package else []))
+
+
+def needed_modules(spec: JobSpec, snapshot: Snapshot) -> list[str]:
+    """Return the top-level modules that a job needs from its interpreter's packages. Blocks on the disk."""
+    own = {name.split("/")[0].removesuffix(".py") for name in snapshot.files}
+    texts = [script_text(spec, snapshot), *(module.encode() for module in spec.modules.values())]
+    needed = [one.name.partition(".")[0] for text in texts for one in imports(text) if one.needed]
+    found = dict.fromkeys([*needed, *values.modules(spec)])
+    return [name for name in found if name not in own and name not in _OWN]
+
+
+def package_of(module: str) -> str:
+    """Return the name for pip of the package with a top-level module."""
+    return _PACKAGES.get(module, module)
 
 
 def _imports(node: ast.AST, needed: bool, package: Sequence[str]) -> Iterator[Import]:

@@ -233,6 +233,17 @@ def of_script(spec: JobSpec) -> Snapshot:
     )
 
 
+def script_text(spec: JobSpec, snapshot: Snapshot) -> bytes:
+    """Return the text of a job's script; empty if it has none, or one of more than 16 MiB. Blocks on the disk."""
+    content = snapshot.files.get(spec.script_name)
+    if content is None or spec.job_type:
+        return b""
+    try:
+        return content if isinstance(content, bytes) else read_regular(content, 1 << 24)
+    except OSError:
+        return b""
+
+
 def code_files(root: Path) -> dict[str, str]:
     """Return the files of a run's copy of its code, by name: those that its job names, or all of them."""
     try:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from jupyter_amltrain.backends.agent_backend import AgentBackend, LocalBackend
 from jupyter_amltrain.backends.run_files import status_of
-from jupyter_amltrain.errors import ProtocolError, SpecError
+from jupyter_amltrain.errors import PreflightError, ProtocolError, SpecError
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of, of_yaml, take_snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec, Resources
@@ -220,3 +221,37 @@ def test_log_of_every_rank_is_a_stream_of_the_run(loop: LoopThread, backend: Loc
     assert read == [b"this is 0\n", b"this is 0\n", b"this is 1\n", b"this is 2\n"]
     assert (status_of({"state": "running"}).ranks, status_of({"state": "running", "ranks": 3}).ranks) == (1, 3)
     assert status_of({"state": "running", "ranks": 10**9}).ranks <= 4096
+
+
+def test_named_interpreter_of_notebook_folder_runs_job(loop: LoopThread, backend: LocalBackend, tmp_path: Path) -> None:
+    venv.create(tmp_path / ".venv", with_pip=False)
+    code = "import sys\nprint(sys.prefix)\n"
+    spec = JobSpec(
+        name="r", script=code, script_name="script.py", python=".venv/bin/python", notebook_dir=str(tmp_path),
+        resources=Resources(gpus=0),
+    )  # fmt: skip
+    spec = backend.complete_spec(spec)
+    made = take_snapshot("script.py", code, notebook_dir=tmp_path)
+    plan = loop.call(backend.plan(spec, made, new_run_id("r")))
+    loop.call(backend.launch(plan, os.environ, {}))
+    text = until(lambda: loop.call(backend.read(plan.run_id, "log", 0)).data.decode())
+    assert text.strip() == str(tmp_path / ".venv")
+
+
+def test_missing_interpreter_is_refused_with_its_path(backend: LocalBackend, tmp_path: Path) -> None:
+    spec = JobSpec(name="r", script="pass\n", python="no/such/python", notebook_dir=str(tmp_path))
+    with pytest.raises(SpecError, match="no/such/python") as caught:
+        backend.complete_spec(spec)
+    assert caught.value.code == "interpreter.unusable"
+
+
+def test_import_that_named_interpreter_does_not_have_is_named(
+    loop: LoopThread, backend: LocalBackend, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "venv", with_pip=False)
+    code = "import numpy\nimport json\n"
+    spec = JobSpec(name="r", script=code, script_name="script.py", python=str(tmp_path / "venv" / "bin" / "python"))
+    made = take_snapshot("script.py", code, notebook_dir=tmp_path)
+    with pytest.raises(PreflightError) as caught:
+        loop.call(backend.plan(spec, made, new_run_id("r")))
+    assert caught.value.details == {"modules": ["numpy"]}

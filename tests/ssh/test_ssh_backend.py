@@ -117,7 +117,7 @@ def test_unusable_interpreter_is_named(loop: LoopThread, backend: SshBackend, py
     made = job("bad", "import numpy\n", python=python)
     with pytest.raises(PreflightError) as caught:
         loop.call(backend.plan(*made, "bad-22222"), 60)
-    assert caught.value.code == "ssh.interpreter" and python in str(caught.value) and "\n" not in str(caught.value)
+    assert caught.value.code == "interpreter.unusable" and python in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_only_changed_files_travel(loop: LoopThread, backend: SshBackend, home: Path, tmp_path: Path) -> None:
