@@ -141,6 +141,20 @@ def test_ten_concurrent_submits_build_once(api: Any, home: Path, wheels: Path) -
     assert builds == 1 and len(environments(home)) == 1
 
 
+def test_two_kernels_that_need_one_environment_build_it_once(api: Any, home: Path, wheels: Path) -> None:
+    file = requirements("beta")
+    code = (
+        "import sys\nfrom jupyter_amltrain import api\n"
+        f"run = api.submit({SHOW!r}, environment={file!r}, gpus=0).wait({WAIT_S})\n"
+        "sys.stdout.write(run.logs())"
+    )
+    others = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    mine = api.submit(SHOW, environment=file, gpus=0).wait(WAIT_S)
+    logs = [mine.logs(), *(other.communicate(timeout=WAIT_S)[0] for other in others)]
+    assert all("version 1.0" in log for log in logs), logs
+    assert sum("installed " in log for log in logs) == 1 and len(environments(home)) == 1
+
+
 # ---- bad input: one line each
 
 
