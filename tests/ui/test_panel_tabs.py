@@ -406,3 +406,25 @@ def test_open_in_mlflow_shows_living_run(
     finally:
         notebook.cell(f"%aml_runs cancel {handle}")
     panel.wait_run(handle, "canceled")
+
+
+def test_log_tab_shows_all_processes_marked_and_one_when_chosen(
+    notebook: NotebookPage, panel: PanelPage, shots: Path
+) -> None:
+    code = "import os, time\nrank = 'chief' if 'chief' in os.environ['TF_CONFIG'].split('task')[1] else 'other'\n"
+    code += "for k in range(3):\n    print(f'line {k} of {rank}', flush=True)\n    time.sleep(0.2)"
+    notebook.cell(f"%%aml_submit --target local --name ranks --processes 2 --distribution tensorflow --wait\n{code}")
+    handle = str(notebook.records()[-1]["handle"])
+    tab = log_of(panel, handle)
+    text = tab.locator(".jp-AmlLog-text")
+    for rank in (0, 1):
+        expect(text).to_contain_text(f"[rank {rank}] line 2", timeout=MS)
+    choice = tab.get_by_role("combobox", name="Process")
+    expect(choice).to_have_value("-1")
+    panel.page.screenshot(path=str(shots / "log-ranks.png"))
+    choice.select_option("1")
+    expect(text).to_contain_text("line 2", timeout=MS)
+    expect(text).not_to_contain_text("[rank")
+    choice.select_option("-1")
+    expect(text).to_contain_text("[rank 0] line 0", timeout=MS)
+    close(panel)

@@ -9,6 +9,7 @@ import { Refused } from '../kernel/client';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';
 import { cut, ILine, ISpan, LogLines, spans } from './logText';
+import { ALL_RANKS, MAX_RANKS_TOGETHER, RankLogs } from './rankLogs';
 import { quiet, runLine } from './tabText';
 
 /** Bytes in one request. */
@@ -138,7 +139,10 @@ export class LogTab extends Widget {
     this._reading = true;
     clearTimeout(this._pollTimer);
     try {
-      for (let more = true; more && !this.isDisposed && !this._detached; ) {
+      if (this._rank === ALL_RANKS) {
+        await this._readAll();
+      }
+      for (let more = this._rank !== ALL_RANKS; more && !this.isDisposed && !this._detached; ) {
         const first = !this._began;
         const offset = first ? -PART_BYTES : this._lines.end;
         const rank = this._rank;
@@ -149,8 +153,10 @@ export class LogTab extends Widget {
         if (rank !== this._rank) {
           continue;
         }
-        if (this._offerRanks(reply.ranks ?? 1, reply.failed_rank ?? 0)) {
-          continue;
+        if (this._offerRanks(reply.ranks ?? 1, reply.failed_rank ?? null)) {
+          // Another log is shown from now on.
+          this._pollTimer = setTimeout(() => void this._read(), 0);
+          return;
         }
         // A kernel with an older package does not send this field.
         const restarts = reply.restarts ?? 0;
@@ -196,20 +202,49 @@ export class LogTab extends Widget {
     return { handle: this.handle, child: this.child, rank: this._rank };
   }
 
-  /** Offer the logs of all processes; returns whether that of a failed one is shown from now on. */
-  private _offerRanks(ranks: number, failed: number): boolean {
+  /** Read what is new in the logs of all processes. */
+  private async _readAll(): Promise<void> {
+    const logs = this._rankLogs;
+    const limit = Math.floor(PART_BYTES / this._ranks);
+    for (let rank = 0; rank < this._ranks; rank++) {
+      const offset = logs.offset(rank) ?? -limit;
+      const reply = await this._model.request('log', { ...this._whose, rank, offset, limit: PART_BYTES });
+      if (this.isDisposed || logs !== this._rankLogs || this._rank !== ALL_RANKS) {
+        return;
+      }
+      const text = logs.add(rank, reply);
+      this._lines.append(text, this._lines.end + text.length);
+      this._began = true;
+      this._failure = '';
+    }
+    this._ended = logs.ended(this._ranks);
+    this._page.show(this._lines.lines);
+  }
+
+  /** Offer the logs of all processes; returns whether another one than before is shown from now on. */
+  private _offerRanks(ranks: number, failed: number | null): boolean {
     const { trans } = this._context;
     const select = this._rankSelect;
-    while (select.options.length < ranks) {
-      select.add(new Option(trans.__('Rank %1', select.options.length), String(select.options.length)));
-    }
-    select.hidden = ranks < 2;
-    if (!failed || this._hasChosen || failed >= ranks) {
+    if (ranks < 2) {
       return false;
     }
-    select.value = String(failed);
-    this._forget(failed);
-    return true;
+    const together = ranks <= MAX_RANKS_TOGETHER;
+    if (together && !select.options.length) {
+      select.add(new Option(trans.__('All ranks'), String(ALL_RANKS)));
+    }
+    for (let rank = this._ranks; rank < ranks; rank++) {
+      select.add(new Option(trans.__('Rank %1', rank), String(rank)));
+    }
+    this._ranks = ranks;
+    select.hidden = false;
+    if (this._hasChosen) {
+      return false;
+    }
+    const rank = failed ?? (together ? ALL_RANKS : 0);
+    select.value = String(rank);
+    const other = rank !== this._rank;
+    this._forget(rank);
+    return other;
   }
 
   /** Show the log of another process. */
@@ -222,6 +257,7 @@ export class LogTab extends Widget {
     this._hasChosen = true;
     this._rank = rank;
     this._restarts = this._last = 0;
+    this._rankLogs = new RankLogs();
     this._began = this._ended = this._detached = false;
     this._lines.reset();
     this._page.show(this._lines.lines);
@@ -333,7 +369,7 @@ export class LogTab extends Widget {
       this._quiet.textContent = reason;
     }
     this._quiet.hidden = !reason;
-    this._earlier.hidden = !this._lines.start || !this._began;
+    this._earlier.hidden = !this._lines.start || !this._began || this._rank === ALL_RANKS;
     this._earlier.disabled = !model.connection.ready;
     this._copy.hidden = !this._path;
     this._buttons();
@@ -355,8 +391,11 @@ export class LogTab extends Widget {
   private _bytes = 0;
   private _restarts = 0;
   private readonly _rankSelect: HTMLSelectElement;
-  /** Process whose log is shown. */
+  /** Process whose log is shown; ALL_RANKS for all. */
   private _rank = 0;
+  /** Number of processes with a log of their own that are offered; 0 before the first reply. */
+  private _ranks = 0;
+  private _rankLogs = new RankLogs();
   private _hasChosen = false;
   private _path = '';
   private _failure = '';
