@@ -23,6 +23,7 @@ for name in (
     "panel_load",
     "azure",
     "ssh",
+    "distributed",
     "environments",
     "snapshot",
     "results",

@@ -6,13 +6,14 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import end_all
 from tests.ui.conftest import FLAGS
 from tests.ui.lab import MS, LabServer, NotebookPage, load_page
+from tests.ui.traffic import Traffic
 from tools import chromium
 
 ROOT = Path(__file__).parents[1]
@@ -21,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 class Measured:
     """One notebook and the protocol behind its page."""
 
-    def __init__(self, notebook: NotebookPage, devtools: Any) -> None:
-        self.notebook, self._devtools = notebook, devtools
+    def __init__(self, notebook: NotebookPage, devtools: Any, traffic: Traffic) -> None:
+        self.notebook, self._devtools, self._traffic = notebook, devtools, traffic
         devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
         devtools.send("HeapProfiler.enable")
 
@@ -39,6 +40,12 @@ class Measured:
         found = {m["name"]: m["value"] for m in self._devtools.send("Performance.getMetrics")["metrics"]}
         return float(found["TaskDuration"])
 
+    def received(self) -> int:
+        """Bytes that came from the kernel since the last call."""
+        size = sum(frame.size for frame in self._traffic.frames)
+        self._traffic.clear()
+        return size
+
     def heap(self) -> int:
         """Bytes on the JavaScript heap and in its buffers, after garbage was collected."""
         for _ in range(3):
@@ -54,8 +61,14 @@ class Measured:
 
 
 @contextlib.contextmanager
-def lab() -> Iterator[Any]:
-    """Gives `open(name, *cells)`, which shows a new notebook, runs the cells, and is a :class:`Measured`."""
+def lab(targets: Mapping[str, dict[str, Any]] | None = None) -> Iterator[Any]:
+    """Gives `open(name, *cells)`, which shows a new notebook, runs the cells, and is a :class:`Measured`.
+
+    Parameters
+    ----------
+    targets
+        Fields of targets of the user, by name.
+    """
     from playwright.sync_api import sync_playwright
 
     path = chromium.find()
@@ -64,6 +77,8 @@ def lab() -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         server = LabServer(Path(folder) / "lab", PYTHONPATH=paths)
+        if targets:
+            server.put_targets(dict(targets))
         flags = [*FLAGS, "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows"]
         browser = driver.chromium.launch(executable_path=path, args=flags)
 
@@ -72,11 +87,12 @@ def lab() -> Iterator[Any]:
             context = browser.new_context(viewport={"width": 1300, "height": 1500})
             page = context.new_page()
             page.set_default_timeout(MS)
+            traffic = Traffic().listen(page)
             notebook = load_page(page, server, server.write(f"{name}.ipynb", []))
             for cell in cells:
                 notebook.cell(cell)
             page.locator(".bqplot").first.wait_for()
-            return Measured(notebook, context.new_cdp_session(page))
+            return Measured(notebook, context.new_cdp_session(page), traffic)
 
         try:
             yield open_

@@ -249,6 +249,22 @@ def test_killed_agent_of_second_machine_ends_run_as_lost(api: Any, homes: list[P
 
 
 @pytest.mark.thorough
+def test_restart_of_second_machine_ends_run_as_lost_and_it_is_used_again(
+    api: Any, homes: list[Path], servers: list[Sshd]
+) -> None:
+    run = up(submit(api, name="boot"))
+    servers[1].stop()
+    end_all(homes[1])
+    state = homes[1] / "runs" / run.run_id / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "boot": "an earlier boot"}))
+    servers[1].start()
+    with pytest.raises(RunLost, match="node 1"):
+        run.wait(WAIT_S)
+    nothing_is_left(homes, run)
+    assert submit(api, "print('next')", name="next").wait(WAIT_S).logs(rank=1) == "next\n"
+
+
+@pytest.mark.thorough
 def test_killed_agent_of_first_machine_ends_second(api: Any, homes: list[Path]) -> None:
     run = up(submit(api, name="gone"))
     end_all(homes[0])
