@@ -13,7 +13,7 @@ from ..protocol import METRICS
 from ..supervise import provenance_file
 from ..supervise.helpers import Helper, stop_helper
 from ..supervise.process import Assignment, SinkEndpoint, serve_sink
-from ..supervise.supervisor import open_sink_endpoint
+from ..supervise.queue_host import open_sink_endpoint
 from ..telemetry import sampler
 from . import forward, job
 from .identity import Identity

@@ -28,8 +28,9 @@ from .helpers import protected_pids
 from .node_host import NodeHost
 from .outcome import classify
 from .process import Assignment
+from .queue_host import QueueHost
 from .run_state import StateFile
-from .supervisor import QueueHost, Supervisor
+from .supervisor import Supervisor
 
 #: Seconds for a new supervisor to send its identity.
 INTRODUCTION_TIMEOUT_S = 1.0

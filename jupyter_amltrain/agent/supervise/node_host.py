@@ -15,7 +15,8 @@ from ..protocol import CANCELED, COMPLETED, FAILED, LOST
 from .outcome import Outcome
 from .preparation import enter_preparing
 from .process import Assignment
-from .supervisor import QueueHost, Supervisor
+from .queue_host import QueueHost
+from .supervisor import Supervisor
 
 Json = Dict[str, Any]
 
