@@ -96,8 +96,14 @@ def test_mpi_processes_have_open_mpi_variables(api: Any) -> None:
     assert seen[0]["AML_OUTPUT_DIR"] != seen[1]["AML_OUTPUT_DIR"]
 
 
-def test_tensorflow_processes_have_one_cluster(api: Any) -> None:
-    code = ENVIRONMENT + "if '\"type\": \"ps\"' in os.environ['TF_CONFIG']:\n    import time; time.sleep(600)\n"
+def test_tensorflow_processes_have_one_cluster(api: Any, tmp_path: Path) -> None:
+    # The server ends with the workers, which wait until it has printed.
+    up = str(tmp_path / "up")
+    code = ENVIRONMENT + (
+        "import time\n"
+        f"if '\"type\": \"ps\"' in os.environ['TF_CONFIG']:\n    open({up!r}, 'w').close()\n    time.sleep(600)\n"
+        f"while not os.path.exists({up!r}):\n    time.sleep(0.1)\n"
+    )
     run = api.submit(code, distribution="tensorflow:1", processes=2, name="tf").wait(WAIT_S)
     seen = [json.loads(json.loads(run.logs(rank=rank))["TF_CONFIG"]) for rank in range(3)]
     assert [(row["task"]["type"], row["task"]["index"]) for row in seen] == [("worker", 0), ("worker", 1), ("ps", 0)]
