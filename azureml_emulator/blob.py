@@ -128,7 +128,8 @@ class Blob:
         if self._session is None:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            connector = aiohttp.TCPConnector(ssl=context, limit=64)
+            # Node closes a connection that is idle for 5 s: one that is used again at that moment would be reset.
+            connector = aiohttp.TCPConnector(ssl=context, limit=64, keepalive_timeout=2.0)
             self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, trust_env=False)
         return self._session
 
@@ -139,8 +140,15 @@ class Blob:
         query = "&".join(part for part in (query, self.owner()) if part)
         url = URL(f"https://127.0.0.1:{self.port}{quote(path)}?{query}", encoded=True)
         sent = {"Host": self.host, "x-ms-version": "2023-11-03", **(headers or {})}
-        async with self.session().request(method, url, data=body, headers=sent) as answer:
-            return answer.status, dict(answer.headers), await answer.read()
+        tries = 3 if method == "GET" else 1  # on a busy machine Azurite resets a connection now and then
+        while True:
+            tries -= 1
+            try:
+                async with self.session().request(method, url, data=body, headers=sent) as answer:
+                    return answer.status, dict(answer.headers), await answer.read()
+            except aiohttp.ClientConnectionError:
+                if not tries:
+                    raise
 
     def owner(self) -> str:
         """A SAS query (no leading "?") that opens everything, for ourselves."""
