@@ -48,6 +48,11 @@ def ago(then: float, now: float | None = None) -> str:
     return f"{seconds // 86400:.0f} d ago"
 
 
+def silence(seen: float) -> str:
+    """Return ``target not responding, last seen at 14:03:12`` in local time; without the time if it was never seen."""
+    return "target not responding" + (time.strftime(", last seen at %H:%M:%S", time.localtime(seen)) if seen else "")
+
+
 def measure(value: float | None, unit: str) -> str:
     """``93 %``, ``40,536 MiB``; :data:`UNKNOWN` for a value that a device does not report."""
     return UNKNOWN if value is None or value != value else f"{value:,.0f} {unit}"

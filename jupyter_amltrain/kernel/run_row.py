@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import time
 from typing import Any
 
 import msgspec
@@ -101,7 +102,8 @@ def attention(run: Run) -> str:
         message = run.error or status.detail or f"{run.handle} {status.state.value}."
         return _cut(message.splitlines()[0] if message else "", MAX_SENTENCE_CHARS)
     if not status.state.terminal and not run.reachable:
-        return f"Target {run.target!r} is not responding. The values shown may be out of date."
+        seen = time.strftime(" since %H:%M:%S", time.localtime(run.seen_at)) if run.seen_at else ""
+        return f"Target {run.target!r} is not responding{seen}. The values shown may be out of date."
     if status.truth.get("verdict") == "not used":
         detail = status.truth.get("detail", "")
         return _cut(

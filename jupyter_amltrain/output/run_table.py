@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jupyter_amltrain.schema.run import DAMAGED, NOT_WRITTEN, Run, RunHandle, RunState
-from jupyter_amltrain.text import ago, seconds_text, table
+from jupyter_amltrain.text import ago, seconds_text, silence, table
 
 #: Maximum columns of parameters, of metrics and of results.
 MAX_PARAMS, MAX_METRICS, MAX_OUTPUTS = 5, 4, 2
@@ -164,7 +164,7 @@ def state_text(run: Run) -> str:
         words += " (disk full: may be outdated)"
     if run.cancel_requested and not status.state.terminal:
         words += " (cancel requested)"
-    return words if run.reachable else f"{words} (target not responding)"
+    return words if run.reachable else f"{words} ({silence(run.seen_at)})"
 
 
 def value_text(value: Any) -> str:

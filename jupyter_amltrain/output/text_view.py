@@ -14,7 +14,7 @@ from jupyter_amltrain.kernel.throughput import rate_name
 from jupyter_amltrain.schema.child_run import most_relevant
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import DAMAGED
-from jupyter_amltrain.text import bytes_text, seconds_text
+from jupyter_amltrain.text import bytes_text, seconds_text, silence
 
 #: Error counters of a summary that are shown if not zero, with their singular and plural.
 _ERRORS = (
@@ -105,7 +105,7 @@ def state_line(record: RunRecord) -> str:
     if record.cancel_requested and not record.done:
         words.append("cancel requested")
     if not record.reachable:
-        words.append("target not responding")
+        words.append(silence(record.seen_at))
     return "  ".join(words) + (f"  ({spans})" if spans else "")
 
 

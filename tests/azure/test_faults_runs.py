@@ -88,7 +88,7 @@ def test_followed_run_after_fault_is_complete(desk: NotebookSession, what: str) 
     if DURING[what]:
         until(lambda: not run.run.reachable)
         listed = desk.good("%aml_runs")
-        assert re.search(rf"during-{what}\S+ +\w+ \(target not responding\)", listed.text), listed.text
+        assert re.search(rf"during-{what}\S+ +\w+ \(target not responding", listed.text), listed.text
         if what == "network":
             refused = desk.bad(f"%aml_runs cancel {run.handle}")
             assert "Cannot reach Azure" in refused and "Check" in refused

@@ -62,7 +62,7 @@ def test_state_line_shows_phases() -> None:
     assert state_line(record(phases=phases)) == "local/digits-k3f9  running  (queued 0.1 s, running 12 s)"
     assert "cancel requested" in state_line(record(cancel_requested=True))
     assert "cancel requested" not in state_line(record(cancel_requested=True, state="canceled", done=True))
-    assert "target not responding" in state_line(record(reachable=False))
+    assert "not responding, last seen at " in state_line(record(reachable=False, seen_at=1e9))
 
 
 def test_record_text_shows_all_parts() -> None:
