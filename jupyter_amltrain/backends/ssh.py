@@ -27,7 +27,7 @@ from jupyter_amltrain.errors import AmlTrainError, SubmitUnsure, TargetError, Ta
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import only_here
 from jupyter_amltrain.jobs.launch import TargetMachine
-from jupyter_amltrain.jobs.snapshot import Snapshot, script_text
+from jupyter_amltrain.jobs.snapshot import Snapshot, is_inside, script_text
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run
@@ -251,6 +251,13 @@ class SshTransport(Transport):
 
     async def _list(self, folder: str, without: Collection[str]) -> Sequence[RunFile]:
         reply, _ = await self._request("list", path=folder, without=sorted(without))
+        for path, _, _ in reply["files"]:  # which become names of files here
+            if not is_inside(path):
+                raise TargetError(
+                    f"{self.connection.target.name} lists a file outside of {folder}: {path!r}. Nothing was copied.",
+                    hint="No agent does so: check that machine.",
+                    code="ssh.path",
+                )
         return [RunFile(path=path, size=size, modified=modified) for path, size, modified in reply["files"]]
 
     async def fetch(self, path: str, without: Collection[str] = ()) -> str | None:

@@ -249,7 +249,7 @@ def code_files(root: Path) -> dict[str, str]:
     try:
         job = json.loads(read_regular(str(root.parent / JOB), LIMIT_BYTES))
         names = job["snapshot"]["names"]
-        return {str(name): str(root / str(name)) for name in names if _is_inside(str(name))}
+        return {str(name): str(root / str(name)) for name in names if is_inside(str(name))}
     except (OSError, ValueError, KeyError, TypeError):
         return _Folder(root, LIMIT_BYTES, LIMIT_FILES).walk(IgnoreRules((), nested=False))
 
@@ -265,7 +265,8 @@ def data_files(path: Path, limit_files: int) -> dict[str, str]:
     return _Folder(path, 1 << 62, limit_files).walk()
 
 
-def _is_inside(name: str) -> bool:
+def is_inside(name: str) -> bool:
+    """Whether a relative path leads to a file below its folder."""
     return not os.path.isabs(name) and ".." not in name.split("/")
 
 
