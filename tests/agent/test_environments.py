@@ -114,6 +114,28 @@ def test_password_in_address_is_removed() -> None:
     assert without_password("from https://me:secret@h/x and http://t0k@h") == "from https://***@h/x and http://***@h"
 
 
+def test_secret_in_output_of_program_is_in_no_line_and_no_marker(tmp_path: Path) -> None:
+    token, folder = "tok/en+1", tmp_path / "bin"
+    folder.mkdir()
+    uv = folder / "uv"
+    uv.write_text(
+        '#!/bin/sh\necho "Downloading from https://h/$TOKEN/simple and https://h/tok%2Fen%2B1/simple"\n'
+        'test "$1" = venv || { echo "error: no package at https://h/$TOKEN/simple"; exit 1; }\n'
+        'for folder; do :; done; mkdir -p "$folder"\n'
+    )
+    uv.chmod(0o755)
+    lines: list[str] = []
+    log = build.BuildLog(lines.append, lines.append, lines.append, (token, "1"))
+    spec = check({"packages": ["--index-url https://h/${TOKEN}/simple", "six"], "base": "python3"})
+    store = EnvironmentStore(str(tmp_path / "home"))
+    Path(store.folder).mkdir(parents=True)
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "TOKEN": token}
+    with pytest.raises(build.BuildFailed) as caught:
+        build.build(store, "a" * 16, spec, environ, log)
+    text = "\n".join([*lines, str(caught.value)])
+    assert "no package at https://h/***/simple" in text and token not in text and "tok%2Fen" not in text
+
+
 def test_versions_of_pyenv_replace_its_shims(tmp_path: Path) -> None:
     root = tmp_path / ".pyenv"
     for version in ("3.9.18", "3.11.7"):
