@@ -23,6 +23,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 MODULE, FOLDER, INDEX = "_amltrain_values", "_amltrain_in", "_amltrain_in.json"
 #: Most items of containers that are described one by one; longer ones are JSON, or no value that can be written.
 MAX_NODES = 10000
+#: Bytes of a node's own parts, which travel in requests; further ones, unless they are small, become files.
+MAX_INLINE_BYTES, SMALL_BYTES = 1 << 20, 256
 #: Advice for a value that its library cannot save, or that has no form.
 _SEND_PARTS = "Send its parts as numbers, texts, arrays or frames, or add --allow-pickle."
 #: Kinds of nodes whose reading can run code of the value.
@@ -65,7 +67,7 @@ def write(value: Any, folder: str, allow_pickle: bool = False) -> Node:
 
 class _Writer:
     def __init__(self, folder: str, allow_pickle: bool) -> None:
-        self._folder, self._allow_pickle, self._nodes = folder, allow_pickle, 0
+        self._folder, self._allow_pickle, self._nodes, self._inline = folder, allow_pickle, 0, 0
 
     def node(self, value: Any, place: str, outer: Tuple[int, ...]) -> Node:
         """Return the node of a value; `outer` are the ids of the containers that it is in."""
@@ -75,9 +77,11 @@ class _Writer:
         if id(value) in outer:
             raise CannotWrite("%s contains itself" % place, "Leave out the part that refers back.")
         if _is_json(value):
-            return {"as": "json", "value": value}
+            if self._fits(len(json.dumps(value))):
+                return {"as": "json", "value": value}
+            return self._file(value, "json file", ".json", _write_json)
         simple = _simple(value)
-        if simple is not None:
+        if simple is not None and (simple["as"] not in ("bytes", "bytearray") or self._fits(len(simple["value"]))):
             return simple
         if type(value) in (list, tuple, set, frozenset):
             inner = outer + (id(value),)
@@ -91,6 +95,13 @@ class _Writer:
             ]
             return {"as": "dict", "items": pairs}
         return self._leaf(value, place)
+
+    def _fits(self, size: int) -> bool:
+        """Whether a part of the value has room in the node itself."""
+        if size > SMALL_BYTES and self._inline + size > MAX_INLINE_BYTES:
+            return False
+        self._inline += size
+        return True
 
     def _leaf(self, value: Any, place: str) -> Node:
         for applies, kind, ending, writer, facts in _FORMS:
@@ -292,6 +303,11 @@ def _write_picture(value: Any, path: str) -> None:
 def _write_bytes(value: Any, path: str) -> None:
     with open(path, "wb") as file:
         file.write(value)
+
+
+def _write_json(value: Any, path: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(value, file)
 
 
 def _write_pickle(value: Any, path: str) -> None:

@@ -18,9 +18,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.agent.serve import MAX_FRAME_BYTES
 from jupyter_amltrain.errors import AmlTrainError, TargetError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.ssh_target import SshTarget
+from jupyter_amltrain.text import bytes_text
 
 if TYPE_CHECKING:
     import asyncssh
@@ -133,6 +135,12 @@ class SshConnection:
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             text = json.dumps({"id": number, "op": op, **fields}, separators=(",", ":")).encode()
+            if max(len(text), len(data)) > MAX_FRAME_BYTES:  # its server would end
+                raise TargetError(
+                    f"The request to {self.target.name} has {bytes_text(max(len(text), len(data)))}.",
+                    hint="Put large values into a file that the script reads, and send it with: --source DIR",
+                    code="ssh.size",
+                )
             try:
                 process.stdin.write(_HEAD.pack(len(text), len(data)) + text + data)
                 await process.stdin.drain()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jupyter_amltrain.agent.protocol import JOB, KEPT_LINKS, read_regular
+from jupyter_amltrain.agent.values import FOLDER as VALUES_FOLDER
 from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
 from jupyter_amltrain.jobs.file_hash import hash_file
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE
@@ -181,6 +182,8 @@ def take_snapshot(
     if code_dir:
         root = Path(code_dir)
         files = {name: path for name, path in code_files(root).items() if name != script_name or not script_text}
+        given = {name: files.pop(name) for name in [*files] if name.startswith(f"{VALUES_FOLDER}/")}
+        more = {**given, **(more or {})}
     elif source is not None:
         root = Path(source).expanduser().absolute()
         folder = _Folder(root, limit_bytes, limit_files)
