@@ -46,6 +46,8 @@ PASSED_VARIABLES = ("LANG", "LC_ALL", "TZ", "AMLTRAIN_SHARE_GPUS")
 SUBMIT_RETRY_S = 30.0
 #: Lists of files that are kept to send the next one as changes.
 _MAX_MANIFESTS = 4
+#: Copies of one file that changes meanwhile, before it is left for the next time.
+_MAX_COPIES = 3
 #: Notes on paths that a machine does not have, for one submit.
 _MAX_PATH_NOTES = 5
 #: Seconds that the machine waits for changes before it answers.
@@ -325,8 +327,11 @@ class SshTransport(Transport):
             raise ValueError(path)
         return self._mirror / below
 
-    async def _copy(self, remote: str, copy: FileCopy, *, live: bool = False) -> None:
-        """Copy one file; an interrupted copy continues where it ended, and is compared unless it is `live`."""
+    async def _copy(self, remote: str, copy: FileCopy, *, live: bool = False, tries: int = _MAX_COPIES) -> None:
+        """Copy one file; an interrupted copy continues where it ended.
+
+        Its parts may be of two versions of the file: it is compared unless it is `live`, and copied again.
+        """
         offset = begun = await self._loop.offload(copy.begin)
         while offset < copy.size:
             begin = time.monotonic()
@@ -336,13 +341,23 @@ class SshTransport(Transport):
                 break
             await self._loop.offload(copy.append, data)
             offset += len(data)
-        if begun and not live:  # its two parts may be of two versions of the file
-            reply, _ = await self._request("digest", path=remote, size=copy.size)
-            if reply["sha256"] != await self._loop.offload(copy.digest):
+        if not live:
+            facts, _ = await self._request("size", path=remote)
+            is_same = not begun and (facts["size"], facts.get("modified")) == (copy.size, copy.modified)
+            if not is_same and not await self._is_part_of(remote, facts, copy):
                 await self._loop.offload(copy.restart)
-                await self._copy(remote, copy)
+                if facts["kind"] == "file" and tries > 1:
+                    fresh = FileCopy(copy.to, facts["size"], facts["modified"])
+                    await self._copy(remote, fresh, tries=tries - 1)
                 return
         await self._loop.offload(copy.complete)
+
+    async def _is_part_of(self, remote: str, facts: Mapping[str, Any], copy: FileCopy) -> bool:
+        """Whether a copy is the beginning of the file; lines may have been appended to it since."""
+        if facts["kind"] != "file":
+            return False
+        reply, _ = await self._request("digest", path=remote, size=copy.size)
+        return bool(reply["sha256"] == await self._loop.offload(copy.digest))
 
     def events(self) -> FileEvents:
         """See :meth:`Transport.events`."""
