@@ -332,8 +332,9 @@ def _series(value: Any) -> Node:
 
 
 def _is_plain_array(value: Any) -> bool:
-    dtype = getattr(value, "dtype", None)
-    return isinstance(value, _loaded("numpy", "ndarray", "generic")) and dtype is not None and not dtype.hasobject
+    """Whether a value is an array that its file has whole: a subclass can have a mask, a unit, names of records."""
+    is_plain = type(value) in _loaded("numpy", "ndarray", "memmap") or isinstance(value, _loaded("numpy", "generic"))
+    return is_plain and not value.dtype.hasobject
 
 
 #: Test, kind, ending, writer, and facts of each form; the first one that applies is used.
@@ -367,6 +368,10 @@ def _refusal(value: Any) -> Tuple[str, str]:
         )
     if isinstance(value, _loaded("polars", "LazyFrame")):
         return "is a query", "Run it first: .collect()"
+    if isinstance(value, _loaded("numpy.ma", "MaskedArray")):
+        return "is a masked array", "Send its parts, x.data and x.mask, or its values with gaps: x.filled(numpy.nan)."
+    if isinstance(value, _loaded("numpy", "ndarray")) and not value.dtype.hasobject:
+        return "is a %s, of which only the numbers have a form" % type(value).__name__, "Send numpy.asarray of it."
     if isinstance(value, _loaded("numpy", "ndarray")):
         return "has items of type object", "Make a DataFrame or a list of it, or add --allow-pickle."
     if isinstance(value, Iterator):

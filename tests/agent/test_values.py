@@ -175,6 +175,8 @@ CYCLE.append((CYCLE, {3}))
         (Own, "class", "--with Own"),
         (math, "module", "Import"),
         (np.array([Own()], dtype=object), "object", "list"),
+        (np.ma.masked_array([1.0, 2.0], [True, False]), "masked", "x.mask"),
+        ({"m": np.rec.array([(1, 2.0)], dtype=[("a", int), ("b", float)])}, "recarray", "asarray"),
         ((i for i in range(3)), "once", "list"),
         (io.StringIO(), "once", "list"),
         (CYCLE, "itself", "refers back"),
