@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,24 @@ def test_key_depends_on_content_and_not_on_label_or_tool() -> None:
     assert same[0] == same[1] and len({same[0], *others}) == 4
 
 
+def test_key_depends_on_interpreter_unless_the_file_names_a_version(tmp_path: Path) -> None:
+    def keys(python: str) -> set[str]:
+        return {
+            key_of(spec(packages=["a"], python=python, base=str(base))) for base in (tmp_path / "a", tmp_path / "b")
+        }
+
+    assert [len(keys(python)) for python in ("", ">=3.10", ">=3.9,<3.13", "3.11", "3.11.7")] == [2, 2, 2, 1, 1]
+
+
+def test_environment_whose_python_is_gone_is_listed_but_not_used(tmp_path: Path) -> None:
+    store = EnvironmentStore(str(tmp_path))
+    binary = tmp_path / "envs" / "abc" / "bin"
+    binary.mkdir(parents=True)
+    (binary / "python").symlink_to(tmp_path / "removed")
+    store.write_marker(store.path("abc"), {"schema": 1, "packages": []})
+    assert store.list_keys() == ["abc"] and store.usable("abc") is None and store.hold("abc") is None
+
+
 @pytest.mark.parametrize("fields", [{"packages": "a"}, {"packages": ["a\nb"]}, {"python": 3}, {"more": ""}])
 def test_invalid_specification_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(AgentError, match="environment"):
@@ -166,6 +185,8 @@ def test_folder_without_marker_is_no_environment(tmp_path: Path) -> None:
     (tmp_path / "envs" / "abc").mkdir(parents=True)
     assert store.list_keys() == [] and store.hold("abc") is None
     store.write_marker(store.path("abc"), {"schema": 1, "packages": []})
+    (tmp_path / "envs" / "abc" / "bin").mkdir()
+    (tmp_path / "envs" / "abc" / "bin" / "python").symlink_to(sys.executable)
     held = store.hold("abc")
     assert store.list_keys() == ["abc"] and held is not None
     with pytest.raises(AgentError, match="uses it"):

@@ -123,12 +123,12 @@ def build(store: EnvironmentStore, key: str, spec: Json, environ: Mapping[str, s
         log.shown("another run builds this environment; waiting for it")
         handle = store.lock(key, exclusive=True, wait=True)
     try:
-        marker = store.marker(key)
+        marker = store.usable(key)
         if marker is not None:
             return marker
         began = protocol.mono()
         store.clear_partial(key)
-        if os.path.lexists(store.path(key)):  # of a conda build that was killed: it has no temporary name
+        if os.path.lexists(store.path(key)):  # of a killed conda build (no temporary name), or its Python is gone
             shutil.rmtree(store.path(key))
         tool = find_tool(spec, environ)
         if not tool:

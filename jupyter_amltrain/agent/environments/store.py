@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from typing import Any, Dict, List, Mapping, Optional
@@ -72,7 +73,7 @@ def key_of(spec: Mapping[str, Any], path: str = "") -> str:
     parts = {
         "packages": spec["packages"],
         "conda": spec["conda"],
-        "python": spec["python"] or (None if spec["conda"] else _interpreter_facts(spec["base"], path)),
+        "python": _python_facts(spec, path),
         "platform": [sys.platform, platform.machine()],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:KEY_CHARS]
@@ -82,6 +83,14 @@ def find_base(base: str, path: str = "") -> str:
     """Return the real path of an interpreter: environments of all its virtual environments are the same."""
     found = shutil.which(base, path=path or None)
     return os.path.realpath(found) if found else base
+
+
+def _python_facts(spec: Mapping[str, Any], path: str) -> Any:
+    """Return what decides which Python an environment gets; a range of versions leaves it to the base."""
+    if spec["conda"] or re.match(r"[\d.]+\Z", spec["python"]):
+        return spec["python"] or None
+    facts = _interpreter_facts(spec["base"], path)
+    return [spec["python"], *facts] if spec["python"] else facts
 
 
 def _interpreter_facts(base: str, path: str) -> List[Any]:
@@ -120,6 +129,10 @@ class EnvironmentStore:
         except OSError:
             return None
 
+    def usable(self, key: str) -> Optional[Json]:
+        """Return the marker of a complete environment whose Python is still there; ``None`` without one."""
+        return self.marker(key) if os.access(os.path.join(self.path(key), "bin", "python"), os.X_OK) else None
+
     def write_marker(self, folder: str, marker: Mapping[str, Any]) -> None:
         """Write the marker of an environment into its folder."""
         write_json(os.path.join(folder, MARKER), marker)
@@ -135,11 +148,11 @@ class EnvironmentStore:
         return take_lock(os.path.join(self.folder, LOCKS), key, exclusive, wait)
 
     def hold(self, key: str) -> Optional[int]:
-        """Keep a complete environment from being removed until the descriptor is closed; ``None`` without one."""
-        if self.marker(key) is None:
+        """Keep a usable environment from being removed until the descriptor is closed; ``None`` without one."""
+        if self.usable(key) is None:
             return None
         handle = take_shared_lock(os.path.join(self.folder, LOCKS), key)
-        if handle is None or self.marker(key) is not None:
+        if handle is None or self.usable(key) is not None:
             return handle
         os.close(handle)
         return None
