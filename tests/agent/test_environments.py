@@ -193,6 +193,24 @@ def test_folder_without_marker_is_no_environment(tmp_path: Path) -> None:
         store.delete("abc")
 
 
+def test_failed_or_killed_conda_build_leaves_no_folder(tmp_path: Path) -> None:
+    store = EnvironmentStore(str(tmp_path / "home"))
+    killed, running, other = "a" * 16, "b" * 16, "locks"
+    for name in (killed, running, other):
+        (Path(store.folder) / name / "pkgs").mkdir(parents=True)
+    held = store.lock(running, exclusive=True)
+    store.clear_partial("")
+    assert sorted(path.name for path in Path(store.folder).iterdir()) == [running, other] and held is not None
+    tool = tmp_path / "bin" / "micromamba"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\nwhile [ "$1" != -p ]; do shift; done; mkdir -p "$2/pkgs"; echo "error: no"; exit 1\n')
+    tool.chmod(0o755)
+    log = build.BuildLog(*[lambda _: None] * 3)
+    with pytest.raises(build.BuildFailed, match="no"):
+        build.build(store, killed, spec(conda="dependencies: [blas]"), {"PATH": f"{tool.parent}:/usr/bin:/bin"}, log)
+    assert sorted(path.name for path in Path(store.folder).iterdir()) == [running, other]
+
+
 def test_seconds_are_kept_for_the_newest_labels(tmp_path: Path) -> None:
     store = EnvironmentStore(str(tmp_path))
     (tmp_path / "envs").mkdir()

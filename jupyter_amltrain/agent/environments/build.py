@@ -156,10 +156,10 @@ def build(store: EnvironmentStore, key: str, spec: Json, environ: Mapping[str, s
         store.record_seconds(spec["label"], marker["seconds"])
         return marker
     except OSError as error:
-        shutil.rmtree(store.partial(key), ignore_errors=True)
+        store.discard(key)
         raise BuildFailed(_os_error_text(error, store.folder)) from error
     except BuildFailed:
-        shutil.rmtree(store.partial(key), ignore_errors=True)
+        store.discard(key)
         raise
     finally:
         if handle is not None:

@@ -31,6 +31,7 @@ TIMES = "times.json"
 MAX_TIMES = 200
 #: Characters of a key.
 KEY_CHARS = 16
+_KEY = re.compile(r"[0-9a-f]{%d}\Z" % KEY_CHARS)
 #: Prefixes of folders that no run uses: of an unfinished build, and of an interrupted removal.
 _PARTIAL, _REMOVED = ".new-", ".gone-"
 
@@ -164,6 +165,12 @@ class EnvironmentStore:
         except OSError:  # on a full disk: the time of its last use stays as it was
             pass
 
+    def discard(self, key: str) -> None:
+        """Remove what a failed build of an environment that this process has locked has left."""
+        shutil.rmtree(self.partial(key), ignore_errors=True)
+        if self.marker(key) is None:  # a conda build has no temporary name
+            shutil.rmtree(self.path(key), ignore_errors=True)
+
     def clear_partial(self, key: str) -> None:
         """Remove what killed builds and removals left, except for builds that are running.
 
@@ -179,11 +186,11 @@ class EnvironmentStore:
         for name in names:
             if name.startswith(_REMOVED):
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-            elif name.startswith(_PARTIAL):
-                other = name[len(_PARTIAL) :]
+            elif name.startswith(_PARTIAL) or (_KEY.match(name) and self.marker(name) is None):
+                other = name[len(_PARTIAL) :] if name.startswith(_PARTIAL) else name
                 handle = None if other == key else self.lock(other, exclusive=True)
                 if other == key or handle is not None:
-                    shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+                    self.discard(other)
                 if handle is not None:
                     os.close(handle)
 
