@@ -38,6 +38,8 @@ from jupyter_amltrain.state_dir import StateRoot
 
 #: Slowest link on which a request with data is waited for (bytes per second).
 MIN_RATE = 10_000
+#: Slowest disk of which a digest is waited for (bytes per second).
+MIN_HASH_RATE = 20_000_000
 #: Folder of the state root with copies of runs of other machines.
 MIRROR = "mirror"
 #: Variables of the submitter that a job on another machine gets, besides --env-var and secrets.
@@ -153,6 +155,7 @@ class SshTransport(Transport):
 
     async def _request(self, op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
         timeout = REPLY_TIMEOUT_S + max(len(data), int(fields.get("limit", 0))) / MIN_RATE
+        timeout += int(fields.get("size", 0)) / MIN_HASH_RATE  # of a digest
         reply, found = await self.connection.request(op, data, timeout, **fields)
         if "error" in reply:
             raise agent_error(reply["error"])

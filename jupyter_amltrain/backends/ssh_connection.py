@@ -127,6 +127,8 @@ class SshConnection:
         OSError
             The other machine's error.
         """
+        import asyncssh
+
         await self.connect()
         process = self._process
         assert process is not None
@@ -148,7 +150,7 @@ class SshConnection:
             except asyncio.TimeoutError:
                 self._lose(f"no answer within {timeout:.0f} s")
                 raise self._unreachable(f"no answer within {timeout:.0f} s") from None
-            except OSError as error:  # includes BrokenPipeError
+            except (OSError, asyncssh.Error) as error:  # BrokenPipeError; ConnectionLost while it waits for space
                 raise self._unreachable(str(error) or type(error).__name__) from error
         finally:
             self._waiting.pop(number, None)
