@@ -454,7 +454,7 @@ class LocalBackend(AgentBackend):
     """Backend of this machine, the built-in default target. Its list of ended runs comes from an index."""
 
     Target = LocalTarget
-    files_are_local = True
+    files_are_local = copies_have_modes = True
     has_live_copies = True
 
     def __init__(self, target: LocalTarget, loop: LoopThread, root: StateRoot) -> None:

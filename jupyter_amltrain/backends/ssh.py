@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import JOB, METRICS, STATE
+from jupyter_amltrain.agent.protocol import JOB, METRICS, SOURCE, STATE
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.base import LaunchPlan, read_local
 from jupyter_amltrain.backends.file_copy import FileCopy
@@ -252,18 +252,22 @@ class SshTransport(Transport):
 
     async def list(self, folder: str) -> Sequence[RunFile]:
         """See :meth:`Transport.list`."""
-        return await self._list(folder, ())
+        return [file for file, _ in await self._list(folder, ())]
 
-    async def _list(self, folder: str, without: Collection[str]) -> Sequence[RunFile]:
+    async def _list(self, folder: str, without: Collection[str]) -> Sequence[tuple[RunFile, bool]]:
+        """Return the files below a folder, and whether each is executable."""
         reply, _ = await self._request("list", path=folder, without=sorted(without))
-        for path, _, _ in reply["files"]:  # which become names of files here
+        for path, *_ in reply["files"]:  # which become names of files here
             if not is_inside(path):
                 raise TargetError(
                     f"{self.connection.target.name} lists a file outside of {folder}: {path!r}. Nothing was copied.",
                     hint="No agent does so: check that machine.",
                     code="ssh.path",
                 )
-        return [RunFile(path=path, size=size, modified=modified) for path, size, modified in reply["files"]]
+        return [
+            (RunFile(path=path, size=size, modified=modified), bool(is_executable))
+            for path, size, modified, is_executable in reply["files"]
+        ]
 
     async def fetch(self, path: str, without: Collection[str] = ()) -> str | None:
         """See :meth:`Transport.fetch`; files that have not changed are not copied again."""
@@ -280,10 +284,11 @@ class SshTransport(Transport):
             await self._loop.offload(lambda: local.mkdir(mode=0o700, parents=True, exist_ok=True))
             copies = {
                 f"{path}/{file.path}": _copy_of(local / file.path, file.path, file.size, file.modified)
-                for file in files
+                for file, _ in files
             }
             changed = await self._loop.offload(lambda: {r: c for r, c in copies.items() if not c.is_current})
             await self._copy_all(changed)
+            await self._loop.offload(_set_modes, {local / file.path: executable for file, executable in files})
         else:
             return None
         return str(local)
@@ -375,7 +380,7 @@ class SshBackend(AgentBackend):
     """Backend of a machine that SSH reaches."""
 
     Target = SshTarget
-    has_live_copies = True
+    has_live_copies = copies_have_modes = True
 
     def __init__(self, target: SshTarget, loop: LoopThread, root: StateRoot) -> None:
         self._mirror = root.path / MIRROR / target.name
@@ -435,6 +440,12 @@ class SshBackend(AgentBackend):
         transfer = self._ssh.sending.get(f"{self._ssh.home}/staging/{run_id}")
         return transfer.text if transfer else ""
 
+    async def local_copy(self, run_id: str, path: str = "") -> str | None:
+        """See :meth:`Backend.local_copy`; code comes with its list of names, which is beside it."""
+        if path == SOURCE:
+            await self._ssh.fetch(f"{self._folder(run_id)}/{JOB}")
+        return await super().local_copy(run_id, path)
+
     async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
         """See :meth:`Backend.live_copies`; one long request of the machine says which journals have grown."""
         if not run_ids:
@@ -478,6 +489,13 @@ class SshBackend(AgentBackend):
 def _copy_of(to: Path, name: str, size: int, modified: float) -> FileCopy:
     """Return the copy of a file of a run; lines are only ever appended to the journals."""
     return FileCopy(to, size, modified, grows=name.endswith(".jsonl"))
+
+
+def _set_modes(executable: Mapping[Path, bool]) -> None:
+    """Give copies the mode that decides the digest of a tree."""
+    for path, is_executable in executable.items():
+        with contextlib.suppress(FileNotFoundError):  # it has changed during the copy
+            path.chmod(0o700 if is_executable else 0o600)
 
 
 def _path_notes(spec: JobSpec, snapshot: Snapshot, target: str) -> list[str]:

@@ -221,7 +221,7 @@ def test_listed_name_outside_of_its_folder_is_refused(
     async def changed(op: str, *rest: Any, **fields: Any) -> Any:
         reply, data = await request(op, *rest, **fields)
         if op == "list":
-            reply["files"] = [[name, 0, 1e9]]
+            reply["files"] = [[name, 0, 1e9, False]]
         return reply, data
 
     monkeypatch.setattr(transport.connection, "request", changed)
