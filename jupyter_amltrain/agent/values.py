@@ -331,10 +331,14 @@ def _series(value: Any) -> Node:
     return {"shape": list(value.shape), "name": value.name if isinstance(value.name, (str, int)) else None}
 
 
+def _has_objects(array: Any) -> bool:
+    return bool(array.dtype.hasobject)
+
+
 def _is_plain_array(value: Any) -> bool:
     """Whether a value is an array that its file has whole: a subclass can have a mask, a unit, names of records."""
-    is_plain = type(value) in _loaded("numpy", "ndarray", "memmap") or isinstance(value, _loaded("numpy", "generic"))
-    return is_plain and not value.dtype.hasobject
+    kinds, scalar = _loaded("numpy", "ndarray", "memmap"), _loaded("numpy", "generic")
+    return (type(value) in kinds or isinstance(value, scalar)) and not _has_objects(value)
 
 
 #: Test, kind, ending, writer, and facts of each form; the first one that applies is used.
@@ -370,7 +374,7 @@ def _refusal(value: Any) -> Tuple[str, str]:
         return "is a query", "Run it first: .collect()"
     if isinstance(value, _loaded("numpy.ma", "MaskedArray")):
         return "is a masked array", "Send its parts, x.data and x.mask, or its values with gaps: x.filled(numpy.nan)."
-    if isinstance(value, _loaded("numpy", "ndarray")) and not value.dtype.hasobject:
+    if isinstance(value, _loaded("numpy", "ndarray")) and not _has_objects(value):
         return "is a %s, of which only the numbers have a form" % type(value).__name__, "Send numpy.asarray of it."
     if isinstance(value, _loaded("numpy", "ndarray")):
         return "has items of type object", "Make a DataFrame or a list of it, or add --allow-pickle."

@@ -26,7 +26,7 @@ test('progress bar shows its last state after the mark', () => {
   assert.equal(new RankLogs().add(0, part('10%\r90%\rdone\n', 13)), '[rank 0] done\n');
 });
 
-test('log that its job has emptied begins anew', () => {
+test('log that its job has emptied starts over', () => {
   const logs = new RankLogs();
   logs.add(0, part('one\nhalf', 8));
   assert.equal(logs.add(0, part('new\n', 4)), '[rank 0] new\n');
