@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import damage, machine
@@ -102,6 +103,8 @@ def _state_without_ticket(context: AgentContext, run: str) -> Json:
 #: Reason in a reported (not stored) live state: the files of the run may be out of date.
 NOT_WRITTEN = "not-written"
 
+#: Seconds after which the files of a submit that was interrupted are removed.
+STAGED_KEPT_S = 2 * 86400.0
 #: Free space on a disk below which writing a state file is likely to fail.
 MIN_FREE_BYTES = 1 << 14
 
@@ -147,7 +150,34 @@ def _submit(context: AgentContext, payload: Json) -> Json:
     payload.setdefault("submission", os.urandom(12).hex())
     # Lets the queue recognize the submitter when it is the process that occupies the GPU.
     payload.setdefault("submitter", ancestors(os.getpid()))
-    return dispatcher_client.submit(context, payload)
+    _sweep_staging(context)
+    try:
+        reply = dispatcher_client.submit(context, payload)
+    except AgentError as error:
+        if error.kind != "SubmitUnsure":  # any other one says that the job was not accepted, and never will be
+            _discard_staged(context, payload.get("run"))
+        raise
+    if "error" in reply:
+        _discard_staged(context, payload.get("run"))
+    return reply
+
+
+def _discard_staged(context: AgentContext, run: object) -> None:
+    """Remove the files that were sent for a run which was not accepted; an accepted one has moved them."""
+    if valid_run_id(run):
+        shutil.rmtree(os.path.join(context.home, STAGING, str(run)), ignore_errors=True)
+
+
+def _sweep_staging(context: AgentContext) -> None:
+    """Remove what submits have left that were interrupted."""
+    folder = os.path.join(context.home, STAGING)
+    try:
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if time.time() - os.stat(path).st_mtime > STAGED_KEPT_S:
+                shutil.rmtree(path, ignore_errors=True)
+    except OSError:  # no such folder, or another process was faster
+        pass
 
 
 def _state_now(context: AgentContext, run: str) -> Json:

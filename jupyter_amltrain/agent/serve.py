@@ -198,7 +198,8 @@ class Server:
                 except OSError:
                     continue
                 if stat.S_ISREG(status.st_mode):
-                    found.append([os.path.relpath(path, folder), status.st_size, status.st_mtime])
+                    is_executable = bool(status.st_mode & stat.S_IXUSR)
+                    found.append([os.path.relpath(path, folder), status.st_size, status.st_mtime, is_executable])
         return {"files": sorted(found)}, b""
 
     def _stage(self, request: Json, data: bytes) -> Tuple[Json, bytes]:

@@ -23,6 +23,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 MODULE, FOLDER, INDEX = "_amltrain_values", "_amltrain_in", "_amltrain_in.json"
 #: Most items of containers that are described one by one; longer ones are JSON, or no value that can be written.
 MAX_NODES = 10000
+#: Bytes of a node's own parts, which travel in requests; further ones, unless they are small, become files.
+MAX_INLINE_BYTES, SMALL_BYTES = 1 << 20, 256
 #: Advice for a value that its library cannot save, or that has no form.
 _SEND_PARTS = "Send its parts as numbers, texts, arrays or frames, or add --allow-pickle."
 #: Kinds of nodes whose reading can run code of the value.
@@ -65,7 +67,7 @@ def write(value: Any, folder: str, allow_pickle: bool = False) -> Node:
 
 class _Writer:
     def __init__(self, folder: str, allow_pickle: bool) -> None:
-        self._folder, self._allow_pickle, self._nodes = folder, allow_pickle, 0
+        self._folder, self._allow_pickle, self._nodes, self._inline = folder, allow_pickle, 0, 0
 
     def node(self, value: Any, place: str, outer: Tuple[int, ...]) -> Node:
         """Return the node of a value; `outer` are the ids of the containers that it is in."""
@@ -75,9 +77,11 @@ class _Writer:
         if id(value) in outer:
             raise CannotWrite("%s contains itself" % place, "Leave out the part that refers back.")
         if _is_json(value):
-            return {"as": "json", "value": value}
+            if self._fits(len(json.dumps(value))):
+                return {"as": "json", "value": value}
+            return self._file(value, "json file", ".json", _write_json)
         simple = _simple(value)
-        if simple is not None:
+        if simple is not None and (simple["as"] not in ("bytes", "bytearray") or self._fits(len(simple["value"]))):
             return simple
         if type(value) in (list, tuple, set, frozenset):
             inner = outer + (id(value),)
@@ -91,6 +95,13 @@ class _Writer:
             ]
             return {"as": "dict", "items": pairs}
         return self._leaf(value, place)
+
+    def _fits(self, size: int) -> bool:
+        """Whether a part of the value has room in the node itself."""
+        if size > SMALL_BYTES and self._inline + size > MAX_INLINE_BYTES:
+            return False
+        self._inline += size
+        return True
 
     def _leaf(self, value: Any, place: str) -> Node:
         for applies, kind, ending, writer, facts in _FORMS:
@@ -294,6 +305,11 @@ def _write_bytes(value: Any, path: str) -> None:
         file.write(value)
 
 
+def _write_json(value: Any, path: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(value, file)
+
+
 def _write_pickle(value: Any, path: str) -> None:
     try:
         import cloudpickle as pickle
@@ -315,9 +331,14 @@ def _series(value: Any) -> Node:
     return {"shape": list(value.shape), "name": value.name if isinstance(value.name, (str, int)) else None}
 
 
+def _has_objects(array: Any) -> bool:
+    return bool(array.dtype.hasobject)
+
+
 def _is_plain_array(value: Any) -> bool:
-    dtype = getattr(value, "dtype", None)
-    return isinstance(value, _loaded("numpy", "ndarray", "generic")) and dtype is not None and not dtype.hasobject
+    """Whether a value is an array that its file has whole: a subclass can have a mask, a unit, names of records."""
+    kinds, scalar = _loaded("numpy", "ndarray", "memmap"), _loaded("numpy", "generic")
+    return (type(value) in kinds or isinstance(value, scalar)) and not _has_objects(value)
 
 
 #: Test, kind, ending, writer, and facts of each form; the first one that applies is used.
@@ -351,6 +372,10 @@ def _refusal(value: Any) -> Tuple[str, str]:
         )
     if isinstance(value, _loaded("polars", "LazyFrame")):
         return "is a query", "Run it first: .collect()"
+    if isinstance(value, _loaded("numpy.ma", "MaskedArray")):
+        return "is a masked array", "Send its parts, x.data and x.mask, or its values with gaps: x.filled(numpy.nan)."
+    if isinstance(value, _loaded("numpy", "ndarray")) and not _has_objects(value):
+        return "is a %s, of which only the numbers have a form" % type(value).__name__, "Send numpy.asarray of it."
     if isinstance(value, _loaded("numpy", "ndarray")):
         return "has items of type object", "Make a DataFrame or a list of it, or add --allow-pickle."
     if isinstance(value, Iterator):

@@ -15,7 +15,7 @@ import msgspec
 
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.agent.data.cache import INPUTS
-from jupyter_amltrain.agent.protocol import KEPT_LINKS, PICTURES, SOURCE
+from jupyter_amltrain.agent.protocol import KEPT_LINKS, PICTURES, SOURCE, valid_run_id
 from jupyter_amltrain.backends.base import (
     STATUS,
     STREAMS,
@@ -319,9 +319,10 @@ class AgentBackend(Backend):
     def _rows(self, answer: Mapping[str, Any]) -> Iterator[Run]:
         """Yield the runs in a reply to ``list``, including damaged ones."""
         for row in answer["runs"]:
-            yield self._run(row["run"], row["job"], row["status"])
+            if valid_run_id(row["run"]):  # it becomes the name of a folder here
+                yield self._run(row["run"], row["job"], row["status"])
         for run_id, error in answer["errors"].items():
-            if _is_damage(error):
+            if valid_run_id(run_id) and _is_damage(error):
                 yield self._damaged(run_id, error)
 
     async def list(self) -> Sequence[Run]:
@@ -453,7 +454,7 @@ class LocalBackend(AgentBackend):
     """Backend of this machine, the built-in default target. Its list of ended runs comes from an index."""
 
     Target = LocalTarget
-    files_are_local = True
+    files_are_local = copies_have_modes = True
     has_live_copies = True
 
     def __init__(self, target: LocalTarget, loop: LoopThread, root: StateRoot) -> None:

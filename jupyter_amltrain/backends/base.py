@@ -167,6 +167,8 @@ class Backend(abc.ABC):
     log_may_shrink: ClassVar[bool] = False
     #: Whether the files of runs are on this machine: a list of runs reads the metrics of every row.
     files_are_local: ClassVar[bool] = False
+    #: Whether local copies of files have the modes that the run gave them: then its code can be compared by digest.
+    copies_have_modes: ClassVar[bool] = False
     #: Whether listing the files of a run costs requests to a service: then they are not listed at each end of a run.
     lists_by_service: ClassVar[bool] = False
     #: Whether :meth:`live_copies` works.

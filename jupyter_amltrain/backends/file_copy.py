@@ -77,8 +77,8 @@ class FileCopy:
 
     def digest(self) -> str:
         """Return the sha256 of what there is, before it is complete."""
-        with self._part.open("rb") as file:
-            digest = hashlib.sha256()
+        digest = hashlib.sha256()
+        with contextlib.suppress(FileNotFoundError), self._part.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
         return digest.hexdigest()

@@ -58,9 +58,9 @@ class RunFiles:
             return b""
 
     @property
-    def are_local(self) -> bool:
-        """Whether the files are on this machine, with the modes that the run gave them."""
-        return self._backend.files_are_local
+    def have_modes(self) -> bool:
+        """Whether local copies have the modes that the run gave its files: then its code can be compared by digest."""
+        return self._backend.copies_have_modes
 
     def local_copy(self, path: str = "") -> str | None:
         """Return a local path of a file or folder of the run; ``None`` if it is absent."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import JOB, METRICS, STATE
+from jupyter_amltrain.agent.protocol import JOB, METRICS, SOURCE, STATE
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.base import LaunchPlan, read_local
 from jupyter_amltrain.backends.file_copy import FileCopy
@@ -27,7 +27,7 @@ from jupyter_amltrain.errors import AmlTrainError, SubmitUnsure, TargetError, Ta
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import only_here
 from jupyter_amltrain.jobs.launch import TargetMachine
-from jupyter_amltrain.jobs.snapshot import Snapshot, script_text
+from jupyter_amltrain.jobs.snapshot import Snapshot, is_inside, script_text
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run
@@ -38,6 +38,8 @@ from jupyter_amltrain.state_dir import StateRoot
 
 #: Slowest link on which a request with data is waited for (bytes per second).
 MIN_RATE = 10_000
+#: Slowest disk of which a digest is waited for (bytes per second).
+MIN_HASH_RATE = 20_000_000
 #: Folder of the state root with copies of runs of other machines.
 MIRROR = "mirror"
 #: Variables of the submitter that a job on another machine gets, besides --env-var and secrets.
@@ -46,6 +48,8 @@ PASSED_VARIABLES = ("LANG", "LC_ALL", "TZ", "AMLTRAIN_SHARE_GPUS")
 SUBMIT_RETRY_S = 30.0
 #: Lists of files that are kept to send the next one as changes.
 _MAX_MANIFESTS = 4
+#: Copies of one file that changes meanwhile, before it is left for the next time.
+_MAX_COPIES = 3
 #: Notes on paths that a machine does not have, for one submit.
 _MAX_PATH_NOTES = 5
 #: Seconds that the machine waits for changes before it answers.
@@ -151,6 +155,7 @@ class SshTransport(Transport):
 
     async def _request(self, op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
         timeout = REPLY_TIMEOUT_S + max(len(data), int(fields.get("limit", 0))) / MIN_RATE
+        timeout += int(fields.get("size", 0)) / MIN_HASH_RATE  # of a digest
         reply, found = await self.connection.request(op, data, timeout, **fields)
         if "error" in reply:
             raise agent_error(reply["error"])
@@ -247,11 +252,22 @@ class SshTransport(Transport):
 
     async def list(self, folder: str) -> Sequence[RunFile]:
         """See :meth:`Transport.list`."""
-        return await self._list(folder, ())
+        return [file for file, _ in await self._list(folder, ())]
 
-    async def _list(self, folder: str, without: Collection[str]) -> Sequence[RunFile]:
+    async def _list(self, folder: str, without: Collection[str]) -> Sequence[tuple[RunFile, bool]]:
+        """Return the files below a folder, and whether each is executable."""
         reply, _ = await self._request("list", path=folder, without=sorted(without))
-        return [RunFile(path=path, size=size, modified=modified) for path, size, modified in reply["files"]]
+        for path, *_ in reply["files"]:  # which become names of files here
+            if not is_inside(path):
+                raise TargetError(
+                    f"{self.connection.target.name} lists a file outside of {folder}: {path!r}. Nothing was copied.",
+                    hint="No agent does so: check that machine.",
+                    code="ssh.path",
+                )
+        return [
+            (RunFile(path=path, size=size, modified=modified), bool(is_executable))
+            for path, size, modified, is_executable in reply["files"]
+        ]
 
     async def fetch(self, path: str, without: Collection[str] = ()) -> str | None:
         """See :meth:`Transport.fetch`; files that have not changed are not copied again."""
@@ -268,10 +284,11 @@ class SshTransport(Transport):
             await self._loop.offload(lambda: local.mkdir(mode=0o700, parents=True, exist_ok=True))
             copies = {
                 f"{path}/{file.path}": _copy_of(local / file.path, file.path, file.size, file.modified)
-                for file in files
+                for file, _ in files
             }
             changed = await self._loop.offload(lambda: {r: c for r, c in copies.items() if not c.is_current})
             await self._copy_all(changed)
+            await self._loop.offload(_set_modes, {local / file.path: executable for file, executable in files})
         else:
             return None
         return str(local)
@@ -318,8 +335,11 @@ class SshTransport(Transport):
             raise ValueError(path)
         return self._mirror / below
 
-    async def _copy(self, remote: str, copy: FileCopy, *, live: bool = False) -> None:
-        """Copy one file; an interrupted copy continues where it ended, and is compared unless it is `live`."""
+    async def _copy(self, remote: str, copy: FileCopy, *, live: bool = False, tries: int = _MAX_COPIES) -> None:
+        """Copy one file; an interrupted copy continues where it ended.
+
+        Its parts may be of two versions of the file: it is compared unless it is `live`, and copied again.
+        """
         offset = begun = await self._loop.offload(copy.begin)
         while offset < copy.size:
             begin = time.monotonic()
@@ -329,13 +349,23 @@ class SshTransport(Transport):
                 break
             await self._loop.offload(copy.append, data)
             offset += len(data)
-        if begun and not live:  # its two parts may be of two versions of the file
-            reply, _ = await self._request("digest", path=remote, size=copy.size)
-            if reply["sha256"] != await self._loop.offload(copy.digest):
+        if not live:
+            facts, _ = await self._request("size", path=remote)
+            is_same = not begun and (facts["size"], facts.get("modified")) == (copy.size, copy.modified)
+            if not is_same and not await self._is_part_of(remote, facts, copy):
                 await self._loop.offload(copy.restart)
-                await self._copy(remote, copy)
+                if facts["kind"] == "file" and tries > 1:
+                    fresh = FileCopy(copy.to, facts["size"], facts["modified"])
+                    await self._copy(remote, fresh, tries=tries - 1)
                 return
         await self._loop.offload(copy.complete)
+
+    async def _is_part_of(self, remote: str, facts: Mapping[str, Any], copy: FileCopy) -> bool:
+        """Whether a copy is the beginning of the file; lines may have been appended to it since."""
+        if facts["kind"] != "file":
+            return False
+        reply, _ = await self._request("digest", path=remote, size=copy.size)
+        return bool(reply["sha256"] == await self._loop.offload(copy.digest))
 
     def events(self) -> FileEvents:
         """See :meth:`Transport.events`."""
@@ -350,7 +380,7 @@ class SshBackend(AgentBackend):
     """Backend of a machine that SSH reaches."""
 
     Target = SshTarget
-    has_live_copies = True
+    has_live_copies = copies_have_modes = True
 
     def __init__(self, target: SshTarget, loop: LoopThread, root: StateRoot) -> None:
         self._mirror = root.path / MIRROR / target.name
@@ -410,6 +440,12 @@ class SshBackend(AgentBackend):
         transfer = self._ssh.sending.get(f"{self._ssh.home}/staging/{run_id}")
         return transfer.text if transfer else ""
 
+    async def local_copy(self, run_id: str, path: str = "") -> str | None:
+        """See :meth:`Backend.local_copy`; code comes with its list of names, which is beside it."""
+        if path == SOURCE:
+            await self._ssh.fetch(f"{self._folder(run_id)}/{JOB}")
+        return await super().local_copy(run_id, path)
+
     async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
         """See :meth:`Backend.live_copies`; one long request of the machine says which journals have grown."""
         if not run_ids:
@@ -453,6 +489,13 @@ class SshBackend(AgentBackend):
 def _copy_of(to: Path, name: str, size: int, modified: float) -> FileCopy:
     """Return the copy of a file of a run; lines are only ever appended to the journals."""
     return FileCopy(to, size, modified, grows=name.endswith(".jsonl"))
+
+
+def _set_modes(executable: Mapping[Path, bool]) -> None:
+    """Give copies the mode that decides the digest of a tree."""
+    for path, is_executable in executable.items():
+        with contextlib.suppress(FileNotFoundError):  # it has changed during the copy
+            path.chmod(0o700 if is_executable else 0o600)
 
 
 def _path_notes(spec: JobSpec, snapshot: Snapshot, target: str) -> list[str]:

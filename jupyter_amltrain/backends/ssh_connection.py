@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import hashlib
 import json
 import random
 import shlex
@@ -17,9 +18,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.agent.serve import MAX_FRAME_BYTES
 from jupyter_amltrain.errors import AmlTrainError, TargetError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.ssh_target import SshTarget
+from jupyter_amltrain.text import bytes_text
 
 if TYPE_CHECKING:
     import asyncssh
@@ -37,7 +40,7 @@ _HEAD = struct.Struct("!II")
 _MAX_BANNER_BYTES = 1 << 20
 #: Starts the agent's server; runs on Python 2.7 and 3, where it reports a version that is too old.
 _BOOT = """
-import sys, os, json
+import sys, os, json, hashlib
 def say(**f):
     o = getattr(sys.stdout, 'buffer', sys.stdout); o.write(MARK + json.dumps(f).encode() + b'\\n'); o.flush()
 i = getattr(sys.stdin, 'buffer', sys.stdin)
@@ -51,7 +54,10 @@ try:
     a = os.path.join(h, 'agent', q['name'])
     for d in ('', 'agent', 'runs', 'staging', 'logs'):
         os.makedirs(os.path.join(h, d), mode=0o700, exist_ok=True)
-    if not os.path.exists(a):
+    have = b''
+    if os.path.exists(a):
+        with open(a, 'rb') as f: have = f.read()
+    if hashlib.sha256(have).hexdigest() != q['digest']:
         say(need=1)
         b = b''
         while len(b) < q['size']:
@@ -121,6 +127,8 @@ class SshConnection:
         OSError
             The other machine's error.
         """
+        import asyncssh
+
         await self.connect()
         process = self._process
         assert process is not None
@@ -129,6 +137,12 @@ class SshConnection:
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             text = json.dumps({"id": number, "op": op, **fields}, separators=(",", ":")).encode()
+            if max(len(text), len(data)) > MAX_FRAME_BYTES:  # its server would end
+                raise TargetError(
+                    f"The request to {self.target.name} has {bytes_text(max(len(text), len(data)))}.",
+                    hint="Put large values into a file that the script reads, and send it with: --source DIR",
+                    code="ssh.size",
+                )
             try:
                 process.stdin.write(_HEAD.pack(len(text), len(data)) + text + data)
                 await process.stdin.drain()
@@ -136,7 +150,7 @@ class SshConnection:
             except asyncio.TimeoutError:
                 self._lose(f"no answer within {timeout:.0f} s")
                 raise self._unreachable(f"no answer within {timeout:.0f} s") from None
-            except OSError as error:  # includes BrokenPipeError
+            except (OSError, asyncssh.Error) as error:  # BrokenPipeError; ConnectionLost while it waits for space
                 raise self._unreachable(str(error) or type(error).__name__) from error
         finally:
             self._waiting.pop(number, None)
@@ -217,7 +231,11 @@ class SshConnection:
         find = "for p in python3 python; do command -v $p >/dev/null 2>&1 && break; done; "
         start = f"exec $p -u -c \"import base64;exec(base64.b64decode('{boot}'))\""
         process = await connection.create_process(f"sh -c {shlex.quote(find + start)}", encoding=None)
-        process.stdin.write(json.dumps({"name": file.name, "size": len(code), "home": target.workdir}).encode() + b"\n")
+        digest = hashlib.sha256(code).hexdigest()
+        # By these bytes, and not by the sources, which another kernel may have compiled to other ones: a file there
+        # that does not have the digest of its name is damaged, and no running agent needs it.
+        request = {"name": f"{digest[:16]}.pyz", "digest": digest, "size": len(code), "home": target.workdir}
+        process.stdin.write(json.dumps(request).encode() + b"\n")
         facts = await self._hear(process)
         if "need" in facts:
             process.stdin.write(code)

@@ -90,7 +90,7 @@ def _contents(run: TrackedRun, spec: JobSpec, files: RunFiles) -> tuple[dict[str
     copy = files.local_copy("source")
     if copy is not None and (paths := code_files(Path(copy))):
         try:
-            exact = not files.are_local or digest in ("", digest_of(copy, paths))
+            exact = not files.have_modes or digest in ("", digest_of(copy, paths))
         except OSError as error:
             raise _unavailable(run, f"{tilde(str(error.filename))} is missing from the run's folder") from error
         return dict(paths), exact

@@ -88,7 +88,7 @@ def with_code_of(run: Run, spec: JobSpec, files: RunFiles) -> JobSpec:
         return spec
     if (copy := files.local_copy("source")) is not None and os.listdir(copy):
         try:
-            if names and files.are_local and digest_of(copy, names) != original:
+            if names and files.have_modes and digest_of(copy, names) != original:
                 reason = "was changed by the run itself"
             else:
                 return msgspec.structs.replace(spec, code_dir=copy)

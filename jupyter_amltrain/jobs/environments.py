@@ -16,7 +16,7 @@ import msgspec
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.jobs import requirements
 from jupyter_amltrain.jobs.imports import local_modules
-from jupyter_amltrain.jobs.requirement_files import RequirementReader, name_of, read_text
+from jupyter_amltrain.jobs.requirement_files import RequirementReader, has_password, name_of, read_text
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.text import seconds_text, tilde
@@ -26,6 +26,8 @@ MLFLOW = "mlflow-skinny"
 _HAVE_MLFLOW = frozenset({MLFLOW, "mlflow", "azureml-mlflow"})
 #: Conda packages that uv brings itself.
 _PYTHON_ONLY = frozenset({"python", "pip"})
+#: Token in the address of a channel.
+_CONDA_TOKEN = re.compile(r"://[^/\s]+/t/[^/\s$]+")
 _EXPORT_TIMEOUT_S = 60.0
 
 
@@ -230,10 +232,14 @@ def _of_conda(environment: Environment, name: str, reader: RequirementReader, pa
         for number, text in enumerate(item["pip"], 1)
         for line in reader.line(str(text), os.path.dirname(path), f"{name}, entry {number} of pip:")
     ]
+    channels = document.get("channels") or ["conda-forge"]
+    for text in (*(channels if isinstance(channels, list) else [channels]), *conda):
+        if has_password(str(text)) or _CONDA_TOKEN.search(str(text)):
+            hint = "Write it without, and keep the login there: micromamba auth login, or conda token set."
+            raise _error(f"{name}: the address of a channel contains a password, which would be stored", hint)
     versions = {_conda_name(item): _conda_version(item) for item in conda}
     if set(versions) <= _PYTHON_ONLY:
         return msgspec.structs.replace(environment, python=versions.get("python", ""), packages=tuple(pip))
-    channels = document.get("channels") or ["conda-forge"]
     return msgspec.structs.replace(environment, conda_text=_conda_text(channels, conda, pip))
 
 

@@ -39,6 +39,7 @@ _ARCHIVES = (".whl", ".tar.gz", ".zip", ".tar.bz2")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z_][A-Z0-9_]*\}")
 _PASSWORD = re.compile(r"://[^/\s@]+@")
+_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s@]+)@")
 _ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*:)//|file:")
 
 
@@ -76,8 +77,17 @@ def _problem(text: str) -> str:
 
 
 def has_password(text: str) -> bool:
-    """Whether an address in a text contains credentials; ``${NAME}`` in their place is fine."""
-    return _PASSWORD.search(_VARIABLE.sub("", text).replace("://:@", "://")) is not None
+    """Whether an address in a text contains credentials.
+
+    ``${NAME}`` in their place is fine, and so is the user of SSH. A name alone can be a token.
+    """
+    for scheme, credentials in _CREDENTIALS.findall(text):
+        user, _, password = credentials.partition(":")
+        if _VARIABLE.sub("", password) or (
+            not password and _VARIABLE.sub("", user) and not scheme.lower().endswith("ssh")
+        ):
+            return True
+    return False
 
 
 def _shown(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jupyter_amltrain.agent.protocol import JOB, KEPT_LINKS, read_regular
+from jupyter_amltrain.agent.values import FOLDER as VALUES_FOLDER
 from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
 from jupyter_amltrain.jobs.file_hash import hash_file
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE
@@ -181,6 +182,8 @@ def take_snapshot(
     if code_dir:
         root = Path(code_dir)
         files = {name: path for name, path in code_files(root).items() if name != script_name or not script_text}
+        given = {name: files.pop(name) for name in [*files] if name.startswith(f"{VALUES_FOLDER}/")}
+        more = {**given, **(more or {})}
     elif source is not None:
         root = Path(source).expanduser().absolute()
         folder = _Folder(root, limit_bytes, limit_files)
@@ -249,7 +252,7 @@ def code_files(root: Path) -> dict[str, str]:
     try:
         job = json.loads(read_regular(str(root.parent / JOB), LIMIT_BYTES))
         names = job["snapshot"]["names"]
-        return {str(name): str(root / str(name)) for name in names if _is_inside(str(name))}
+        return {str(name): str(root / str(name)) for name in names if is_inside(str(name))}
     except (OSError, ValueError, KeyError, TypeError):
         return _Folder(root, LIMIT_BYTES, LIMIT_FILES).walk(IgnoreRules((), nested=False))
 
@@ -265,7 +268,8 @@ def data_files(path: Path, limit_files: int) -> dict[str, str]:
     return _Folder(path, 1 << 62, limit_files).walk()
 
 
-def _is_inside(name: str) -> bool:
+def is_inside(name: str) -> bool:
+    """Whether a relative path leads to a file below its folder."""
     return not os.path.isabs(name) and ".." not in name.split("/")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jupyter_amltrain.kernel.streams import Metric
@@ -70,31 +70,14 @@ def rate_name(name: str) -> RateName | None:
 def measure(metrics: Mapping[str, Metric], measured: ScalingSlice) -> Measurement:
     """Return the throughput of a run.
 
-    The most informative rate that the script logs decides (``samples_per_second``); without one, the steps per second
-    of the metric with the most steps.
+    The most informative rate that the script logs often enough decides (``samples_per_second``); without one, the
+    steps per second of the metric with the most steps.
     """
-    named = {name: rate_name(name) for name in metrics}
-    rates = [
-        (rate.rank, -len(metrics[name].values), name)
-        for name, rate in named.items()
-        if rate is not None and not rate.of_part and len(_known(metrics[name]))
-    ]
-    if rates:
-        name = min(rates)[2]
-        rate = named[name]
-        assert rate is not None
-        found = _of_values(_known(metrics[name]))
-        counted = rate.counted or "units"
-    else:
-        stepped = [
-            (len(set(metric.steps)), name)
-            for name, metric in metrics.items()
-            if named[name] is None and not _NOT_TRAINING.search(name.lower())
-        ]
-        if not stepped or max(stepped)[0] < 2:
-            return Measurement(slice=measured)
-        name, counted = max(stepped)[1], STEPS
-        found = _of_steps(metrics[name])
+    figures = list(_figures(metrics))
+    if not figures:
+        return Measurement(slice=measured)
+    # A summary at the end is a rate, too, and has one point.
+    name, counted, found = next((figure for figure in figures if figure[2].problem != "few"), figures[0])
     problem = found.problem
     if not problem and measured.width > 1 and _each_process_logs(metrics[name]):
         problem = "ranks"
@@ -127,12 +110,50 @@ class _Figure(NamedTuple):
     problem: str
 
 
+def _figures(metrics: Mapping[str, Metric]) -> Iterator[tuple[str, str, _Figure]]:
+    """Yield metric, what it counts and figure of each way to tell the throughput, the most informative one first."""
+    named = {name: rate_name(name) for name in metrics}
+    rates = [
+        (rate.rank, -len(metrics[name].values), name, rate.counted or "units")
+        for name, rate in named.items()
+        if rate is not None and not rate.of_part and len(_known(metrics[name]))
+    ]
+    for _, _, name, counted in sorted(rates):
+        yield name, counted, _of_values(_known(metrics[name]))
+    stepped = [
+        (len({step for step, _ in _counted_on(metric)}), name)
+        for name, metric in metrics.items()
+        if named[name] is None and not _NOT_TRAINING.search(name.lower())
+    ]
+    if stepped and max(stepped)[0] >= 2:
+        name = max(stepped)[1]
+        yield name, STEPS, _of_steps(metrics[name])
+
+
+def _counted_on(metric: Metric) -> list[tuple[int, float]]:
+    """Return step and time of the points in order of time; steps that start again in each epoch are counted on."""
+    points: list[tuple[int, float]] = []
+    first = last = offset = 0
+    stride = 1
+    for time, step in sorted(zip(metric.times, metric.steps, strict=True), key=lambda point: point[0]):
+        if not points:
+            first = step
+        elif step < last and step <= first:
+            offset += last + stride - step
+            first = step
+        elif step > last:
+            stride = step - last
+        last = step
+        points.append((step + offset, time))
+    return points
+
+
 def _known(metric: Metric) -> list[float]:
     return [value for value in metric.values if math.isfinite(value) and value > 0]
 
 
 def _each_process_logs(metric: Metric) -> bool:
-    steps = len(set(metric.steps))
+    steps = len({step for step, _ in _counted_on(metric)})
     return steps > 1 and len(metric.steps) / steps >= _MANY_PER_STEP
 
 
@@ -152,7 +173,7 @@ def _of_values(values: Sequence[float]) -> _Figure:
 
 def _of_steps(metric: Metric) -> _Figure:
     """Steps per second, from the times of the points."""
-    points = dict(zip(metric.steps, metric.times, strict=True))  # of a step that is logged twice, its last time
+    points = dict(_counted_on(metric))  # of a step that is logged twice, its last time
     steps, times = list(points), list(points.values())
     first = _warm_up(len(steps))
     steps, times = steps[first:], times[first:]

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import html
 import os
 import posixpath
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.file_copy import FileCopy
-from jupyter_amltrain.backends.transfer import PartSize, Transfer
+from jupyter_amltrain.backends.transfer import FIRST_PART_BYTES, PartSize, Transfer
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.kernel.result_files import read_result
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.output.progress_line import ProgressLine
 from jupyter_amltrain.schema.run import RunHandle
-from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.schema.run_file import RESULT_FOLDERS, RunFile
 from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, table
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class ResultFile:
     def __init__(self, handle: RunHandle, file: RunFile) -> None:
         self._handle = handle
         self.path, self.size, self.modified = file.path, file.size, file.modified
+        self._in_one_read = False  #: the last read was all of the file, at one moment
 
     def read(self) -> bytes:
         """Return the content.
@@ -51,10 +53,12 @@ class ResultFile:
         Raises
         ------
         CommandError
-            The file was replaced by a shorter one, or deleted.
+            The file was replaced or deleted.
         """
         with ProgressLine() as line:
-            return b"".join(self._blocks(0, Transfer("reading", self.size), line))
+            data = b"".join(self._blocks(0, Transfer("reading", self.size), line))
+            self._check(lambda: hashlib.sha256(data).hexdigest(), line)
+        return data
 
     def save(self, to: str | os.PathLike[str] = ".") -> Path:
         """Copy the file to a folder or to a new file, and return its path.
@@ -79,7 +83,42 @@ class ResultFile:
         transfer.skip(begin)
         for block in self._blocks(begin, transfer, line):
             copy.append(block)
+        try:
+            self._check(copy.digest, line)
+        except CommandError:
+            copy.restart()
+            raise
         copy.complete()
+
+    def _check(self, digest: Callable[[], str], line: ProgressLine) -> None:
+        """Check that what was read is of one version of the file; lines may have been appended to it since."""
+        if self._in_one_read:
+            return
+        own = controller()
+
+        async def get() -> RunFile | None:
+            run = await own.load(self._handle)
+            folder = next(name for name in RESULT_FOLDERS if self.path.startswith(f"{name}/"))
+            files = await own.backend(run.target).list_files(run.run_id, folder)
+            return next((file for file in files if f"{folder}/{file.path}" == self.path), None)
+
+        now = own.loop.call(get(), None)
+        if now is not None and now.size == self.size and abs(now.modified - self.modified) < 1e-3:
+            return
+        if now is not None and now.size > self.size:
+            whole = hashlib.sha256()
+            for block in self._blocks(0, Transfer("comparing", self.size), line):
+                whole.update(block)
+            if whole.hexdigest() == digest():
+                return
+        raise self._changed()
+
+    def _changed(self) -> CommandError:
+        return CommandError(
+            f"{self.path} of {self._handle} was replaced or deleted while it was copied.",
+            hint="List the files again: run.files()",
+            code="files.changed",
+        )
 
     def _blocks(self, offset: int, transfer: Transfer, line: ProgressLine) -> Iterator[bytes]:
         """Yield the content from byte `offset`, with a line of progress if it takes longer than a second."""
@@ -87,19 +126,18 @@ class ResultFile:
 
         async def get() -> bytes:
             run = await own.load(self._handle)
-            limit = min(part.bytes, self.size - offset)
+            limit = min(part.bytes, self.size - offset + 1)  # one more byte says that there are more
             return await read_result(own.backend(run.target), run, self.path, offset, limit)
 
+        self._in_one_read = self.size == 0
         while offset < self.size:
             begin = time.monotonic()
             block = own.loop.call(get(), None)
             part.took(len(block), time.monotonic() - begin)
             if not block:
-                raise CommandError(
-                    f"{self.path} of {self._handle} was replaced or deleted while it was copied.",
-                    hint="List the files again: run.files()",
-                    code="files.changed",
-                )
+                raise self._changed()
+            self._in_one_read = offset == 0 and len(block) == self.size < FIRST_PART_BYTES
+            block = block[: self.size - offset]
             yield block
             offset += len(block)
             transfer.advance(len(block))

@@ -26,8 +26,20 @@ test('progress bar shows its last state after the mark', () => {
   assert.equal(new RankLogs().add(0, part('10%\r90%\rdone\n', 13)), '[rank 0] done\n');
 });
 
-test('log that its job has emptied begins anew', () => {
+test('log that its job has emptied starts over', () => {
   const logs = new RankLogs();
   logs.add(0, part('one\nhalf', 8));
   assert.equal(logs.add(0, part('new\n', 4)), '[rank 0] new\n');
+});
+
+test('unfinished line of a progress bar or without any end stays bounded', () => {
+  const logs = new RankLogs();
+  const kept = () => (logs as unknown as { _logs: { open: string }[] })._logs.map(log => log.open.length);
+  for (let i = 1; i <= 3000; i++) {
+    logs.add(0, part(`\r${i} of 3000 ${'#'.repeat(100)}`, 120 * i));
+    logs.add(1, part('x'.repeat(1000), 1000 * i));
+  }
+  assert.ok(kept()[0] < 200 && kept()[1] <= 128 * 1024, String(kept()));
+  assert.equal(logs.add(0, part('\rdone\n', 400000)), '[rank 0] done\n');
+  assert.match(logs.add(1, part('\n', 3000001)), /^\[rank 1\] x+\n$/);
 });

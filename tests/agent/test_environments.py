@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,28 @@ def test_password_in_address_is_removed() -> None:
     assert without_password("from https://me:secret@h/x and http://t0k@h") == "from https://***@h/x and http://***@h"
 
 
+def test_secret_in_output_of_program_is_in_no_line_and_no_marker(tmp_path: Path) -> None:
+    token, folder = "tok/en+1", tmp_path / "bin"
+    folder.mkdir()
+    uv = folder / "uv"
+    uv.write_text(
+        '#!/bin/sh\necho "Downloading from https://h/$TOKEN/simple and https://h/tok%2Fen%2B1/simple"\n'
+        'test "$1" = venv || { echo "error: no package at https://h/$TOKEN/simple"; exit 1; }\n'
+        'for folder; do :; done; mkdir -p "$folder"\n'
+    )
+    uv.chmod(0o755)
+    lines: list[str] = []
+    log = build.BuildLog(lines.append, lines.append, lines.append, (token, "1"))
+    spec = check({"packages": ["--index-url https://h/${TOKEN}/simple", "six"], "base": "python3"})
+    store = EnvironmentStore(str(tmp_path / "home"))
+    Path(store.folder).mkdir(parents=True)
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "TOKEN": token}
+    with pytest.raises(build.BuildFailed) as caught:
+        build.build(store, "a" * 16, spec, environ, log)
+    text = "\n".join([*lines, str(caught.value)])
+    assert "no package at https://h/***/simple" in text and token not in text and "tok%2Fen" not in text
+
+
 def test_versions_of_pyenv_replace_its_shims(tmp_path: Path) -> None:
     root = tmp_path / ".pyenv"
     for version in ("3.9.18", "3.11.7"):
@@ -133,6 +156,24 @@ def test_key_depends_on_content_and_not_on_label_or_tool() -> None:
     assert same[0] == same[1] and len({same[0], *others}) == 4
 
 
+def test_key_depends_on_interpreter_unless_the_file_names_a_version(tmp_path: Path) -> None:
+    def keys(python: str) -> set[str]:
+        return {
+            key_of(spec(packages=["a"], python=python, base=str(base))) for base in (tmp_path / "a", tmp_path / "b")
+        }
+
+    assert [len(keys(python)) for python in ("", ">=3.10", ">=3.9,<3.13", "3.11", "3.11.7")] == [2, 2, 2, 1, 1]
+
+
+def test_environment_whose_python_is_gone_is_listed_but_not_used(tmp_path: Path) -> None:
+    store = EnvironmentStore(str(tmp_path))
+    binary = tmp_path / "envs" / "abc" / "bin"
+    binary.mkdir(parents=True)
+    (binary / "python").symlink_to(tmp_path / "removed")
+    store.write_marker(store.path("abc"), {"schema": 1, "packages": []})
+    assert store.list_keys() == ["abc"] and store.usable("abc") is None and store.hold("abc") is None
+
+
 @pytest.mark.parametrize("fields", [{"packages": "a"}, {"packages": ["a\nb"]}, {"python": 3}, {"more": ""}])
 def test_invalid_specification_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(AgentError, match="environment"):
@@ -144,10 +185,30 @@ def test_folder_without_marker_is_no_environment(tmp_path: Path) -> None:
     (tmp_path / "envs" / "abc").mkdir(parents=True)
     assert store.list_keys() == [] and store.hold("abc") is None
     store.write_marker(store.path("abc"), {"schema": 1, "packages": []})
+    (tmp_path / "envs" / "abc" / "bin").mkdir()
+    (tmp_path / "envs" / "abc" / "bin" / "python").symlink_to(sys.executable)
     held = store.hold("abc")
     assert store.list_keys() == ["abc"] and held is not None
     with pytest.raises(AgentError, match="uses it"):
         store.delete("abc")
+
+
+def test_failed_or_killed_conda_build_leaves_no_folder(tmp_path: Path) -> None:
+    store = EnvironmentStore(str(tmp_path / "home"))
+    killed, running, other = "a" * 16, "b" * 16, "locks"
+    for name in (killed, running, other):
+        (Path(store.folder) / name / "pkgs").mkdir(parents=True)
+    held = store.lock(running, exclusive=True)
+    store.clear_partial("")
+    assert sorted(path.name for path in Path(store.folder).iterdir()) == [running, other] and held is not None
+    tool = tmp_path / "bin" / "micromamba"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\nwhile [ "$1" != -p ]; do shift; done; mkdir -p "$2/pkgs"; echo "error: no"; exit 1\n')
+    tool.chmod(0o755)
+    log = build.BuildLog(*[lambda _: None] * 3)
+    with pytest.raises(build.BuildFailed, match="no"):
+        build.build(store, killed, spec(conda="dependencies: [blas]"), {"PATH": f"{tool.parent}:/usr/bin:/bin"}, log)
+    assert sorted(path.name for path in Path(store.folder).iterdir()) == [running, other]
 
 
 def test_seconds_are_kept_for_the_newest_labels(tmp_path: Path) -> None:

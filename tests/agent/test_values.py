@@ -143,6 +143,15 @@ def test_estimator_comes_back_without_pickle(tmp_path: Path) -> None:
     assert np.array_equal(back.predict([[3.0]]), model.predict([[3.0]])) and not list(tmp_path.glob("*.pickle"))
 
 
+@pytest.mark.parametrize(
+    "value", ["ü" * (2 << 20), {"rows": [[1.5] * 1000] * 1000}, [b"x" * 60_000, {1: "y" * 900}] * 50]
+)
+def test_large_part_is_a_file(value: Any, tmp_path: Path) -> None:
+    node = values.write(value, str(tmp_path))
+    assert len(json.dumps(node)) < 2 * values.MAX_INLINE_BYTES and list(values.files_of(node))
+    assert same(values.read(node, str(tmp_path), trusted=True), value)
+
+
 def test_equal_values_are_one_file(tmp_path: Path) -> None:
     first, second = (values.write(np.arange(5), str(tmp_path)) for _ in range(2))
     assert first == second and len(os.listdir(tmp_path)) == 1
@@ -166,6 +175,8 @@ CYCLE.append((CYCLE, {3}))
         (Own, "class", "--with Own"),
         (math, "module", "Import"),
         (np.array([Own()], dtype=object), "object", "list"),
+        (np.ma.masked_array([1.0, 2.0], [True, False]), "masked", "x.mask"),
+        ({"m": np.rec.array([(1, 2.0)], dtype=[("a", int), ("b", float)])}, "recarray", "asarray"),
         ((i for i in range(3)), "once", "list"),
         (io.StringIO(), "once", "list"),
         (CYCLE, "itself", "refers back"),

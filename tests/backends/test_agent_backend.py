@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_amltrain.backends.agent_backend import AgentBackend, LocalBackend
 from jupyter_amltrain.backends.run_files import status_of
-from jupyter_amltrain.errors import PreflightError, ProtocolError, SpecError
+from jupyter_amltrain.errors import PreflightError, ProtocolError, SpecError, SubmitError
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of, of_yaml, take_snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec, Resources
@@ -255,3 +255,14 @@ def test_import_that_named_interpreter_does_not_have_is_named(
     with pytest.raises(PreflightError) as caught:
         loop.call(backend.plan(spec, made, new_run_id("r")))
     assert caught.value.details == {"modules": ["numpy"]}
+
+
+def test_refused_submit_leaves_no_files(loop: LoopThread, backend: LocalBackend, home: Path) -> None:
+    interrupted = home / "staging" / "old-22222"
+    interrupted.mkdir(parents=True)
+    os.utime(interrupted, (1e9, 1e9))
+    plan = loop.call(backend.plan(*TestLocalBackend().short(), "large-22222"), 60)
+    large = msgspec.structs.replace(plan, request={**plan.request, "argv": ["x" * (17 << 20)]})
+    with pytest.raises(SubmitError):
+        loop.call(backend.launch(large, {}, {}), 60)
+    assert list((home / "staging").iterdir()) == [] and list((home / "runs").iterdir()) == []

@@ -71,6 +71,9 @@ def test_project_with_lock_gives_exact_packages(tmp_path: Path, monkeypatch: pyt
         ("conda.yml", "channels: []\n", "dependencies"),
         ("conda.yml", "dependencies: [python=3.11, 3]\n", "dependencies"),
         ("conda.yml", "dependencies: [{pip: [six, 'a >> b']}]\n", "entry 2"),
+        ("conda.yml", "channels: ['https://me:s3cret@h/c']\ndependencies: [blas]\n", "password"),
+        ("conda.yml", "channels: ['https://h/t/tk-s3cret/c']\ndependencies: [blas]\n", "password"),
+        ("conda.yml", "dependencies: ['https://me:s3cret@h/c::blas']\n", "password"),
         ("pyproject.toml", "[project\n", "pyproject.toml"),
         ("pyproject.toml", "[tool]\n", "project"),
         ("pyproject.toml", '[project]\ndynamic = ["dependencies"]\n', "dynamic"),
@@ -81,7 +84,7 @@ def test_project_with_lock_gives_exact_packages(tmp_path: Path, monkeypatch: pyt
 def test_error_in_file_is_one_line_that_names_it(tmp_path: Path, name: str, text: str, word: str) -> None:
     with pytest.raises(SpecError, match=word) as caught:
         of(tmp_path, name, text)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and "s3cret" not in str(caught.value)
 
 
 def job(text: str, environment: Environment) -> JobSpec:

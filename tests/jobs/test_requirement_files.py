@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.jobs.requirement_files import RequirementReader, name_of, split_specs
+from jupyter_amltrain.jobs.requirement_files import RequirementReader, has_password, name_of, split_specs
 from tests.wheels import make_wheel
 
 
@@ -29,6 +29,24 @@ def test_wrong_value_of_pip_flag_is_refused_without_its_password(text: str) -> N
     with pytest.raises(SpecError) as caught:
         split_specs(text)
     assert "hidden" not in str(caught.value) and caught.value.code == "flag.value"
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [
+        ("x @ git+ssh://git@github.com/o/r.git", False),
+        ("--index-url https://__token__:${TOKEN}@h/simple", False),
+        ("--index-url https://${NAME}:${TOKEN}@h/simple", False),
+        ("--index-url https://${TOKEN}@h/simple", False),
+        ("x @ git+ssh://git:literal@h/r.git", True),
+        ("--index-url https://literal@h/simple", True),
+        ("--index-url https://literal:@h/simple", True),
+        ("--index-url https://${NAME}:literal@h/simple", True),
+        ("--index-url https://__token__:literal${TOKEN}@h/simple", True),
+    ],
+)
+def test_password_is_what_is_literal_and_no_user_of_ssh(text: str, has: bool) -> None:
+    assert has_password(text) is has
 
 
 def read(folder: Path, text: str, has_our_disk: bool = True) -> tuple[str, ...]:

@@ -328,3 +328,14 @@ def test_snapshot_skips_outputs_link(tmp_path: Path) -> None:
     (tmp_path / "outputs").mkdir()
     (tmp_path / "source" / "outputs").symlink_to("../outputs")
     assert names(take_snapshot("a.py", "", notebook_dir="/", source=tmp_path / "source")) == {"a.py"}
+
+
+def test_snapshot_of_code_of_a_run_does_not_count_its_values(tmp_path: Path) -> None:
+    (tmp_path / "_amltrain_in").mkdir()
+    (tmp_path / "_amltrain_in" / "a.npy").write_bytes(b"x" * 5000)
+    (tmp_path / "main.py").write_text("pass\n")
+    snapshot = take_snapshot("main.py", "", notebook_dir=tmp_path, code_dir=tmp_path, limit_bytes=1000)
+    assert set(snapshot.files) == {"main.py", "_amltrain_in/a.npy"} and snapshot.bytes > 5000
+    (tmp_path / "b.bin").write_bytes(b"x" * 5000)
+    with pytest.raises(SnapshotTooLarge):
+        take_snapshot("main.py", "", notebook_dir=tmp_path, code_dir=tmp_path, limit_bytes=1000)

@@ -101,6 +101,24 @@ def test_file_that_was_replaced_is_one_line(run: Any, tmp_path: Path) -> None:
     assert caught.value.code == "files.changed" and not (tmp_path / "copy").exists()
 
 
+@pytest.mark.parametrize("size", [2_000_000, 3_000_000])
+def test_file_that_is_replaced_during_the_copy_is_not_mixed(run: Any, tmp_path: Path, size: int) -> None:
+    file = run.files()["outputs/model.joblib"]
+    path, copy = Path(run.run.folder) / file.path, tmp_path / "copy"
+    blocks = file._blocks
+
+    def replaced(*args: Any) -> Any:
+        for block in blocks(*args):
+            yield block
+            if path.read_bytes()[:1] != b"x":
+                path.write_bytes(b"x" * size)
+
+    file._blocks = replaced
+    with pytest.raises(CommandError) as caught:
+        file.save(copy)
+    assert caught.value.code == "files.changed" and not list(tmp_path.glob("*copy*"))
+
+
 def test_model_among_files_is_in_record(run: Any) -> None:
     assert run.record().models == ("outputs/model.joblib",)
 

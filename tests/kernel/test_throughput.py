@@ -26,6 +26,11 @@ def steps(n: int, second: float = 0.1, first: float = 0.1, every: int = 1) -> Me
     return metric(*((i * every, times[i], 1.0) for i in range(n)))
 
 
+def restarting(epochs: int, length: int, rest: int = 0) -> Metric:
+    """A loss of one process with ten points in a second, whose steps start again in each epoch."""
+    return metric(*((i % length, i / 10, 1.0) for i in range(epochs * length + rest)))
+
+
 def slice_of(width: int = 1, **more: object) -> ScalingSlice:
     fields = {"group": "g", "widths": (1, 2), "seconds": 10.0, "start_s": 600.0, **more}
     return ScalingSlice(width=width, **fields)
@@ -42,6 +47,10 @@ def slice_of(width: int = 1, **more: object) -> ScalingSlice:
         ({"eval_samples_per_second": rates(*[5] * 20), "loss": steps(20)}, "steps", 10),
         ({"loss": steps(20, first=9.0)}, "steps", 10),  # the first two are warm-up
         ({"loss": steps(20, every=50)}, "steps", 500),
+        ({"loss": restarting(epochs=4, length=30)}, "steps", 10),  # the counter starts again in each epoch
+        ({"loss": restarting(epochs=3, length=30, rest=7)}, "steps", 10),
+        ({"train_samples_per_second": rates(900), "loss": steps(120)}, "steps", 10),  # one summary at the end
+        ({"train_samples_per_second": rates(900), "it/s": rates(*[3] * 8)}, "steps", 3),
         ({"val_loss": steps(40), "loss": steps(20, second=0.5)}, "steps", 2),
         ({"loss": steps(20), "rare": steps(3, second=5.0)}, "steps", 10),
         ({"samples_per_second": metric(*((0, float(i), 4.0) for i in range(10)))}, "samples", 4),  # without step
@@ -67,6 +76,8 @@ def test_measure_finds_rate_after_warm_up(metrics: dict[str, Metric], counted: s
         ({"samples_per_second": rates(*[10] * 4, *[90] * 4, *[10] * 4, *[90] * 4)}, 1, "noisy"),
         ({"loss": metric(*((i // 2, float(i), 1.0) for i in range(40)))}, 2, "ranks"),
         ({"loss": metric(*((i // 2, float(i), 1.0) for i in range(40)))}, 1, ""),
+        ({"loss": metric(*((i // 2 % 10, float(i), 1.0) for i in range(80)))}, 2, "ranks"),
+        ({"loss": restarting(epochs=4, length=30)}, 2, ""),
         ({"samples_per_second": metric(*((i // 2, float(i), 8.0) for i in range(40)))}, 2, "ranks"),
     ],
 )

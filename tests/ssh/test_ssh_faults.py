@@ -176,3 +176,25 @@ def test_attempts_to_connect_have_growing_pauses(home: Path) -> None:
         loop.close()
     pauses = [after - before for before, after in zip(tries, tries[1:], strict=False)]
     assert 2 <= len(tries) <= 6 and pauses[0] >= 0.35 and all(pause >= 0.35 * 2**i for i, pause in enumerate(pauses))
+
+
+def test_connection_lost_while_a_request_waits_for_space_is_unreachable(api: Any, sshd: Sshd) -> None:
+    import asyncssh
+
+    attach(api, sshd)
+    own = api.controller()
+
+    async def request() -> None:
+        connection: SshConnection = own.backend("box")._ssh.connection
+        await connection.request("ping")
+
+        async def drain() -> None:
+            raise asyncssh.ConnectionLost("the line is cut")
+
+        assert connection._process is not None
+        connection._process.stdin.drain = drain  # type: ignore[method-assign]
+        await connection.request("ping")
+
+    with pytest.raises(TargetUnreachable) as caught:
+        own.loop.call(request(), 60)
+    assert caught.value.code == "ssh.lost"

@@ -171,3 +171,11 @@ def test_folder_that_cannot_be_written_is_named(check: Check, tmp_path: Path) ->
 def test_login_shell_that_ends_at_once_is_named(check: Check, sshd: Sshd) -> None:
     login_program(sshd, "echo 'This account is not available.'; exit 1")
     assert "not available" in refused(check, TargetError, "ssh.agent")
+
+
+def test_agent_file_with_other_content_is_replaced(check: Check, remote_home: Path) -> None:
+    check()
+    (file,) = (remote_home / "agent").glob("*.pyz")
+    content = file.read_bytes()
+    file.write_bytes(b"print('not the agent')")
+    assert check().reachable and file.read_bytes() == content

@@ -244,3 +244,34 @@ def test_attach_without_host_names_the_field(api: Any, sshd: Sshd) -> None:
     assert "host" in api.act("attach", "box", kind="ssh", values={}, confirmed=True).errors
     with pytest.raises(CommandError):
         api.submit("print(1)", target="box")
+
+
+def test_code_comes_back_with_modes_and_one_that_its_run_changed_is_named(
+    api: Any, sshd: Sshd, home: Path, tmp_path: Path
+) -> None:
+    attach(api, sshd)
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "tool.sh").write_text("#!/bin/sh\necho tool\n")
+    (tree / "tool.sh").chmod(0o755)
+    (tree / "main.py").write_text("import subprocess\nprint(subprocess.check_output('./tool.sh').decode())\n")
+
+    def submit() -> Any:
+        return api.submit(Path("main.py"), source=str(tree), target="box", name="tree", gpus=0).wait(120)
+
+    def restored(of: Any, folder: str) -> bool:
+        return bool(
+            run("runs", ["restore", of.handle, str(tmp_path / folder)], Context(prog="%aml_runs")).data["exact"]
+        )
+
+    kept = submit()
+    (tree / "main.py").write_text("open('tool.sh', 'w').close()\n")
+    changing = submit()
+    (tree / "main.py").write_text("pass\n")
+    assert api.submit_spec(repeated_spec(kept, {})).wait(120).logs().startswith("tool")
+    assert restored(kept, "kept") and (tmp_path / "kept" / "tool.sh").stat().st_mode & 0o100
+    assert not restored(changing, "changing")
+    with pytest.raises(CommandError) as caught:
+        repeated_spec(changing, {})
+    assert caught.value.code == "resubmit.changed"
+    assert (home / "mirror" / "box" / "runs" / kept.run_id / "job.json").exists()

@@ -208,3 +208,47 @@ def test_copy_of_ended_process_is_continued_or_starts_over(
     copy = api.controller().loop.call(transport.fetch(str(file)), 30)
     assert Path(copy) == local and local.read_bytes() == b"a" * 5000
     assert [path.name for path in local.parent.glob(".file*")] == []
+
+
+@pytest.mark.parametrize("name", ["../../../evil", "sub/../../evil", "/tmp/evil-of-a-list"])
+def test_listed_name_outside_of_its_folder_is_refused(
+    api: Any, sshd: Sshd, remote_home: Path, home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    attach(api, sshd)
+    transport: SshTransport = api.controller().loop.call(_backend(api))._ssh
+    request = transport.connection.request
+
+    async def changed(op: str, *rest: Any, **fields: Any) -> Any:
+        reply, data = await request(op, *rest, **fields)
+        if op == "list":
+            reply["files"] = [[name, 0, 1e9, False]]
+        return reply, data
+
+    monkeypatch.setattr(transport.connection, "request", changed)
+    before = set(home.parent.rglob("*evil*"))
+    for coroutine in (transport.fetch(f"{remote_home}/runs"), transport.list(f"{remote_home}/runs")):
+        with pytest.raises(AmlTrainError) as caught:
+            api.controller().loop.call(coroutine, 30)
+        assert caught.value.code == "ssh.path"
+    assert set(home.parent.rglob("*evil*")) == before and not Path("/tmp/evil-of-a-list").exists()
+
+
+def test_file_that_is_replaced_during_its_first_copy_is_not_mixed(
+    api: Any, sshd: Sshd, remote_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach(api, sshd)
+    file = remote_home / "file.bin"
+    file.write_bytes(b"a" * 2_000_000)
+    transport: SshTransport = api.controller().loop.call(_backend(api))._ssh
+    read_from, parts = transport.read_from, []
+
+    async def replaced(path: str, offset: int, limit: int) -> bytes:
+        data = await read_from(path, offset, limit)
+        parts.append(offset)
+        if len(parts) == 1:
+            file.write_bytes(b"b" * 2_500_000)
+        return data
+
+    monkeypatch.setattr(transport, "read_from", replaced)
+    copy = Path(api.controller().loop.call(transport.fetch(str(file)), 60))
+    assert copy.read_bytes() == b"b" * 2_500_000 and parts.count(0) == 2

@@ -9,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
+from urllib.parse import quote
 
 from .. import protocol, testing
 from ..protocol import AgentError
@@ -37,6 +38,8 @@ _PROGRESS = re.compile(
 _PACKAGE = re.compile(r"\s*\+ (?P<package>\S+(?: \(from [^)]*\))?)\s*$")
 #: Packages in one line of the run's log.
 _PACKAGES_PER_LINE = 8
+#: Characters of a value that can be a secret: a shorter one is a part of many words.
+_MIN_SECRET_CHARS = 4
 _PASSWORD = re.compile(r"(?<=://)[^/\s@]+@")
 _NO_SPACE = re.compile(r"no space left on device|disk quota exceeded|os error 28\b|errno 28\b", re.IGNORECASE)
 _NO_PYTHON = re.compile(r"no interpreter found|failed to inspect python|querying python at", re.IGNORECASE)
@@ -52,6 +55,14 @@ class BuildLog(NamedTuple):
     whole: Write
     shown: Write
     progress: Write
+    secrets: Sequence[str] = ()  #: values that no line may contain
+
+    def hidden(self, text: str) -> str:
+        """Return a text without the secrets, as they are or as a part of an address, and without passwords."""
+        for value in sorted(self.secrets, key=len, reverse=True):
+            if len(value) >= _MIN_SECRET_CHARS:
+                text = text.replace(value, "***").replace(quote(value, safe=""), "***")
+        return without_password(text)
 
 
 def without_password(text: str) -> str:
@@ -112,12 +123,12 @@ def build(store: EnvironmentStore, key: str, spec: Json, environ: Mapping[str, s
         log.shown("another run builds this environment; waiting for it")
         handle = store.lock(key, exclusive=True, wait=True)
     try:
-        marker = store.marker(key)
+        marker = store.usable(key)
         if marker is not None:
             return marker
         began = protocol.mono()
         store.clear_partial(key)
-        if os.path.lexists(store.path(key)):  # of a conda build that was killed: it has no temporary name
+        if os.path.lexists(store.path(key)):  # of a killed conda build (no temporary name), or its Python is gone
             shutil.rmtree(store.path(key))
         tool = find_tool(spec, environ)
         if not tool:
@@ -126,8 +137,13 @@ def build(store: EnvironmentStore, key: str, spec: Json, environ: Mapping[str, s
         folder = folder or _with_uv(store, key, spec, tool, environ, log)
         marker = {
             "schema": protocol.SCHEMA,
-            "spec": dict(spec, tool="", packages=[without_password(line) for line in spec["packages"]]),
-            "packages": installed(folder),
+            "spec": dict(
+                spec,
+                tool="",
+                conda=log.hidden(spec["conda"]),
+                packages=[log.hidden(line) for line in spec["packages"]],
+            ),
+            "packages": [log.hidden(line) for line in installed(folder)],
             "seconds": round(protocol.mono() - began, 3),
             "built": protocol.wall(),
             "tool": os.path.basename(tool),
@@ -140,10 +156,10 @@ def build(store: EnvironmentStore, key: str, spec: Json, environ: Mapping[str, s
         store.record_seconds(spec["label"], marker["seconds"])
         return marker
     except OSError as error:
-        shutil.rmtree(store.partial(key), ignore_errors=True)
+        store.discard(key)
         raise BuildFailed(_os_error_text(error, store.folder)) from error
     except BuildFailed:
-        shutil.rmtree(store.partial(key), ignore_errors=True)
+        store.discard(key)
         raise
     finally:
         if handle is not None:
@@ -253,7 +269,7 @@ class _Program:
         packages: List[str] = []
         progress = UvProgress()
         for data in process.stdout:
-            line = without_password(data.decode("utf-8", "replace").rstrip())
+            line = self._log.hidden(data.decode("utf-8", "replace").rstrip())
             self._log.whole(line)
             lines = [*lines[-400:], line]
             package = _PACKAGE.match(line)

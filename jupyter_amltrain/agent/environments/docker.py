@@ -251,7 +251,7 @@ def pull(store: EnvironmentStore, engine: Engine, image: str, log: BuildLog) -> 
     lines: List[str] = []
     layers = Layers()
     for data in process.stdout:
-        line = data.decode("utf-8", "replace").rstrip()
+        line = log.hidden(data.decode("utf-8", "replace").rstrip())
         log.whole(line)
         lines = [*lines[-200:], line]
         progress = layers.read(line)

@@ -28,7 +28,7 @@ def serve(home: str, payload: Mapping[str, Any], environ: Mapping[str, str]) -> 
 def _find(store: EnvironmentStore, payload: Mapping[str, Any], environ: Mapping[str, str]) -> Json:
     spec = check(payload["spec"])
     key = key_of(spec, environ.get("PATH", ""))
-    marker = store.marker(key)
+    marker = store.usable(key)
     is_missing = marker is None and not build.find_tool(spec, environ)
     return {
         "key": key,

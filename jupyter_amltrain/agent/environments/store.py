@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from typing import Any, Dict, List, Mapping, Optional
@@ -30,6 +31,7 @@ TIMES = "times.json"
 MAX_TIMES = 200
 #: Characters of a key.
 KEY_CHARS = 16
+_KEY = re.compile(r"[0-9a-f]{%d}\Z" % KEY_CHARS)
 #: Prefixes of folders that no run uses: of an unfinished build, and of an interrupted removal.
 _PARTIAL, _REMOVED = ".new-", ".gone-"
 
@@ -72,7 +74,7 @@ def key_of(spec: Mapping[str, Any], path: str = "") -> str:
     parts = {
         "packages": spec["packages"],
         "conda": spec["conda"],
-        "python": spec["python"] or (None if spec["conda"] else _interpreter_facts(spec["base"], path)),
+        "python": _python_facts(spec, path),
         "platform": [sys.platform, platform.machine()],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:KEY_CHARS]
@@ -82,6 +84,14 @@ def find_base(base: str, path: str = "") -> str:
     """Return the real path of an interpreter: environments of all its virtual environments are the same."""
     found = shutil.which(base, path=path or None)
     return os.path.realpath(found) if found else base
+
+
+def _python_facts(spec: Mapping[str, Any], path: str) -> Any:
+    """Return what decides which Python an environment gets; a range of versions leaves it to the base."""
+    if spec["conda"] or re.match(r"[\d.]+\Z", spec["python"]):
+        return spec["python"] or None
+    facts = _interpreter_facts(spec["base"], path)
+    return [spec["python"], *facts] if spec["python"] else facts
 
 
 def _interpreter_facts(base: str, path: str) -> List[Any]:
@@ -120,6 +130,10 @@ class EnvironmentStore:
         except OSError:
             return None
 
+    def usable(self, key: str) -> Optional[Json]:
+        """Return the marker of a complete environment whose Python is still there; ``None`` without one."""
+        return self.marker(key) if os.access(os.path.join(self.path(key), "bin", "python"), os.X_OK) else None
+
     def write_marker(self, folder: str, marker: Mapping[str, Any]) -> None:
         """Write the marker of an environment into its folder."""
         write_json(os.path.join(folder, MARKER), marker)
@@ -135,11 +149,11 @@ class EnvironmentStore:
         return take_lock(os.path.join(self.folder, LOCKS), key, exclusive, wait)
 
     def hold(self, key: str) -> Optional[int]:
-        """Keep a complete environment from being removed until the descriptor is closed; ``None`` without one."""
-        if self.marker(key) is None:
+        """Keep a usable environment from being removed until the descriptor is closed; ``None`` without one."""
+        if self.usable(key) is None:
             return None
         handle = take_shared_lock(os.path.join(self.folder, LOCKS), key)
-        if handle is None or self.marker(key) is not None:
+        if handle is None or self.usable(key) is not None:
             return handle
         os.close(handle)
         return None
@@ -150,6 +164,12 @@ class EnvironmentStore:
             os.utime(os.path.join(self.path(key), MARKER))
         except OSError:  # on a full disk: the time of its last use stays as it was
             pass
+
+    def discard(self, key: str) -> None:
+        """Remove what a failed build of an environment that this process has locked has left."""
+        shutil.rmtree(self.partial(key), ignore_errors=True)
+        if self.marker(key) is None:  # a conda build has no temporary name
+            shutil.rmtree(self.path(key), ignore_errors=True)
 
     def clear_partial(self, key: str) -> None:
         """Remove what killed builds and removals left, except for builds that are running.
@@ -166,11 +186,11 @@ class EnvironmentStore:
         for name in names:
             if name.startswith(_REMOVED):
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-            elif name.startswith(_PARTIAL):
-                other = name[len(_PARTIAL) :]
+            elif name.startswith(_PARTIAL) or (_KEY.match(name) and self.marker(name) is None):
+                other = name[len(_PARTIAL) :] if name.startswith(_PARTIAL) else name
                 handle = None if other == key else self.lock(other, exclusive=True)
                 if other == key or handle is not None:
-                    shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+                    self.discard(other)
                 if handle is not None:
                     os.close(handle)
 

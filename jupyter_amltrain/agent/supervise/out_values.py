@@ -47,7 +47,10 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
         if text:
             yield ".value.json", form(text.encode())
         yield from frames(name, value)
-        if is_a(value, "numpy", "ndarray", "generic"):
+        kinds = [b.getattr(sys.modules.get("numpy"), kind, None) for kind in ("ndarray", "memmap")]
+        if b.any(b.type(value) is kind for kind in kinds) or is_a(
+            value, "numpy", "generic"
+        ):  # a subclass has more than its numbers
             yield ".npy", lambda path: array(path, value)
         if is_a(value, "torch", "Tensor") or is_a(value, "torch.nn", "Module"):
             yield ".pt", lambda path: sys.modules["torch"].save(value, path)

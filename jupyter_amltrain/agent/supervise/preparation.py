@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from .. import protocol
 from ..environments import build, docker
@@ -199,12 +199,12 @@ def _work(
     after
         Further work, for which the job need not wait.
     """
-    folder, home = run.task.folder, run.task.home
+    folder, home, secrets = run.task.folder, run.task.home, tuple(run.task.secrets.values())
     worker = Worker(
         run,
         "preparation of the run",
         words.prefix,
-        lambda channel: _work_body(folder, home, action, after, channel),
+        lambda channel: _work_body(folder, home, secrets, action, after, channel),
     )
     try:
         result = worker.wait(words.doing)
@@ -216,7 +216,12 @@ def _work(
 
 
 def _work_body(
-    folder: str, home: str, action: Callable[[build.BuildLog], str], after: Callable[[], None], channel: Channel
+    folder: str,
+    home: str,
+    secrets: Sequence[str],
+    action: Callable[[build.BuildLog], str],
+    after: Callable[[], None],
+    channel: Channel,
 ) -> int:
     """Do the work in the forked process."""
     protocol.private_folder(EnvironmentStore(home).folder)
@@ -226,7 +231,7 @@ def _work_body(
         channel.log(line)
         channel.progress(line)
 
-    reporter = build.BuildLog(lambda line: write_line(whole, line), shown, channel.progress)
+    reporter = build.BuildLog(lambda line: write_line(whole, line), shown, channel.progress, secrets)
     result = build.result_of(lambda: action(reporter))
     if "error" in result:
         channel.log("failed: " + result["error"])

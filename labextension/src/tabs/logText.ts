@@ -39,6 +39,13 @@ export function collapse(line: string): string {
   return line.slice(line.lastIndexOf('\r', end - 1) + 1, end);
 }
 
+/** Part of an unfinished line to keep: without the text that a carriage return has overwritten, and bounded. */
+export function openEnd(line: string): string {
+  const bare = line.replace(/\r+$/, '');
+  const dropped = line.length > 2 * MAX_OPEN_LINE_CHARS ? line.length - MAX_OPEN_LINE_CHARS : 0;
+  return line.slice(Math.max(bare.lastIndexOf('\r') + 1, dropped));
+}
+
 /** Cut a text without splitting a surrogate pair; `rest` is the number of omitted characters. */
 export function cut(text: string, most = MAX_LINE_CHARS): { text: string; rest: number } {
   if (text.length <= most) {
@@ -81,10 +88,7 @@ export class LogLines {
     const open = parts.pop() as string;
     parts.forEach((part, i) => lines.push(this._line(part, sizeOf(part) + 1 + (i ? 0 : before - already))));
     const bytes = open ? sizeOf(open) + (parts.length ? 0 : before - already) : 0;
-    // Drop the text that a carriage return has overwritten.
-    const bare = open.replace(/\r+$/, '');
-    const from = Math.max(bare.lastIndexOf('\r') + 1, open.length > 2 * MAX_OPEN_LINE_CHARS ? open.length - MAX_OPEN_LINE_CHARS : 0);
-    this._open = open.slice(from);
+    this._open = openEnd(open);
     if (this._open) {
       lines.push(this._line(this._open, bytes));
     }

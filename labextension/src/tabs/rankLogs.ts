@@ -1,6 +1,6 @@
 /** Logs of several processes as one text: whole lines, each marked with its rank, in the order of their arrival. */
 
-import { collapse } from './logText';
+import { collapse, openEnd } from './logText';
 
 /** Rank that stands for the logs of all processes. */
 export const ALL_RANKS = -1;
@@ -28,7 +28,7 @@ export class RankLogs {
       log.open = '';
     }
     const lines = (log.open + part.text).split('\n');
-    log.open = part.ended ? '' : (lines.pop() as string);
+    log.open = part.ended ? '' : openEnd(lines.pop() as string);
     if (part.ended && lines[lines.length - 1] === '') {
       lines.pop();
     }
