@@ -120,6 +120,10 @@ class NodesBackend(SshBackend):
         if count == 1:
             return await super().launch(plan, environ, secrets)
         hosts = self._hosts[:count]
+        others = await asyncio.gather(*(host.plan(plan.spec, plan.snapshot, plan.run_id) for host in hosts[1:]))
+        parts = [plan, *others]
+        # Files before processes: these wait for each other, and not as long as large files may take.
+        await asyncio.gather(*(host._send(part) for host, part in zip(hosts, parts, strict=True)))
         opened = await self._open(hosts, plan.run_id)
         accepted: list[SshBackend] = []
         try:
@@ -127,13 +131,19 @@ class NodesBackend(SshBackend):
             address = await self._find_address(hosts, opened)
             order = sorted(range(count), key=lambda number: str(opened[number]["queue"]))
             nodes = {**plan.request["nodes"], "order": order, "address": address, "port": opened[0]["port"]}
-            # Node 0 comes last: its run folder is what every kernel lists.
-            for number, host in reversed(list(enumerate(hosts))):
-                part = plan if number == 0 else await host.plan(plan.spec, plan.snapshot, plan.run_id)
-                request = {**part.request, "nodes": {**nodes, "node": number}, "tracking": plan.request["tracking"]}
+
+            async def submit(number: int) -> Run:
+                part, tracking = parts[number], plan.request["tracking"]
+                request = {**part.request, "nodes": {**nodes, "node": number}, "tracking": tracking}
                 part = msgspec.structs.replace(part, request=request, origin=plan.origin, notes=plan.notes)
-                run = await SshBackend.launch(host, part, environ, secrets)
-                accepted.append(host)
+                run = await hosts[number]._submit(part, environ, secrets)
+                accepted.append(hosts[number])
+                return run
+
+            found = await asyncio.gather(*map(submit, range(1, count)), return_exceptions=True)
+            if failed := next((one for one in found if isinstance(one, BaseException)), None):
+                raise failed
+            run = await submit(0)  # the last: its run folder is what every kernel lists
         except BaseException:
             await asyncio.shield(self._undo(hosts, opened, accepted, plan.run_id))
             raise

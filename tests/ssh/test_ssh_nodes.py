@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,7 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
+from jupyter_amltrain.agent.distributed.gang import SILENCE_S
 from jupyter_amltrain.backends.base import ACCEPT
+from jupyter_amltrain.backends.ssh import SshBackend, SshTransport
 from jupyter_amltrain.backends.ssh_nodes import NodesBackend
 from jupyter_amltrain.errors import AuthenticationError, CommandError, RunFailed, RunLost, TargetError
 from jupyter_amltrain.schema.ssh_target import SshTarget
@@ -364,6 +367,34 @@ def test_queued_run_says_what_it_waits_for_and_is_canceled(api: Any, homes: list
     finally:
         first.cancel()
     nothing_is_left(homes, first)
+
+
+@pytest.mark.thorough
+def test_first_machine_that_gets_run_late_is_waited_for(
+    api: Any, homes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    put, really, opened = SshTransport.put, SshBackend._submit, NodesBackend._open
+
+    async def sent(self: SshTransport, *args: Any) -> None:
+        await put(self, *args)
+        events.append("sent")
+
+    async def late(self: SshBackend, plan: Any, *args: Any) -> Any:
+        if plan.request["nodes"]["node"] == 0:
+            await asyncio.sleep(SILENCE_S + 3)
+        return await really(self, plan, *args)
+
+    async def noted(self: NodesBackend, *args: Any) -> Any:
+        events.append("opened")
+        return await opened(self, *args)
+
+    monkeypatch.setattr(SshTransport, "put", sent)
+    monkeypatch.setattr(SshBackend, "_submit", late)
+    monkeypatch.setattr(NodesBackend, "_open", noted)
+    run = submit(api, "print('up')", name="late").wait(WAIT_S)
+    assert run.logs(rank=1) == "up\n" and events == ["sent", "sent", "opened"]  # files first: they may take long
+    nothing_is_left(homes, run)
 
 
 def test_run_is_refused_if_machines_do_not_reach_each_other(

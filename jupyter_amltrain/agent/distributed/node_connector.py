@@ -400,6 +400,8 @@ class Connector:
             connection = connect(self._nodes["address"], self._nodes["port"], self._token, self.node)
         except OSError:
             return
+        if not self._orders:
+            self._heard = now  # node 0 may get the run later
         self._status["address"] = connection.getsockname()[0]
         hub = self._hub = Channel(connection)
         hub.watch(self._selector, lambda: self._hear_hub(hub))
