@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_amltrain.agent.distributed.gang import SILENCE_S
+from jupyter_amltrain.agent.distributed.gang import GATE, SILENCE_S
 from jupyter_amltrain.backends.base import ACCEPT
 from jupyter_amltrain.backends.ssh import SshBackend, SshTransport
 from jupyter_amltrain.backends.ssh_nodes import NodesBackend
@@ -281,6 +281,16 @@ def test_killed_agent_of_first_machine_ends_second(api: Any, homes: list[Path]) 
 def test_killed_supervisor_of_second_machine_ends_run_as_lost_at_once(api: Any, homes: list[Path]) -> None:
     run = up(submit(api, name="killed"))
     os.kill(state_of(homes[1], run)["supervisor"]["pid"], signal.SIGKILL)
+    with pytest.raises(RunLost, match="node 1"):
+        run.wait(WAIT_S)
+    nothing_is_left(homes, run)
+
+
+def test_killed_connector_of_second_machine_ends_run_as_lost(api: Any, homes: list[Path]) -> None:
+    run = up(submit(api, name="killed"))
+    connector = json.loads((homes[1] / "runs" / run.run_id / GATE).read_text())
+    os.kill(connector["pid"], signal.SIGKILL)
+    until(lambda: state_of(homes[1], run)["state"] == "lost", "its end")
     with pytest.raises(RunLost, match="node 1"):
         run.wait(WAIT_S)
     nothing_is_left(homes, run)

@@ -50,13 +50,20 @@ class NodeHost(QueueHost):
         """Report that this node holds its slots, and listen to the orders."""
         run.state["nodes"] = len(self._nodes["names"])
         if self._connector is not None and self._connector.socket is not None:
-            run.poll.register(self._connector.socket, select.POLLIN)
-            self._handle = self._connector.socket.fileno()
+            self._handle, self._poll = self._connector.socket.fileno(), run.poll
+            self._poll.register(self._handle, select.POLLIN)
         self._tell(phase=gang.HOLDING, detail="")
 
     def _tell(self, **status: Any) -> None:
         if self._connector is not None:
             self._connector.send(status)
+            self._drop_if_closed()
+
+    def _drop_if_closed(self) -> None:
+        """Forget the connector if it was killed: the poll would report its closed descriptor again and again."""
+        if self._connector is not None and not self._connector.is_open:
+            self._connector = None
+            self._poll.unregister(self._handle)
 
     def on_readable(self, handles: List[int]) -> None:
         """Take the newest orders."""
@@ -65,8 +72,7 @@ class NodeHost(QueueHost):
         messages = self._connector.receive()
         if messages:
             self._orders = messages[-1]
-        if not self._connector.is_open:
-            self._connector = None
+        self._drop_if_closed()
 
     def _lost(self) -> Outcome:
         return Outcome(
@@ -108,8 +114,8 @@ class NodeHost(QueueHost):
     # -- end
 
     def cancel_requested(self, run: Supervisor) -> bool:
-        """Whether the run is to end here, because of a cancel or of another node."""
-        return super().cancel_requested(run) or bool(self._orders.get("end"))
+        """Whether the run is to end here, because of a cancel, of another node, or of a killed connector."""
+        return super().cancel_requested(run) or bool(self._orders.get("end")) or self._connector is None
 
     def request_end(self, run: Supervisor) -> None:
         """End the processes of this node, and tell the others at once."""
