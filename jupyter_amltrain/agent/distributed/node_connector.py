@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .. import protocol
@@ -48,7 +49,8 @@ _RETRY_S = 0.1
 _CONNECT_TIMEOUT_S, _PROOF_TIMEOUT_S, _SUBMIT_TIMEOUT_S, _FAREWELL_S = 3.0, 10.0, 120.0, 10.0
 #: Seconds for a supervisor to connect, and for the guardian to write the end of one that was killed.
 _SUPERVISOR_TIMEOUT_S = 20.0
-_MAX_BYTES = 1 << 20
+#: Bytes of a message; of one from a program that has proven nothing.
+_MAX_BYTES, _MAX_HELLO_BYTES = 1 << 20, 4096
 _PROBE = -1
 
 
@@ -143,21 +145,30 @@ def _addresses() -> List[str]:
 class Channel:
     """JSON lines over a socket, without waiting."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, max_bytes: int = _MAX_BYTES) -> None:
         connection.setblocking(False)
         self.socket: Optional[socket.socket] = connection
         self.since = protocol.mono()
+        self.max_bytes = max_bytes  #: of a received message
         self._partial, self._pending = b"", b""
         self._selector: Optional[selectors.BaseSelector] = None
 
     def watch(self, selector: selectors.BaseSelector, callback: Callable[[], None]) -> None:
-        """Call `callback` when there is something to receive, until the channel is closed."""
+        """Call `callback` when there is something to receive, until the channel is closed: also by an error of it."""
         if self.socket is None:
             return
+
+        def call() -> None:
+            try:
+                callback()
+            except Exception:  # what one peer sends must not end the run
+                traceback.print_exc()
+                self.close()
+
         if self._selector is not None:
-            selector.modify(self.socket, selectors.EVENT_READ, callback)
+            selector.modify(self.socket, selectors.EVENT_READ, call)
         else:
-            selector.register(self.socket, selectors.EVENT_READ, callback)
+            selector.register(self.socket, selectors.EVENT_READ, call)
         self._selector = selector
 
     @property
@@ -181,7 +192,7 @@ class Channel:
         """Return the messages that have arrived; at the end of the connection the channel is closed."""
         data = b""
         try:
-            while self.socket is not None:
+            while self.socket is not None and len(data) <= self.max_bytes:  # the rest follows: others are waiting
                 piece = self.socket.recv(1 << 16)
                 if not piece:
                     self.close()
@@ -192,11 +203,11 @@ class Channel:
             self.close()
         *lines, self._partial = (self._partial + data).split(b"\n")
         try:
-            if len(self._partial) > _MAX_BYTES:
+            if any(len(line) > self.max_bytes for line in (*lines, self._partial)):
                 raise ValueError
             messages = [json.loads(line.decode()) for line in lines if line]
             return [message for message in messages if isinstance(message, dict)]
-        except ValueError:  # it is no agent
+        except (ValueError, RecursionError):  # it is no agent
             self.close()
             return []
 
@@ -210,7 +221,15 @@ class Channel:
 
 
 def _proof(token: str, nonce: str, who: str) -> str:
-    return hmac.new(token.encode(), ("%s:%s" % (who, nonce)).encode(), "sha256").hexdigest()
+    return hmac.new(token.encode(), ("%s:%s" % (who, nonce)).encode(errors="replace"), "sha256").hexdigest()
+
+
+def _is_proven(message: Json, token: str, nonce: str, who: str) -> bool:
+    """Whether the sender of a message, which may be anybody, knows the token."""
+    proof = message.get("proof")
+    return isinstance(proof, str) and hmac.compare_digest(
+        proof.encode(errors="replace"), _proof(token, nonce, who).encode()
+    )
 
 
 def connect(address: str, port: int, token: str, node: int) -> socket.socket:
@@ -228,7 +247,7 @@ def connect(address: str, port: int, token: str, node: int) -> socket.socket:
         hello = _line(connection)
         proof = _proof(token, str(hello.get("nonce")), "node")
         connection.sendall(json.dumps({"node": node, "proof": proof, "nonce": nonce}).encode() + b"\n")
-        if not hmac.compare_digest(str(_line(connection).get("proof")), _proof(token, nonce, "hub")):
+        if not _is_proven(_line(connection), token, nonce, "hub"):
             raise OSError("another program answers there")
         return connection
     except BaseException:
@@ -237,15 +256,15 @@ def connect(address: str, port: int, token: str, node: int) -> socket.socket:
 
 
 def _line(connection: socket.socket) -> Json:
-    data = b""
-    while not data.endswith(b"\n") and len(data) < 4096:
+    data, until = b"", protocol.mono() + _CONNECT_TIMEOUT_S
+    while not data.endswith(b"\n") and len(data) < _MAX_HELLO_BYTES:
         piece = connection.recv(1)  # no byte of the next message
-        if not piece:
-            raise OSError("the connection was closed")
+        if not piece or protocol.mono() > until:
+            raise OSError("the connection was closed" if not piece else "no answer")
         data += piece
     try:
         value = json.loads(data.decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise OSError("another program answers there")
@@ -351,7 +370,7 @@ class Connector:
         for one in self._unproven:
             if protocol.mono() - one.since > _PROOF_TIMEOUT_S:
                 one.close()
-        channel, nonce = Channel(connection), os.urandom(16).hex()
+        channel, nonce = Channel(connection, _MAX_HELLO_BYTES), os.urandom(16).hex()
         if len(self._unproven) > MAX_NODES:
             channel.close()
             return
@@ -366,9 +385,10 @@ class Connector:
         self._unproven.remove(channel)
         hello = messages[0]
         node = hello.get("node")
-        if not hmac.compare_digest(str(hello.get("proof")), _proof(self._token, nonce, "node")):
+        if not _is_proven(hello, self._token, nonce, "node"):
             channel.close()
             return
+        channel.max_bytes = _MAX_BYTES
         channel.send({"proof": _proof(self._token, str(hello.get("nonce")), "hub")})
         if self._gang is None or type(node) is not int or not 0 < node < len(self._gang.nodes):
             channel.close()  # a try of the address
@@ -594,8 +614,6 @@ def detach(home: str, queue: str) -> int:
         connector.serve()
         code = 0
     except BaseException:  # the body of a process: every error goes to its log
-        import traceback
-
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(code)

@@ -1,0 +1,100 @@
+"""The processes that connect the nodes of a run, without machines: what strangers send, and lost ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.agent.distributed.node_connector import Connector, connect
+from jupyter_amltrain.agent.json_dir import open_queue
+from jupyter_amltrain.agent.protocol import JOB, STATE, run_folder, write_json
+from jupyter_amltrain.agent.queue.submission import first_state
+
+TOKEN = "secret"
+
+
+def connector_of(folder: Path, node: int, listener: socket.socket) -> Connector:
+    """The connector of a node, with a run of two nodes that waits."""
+    home, queue = folder / f"home-{node}", open_queue(str(folder / f"queue-{node}"))
+    run = Path(run_folder(str(home), "r"))
+    run.mkdir(parents=True)
+    nodes = {
+        "node": node, "names": ["first", "second"], "order": [0, 1], "address": "127.0.0.1",
+        "port": listener.getsockname()[1],
+    }  # fmt: skip
+    write_json(str(run / JOB), {"nodes": nodes})
+    write_json(str(run / STATE), first_state("r", queue, 0.0))
+    return Connector(str(home), queue, "r", node, TOKEN, None if node else listener)
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Connector]]:
+    """Start the connector of a node."""
+    listener, threads = socket.create_server(("127.0.0.1", 0)), []
+
+    def start(node: int) -> Connector:
+        connector = connector_of(tmp_path, node, listener)
+        threads.append((connector, threading.Thread(target=connector.serve, daemon=True)))
+        threads[-1][1].start()
+        return connector
+
+    with listener:
+        yield start
+        for connector, _ in threads:
+            monkeypatch.setattr(connector, "_is_done", lambda: True)
+        for _, thread in threads:
+            thread.join(30)
+
+
+def line_of(connection: socket.socket) -> dict[str, Any]:
+    with connection.makefile() as file:
+        message: dict[str, Any] = json.loads(file.readline())
+    return message
+
+
+STRANGE = [
+    '{"proof": "é"}\n'.encode(),
+    b'{"proof": "\\ud800", "nonce": "\\ud800"}\n',
+    b'{"proof": {}}\n',
+    b"[" * 4000 + b"\n",
+    b"[" * 100_000 + b"\n",
+    b"x" * 3_000_000,
+]
+
+
+def test_what_strangers_send_closes_their_connection_only(served: Callable[[int], Connector]) -> None:
+    connector = served(0)
+    assert connector._listener is not None
+    port = connector._listener.getsockname()[1]
+    for data in STRANGE:
+        with socket.create_connection(("127.0.0.1", port), 30) as stranger:
+            line_of(stranger)
+            with contextlib.suppress(ConnectionError):
+                stranger.sendall(data)
+                assert stranger.recv(1) == b""
+    with connect("127.0.0.1", port, TOKEN, 1) as node:
+        node.settimeout(30)
+        assert "second" in line_of(node)["waiting"]
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"nonce": "\\ud800"}\n' + STRANGE[0], STRANGE[3], b"[]\n"], ids=["proof", "nested", "list"]
+)
+def test_another_program_at_the_port_of_node_0_is_an_error_of_the_connection(data: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            connection.sendall(data)
+            connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(OSError):
+            connect("127.0.0.1", listener.getsockname()[1], TOKEN, 1)
