@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.agent.distributed import node_connector
 from jupyter_amltrain.agent.distributed.node_connector import Connector, connect
-from jupyter_amltrain.agent.json_dir import open_queue
+from jupyter_amltrain.agent.json_dir import Address, open_queue
 from jupyter_amltrain.agent.protocol import JOB, STATE, run_folder, write_json
 from jupyter_amltrain.agent.queue.submission import first_state
+from tests.helpers import until
 
 TOKEN = "secret"
 
@@ -98,3 +100,45 @@ def test_another_program_at_the_port_of_node_0_is_an_error_of_the_connection(dat
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(OSError):
             connect("127.0.0.1", listener.getsockname()[1], TOKEN, 1)
+
+
+def supervised(connector: Connector, orders: list[dict[str, Any]]) -> None:
+    """A supervisor that is ready at once, and ends its node as it is told; `orders` gets what it hears."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with Address(connector.folder) as path:
+        until(lambda: connection.connect_ex(path) == 0, "the connector")
+
+    def send(**status: Any) -> None:
+        connection.sendall(json.dumps(status).encode() + b"\n")
+
+    def follow() -> None:
+        send(phase="ready", ready={"processes": 1, "ports": []})
+        has_ended = False
+        with connection, connection.makefile() as lines:
+            for line in lines:
+                orders.append(json.loads(line))
+                if orders[-1].get("end") and not has_ended:
+                    has_ended = True
+                    send(phase="ended", outcome={"state": "canceled", "reason": "canceled", "detail": ""})
+                if orders[-1].get("verdict"):
+                    break
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def test_node_that_has_given_up_node_0_is_not_overruled_by_it(
+    served: Callable[[int], Connector], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_connector, "SILENCE_S", 3.0)
+    monkeypatch.setattr(node_connector, "_BEAT_S", 0.2)
+    heard: list[list[dict[str, Any]]] = [[], []]
+    connectors = [served(node) for node in range(2)]
+    for connector, orders in zip(connectors, heard, strict=True):
+        supervised(connector, orders)
+    until(lambda: heard[1] and heard[1][-1].get("start"), "the start")
+    with monkeypatch.context() as frozen:
+        frozen.setattr(connectors[0], "_lead", lambda now: None)
+        until(lambda: heard[1][-1].get("verdict"), "the end of the second node")
+    until(lambda: heard[0][-1].get("verdict"), "the end of the run")
+    assert heard[1][-1]["verdict"]["state"] == heard[0][-1]["verdict"]["state"] == "lost"
+    assert connectors[1]._orders["verdict"] == heard[1][-1]["verdict"]

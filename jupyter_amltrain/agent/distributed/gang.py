@@ -195,7 +195,8 @@ class Gang:
         if self._cause is not None:
             return
         for node in self.nodes:
-            outcome = node.outcome or node.status.get("ending") or {}
+            ending = node.status.get("ending") or {}
+            outcome = ending if ending.get("state") == LOST else node.outcome or ending
             if node.lost:
                 self._cause, self._why = node, {"state": LOST, "reason": LOST, "detail": node.lost}
             elif outcome and outcome.get("state") != COMPLETED:

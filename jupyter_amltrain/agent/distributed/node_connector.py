@@ -292,6 +292,7 @@ class Connector:
         self._selector = selectors.DefaultSelector()
         self._status: Json = {}  #: of this node
         self._orders: Json = {}  #: for this node
+        self._own_end: Json = {}  #: orders that those of node 0 do not replace: this node has given it up
         self._gate: Json = {}
         self._supervisor: Optional[Channel] = None
         self._supervised_until: Optional[float] = None  #: until when a supervisor has to connect
@@ -464,6 +465,7 @@ class Connector:
 
     def _order(self, orders: Json) -> None:
         """Take the orders for this node."""
+        orders = {**orders, **self._own_end}
         if orders == self._orders:
             return
         self._orders = orders
@@ -512,7 +514,9 @@ class Connector:
         if now - self._heard > SILENCE_S and not self._orders.get("verdict"):
             first = self._nodes["names"][0]
             lost = _lost("lost on node 0 (%s): no sign of life for %d s" % (first, SILENCE_S))
-            self._order(dict(self._orders, end=lost["detail"], verdict=lost))
+            self._own_end = {"end": lost["detail"], "verdict": lost}
+            self._report(ending=lost)  # for a node 0 that goes on
+            self._order(self._orders)
 
     def _lead(self, now: float) -> None:
         """Decide for all nodes, and send them their orders."""
