@@ -142,3 +142,16 @@ def test_node_that_has_given_up_node_0_is_not_overruled_by_it(
     until(lambda: heard[0][-1].get("verdict"), "the end of the run")
     assert heard[1][-1]["verdict"]["state"] == heard[0][-1]["verdict"]["state"] == "lost"
     assert connectors[1]._orders["verdict"] == heard[1][-1]["verdict"]
+
+
+def test_supervisor_that_dies_while_it_gets_orders_is_lost(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connector = connector_of(tmp_path, 1, listener)
+    connector._nodes = {"names": ["first", "second"], "address": "127.0.0.1", "port": 9}
+    near, far = socket.socketpair()
+    connector._supervisor = node_connector.Channel(near)
+    far.close()
+    connector._order({"open": True})
+    assert not connector._supervisor.is_open
+    connector._step()
+    assert connector._supervisor is None and connector._status["ending"]["state"] == "lost"

@@ -403,8 +403,6 @@ class Connector:
 
     def _hear_node(self, node: int, channel: Channel) -> None:
         self._take(node, channel.receive())
-        if not channel.is_open and self._channels.get(node) is channel:
-            del self._channels[node]
 
     def _take(self, node: int, messages: Sequence[Json]) -> None:
         assert self._gang is not None
@@ -447,7 +445,10 @@ class Connector:
     def _hear_supervisor(self, channel: Channel) -> None:
         for message in channel.receive():
             self._report(**message)
-        if channel.is_open or self._supervisor is not channel:
+
+    def _find_lost_supervisor(self) -> None:
+        """Forget a supervisor whose connection has ended, be it while it was sent to."""
+        if self._supervisor is None or self._supervisor.is_open:
             return
         self._supervisor = None
         if self._status.get("phase") != ENDED:
@@ -501,6 +502,7 @@ class Connector:
 
     def _step(self) -> None:
         now = protocol.mono()
+        self._find_lost_supervisor()
         if self._supervisor is None and now >= self._check_at:
             self._check_at = now + _CHECK_S
             self._read_state(now)
@@ -527,8 +529,9 @@ class Connector:
         is_due = now >= self._beat_at
         if is_due:
             self._beat_at = now + _BEAT_S
+        self._channels = {node: channel for node, channel in self._channels.items() if channel.is_open}
         before, self._sent = self._sent, {}
-        for node, channel in list(self._channels.items()):
+        for node, channel in self._channels.items():
             orders = self._sent[node] = gang.orders(node)
             if is_due or orders != before.get(node):
                 channel.send(orders)
