@@ -123,6 +123,13 @@ def test_one_machine_under_two_names_is_refused(api: Any, servers: list[Sshd]) -
     assert raised.value.code == "ssh.same_machine"
 
 
+def test_machines_that_share_their_state_root_are_refused(api: Any, servers: list[Sshd], tmp_path: Path) -> None:
+    both = ",".join(server.fingerprint for server in servers)
+    with pytest.raises(TargetError) as raised:
+        check_of(api, host="first,second", accept_host_key=both, workdir=str(tmp_path / "shared"))
+    assert raised.value.code == "ssh.shared_workdir" and "second" in str(raised.value)
+
+
 @needs_torch
 def test_pytorch_processes_of_two_machines_connect(api: Any) -> None:
     run = api.submit(ALL_REDUCE, target="gpus", nodes=2, processes=2, gpus=0, out=["total"], name="two").wait(WAIT_S)

@@ -40,8 +40,8 @@ from .gang import ENDED, GATE, MAX_NODES, SILENCE_S, Gang
 
 Json = Dict[str, Any]
 
-#: File of a queue with its random name, which gives the order in which runs take slots.
-_QUEUE_ID = "queue-id"
+#: Files with a random name: of a queue, which gives the order in which runs take slots, and of a state root.
+_QUEUE_ID, _HOME_ID = "queue-id", "home-id"
 _BEAT_S, _CHECK_S = 2.0, 1.0
 #: Seconds between tries to connect to node 0, which may get the run later.
 _RETRY_S = 0.1
@@ -60,14 +60,14 @@ _PROBE = -1
 def serve(context: Any, payload: Mapping[str, Any]) -> Json:
     """Answer a call of a kernel.
 
-    ``queue``: name of the queue of this machine; before the submit ``open`` (this node), ``reach`` (node 0 from here),
-    ``close`` (this node again).
+    ``queue``: names of the queue of this machine and of its state root; before the submit ``open`` (this node),
+    ``reach`` (node 0 from here), ``close`` (this node again).
     """
     verb = payload.get("verb")
     if verb == "open" and valid_run_id(payload.get("run")):
         return _open(context, payload)
     if verb == "queue":
-        return {"queue": _queue_id(open_queue(context.queue))}
+        return _names(open_queue(context.queue), context.home)
     if verb == "reach":
         found = []
         for address in payload["addresses"]:
@@ -85,7 +85,7 @@ def serve(context: Any, payload: Mapping[str, Any]) -> Json:
 
 
 def _open(context: Any, payload: Mapping[str, Any]) -> Json:
-    """Start the process of this node; return its port, the addresses of this machine, and the name of its queue."""
+    """Start the process of this node; return its port, the addresses of this machine, and its names."""
     from .. import machine
     from ..queue.dispatcher_client import zipapp
     from ..supervise import env_filter
@@ -104,13 +104,18 @@ def _open(context: Any, payload: Mapping[str, Any]) -> Json:
     except (subprocess.TimeoutExpired, ValueError):
         started.kill()
         raise AgentError("StateError", "The agent cannot start the process that connects the nodes.") from None
-    return dict(facts, addresses=_addresses(), queue=_queue_id(queue))
+    return dict(facts, addresses=_addresses(), **_names(queue, context.home))
 
 
-def _queue_id(queue: str) -> str:
-    """Return the random name of a queue, which is created once."""
-    path = os.path.join(queue, _QUEUE_ID)
-    part = "%s.%d" % (path, os.getpid())
+def _names(queue: str, home: str) -> Json:
+    protocol.private_folder(home)
+    return {"queue": _name_of(queue, _QUEUE_ID), "home": _name_of(home, _HOME_ID)}
+
+
+def _name_of(folder: str, file_name: str) -> str:
+    """Return the random name of a folder, which is created once; other machines may have the same folder."""
+    path = os.path.join(folder, file_name)
+    part = "%s.%s" % (path, os.urandom(8).hex())
     if not os.path.exists(path):
         protocol.write_text(part, os.urandom(16).hex())
         try:
