@@ -212,6 +212,28 @@ def test_environment_has_cluster_of_both_machines_and_logs_are_read_by_rank(api:
     nothing_is_left(homes, run)
 
 
+def test_parameter_servers_end_after_workers_of_all_machines(api: Any, homes: list[Path], tmp_path: Path) -> None:
+    code = f"""
+import glob, json, os, time
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+name = f"{{task['type']}} {{task['index']}}"
+print(name, flush=True)
+open({str(tmp_path)!r} + f"/{{name}} {{os.getpid()}}", "w").close()
+while name == "worker 0" and len(glob.glob({str(tmp_path)!r} + "/*")) < 5:
+    time.sleep(0.1)
+if name == "worker 0":
+    time.sleep(3)  # the second machine has no worker now
+    for path in glob.glob({str(tmp_path)!r} + "/ps *"):
+        os.kill(int(path.split()[-1]), 0)
+if task["type"] == "ps":
+    time.sleep(600)
+"""
+    run = submit(api, code, distribution="tensorflow:3", name="servers").wait(WAIT_S)
+    names = ["worker 0", "worker 1", "ps 0", "ps 1", "ps 2"]
+    assert [run.logs(rank=rank).strip() for rank in range(5)] == names
+    nothing_is_left(homes, run)
+
+
 def test_rank_on_second_machine_that_raises_is_named(api: Any, homes: list[Path]) -> None:
     code = ENVIRONMENT + "if '\"index\": 1' in os.environ['TF_CONFIG']:\n    raise ValueError('bad luck')\n" + SLEEP
     run = submit(api, code, name="raises")

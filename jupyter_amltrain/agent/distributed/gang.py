@@ -144,8 +144,10 @@ class Gang:
         node, end = self.nodes[number], ""
         if self._cause is not None and (self._cause is not node or self._is_common):
             end = "%s: %s" % (self._cause.label, self._why.get("detail") or self._why.get("reason") or "it has ended")
+        done = all(node.phase == ENDED or node.status.get("workers_done") for node in self.nodes)
         return {
             "open": node.has_turn, "start": self._start, "end": end, "verdict": self.verdict, "waiting": self.waiting(),
+            "servers_end": done,
         }  # fmt: skip
 
     def waiting(self) -> str:

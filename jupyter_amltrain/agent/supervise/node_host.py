@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import subprocess
@@ -31,6 +32,7 @@ class NodeHost(QueueHost):
         super().__init__(task)
         self._nodes: Json = task.job["nodes"]
         self._orders: Json = {}
+        self._has_told_done = False
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with Address(task.folder) as path:
@@ -110,6 +112,18 @@ class NodeHost(QueueHost):
         node = self._nodes["node"]
         run.task.job["ranks"]["gang"] = dict(config, node=node)
         return super().start(run)
+
+    def tick(self, run: Supervisor) -> None:
+        """Tell the other nodes that the workers of TensorFlow have ended here, and its servers that all have."""
+        done, end = (os.path.join(self.task.folder, name) for name in (launchers.WORKERS_DONE, launchers.SERVERS_END))
+        if not self._has_told_done and os.path.exists(done):
+            self._has_told_done = True
+            self._tell(workers_done=True)
+        if self._has_told_done and self._orders.get("servers_end") and not os.path.exists(end):
+            try:
+                open(end, "w").close()
+            except OSError as error:  # a full disk: tried again
+                log_line(self.task.folder, "supervisor: cannot end the parameter servers: %s" % error)
 
     # -- end
 
