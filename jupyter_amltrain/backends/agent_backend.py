@@ -260,10 +260,20 @@ class AgentBackend(Backend):
 
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
-        staging = f"{self._transport.home}/staging/{plan.run_id}"
+        await self._send(plan)
+        return await self._submit(plan, environ, secrets)
+
+    def _staging(self, run_id: str) -> str:
+        return f"{self._transport.home}/staging/{run_id}"
+
+    async def _send(self, plan: LaunchPlan) -> None:
+        """Send the files of a job."""
+        await self._transport.put(plan.snapshot.files, self._staging(plan.run_id))
+
+    async def _submit(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+        """Submit a job whose files were sent."""
         job = {**plan.request, "notes": list(plan.notes)}  # which stay with the run, and not with its job
-        await self._transport.put(plan.snapshot.files, staging)
-        digest = await self._sent_digest(plan.snapshot, staging)
+        digest = await self._sent_digest(plan.snapshot, self._staging(plan.run_id))
         testing.hit("kernel_before_submit")
         answer = await self._transport.call(
             "submit",

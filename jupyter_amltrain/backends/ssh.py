@@ -426,10 +426,10 @@ class SshBackend(AgentBackend):
         notes = await self._loop.offload(_path_notes, plan.spec, plan.snapshot, self.target.name)
         return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
 
-    async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
-        """See :meth:`Backend.launch`; the machine's own environment is used, and a few variables of this one."""
+    async def _submit(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+        """Submit a job; the machine's own environment is used, and a few variables of this one."""
         passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
-        return await super().launch(plan, passed, secrets)
+        return await super()._submit(plan, passed, secrets)
 
     async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
         """Return the digest of what was sent: a file may have changed between the plan and the copy."""

@@ -62,26 +62,34 @@ class NodesBackend(SshBackend):
         Raises
         ------
         TargetError
-            Two of them are the same machine.
+            Two of them are the same machine, or share their state root.
         """
         whole = self._target
         await asyncio.gather(self._connect(whole.node_target(0)), *(other.check() for other in self._others))
         replies = await asyncio.gather(*(host._ssh.call("nodes", {"verb": "queue"}) for host in self._hosts))
-        self._require_different([str(reply["queue"]) for reply in replies])
+        self._require_different(replies)
         infos = await asyncio.gather(*(AgentBackend.check(host) for host in self._hosts))
         self.target = msgspec.structs.replace(whole, node_dirs=tuple(host._ssh.home for host in self._hosts))
         return _added(infos, whole)
 
-    def _require_different(self, queues: Sequence[str]) -> None:
-        """Refuse one machine under two names: a run would wait for its own slots."""
-        for number, queue in enumerate(queues):
+    def _require_different(self, replies: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse one machine under two names, which would wait for its own slots, and one state root of two."""
+        queues, homes = ([str(reply[name]) for reply in replies] for name in ("queue", "home"))
+        names = self._target.hosts
+        for number, (queue, home) in enumerate(zip(queues, homes, strict=True)):
             if queue in queues[:number]:
-                names = self._target.hosts
                 raise TargetError(
                     f"{names[queues.index(queue)]} and {names[number]} are the same machine.",
                     hint="Give each machine once: every node of a run needs a machine of its own.",
                     code="ssh.same_machine",
                     field="host",
+                )
+            if home in homes[:number]:
+                raise TargetError(
+                    f"{names[homes.index(home)]} and {names[number]} share the folder {self._hosts[number]._ssh.home}.",
+                    hint="Each machine needs a folder on its own disk for runs: --workdir /local/folder",
+                    code="ssh.shared_workdir",
+                    field="workdir",
                 )
 
     async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -120,20 +128,30 @@ class NodesBackend(SshBackend):
         if count == 1:
             return await super().launch(plan, environ, secrets)
         hosts = self._hosts[:count]
+        others = await asyncio.gather(*(host.plan(plan.spec, plan.snapshot, plan.run_id) for host in hosts[1:]))
+        parts = [plan, *others]
+        # Files before processes: these wait for each other, and not as long as large files may take.
+        await asyncio.gather(*(host._send(part) for host, part in zip(hosts, parts, strict=True)))
         opened = await self._open(hosts, plan.run_id)
         accepted: list[SshBackend] = []
         try:
-            self._require_different([str(one["queue"]) for one in opened])
+            self._require_different(opened)
             address = await self._find_address(hosts, opened)
             order = sorted(range(count), key=lambda number: str(opened[number]["queue"]))
             nodes = {**plan.request["nodes"], "order": order, "address": address, "port": opened[0]["port"]}
-            # Node 0 comes last: its run folder is what every kernel lists.
-            for number, host in reversed(list(enumerate(hosts))):
-                part = plan if number == 0 else await host.plan(plan.spec, plan.snapshot, plan.run_id)
-                request = {**part.request, "nodes": {**nodes, "node": number}, "tracking": plan.request["tracking"]}
+
+            async def submit(number: int) -> Run:
+                part, tracking = parts[number], plan.request["tracking"]
+                request = {**part.request, "nodes": {**nodes, "node": number}, "tracking": tracking}
                 part = msgspec.structs.replace(part, request=request, origin=plan.origin, notes=plan.notes)
-                run = await SshBackend.launch(host, part, environ, secrets)
-                accepted.append(host)
+                run = await hosts[number]._submit(part, environ, secrets)
+                accepted.append(hosts[number])
+                return run
+
+            found = await asyncio.gather(*map(submit, range(1, count)), return_exceptions=True)
+            if failed := next((one for one in found if isinstance(one, BaseException)), None):
+                raise failed
+            run = await submit(0)  # the last: its run folder is what every kernel lists
         except BaseException:
             await asyncio.shield(self._undo(hosts, opened, accepted, plan.run_id))
             raise

@@ -78,6 +78,24 @@ def test_killed_supervisor_and_guardian_start_again(agent: Agent) -> None:
     assert not agent.left()
 
 
+def test_restart_that_was_not_recorded_is_not_doubled(agent: Agent) -> None:
+    run = agent.gated(COUNT, restarts={"max": 2})
+    os.kill(agent.running(run, "up")["supervisor"]["pid"], signal.SIGKILL)
+    state = until(lambda: agent.state(run).get("attempt") == 2 and agent.state(run).get("rank") and agent.state(run))
+    agent.kill_dispatcher()
+    for name in ("guardian", "supervisor"):
+        os.kill(state[name]["pid"], signal.SIGKILL)
+        until(lambda name=name: not alive(state[name]["pid"]), "its end")
+    # As if both had been killed between the start of the process and the write of the state.
+    file = agent.run_folder(run) / "state.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "state": "queued", "rank": None}))
+    assert alive(state["rank"]["pid"])
+    until(lambda: agent.state(run) and not alive(state["rank"]["pid"]), "the end of the first process")
+    agent.open_gate()
+    assert (agent.wait(run)["state"], agent.state(run)["attempt"]) == ("completed", 2)
+    assert [line for line in lines(agent, run) if line.startswith("attempt")] == ["attempt 1 - -"]
+
+
 def test_killed_supervisor_without_restarts_left_is_lost(agent: Agent) -> None:
     run = agent.gated(COUNT, restarts={"max": 1})
     for attempt in (1, 2):

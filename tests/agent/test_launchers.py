@@ -38,6 +38,17 @@ def test_count_defaults_to_one_for_each_gpu(ranks: dict[str, int], devices: list
     assert launchers.count(ranks, devices) == expected
 
 
+def test_parameter_servers_are_dealt_out_to_machines(tmp_path: Path) -> None:
+    gang = {"processes": [1, 1], "servers": [2, 1], "hosts": [["a:1", "a:2", "a:3"], ["b:1", "b:2"]]}
+    plans = []
+    for node in range(2):
+        ranks = dict(RANKS, kind="tensorflow", servers=3, gang=dict(gang, node=node))
+        found = launchers.command(ranks, ["job"], [], {}, str(tmp_path), str(tmp_path))
+        plans.append(json.loads(found[6]))
+    assert plans[0]["cluster"] == plans[1]["cluster"] == {"worker": ["a:1", "b:1"], "ps": ["a:2", "b:2", "a:3"]}
+    assert [plan["tasks"] for plan in plans] == [[["worker", 0], ["ps", 0], ["ps", 2]], [["worker", 1], ["ps", 1]]]
+
+
 def mpirun(folder: Path, version: str) -> dict[str, str]:
     """An environment whose mpirun prints a version."""
     program = folder / "mpirun"

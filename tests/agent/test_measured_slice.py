@@ -66,6 +66,7 @@ def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
     log.text(
         'nonsense\n[1]\n{"op": "runs/log-metric", "b": 3}\n{"op": "runs/log-batch", "b": {"metrics": [1]}}\n\xff\n'
     )
+    log.text('{"op": "runs/log-metric", "b": {"key": "loss", "step": Infinity}}\n')
     log.point("loss", 0)
     log.text('{"op": "runs/log-met')  # a line in two reads
     assert not one.due(1.0, 0.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,16 @@ cpus = ray.cluster_resources()["CPU"]
 def test_ray_runs_tasks_on_its_cluster(api: Any) -> None:
     run = api.submit(RAY, distribution="ray", processes=2, out=["found", "cpus"], name="ray").wait(WAIT_S)
     assert (run.result("found"), run.result("cpus")) == (14, 2)
+
+
+@needs("ray", "Ray")
+def test_taken_default_ports_of_ray_do_not_matter(api: Any) -> None:
+    with contextlib.ExitStack() as stack:
+        for port in (10001, 10002, 52365):
+            with contextlib.suppress(OSError):  # another program has it
+                stack.enter_context(socket.create_server(("", port)))
+        run = api.submit(RAY, distribution="ray", processes=2, out=["found"], name="ray").wait(WAIT_S)
+    assert run.result("found") == 14
 
 
 def test_deepspeed_configuration_is_a_file_of_the_job(api: Any) -> None:

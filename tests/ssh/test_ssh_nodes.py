@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,7 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
+from jupyter_amltrain.agent.distributed.gang import GATE, SILENCE_S
 from jupyter_amltrain.backends.base import ACCEPT
+from jupyter_amltrain.backends.ssh import SshBackend, SshTransport
 from jupyter_amltrain.backends.ssh_nodes import NodesBackend
 from jupyter_amltrain.errors import AuthenticationError, CommandError, RunFailed, RunLost, TargetError
 from jupyter_amltrain.schema.ssh_target import SshTarget
@@ -120,6 +123,13 @@ def test_one_machine_under_two_names_is_refused(api: Any, servers: list[Sshd]) -
     assert raised.value.code == "ssh.same_machine"
 
 
+def test_machines_that_share_their_state_root_are_refused(api: Any, servers: list[Sshd], tmp_path: Path) -> None:
+    both = ",".join(server.fingerprint for server in servers)
+    with pytest.raises(TargetError) as raised:
+        check_of(api, host="first,second", accept_host_key=both, workdir=str(tmp_path / "shared"))
+    assert raised.value.code == "ssh.shared_workdir" and "second" in str(raised.value)
+
+
 @needs_torch
 def test_pytorch_processes_of_two_machines_connect(api: Any) -> None:
     run = api.submit(ALL_REDUCE, target="gpus", nodes=2, processes=2, gpus=0, out=["total"], name="two").wait(WAIT_S)
@@ -202,6 +212,28 @@ def test_environment_has_cluster_of_both_machines_and_logs_are_read_by_rank(api:
     nothing_is_left(homes, run)
 
 
+def test_parameter_servers_end_after_workers_of_all_machines(api: Any, homes: list[Path], tmp_path: Path) -> None:
+    code = f"""
+import glob, json, os, time
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+name = f"{{task['type']}} {{task['index']}}"
+print(name, flush=True)
+open({str(tmp_path)!r} + f"/{{name}} {{os.getpid()}}", "w").close()
+while name == "worker 0" and len(glob.glob({str(tmp_path)!r} + "/*")) < 5:
+    time.sleep(0.1)
+if name == "worker 0":
+    time.sleep(3)  # the second machine has no worker now
+    for path in glob.glob({str(tmp_path)!r} + "/ps *"):
+        os.kill(int(path.split()[-1]), 0)
+if task["type"] == "ps":
+    time.sleep(600)
+"""
+    run = submit(api, code, distribution="tensorflow:3", name="servers").wait(WAIT_S)
+    names = ["worker 0", "worker 1", "ps 0", "ps 1", "ps 2"]
+    assert [run.logs(rank=rank).strip() for rank in range(5)] == names
+    nothing_is_left(homes, run)
+
+
 def test_rank_on_second_machine_that_raises_is_named(api: Any, homes: list[Path]) -> None:
     code = ENVIRONMENT + "if '\"index\": 1' in os.environ['TF_CONFIG']:\n    raise ValueError('bad luck')\n" + SLEEP
     run = submit(api, code, name="raises")
@@ -278,6 +310,16 @@ def test_killed_agent_of_first_machine_ends_second(api: Any, homes: list[Path]) 
 def test_killed_supervisor_of_second_machine_ends_run_as_lost_at_once(api: Any, homes: list[Path]) -> None:
     run = up(submit(api, name="killed"))
     os.kill(state_of(homes[1], run)["supervisor"]["pid"], signal.SIGKILL)
+    with pytest.raises(RunLost, match="node 1"):
+        run.wait(WAIT_S)
+    nothing_is_left(homes, run)
+
+
+def test_killed_connector_of_second_machine_ends_run_as_lost(api: Any, homes: list[Path]) -> None:
+    run = up(submit(api, name="killed"))
+    connector = json.loads((homes[1] / "runs" / run.run_id / GATE).read_text())
+    os.kill(connector["pid"], signal.SIGKILL)
+    until(lambda: state_of(homes[1], run)["state"] == "lost", "its end")
     with pytest.raises(RunLost, match="node 1"):
         run.wait(WAIT_S)
     nothing_is_left(homes, run)
@@ -364,6 +406,34 @@ def test_queued_run_says_what_it_waits_for_and_is_canceled(api: Any, homes: list
     finally:
         first.cancel()
     nothing_is_left(homes, first)
+
+
+@pytest.mark.thorough
+def test_first_machine_that_gets_run_late_is_waited_for(
+    api: Any, homes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    put, really, opened = SshTransport.put, SshBackend._submit, NodesBackend._open
+
+    async def sent(self: SshTransport, *args: Any) -> None:
+        await put(self, *args)
+        events.append("sent")
+
+    async def late(self: SshBackend, plan: Any, *args: Any) -> Any:
+        if plan.request["nodes"]["node"] == 0:
+            await asyncio.sleep(SILENCE_S + 3)
+        return await really(self, plan, *args)
+
+    async def noted(self: NodesBackend, *args: Any) -> Any:
+        events.append("opened")
+        return await opened(self, *args)
+
+    monkeypatch.setattr(SshTransport, "put", sent)
+    monkeypatch.setattr(SshBackend, "_submit", late)
+    monkeypatch.setattr(NodesBackend, "_open", noted)
+    run = submit(api, "print('up')", name="late").wait(WAIT_S)
+    assert run.logs(rank=1) == "up\n" and events == ["sent", "sent", "opened"]  # files first: they may take long
+    nothing_is_left(homes, run)
 
 
 def test_run_is_refused_if_machines_do_not_reach_each_other(

@@ -144,8 +144,10 @@ class Gang:
         node, end = self.nodes[number], ""
         if self._cause is not None and (self._cause is not node or self._is_common):
             end = "%s: %s" % (self._cause.label, self._why.get("detail") or self._why.get("reason") or "it has ended")
+        done = all(node.phase == ENDED or node.status.get("workers_done") for node in self.nodes)
         return {
             "open": node.has_turn, "start": self._start, "end": end, "verdict": self.verdict, "waiting": self.waiting(),
+            "servers_end": done,
         }  # fmt: skip
 
     def waiting(self) -> str:
@@ -195,7 +197,8 @@ class Gang:
         if self._cause is not None:
             return
         for node in self.nodes:
-            outcome = node.outcome or node.status.get("ending") or {}
+            ending = node.status.get("ending") or {}
+            outcome = ending if ending.get("state") == LOST else node.outcome or ending
             if node.lost:
                 self._cause, self._why = node, {"state": LOST, "reason": LOST, "detail": node.lost}
             elif outcome and outcome.get("state") != COMPLETED:

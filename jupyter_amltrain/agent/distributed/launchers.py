@@ -26,6 +26,8 @@ PYTORCH, DEEPSPEED, MPI, HOROVOD, TENSORFLOW, RAY = "pytorch", "deepspeed", "mpi
 KINDS = (PYTORCH, DEEPSPEED, MPI, HOROVOD, TENSORFLOW, RAY)
 #: Folder of a run with a record for each process, and the output of the launcher itself.
 RANKS, LAUNCHER_LOG = "ranks", "log/launcher.txt"
+#: Files of a run on several machines: the workers of TensorFlow have ended on this one, and on all of them.
+WORKERS_DONE, SERVERS_END = "ranks/workers-done", "ranks/servers-end"
 MAX_PROCESSES = 512
 #: Request for the address of a network interface (Linux, netdevice(7)).
 _SIOCGIFADDR = 0x8915
@@ -142,7 +144,7 @@ def command(
     each = [python, "-S", "-E", os.path.join(files, "amltrain_rank.py"), folder, *argv]
     if ranks["kind"] == TENSORFLOW:
         program = os.path.join(files, "amltrain_workers.py")
-        cluster = json.dumps(_cluster(gang)) if gang else ""
+        cluster = json.dumps(_cluster(gang, folder)) if gang else ""
         return [python, "-S", "-E", program, str(workers), str(ranks["servers"]), cluster, *each]
     if ranks["kind"] == RAY:
         cpus = str(ranks["processes"] or os.cpu_count() or 1)
@@ -188,17 +190,20 @@ def interface_of(address: str) -> str:
     return ""
 
 
-def _cluster(gang: Json) -> Json:
-    """Return the addresses of a TensorFlow cluster on several machines, and the tasks of this one."""
-    cluster: Dict[str, List[str]] = {"worker": [], "ps": []}
-    tasks = []
-    for node, (hosts, workers) in enumerate(zip(gang["hosts"], gang["processes"])):
-        for kind, addresses in (("worker", hosts[:workers]), ("ps", hosts[workers:])):
-            for address in addresses:
-                if node == gang["node"]:
-                    tasks.append([kind, len(cluster[kind])])
-                cluster[kind].append(address)
-    return {"cluster": {kind: addresses for kind, addresses in cluster.items() if addresses}, "tasks": tasks}
+def _cluster(gang: Json, folder: str) -> Json:
+    """Return the addresses of a TensorFlow cluster on several machines, and the tasks and files of this one."""
+    here, hosts, counts = gang["node"], gang["hosts"], gang["processes"]
+    workers = [(node, address) for node, count in enumerate(counts) for address in hosts[node][:count]]
+    # Dealt out one by one, as `servers_here` counts them.
+    dealt = [(number % len(hosts), number // len(hosts)) for number in range(sum(gang["servers"]))]
+    servers = [(node, hosts[node][counts[node] + at]) for node, at in dealt]
+    both = {kind: tasks for kind, tasks in (("worker", workers), ("ps", servers)) if tasks}
+    return {
+        "cluster": {kind: [address for _, address in tasks] for kind, tasks in both.items()},
+        "tasks": [[kind, i] for kind, tasks in both.items() for i, (node, _) in enumerate(tasks) if node == here],
+        "workers_done": os.path.join(folder, WORKERS_DONE),
+        "servers_end": os.path.join(folder, SERVERS_END),
+    }
 
 
 def _mpirun(workers: int, env: Dict[str, str], options: Sequence[str]) -> List[str]:

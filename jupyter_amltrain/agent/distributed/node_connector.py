@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .. import protocol
@@ -39,8 +40,8 @@ from .gang import ENDED, GATE, MAX_NODES, SILENCE_S, Gang
 
 Json = Dict[str, Any]
 
-#: File of a queue with its random name, which gives the order in which runs take slots.
-_QUEUE_ID = "queue-id"
+#: Files with a random name: of a queue, which gives the order in which runs take slots, and of a state root.
+_QUEUE_ID, _HOME_ID = "queue-id", "home-id"
 _BEAT_S, _CHECK_S = 2.0, 1.0
 #: Seconds between tries to connect to node 0, which may get the run later.
 _RETRY_S = 0.1
@@ -48,7 +49,8 @@ _RETRY_S = 0.1
 _CONNECT_TIMEOUT_S, _PROOF_TIMEOUT_S, _SUBMIT_TIMEOUT_S, _FAREWELL_S = 3.0, 10.0, 120.0, 10.0
 #: Seconds for a supervisor to connect, and for the guardian to write the end of one that was killed.
 _SUPERVISOR_TIMEOUT_S = 20.0
-_MAX_BYTES = 1 << 20
+#: Bytes of a message; of one from a program that has proven nothing.
+_MAX_BYTES, _MAX_HELLO_BYTES = 1 << 20, 4096
 _PROBE = -1
 
 
@@ -58,14 +60,14 @@ _PROBE = -1
 def serve(context: Any, payload: Mapping[str, Any]) -> Json:
     """Answer a call of a kernel.
 
-    ``queue``: name of the queue of this machine; before the submit ``open`` (this node), ``reach`` (node 0 from here),
-    ``close`` (this node again).
+    ``queue``: names of the queue of this machine and of its state root; before the submit ``open`` (this node),
+    ``reach`` (node 0 from here), ``close`` (this node again).
     """
     verb = payload.get("verb")
     if verb == "open" and valid_run_id(payload.get("run")):
         return _open(context, payload)
     if verb == "queue":
-        return {"queue": _queue_id(open_queue(context.queue))}
+        return _names(open_queue(context.queue), context.home)
     if verb == "reach":
         found = []
         for address in payload["addresses"]:
@@ -83,7 +85,7 @@ def serve(context: Any, payload: Mapping[str, Any]) -> Json:
 
 
 def _open(context: Any, payload: Mapping[str, Any]) -> Json:
-    """Start the process of this node; return its port, the addresses of this machine, and the name of its queue."""
+    """Start the process of this node; return its port, the addresses of this machine, and its names."""
     from .. import machine
     from ..queue.dispatcher_client import zipapp
     from ..supervise import env_filter
@@ -102,13 +104,18 @@ def _open(context: Any, payload: Mapping[str, Any]) -> Json:
     except (subprocess.TimeoutExpired, ValueError):
         started.kill()
         raise AgentError("StateError", "The agent cannot start the process that connects the nodes.") from None
-    return dict(facts, addresses=_addresses(), queue=_queue_id(queue))
+    return dict(facts, addresses=_addresses(), **_names(queue, context.home))
 
 
-def _queue_id(queue: str) -> str:
-    """Return the random name of a queue, which is created once."""
-    path = os.path.join(queue, _QUEUE_ID)
-    part = "%s.%d" % (path, os.getpid())
+def _names(queue: str, home: str) -> Json:
+    protocol.private_folder(home)
+    return {"queue": _name_of(queue, _QUEUE_ID), "home": _name_of(home, _HOME_ID)}
+
+
+def _name_of(folder: str, file_name: str) -> str:
+    """Return the random name of a folder, which is created once; other machines may have the same folder."""
+    path = os.path.join(folder, file_name)
+    part = "%s.%s" % (path, os.urandom(8).hex())
     if not os.path.exists(path):
         protocol.write_text(part, os.urandom(16).hex())
         try:
@@ -143,21 +150,30 @@ def _addresses() -> List[str]:
 class Channel:
     """JSON lines over a socket, without waiting."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, max_bytes: int = _MAX_BYTES) -> None:
         connection.setblocking(False)
         self.socket: Optional[socket.socket] = connection
         self.since = protocol.mono()
+        self.max_bytes = max_bytes  #: of a received message
         self._partial, self._pending = b"", b""
         self._selector: Optional[selectors.BaseSelector] = None
 
     def watch(self, selector: selectors.BaseSelector, callback: Callable[[], None]) -> None:
-        """Call `callback` when there is something to receive, until the channel is closed."""
+        """Call `callback` when there is something to receive, until the channel is closed: also by an error of it."""
         if self.socket is None:
             return
+
+        def call() -> None:
+            try:
+                callback()
+            except Exception:  # what one peer sends must not end the run
+                traceback.print_exc()
+                self.close()
+
         if self._selector is not None:
-            selector.modify(self.socket, selectors.EVENT_READ, callback)
+            selector.modify(self.socket, selectors.EVENT_READ, call)
         else:
-            selector.register(self.socket, selectors.EVENT_READ, callback)
+            selector.register(self.socket, selectors.EVENT_READ, call)
         self._selector = selector
 
     @property
@@ -181,7 +197,7 @@ class Channel:
         """Return the messages that have arrived; at the end of the connection the channel is closed."""
         data = b""
         try:
-            while self.socket is not None:
+            while self.socket is not None and len(data) <= self.max_bytes:  # the rest follows: others are waiting
                 piece = self.socket.recv(1 << 16)
                 if not piece:
                     self.close()
@@ -192,11 +208,11 @@ class Channel:
             self.close()
         *lines, self._partial = (self._partial + data).split(b"\n")
         try:
-            if len(self._partial) > _MAX_BYTES:
+            if any(len(line) > self.max_bytes for line in (*lines, self._partial)):
                 raise ValueError
             messages = [json.loads(line.decode()) for line in lines if line]
             return [message for message in messages if isinstance(message, dict)]
-        except ValueError:  # it is no agent
+        except (ValueError, RecursionError):  # it is no agent
             self.close()
             return []
 
@@ -210,7 +226,15 @@ class Channel:
 
 
 def _proof(token: str, nonce: str, who: str) -> str:
-    return hmac.new(token.encode(), ("%s:%s" % (who, nonce)).encode(), "sha256").hexdigest()
+    return hmac.new(token.encode(), ("%s:%s" % (who, nonce)).encode(errors="replace"), "sha256").hexdigest()
+
+
+def _is_proven(message: Json, token: str, nonce: str, who: str) -> bool:
+    """Whether the sender of a message, which may be anybody, knows the token."""
+    proof = message.get("proof")
+    return isinstance(proof, str) and hmac.compare_digest(
+        proof.encode(errors="replace"), _proof(token, nonce, who).encode()
+    )
 
 
 def connect(address: str, port: int, token: str, node: int) -> socket.socket:
@@ -228,7 +252,7 @@ def connect(address: str, port: int, token: str, node: int) -> socket.socket:
         hello = _line(connection)
         proof = _proof(token, str(hello.get("nonce")), "node")
         connection.sendall(json.dumps({"node": node, "proof": proof, "nonce": nonce}).encode() + b"\n")
-        if not hmac.compare_digest(str(_line(connection).get("proof")), _proof(token, nonce, "hub")):
+        if not _is_proven(_line(connection), token, nonce, "hub"):
             raise OSError("another program answers there")
         return connection
     except BaseException:
@@ -237,15 +261,15 @@ def connect(address: str, port: int, token: str, node: int) -> socket.socket:
 
 
 def _line(connection: socket.socket) -> Json:
-    data = b""
-    while not data.endswith(b"\n") and len(data) < 4096:
+    data, until = b"", protocol.mono() + _CONNECT_TIMEOUT_S
+    while not data.endswith(b"\n") and len(data) < _MAX_HELLO_BYTES:
         piece = connection.recv(1)  # no byte of the next message
-        if not piece:
-            raise OSError("the connection was closed")
+        if not piece or protocol.mono() > until:
+            raise OSError("the connection was closed" if not piece else "no answer")
         data += piece
     try:
         value = json.loads(data.decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise OSError("another program answers there")
@@ -273,6 +297,7 @@ class Connector:
         self._selector = selectors.DefaultSelector()
         self._status: Json = {}  #: of this node
         self._orders: Json = {}  #: for this node
+        self._own_end: Json = {}  #: orders that those of node 0 do not replace: this node has given it up
         self._gate: Json = {}
         self._supervisor: Optional[Channel] = None
         self._supervised_until: Optional[float] = None  #: until when a supervisor has to connect
@@ -351,7 +376,7 @@ class Connector:
         for one in self._unproven:
             if protocol.mono() - one.since > _PROOF_TIMEOUT_S:
                 one.close()
-        channel, nonce = Channel(connection), os.urandom(16).hex()
+        channel, nonce = Channel(connection, _MAX_HELLO_BYTES), os.urandom(16).hex()
         if len(self._unproven) > MAX_NODES:
             channel.close()
             return
@@ -366,9 +391,10 @@ class Connector:
         self._unproven.remove(channel)
         hello = messages[0]
         node = hello.get("node")
-        if not hmac.compare_digest(str(hello.get("proof")), _proof(self._token, nonce, "node")):
+        if not _is_proven(hello, self._token, nonce, "node"):
             channel.close()
             return
+        channel.max_bytes = _MAX_BYTES
         channel.send({"proof": _proof(self._token, str(hello.get("nonce")), "hub")})
         if self._gang is None or type(node) is not int or not 0 < node < len(self._gang.nodes):
             channel.close()  # a try of the address
@@ -382,8 +408,6 @@ class Connector:
 
     def _hear_node(self, node: int, channel: Channel) -> None:
         self._take(node, channel.receive())
-        if not channel.is_open and self._channels.get(node) is channel:
-            del self._channels[node]
 
     def _take(self, node: int, messages: Sequence[Json]) -> None:
         assert self._gang is not None
@@ -400,6 +424,8 @@ class Connector:
             connection = connect(self._nodes["address"], self._nodes["port"], self._token, self.node)
         except OSError:
             return
+        if not self._orders:
+            self._heard = now  # node 0 may get the run later
         self._status["address"] = connection.getsockname()[0]
         hub = self._hub = Channel(connection)
         hub.watch(self._selector, lambda: self._hear_hub(hub))
@@ -424,7 +450,10 @@ class Connector:
     def _hear_supervisor(self, channel: Channel) -> None:
         for message in channel.receive():
             self._report(**message)
-        if channel.is_open or self._supervisor is not channel:
+
+    def _find_lost_supervisor(self) -> None:
+        """Forget a supervisor whose connection has ended, be it while it was sent to."""
+        if self._supervisor is None or self._supervisor.is_open:
             return
         self._supervisor = None
         if self._status.get("phase") != ENDED:
@@ -442,6 +471,7 @@ class Connector:
 
     def _order(self, orders: Json) -> None:
         """Take the orders for this node."""
+        orders = {**orders, **self._own_end}
         if orders == self._orders:
             return
         self._orders = orders
@@ -477,6 +507,7 @@ class Connector:
 
     def _step(self) -> None:
         now = protocol.mono()
+        self._find_lost_supervisor()
         if self._supervisor is None and now >= self._check_at:
             self._check_at = now + _CHECK_S
             self._read_state(now)
@@ -490,7 +521,9 @@ class Connector:
         if now - self._heard > SILENCE_S and not self._orders.get("verdict"):
             first = self._nodes["names"][0]
             lost = _lost("lost on node 0 (%s): no sign of life for %d s" % (first, SILENCE_S))
-            self._order(dict(self._orders, end=lost["detail"], verdict=lost))
+            self._own_end = {"end": lost["detail"], "verdict": lost}
+            self._report(ending=lost)  # for a node 0 that goes on
+            self._order(self._orders)
 
     def _lead(self, now: float) -> None:
         """Decide for all nodes, and send them their orders."""
@@ -501,8 +534,9 @@ class Connector:
         is_due = now >= self._beat_at
         if is_due:
             self._beat_at = now + _BEAT_S
+        self._channels = {node: channel for node, channel in self._channels.items() if channel.is_open}
         before, self._sent = self._sent, {}
-        for node, channel in list(self._channels.items()):
+        for node, channel in self._channels.items():
             orders = self._sent[node] = gang.orders(node)
             if is_due or orders != before.get(node):
                 channel.send(orders)
@@ -592,8 +626,6 @@ def detach(home: str, queue: str) -> int:
         connector.serve()
         code = 0
     except BaseException:  # the body of a process: every error goes to its log
-        import traceback
-
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(code)

@@ -6,6 +6,7 @@ by ``RAY_ADDRESS``, so that its ``ray.init()`` connects. The cluster ends with t
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
@@ -28,28 +29,49 @@ def main(argv: List[str]) -> int:
     except ImportError as error:
         print("Ray cannot be imported: %s" % error, flush=True)
         return 1
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    ports = _free_ports(3)
     # Ray listens on every interface: only who has the token may run code (Ray 2.52 and newer).
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=os.urandom(24).hex())
     # A short path: Ray has sockets below it, whose paths have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="aml-ray-") as folder:
-        head = subprocess.Popen(_head(port, cpus, gpus, folder), stdin=subprocess.DEVNULL, start_new_session=True)
+        head = subprocess.Popen(_head(ports, cpus, gpus, folder), stdin=subprocess.DEVNULL, start_new_session=True)
         try:
-            if not _answers(port, head):
+            if not _answers(ports[0], head):
                 print("The Ray cluster did not start.", flush=True)
                 return 1
-            return _run(command, "127.0.0.1:%d" % port, head)
+            return _run(command, "127.0.0.1:%d" % ports[0], head)
         finally:
             _end(head)
 
 
-def _head(port: int, cpus: str, gpus: str, folder: str) -> List[str]:
-    """Return the command of the cluster's first and only node."""
+def _free_ports(number: int) -> List[int]:
+    """Return ports that are free now on every interface, as Ray listens there."""
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for one in sockets:  # all are bound at once: no port is given twice
+            one.bind(("", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _head(ports: List[int], cpus: str, gpus: str, folder: str) -> List[str]:
+    """Return the command of the cluster's first and only node; no port is Ray's default, which another one may have.
+
+    Parameters
+    ----------
+    ports
+        For the cluster, for Ray's client, and for the agent of its dashboard.
+    """
+    port, client, agent = map(str, ports)
     return [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
-        *("--port", str(port), "--include-dashboard", "false"),
+        *("--port", port, "--include-dashboard", "false"),
+        # Without gRPC Ray has no server for its client, and refuses a port for it.
+        *(("--ray-client-server-port", client) if importlib.util.find_spec("grpc") else ()),
+        *("--dashboard-agent-listen-port", agent),
+        *("--min-worker-port", "0", "--max-worker-port", "0"),  # free ones
         *("--num-cpus", cpus, "--num-gpus", gpus, "--temp-dir", folder),
     ]
 

@@ -1,6 +1,7 @@
 """``amltrain_workers.py WORKERS SERVERS CLUSTER PROGRAM ARG...``: starts the processes of a TensorFlow cluster.
 
-``CLUSTER`` is the JSON of a cluster on several machines with the tasks of this one, or empty for one machine.
+``CLUSTER`` is the JSON of a cluster on several machines with the tasks of this one, or empty for one machine. Its
+files ``workers_done`` and ``servers_end`` say that the workers have ended here, and on all machines.
 
 TensorFlow has no launcher: a service or a scheduler starts each process with ``TF_CONFIG``, which names the address of
 all of them, and TensorFlow connects them itself (https://www.tensorflow.org/guide/distributed_training#TF_CONFIG).
@@ -15,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 #: Seconds between SIGTERM and SIGKILL for the other processes, after one has failed.
 _GRACE_S = 10.0
@@ -38,7 +39,7 @@ def main(argv: List[str]) -> int:
     for kind, index in tasks:
         config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
         processes.append(subprocess.Popen(command, env=dict(os.environ, TF_CONFIG=config), stdin=subprocess.DEVNULL))
-    return _wait(processes, workers)
+    return _wait(processes, workers, lambda: not given or _is_done_everywhere(plan))
 
 
 def _plan(workers: int, servers: int) -> Dict[str, Any]:
@@ -58,13 +59,22 @@ def _plan(workers: int, servers: int) -> Dict[str, Any]:
     }
 
 
-def _wait(processes: List[subprocess.Popen[bytes]], workers: int) -> int:
-    """Wait for the workers; parameter servers never end by themselves."""
+def _is_done_everywhere(plan: Dict[str, Any]) -> bool:
+    """Whether the workers of all machines have ended; tells the supervisor that those of this one have."""
+    try:
+        open(plan["workers_done"], "a").close()
+    except OSError:  # a full disk: tried again
+        pass
+    return os.path.exists(plan["servers_end"])
+
+
+def _wait(processes: List[subprocess.Popen[bytes]], workers: int, may_end: Callable[[], bool]) -> int:
+    """Wait for the workers; parameter servers never end by themselves, but as soon as they `may_end`."""
     code, kill_at = 0, None
     while [process for process in processes if process.poll() is None]:  # polls all of them
         failed = [process.returncode for process in processes if process.returncode]
         done = all(process.returncode is not None for process in processes[:workers])
-        if kill_at is None and (failed or done):
+        if kill_at is None and (failed or done and may_end()):
             code, kill_at = failed[0] if failed else 0, time.monotonic() + _GRACE_S
             for process in processes:
                 if process.returncode is None:

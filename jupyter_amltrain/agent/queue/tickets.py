@@ -168,8 +168,10 @@ class Queue:
         if isinstance(record.get("mark"), str):
             state["mark"] = record["mark"]
         is_queued = state["state"] == QUEUED and attempts.number(state) > 1
+        known_dead = "node" in record and record["node"] != pid_scope()
+        if is_queued and state.get("boot") == self.boot:  # it may have started: its state says so a moment later
+            run_state.kill_unsupervised(record["run"], state.get("mark", ""), state, known_dead)
         if not is_queued:
-            known_dead = "node" in record and record["node"] != pid_scope()
             state, reason = run_state.end_of_dead(record["home"], record["run"], state, known_dead)
             if not reason or not attempts.begin_next_of_lost(job, state, reason, _seconds_seen(folder, state)):
                 return False

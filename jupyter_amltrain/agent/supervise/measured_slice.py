@@ -93,5 +93,5 @@ def _points(line: bytes) -> List[Tuple[str, int]]:
         op, body = record["op"], record["b"]
         rows = [body] if op == "runs/log-metric" else body.get("metrics") or [] if op == "runs/log-batch" else []
         return [(str(row["key"]), int(row.get("step") or 0)) for row in rows]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return []

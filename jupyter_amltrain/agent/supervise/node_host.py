@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import subprocess
@@ -31,6 +32,7 @@ class NodeHost(QueueHost):
         super().__init__(task)
         self._nodes: Json = task.job["nodes"]
         self._orders: Json = {}
+        self._has_told_done = False
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with Address(task.folder) as path:
@@ -50,13 +52,20 @@ class NodeHost(QueueHost):
         """Report that this node holds its slots, and listen to the orders."""
         run.state["nodes"] = len(self._nodes["names"])
         if self._connector is not None and self._connector.socket is not None:
-            run.poll.register(self._connector.socket, select.POLLIN)
-            self._handle = self._connector.socket.fileno()
+            self._handle, self._poll = self._connector.socket.fileno(), run.poll
+            self._poll.register(self._handle, select.POLLIN)
         self._tell(phase=gang.HOLDING, detail="")
 
     def _tell(self, **status: Any) -> None:
         if self._connector is not None:
             self._connector.send(status)
+            self._drop_if_closed()
+
+    def _drop_if_closed(self) -> None:
+        """Forget the connector if it was killed: the poll would report its closed descriptor again and again."""
+        if self._connector is not None and not self._connector.is_open:
+            self._connector = None
+            self._poll.unregister(self._handle)
 
     def on_readable(self, handles: List[int]) -> None:
         """Take the newest orders."""
@@ -65,8 +74,7 @@ class NodeHost(QueueHost):
         messages = self._connector.receive()
         if messages:
             self._orders = messages[-1]
-        if not self._connector.is_open:
-            self._connector = None
+        self._drop_if_closed()
 
     def _lost(self) -> Outcome:
         return Outcome(
@@ -105,11 +113,23 @@ class NodeHost(QueueHost):
         run.task.job["ranks"]["gang"] = dict(config, node=node)
         return super().start(run)
 
+    def tick(self, run: Supervisor) -> None:
+        """Tell the other nodes that the workers of TensorFlow have ended here, and its servers that all have."""
+        done, end = (os.path.join(self.task.folder, name) for name in (launchers.WORKERS_DONE, launchers.SERVERS_END))
+        if not self._has_told_done and os.path.exists(done):
+            self._has_told_done = True
+            self._tell(workers_done=True)
+        if self._has_told_done and self._orders.get("servers_end") and not os.path.exists(end):
+            try:
+                open(end, "w").close()
+            except OSError as error:  # a full disk: tried again
+                log_line(self.task.folder, "supervisor: cannot end the parameter servers: %s" % error)
+
     # -- end
 
     def cancel_requested(self, run: Supervisor) -> bool:
-        """Whether the run is to end here, because of a cancel or of another node."""
-        return super().cancel_requested(run) or bool(self._orders.get("end"))
+        """Whether the run is to end here, because of a cancel, of another node, or of a killed connector."""
+        return super().cancel_requested(run) or bool(self._orders.get("end")) or self._connector is None
 
     def request_end(self, run: Supervisor) -> None:
         """End the processes of this node, and tell the others at once."""

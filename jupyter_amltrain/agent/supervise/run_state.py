@@ -327,15 +327,21 @@ def end_of_dead(home: str, run: str, state: State, known_dead: bool) -> Tuple[St
         return state, ""
     if rebooted:
         return state, "the machine was restarted while the job ran"
+    stuck = kill_unsupervised(run, mark, state, known_dead)
+    if known_dead:
+        return state, "supervisor and guardian of the run ended with the container that they ran in"
+    detail = "supervisor and guardian of the run were killed; its processes were removed"
+    return state, detail + (" (%s)" % stuck if stuck else "")
+
+
+def kill_unsupervised(run: str, mark: str, state: State, known_dead: bool) -> str:
+    """Remove container and processes of a run without supervisor and guardian; return what could not be killed."""
     if state.get("container"):  # it may run on although nobody supervises it
         from .container import Container
 
         Container("%s:%s" % (run, mark), os.environ).discard()  # an engine that hangs must not stop the queue
-    if known_dead:  # no pid of its state may be signaled
-        return state, "supervisor and guardian of the run ended with the container that they ran in"
-    stuck = kill_all("%s:%s" % (run, mark), None, state.get("rank"))
-    detail = "supervisor and guardian of the run were killed; its processes were removed"
-    return state, detail + (" (%s)" % stuck if stuck else "")
+    # Of processes that are known to be dead no pid may be signaled.
+    return "" if known_dead else kill_all("%s:%s" % (run, mark), None, state.get("rank"))
 
 
 def write_state_with_retry(is_removed: Callable[[], bool], write: Callable[[], Any]) -> None:
