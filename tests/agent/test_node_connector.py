@@ -103,7 +103,7 @@ def test_another_program_at_the_port_of_node_0_is_an_error_of_the_connection(dat
 
 
 def supervised(connector: Connector, orders: list[dict[str, Any]]) -> None:
-    """A supervisor that is ready at once, and ends its node as it is told; `orders` gets what it hears."""
+    """A supervisor that is ready at once, and ends its node on order; `orders` gets what it hears."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with Address(connector.folder) as path:
         until(lambda: connection.connect_ex(path) == 0, "the connector")
