@@ -156,8 +156,10 @@ def test_malicious_result_is_not_read(cell: Cell, ip: InteractiveShell) -> None:
 
 
 def test_masked_result_keeps_its_mask(cell: Cell, ip: InteractiveShell) -> None:
-    cell("%%aml_submit --out m --as run --wait\nimport numpy\nm = numpy.ma.masked_array([1.0, 2.0], [True, False])")
-    assert ip.user_ns["run"].result("m", allow_pickle=True).mask.tolist() == [True, False]
+    cell(
+        "%%aml_submit --out m --allow-pickle --wait\nimport numpy\nm = numpy.ma.masked_array([1.0, 2.0], [True, False])"
+    )
+    assert ip.user_ns["m"].mask.tolist() == [True, False]
 
 
 def test_large_result_is_a_handle(
