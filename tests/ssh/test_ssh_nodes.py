@@ -212,6 +212,7 @@ def test_environment_has_cluster_of_both_machines_and_logs_are_read_by_rank(api:
     nothing_is_left(homes, run)
 
 
+@pytest.mark.thorough
 def test_parameter_servers_end_after_workers_of_all_machines(api: Any, homes: list[Path], tmp_path: Path) -> None:
     code = f"""
 import glob, json, os, time
@@ -244,6 +245,7 @@ def test_rank_on_second_machine_that_raises_is_named(api: Any, homes: list[Path]
     nothing_is_left(homes, run)
 
 
+@pytest.mark.thorough
 def test_rank_on_second_machine_that_is_killed_is_named(api: Any, homes: list[Path]) -> None:
     run = up(submit(api, name="killed"))
     job_of(homes[1], run, 1).send_signal(signal.SIGKILL)
@@ -261,6 +263,7 @@ def test_cancel_ends_all_ranks_on_both_machines(api: Any, homes: list[Path]) -> 
     nothing_is_left(homes, run)
 
 
+@pytest.mark.thorough
 def test_time_limit_ends_all_ranks_on_both_machines(api: Any, homes: list[Path]) -> None:
     run = submit(api, name="late", timeout=3)
     with pytest.raises(RunFailed):
@@ -269,6 +272,7 @@ def test_time_limit_ends_all_ranks_on_both_machines(api: Any, homes: list[Path])
     nothing_is_left(homes, run)
 
 
+@pytest.mark.thorough
 def test_killed_agent_of_second_machine_ends_run_as_lost(api: Any, homes: list[Path]) -> None:
     run = up(submit(api, name="gone"))
     began = time.monotonic()
@@ -315,6 +319,7 @@ def test_killed_supervisor_of_second_machine_ends_run_as_lost_at_once(api: Any, 
     nothing_is_left(homes, run)
 
 
+@pytest.mark.thorough
 def test_killed_connector_of_second_machine_ends_run_as_lost(api: Any, homes: list[Path]) -> None:
     run = up(submit(api, name="killed"))
     connector = json.loads((homes[1] / "runs" / run.run_id / GATE).read_text())
@@ -325,6 +330,7 @@ def test_killed_connector_of_second_machine_ends_run_as_lost(api: Any, homes: li
     nothing_is_left(homes, run)
 
 
+@pytest.mark.thorough
 def test_running_and_queued_runs_need_no_kernel(api: Any, homes: list[Path], tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     code = SLEEP.replace("time.sleep(600)", f"import os\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.1)")
@@ -337,6 +343,7 @@ def test_running_and_queued_runs_need_no_kernel(api: Any, homes: list[Path], tmp
         assert api.attach(run.handle).wait(WAIT_S).logs(rank=1) == "up\n"
 
 
+@pytest.mark.thorough
 def test_telemetry_of_both_machines_is_read(api: Any, homes: list[Path]) -> None:
     run = submit(api, "import time\ntime.sleep(2)\n", name="hosts").wait(WAIT_S)
     assert sorted(run.telemetry()["node"].unique()) == [0, 1]
@@ -376,6 +383,7 @@ def test_link_between_agents_that_is_lost_ends_run_as_lost(
     assert state["state"] == "lost" and "node 0" in state["detail"]
 
 
+@pytest.mark.thorough
 def test_short_cut_of_link_between_agents_does_not_matter(api: Any, proxy: Callable[[], Proxy], tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     code = SLEEP.replace("time.sleep(600)", f"import os\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.1)")
@@ -395,6 +403,7 @@ def test_two_runs_at_once_take_one_slot_each_in_turn(api: Any, homes: list[Path]
     nothing_is_left(homes, runs[0])
 
 
+@pytest.mark.thorough
 def test_queued_run_says_what_it_waits_for_and_is_canceled(api: Any, homes: list[Path]) -> None:
     first = up(submit(api, name="holds"))
     second = submit(api, name="waits")
@@ -436,6 +445,7 @@ def test_first_machine_that_gets_run_late_is_waited_for(
     nothing_is_left(homes, run)
 
 
+@pytest.mark.thorough
 def test_run_is_refused_if_machines_do_not_reach_each_other(
     api: Any, homes: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
