@@ -37,7 +37,7 @@ _WAIT = "import time\nprint('waits', flush=True)\ntime.sleep(600)\n"
 
 def start() -> None:
     """Compare the time from a submit to rank 0 of two processes with torchrun of the same script."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         os.environ.update(AMLTRAIN_HOME=f"{folder}/home", AMLTRAIN_QUEUE=f"{folder}/queue")
         os.chdir(folder)
@@ -73,10 +73,10 @@ def start() -> None:
 def cancel() -> None:
     """Measure the time from the cancel of a run on two machines to the end of its last process."""
     openssh.ensure()
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         os.environ.update(HOME=f"{folder}/user", AMLTRAIN_HOME=f"{folder}/home", AMLTRAIN_QUEUE=f"{folder}/queue")
-        (folder / "user").mkdir()
+        (folder / "user" / ".ssh").mkdir(parents=True)
         os.chdir(folder)
         from jupyter_amltrain import api
 
@@ -89,7 +89,7 @@ def cancel() -> None:
             for home in homes
         ]
         try:
-            _attach(api, servers)
+            _attach(api, folder, servers)
             taken = [_cancel(api, folder, number) for number in range(CANCELS)]
             api.close()
         finally:
@@ -101,10 +101,13 @@ def cancel() -> None:
     print(verdict("cancel / 2 s", statistics.median(taken) / CANCEL_GOAL_S, 1.0))
 
 
-def _attach(api: Any, servers: list[Sshd]) -> None:
+def _attach(api: Any, folder: Path, servers: list[Sshd]) -> None:
+    with (folder / "user" / ".ssh" / "config").open("w") as config:  # each server has a key of its own
+        for number, server in enumerate(servers):
+            settings = ("HostName 127.0.0.1", f"Port {server.port}", f"IdentityFile {server.key}")
+            config.write("\n  ".join((f"Host node{number}", *settings)) + "\n")
     values = {
-        "host": ",".join(f"127.0.0.1:{server.port}" for server in servers),
-        "identity_file": str(servers[0].key),
+        "host": ",".join(f"node{number}" for number in range(len(servers))),
         "python": sys.executable,
         "accept_host_key": ",".join(server.fingerprint for server in servers),
     }

@@ -79,7 +79,14 @@ def _module_names(text: str) -> tuple[set[str], set[str]]:
     defined: set[str] = set()
     read: set[str] = set()
 
+    has_declarations = "global" in text
+
     def collect(table: symtable.SymbolTable, *, top: bool) -> None:
+        if isinstance(table, symtable.Function) and not has_declarations:  # makes no object for each name
+            read.update(table.get_globals())
+            for child in table.get_children():
+                collect(child, top=False)
+            return
         for symbol in table.get_symbols():
             name = symbol.get_name()
             if (symbol.is_assigned() or symbol.is_imported()) and (top or symbol.is_declared_global()):
@@ -94,22 +101,17 @@ def _module_names(text: str) -> tuple[set[str], set[str]]:
 
 
 def _stored(tree: ast.Module) -> set[str]:
-    """Return the names that statements such as ``name = ...`` bind."""
+    """Return the names that statements such as ``name = ...`` bind, but not ``name += ...``."""
     stored: set[str] = set()
+    passed: set[int] = set()  # targets of ``+=`` and of comprehensions, whose nodes come after these
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.AsyncFor | ast.With | ast.AsyncWith):
-            stored.update(_stored_names(node))
-        elif isinstance(node, ast.NamedExpr):
-            stored.add(node.target.id)
+        if isinstance(node, ast.AugAssign):
+            passed.add(id(node.target))
+        elif isinstance(node, ast.comprehension):
+            passed.update(map(id, ast.walk(node.target)))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in passed:
+            stored.add(node.id)
     return stored
-
-
-def _stored_names(statement: ast.stmt) -> Iterator[str]:
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.stmt) and node is not statement:
-            return
 
 
 def _is_bound_otherwise(tree: ast.Module, name: str) -> bool:
