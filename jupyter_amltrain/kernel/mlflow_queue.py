@@ -164,7 +164,7 @@ class MlflowImportQueue:
     async def close(self) -> None:
         """Close the connection to the worker, which finishes its requests and exits."""
         self._closed = True
-        waiting = [await self._payload(run) for handle, run in self._waiting.items() if handle != self._current]
+        waiting = [await self._payload(run) for handle, run in list(self._waiting.items()) if handle != self._current]
         last = [("import_run", payload) for payload in waiting if payload is not None]
         if self._worker is not None or last:
             await self.worker.close(last)
