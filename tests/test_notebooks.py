@@ -25,7 +25,7 @@ from .tiers import thorough
 DEADLINE = 840.0
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 #: Left to a thorough tier: they train again, make a cluster, build environments, or start PyTorch several times.
-SLOW = ("01_local_digits", "03_azure_cluster", "04_gpu_training", "05_run_configuration", "08_distributed")
+SLOW = ("02_ssh_vm", "01_local_digits", "03_azure_cluster", "04_gpu_training", "05_run_configuration", "08_distributed")
 #: A path that tells whose machine it was.
 FOREIGN = re.compile(r"(?<!\w)/(?:root|home|Users|tmp|work|workspaces?|builds?|mnt|private)/[\w.~-]")
 
