@@ -353,7 +353,6 @@ def test_open_in_mlflow_shows_run(
         page.wait_for_timeout(50)
         return page.context.pages[-1] if len(page.context.pages) > 1 else None
 
-    panel.toast("Waiting for MLflow")
     popup = eventually("MLflow's page is opened", opened)
     print(f"MLflow's page after {time.monotonic() - begin:.1f} s")
     expect(page.locator(".Toastify__toast", has_text="Waiting for MLflow")).to_have_count(0, timeout=MS)
