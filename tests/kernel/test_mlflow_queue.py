@@ -29,11 +29,11 @@ def run_of(number: int) -> Run:
 
 
 def test_close_takes_runs_that_end_meanwhile(loop: LoopThread, tmp_path: Path) -> None:
-    asked: list[str] = []
+    copied: list[str] = []
 
     async def local_copy(run: Run, name: str) -> str | None:
-        asked.append(run.run_id)
-        queue.request(run_of(len(asked) + 1))  # another run ends while this one is copied
+        copied.append(run.run_id)
+        queue.request(run_of(len(copied) + 1))  # another run ends while this one is copied
         return None
 
     async def made() -> MlflowImportQueue:
@@ -47,4 +47,4 @@ def test_close_takes_runs_that_end_meanwhile(loop: LoopThread, tmp_path: Path) -
         await queue.close()
 
     loop.call(close())
-    assert asked[:2] == ["r-0", "r-1"]
+    assert copied[:2] == ["r-0", "r-1"]
