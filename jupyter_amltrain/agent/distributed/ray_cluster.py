@@ -29,7 +29,7 @@ def main(argv: List[str]) -> int:
     except ImportError as error:
         print("Ray cannot be imported: %s" % error, flush=True)
         return 1
-    ports = _free_ports(3)
+    ports = free_ports(3)
     # Ray listens on every interface: only who has the token may run code (Ray 2.52 and newer).
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=os.urandom(24).hex())
     # A short path: Ray has sockets below it, whose paths have at most 107 bytes.
@@ -44,8 +44,8 @@ def main(argv: List[str]) -> int:
             _end(head)
 
 
-def _free_ports(number: int) -> List[int]:
-    """Return ports that are free now on every interface, as Ray listens there."""
+def free_ports(number: int) -> List[int]:
+    """Return ports of this machine that are free now on every interface."""
     sockets = [socket.socket() for _ in range(number)]
     try:
         for one in sockets:  # all are bound at once: no port is given twice

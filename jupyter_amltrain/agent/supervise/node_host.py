@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional
 
 from ..distributed import gang, launchers
 from ..distributed.node_connector import Channel
+from ..distributed.ray_cluster import free_ports
 from ..json_dir import Address
 from ..process_setup import log_line
 from ..protocol import CANCELED, COMPLETED, FAILED, LOST
@@ -90,9 +91,9 @@ class NodeHost(QueueHost):
         ready: Json = {"processes": launchers.workers_here(ranks, run.task.devices), "servers": 0, "ports": []}
         if ranks["kind"] == launchers.TENSORFLOW:
             ready["servers"] = launchers.servers_here(ranks, node, nodes)
-            ready["ports"] = _free_ports(ready["processes"] + ready["servers"])
+            ready["ports"] = free_ports(ready["processes"] + ready["servers"])
         elif node == 0:
-            ready["ports"] = _free_ports(1)
+            ready["ports"] = free_ports(1)
         self._tell(phase=gang.READY, detail="", ready=ready)
         enter_preparing(run, "waits for the other nodes")
         while not self._orders.get("start"):
@@ -175,15 +176,3 @@ class NodeHost(QueueHost):
             verdict.get("exit_code"),
             verdict.get("signal"),
         )
-
-
-def _free_ports(number: int) -> List[int]:
-    """Return ports of this machine that are free now."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for one in sockets:  # all are bound at once: no port is given twice
-            one.bind(("", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
