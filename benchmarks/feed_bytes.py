@@ -164,7 +164,7 @@ class Replay:
         end = self.node.ticks + ticks
         for text in self._lines:
             if self.entry.telemetry.feed(0, text):
-                self._feed.push(self.node)
+                self._feed.push()
                 if self.node.ticks >= end:
                     return
 

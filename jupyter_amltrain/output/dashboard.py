@@ -15,7 +15,7 @@ import numpy as np
 from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
 from jupyter_amltrain.kernel.min_max_history import MAX_BUCKETS
-from jupyter_amltrain.kernel.run_record import METRICS
+from jupyter_amltrain.kernel.run_record import LINES, METRICS
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.output.feed import RING, Columns, StreamFeed
 from jupyter_amltrain.output.layout import USE, Gpu, GpuChart, Layout, windows
@@ -90,7 +90,10 @@ class Chart:
         )
 
     def band(self, field: str, color: str, high: str = "") -> None:
-        """Add mean and range over all GPUs: rows are maximum (of the field `high`), mean, minimum."""
+        """Add mean and range over all GPUs, or over all hosts (``"host.cpu"``).
+
+        Rows are maximum (of the field `high`), mean, minimum.
+        """
         self.lines(
             {"kind": "band", "field": field, "high": high or field},
             [color] * 3,
@@ -280,12 +283,15 @@ def host_charts(layout: Layout, x: Any) -> list[Chart]:
     for name, title, scale in zip(names, titles, scales, strict=True):
         axis = _axis(scale, num_ticks=4)
         chart = Chart(title, x, scale, axis, layout, strip=not layout.gpus)
+        charts.append(chart)
+        if len(layout.nodes) > LINES:
+            chart.band(f"host.{name}", _HOST_COLOR)
+            continue
         for k, node in enumerate(layout.nodes):
             spec = {"kind": "lines", "node": node, "columns": [layout.column(node, name)]}
             label = layout.hosts[k] if len(layout.nodes) > 1 else title
             color = COLORS[k % len(COLORS)] if len(layout.nodes) > 1 else _HOST_COLOR
             chart.lines(spec, [color], [label])
-        charts.append(chart)
     return charts
 
 

@@ -1,4 +1,7 @@
-"""Kernel side of a live dashboard: sends each new tick once, in one binary message per node.
+"""Kernel side of a live dashboard: sends each new tick once, in binary messages.
+
+One node sends each tick as it comes. The ticks of several nodes wait for each other for a moment and
+travel in one message, because a message costs as much as hundreds of values; see :meth:`StreamFeed.push`.
 
 The page side (``labextension/src/widgets/feed.ts``) stores ring and history and sets them on
 the bqplot marks, so that a tick costs the same in hour 24 as in minute 1. The kernel only
@@ -24,6 +27,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MODULE, MODULE_VERSION = "jupyter-amltrain", "^0.1.0"
+
+#: See :attr:`StreamFeed.delay`: however many nodes, a dashboard sends at most 50 messages per second.
+_DELAY_PER_NODE_S = 0.01
+
+#: Head of a node's ticks in a message of several nodes; little-endian.
+_HEAD = [("node", "<u2"), ("count", "<u2"), ("first", "<u4")]
 
 
 class Columns:
@@ -55,16 +64,21 @@ class Columns:
             picked[[k for k, i in enumerate(self._index) if i < 0]] = np.nan
         return np.ascontiguousarray(picked, dtype=np.float32)
 
+    def ticks(self, first: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return times ``(k,)`` and values ``(columns, k)`` of the ticks from number `first` on."""
+        t, rows = self.node.since(first)
+        return t, self._pick(rows)
+
     def frames(self, first: int) -> Iterable[tuple[dict[str, Any], list[bytes]]]:
         """Yield messages with the ticks from number `first` on."""
-        t, rows = self.node.since(first)
+        t, rows = self.ticks(first)
         if not len(t):
             return
         head: dict[str, Any] = {"n": self.node.node, "s": self.node.ticks - len(t)}
         if len(t) == 1:
-            yield head, [t.tobytes() + self._pick(rows).tobytes()]
+            yield head, [t.tobytes() + rows.tobytes()]
         else:
-            yield {**head, "k": len(t)}, [t.tobytes(), self._pick(rows).tobytes()]
+            yield {**head, "k": len(t)}, [t.tobytes(), rows.tobytes()]
 
     def snapshot(self) -> tuple[dict[str, Any], list[bytes]]:
         """Return ring and history as of now: head, and the buffers ``[x, y, buckets]``.
@@ -110,6 +124,15 @@ def _snapshot(_value: Any, feed: StreamFeed) -> dict[str, Any]:
     return {"nodes": nodes}
 
 
+def bfloat16(values: NDArray[np.float32]) -> bytes:
+    """Return the values as bfloat16, the upper half of a float32: its range and NaN, with 3 digits."""
+    import numpy as np
+
+    halves: NDArray[np.uint16] = ((values.view(np.uint32) + np.uint32(0x8000)) >> 16).astype(np.uint16)
+    halves[np.isnan(values)] = 0x7FC0  # rounding can carry into the sign of a NaN
+    return halves.tobytes()
+
+
 class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
     """Feeds the marks of one dashboard on one page; never displayed itself.
 
@@ -141,7 +164,6 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
 
     def __init__(self, columns: Sequence[Columns], **traits: Any) -> None:
         self.columns = tuple(columns)
-        self._by_node = {c.node.node: c for c in self.columns}
         #: Number of the next tick to send, by node.
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
         super().__init__(**traits)
@@ -149,7 +171,6 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
     def use(self, columns: Sequence[Columns]) -> None:
         """Send other series from now on; the page learns of them from `layout` and requests the past."""
         self.columns = tuple(columns)
-        self._by_node = {c.node.node: c for c in self.columns}
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
 
     @property
@@ -157,22 +178,48 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         """Whether a node's series differ from those that the page knows."""
         return any(columns.stale for columns in self.columns)
 
-    def push(self, node: NodeTelemetry) -> None:
-        """Send new ticks of a node. Loop thread only."""
-        columns = self._by_node.get(node.node)
-        if columns is None:
-            return
-        for head, buffers in columns.frames(self.sent[node.node]):
-            self.send(head, buffers)
-        self.sent[node.node] = node.ticks
+    @property
+    def delay(self) -> float:
+        """Seconds for which the ticks of a node wait for those of others: 10 ms per node, at most a period or 1 s."""
+        count = len(self.columns)
+        return 0.0 if count == 1 else min(_DELAY_PER_NODE_S * count, self.layout.get("period") or 1.0, 1.0)
+
+    def push(self) -> None:
+        """Send all new ticks: one message per call. Loop thread only."""
+        if len(self.columns) == 1:
+            (columns,) = self.columns
+            for head, buffers in columns.frames(self.sent[columns.node.node]):
+                self.send(head, buffers)
+        else:
+            self._send_together()
+        self.sent = {c.node.node: c.node.ticks for c in self.columns}
+
+    def _send_together(self) -> None:
+        """Send the new ticks of several nodes: heads, then all times, then all values, node after node.
+
+        A head is node and count (uint16) and the number of the first tick (uint32). Where a dashboard shows
+        means and ranges of many GPUs, values are sent with 3 digits (`bfloat16`).
+        """
+        import numpy as np
+
+        heads: list[tuple[int, int, int]] = []
+        times, values = [], []
+        for columns in self.columns:
+            t, rows = columns.ticks(self.sent[columns.node.node])
+            if len(t):
+                heads.append((columns.node.node, len(t), columns.node.ticks - len(t)))
+                times.append(t.tobytes())
+                values.append(bfloat16(rows) if self.heat else rows.tobytes())
+        if heads:
+            content = {"batch": True, "bfloat16": True} if self.heat else {"batch": True}
+            self.send(content, [np.array(heads, _HEAD).tobytes(), b"".join(times), b"".join(values)])
 
     def catch_up(self, seen: Sequence[int]) -> None:
         """Send the ticks after `seen`, one tick number per node in the order of the columns."""
         gaps = [c.node.ticks - (seen[i] if i < len(seen) else 0) for i, c in enumerate(self.columns)]
         if all(0 <= gap <= c.node.ticks_in_ring for gap, c in zip(gaps, self.columns, strict=True)):
-            for columns, gap in zip(self.columns, gaps, strict=True):
-                self.sent[columns.node.node] = columns.node.ticks - gap
-                self.push(columns.node)
+            self.sent = {c.node.node: c.node.ticks - gap for c, gap in zip(self.columns, gaps, strict=True)}
+            self.push()
             return
         heads, buffers = [], []
         for columns in self.columns:

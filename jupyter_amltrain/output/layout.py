@@ -197,7 +197,7 @@ def layout_of(entry: Entry, window: float = 600.0, view: str = USE) -> Layout | 
     fields = [name for node in nodes for part in ("gpu_columns", "gpu_figures") for name in node.header.get(part, ())]
     views = available(fields) if gpus else ()
     chosen = next((one for one in views if one.name == view), views[0] if views else None)
-    names = _fields(chosen, views)
+    names = _fields(chosen, views, many=len(gpus) > LINES)
     columns = {node.node: (*_host(entry), *_series(node, names)) for node in nodes}
     spans, start = _spans(entry)
     first = min(float(node.history.t[0]) for node in nodes)
@@ -220,10 +220,15 @@ def layout_of(entry: Entry, window: float = 600.0, view: str = USE) -> Layout | 
     )
 
 
-def _fields(view: GpuView | None, views: tuple[GpuView, ...]) -> tuple[str, ...]:
-    """Return the series of each GPU that are sent with every tick; the heat map needs utilization."""
+def _fields(view: GpuView | None, views: tuple[GpuView, ...], *, many: bool) -> tuple[str, ...]:
+    """Return the series of each GPU that are sent with every tick; the heat map needs utilization.
+
+    Where many GPUs are drawn as a mean and a range, thin lines are not drawn, except the peaks of the utilization.
+    """
     if view is None:
         return ()
+    if many:
+        return tuple(dict.fromkeys(("util", *(view.fields if view.name == USE else (c.field for c in view.charts)))))
     beside = [ACTIVITY] if view.name == USE and any(ACTIVITY in one.fields for one in views) else []
     return tuple(dict.fromkeys(("util", *view.fields, *beside)))
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.run_record import gpu_record
 from jupyter_amltrain.kernel.store import Entry
-from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 from jupyter_amltrain.loop import TokenBucket
 from jupyter_amltrain.output.layout import Layout, layout_of
 
@@ -47,6 +46,7 @@ class _Live:
         self.reason = ""
         self.view = ""
         self.stop: Callable[[], None] | None = None
+        self.push: asyncio.TimerHandle | None = None
         self.sent: dict[str, int] = {}
         self.table = ""
         self.table_at = 0.0
@@ -120,7 +120,7 @@ class LiveDashboards:
             done = entry.run.status.state.terminal
             live.dashboard, live.ended = dashboard, done
             feed = dashboard.connect(live.id, entry.telemetry, done=done)
-            live.stop = entry.telemetry.listen(lambda node, first: self._on_tick(live, node))
+            live.stop = entry.telemetry.listen(lambda node, first: self._on_tick(live))
             self._update_slow(live)
             feed.rate = 4.0
             self._start_slow_updates()
@@ -133,15 +133,24 @@ class LiveDashboards:
         """Return whether a page's dashboard was removed while it was built."""
         return self._all.get((live.entry.run.handle, live.page)) is not live
 
-    def _on_tick(self, live: _Live, node: NodeTelemetry) -> None:
+    def _on_tick(self, live: _Live) -> None:
         feed = live.dashboard.feed if live.dashboard is not None else None
         if feed is None:
             return
         if feed.stale:  # a damaged file was restarted with other columns; the page reopens the dashboard
             self._all.pop((live.entry.run.handle, live.page), None)
             self._close(live)
-        elif live.shown:
-            feed.push(node)
+        elif live.shown and feed.delay and live.push is None:
+            live.push = asyncio.get_running_loop().call_later(feed.delay, self._push, live)
+        elif live.shown and not feed.delay:
+            feed.push()
+
+    def _push(self, live: _Live) -> None:
+        """Send the ticks of several nodes that have come during the delay."""
+        live.push = None
+        feed = live.dashboard.feed if live.dashboard is not None else None
+        if feed is not None and live.shown and not feed.stale:
+            feed.push()
 
     def follow(self, feed_id: str, shown: bool, seen: Sequence[int], view: str = "") -> bool:
         """Handle that a page shows or hides its feed; returns False if the feed no longer exists.
@@ -243,7 +252,7 @@ class LiveDashboards:
             live.changed_at = entry.changed_at
             dashboard.feed.send({"changed": True})
         ended = entry.run.status.state.terminal
-        part = gpu_record(entry.telemetry, ended)
+        part = gpu_record(entry.telemetry, ended, series=False)
         dashboard.show_note(part.note if part is not None else "", len(entry.metrics.metrics))
         text = table_html(part, entry.kind == "run") if dashboard.plan.gpus else ""
         now = time.monotonic()

@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { INodeSnapshot, ITicks, NodeHistory, Ring } from '../src/charts/series';
-import { decode, fromState, MetricStore } from '../src/widgets/frames';
+import { columnsOf, decode, fromState, MetricStore } from '../src/widgets/frames';
 
 const bytes = (...parts: (Float64Array | Float32Array)[]): DataView => {
   // As in a websocket message: somewhere inside, at an address that fits no number.
@@ -117,4 +117,29 @@ test('a metric without steps lies along the order of its points', () => {
 
 test('a metric that goes back to an earlier step is drawn from left to right', () => {
   assert.deepEqual(logged([0, 5], [2, 4], [1, 3], [3, 2]), [[0, 5], [1, 3], [2, 4], [3, 2]]);
+});
+
+test('a batch has the ticks of several nodes, each with columns of its own', () => {
+  const heads = new DataView(new ArrayBuffer(16));
+  heads.setUint16(0, 3, true);
+  heads.setUint16(2, 2, true);
+  heads.setUint32(4, 70000, true);
+  heads.setUint16(8, 300, true);
+  heads.setUint16(10, 1, true);
+  heads.setUint32(12, 5, true);
+  const columns = (node: number) => (node === 3 ? 2 : 1);
+  const sent = [heads, bytes(f8(1, 2, 9)), bytes(f4(10, 11, 20, 21, 1.5))];
+  const parts = (decode({ batch: true }, sent, columns) as { parts: ITicks[] }).parts;
+  assert.deepEqual(parts.map(({ node, first, count }) => [node, first, count]), [[3, 70000, 2], [300, 5, 1]]);
+  assert.deepEqual(parts.map(({ t, y }) => [[...t], [...y]]), [[[1, 2], [10, 11, 20, 21]], [[9], [1.5]]]);
+  const halves = Uint16Array.of(0x4120, 0x7fc0, 0x41a0, 0x41a8, 0x3fc0); // 10, NaN, 20, 21, 1.5
+  const rough = decode({ batch: true, bfloat16: true }, [heads, bytes(f8(1, 2, 9)), halves], columns) as { parts: ITicks[] };
+  assert.deepEqual(rough.parts.map(({ y }) => [...y]), [[10, NaN, 20, 21], [1.5]]);
+});
+
+test('columns of a field are those of the GPUs, or the one of the host', () => {
+  const node = { node: 0, host: 'a', columns: ['cpu', 'memory', 'gpu0.util', 'gpu0.memory', 'gpu1.util', 'gpu1.memory'] };
+  assert.deepEqual(columnsOf(node, 'memory'), [3, 5]);
+  assert.deepEqual(columnsOf(node, 'host.memory'), [1]);
+  assert.deepEqual(columnsOf(node, 'util'), [2, 4]);
 });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 from jupyter_amltrain.output.dashboard import Dashboard
-from jupyter_amltrain.output.feed import Columns, StreamFeed
+from jupyter_amltrain.output.feed import Columns, StreamFeed, bfloat16
 from jupyter_amltrain.output.layout import Layout, layout_of
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Phase, Run, RunState, RunStatus, make_handle
@@ -72,7 +73,7 @@ def test_feed_sends_scripted_curve(gpus: int, tmp_path: Path) -> None:
     first = entry.telemetry.node(0).ticks
     for line in lines[20:]:
         entry.telemetry.feed(0, line)
-        feed.push(entry.telemetry.node(0))
+        feed.push()
     names = layout.columns[0]
     t, values = page.ticks(len(names))
     assert list(t) == [files.START + s for s in range(first, 130)]
@@ -91,7 +92,7 @@ def test_feed_peak_contains_burst_between_samples(tmp_path: Path) -> None:
     entry.telemetry.feed(0, data[0] + data[1] + data[2])
     layout, feed, page = connected(entry)
     entry.telemetry.feed(0, b"".join(data[3:]))
-    feed.push(entry.telemetry.node(0))
+    feed.push()
     t, values = page.ticks(len(layout.columns[0]))
     peak = values[layout.columns[0].index("gpu0.peak")]
     assert t[int(peak.argmax())] == files.START + 41 and peak.max() == 100 and np.median(peak) == 3
@@ -109,7 +110,7 @@ def test_feed_after_short_absence_sends_missing_samples(tmp_path: Path) -> None:
     t, values = page.ticks(len(layout.columns[0]))
     assert len(page.messages) == 1 and page.messages[0][0]["s"] == seen and t[-1] == node.last_t
     assert values.shape[1] == node.ticks - seen
-    feed.push(node)
+    feed.push()
     assert len(page.messages) == 1  # nothing is sent twice
 
 
@@ -138,23 +139,88 @@ def test_feed_message_size_is_independent_of_run_length(tmp_path: Path) -> None:
     sizes = []
     for line in [*lines[20:100], b"".join(lines[100:-80]), *lines[-80:]]:
         if entry.telemetry.feed(0, line):
-            feed.push(node)
+            feed.push()
             sizes.append(page.bytes)
     assert sizes[1] - sizes[0] == sizes[-1] - sizes[-2] < 200
     assert node.history.count <= 1024 and node.ticks_in_ring == 3600 and node.seq == 19_999
 
 
-def test_feed_of_two_nodes_sends_one_message_per_node(tmp_path: Path) -> None:
+def tick_of(gpus: int, seq: int, value: bytes = b"5") -> bytes:
+    """A line of a telemetry file in which everything has one value."""
+    return b"[%d,%f,%s]\n" % (seq, files.START + seq, b",".join([value] * (len(files.HOST) + 6 * gpus)))
+
+
+def batches(page: Page, layout: Layout) -> list[dict[int, tuple[int, list[float], np.ndarray]]]:
+    """Of each message, by node: number of the first tick, times and values ``(columns, k)``."""
+    found = []
+    for content, (heads, times, values) in page.messages:
+        assert content["batch"]
+        t, y, of_message = list(np.frombuffer(times)), values, dict[int, tuple[int, list[float], np.ndarray]]()
+        for node, count, first in struct.iter_unpack("<HHI", heads):
+            columns = len(layout.columns[node])
+            size = columns * count * (2 if content.get("bfloat16") else 4)
+            part, y = y[:size], y[size:]
+            if content.get("bfloat16"):
+                part = (np.frombuffer(part, np.uint16).astype(np.uint32) << 16).tobytes()
+            of_message[node] = first, t[:count], np.frombuffer(part, np.float32).reshape(columns, count)
+            t = t[count:]
+        assert not t and not y
+        found.append(of_message)
+    return found
+
+
+def test_feed_of_two_nodes_sends_one_message_for_both(tmp_path: Path) -> None:
     entry = entry_of()
     for node in (0, 1):
         entry.telemetry.feed(node, b"".join(lines_of(tmp_path, 2, 30, node=node)))
     layout, feed, page = connected(entry)
     assert [gpu.label for gpu in layout.gpus] == ["n0 GPU 0", "n0 GPU 1", "n1 GPU 0", "n1 GPU 1"]
-    tick = b"[30,%f,%s]\n" % (files.START + 30, b",".join([b"5"] * (len(files.HOST) + 12)))
-    entry.telemetry.feed(1, tick)
-    for node in entry.telemetry.nodes():
-        feed.push(node)
-    assert [content["n"] for content, _ in page.messages] == [1]
+    entry.telemetry.feed(1, tick_of(2, 30))
+    feed.push()
+    entry.telemetry.feed(0, tick_of(2, 30, b"6.125"))
+    entry.telemetry.feed(1, tick_of(2, 31, b"null"))
+    entry.telemetry.feed(1, tick_of(2, 32, b"7"))
+    feed.push()
+    feed.push()
+    only, both = batches(page, layout)
+    assert list(only) == [1] and only[1][0] == 30 and only[1][1] == [files.START + 30]
+    assert both[0][0] == 30 and (both[0][2] == 6.125).all()
+    assert both[1][0] == 31 and both[1][1] == [files.START + 31, files.START + 32]
+    assert np.isnan(both[1][2][:, 0]).all() and (both[1][2][:, 1] == 7).all()
+
+
+def test_feed_of_1024_gpus_sends_11_bytes_for_each(tmp_path: Path) -> None:
+    entry = entry_of()
+    lines = b"".join(lines_of(tmp_path, 8, 30, node=0))
+    for node in range(128):
+        entry.telemetry.feed(node, lines)
+    layout, feed, page = connected(entry)
+    for node in range(128):
+        entry.telemetry.feed(node, tick_of(8, 30, b"71.53" if node else b"null"))
+    feed.push()
+    assert len(page.messages) == 1 and page.bytes / 1024 < 11.5
+    (batch,) = batches(page, layout)
+    assert sorted(batch) == list(range(128)) and np.isnan(batch[0][2]).all()
+    util = layout.columns[127].index("gpu7.util")
+    assert batch[127][2][util, 0] == pytest.approx(71.53, rel=1 / 256)
+
+
+def test_feed_delay_grows_with_nodes_up_to_one_second(tmp_path: Path) -> None:
+    delays = []
+    for count in (1, 2, 128):
+        entry = entry_of()
+        lines = b"".join(lines_of(tmp_path, 1, 5))
+        for node in range(count):
+            entry.telemetry.feed(node, lines)
+        delays.append(connected(entry)[1].delay)
+    assert delays[0] == 0 < delays[1] < 0.1 and delays[2] == 1.0
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -2.5, 1e-30, 3e38, 81559.0, float("nan"), float("inf"), -float("nan")])
+def test_bfloat16_keeps_three_digits_and_nan(value: float) -> None:
+    (half,) = struct.unpack("<H", bfloat16(np.array([value], np.float32)))
+    (read,) = struct.unpack("<f", struct.pack("<I", half << 16))
+    assert read == pytest.approx(value, rel=1 / 256, nan_ok=True)
 
 
 def test_layout_is_fixed_at_first_header(tmp_path: Path) -> None:

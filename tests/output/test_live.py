@@ -115,6 +115,25 @@ def test_live_dashboard_hidden_then_shown_sends_missing_samples(house: Dashboard
     assert not house.on(house.live.follow, "nobody", True, ())
 
 
+def test_live_dashboard_of_several_machines_sends_their_ticks_together(house: DashboardHarness, tmp_path: Path) -> None:
+    entry, lines = fed(tmp_path)
+    entry.telemetry.feed(1, b"".join(lines_of(tmp_path, 2, 20, node=1)))
+    feed, _ = house.open(entry, "page")
+    messages = house.sent(entry, "page")
+
+    def ticks(first: int) -> None:
+        for line in lines[first : first + 5]:
+            for node in (0, 1):
+                entry.telemetry.feed(node, line)
+
+    house.on(ticks, 0)
+    house.until(lambda: any("batch" in message for message in messages))
+    house.on(house.live.follow, feed, False, ())
+    house.on(ticks, 5)
+    house.on(house.live.follow, feed, True, (25, 25))
+    assert [message for message in messages if "batch" in message or "s" in message] == [{"batch": True}] * 2
+
+
 def test_live_dashboard_new_metric_gets_chart(house: DashboardHarness, tmp_path: Path) -> None:
     entry, _ = fed(tmp_path)
     house.open(entry, "page")

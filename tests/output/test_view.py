@@ -12,7 +12,7 @@ from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.kernel.run_record import gpu_record, record_of
 from jupyter_amltrain.kernel.store import Entry
-from jupyter_amltrain.output.dashboard import Dashboard
+from jupyter_amltrain.output.dashboard import Dashboard, host_charts
 from jupyter_amltrain.output.layout import layout_of
 from jupyter_amltrain.output.mime import View
 from jupyter_amltrain.output.tables import table_html
@@ -46,6 +46,28 @@ def sampled(folder: Path, gpus: int = 2) -> tuple[Entry, Dashboard, GpuTelemetry
     layout, part = layout_of(entry), gpu_record(entry.telemetry, False)
     assert layout is not None and part is not None
     return entry, Dashboard(layout, tuple(f"m{number}" for number in range(13))), part
+
+
+@pytest.mark.parametrize("gpus", [0, 2, 16])
+def test_table_needs_no_series(tmp_path: Path, gpus: int) -> None:
+    entry, _, whole = sampled(tmp_path, gpus)
+    part = gpu_record(entry.telemetry, False, series=False)
+    assert part is not None and not part.t
+    assert table_html(part) == table_html(whole) and (part.note, part.gpus == ()) == (whole.note, not gpus)
+
+
+@pytest.mark.parametrize(("nodes", "bands"), [(1, 0), (8, 0), (9, 2)])
+def test_host_charts_of_many_machines_are_bands(tmp_path: Path, nodes: int, bands: int) -> None:
+    entry, lines = entry_of(), b"".join(lines_of(tmp_path, 1, 10))
+    for node in range(nodes):
+        entry.telemetry.feed(node, lines)
+    layout = layout_of(entry)
+    assert layout is not None
+    specs = [
+        spec for chart in host_charts(layout, Dashboard(layout).x) for spec in chart.specs if spec["kind"] != "span"
+    ]
+    assert [spec["field"] for spec in specs if spec["kind"] == "band"] == ["host.cpu", "host.memory"][:bands]
+    assert len(specs) == (bands or 2 * nodes)
 
 
 @pytest.mark.parametrize("gpus", [2, 16])

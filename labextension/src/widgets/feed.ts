@@ -14,13 +14,15 @@ import {
   hasLone,
   ILayout,
   ISnapshot,
+  isOfHost,
   layoutOf,
   MarkSpec,
   MetricStore,
   pointsOf,
   SampleAge,
   specOf,
-  unitOf
+  unitOf,
+  unitOfField
 } from './frames';
 
 /** Figures lower than this (CSS pixels) have two ticks on their y axis. */
@@ -255,7 +257,8 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   private _onMessage(content: any, buffers: any[]): void {
     let frame: Frame | null = null;
     try {
-      frame = decode(content ?? {}, buffers ?? []);
+      const columns = (node: number) => this.layout.nodes.find(other => other.node === node)?.columns.length ?? 0;
+      frame = decode(content ?? {}, buffers ?? [], columns);
     } catch (error) {
       console.error('jupyter-amltrain: a message of a feed could not be read', error);
     }
@@ -267,8 +270,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       this._changed(METRIC_DELAY_MS);
     } else if (frame?.kind === 'changed') {
       this.revision += 1;
-    } else if (frame?.kind === 'ticks') {
-      this._take(frame);
+    } else if (frame?.kind === 'ticks' || frame?.kind === 'batch') {
+      this.stats.frames += 1;
+      (frame.kind === 'batch' ? frame.parts : [frame]).forEach(ticks => this._take(ticks));
     }
   }
 
@@ -295,7 +299,6 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   }
 
   private _take(ticks: ITicks): void {
-    this.stats.frames += 1;
     const i = this.layout.nodes.findIndex(node => node.node === ticks.node);
     if (i < 0) {
       return;
@@ -407,6 +410,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   }
 
   private _unit(spec: MarkSpec): string {
+    if (spec.kind === 'band' && isOfHost(spec.field)) {
+      return unitOfField(this.layout, spec.field);
+    }
     const node = spec.kind === 'lines' ? this.layout.nodes.find(({ node }) => node === spec.node) : undefined;
     return spec.kind === 'lines' && node ? unitOf(this.layout, node.columns[spec.columns[0]] ?? '') : '';
   }

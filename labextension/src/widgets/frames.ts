@@ -19,7 +19,13 @@ export interface IChanged {
   kind: 'changed';
 }
 
-export type Frame = ITicks | ISnapshot | IMetrics | IChanged;
+/** Ticks of several nodes. */
+export interface IBatch {
+  kind: 'batch';
+  parts: ITicks[];
+}
+
+export type Frame = ITicks | IBatch | ISnapshot | IMetrics | IChanged;
 
 type Untyped = Record<string, any>;
 
@@ -49,8 +55,42 @@ function node(keys: Untyped, x: Bytes, y: Bytes, buckets: Bytes): INodeSnapshot 
   };
 }
 
-/** A custom message of the feed's comm, or null for one that this version does not know. */
-export function decode(content: Untyped, buffers: readonly Bytes[]): Frame | null {
+/** Values whose bytes are the upper halves of float32. */
+function widened(bytes: Bytes): Float32Array {
+  return new Float32Array(Uint32Array.from(new Uint16Array(own(bytes)), half => half << 16).buffer);
+}
+
+/** Bytes of the head of a part: node and count (uint16), number of the first tick (uint32). */
+const HEAD_BYTES = 8;
+
+/**
+ * Ticks of several nodes.
+ *
+ * @param buffers heads of the parts; the times of all; their values, part after part
+ * @param columns number of series of a node
+ */
+function batch(packed: boolean, [heads, times, values]: readonly Bytes[], columns: (node: number) => number): IBatch {
+  const head = new DataView(own(heads));
+  const t = new Float64Array(own(times));
+  const y = packed ? widened(values) : new Float32Array(own(values));
+  const parts: ITicks[] = [];
+  let [tick, value] = [0, 0];
+  for (let at = 0; at < head.byteLength; at += HEAD_BYTES) {
+    const [node, count, first] = [head.getUint16(at, true), head.getUint16(at + 2, true), head.getUint32(at + 4, true)];
+    const size = count * columns(node);
+    parts.push({ kind: 'ticks', node, first, count, t: t.subarray(tick, tick + count), y: y.subarray(value, value + size) });
+    tick += count;
+    value += size;
+  }
+  return { kind: 'batch', parts };
+}
+
+/**
+ * A custom message of the feed's comm, or null for one that this version does not know.
+ *
+ * @param columns number of series of a node
+ */
+export function decode(content: Untyped, buffers: readonly Bytes[], columns: (node: number) => number = () => 0): Frame | null {
   if (Array.isArray(content.snap)) {
     const nodes = content.snap.map((keys: Untyped, i: number) =>
       node(keys, buffers[3 * i], buffers[3 * i + 1], buffers[3 * i + 2])
@@ -62,6 +102,9 @@ export function decode(content: Untyped, buffers: readonly Bytes[]): Frame | nul
   }
   if (content.changed === true) {
     return { kind: 'changed' };
+  }
+  if (content.batch === true) {
+    return batch(content.bfloat16 === true, buffers, columns);
   }
   if (typeof content.s !== 'number' || !buffers.length) {
     return null;
@@ -166,9 +209,22 @@ export function specOf(raw: unknown): MarkSpec {
   return s.kind === 'metric' ? { kind: 'metric', name: text(s.name) } : { kind: 'static' };
 }
 
-/** Column numbers of one field of every GPU of a node: `util` -> those of `gpu0.util`, `gpu1.util`, ... */
+/** Beginning of a band's field that names a series of the hosts. */
+const HOST = 'host.';
+
+const columnsOfFields = new WeakMap<INode, Map<string, number[]>>();
+
+/** Column numbers of one field of every GPU (`util` -> `gpu0.util`, `gpu1.util`, ...), or of the host (`host.cpu` -> `cpu`). */
 export function columnsOf(node: INode, field: string): number[] {
-  return node.columns.flatMap((name, c) => (/^gpu\d+\./.test(name) && name.endsWith(`.${field}`) ? [c] : []));
+  const known = columnsOfFields.get(node) ?? new Map<string, number[]>();
+  columnsOfFields.set(node, known);
+  let found = known.get(field);
+  if (!found) {
+    const own = isOfHost(field) ? field.slice(HOST.length) : null;
+    const chosen = (name: string) => (own === null ? /^gpu\d+\./.test(name) && name.endsWith(`.${field}`) : name === own);
+    known.set(field, (found = node.columns.flatMap((name, c) => (chosen(name) ? [c] : []))));
+  }
+  return found;
 }
 
 /** Unit of a column: a GPU's by its field, a host's by its own name. */
@@ -179,6 +235,14 @@ export function unitOf(layout: ILayout, column: string): string {
     return 'bytes';
   }
   return layout.units[column] ?? layout.units[field ?? first] ?? '';
+}
+
+/** Whether the field of a band is a series of the hosts. */
+export const isOfHost = (field: string): boolean => field.startsWith(HOST);
+
+/** Unit of the field of a band. */
+export function unitOfField(layout: ILayout, field: string): string {
+  return isOfHost(field) ? unitOf(layout, field.slice(HOST.length)) : layout.units[field] ?? '';
 }
 
 /** Part of the shown time that a value without neighbors takes: a line through it alone has no length. */

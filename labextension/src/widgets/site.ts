@@ -13,7 +13,7 @@ import { bytes, clock, number } from '../format';
 import type { StreamFeedModel } from './feed';
 import { FigureFrame, figureValue } from './figures';
 import { ISite } from './feeds';
-import { ageText, columnsOf, MarkSpec, specOf, unitOf } from './frames';
+import { ageText, columnsOf, MarkSpec, specOf, unitOf, unitOfField } from './frames';
 import { plot, Zoom } from './zoom';
 
 /** Milliseconds between two writings of the age. */
@@ -445,7 +445,7 @@ export class Hover {
         all.add(rows, columnsOf(layout.nodes[i], field), at, columnsOf(layout.nodes[i], top));
       }
     });
-    const unit = layout.units[field] ?? '';
+    const unit = unitOfField(layout, field);
     const reading = (name: string, value: number) => ({ name, color, text: this._value(value, unit) });
     return [
       reading(this._trans.__('highest'), all.count ? all.high : NaN),
