@@ -131,7 +131,7 @@ def _width(state: str, width: int, measured: Measurement | None, base: Measureme
 def _verdict(widths: Sequence[Width], unit: str) -> tuple[tuple[str, ...], int | None]:
     broken = next((width for width in widths if width.state in ("failed", "lost", "canceled")), None)
     ended = [width for width in widths if width.state == "completed"]
-    problem = next((text for width in ended if (text := _problem(width, unit))), "")
+    problem = next((text for width in ended if (text := _problem(width, unit)) and not _is_clear(ended, width)), "")
     left = [str(width.width) for width in widths if width.measurement is None and width is not broken]
     if broken is not None:
         more = f"; {_and(left)} {'was' if len(left) == 1 else 'were'} not measured" if left else ""
@@ -181,6 +181,13 @@ def _problem(width: Width, unit: str) -> str:
     )
 
 
+def _is_clear(ended: Sequence[Width], noisy: Width) -> bool:
+    """Return whether a width whose figure is noisy is no faster whatever the noise, so that it needs no longer run."""
+    base = ended[0]
+    others = ended[1:] if noisy is base else [noisy]
+    return bool(others) and all(_is_no_gain(base, other) for other in others)
+
+
 def _incomparable(ended: Sequence[Width], unit: str) -> str:
     """Return why the figures of two widths do not mean the same; empty if they do."""
     kinds = {width.measurement.counted for width in ended if width.measurement is not None}
@@ -223,6 +230,14 @@ def is_gain(slower: Width, faster: Width) -> bool:
         return False
     ratio = b.rate / a.rate
     return ratio >= max(GAIN, 1 + 2 * math.hypot(a.error, b.error) * ratio)
+
+
+def _is_no_gain(slower: Width, faster: Width) -> bool:
+    """Whether one width is no faster than another even if the noise hides the most that it can."""
+    a, b = slower.measurement, faster.measurement
+    if a is None or b is None or not a.rate or not b.rate or {a.problem, b.problem} - {"", "noisy"}:
+        return False
+    return b.rate / a.rate * (1 + 2 * math.hypot(a.error, b.error)) < GAIN
 
 
 def _best(ended: Sequence[Width]) -> int:

@@ -75,6 +75,15 @@ def test_width_with_problem_cannot_be_told(more: dict[str, Any], word: str) -> N
     assert found.verdict[0].startswith("Cannot tell") and word in found.verdict[0]
 
 
+@pytest.mark.parametrize(("rate", "error", "is_told"), [(54, 0.11, True), (90, 0.11, False), (54, 0.6, False)])
+def test_noise_that_cannot_make_a_gain_is_no_problem(rate: float, error: float, is_told: bool) -> None:
+    slow = {"error": error, "problem": "noisy"}
+    for noisy in ([record(1, 100), record(2, rate, **slow)], [record(1, 100, **slow), record(2, rate)]):
+        found = scaling_report(noisy)
+        assert (found.best == 1) is is_told
+        assert ("do not distribute" if is_told else "Cannot tell") in found.verdict[0]
+
+
 @pytest.mark.parametrize(("rates", "is_told"), [((10, 10), False), ((10, 7), False), ((10, 19), True)])
 def test_steps_compare_only_if_they_are_faster(rates: tuple[float, ...], is_told: bool) -> None:
     found = report(*rates, counted="steps", metric="loss")
