@@ -150,6 +150,7 @@ def test_experiment_defaults_to_notebook_name(api: Any, monkeypatch: pytest.Monk
     assert api.submit("x = 1", gpus=0).spec.experiment == "default"
 
 
+@pytest.mark.thorough
 def test_cancel_of_ended_run_changes_nothing(api: Any) -> None:
     from jupyter_amltrain.commands.runs import cancel
 

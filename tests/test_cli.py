@@ -43,6 +43,7 @@ def test_cli_submit_wait_and_show_run(home: Path) -> None:
     amltrain("runs", "delete", "-f", handle)
 
 
+@pytest.mark.thorough
 def test_cli_submit_returns_when_accepted() -> None:
     Path("slow.py").write_text("import time\nprint('go', flush=True)\ntime.sleep(600)")
     handle = json.loads(amltrain("submit", "slow.py", "--json").stdout)["handle"]
@@ -57,6 +58,7 @@ def test_cli_submit_returns_when_accepted() -> None:
     assert "was canceled" in amltrain("runs", "wait", handle, code=1).stderr
 
 
+@pytest.mark.thorough
 def test_cli_cancel_of_ended_run_is_one_line() -> None:
     Path("quick.py").write_text("import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/n.json', 'w').write('3')")
     for _ in range(3):
@@ -66,6 +68,7 @@ def test_cli_cancel_of_ended_run_is_one_line() -> None:
         assert done.stdout.count("\n") == 1 and "ended" in done.stdout and done.stderr == ""
 
 
+@pytest.mark.thorough
 def test_cli_out_prints_json_and_names_missing() -> None:
     Path("train.py").write_text("import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w').write('0.93')")
     done = amltrain("submit", "train.py", "--out", "acc,loss,rate", "--wait", code=1)
@@ -86,6 +89,7 @@ class Store(KeyringBackend):
 """
 
 
+@pytest.mark.thorough
 def test_cli_secret_comes_from_keyring(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vault").mkdir()
     (tmp_path / "vault" / "store.py").write_text(KEYRING)
@@ -99,6 +103,7 @@ def test_cli_secret_comes_from_keyring(home: Path, tmp_path: Path, monkeypatch: 
     assert "keyring set amltrain OTHER" in amltrain("submit", "script.py", "--secret", "OTHER", code=2).stderr
 
 
+@pytest.mark.thorough
 def test_cli_wait_of_failed_run_exits_1() -> None:
     Path("bad.py").write_text("raise SystemExit(3)")
     amltrain("submit", "bad.py")
@@ -123,6 +128,7 @@ def test_cli_wrong_usage_exits_2_with_one_line(capsys: pytest.CaptureFixture[str
         assert text in output and output.count("\n") == 1, (words, output)
 
 
+@pytest.mark.thorough
 def test_cli_compute_and_help_print_text() -> None:
     assert json.loads(amltrain("compute", "--json").stdout)[0]["target"] == "local"
     until(lambda: "CPUs" in amltrain("compute").stdout, "the machine to be listed")
@@ -149,6 +155,7 @@ def test_cli_closed_stdout_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.thorough
 def test_cli_failure_with_closed_pipe_is_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", "")
     Path("train.py").write_text("raise SystemExit(3)")
@@ -160,6 +167,7 @@ def test_cli_failure_with_closed_pipe_is_on_stderr(monkeypatch: pytest.MonkeyPat
     assert done.returncode == 1 and "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_cli_monitor_prints_snapshot(home: Path) -> None:
     assert "host: cpu" in amltrain("monitor", "--once").stdout
     snapshot = json.loads(amltrain("monitor", "local", "--once", "--json", "--rate", "10").stdout)
@@ -173,6 +181,7 @@ def test_cli_monitor_prints_snapshot(home: Path) -> None:
     assert not list((home / "monitors").glob("*"))  # it was stopped, and its folder is gone
 
 
+@pytest.mark.thorough
 def test_cli_export_writes_file() -> None:
     Path("train.py").write_text("import time; time.sleep(0.5)")
     amltrain("submit", "train.py", "--wait")

@@ -153,6 +153,7 @@ def test_canceled_run_ends_its_container_by_the_engine(
     assert [call["argv"][:2] for call in engine.calls("stop")] == [["stop", "-t"]]
 
 
+@pytest.mark.thorough
 def test_time_limit_kills_container_that_ignores_sigterm(api: Any, home: Path, engine: DockerEngine) -> None:
     engine.set(hidden=True)
     run = api.submit(TRAP.format(handler="signal.SIG_IGN"), environment=IMAGE, gpus=0, timeout=3)
@@ -272,6 +273,7 @@ def test_error_of_engine_is_reason_of_run_in_one_line(
     assert state(home, run)["reason"] == ("environment" if "pull" in fail else "launch")
 
 
+@pytest.mark.thorough
 def test_exit_codes_of_the_job_are_its_own(api: Any, home: Path, engine: DockerEngine) -> None:
     run = api.submit("import sys\nprint('docker: in the middle')\nsys.exit(125)\n", environment=IMAGE, gpus=0)
     assert "125" in reason(home, run) and state(home, run)["reason"] == "exit"

@@ -266,6 +266,7 @@ def test_canceled_build_ends_its_programs(api: Any, home: Path, wheels: Path, sl
     assert "version 1.0" in api.submit(SHOW, environment=requirements("beta"), gpus=0).wait(WAIT_S).logs()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("victim", ["uv", "builder", "supervisor"])
 def test_killed_build_is_built_again_by_the_next_run(
     api: Any, home: Path, wheels: Path, slow_uv: Path, victim: str

@@ -54,6 +54,7 @@ def sinks(run: Any) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.thorough
 def test_killed_mlflow_sink_loses_and_doubles_nothing(api: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     code = f"""
@@ -115,6 +116,7 @@ raise SystemExit("the failpoint was not reached")
 """
 
 
+@pytest.mark.thorough
 def test_import_left_by_dead_kernel_is_done_by_next(api: Any) -> None:
     process = python(DIES, AMLTRAIN_FAILPOINT="kernel_before_import")
     out, _ = process.communicate(timeout=170)
@@ -168,6 +170,7 @@ def test_state_root_with_awkward_name_works(api: Any) -> None:
             assert b"s3cret-value" not in path.read_bytes(), path
 
 
+@pytest.mark.thorough
 def test_large_params_and_code_run(api: Any) -> None:
     code = "\n".join(f"v{i} = {i}" for i in range(20_000)) + "\nn = len(text) + v19999"
     run = api.submit(code, params={"text": "é" * 200_000}, out=["n"])

@@ -96,6 +96,7 @@ def state_of(folder: Path) -> Path:
     return folder / ".local" / "state" / "amltrain"
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [*(n for n in NOTEBOOKS if n not in SLOW), *thorough(*SLOW)])
 def test_notebook_runs_from_top_to_bottom(name: str, executions: dict[str, Future[Any]]) -> None:

@@ -28,6 +28,7 @@ def test_lists_of_examples_name_every_file_once() -> None:
     assert not set(ON_THIS_MACHINE) & set(NOT_ON_THIS_MACHINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ON_THIS_MACHINE)
 def test_example_runs_on_this_machine(name: str, examples: Path, api: Any) -> None:
     run = send(parse_submit([str(examples / name), "--target", "local"])).wait(DEADLINE)

@@ -36,6 +36,7 @@ def test_runs_are_a_list_with_frame_and_table(two: Any) -> None:
     assert RunList().to_frame().empty and "No runs" in RunList()._repr_html_()
 
 
+@pytest.mark.thorough
 def test_run_has_params_tags_and_frame_of_metrics(two: Any) -> None:
     run = two.runs()[0]
     assert run.params == {"lr": 0.3, "epochs": 3} and run.tags == {"team": "a"}
@@ -45,6 +46,7 @@ def test_run_has_params_tags_and_frame_of_metrics(two: Any) -> None:
     assert run.metrics()["loss"][0][0] == 0
 
 
+@pytest.mark.thorough
 def test_sorted_runs_of_unknown_name_propose_another(two: Any) -> None:
     listed = commands.read_runs()
     by_lr = [run.spec.params["lr"] for run in commands.sorted_runs(listed, "lr:asc")]
@@ -55,6 +57,7 @@ def test_sorted_runs_of_unknown_name_propose_another(two: Any) -> None:
     assert error.value.code == "runs.sort"
 
 
+@pytest.mark.thorough
 def test_listing_has_metrics_and_counts_hidden_runs(two: Any) -> None:
     assert commands.listing()[0]["metrics"] == {"loss": pytest.approx(0.1)}
     assert commands.read_runs(limit=1).total == 2

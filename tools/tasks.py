@@ -63,7 +63,7 @@ def test_azure(arguments: list[str]) -> int:
 
 
 def test_trust(arguments: list[str]) -> int:
-    """Run the thorough tests of damage, hostile jobs and other users; the core of them is in ``make test``."""
+    """Run all other thorough tests: whole runs, SSH, damage, hostile jobs, other users."""
     ensure(["test"])
     compiler.ensure()
     azurite.ensure()

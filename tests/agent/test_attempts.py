@@ -78,6 +78,7 @@ def test_killed_supervisor_and_guardian_start_again(agent: Agent) -> None:
     assert not agent.left()
 
 
+@pytest.mark.thorough
 def test_restart_that_was_not_recorded_is_not_doubled(agent: Agent) -> None:
     run = agent.gated(COUNT, restarts={"max": 2})
     os.kill(agent.running(run, "up")["supervisor"]["pid"], signal.SIGKILL)
@@ -129,6 +130,7 @@ def reboot(agent: Agent, run: str) -> None:
         file.write_text(json.dumps({**json.loads(file.read_text()), "boot": "an earlier boot"}))
 
 
+@pytest.mark.thorough
 def test_rebooted_machine_starts_run_again_with_public_environment(agent: Agent) -> None:
     environ = {**os.environ, "PLAIN": "from the notebook"}
     run = agent.gated(COUNT, restarts={"max": 1}, environ=environ, env={"TOKEN": "public"})
@@ -158,6 +160,7 @@ def test_cancel_during_pause_ends_run(agent: Agent, monkeypatch: pytest.MonkeyPa
     assert not agent.left()
 
 
+@pytest.mark.thorough
 def test_simulated_preemption_spares_last_attempt(agent: Agent) -> None:
     code = COUNT + "signal.signal(15, lambda *_: print('saves', flush=True))\ntime.sleep(1 if attempt == 3 else 600)"
     run = agent.submit(code, restarts={"max": 2, "preempt_after": 0.7}, grace=0.2)
@@ -212,6 +215,7 @@ json.dump(weights, open(os.path.join(os.environ["AML_OUTPUT_DIR"], "weights.json
 EVERY = 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, 2, 3, *(pytest.param(n, marks=pytest.mark.soak) for n in range(4, 14))])
 def test_training_killed_at_random_steps_ends_with_same_weights(agent: Agent, seed: int) -> None:
     kills = random.Random(seed).sample(range(1, 61), 10)

@@ -88,6 +88,7 @@ def test_cancel_without_cancel_file_ends_job(agent: Agent, small_home: Path, how
     until(lambda: not agent.left(), "the last process", STEADY)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", HOW)
 def test_cancel_of_waiting_run_without_file_prevents_start(agent: Agent, small_home: Path, how: str) -> None:
     busy = [agent.submit(LONG) for _ in range(2)]

@@ -128,6 +128,7 @@ _JSON = st.recursive(
 _SPOILED = st.dictionaries(st.sampled_from(["gpu", "kind", "number", "first", "last", "pid", "memory", "owner"]), _JSON)
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None)
 @given(_JSON | st.lists(_SPOILED, max_size=3), _JSON | st.lists(_SPOILED, max_size=3), st.text(max_size=200))
 def test_cause_of_damaged_files_is_none_or_text(errors: Any, processes: Any, log: str) -> None:

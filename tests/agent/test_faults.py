@@ -68,6 +68,7 @@ def test_guardian_killed_then_job_completes(agent: Agent) -> None:
     until(lambda: not agent.left(), "the last process")
 
 
+@pytest.mark.thorough
 def test_guardian_and_supervisor_killed_during_helper_start_leave_nothing(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

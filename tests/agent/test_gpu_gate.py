@@ -62,6 +62,7 @@ def machine(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ma
 # -- the gate ---------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "switches",
     [
@@ -181,6 +182,7 @@ def test_gpu_guard_after_sampler_restart_keeps_verdict(machine: Machine) -> None
     assert rows == list(range(len(rows)))
 
 
+@pytest.mark.thorough
 def test_slow_driver_delays_neither_cancel_nor_start(machine: Machine) -> None:
     machine.switch(HANG=4)
     late = machine.submit(require_gpu="stop")
@@ -215,6 +217,7 @@ def header(agent: Agent, name: str) -> dict[str, Any]:
     return json.loads(path.read_text().splitlines()[0])
 
 
+@pytest.mark.thorough
 def test_monitor_ends_without_requests(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_MONITOR_KEEP", "1")
     agent = machine.agent

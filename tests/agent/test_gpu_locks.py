@@ -140,6 +140,7 @@ def test_gpu_locks_are_passed_through_socket() -> None:
 # -- two queues ----------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_two_queues_never_share_gpu(agent: Agent, other: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(2)
     first, second = agent.gated(gpus=1), other.gated(gpus=1)

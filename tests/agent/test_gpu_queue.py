@@ -233,6 +233,7 @@ def kernel() -> Iterator[int]:
         process.communicate()
 
 
+@pytest.mark.thorough
 def test_queue_detail_names_submitting_kernel(agent: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(1)
     with kernel() as pid:
@@ -398,6 +399,7 @@ LOSSES: dict[str, Callable[[SwitchableDriver], None]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", LOSSES)
 def test_lost_gpu_stays_in_info(agent: Agent, driver: SwitchableDriver, how: str) -> None:
     agent.good("info")
@@ -413,6 +415,7 @@ def test_lost_gpu_stays_in_info(agent: Agent, driver: SwitchableDriver, how: str
     assert error["type"] == "GpuDriverError" and "GPU 1 is lost" in error["message"]
 
 
+@pytest.mark.thorough
 def test_lost_first_gpu_is_identified_by_uuid(agent: Agent, driver: SwitchableDriver) -> None:
     agent.good("info")
     agent.kill_dispatcher()
@@ -450,6 +453,7 @@ def monitored(agent: Agent) -> tuple[dict[str, Any], dict[int, dict[str, Any]], 
     return lines[0] if lines else {}, slow, [line for line in lines if isinstance(line, list)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [how for how in LOSSES if how != "memory"])
 def test_monitor_shows_lost_gpu_until_back(agent: Agent, driver: SwitchableDriver, how: str) -> None:
     agent.good("info")

@@ -132,6 +132,7 @@ def test_job_damaging_state_file_keeps_real_end(agent: Agent, damage: str) -> No
     assert agent.wait(agent.submit("pass"), STEADY)["state"] == "completed"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "damage", ["completed", *thorough("lost", "nobody-supervises", "other-boot", "removed", "folder")]
 )
@@ -172,6 +173,7 @@ while True:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "names", ["", *thorough(", 'supervisor'", ", 'guardian'")], ids=["both", "supervisor", "guardian"]
 )
@@ -188,6 +190,7 @@ def test_job_stopping_supervision_meets_time_limit(agent: Agent, names: str, how
     assert agent.state(run)["state"] == state["state"]
 
 
+@pytest.mark.thorough
 def test_job_stopping_supervisor_can_be_canceled(agent: Agent) -> None:
     run = agent.submit(PRELUDE + STOPPED.format(names=", 'supervisor'", pause="pass"), grace=1)
     agent.running(run, "up")
@@ -196,6 +199,7 @@ def test_job_stopping_supervisor_can_be_canceled(agent: Agent) -> None:
     has_ended(agent, run)
 
 
+@pytest.mark.thorough
 def test_job_stopping_supervisor_keeps_exit_code(agent: Agent) -> None:
     child = "if os.fork() == 0:\n    os.setsid()\n    while True:\n        try: both(signal.SIGSTOP, 'supervisor')\n"
     child += "        except OSError: pass\n"
@@ -238,6 +242,7 @@ def chain(agent: Agent, pause: float, life: float, run: str = "") -> str:
     return agent.submit("", run=run, argv=[sys.executable, "-I", "-S", str(script), str(pause), str(life)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pause", [0.0, 0.001, 0.005, 0.02, 0.1])
 def test_fork_chain_ends_with_run(agent: Agent, pause: float) -> None:
     for number in range(3):

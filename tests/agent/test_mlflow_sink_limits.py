@@ -80,6 +80,7 @@ def largest(pid: int, attack: concurrent.futures.Future, log) -> dict[str, float
     return seen
 
 
+@pytest.mark.thorough
 @linux
 @needs_root
 @pytest.mark.parametrize(("script", "arguments"), [(HALF_OPEN, (str(FLOOD), "8")), (BODIES, ())])

@@ -126,6 +126,7 @@ def supervised(connector: Connector, orders: list[dict[str, Any]]) -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
+@pytest.mark.thorough
 def test_node_that_has_given_up_node_0_is_not_overruled_by_it(
     served: Callable[[int], Connector], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from jupyter_amltrain.agent.queue import dispatcher_client
 from .conftest import Agent, alive, until
 
 
+@pytest.mark.thorough
 def test_concurrent_submitters_keep_order(agent: Agent) -> None:
     order = agent.folder / "order"
     code = f"import os; f = os.open({str(order)!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT);"
@@ -217,6 +218,7 @@ def test_queue_with_long_path_works(agent: Agent) -> None:
     assert agent.wait(agent.submit("print('far')"))["state"] == "completed"
 
 
+@pytest.mark.thorough
 def test_idle_dispatcher_exit_loses_no_job(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_DISPATCHER_IDLE", "0.05")
     seen = set()

@@ -49,6 +49,7 @@ def service() -> Iterator[Service]:
         made.close()
 
 
+@pytest.mark.thorough
 def test_forwarder_sends_records_of_real_client(tmp_path, zipapp, service):
     script = """
 import os, time, mlflow
@@ -143,6 +144,7 @@ def test_forwarder_refused_record_does_not_block_others(tmp_path, zipapp, servic
     assert service.of("metrics", "loss") == list(range(21)) and not service.of("metrics", "bad name")
 
 
+@pytest.mark.thorough
 def test_forwarder_without_service_ends_in_seconds(tmp_path, zipapp):
     environ = {**Service().environ, "MLFLOW_TRACKING_URI": f"http://127.0.0.1:9/mlflow/v1.0{WORKSPACE}"}
     job = Job(tmp_path, zipapp, LOGS + "log('loss', 1)")

@@ -41,6 +41,7 @@ def gpus(job: Job, *lines: str, count: int = 2) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_service_job_of_four_ranks_on_two_nodes_is_recorded(tmp_path, zipapp):
     nodes = []
     for name in ("first", "second"):
@@ -75,6 +76,7 @@ def test_service_job_of_four_ranks_on_two_nodes_is_recorded(tmp_path, zipapp):
         assert names == {f"node-{number}.jsonl", f"summary-{number}.json", f"truth-{number}.json"}
 
 
+@pytest.mark.thorough
 def test_service_job_killed_sampler_continues(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, WAITING)
     process = job.start(PLACE=str(tmp_path), RANK="0", python=pythons()[-1])
@@ -100,6 +102,7 @@ def test_service_job_with_idle_gpu_is_stopped(tmp_path, zipapp):
     assert state["reason"] == "gpu-unused" and state["truth"]["verdict"] == "not used"
 
 
+@pytest.mark.thorough
 def test_service_job_with_hanging_driver_starts(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, "print('trained')")
     gpus(job, "* 0 0 100 50")

@@ -57,6 +57,7 @@ def test_run_given_to_stopped_processes_starts(agent: Agent, who: str, size: int
     assert agent.log(run) == "ran\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", ["before_started", *thorough("after_guardian_fork")])
 def test_run_given_to_hanging_processes_is_started_by_others(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str
@@ -139,6 +140,7 @@ except (KeyError, OSError):
 """
 
 
+@pytest.mark.thorough
 @needs_root
 @pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="needs /usr/bin/python3 for another user")
 @pytest.mark.skipif(

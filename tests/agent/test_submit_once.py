@@ -65,6 +65,7 @@ def submit_patiently(agent: Agent, run: str) -> None:
     assert "error" not in answer, answer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", ["before_claim", "after_claim"])
 @pytest.mark.parametrize("end", ["goes-on", "dies"])
 def test_dispatcher_stopped_at_claim_runs_claimed(
@@ -200,6 +201,7 @@ def test_submit_to_stopped_dispatcher_continues_it(agent: Agent) -> None:
     assert agent.wait("mine")["state"] == "completed" and agent.dispatcher() == pid
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", ["before_claim", *thorough("dispatcher_turn", "after_claim")])
 def test_submit_to_hanging_dispatcher_starts_another(agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     once = agent.folder / "hangs"
@@ -215,6 +217,7 @@ def test_submit_to_hanging_dispatcher_starts_another(agent: Agent, monkeypatch: 
     assert first != second == agent.dispatcher() and not alive(first)
 
 
+@pytest.mark.thorough
 def test_submit_to_hanging_dispatcher_with_waiting_runs_is_refused(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +241,7 @@ def test_submit_to_hanging_dispatcher_with_waiting_runs_is_refused(
     assert not agent.run_folder("mine").exists()
 
 
+@pytest.mark.thorough
 def test_slow_dispatcher_is_not_taken_for_hanging(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that runs, but answers late, is waited for."""
     monkeypatch.setattr(dispatcher_client, "HANG_TIMEOUT_S", 0.5)

@@ -173,6 +173,7 @@ def test_unreadable_job_file_fails_only_its_run(agent: Agent, damage: Callable[[
     assert broken in agent.good("list")["errors"] or damage is torn
 
 
+@pytest.mark.thorough
 def test_unreadable_state_file_is_set_aside(agent: Agent) -> None:
     dispatcher_pid = agent.dispatcher()
     busy(agent)

@@ -108,6 +108,7 @@ def test_value_comes_back_equal(value: Any, tmp_path: Path) -> None:
     assert same(value, there_and_back(value, tmp_path))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("installed", [True, False], ids=["safetensors", "torch"])
 def test_tensors_come_back_equal_and_are_one_file(
     installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,6 +134,7 @@ def test_tensor_that_cannot_be_saved_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value) and "--allow-pickle" in caught.value.advice and not os.listdir(tmp_path)
 
 
+@pytest.mark.thorough
 def test_estimator_comes_back_without_pickle(tmp_path: Path) -> None:
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
@@ -143,6 +145,7 @@ def test_estimator_comes_back_without_pickle(tmp_path: Path) -> None:
     assert np.array_equal(back.predict([[3.0]]), model.predict([[3.0]])) and not list(tmp_path.glob("*.pickle"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "value", ["ü" * (2 << 20), {"rows": [[1.5] * 1000] * 1000}, [b"x" * 60_000, {1: "y" * 900}] * 50]
 )

@@ -271,6 +271,7 @@ def test_submitter_may_name_mig_instance_or_gpu(split: Machine) -> None:
         assert given_ in possible
 
 
+@pytest.mark.thorough
 def test_several_mig_instances_for_process_are_refused(split: Machine) -> None:
     error = split.error(None, gpus=2)
     assert error["type"] == "CapacityError" and "one MIG instance" in error["message"]

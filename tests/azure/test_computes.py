@@ -245,6 +245,7 @@ def test_cluster_scale_with_warning_succeeds(azure_env: Azure, make: Make, run: 
     assert (state.state, state.nodes) == ("ready", 1) and state.detail.startswith("Warning: ")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("verb", "how"),
     # Of a silent restart the service tells nothing but that the instance runs again.

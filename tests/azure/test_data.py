@@ -155,6 +155,7 @@ def test_version_with_other_content_is_refused(api: Any, workspace: str, folder:
     assert caught.value.code == "data.exists"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -198,6 +199,7 @@ def test_interrupted_upload_sends_only_the_rest(
     assert len(done | rest) == 12 and not done & rest and done
 
 
+@pytest.mark.thorough
 def test_large_file_continues_at_its_blocks(api: Any, workspace: str, azure_env: Azure) -> None:
     size = 40 << 20
     Path("large.bin").write_bytes(random.Random(3).randbytes(size))
@@ -211,6 +213,7 @@ def test_large_file_continues_at_its_blocks(api: Any, workspace: str, azure_env:
     assert api.data_asset("large").sha256
 
 
+@pytest.mark.thorough
 def test_cancel_during_upload_submits_nothing(api: Any, workspace: str, azure_env: Azure) -> None:
     folder = Path("many")
     folder.mkdir()

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 from tests.azure.conftest import Azure
@@ -114,6 +113,8 @@ def approving(azure: Azure) -> Iterator[None]:
 
 def test_saved_notebook_contains_no_secret(azure: Azure, approving: None, tmp_path: Path) -> None:
     azure.control("/reset")
+    import nbformat  # it takes seconds
+
     notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
     for source, fails in cells(azure):
         cell = nbformat.v4.new_code_cell(source)  # type: ignore[no-untyped-call]

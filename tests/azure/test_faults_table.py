@@ -115,6 +115,7 @@ def forget(desk: NotebookSession) -> None:
         kept.unlink()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("stage", "fault"), ROWS)
 def test_azure_error_is_one_line_and_leaves_nothing(desk: NotebookSession, stage: str, fault: str) -> None:
     what, words = FAULTS[fault]

@@ -31,6 +31,7 @@ def api(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         yield module
 
 
+@pytest.mark.thorough
 def test_figures_in_azure_are_in_record(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MPLBACKEND", raising=False)
     run = submit("--target cpu --param wait=0", CELL).wait(DEADLINE)

@@ -43,6 +43,7 @@ async def _deleted(backend: Any, name: str) -> None:
     await backend(name).compute.request("computes.delete", lambda text: None, DEADLINE, name=name)
 
 
+@pytest.mark.thorough
 def test_job_on_stopped_instance_names_start_line(api: Any) -> None:
     carry_out(f"create mine --kind instance --size {SIZE}")
     carry_out("stop mine")
@@ -53,6 +54,7 @@ def test_job_on_stopped_instance_names_start_line(api: Any) -> None:
     assert run.wait(DEADLINE).state == "completed"
 
 
+@pytest.mark.thorough
 def test_externally_deleted_cluster_is_created_again(api: Any) -> None:
     carry_out(f"create team --kind amlcompute --size {SIZE} --max-nodes 2")
     assert submit("--target team", "print(1)").wait(DEADLINE).state == "completed"

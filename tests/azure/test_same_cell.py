@@ -78,6 +78,7 @@ def test_env_kernel_builds_packages_of_kernel(api: Any) -> None:
     assert again.result("loss") == run.result("loss")
 
 
+@pytest.mark.thorough
 def test_azure_input_as_argument_is_path(api: Any, tmp_path: Path) -> None:
     """Of a cell and of a file."""
     place = "azureml://datastores/workspaceblobstore/paths/references"

@@ -61,6 +61,7 @@ def ports_of(pid: int) -> list[int]:
     return sorted({one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN})
 
 
+@pytest.mark.thorough
 def test_sandbox_environment_signs_owner_in(explained):
     env = environ_of(explained.folder)
     form = {
@@ -184,6 +185,7 @@ def test_sandbox_other_user_gets_nothing(explained, with_secrets):
     assert [one for one in answers if one[1].startswith(("2", "3"))] == []
 
 
+@pytest.mark.thorough
 def test_sandbox_mlflow_listens_on_no_port():
     async def started() -> tuple[list[int], int, int]:
         server = Server()

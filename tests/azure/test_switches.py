@@ -35,6 +35,7 @@ def _cases() -> list[Any]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("switch", "value"), _cases())
 def test_jobs_run_with_any_switch(bench: Bench, switch: str, value: Any) -> None:
     bench.flip(**({switch: value} if switch else {}))

@@ -79,6 +79,7 @@ def submitter(azure_env: Azure, monkeypatch: pytest.MonkeyPatch, home: Path, tmp
     loop.close()
 
 
+@pytest.mark.thorough
 def test_upload_after_edit_sends_changes_or_uses_sdk(submitter: Submitter, azure_env: Azure, tmp_path: Path) -> None:
     folder = tmp_path / "source"
     first = submitter.sent()

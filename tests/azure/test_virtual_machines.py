@@ -137,6 +137,7 @@ def test_confirmation_of_start_names_the_price(make: Make, run: Callable[[Any], 
     assert "not affected" in box.confirmation("delete", {}, running=1)
 
 
+@pytest.mark.thorough
 def test_private_address_is_used_without_a_public_one(make: Make, run: Callable[[Any], Any]) -> None:
     box = make(private=True)
     run(box.create(quiet))

@@ -51,6 +51,7 @@ def refused(line: str) -> str:
     return str(error.value)
 
 
+@pytest.mark.thorough
 def test_yaml_hello_world_completes(api: Any, azure: Azure, folder: Path) -> None:
     run = submit(f"{folder}/hello.yml --target cpu --tag team=x --name greeting").wait(DEADLINE)
     assert log(run) == "hello world\n" and run.handle.startswith("cpu/greeting-")

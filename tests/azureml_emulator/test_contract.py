@@ -79,12 +79,14 @@ KEYS = st.sampled_from(["jobType", "properties", "inputs", "limits", "trial", "o
 PLAIN = st.none() | st.booleans() | st.integers() | st.text()
 
 
+@pytest.mark.thorough
 @given(st.recursive(PLAIN, lambda one: st.lists(one) | st.dictionaries(KEYS, one)))
 def test_any_json_is_judged_without_exception(body: Any) -> None:
     for version in schema.versions():
         assert isinstance(schema.problems("workspaces_jobs", body, version), list)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not azure_sdk.place().is_dir(), reason=f"azure-ai-ml {azure_sdk.VERSION} is not in build/")
 @pytest.mark.parametrize("version", azure_contract.VERSIONS)
 def test_contract_equals_generated_client(version: str) -> None:

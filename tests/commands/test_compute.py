@@ -197,6 +197,7 @@ def test_compute_operation_failure_is_shown_until_test(api: Any) -> None:
     assert "failed" not in table()[-1] and "0 running" in table()[-1]
 
 
+@pytest.mark.thorough
 def test_cli_hint_lines_are_cli_commands(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "--dry-run", "nothing.py"]) == 2
     assert main(["runs", "show"]) == 2
@@ -209,6 +210,7 @@ def test_cli_hint_lines_are_cli_commands(home: Path, capsys: pytest.CaptureFixtu
     assert not re.search(r"(?<!%)%aml_", captured.out + captured.err)
 
 
+@pytest.mark.thorough
 def test_cli_compute_create_waits(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["compute", "create", "big", "--kind", "fake", "--size", "cpu-4"]
     assert main(line) == 2

@@ -64,6 +64,7 @@ def prune(*words: str) -> Any:
     return run("runs", ["prune", *words], Context(prog="%aml_runs"))
 
 
+@pytest.mark.thorough
 def test_prune_lists_sizes_first_and_keeps_registered_and_living_runs(api: Any) -> None:
     model = "import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/model.pkl', 'wb').write(bytes(5000))\n"
     kept = api.submit(model, gpus=0, name="kept").wait(DEADLINE)

@@ -10,6 +10,7 @@ from jupyter_amltrain.commands.run_compare import MAX_DIFF_LINES, _diff
 from jupyter_amltrain.errors import CommandError
 
 
+@pytest.mark.thorough
 def test_three_runs_are_compared_by_what_differs(api: Any) -> None:
     code = "import mlflow\nmlflow.log_metric('loss', lr)\n"
     runs = [

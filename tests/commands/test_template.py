@@ -55,6 +55,7 @@ def test_template_is_a_cell_that_a_submit_takes(api: Any, name: str) -> None:
     assert '"argv"' in result.text
 
 
+@pytest.mark.thorough
 def test_sklearn_template_trains_and_saves_a_model(api: Any) -> None:
     line, _, cell = template_of("sklearn").cell.partition("\n")
     context = Context(prog="%%aml_submit", cell=cell)

@@ -59,6 +59,7 @@ def test_pytorch_processes_connect_and_log_apart(api: Any) -> None:
     assert run.result("total") == 3 and run.status.ranks == 2
 
 
+@pytest.mark.thorough
 @needs_torch
 def test_rank_that_raises_is_named_with_its_line(api: Any) -> None:
     code = ALL_REDUCE + "if rank == 1:\n    raise ValueError('bad luck')\ndist.barrier()\n"
@@ -146,6 +147,7 @@ def test_cancel_ends_all_ranks(api: Any) -> None:
     assert time.monotonic() - began < WAIT_S
 
 
+@pytest.mark.thorough
 @needs_torch
 def test_hung_rank_is_named_with_its_line_and_run_goes_on(api: Any) -> None:
     code = ALL_REDUCE.replace("total = torch", "import time\ntime.sleep(600 * rank)\ntotal = torch")
@@ -203,6 +205,7 @@ def test_two_runs_beside_each_other_use_other_ports(api: Any) -> None:
     assert not set(clusters[0]) & set(clusters[1])
 
 
+@pytest.mark.thorough
 @needs_torch
 def test_pytorch_processes_restart_together_at_checkpoint(api: Any) -> None:
     code = ALL_REDUCE + (

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 from jupyter_amltrain.errors import CommandError, RunCanceled, RunFailed
@@ -96,6 +95,7 @@ def test_widths_are_measured_one_after_another_and_compared(api: Any) -> None:
     assert "200" in text and "Use --processes 2." in text
 
 
+@pytest.mark.thorough
 def test_time_limit_counts_from_first_metric(api: Any) -> None:
     scaling = measure(api, "import time\ntime.sleep(2)\n" + TRAINING, scaling_steps=None, scaling_time=1.5)
     scaling.wait(WAIT_S)
@@ -125,6 +125,7 @@ def test_job_without_metric_is_not_measured_at_further_widths(api: Any) -> None:
     assert "samples_per_second" in scaling.report().verdict[0]
 
 
+@pytest.mark.thorough
 def test_processes_that_all_log_are_told(api: Any) -> None:
     scaling = measure(api, TRAINING.replace("if rank == 0:", "if True:")).wait(WAIT_S)
     assert scaling.report().best is None and "rank 0" in scaling.report().verdict[0]
@@ -147,6 +148,7 @@ def test_cancel_of_the_running_width_ends_the_rest(api: Any) -> None:
     assert scaling.runs[1].state == "canceled" and not scaling.runs[1].run.folder
 
 
+@pytest.mark.thorough
 def test_cancel_of_a_waiting_width_leaves_the_running_one(api: Any) -> None:
     scaling = measure(api, TRAINING, scaling_steps=200)
     scaling.runs[1].cancel()
@@ -155,6 +157,7 @@ def test_cancel_of_a_waiting_width_leaves_the_running_one(api: Any) -> None:
     assert scaling.runs[0].state == "completed" and "was canceled" in scaling.report().verdict[0]
 
 
+@pytest.mark.thorough
 def test_report_is_the_same_in_another_kernel(api: Any) -> None:
     scaling = measure(api).wait(WAIT_S)
     api.close()
@@ -180,6 +183,7 @@ def test_ddp_is_measured_at_one_and_two_processes(api: Any) -> None:
     assert all((width.measurement.rate or 0) > 0 for width in report.widths) and report.verdict
 
 
+@pytest.mark.thorough
 def test_command_line_prints_table_of_all_widths(api: Any, capsys: Any) -> None:
     from jupyter_amltrain import cli
 
@@ -194,10 +198,13 @@ def test_command_line_prints_table_of_all_widths(api: Any, capsys: Any) -> None:
     assert [plan["slice"]["steps"] for plan in plans] == [40, 40] and plans[1]["ranks"]["processes"] == 2
 
 
+@pytest.mark.thorough
 def test_notebook_keeps_table_as_text_and_html(tmp_path: Path) -> None:
     from nbclient import NotebookClient
 
     cell = f"%%aml_submit --distribution tensorflow --scaling 1,2 --scaling-steps 40 --wait --as measured\n{TRAINING}"
+    import nbformat  # it takes seconds
+
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(text) for text in ("%load_ext jupyter_amltrain", cell, "pass")]
     with state_root(tmp_path):

@@ -155,6 +155,7 @@ def test_past_run_details_are_sent_on_request(house: EventHarness) -> None:
     assert house.on(lambda: house.controller.entry(handles[0]).telemetry.node(0).ticks) == 0  # nothing is kept
 
 
+@pytest.mark.thorough
 def test_loop_with_500_past_runs_is_not_blocked(house: EventHarness) -> None:
     write_runs(house.controller.root.path, 510, time.time(), gpus=1, seconds=5)
     stalls: list[float] = []

@@ -44,6 +44,7 @@ def count_of(house: EventHarness) -> int:
         return 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("target", "gpus"), [("two", 4), *thorough(("endless", 4), ("wide", 64))])
 def test_gpu_stream_of_run_is_in_order(house: EventHarness, target: str, gpus: int) -> None:
     handle = house.submit(target)

@@ -129,6 +129,7 @@ def test_delete_request_asks_confirmation_then_deletes(house: HandlerHarness) ->
     assert house.ask(run_handlers.CancelRun(handle=live.handle)).accepted
 
 
+@pytest.mark.thorough
 def test_delete_request_without_mlflow_record_names_loss(house: HandlerHarness, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".amltrain" / "mlflow.db").mkdir(parents=True)  # no store can be made
@@ -251,6 +252,7 @@ def test_log_cut_of_invalid_bytes_advances() -> None:
 # ---- MLflow
 
 
+@pytest.mark.thorough
 def test_mlflow_ui_request_starts_once_and_links_run(house: HandlerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     run = house.ended("import mlflow\nmlflow.log_metric('loss', 1)")
     until(lambda: house.api.attach(run.handle).run.tracking == "imported", "the MLflow record")

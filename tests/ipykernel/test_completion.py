@@ -17,6 +17,7 @@ def tab(live: Kernel, code: str) -> list[str]:
     return [before[: content["cursor_start"]] + text for text in content["matches"]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("jedi", [True, False])
 def test_kernel_tab_before_and_after_first_use_offers_matches(
     environ: dict[str, str], tmp_path: Path, jedi: bool

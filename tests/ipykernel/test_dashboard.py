@@ -129,6 +129,7 @@ def test_dashboard_of_busy_kernel_shows_scripted_curve(environ: dict[str, str], 
         live.manager.interrupt_kernel()
 
 
+@pytest.mark.thorough
 def test_monitor_dashboard_without_run_is_shown(environ: dict[str, str], tmp_path: Path) -> None:
     with kernel({**environ, **scripted(tmp_path, 4)}, tmp_path / "work") as live:
         live.run("%load_ext jupyter_amltrain")
@@ -149,6 +150,7 @@ def test_monitor_dashboard_without_run_is_shown(environ: dict[str, str], tmp_pat
         assert ended.stdout == "over\n" and len(live.run("print(len(m.snapshot()['gpus']))").stdout) == 2
 
 
+@pytest.mark.thorough
 def test_dashboard_without_extension_sends_whole_arrays(environ: dict[str, str], tmp_path: Path) -> None:
     """The same figures as plain widgets; a message holds the window and no more."""
     with kernel({**environ, **scripted(tmp_path, 2), "VSCODE_PID": "1"}, tmp_path / "work") as live:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from jupyter_amltrain.schema.record import RECORD_MIME
 
 from .harness import Cell, kernel
@@ -15,6 +17,7 @@ def shown(cell: Cell) -> list[str]:
     return list(dict.fromkeys(ids))
 
 
+@pytest.mark.thorough
 def test_dashboard_is_shown_once_and_again_by_name(environ: dict[str, str], tmp_path: Path) -> None:
     with kernel(environ, tmp_path / "work") as live:
         live.run("%load_ext jupyter_amltrain")

@@ -51,6 +51,7 @@ def test_submit_cell_shows_one_output_and_run_value(live: Kernel) -> None:
     assert len(again.displays) == 1 and RECORD_MIME in again.displays[0]["data"]
 
 
+@pytest.mark.thorough
 def test_kernel_interrupt_ends_wait_only(live: Kernel, tmp_path: Path) -> None:
     source = "import os, time\nopen('started', 'w').close()\nwhile not os.path.exists('gate'): time.sleep(0.02)\nn = 3"
     started = tmp_path / "work" / "started"

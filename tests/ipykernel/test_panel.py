@@ -118,6 +118,7 @@ def test_panel_while_cell_runs_shows_new_run(page: Page) -> None:
     page.live.manager.interrupt_kernel()
 
 
+@pytest.mark.thorough
 def test_panel_clients_get_same_gpus_and_hidden_gets_none(page: Page) -> None:
     for comm in ("c1", "c2"):
         page.want(comm)
@@ -155,6 +156,7 @@ def test_panel_events_fire_no_hooks(page: Page) -> None:
     assert text == "['post_execute', 'post_run_cell', 'pre_execute', 'pre_run_cell']\n"
 
 
+@pytest.mark.thorough
 def test_panel_with_500_past_runs_gets_snapshot(page: Page, tmp_path: Path) -> None:
     write_runs(tmp_path / "home", 500, time.time(), gpus=1, seconds=5)
     page.want()
@@ -162,6 +164,7 @@ def test_panel_with_500_past_runs_gets_snapshot(page: Page, tmp_path: Path) -> N
     assert page.events["c"][0]["type"] == "snapshot"
 
 
+@pytest.mark.thorough
 def test_panel_after_unload_is_silent_until_reload(page: Page) -> None:
     page.want(gpus="target:wide")
     page.until(lambda: page.kinds().count("gpus") >= 2)

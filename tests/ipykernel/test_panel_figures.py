@@ -49,6 +49,7 @@ def asking(page: Page) -> Iterator[list[str]]:
     thread.join()
 
 
+@pytest.mark.thorough
 def test_cell_figures_while_panel_is_active_are_kept(page: Page, asking: list[str]) -> None:
     client = page.live.client
     figures, events = 0, 0

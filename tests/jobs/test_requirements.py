@@ -73,6 +73,7 @@ def test_requirement_of_dependency_is_omitted(site: Path, tmp_path: Path) -> Non
     assert found("import flow", tmp_path) == ("flow==3.1",)
 
 
+@pytest.mark.thorough
 def test_local_modules_are_followed_and_omitted(site: Path, tmp_path: Path) -> None:
     install(site, "deep", "1.0", ["deep/__init__.py"])
     work = tmp_path / "work"

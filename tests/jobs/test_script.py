@@ -149,6 +149,7 @@ def test_outputs_are_saved_as_json(tmp_path: Path) -> None:
     assert not list((tmp_path / "outputs").glob("*.part*"))
 
 
+@pytest.mark.thorough
 def test_outputs_not_json_are_saved_as_files(tmp_path: Path) -> None:
     text = cell(
         """

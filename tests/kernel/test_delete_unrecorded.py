@@ -46,6 +46,7 @@ def metrics(store: Path) -> list[tuple[str, float]]:
         return connection.execute("SELECT key, value FROM metrics").fetchall()
 
 
+@pytest.mark.thorough
 def test_delete_without_mlflow_record_names_loss(api: Any, store: Path) -> None:
     run = api.submit(LOGS, name="logs", gpus=0).wait(60)
     folder = Path(run.run.folder)
@@ -62,6 +63,7 @@ def test_delete_without_mlflow_record_names_loss(api: Any, store: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.thorough
 def test_delete_retries_import(api: Any, store: Path) -> None:
     run = api.submit(LOGS, name="logs", gpus=0).wait(60)
     with pytest.raises(UnrecordedRun):

@@ -48,6 +48,7 @@ def test_gpu_record_of_64_gpus_has_band_and_heat_map(tmp_path: Path) -> None:
     assert len(json.dumps(msgspec.to_builtins(part))) < 60_000
 
 
+@pytest.mark.thorough
 def test_gpu_record_of_day_is_not_larger_than_of_hour(tmp_path: Path) -> None:
     sizes = []
     for seconds in (3600, 86_400):

@@ -95,6 +95,7 @@ def others_are_fine(api: Any) -> None:
     assert msgspec.json.encode(api.controller().loop.call(rows()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", [*SHAPES, *NOT_JSON], ids=lambda text: repr(text[:12]))
 def test_hostile_output_affects_only_its_run(api: Any, text: str) -> None:
     run = spoiled(api, ("outputs/acc.json", "text", text)).wait(DEADLINE)
@@ -106,6 +107,7 @@ def test_hostile_output_affects_only_its_run(api: Any, text: str) -> None:
     others_are_fine(api)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind))
 def test_hostile_file_kind_affects_only_its_run(api: Any, kind: tuple[str, str]) -> None:
     run = spoiled(api, *((name, *kind) for name in FILES)).wait(DEADLINE)
@@ -115,6 +117,7 @@ def test_hostile_file_kind_affects_only_its_run(api: Any, kind: tuple[str, str])
     others_are_fine(api)
 
 
+@pytest.mark.thorough
 def test_endless_metrics_line_keeps_kernel(api: Any) -> None:
     run = spoiled(api, ("metrics/rank-0.jsonl", "sparse", ""), ("telemetry/node-0.jsonl", "sparse", "")).wait(DEADLINE)
     assert run.record().metrics == {}

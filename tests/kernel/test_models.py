@@ -70,6 +70,7 @@ def test_output_model_is_registered_listed_and_downloaded(api: Any, run: Any, tm
     assert Path("digits-2/weights.bin").read_bytes() == b"12345" and not list(Path.cwd().glob(".*.part"))
 
 
+@pytest.mark.thorough
 def test_logged_model_is_registered_as_mlflow_model(api: Any) -> None:
     run = api.submit(LOGGED, name="logged", gpus=0).wait(60)
     row = api.register_model("net", run=run.handle)
@@ -80,6 +81,7 @@ def test_logged_model_is_registered_as_mlflow_model(api: Any) -> None:
         api.register_model("net", run=run.handle, path="outputs/other")
 
 
+@pytest.mark.thorough
 def test_registry_is_readable_by_mlflow(api: Any, run: Any) -> None:
     api.register_model("shared", run=run.handle)
     code = (
@@ -150,6 +152,7 @@ mlflow.pyfunc.log_model(name="alone", python_model=Doubled(), pip_requirements=[
 """
 
 
+@pytest.mark.thorough
 def test_models_of_child_runs_are_found_by_name(api: Any) -> None:
     run = api.submit(LOOP, name="loop", gpus=0).wait(60)
     with pytest.raises(CommandError, match="2 models") as caught:
@@ -161,6 +164,7 @@ def test_models_of_child_runs_are_found_by_name(api: Any) -> None:
     assert client["tags"]["mlflow.parentRunId"] == run.run.tracking_id and client["name"] == "C=1"
 
 
+@pytest.mark.thorough
 def test_model_logged_first_is_found(api: Any) -> None:
     run = api.submit(ALONE, name="alone", gpus=0).wait(120)
     row = api.register_model("alone", run=run.handle)

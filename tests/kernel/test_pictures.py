@@ -91,6 +91,7 @@ def test_pictures_of_live_run_appear(api: Any, tmp_path: Path) -> None:
         run.wait(DEADLINE)
 
 
+@pytest.mark.thorough
 def test_many_pictures_are_bounded_in_record(api: Any, tmp_path: Path) -> None:
     files = {f"artifacts/runs/x/artifacts/{number:02}.png": image() for number in range(MAX_SHOWN + 5)}
     run = api.submit(write(files, tmp_path / "files")).wait(DEADLINE)

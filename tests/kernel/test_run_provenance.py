@@ -19,6 +19,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield api
 
 
+@pytest.mark.thorough
 def test_run_has_provenance_of_submitter_and_agent(api: Any) -> None:
     work = Path.cwd()
     for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "x", "--allow-empty")):
@@ -37,6 +38,7 @@ def test_short_run_has_packages(api: Any) -> None:
     assert api.submit("pass", gpus=0).wait(120).provenance["packages"]
 
 
+@pytest.mark.thorough
 def test_mlflow_record_has_git_commit(api: Any) -> None:
     import mlflow
 

@@ -67,6 +67,7 @@ def test_share_gpus_setting_is_edited_by_magic(cell: Cell, fails: Fails, driver:
     assert "Did you mean local" in str(fails("%aml_compute edit locl --share-gpus yes"))
 
 
+@pytest.mark.thorough
 def test_lost_gpu_is_shown_in_texts(cell: Cell, driver: SwitchableDriver, capsys: Any) -> None:
     cell("%aml_compute show")
     driver.lose(1)

@@ -35,6 +35,7 @@ def cell(ip: InteractiveShell) -> Cell:
     return run
 
 
+@pytest.mark.thorough
 def test_every_value_comes_back(api: Any) -> None:
     check_round_trip("local", 120)
 

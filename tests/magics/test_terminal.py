@@ -50,6 +50,7 @@ def _ipython(script: Path, until_seen: str, then: Callable[[], None]) -> str:
     return seen.decode()
 
 
+@pytest.mark.thorough
 def test_terminal_wait_line_is_rewritten_and_cleared(home: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     script = tmp_path / "session.ipy"

@@ -53,6 +53,7 @@ def test_gpu_picture_of_noise_on_64_gpus_is_small():
     assert len(picture.draw(record)["png"]) <= picture.MAX_BYTES
 
 
+@pytest.mark.thorough
 def test_gpu_picture_has_one_color_per_gpu():
     answer = picture.draw(gpu_record(8))
     assert len(set(GPUS)) == 8
@@ -86,6 +87,7 @@ def test_gpu_charts_of_many_gpus_show_mean_and_band():
     assert shown.band[:2] == (band["low"], band["high"])
 
 
+@pytest.mark.thorough
 def test_heat_map_shows_idle_busy_and_gaps():
     record = gpu_record(16)
     record["gpu"]["heat"]["cells"] = "00" * 600 + "64" * 600
@@ -107,6 +109,7 @@ def test_gpu_charts_unknown_value_is_not_zero():
     assert idle["Utilization"].value == "mean 0 %" and idle["Memory"].value == "peak 4 MiB of 79.7 GiB"
 
 
+@pytest.mark.thorough
 def test_gpu_picture_of_idle_gpu_shows_banner():
     plain = gpu_record(1)
     loud = picture.draw({**plain, "truth": TRUTH})
@@ -145,6 +148,7 @@ def test_gpu_charts_share_time_axis_with_phases():
     assert time_span(record).start == START - 600 and time_span(record).length == 4200
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "change",
     [

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from jupyter_amltrain.kernel.observers import Picture
 from jupyter_amltrain.kernel.pictures import pictures_of
@@ -18,6 +19,7 @@ from tests import telemetry_files as files
 from tests.output.test_feed import entry_of
 
 
+@pytest.mark.thorough
 def test_notebook_of_day_with_64_gpus_and_pictures_is_small(tmp_path: Path) -> None:
     """Record, text and picture of two nodes with 32 GPUs each, 24 hours long, eleven metrics and fifty pictures."""
     entry = entry_of()

@@ -117,6 +117,7 @@ def _spawned(notebook: Path, folder: Path) -> str:
     return output.decode().strip()
 
 
+@pytest.mark.thorough
 def test_helper_beside_planted_modules_writes_records(helped):
     assert helped["record"]["state"] == "imported"
 

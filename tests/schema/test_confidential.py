@@ -120,6 +120,7 @@ def test_harmless_environment_variable_with_secret_word_is_accepted(text: str) -
     validated(JobSpec(name="n", env={name: value}))
 
 
+@pytest.mark.thorough
 def test_long_text_is_not_taken_for_secret() -> None:
     long = ["a1" * 500_000, "sk-" * 300_000, "://a:" * 20_000, "eyJ" * 300_000, "A" * 1_000_000, ";pwd " * 200_000]
     assert not any(looks_secret("text", text) for text in long)

@@ -112,6 +112,7 @@ def test_missing_import_is_named_before_anything_is_sent(
     assert not list((remote_home / "runs").iterdir())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("python", ["/no/such/python", "/bin/false", "/etc/passwd"])
 def test_unusable_interpreter_is_named(loop: LoopThread, backend: SshBackend, python: str) -> None:
     made = job("bad", "import numpy\n", python=python)

@@ -27,6 +27,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerEngine
         yield engine
 
 
+@pytest.mark.thorough
 def test_run_over_ssh_uses_image_of_that_machine(
     api: Any, engine: DockerEngine, sshd: Sshd, remote_home: Path, tmp_path: Path
 ) -> None:
@@ -47,6 +48,7 @@ def test_run_over_ssh_uses_image_of_that_machine(
     assert engine.containers() == []
 
 
+@pytest.mark.thorough
 def test_run_in_image_is_repeated_in_image_of_other_machine(api: Any, engine: DockerEngine, sshd: Sshd) -> None:
     attach(api, sshd)
     script = "import os\nprint('in', os.environ['OF_THE_IMAGE'])\n"

@@ -42,6 +42,7 @@ def logins(sshd: Sshd) -> int:
     return (sshd.folder / "log").read_text().count("Accepted publickey")
 
 
+@pytest.mark.thorough
 def test_line_with_latency_of_300_ms_has_everything(api: Any, sshd: Sshd, proxy: Proxy) -> None:
     proxy.delay = 0.15
     attach(api, sshd, port=proxy.port)
@@ -51,6 +52,7 @@ def test_line_with_latency_of_300_ms_has_everything(api: Any, sshd: Sshd, proxy:
     assert run.files()["outputs/model.joblib"].read() == b"m" * 2_500_000
 
 
+@pytest.mark.thorough
 def test_kernel_uses_one_connection_for_all_runs(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     runs = [api.submit(f"print({number})", target="box", gpus=0) for number in range(3)]
@@ -64,6 +66,7 @@ async def dispatcher(api: Any) -> int:
     return int((await api.controller().backend("box")._ssh.call("info", {}))["pid"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("victim", ["connection", "dispatcher"])
 def test_killed_process_there_does_not_harm_run(api: Any, sshd: Sshd, victim: str) -> None:
     attach(api, sshd)
@@ -149,6 +152,7 @@ def command_lines() -> list[list[bytes]]:
     return found
 
 
+@pytest.mark.thorough
 def test_attempts_to_connect_have_growing_pauses(home: Path) -> None:
     """Requests in a row do not hammer a machine that refuses them; those in between get the last error."""
     from jupyter_amltrain.loop import LoopThread

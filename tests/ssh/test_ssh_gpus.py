@@ -25,6 +25,7 @@ def gpu_box(tmp_path: Path, sshd: Sshd) -> Iterator[Sshd]:
     made.stop()
 
 
+@pytest.mark.thorough
 def test_unused_gpu_there_stops_run_with_verdict(api: Any, gpu_box: Sshd) -> None:
     attach(api, gpu_box)
     code = "import os, time\nprint(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\ntime.sleep(600)"

@@ -32,6 +32,7 @@ from .test_ssh_runs import TRAIN, attach
 ENDLESS = "import time\nprint('up', flush=True)\ntime.sleep(600)"
 
 
+@pytest.mark.thorough
 def test_restart_of_machine_marks_run_lost_and_next_run_starts(api: Any, sshd: Sshd, remote_home: Path) -> None:
     attach(api, sshd)
     run = api.submit(ENDLESS, target="box", gpus=0, name="boot")
@@ -47,6 +48,7 @@ def test_restart_of_machine_marks_run_lost_and_next_run_starts(api: Any, sshd: S
     assert api.submit("print('next')", target="box", gpus=0).wait(60).logs() == "next\n"
 
 
+@pytest.mark.thorough
 def test_restart_of_machine_continues_run_at_its_checkpoint(api: Any, sshd: Sshd, remote_home: Path) -> None:
     attach(api, sshd)
     code = (
@@ -67,6 +69,7 @@ def test_restart_of_machine_continues_run_at_its_checkpoint(api: Any, sshd: Sshd
     assert run.status.attempt == 2 and "from 7" in run.logs()
 
 
+@pytest.mark.thorough
 def test_machine_with_wrong_clock_runs_and_measures(
     api: Any, tmp_path: Path, remote_home: Path, home: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd
 ) -> None:
@@ -86,6 +89,7 @@ def test_machine_with_wrong_clock_runs_and_measures(
         late.stop()
 
 
+@pytest.mark.thorough
 def test_second_kernel_lists_reads_and_cancels(api: Any, sshd: Sshd, home: Path) -> None:
     attach(api, sshd)
     run = api.submit(ENDLESS, target="box", gpus=0, name="shared")

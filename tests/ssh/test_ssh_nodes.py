@@ -130,6 +130,7 @@ def test_machines_that_share_their_state_root_are_refused(api: Any, servers: lis
     assert raised.value.code == "ssh.shared_workdir" and "second" in str(raised.value)
 
 
+@pytest.mark.thorough
 @needs_torch
 def test_pytorch_processes_of_two_machines_connect(api: Any) -> None:
     run = api.submit(ALL_REDUCE, target="gpus", nodes=2, processes=2, gpus=0, out=["total"], name="two").wait(WAIT_S)
@@ -395,6 +396,7 @@ def test_short_cut_of_link_between_agents_does_not_matter(api: Any, proxy: Calla
     assert run.wait(WAIT_S).state == "completed"
 
 
+@pytest.mark.thorough
 def test_two_runs_at_once_take_one_slot_each_in_turn(api: Any, homes: list[Path]) -> None:
     code = "import time\nprint('up', flush=True)\ntime.sleep(1)\n"
     runs = [submit(api, code, name=f"turn-{number}") for number in range(4)]

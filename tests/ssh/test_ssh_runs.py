@@ -62,6 +62,7 @@ def proxy(sshd: Sshd) -> Iterator[Proxy]:
     made.close()
 
 
+@pytest.mark.thorough
 def test_local_run_repeated_over_ssh_gives_same_values_with_its_own_code(
     api: Any, sshd: Sshd, home: Path, remote_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,7 @@ def test_run_has_log_metrics_values_files_and_mlflow_record(
     )
 
 
+@pytest.mark.thorough
 def test_record_in_mlflow_grows_while_the_run_lives(api: Any, sshd: Sshd, tmp_path: Path) -> None:
     attach(api, sshd)
     code = TRAIN.format(steps=30).replace("answer = 42", WAIT.format(gate=str(tmp_path / "gate")))
@@ -142,6 +144,7 @@ def test_cancel_and_timeout_end_the_job_there(api: Any, sshd: Sshd) -> None:
         api.submit("import time\ntime.sleep(600)", target="box", gpus=0, timeout=1.0).wait(60)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 23))])
 def test_run_goes_on_while_link_is_cut_and_kernel_is_gone(
     api: Any, sshd: Sshd, proxy: Proxy, remote_home: Path, seed: int
@@ -171,6 +174,7 @@ def test_run_goes_on_while_link_is_cut_and_kernel_is_gone(
     assert len(ticks) > 20 and list(ticks["seq"]) == list(range(there))
 
 
+@pytest.mark.thorough
 def test_kernel_reconnects_and_reads_on(api: Any, sshd: Sshd, proxy: Proxy) -> None:
     attach(api, sshd, port=proxy.port)
     run = api.submit(TRAIN.format(steps=80), target="box", name="link", gpus=0)
@@ -186,6 +190,7 @@ def test_kernel_reconnects_and_reads_on(api: Any, sshd: Sshd, proxy: Proxy) -> N
     assert records[-1].state == "completed" and records[-1].metrics["loss"].n == 80
 
 
+@pytest.mark.thorough
 def test_submit_with_lost_answer_starts_one_job(
     api: Any, sshd: Sshd, proxy: Proxy, remote_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +211,7 @@ def test_submit_with_lost_answer_starts_one_job(
     assert len(list((remote_home / "runs").glob("unsure-*"))) == 1
 
 
+@pytest.mark.thorough
 def test_crash_of_ssh_service_does_not_harm_run(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     run = api.submit(TRAIN.format(steps=40), target="box", name="crash", gpus=0)
@@ -246,6 +252,7 @@ def test_attach_without_host_names_the_field(api: Any, sshd: Sshd) -> None:
         api.submit("print(1)", target="box")
 
 
+@pytest.mark.thorough
 def test_code_comes_back_with_modes_and_one_that_its_run_changed_is_named(
     api: Any, sshd: Sshd, home: Path, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_second_submit_sends_only_the_edited_file(api: Any, sshd: Sshd, proxy: P
     assert submit(api, tree).wait(120).logs().startswith("400 ")
 
 
+@pytest.mark.thorough
 def test_run_copied_for_mlflow_leaves_its_code_there(api: Any, sshd: Sshd, home: Path, tree: Path) -> None:
     attach(api, sshd)
     run = submit(api, tree).wait(120)
@@ -72,6 +73,7 @@ def test_run_copied_for_mlflow_leaves_its_code_there(api: Any, sshd: Sshd, home:
     assert (copy / "job.json").exists() and not (copy / "source").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["manifests", "a file", "everything"])
 def test_files_deleted_there_are_sent_again(
     api: Any, sshd: Sshd, remote_home: Path, tree: Path, tmp_path: Path, what: str
@@ -95,6 +97,7 @@ def test_job_that_changes_its_code_does_not_change_later_runs(api: Any, sshd: Ss
     assert [submit(api, tree).wait(60).logs() for _ in range(2)] == ["first\n", "first\n"]
 
 
+@pytest.mark.thorough
 def test_slow_upload_shows_progress_and_is_canceled(
     api: Any, sshd: Sshd, proxy: Proxy, remote_home: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +128,7 @@ def api_spec(tree: Path) -> Any:
     )
 
 
+@pytest.mark.thorough
 def test_interrupted_download_continues(api: Any, sshd: Sshd, proxy: Proxy, tmp_path: Path) -> None:
     attach(api, sshd, port=proxy.port)
     size = 6 << 20
@@ -154,6 +158,7 @@ def test_interrupted_download_continues(api: Any, sshd: Sshd, proxy: Proxy, tmp_
     assert part_size() == 0
 
 
+@pytest.mark.thorough
 def test_log_is_read_while_a_large_file_is_copied(api: Any, sshd: Sshd, proxy: Proxy, tmp_path: Path) -> None:
     attach(api, sshd, port=proxy.port)
     code = "import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/big.bin', 'wb').write(os.urandom(3 << 20));"

@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tools.openssh import Sshd
 
 from ..contracts.kept_files import check_example_output, check_kept_files
@@ -10,6 +12,7 @@ from ..contracts.notebook_values import check_round_trip
 from .test_ssh_runs import attach
 
 
+@pytest.mark.thorough
 def test_every_value_comes_back(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     check_round_trip("box", 180)

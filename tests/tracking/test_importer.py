@@ -118,6 +118,7 @@ def read(tmp_path_factory):
     return project, python(str(script), str(run), str(project), "failed")
 
 
+@pytest.mark.thorough
 def test_import_of_live_run_is_partial(read):
     _, out = read
     assert (out["partial"]["state"], out["partial"]["records"]) == ("partial", 10)
@@ -147,6 +148,7 @@ def test_imported_run_is_readable_by_mlflow(read):
     assert out["loaded"] == "LogisticRegression" and out["traces"] >= 1
 
 
+@pytest.mark.thorough
 def test_mlflow_ui_is_reused_and_ends_with_parent(read, monkeypatch):
     project, _ = read
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -176,6 +178,7 @@ print(json.dumps(out))
 """
 
 
+@pytest.mark.thorough
 def test_import_into_mlflow_2_store_succeeds(tmp_path):
     try:
         old = mlflow2.interpreter()

@@ -21,6 +21,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return python("-m", "tests.tracking.live_imports", str(run), str(tmp_path_factory.mktemp("work")))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["grown", "two", "killed", "purged", "old"])
 def test_store_after_live_imports_equals_single_import(out: Any, case: str) -> None:
     assert out[case] == {"differing": [], "files_equal": True, "left": False}

@@ -47,6 +47,7 @@ def keys(case):
     return {row[0] for row in case["rows"][0]}
 
 
+@pytest.mark.thorough
 def test_system_metrics_of_short_run_have_every_second(done):
     case = done["short"]
     assert keys(case) >= HOST

@@ -51,6 +51,7 @@ def svg(body: str = "", head: str = 'width="288pt" height="216pt"') -> bytes:
     return f'<?xml version="1.0"?>\n<!-- x -->\n<svg {head}>{body}</svg>'.encode()
 
 
+@pytest.mark.thorough
 def test_thumbnails_of_images_are_within_limits() -> None:
     files = [image(), image("JPEG", (4000, 3000)), image("WEBP"), image("GIF"), image("PNG", (30, 20), "RGBA", False)]
     drawn = thumbnails(files)

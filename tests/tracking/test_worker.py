@@ -139,6 +139,7 @@ def test_close_while_busy_does_not_wait(client, ask, loop, monkeypatch):
     assert future.exception(DEADLINE)
 
 
+@pytest.mark.thorough
 def test_worker_draws_picture_and_imports_run(ask, tmp_path):
     answer = ask("picture", {"record": {"name": "digits", "state": "completed"}})
     assert answer["png"].startswith(b"\x89PNG")
@@ -191,6 +192,7 @@ def test_idle_worker_leaves_and_returns(client, ask, monkeypatch):
     until(lambda: client.pid is None, "its end as well")
 
 
+@pytest.mark.thorough
 def test_worker_finishes_request_that_takes_longer_than_idle_time(ask, monkeypatch):
     monkeypatch.setenv("AMLTRAIN_HELPER_IDLE", "0.1")
     assert ask("warm")["mlflow"] and ask("warm")["mlflow"]

@@ -24,16 +24,8 @@ FLAGS = (
 )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = str(Path(__file__).parent)
-    if part := os.environ.get(
-        "AMLTRAIN_UI_PART"
-    ):  # 1/3: of the files in alphabetical order every third, from the first
-        number, parts = map(int, part.split("/"))
-        files = sorted({item.path for item in items if str(item.path).startswith(here)})
-        others = set(files) - set(files[number - 1 :: parts])
-        config.hook.pytest_deselected(items=[item for item in items if item.path in others])
-        items[:] = [item for item in items if item.path not in others]
     for item in items:
         if str(item.path).startswith(here):
             item.add_marker(pytest.mark.ui)

@@ -26,6 +26,7 @@ def name_of(notebook: NotebookPage) -> str:
     return str(notebook.page.evaluate("() => jupyterapp.shell.currentWidget.context.path"))
 
 
+@pytest.mark.thorough
 def test_live_output_updates_in_place(notebook: NotebookPage) -> None:
     notebook.cell("import simulated_run; simulated_run.install(); simulated_run.play()")
     run = notebook.runs.first
@@ -39,6 +40,7 @@ def test_live_output_updates_in_place(notebook: NotebookPage) -> None:
     assert notebook.records()[-1]["done"] is True
 
 
+@pytest.mark.thorough
 def test_live_output_cancel_while_cell_runs(notebook: NotebookPage, shots: Path) -> None:
     notebook.cell("import simulated_run; simulated_run.install(); simulated_run.play()")
     run = notebook.runs.first
@@ -52,6 +54,7 @@ def test_live_output_cancel_while_cell_runs(notebook: NotebookPage, shots: Path)
     notebook.interrupt()
 
 
+@pytest.mark.thorough
 def test_live_output_cancel_declined_sends_nothing(notebook: NotebookPage, shots: Path) -> None:
     notebook.cell("import simulated_run; simulated_run.install(); simulated_run.play()")
     run = notebook.runs.first
@@ -89,6 +92,7 @@ def test_live_output_after_reload_saves_end(notebook: NotebookPage, lab: LabServ
     assert "completed" in "".join(outputs[0]["data"]["text/plain"])
 
 
+@pytest.mark.thorough
 def test_live_output_without_extension_shows_reconnect(notebook: NotebookPage) -> None:
     notebook.cell("import simulated_run; simulated_run.play(push=False)")
     run = notebook.runs.first
@@ -99,6 +103,7 @@ def test_live_output_without_extension_shows_reconnect(notebook: NotebookPage) -
     expect(run).to_have_attribute("data-source", "live")
 
 
+@pytest.mark.thorough
 def test_live_output_of_unknown_run_shows_hint(notebook: NotebookPage) -> None:
     notebook.cell("import simulated_run as run; run.install(); run.play(push=False); run.runs.clear()")
     expect(notebook.runs.first.locator(".jp-AmlRun-failure")).to_contain_text("%aml_runs list", timeout=MS)

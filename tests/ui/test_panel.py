@@ -72,6 +72,7 @@ def test_target_change_while_cell_runs_is_shown(notebook: NotebookPage, panel: P
     eventually("the cell has seen it", lambda: "back to local" in notebook.outputs_text())
 
 
+@pytest.mark.thorough
 def test_inline_figure_with_open_panel_is_kept(notebook: NotebookPage, panel: PanelPage) -> None:
     handle = submitted(notebook, "long", "streaming")
     panel.wait_run(handle, "running")

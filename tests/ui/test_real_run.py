@@ -39,6 +39,7 @@ def notebook(page: Page, lab: LabServer, request: pytest.FixtureRequest) -> Iter
         lab.end_runs()
 
 
+@pytest.mark.thorough
 def test_real_run_is_drawn_live_and_canceled_while_cell_runs(notebook: NotebookPage, shots: Path) -> None:
     run = notebook.runs.first
     for title in ("loss", "CPU"):  # live charts have taken the place of the record's
@@ -54,6 +55,7 @@ def test_real_run_is_drawn_live_and_canceled_while_cell_runs(notebook: NotebookP
     notebook.interrupt()
 
 
+@pytest.mark.thorough
 def test_real_run_after_reload_is_followed_to_end(notebook: NotebookPage, lab: LabServer) -> None:
     name = str(notebook.page.evaluate("() => jupyterapp.shell.currentWidget.context.path"))
     notebook.save()

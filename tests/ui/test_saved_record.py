@@ -93,6 +93,7 @@ def test_saved_record_with_wrong_fields_is_drawn(notebook: NotebookPage) -> None
     expect(run.locator(".jp-AmlRun-notice")).to_contain_text("newer jupyter-amltrain (schema 99")
 
 
+@pytest.mark.thorough
 def test_saved_record_dark_and_narrow_screenshot(notebook: NotebookPage, shots: Path) -> None:
     notebook.theme("JupyterLab Dark")
     notebook.page.set_viewport_size({"width": 560, "height": 950})

@@ -14,6 +14,7 @@ OBJECTS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("terms", "row"), OBJECTS, ids=[row.name for _, row in OBJECTS])
 def test_term_with_class_of_sdk_is_made_and_has_the_same_name_in_yaml_and_arm(terms, row):
     keywords = {"log_dir": "x"} if row.name == "tensorboard" else {"ssh_public_keys": "k"} if row.name == "ssh" else {}
