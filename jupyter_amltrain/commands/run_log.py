@@ -49,7 +49,8 @@ def _logs(args: argparse.Namespace, context: Context) -> Result:
     run = api.attach(args.run)
     tail = args.tail if args.tail is not None else (context.log_lines or None)
     rank, ranks = args.rank, run.status.ranks
-    if rank is not None and rank >= ranks:
+    # Azure ML does not say how many there are: the logs do.
+    if rank is not None and rank >= ranks and not run.logs(tail=1, rank=rank):
         raise CommandError(
             f"--rank {rank}: {run.handle} has {ranks} process{'es' if ranks > 1 else ''}.",
             hint=f"Ranks: 0 to {ranks - 1}." if ranks > 1 else "Leave --rank out.",

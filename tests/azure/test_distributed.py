@@ -15,8 +15,12 @@ from tests.helpers import DEADLINE
 pytestmark = [pytest.mark.thorough, needs_torch]
 
 #: The training without MLflow: each loss is a line of the log.
-PRINTED = TRAINING.replace("import mlflow, torch", "import torch").replace(
-    'mlflow.log_metric("loss", mean.item() / world, step=step)', 'print("loss", step, mean.item() / world, flush=True)'
+PRINTED = (
+    TRAINING.replace("import mlflow, torch", "import torch").replace(
+        'mlflow.log_metric("loss", mean.item() / world, step=step)',
+        'print("loss", step, mean.item() / world, flush=True)',
+    )
+    + '\nprint("process", rank, "ends", flush=True)\n'
 )
 
 
@@ -34,4 +38,6 @@ def losses(run: Any) -> list[float]:
 def test_losses_of_two_nodes_are_those_of_two_processes_here(api: Any) -> None:
     there = api.submit(PRINTED, target="cpu", nodes=2, distribution="pytorch", name="ddp").wait(3 * DEADLINE)
     here = api.submit(PRINTED, target="local", processes=2, gpus=0, name="ddp").wait(3 * DEADLINE)
+    assert "process 1 ends" in there.logs(rank=1) and "process 0 ends" not in there.logs(rank=1)
+    assert not there.logs(rank=2) and "[rank 1] process 1 ends" in there.logs()
     assert len(losses(there)) == 10 and losses(there) == pytest.approx(losses(here), abs=1e-6)

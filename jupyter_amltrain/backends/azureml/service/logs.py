@@ -264,10 +264,12 @@ def append_logs(
 
 
 def _merge(mirror: MirrorFiles, name: str, delta: FileDelta, ended: bool) -> None:
-    """Append complete lines, each with its rank, to the merged log, and all bytes to a raw file."""
+    """Append complete lines, each with its rank, to the merged log, and all bytes to a file of their own."""
     rank = _RANK.fullmatch(name)
-    raw = f"log/process-{rank[1]}.txt" if rank and not rank[2] else f"log/{name.rpartition('/')[2]}"
-    mirror.append(raw, delta.data)
+    own = f"log/{name.rpartition('/')[2]}"
+    if rank and not rank[2] and int(rank[1]):  # the file of rank 0 is the merged log
+        own = f"log/rank-{rank[1]}.txt"
+    mirror.append(own, delta.data)
     position = mirror.read_position(name)
     pending = b"" if delta.restarted else bytes.fromhex(position.get("held") or "")
     data = pending + delta.data
