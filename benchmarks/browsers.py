@@ -13,7 +13,7 @@ from typing import Any
 from tests.conftest import end_all
 from tests.ui.conftest import FLAGS
 from tests.ui.lab import MS, LabServer, NotebookPage, load_page
-from tests.ui.traffic import Traffic
+from tests.ui.traffic import Frame, Traffic
 from tools import chromium
 
 ROOT = Path(__file__).parents[1]
@@ -40,11 +40,16 @@ class Measured:
         found = {m["name"]: m["value"] for m in self._devtools.send("Performance.getMetrics")["metrics"]}
         return float(found["TaskDuration"])
 
-    def received(self) -> int:
-        """Bytes that came from the kernel since the last call."""
+    def wait(self, seconds: float) -> None:
+        """Wait, and hear what comes; a sleep would count it later."""
+        self.notebook.page.wait_for_timeout(1000 * seconds)
+
+    def received(self) -> tuple[int, int]:
+        """Bytes that came from the kernel since the last call: all, and those of the feeds of live charts."""
         size = sum(frame.size for frame in self._traffic.frames)
+        fed = sum(frame.size for frame in self._traffic.frames if _is_fed(frame))
         self._traffic.clear()
-        return size
+        return size, fed
 
     def heap(self) -> int:
         """Bytes on the JavaScript heap and in its buffers, after garbage was collected."""
@@ -58,6 +63,11 @@ class Measured:
         """DOM nodes that are alive."""
         found = {m["name"]: m["value"] for m in self._devtools.send("Performance.getMetrics")["metrics"]}
         return int(found["Nodes"])
+
+
+def _is_fed(frame: Frame) -> bool:
+    data = frame.content.get("data")
+    return frame.kind == "comm_msg" and isinstance(data, dict) and data.get("method") == "custom"
 
 
 @contextlib.contextmanager
@@ -91,7 +101,7 @@ def lab(targets: Mapping[str, dict[str, Any]] | None = None) -> Iterator[Any]:
             notebook = load_page(page, server, server.write(f"{name}.ipynb", []))
             for cell in cells:
                 notebook.cell(cell)
-            page.locator(".bqplot").first.wait_for()
+            page.locator(".bqplot:visible").first.wait_for()  # a metric with one point has no chart
             return Measured(notebook, context.new_cdp_session(page), traffic)
 
         try:

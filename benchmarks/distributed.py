@@ -162,24 +162,27 @@ def gpus() -> None:
         found = re.search(r"pid=(\d+)", page.notebook.outputs_text())
         assert found is not None
         kernel = psutil.Process(int(found[1]))
-        time.sleep(10)
+        page.wait(10)
         page.received()
-        spent: dict[str, list[float]] = {"kernel": [], "page": [], "bytes": []}
+        spent: dict[str, list[float]] = {"kernel": [], "page": [], "samples": [], "bytes": []}
         for _ in range(WINDOWS):
             begin, cpu, drawn = time.monotonic(), sum(kernel.cpu_times()[:2]), page.cpu()
-            time.sleep(SECONDS)
+            page.wait(SECONDS)
             took = time.monotonic() - begin
             spent["kernel"].append(100 * (sum(kernel.cpu_times()[:2]) - cpu) / took)
             spent["page"].append(100 * (page.cpu() - drawn) / took)
-            spent["bytes"].append(page.received() / took / (NODES * GPUS))
+            whole, fed = page.received()
+            spent["samples"].append(fed / took / (NODES * GPUS))
+            spent["bytes"].append(whole / took / (NODES * GPUS))
     print(f"One dashboard of {NODES * GPUS} GPUs, one reading of each per second")
     print(line("kernel", spent["kernel"], "%"))
     print(line("main thread of the page", spent["page"], "%"))
-    print(line("bytes for a GPU and reading", spent["bytes"], "B"))
+    print(line("samples of a GPU and reading", spent["samples"], "B"))
+    print(line("with the record of the run", spent["bytes"], "B"))
     middle = {what: statistics.median(values) for what, values in spent.items()}
     print(verdict("kernel / 5 % of a core", middle["kernel"] / 5, 1.0))
     print(verdict("page / 25 % of a core", middle["page"] / 25, 1.0))
-    print(verdict("bytes / 12", middle["bytes"] / 12, 1.0))
+    print(verdict("bytes of samples / 12", middle["samples"] / 12, 1.0))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Every value is computed from node, GPU and tick number, so that all readers get 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ CPUS, MEMORY = 8, 32 << 30
 _PID = 4711
 
 
+@functools.cache
 def uuid_of(node: int, index: int) -> str:
     """Return the UUID of a fake GPU."""
     return f"GPU-fa4e{node:04x}-0000-0000-0000-{index:012x}"

@@ -49,6 +49,9 @@ TABLE_FIGURES = tuple(column.name for column in FIGURES if column.heading)
 #: Series of a record with their decimals and factor.
 _SERIES = {"util": (1, 1.0), "peak": (0, 1.0), "memory": (0, MIB), "power": (1, 1.0), ACTIVITY: (0, 1.0)}
 
+#: Series of which many GPUs have a mean and a range.
+_BAND_FIELDS = ("util", "peak", "memory", "power")
+
 #: Rows of a table of minimum, mean and maximum.
 _ROWS = {MIN: 0, MAX: 2, LAST: 2}
 
@@ -57,6 +60,9 @@ LINES = 8
 
 #: Points of a series, columns of the heat map, rows of the process table.
 POINTS, HEAT_COLUMNS, PROCESSES = 150, 75, 20
+
+#: Maximum cells of the heat map, 2 bytes each.
+_HEAT_CELLS = 24_000
 
 # nvml.h, nvmlClocksEventReasons, as text; 0x1 is an idle GPU.
 _THROTTLE = {
@@ -80,14 +86,17 @@ def throttle_text(mask: int) -> str:
     return ", ".join(words + ([f"0x{rest:x}"] if rest else []))
 
 
-def gpu_record(telemetry: RunTelemetry, ended: bool, *, series: bool = True) -> GpuTelemetry | None:
+def gpu_record(
+    telemetry: RunTelemetry, ended: bool, *, series: bool = True, max_now: int | None = None
+) -> GpuTelemetry | None:
     """Build the GPU part of a record; ``None`` without data.
 
     Parameters
     ----------
     series
-        Include what has happened so far. Without it, and of many GPUs without their current readings, the
-        part of 1,024 GPUs takes milliseconds instead of half a second.
+        Include what has happened so far. Without it the part of 1,024 GPUs takes milliseconds.
+    max_now
+        Leave out the current readings if there are more GPUs than this.
     """
     nodes = list(telemetry.nodes())
     if not nodes:
@@ -95,19 +104,19 @@ def gpu_record(telemetry: RunTelemetry, ended: bool, *, series: bool = True) -> 
     gpus = [(node, i) for node in nodes for i in range(len(node.gpus))]
     note = "; ".join(dict.fromkeys(node.note for node in nodes if node.note))
     facts = tuple(_facts(node, i) for node, i in gpus)
-    unread = not series and len(gpus) > LINES
+    unread = ended or (max_now is not None and len(gpus) > max_now)
     common: dict[str, Any] = {
         "nodes": tuple(str(node.header.get("host") or f"node {node.node}") for node in nodes),
         "source": _source(nodes),
         "age": age_of(telemetry, ended),
         "note": note,
         "processes": tuple(_processes(nodes)),
-        "now": tuple({} if ended or unread else _now(node, i) for node, i in gpus),
+        "now": tuple({} if unread else _now(node, i) for node, i in gpus),
     }
     if not gpus or not series:
         return GpuTelemetry(gpus=facts, **common)
     begins = grid(nodes, POINTS)
-    tables = {field: _table(nodes, field, begins) for field in _SERIES}
+    tables = _tables(nodes, tuple(_SERIES) if len(gpus) <= LINES else _BAND_FIELDS, begins)
     times = tuple(round(float(t), 2) for t in begins)
     if len(gpus) <= LINES:
         return GpuTelemetry(t=times, gpus=tuple(_with_series(f, k, tables) for k, f in enumerate(facts)), **common)
@@ -151,17 +160,19 @@ def _facts(node: NodeTelemetry, i: int) -> GpuSeries:
     )
 
 
-def _table(nodes: Sequence[NodeTelemetry], field: str, begins: Any) -> Float32:
-    """``(3, GPUs of all nodes, intervals)`` of one field."""
+def _tables(nodes: Sequence[NodeTelemetry], fields: Sequence[str], begins: Any) -> dict[str, Float32]:
+    """``(3, GPUs of all nodes, intervals)`` of each field."""
     import numpy as np
 
-    parts = [np.full((3, 0, len(begins)), np.nan, np.float32)]
+    parts: list[Float32] = [np.full((3, len(fields), 0, len(begins)), np.nan, np.float32)]
     for node in nodes:
-        columns = [node.index.get(f"gpu{gpu.get('index', i)}.{field}", -1) for i, gpu in enumerate(node.gpus)]
+        gpus = [gpu.get("index", i) for i, gpu in enumerate(node.gpus)]
+        columns = [node.index.get(f"gpu{gpu}.{field}", -1) for field in fields for gpu in gpus]
         part = on_grid(node, begins, columns)
         part[:, [k for k, column in enumerate(columns) if column < 0]] = np.nan
-        parts.append(part)
-    return np.concatenate(parts, axis=1)
+        parts.append(part.reshape(3, len(fields), len(gpus), len(begins)))
+    table = np.concatenate(parts, axis=2)
+    return {field: table[:, k] for k, field in enumerate(fields)}
 
 
 def _with_series(facts: GpuSeries, k: int, tables: dict[str, Float32]) -> GpuSeries:
@@ -196,11 +207,12 @@ def _band(table: Float32, scale: float = 1.0, high: Float32 | None = None) -> Gp
 def _heat(nodes: Sequence[NodeTelemetry], labels: Sequence[tuple[int, int]]) -> GpuHeat:
     import numpy as np
 
-    begins = grid(nodes, HEAT_COLUMNS)
+    most = max(2, min(HEAT_COLUMNS, _HEAT_CELLS // max(1, len(labels))))
+    begins = grid(nodes, most)
     if len(begins) > 1:  # columns of equal duration
         last = max(node.last_t or 0.0 for node in nodes)
-        begins = np.linspace(begins[0], max(last, begins[-1]), min(HEAT_COLUMNS, len(begins)), endpoint=False)
-    util = _table(nodes, "util", begins)[1]
+        begins = np.linspace(begins[0], max(last, begins[-1]), min(most, len(begins)), endpoint=False)
+    util = _tables(nodes, ("util",), begins)["util"][1]
     cells = np.where(np.isnan(util), 255, np.clip(np.rint(util), 0, 100)).astype(np.uint8)
     return GpuHeat(labels=tuple(f"{n}:{i}" for n, i in labels), columns=len(begins), cells=cells.tobytes().hex())
 
@@ -440,7 +452,7 @@ def _gpu(entry: Entry, ended: bool) -> GpuTelemetry | None:
     telemetry = entry.telemetry
     key = (ended, tuple(node.seq for node in telemetry.nodes()), tuple(node.note for node in telemetry.nodes()))
     if entry.gpu_part is None or entry.gpu_part[0] != key:
-        entry.gpu_part = (key, gpu_record(telemetry, ended))
+        entry.gpu_part = (key, gpu_record(telemetry, ended, max_now=LINES))
     part = entry.gpu_part[1]
     return part and msgspec.structs.replace(part, age=age_of(telemetry, ended))
 

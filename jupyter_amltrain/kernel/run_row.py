@@ -159,12 +159,13 @@ def _metric_spark(entry: Entry, name: str) -> tuple[int, ...]:
 
 def _spark(entry: Entry) -> tuple[int, ...]:
     """Return the sparkline, recomputed when the run has grown by a visible part."""
-    ticks = sum(node.ticks for node in entry.telemetry.nodes())
+    nodes = list(entry.telemetry.nodes())
+    ticks = sum(node.ticks for node in nodes)
     drawn_ticks, was_done, spark = entry.spark
     done = entry.run.status.state.terminal
     if (
         ticks < drawn_ticks
-        or ticks >= drawn_ticks + max(1, drawn_ticks // (2 * MAX_SPARK_POINTS))
+        or ticks >= drawn_ticks + max(1, len(nodes), drawn_ticks // (2 * MAX_SPARK_POINTS))
         or (done and not was_done)
     ):
         try:

@@ -164,6 +164,7 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
 
     def __init__(self, columns: Sequence[Columns], **traits: Any) -> None:
         self.columns = tuple(columns)
+        self._by_node = {c.node.node: c for c in self.columns}
         #: Number of the next tick to send, by node.
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
         super().__init__(**traits)
@@ -171,12 +172,13 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
     def use(self, columns: Sequence[Columns]) -> None:
         """Send other series from now on; the page learns of them from `layout` and requests the past."""
         self.columns = tuple(columns)
+        self._by_node = {c.node.node: c for c in self.columns}
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
 
-    @property
-    def stale(self) -> bool:
-        """Whether a node's series differ from those that the page knows."""
-        return any(columns.stale for columns in self.columns)
+    def is_stale(self, node: NodeTelemetry) -> bool:
+        """Whether the series of a node differ from those that the page knows."""
+        columns = self._by_node.get(node.node)
+        return columns is not None and columns.stale
 
     @property
     def delay(self) -> float:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.run_record import gpu_record
 from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 from jupyter_amltrain.loop import TokenBucket
 from jupyter_amltrain.output.layout import Layout, layout_of
 
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 MAX_DASHBOARDS_PER_RUN, MAX_DASHBOARDS = 3, 12
 #: Seconds between updates of the metrics, and of all else that does not come with a tick.
 _METRIC_INTERVAL_S, _SLOW_INTERVAL_S = 0.3, 1.0
+#: Minimum seconds between two messages that make a page request the record of a run with many GPUs.
+_LARGE_RECORD_INTERVAL_S = 10.0
 #: Minimum seconds between two versions of the table.
 TABLE_INTERVAL_S = 3.0
 #: Maximum points of a metric in the first message to a page.
@@ -51,7 +54,7 @@ class _Live:
         self.table = ""
         self.table_at = 0.0
         self.ended = False
-        self.changed_at = 0.0
+        self.changed_at = self.changed_sent_at = 0.0
 
 
 class LiveDashboards:
@@ -120,7 +123,7 @@ class LiveDashboards:
             done = entry.run.status.state.terminal
             live.dashboard, live.ended = dashboard, done
             feed = dashboard.connect(live.id, entry.telemetry, done=done)
-            live.stop = entry.telemetry.listen(lambda node, first: self._on_tick(live))
+            live.stop = entry.telemetry.listen(lambda node, first: self._on_tick(live, node))
             self._update_slow(live)
             feed.rate = 4.0
             self._start_slow_updates()
@@ -133,11 +136,11 @@ class LiveDashboards:
         """Return whether a page's dashboard was removed while it was built."""
         return self._all.get((live.entry.run.handle, live.page)) is not live
 
-    def _on_tick(self, live: _Live) -> None:
+    def _on_tick(self, live: _Live, node: NodeTelemetry) -> None:
         feed = live.dashboard.feed if live.dashboard is not None else None
         if feed is None:
             return
-        if feed.stale:  # a damaged file was restarted with other columns; the page reopens the dashboard
+        if feed.is_stale(node):  # a damaged file was restarted with other columns; the page reopens the dashboard
             self._all.pop((live.entry.run.handle, live.page), None)
             self._close(live)
         elif live.shown and feed.delay and live.push is None:
@@ -149,7 +152,7 @@ class LiveDashboards:
         """Send the ticks of several nodes that have come during the delay."""
         live.push = None
         feed = live.dashboard.feed if live.dashboard is not None else None
-        if feed is not None and live.shown and not feed.stale:
+        if feed is not None and live.shown:
             feed.push()
 
     def follow(self, feed_id: str, shown: bool, seen: Sequence[int], view: str = "") -> bool:
@@ -240,19 +243,20 @@ class LiveDashboards:
         dashboard.feed.send_metrics(new_points, whole=whole)
 
     def _update_slow(self, live: _Live) -> None:
-        from jupyter_amltrain.output.tables import table_html
+        from jupyter_amltrain.output.tables import MAX_LISTED_GPUS, table_html
 
         entry, dashboard = live.entry, live.dashboard
         if dashboard is None or dashboard.feed is None:
             return
         whole = not live.sent
         self._send_metrics(live, whole=whole)
-        if live.changed_at != entry.changed_at:
+        pause = _LARGE_RECORD_INTERVAL_S if dashboard.plan.many else 0.0
+        if live.changed_at != entry.changed_at and time.monotonic() - live.changed_sent_at >= pause:
             # A page that was loaded after the cell ran gets no frames; this makes it request the record.
-            live.changed_at = entry.changed_at
+            live.changed_at, live.changed_sent_at = entry.changed_at, time.monotonic()
             dashboard.feed.send({"changed": True})
         ended = entry.run.status.state.terminal
-        part = gpu_record(entry.telemetry, ended, series=False)
+        part = gpu_record(entry.telemetry, ended, series=False, max_now=MAX_LISTED_GPUS)
         dashboard.show_note(part.note if part is not None else "", len(entry.metrics.metrics))
         text = table_html(part, entry.kind == "run") if dashboard.plan.gpus else ""
         now = time.monotonic()

@@ -62,7 +62,7 @@ class TelemetrySeries(msgspec.Struct, frozen=True, kw_only=True):
     age: float | None = None
 
 
-class GpuSeries(msgspec.Struct, frozen=True, kw_only=True):
+class GpuSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU; the series use the record's common ``t``, ``None`` for a gap.
 
     Attributes
