@@ -138,6 +138,7 @@ def test_cli_compute_and_help_print_text() -> None:
     assert amltrain("--version").stdout.strip()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [["compute"], ["submit", "--help"]], ids=["rows", "help"])
 def test_cli_closed_pipe_is_no_error(words: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +150,7 @@ def test_cli_closed_pipe_is_no_error(words: list[str], unbuffered: str, monkeypa
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.thorough
 def test_cli_closed_stdout_is_no_error() -> None:
     line = ["sh", "-c", '"$@" >&-', "sh", *LINE, "compute"]
     done = subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=60)

@@ -184,6 +184,7 @@ def test_killed_docker_run_ends_container_and_run(api: Any, home: Path, engine: 
 # ---- images
 
 
+@pytest.mark.thorough
 def test_image_is_pulled_in_phase_preparing_and_pull_can_be_canceled(
     api: Any, home: Path, engine: DockerEngine
 ) -> None:
@@ -205,6 +206,7 @@ def test_image_is_pulled_in_phase_preparing_and_pull_can_be_canceled(
     assert any("the last pull took" in note for note in plan.notes)
 
 
+@pytest.mark.thorough
 def test_image_is_pulled_in_advance_by_env_build(api: Any, engine: DockerEngine) -> None:
     engine.set(images=[])
     run = api.build_environment(IMAGE).wait(WAIT_S)

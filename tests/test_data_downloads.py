@@ -42,6 +42,7 @@ def everything(home: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in home.rglob("*") if path.is_file() and not path.is_symlink())
 
 
+@pytest.mark.thorough
 def test_web_input_is_downloaded_once_and_recorded(api: Any, home: Path, web: WebServer) -> None:
     inputs = {"data": web.url}
     first = api.submit(SHOW, inputs=inputs, gpus=0).wait(WAIT_S)
@@ -74,6 +75,7 @@ def test_missing_file_fails_run_before_its_start(api: Any, home: Path, web: WebS
     assert state(home, run)["reason"] == "data" and "read" not in run.logs() and "Traceback" not in run.logs()
 
 
+@pytest.mark.thorough
 def test_cancel_during_download_ends_run_and_next_one_continues(api: Any, home: Path, web: WebServer) -> None:
     web.content = os.urandom(4 << 20)
     web.pause_s = 0.1
@@ -90,6 +92,7 @@ def test_cancel_during_download_ends_run_and_next_one_continues(api: Any, home: 
     assert web.sent - sent <= len(web.content) - kept + web.block
 
 
+@pytest.mark.thorough
 def test_killed_download_leaves_no_file_and_next_run_continues(api: Any, home: Path, web: WebServer) -> None:
     web.content = os.urandom(4 << 20)
     web.pause_s = 0.1
@@ -107,6 +110,7 @@ def test_killed_download_leaves_no_file_and_next_run_continues(api: Any, home: P
     assert any(headers.get("range") for _, _, headers in web.requests)
 
 
+@pytest.mark.thorough
 def test_runs_at_the_same_time_download_once(api: Any, home: Path, web: WebServer) -> None:
     web.content = os.urandom(1 << 20)
     web.pause_s = 0.02

@@ -93,6 +93,7 @@ def test_project_and_conda_file_with_pip_packages_need_no_conda(
     assert "version 1.0" in api.submit(SHOW, environment=name, gpus=0).wait(WAIT_S).logs()
 
 
+@pytest.mark.thorough
 def test_packages_of_the_line_and_settings_of_pip_are_used(
     api: Any, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_ten_concurrent_submits_build_once(api: Any, home: Path, wheels: Path) -
     assert builds == 1 and len(environments(home)) == 1
 
 
+@pytest.mark.thorough
 def test_two_kernels_that_need_one_environment_build_it_once(api: Any, home: Path, wheels: Path) -> None:
     file = requirements("beta")
     code = (

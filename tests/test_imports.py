@@ -45,6 +45,7 @@ print(json.dumps({"done": done, "failed": failed, "there": sorted(BLOCKED & sys.
 HEAVY = ("mlflow", "azure", "pynvml", "matplotlib", "pandas", "sklearn", "torch")
 
 
+@pytest.mark.thorough
 def test_package_without_unix_modules_imports(tmp_path: Path) -> None:
     env = {**os.environ, "AMLTRAIN_HOME": str(tmp_path / "home")}
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=120, env=env)

@@ -142,6 +142,7 @@ def test_rebooted_machine_starts_run_again_with_public_environment(agent: Agent)
     assert len(state["notes"]) == 1
 
 
+@pytest.mark.thorough
 def test_rebooted_run_with_secrets_is_lost(agent: Agent) -> None:
     run = agent.gated(COUNT, restarts={"max": 1}, secrets={"TOKEN": "hidden"})
     reboot(agent, run)

@@ -154,6 +154,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.thorough
 def test_oom_names_process_holding_memory(
     job: Job,  # noqa: F811
     driver: SwitchableDriver,  # noqa: F811

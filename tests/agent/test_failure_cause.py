@@ -101,6 +101,7 @@ _ERRORS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(_ERRORS)
 def test_cause_is_limited_to_run_time(errors: list[dict[str, Any]]) -> None:

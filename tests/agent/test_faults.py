@@ -32,6 +32,7 @@ def helpers(agent: Agent, state: dict) -> list[int]:
     ]
 
 
+@pytest.mark.thorough
 def test_supervisor_killed_marks_run_lost(agent: Agent) -> None:
     run = agent.submit(
         "import os\nif os.fork() == 0: os.setsid()\n" + LONG, tracking={"run_id": "ab" * 16, "mode": "sink"}
@@ -118,6 +119,7 @@ def test_helpers_killed_are_restarted(agent: Agent) -> None:
     assert [row[0] for row in rows] == list(range(len(rows)))
 
 
+@pytest.mark.thorough
 def test_dispatcher_killed_keeps_running_and_waiting_jobs(agent: Agent) -> None:
     gate = agent.folder / "gate"
     code = f"import os, time\nprint('up')\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
@@ -213,6 +215,7 @@ def test_run_killed_at_failpoint_ends(
     assert agent.wait(agent.submit("pass"))["state"] == "completed"
 
 
+@pytest.mark.thorough
 def test_run_folder_removed_during_run_frees_slot(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 

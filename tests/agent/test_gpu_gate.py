@@ -118,6 +118,7 @@ def test_gpu_guard_stops_idle_run_with_cause(machine: Machine) -> None:
     assert running["seconds"] >= 0.6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "curves", ["* 0 3 600 60", *thorough("* 0 98 600 60\n* 1.5 0 600 60")], ids=["display", "driver's start"]
 )
@@ -167,6 +168,7 @@ def test_gpu_guard_of_short_or_cpu_run_is_neutral(machine: Machine) -> None:
     assert not (machine.agent.run_folder(cpu) / "telemetry" / "truth-0.json").exists()
 
 
+@pytest.mark.thorough
 def test_gpu_guard_after_sampler_restart_keeps_verdict(machine: Machine) -> None:
     """A restart within the grace time goes on with what was seen before it."""
     run = machine.submit(gpu_grace=1.5, require_gpu="stop")

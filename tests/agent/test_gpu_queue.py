@@ -198,6 +198,7 @@ def test_library_with_device_file_is_broken_driver(
     assert refused(agent)["type"] == "GpuDriverError"
 
 
+@pytest.mark.thorough
 def test_submit_with_only_gpu_lost_is_refused(agent: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(1)
     agent.good("info")
@@ -207,6 +208,7 @@ def test_submit_with_only_gpu_lost_is_refused(agent: Agent, driver: SwitchableDr
     assert error["type"] == "GpuDriverError" and "GPU 0 is lost" in error["message"]
 
 
+@pytest.mark.thorough
 def test_driver_missing_after_gpus_is_broken(agent: Agent, driver: SwitchableDriver) -> None:
     agent.good("info")
     agent.kill_dispatcher()
@@ -276,6 +278,7 @@ def test_reused_pid_is_not_submitter(agent: Agent, driver: SwitchableDriver) -> 
         agent.good("cancel", run=run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["nvidia-cuda-mps-server", "nvidia-cuda-mps-control", "Xorg", "gnome-shell"])
 def test_gpu_with_system_process_is_free(agent: Agent, driver: SwitchableDriver, name: str) -> None:
     driver.set_gpus(1)
@@ -356,6 +359,7 @@ def test_sharing_jobs_of_queue_get_different_gpus(agent: Agent, busy: int) -> No
 # -- jobs that cannot start, and lost GPUs -----------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_waiting_job_with_lost_gpu_lets_others_pass(agent: Agent, driver: SwitchableDriver) -> None:
     blocking = agent.gated(gpus=1)
     agent.running(blocking, "up")
@@ -372,6 +376,7 @@ def test_waiting_job_with_lost_gpu_lets_others_pass(agent: Agent, driver: Switch
     assert agent.wait(big)["devices"] == [UUID(0), UUID(1)]
 
 
+@pytest.mark.thorough
 def test_waiting_job_starts_after_driver_repair(agent: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(1)
     blocking = agent.gated(gpus=1)

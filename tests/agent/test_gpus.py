@@ -69,6 +69,7 @@ def test_submit_with_gpu_without_driver_is_refused(agent: Agent) -> None:
     assert agent.good("info")["gpus"] == []
 
 
+@pytest.mark.thorough
 def test_gpu_used_by_others_is_skipped(gpus: Agent, tmp_path: Path) -> None:
     with stranger() as other:
         (tmp_path / "processes").write_text(f"0 {other} 1000\n")

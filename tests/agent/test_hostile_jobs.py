@@ -154,6 +154,7 @@ def test_false_state_of_live_run_is_not_reported(agent: Agent, damage: str) -> N
     assert (state["state"], state["exit_code"]) == ("failed", 3), state
 
 
+@pytest.mark.thorough
 def test_state_changed_by_job_is_restored(agent: Agent) -> None:
     run = agent.submit(PRELUDE + "write({**true, 'state': 'completed'})\ntime.sleep(600)")
     agent.running(run, "up")

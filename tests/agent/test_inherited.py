@@ -76,6 +76,7 @@ def test_kernel_settings_do_not_reach_job(agent: Agent) -> None:
     assert "MPLBACKEND" not in found
 
 
+@pytest.mark.thorough
 def test_request_too_long_is_refused(agent: Agent) -> None:
     answer = agent("submit", run="x", argv=["x"], env={"DATA": "d" * dispatcher_client.MAX_REQUEST_BYTES})
     assert answer["error"]["type"] == "SubmitError"

@@ -81,6 +81,7 @@ def test_backend_of_user_stays(tmp_path: Path, home: Path, code: str, env: dict[
     assert done.returncode == 0 and "amltrain" not in done.stdout and not names(tmp_path)
 
 
+@pytest.mark.thorough
 def test_figure_of_cell_is_shown_at_end_unless_saved(tmp_path: Path, home: Path) -> None:
     code = "plt.plot([1])\nf, a = plt.subplots(); a.plot([1]); f.savefig('own.png')\nplt.figure()\nraise SystemExit(3)"
     assert python(tmp_path / "file", home, BEGIN + code).returncode == 3 and not names(tmp_path / "file")
@@ -88,18 +89,21 @@ def test_figure_of_cell_is_shown_at_end_unless_saved(tmp_path: Path, home: Path)
     assert names(tmp_path / "cell") == ["pictures/figure-1.png"]
 
 
+@pytest.mark.thorough
 def test_figure_that_cannot_be_drawn_does_not_end_script(tmp_path: Path, home: Path) -> None:
     code = "plt.title(r'$\\frac{$'); plt.show()\nplt.plot([1]); plt.show(); print('on')"
     done = python(tmp_path, home, BEGIN + code)
     assert done.stdout.strip() == "on" and done.stderr.count("\n") == 1 and len(names(tmp_path)) == 1
 
 
+@pytest.mark.thorough
 def test_pictures_folder_that_cannot_be_written_does_not_end_script(tmp_path: Path, home: Path) -> None:
     (tmp_path / "pictures").write_text("a file")
     done = python(tmp_path, home, BEGIN + "plt.plot([1]); plt.show(); print('on')")
     assert done.stdout.strip() == "on" and done.returncode == 0
 
 
+@pytest.mark.thorough
 def test_more_figures_than_limit_are_bounded(tmp_path: Path, home: Path) -> None:
     code = (
         "import amltrain_pictures as ours; ours.MAX_FILES = 3\n"
@@ -128,6 +132,7 @@ def test_job_of_a_job_has_a_folder_of_its_own(agent: Agent, monkeypatch: pytest.
     assert agent.log(run).strip() == str(agent.run_folder(run) / "pictures")
 
 
+@pytest.mark.thorough
 def test_show_in_job_is_listed_by_agent(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MPLBACKEND", "DISPLAY"):
         monkeypatch.delenv(name, raising=False)

@@ -272,6 +272,7 @@ def test_older_dispatcher_with_waiting_jobs_stays(agent: Agent) -> None:
         agent.good("cancel", run=run)
 
 
+@pytest.mark.thorough
 def test_hundred_concurrent_calls_share_dispatcher(agent: Agent) -> None:
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda _: agent("ping"), range(100)))

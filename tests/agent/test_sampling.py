@@ -136,6 +136,7 @@ def test_minutes_and_summary_match_samples(stage: ScriptedSampler) -> None:
     check_summary(stage)
 
 
+@pytest.mark.thorough
 def test_killed_sampler_continues_file(stage: ScriptedSampler) -> None:
     stage.curves(jitter(2, 400))
     stage.play(range(1, 46), -9, sampler=True, uuids=UUIDS[:2], kill=45)
@@ -167,6 +168,7 @@ def test_sampler_restarted_without_driver_recovers(stage: ScriptedSampler) -> No
     assert rows[3][2 + HOST :] == [None] * 12 and rows[-1][2 + HOST :] == [40, 40, 2000, 300, 50, 1500] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [8, 64])
 def test_telemetry_size_is_bounded(stage: ScriptedSampler, count: int) -> None:
     stage.switch(GPUS=count)

@@ -99,6 +99,7 @@ def test_service_job_ignoring_sigterm_is_killed_after_grace(tmp_path, zipapp):
     assert process.returncode == 128 + signal.SIGKILL
 
 
+@pytest.mark.thorough
 def test_service_job_timeout_and_signal_have_exit_codes(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, "import time; time.sleep(600)", timeout=0.3)
     code, _, errors = job.run()

@@ -104,6 +104,7 @@ def test_forwarder_sends_telemetry(tmp_path, zipapp, service):
     assert steps == list(range(len(steps)))
 
 
+@pytest.mark.thorough
 def test_forwarder_after_service_errors_sends_once(tmp_path, zipapp, service):
     service.faults = [500, (429, 0.3), "cut", 503, 404]
     service.version = "v2.0"  # the other of the two APIs

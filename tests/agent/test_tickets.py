@@ -104,6 +104,7 @@ def status_of(pid: int) -> str:
         return ""
 
 
+@pytest.mark.thorough
 def test_run_of_ended_container_is_lost(agent: Agent) -> None:
     inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if shutil.which("unshare") is None or subprocess.run([*inside, "true"], capture_output=True).returncode:

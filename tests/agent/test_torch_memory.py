@@ -156,6 +156,7 @@ def test_torch_memory_of_processes_is_combined(tmp_path: Path) -> None:
     assert torch.figures(1)["torch_allocated_peak"] == 300
 
 
+@pytest.mark.thorough
 def test_summary_has_allocator_and_driver_memory(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_SAMPLE_PERIOD", "0.1")
     driver: SwitchableDriver = fake.needed(tmp_path).use(monkeypatch)
@@ -187,6 +188,7 @@ def test_torch_hook_of_cpu_job_is_absent(agent: Agent, monkeypatch: pytest.Monke
     assert agent.log(run).split() == ["None"]
 
 
+@pytest.mark.thorough
 def test_torch_hook_stop_does_not_delay_exit(tmp_path: Path) -> None:
     begin = time.monotonic()
     code = ALLOCATE + "torch.cuda.memory_stats_as_nested_dict = lambda at: time.sleep(50)\ntime.sleep(1.5)"

@@ -127,6 +127,7 @@ def test_tensors_come_back_equal_and_are_one_file(
     assert len(os.listdir(tmp_path)) == 3 and not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.thorough
 def test_tensor_that_cannot_be_saved_is_one_line(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="no torch on this machine")
     with pytest.raises(values.CannotWrite) as caught:

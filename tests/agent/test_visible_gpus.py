@@ -249,6 +249,7 @@ def test_mig_instances_are_slots(split: Machine) -> None:
         assert agent.wait(run)["state"] == "completed"
 
 
+@pytest.mark.thorough
 def test_busy_mig_instance_keeps_others_free(split: Machine) -> None:
     uuid = split.driver.uuid
     split.driver.processes(0, [fake.Process(os.getpid(), 1 << 30, 4, 0)])

@@ -149,6 +149,7 @@ def test_invalid_compute_is_refused_before_request(
     assert words in str(caught.value) and "\n" not in str(caught.value) and not wire(azure_env, r"PUT ")
 
 
+@pytest.mark.thorough
 def test_scale_beyond_quota_is_refused(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", scale_seconds=0.2)
     life = make(AmlComputeTarget(name="gpu", size=GPU, max_nodes=4))

@@ -324,6 +324,7 @@ def test_sign_in_of_earlier_kernel_is_requested_again(api, nobody, place, ask):
     assert api.connect(WorkspaceRef(), approving(nobody)[0]).facts.method == "device"
 
 
+@pytest.mark.thorough
 def test_device_code_expired_or_declined_is_refused(api, nobody, place):
     nobody.control("/switch", device_code_seconds=2)
     shown = []

@@ -118,6 +118,7 @@ def submit_spec(api: Any, folder: Path) -> Any:
     return JobSpec(name="x", script=SHOW, script_name="x.py", notebook_dir=str(Path.cwd()), inputs=inputs)
 
 
+@pytest.mark.thorough
 def test_data_is_uploaded_listed_and_shown(api: Any, workspace: str, azure_env: Azure, folder: Path) -> None:
     assert "No data yet" in line("list")
     text = line(f"upload images {folder} --tag stage=raw --description first")
@@ -146,6 +147,7 @@ def test_registered_data_is_read_by_job(api: Any, workspace: str, folder: Path) 
     assert "5004" in submit(api, "azureml:images:1,uri_folder").wait(120).logs()
 
 
+@pytest.mark.thorough
 def test_version_with_other_content_is_refused(api: Any, workspace: str, folder: Path) -> None:
     line(f"upload images {folder} --version 1")
     assert line(f"upload images {folder} --version 1").startswith("Unchanged")
@@ -181,6 +183,7 @@ def test_workspace_is_needed(api: Any, home: Path) -> None:
         line("list")
 
 
+@pytest.mark.thorough
 def test_interrupted_upload_sends_only_the_rest(
     api: Any, workspace: str, azure_env: Azure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +244,7 @@ def test_storage_without_signature_takes_key_or_identity(
     assert len(uploads(azure_env)) == 6 and "Unchanged" in line(f"upload images {folder}")
 
 
+@pytest.mark.thorough
 def test_expired_signature_is_renewed_during_upload(api: Any, workspace: str, azure_env: Azure, folder: Path) -> None:
     body = "<Error><Code>AuthenticationFailed</Code><Message>Signature not valid</Message></Error>"
     azure_env.control("/fault", match=r"^PUT .*/amltrain/data/", status=403, body=body, times=1, after=2)

@@ -35,6 +35,7 @@ def planned(line: str, cell: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thorough
 def test_dry_run_notes_missing_packages(api: Any) -> None:
     found = planned("--target cpu --env AzureML-acpt-pytorch-2.8-cuda12.6", TORCH)
     (note,) = found["notes"]
@@ -69,6 +70,7 @@ def test_target_environment_is_used(api: Any) -> None:
     assert body["environment"] == {"name": "AzureML-sklearn-1.5@latest"} and "notes" not in body
 
 
+@pytest.mark.thorough
 def test_default_gpu_environment_follows_imports(api: Any) -> None:
     carry_out("create gpus --kind serverless --size Standard_NC6s_v3")
     assert planned("--target gpus", "import torch")["environment"]["name"].startswith("AzureML-acpt-pytorch-2.8")

@@ -77,6 +77,7 @@ def test_sandbox_environment_signs_owner_in(explained):
         assert session.post(url, data=form, timeout=DEADLINE).json()["access_token"]
 
 
+@pytest.mark.thorough
 def test_sandbox_files_are_private(explained):
     assert stat.S_IMODE(explained.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((explained.folder / "environ.sh").stat().st_mode) == 0o600

@@ -99,6 +99,7 @@ def quiet(text: str) -> None:
     """Progress of which nobody hears."""
 
 
+@pytest.mark.thorough
 def test_machine_with_new_address_after_start_is_reached(make: Make, run: Callable[[Any], Any]) -> None:
     box = make(addresses=["127.0.0.1", "localhost"])
     run(box.create(quiet))
@@ -111,6 +112,7 @@ def test_machine_with_new_address_after_start_is_reached(make: Make, run: Callab
     assert box.target.destination == "localhost" and run(box.check()).reachable
 
 
+@pytest.mark.thorough
 def test_price_is_charged_until_deallocated(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     box = make()
     on = run(box.state())
@@ -125,6 +127,7 @@ def test_price_is_charged_until_deallocated(azure_env: Azure, make: Make, run: C
     assert off.state == "stopped" and off.price == 0 and off.price_node == on.price_node and off.detail == ""
 
 
+@pytest.mark.thorough
 def test_confirmation_of_start_names_the_price(make: Make, run: Callable[[Any], Any]) -> None:
     box = make(power="deallocated")
     assert "If the machine is stopped" in box.confirmation("create", {}, running=0)
@@ -144,6 +147,7 @@ def test_private_address_is_used_without_a_public_one(make: Make, run: Callable[
     assert box.target.destination == "127.0.0.1"
 
 
+@pytest.mark.thorough
 def test_start_without_capacity_is_one_sentence(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", fail_power="box")
     box = make(power="deallocated")
@@ -153,6 +157,7 @@ def test_start_without_capacity_is_one_sentence(azure_env: Azure, make: Make, ru
     assert run(box.state()).state == "stopped"
 
 
+@pytest.mark.thorough
 def test_deleted_machine_is_shown_as_failed(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     box = make()
     run(box.create(quiet))

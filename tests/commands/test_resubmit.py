@@ -78,6 +78,7 @@ def test_again_in_clean_clone_gives_same_metrics(
     assert not any("git" in note for note in second.run.notes)
 
 
+@pytest.mark.thorough
 def test_again_uses_code_of_run_after_a_change_and_names_it(api: Any, project: Path) -> None:
     first = api.submit(SEEDED, params={"lr": 0.5}, gpus=0, out=["score"]).wait(DEADLINE)
     (project / "model.py").write_text("def scaled(x, lr):\n    return -1\n")

@@ -39,6 +39,7 @@ def test_runs_list_counts_seconds_of_live_run(api: Any) -> None:
     assert ended["seconds"] == runs.listing()[0]["seconds"] > 0.0 and later["seconds"] > 0.05
 
 
+@pytest.mark.thorough
 def test_wait_with_writer_shows_state_and_clears_line(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_QUIET_S", 0.05)
     run = api.submit("import time\ntime.sleep(600)")
@@ -49,6 +50,7 @@ def test_wait_with_writer_shows_state_and_clears_line(api: Any, monkeypatch: pyt
     run.cancel()
 
 
+@pytest.mark.thorough
 def test_follow_prints_whole_log(api: Any) -> None:
     source = "import sys, time\nfor i in range(20):\n    print('zeile ü', i, flush=True); time.sleep(0.05)\n"
     run = api.submit(source)

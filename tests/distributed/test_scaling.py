@@ -104,6 +104,7 @@ def test_time_limit_counts_from_first_metric(api: Any) -> None:
         assert points[-1][1] - points[0][1] >= 1.0
 
 
+@pytest.mark.thorough
 def test_run_that_ends_before_its_slice_is_measured_whole(api: Any) -> None:
     report = measure(api, TRAINING.replace("10**6", "15"), scaling_steps=1000).wait(WAIT_S).report()
     assert report.best == 2 and report.widths[1].measurement.points == 12

@@ -92,6 +92,7 @@ def panel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Panel]:
         yield Panel(live, folder / "work")
 
 
+@pytest.mark.thorough
 def test_hello_before_first_use_imports_nothing_heavy(panel: Panel) -> None:
     from jupyter_amltrain import __version__
 
@@ -194,6 +195,7 @@ def test_request_fires_no_hooks_and_leaves_no_history(panel: Panel) -> None:
     assert cells == 2
 
 
+@pytest.mark.thorough
 def test_waiting_request_does_not_block_others(panel: Panel) -> None:
     panel.live.run(
         "import asyncio\nfrom jupyter_amltrain.frontend.run_handlers import GetRun\n"

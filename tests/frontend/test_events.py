@@ -75,6 +75,7 @@ def test_event_in_flight_is_no_gap_and_lost_event_is(house: EventHarness) -> Non
     assert house.ask(seq=seen).snapshot  # still: it was lost
 
 
+@pytest.mark.thorough
 def test_status_client_gets_only_state_changes(house: EventHarness) -> None:
     house.open(shown="status")
     handle, bad = house.submit("wide"), house.submit("bad")

@@ -51,6 +51,7 @@ def test_code_of_runs_is_compared(house: HandlerHarness) -> None:
     assert house.ask(GetCode(handles=())).diffs == {}
 
 
+@pytest.mark.thorough
 def test_model_is_registered_or_refused(house: HandlerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     run = house.ended(CODE.format(lr=1), name="model")
     monkeypatch.setattr(file_handlers, "REGISTER_TIMEOUT_S", 120.0)

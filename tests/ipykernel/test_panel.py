@@ -140,6 +140,7 @@ def test_panel_clients_get_same_gpus_and_hidden_gets_none(page: Page) -> None:
     assert (np.diff(t) > 0).all()
 
 
+@pytest.mark.thorough
 def test_panel_events_fire_no_hooks(page: Page) -> None:
     page.live.run(
         "fired = []\nip = get_ipython()\n"

@@ -47,6 +47,7 @@ def found(text: str, root: Path, source: Path | None = None) -> tuple[str, ...]:
     return got.packages
 
 
+@pytest.mark.thorough
 def test_requirement_is_named_by_distribution(site: Path, tmp_path: Path) -> None:
     install(site, "Image-Reader", "2.1", ["imread/__init__.py"])
     install(site, "one-file", "0.3+cpu", ["onefile.py"])
@@ -57,6 +58,7 @@ def test_requirement_is_named_by_distribution(site: Path, tmp_path: Path) -> Non
     assert found("import sys, __main__\nfrom __future__ import annotations\n", tmp_path) == ()
 
 
+@pytest.mark.thorough
 def test_requirement_of_namespace_is_imported_part(site: Path, tmp_path: Path) -> None:
     install(site, "cloud-disk", "1.0", ["cloud/disk/__init__.py"])
     install(site, "cloud-net", "2.0", ["cloud/net/__init__.py", "cloud/net/http.py"])

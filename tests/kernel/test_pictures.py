@@ -109,6 +109,7 @@ def test_files_that_are_no_images_make_room_for_older_ones(api: Any, tmp_path: P
     assert [picture.name for picture in record.pictures] == ["good.png"] and not record.pictures_hidden
 
 
+@pytest.mark.thorough
 def test_hostile_files_are_neither_followed_nor_shown(api: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret.png"
     secret.write_bytes(image(size=(10, 10)))

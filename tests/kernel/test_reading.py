@@ -56,6 +56,7 @@ def entry_of(state: RunState = RunState.RUNNING, age: float = 0.0) -> Entry:
     return Entry(run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hours", [0.1, 12])
 def test_long_telemetry_end_is_exact_without_full_read(hours: float, tmp_path: Path, loop: LoopThread) -> None:
     files.write_node(tmp_path, gpus=4, seconds=hours * 3600)

@@ -175,6 +175,7 @@ def test_large_result_is_a_handle(
         list(handle)
 
 
+@pytest.mark.thorough
 def test_figure_comes_back_as_picture(cell: Cell, ip: InteractiveShell) -> None:
     cell(
         "%%aml_submit --out fig --wait\nimport matplotlib\nmatplotlib.use('agg')\n"

@@ -21,6 +21,7 @@ def ended(ip: InteractiveShell, cell: Cell) -> str:
     return str(ip.user_ns["run"].handle)
 
 
+@pytest.mark.thorough
 def test_runs_list_follows_run_lifecycle(ip: InteractiveShell, cell: Cell, ended: str, capsys: Any) -> None:
     capsys.readouterr()
     cell("%aml_runs")

@@ -38,6 +38,7 @@ def test_tab_on_magic_line_offers_matches(shell: InteractiveShell) -> None:
         assert tab(shell, code) == expected, code
 
 
+@pytest.mark.thorough
 def test_tab_on_other_line_is_unchanged(shell: InteractiveShell) -> None:
     shell.user_ns["target_rate"] = 1
     assert "target_rate" in tab(shell, "targ|")

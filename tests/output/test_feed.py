@@ -129,6 +129,7 @@ def test_feed_after_long_absence_sends_whole_history(tmp_path: Path) -> None:
     assert len(buffers[1]) == 4 * columns * 3600 and len(buffers[2]) == head["b"] * (8 + 3 * 4 * columns)
 
 
+@pytest.mark.thorough
 def test_feed_message_size_is_independent_of_run_length(tmp_path: Path) -> None:
     """The CPU of it is measured by the benchmark."""
     entry = entry_of()

@@ -67,7 +67,7 @@ def test_view_switch_replaces_gpu_charts_and_series(tmp_path: Path, gpus: int, v
     )
     assert set(before[1:4]) <= set(old) and dashboard.x not in old and dashboard.root not in old
     assert feed.layout["nodes"][0]["columns"] == list(chosen.columns[0])
-    assert feed.columns[0].names == chosen.columns[0] and not feed.stale
+    assert feed.columns[0].names == chosen.columns[0] and not any(map(feed.is_stale, entry.telemetry.nodes()))
     columns = chosen.columns[0]
     for spec in feed.specs:
         if spec["kind"] == "lines" and spec["columns"][0] > 1:

@@ -67,6 +67,7 @@ def idle_of(cell: str) -> Callable[[dict[str, Any]], bool]:
     )
 
 
+@pytest.mark.thorough
 def test_output_bundle_is_updated_while_other_cell_runs(live: Kernel, tmp_path: Path) -> None:
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     screen = Screen(live)

@@ -37,6 +37,7 @@ def size(answer):
     return Image.open(io.BytesIO(answer["png"])).size
 
 
+@pytest.mark.thorough
 def test_picture_has_double_resolution_and_small_size():
     answer = picture.draw(record())
     assert size(answer) == (2 * answer["width"], 2 * answer["height"])
@@ -44,6 +45,7 @@ def test_picture_has_double_resolution_and_small_size():
     assert len(answer["png"]) < 120_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "changes",
     [

@@ -32,6 +32,7 @@ def charts(record: dict[str, Any]) -> dict[str, Any]:
     return {chart.title: chart for chart in found}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("gpus", "nodes"),
     [(0, 1), (1, 1), (8, 4), (512, 64), *thorough((2, 2), (8, 1), (9, 1), (16, 1), (64, 8), (64, 64))],

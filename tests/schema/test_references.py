@@ -33,6 +33,7 @@ def test_reference_expression_equals_argument_value(text: str) -> None:
     assert job.command([text], ENV) == [expected]
 
 
+@pytest.mark.thorough
 @given(st.recursive(TEXTS, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner), max_leaves=8))
 def test_nested_reference_is_found_and_replaced(value: Any) -> None:
     found = list(references.references(value))

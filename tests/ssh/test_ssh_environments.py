@@ -15,6 +15,7 @@ from tools.openssh import Sshd
 from .test_ssh_runs import attach
 
 
+@pytest.mark.thorough
 def test_run_over_ssh_builds_environment_on_that_machine(
     api: Any, sshd: Sshd, home: Path, remote_home: Path, tmp_path: Path
 ) -> None:

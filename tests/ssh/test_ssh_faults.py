@@ -85,6 +85,7 @@ def test_killed_process_there_does_not_harm_run(api: Any, sshd: Sshd, victim: st
     assert api.submit("print('next')", target="box", gpus=0).wait(60).logs() == "next\n"
 
 
+@pytest.mark.thorough
 def test_killed_supervision_there_marks_run_lost(api: Any, sshd: Sshd, remote_home: Path) -> None:
     attach(api, sshd)
     run = api.submit(ENDLESS, target="box", name="gone", gpus=0)

@@ -38,6 +38,7 @@ def test_unused_gpu_there_stops_run_with_verdict(api: Any, gpu_box: Sshd) -> Non
     assert len(record.gpu.gpus) == 1
 
 
+@pytest.mark.thorough
 def test_monitor_shows_gpus_there_without_a_run(api: Any, gpu_box: Sshd) -> None:
     attach(api, gpu_box)
     monitor = api.monitor("box", rate=10)

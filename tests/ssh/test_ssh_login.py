@@ -83,6 +83,7 @@ def test_broken_ssh_config_is_named(check: Check) -> None:
     assert ".ssh/config" in refused(check, CommandError, "ssh.config")
 
 
+@pytest.mark.thorough
 def test_key_with_passphrase_needs_its_variable(
     check: Check, sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +174,7 @@ def test_login_shell_that_ends_at_once_is_named(check: Check, sshd: Sshd) -> Non
     assert "not available" in refused(check, TargetError, "ssh.agent")
 
 
+@pytest.mark.thorough
 def test_agent_file_with_other_content_is_replaced(check: Check, remote_home: Path) -> None:
     check()
     (file,) = (remote_home / "agent").glob("*.pyz")

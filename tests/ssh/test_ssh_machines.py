@@ -110,6 +110,7 @@ def test_second_kernel_lists_reads_and_cancels(api: Any, sshd: Sshd, home: Path)
     assert len(api.runs()) == 2
 
 
+@pytest.mark.thorough
 def test_deleted_target_with_live_run_says_that_it_stays(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     run = api.submit(ENDLESS, target="box", gpus=0, name="stays")
@@ -158,6 +159,7 @@ def attach_values(sshd: Sshd) -> dict[str, Any]:
     return {name: getattr(fields, name) for name in ("host", "port", "identity_file", "python", "accept_host_key")}
 
 
+@pytest.mark.thorough
 def test_user_without_home_is_told_to_name_a_folder(sshd: Sshd, tmp_path: Path, home: Path, loop: LoopThread) -> None:
     environ = {name: value for name, value in sshd._environ.items() if name != "AMLTRAIN_HOME"}
     bare = Sshd(tmp_path / "bare", {**environ, "XDG_STATE_HOME": "/proc/nowhere"})
@@ -292,6 +294,7 @@ def test_authentication_errors_are_of_one_class(loop: LoopThread, home: Path, ss
         loop.call(_checked(loop, home, target_of(sshd, passphrase_from="NOT_SET")), 60)
 
 
+@pytest.mark.thorough
 def test_unknown_key_is_accepted_after_question(api: Any, sshd: Sshd) -> None:
     values = {**attach_values(sshd), "accept_host_key": ""}
     assert not api.act("attach", "box", kind="ssh", values=values, confirmed=True).errors

@@ -102,6 +102,7 @@ def check_of(api: Any, **fields: Any) -> Any:
         controller.loop.call(backend.close())
 
 
+@pytest.mark.thorough
 def test_key_of_second_machine_is_asked_for(api: Any, servers: list[Sshd]) -> None:
     with pytest.raises(AuthenticationError) as raised:
         check_of(api, host="first,second", accept_host_key=servers[0].fingerprint)
@@ -203,6 +204,7 @@ def nothing_is_left(homes: list[Path], run: Any) -> None:
     until(lambda: not left_of(homes, run), "the end of all processes", 30)
 
 
+@pytest.mark.thorough
 def test_environment_has_cluster_of_both_machines_and_logs_are_read_by_rank(api: Any, homes: list[Path]) -> None:
     run = submit(api, ENVIRONMENT, processes=2, distribution="tensorflow:1", gpus=0).wait(WAIT_S)
     seen = [json.loads(json.loads(run.logs(rank=rank))["TF_CONFIG"]) for rank in range(4)]
@@ -256,6 +258,7 @@ def test_rank_on_second_machine_that_is_killed_is_named(api: Any, homes: list[Pa
     nothing_is_left(homes, run)
 
 
+@pytest.mark.thorough
 def test_cancel_ends_all_ranks_on_both_machines(api: Any, homes: list[Path]) -> None:
     run = up(submit(api, name="canceled", processes=4), *range(8))
     run.cancel()

@@ -127,6 +127,7 @@ def points_in_store(run: Any) -> list[float]:
     return []
 
 
+@pytest.mark.thorough
 def test_failed_script_names_its_line(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     with pytest.raises(RunFailed) as caught:
@@ -222,6 +223,7 @@ def test_crash_of_ssh_service_does_not_harm_run(api: Any, sshd: Sshd) -> None:
     assert run.wait(120).logs().count("step ") == 40
 
 
+@pytest.mark.thorough
 def test_submit_to_machine_that_does_not_answer_is_refused(api: Any, sshd: Sshd, proxy: Proxy) -> None:
     attach(api, sshd, port=proxy.port)
     proxy.cut()
@@ -229,6 +231,7 @@ def test_submit_to_machine_that_does_not_answer_is_refused(api: Any, sshd: Sshd,
         api.submit("print(1)", target="box", gpus=0).wait(60)
 
 
+@pytest.mark.thorough
 def test_password_of_variable_is_nowhere_on_disk(
     api: Any, sshd: Sshd, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

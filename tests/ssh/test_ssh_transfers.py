@@ -50,6 +50,7 @@ def submit(api: Any, tree: Path, **more: Any) -> Any:
     return api.submit(Path("main.py"), source=str(tree), target="box", gpus=0, name="tree", **more)
 
 
+@pytest.mark.thorough
 def test_second_submit_sends_only_the_edited_file(api: Any, sshd: Sshd, proxy: Proxy, tree: Path) -> None:
     attach(api, sshd, port=proxy.port)
     assert submit(api, tree).wait(120).logs() == "401 first\n"
@@ -88,6 +89,7 @@ def test_files_deleted_there_are_sent_again(
     assert submit(api, tree).wait(120).logs() == "401 first\n"
 
 
+@pytest.mark.thorough
 def test_job_that_changes_its_code_does_not_change_later_runs(api: Any, sshd: Sshd, tmp_path: Path) -> None:
     tree = tmp_path / "own"
     tree.mkdir()
@@ -184,6 +186,7 @@ def test_log_is_read_while_a_large_file_is_copied(api: Any, sshd: Sshd, proxy: P
     assert (tmp_path / "big.bin").stat().st_size == 3 << 20
 
 
+@pytest.mark.thorough
 def test_put_of_a_file_outside_of_its_folder_is_refused(api: Any, sshd: Sshd, remote_home: Path) -> None:
     attach(api, sshd)
     backend = api.controller().loop.call(_backend(api))
@@ -197,6 +200,7 @@ async def _backend(api: Any) -> Any:
     return api.controller().backend("box")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", [b"a" * 1000, b"x" * 1000])
 def test_copy_of_ended_process_is_continued_or_starts_over(
     api: Any, sshd: Sshd, remote_home: Path, home: Path, part: bytes

@@ -25,6 +25,7 @@ def test_note_on_a_path_stays_with_the_run(api: Any, sshd: Sshd) -> None:
     assert any("table.csv" in note for note in run.record().notes)
 
 
+@pytest.mark.thorough
 def test_outputs_and_logs_are_kept(api: Any, sshd: Sshd, tmp_path: Path) -> None:
     attach(api, sshd)
     check_kept_files("box", tmp_path, 120)

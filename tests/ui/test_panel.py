@@ -58,6 +58,7 @@ def test_panel_cancel_while_cell_runs_cancels_run(notebook: NotebookPage, panel:
     notebook.interrupt()
 
 
+@pytest.mark.thorough
 def test_target_change_while_cell_runs_is_shown(notebook: NotebookPage, panel: PanelPage) -> None:
     notebook.cell(
         "import time\nfrom jupyter_amltrain import api\nip = get_ipython()\n"
