@@ -161,11 +161,13 @@ def _spark(entry: Entry) -> tuple[int, ...]:
     """Return the sparkline, recomputed when the run has grown by a visible part."""
     nodes = list(entry.telemetry.nodes())
     ticks = sum(node.ticks for node in nodes)
+    # Of 128 nodes a sparkline takes 30 ms: it waits for five new ticks of each.
+    least = 5 * len(nodes) if len(nodes) > 1 else 1
     drawn_ticks, was_done, spark = entry.spark
     done = entry.run.status.state.terminal
     if (
         ticks < drawn_ticks
-        or ticks >= drawn_ticks + max(1, len(nodes), drawn_ticks // (2 * MAX_SPARK_POINTS))
+        or ticks >= drawn_ticks + max(least, drawn_ticks // (2 * MAX_SPARK_POINTS))
         or (done and not was_done)
     ):
         try:
