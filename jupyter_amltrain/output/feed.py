@@ -207,6 +207,8 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         heads: list[tuple[int, int, int]] = []
         times, values = [], []
         for columns in self.columns:
+            if columns.stale:  # the page opens another dashboard
+                continue
             t, rows = columns.ticks(self.sent[columns.node.node])
             if len(t):
                 heads.append((columns.node.node, len(t), columns.node.ticks - len(t)))

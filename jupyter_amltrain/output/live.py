@@ -250,12 +250,12 @@ class LiveDashboards:
             return
         whole = not live.sent
         self._send_metrics(live, whole=whole)
-        pause = _LARGE_RECORD_INTERVAL_S if dashboard.plan.many else 0.0
+        ended = entry.run.status.state.terminal
+        pause = _LARGE_RECORD_INTERVAL_S if dashboard.plan.many and not ended else 0.0
         if live.changed_at != entry.changed_at and time.monotonic() - live.changed_sent_at >= pause:
             # A page that was loaded after the cell ran gets no frames; this makes it request the record.
             live.changed_at, live.changed_sent_at = entry.changed_at, time.monotonic()
             dashboard.feed.send({"changed": True})
-        ended = entry.run.status.state.terminal
         part = gpu_record(entry.telemetry, ended, series=False, max_now=MAX_LISTED_GPUS)
         dashboard.show_note(part.note if part is not None else "", len(entry.metrics.metrics))
         text = table_html(part, entry.kind == "run") if dashboard.plan.gpus else ""
