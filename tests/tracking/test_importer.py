@@ -17,6 +17,9 @@ from jupyter_amltrain.tracking import importer, ui
 from tests.agent import mlflow2
 from tests.agent.mlflow_jobs import ROOT, RUN_ID, everything, finish_folder
 
+#: MLflow is imported twice here: 30 s and more.
+pytestmark = pytest.mark.thorough
+
 KILLED = -signal.SIGKILL
 
 
@@ -38,7 +41,6 @@ def killed(tmp_path_factory):
     return python("-m", "tests.tracking.killed_imports", str(run), str(tmp_path_factory.mktemp("work")))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "point", ["import_before_commit", "import_after_commit", "import_between_copies", "import_new_store"]
 )
@@ -51,7 +53,6 @@ def test_import_killed_at_failpoint_equals_clean_import(killed, point):
     assert case["left"] == []
 
 
-@pytest.mark.thorough
 def test_import_has_all_records(killed):
     assert killed["clean"] == killed["one_chunk"] == 0 and killed["one_chunk_equal"]
     rows = killed["rows"]
@@ -118,7 +119,6 @@ def read(tmp_path_factory):
     return project, python(str(script), str(run), str(project), "failed")
 
 
-@pytest.mark.thorough
 def test_import_of_live_run_is_partial(read):
     _, out = read
     assert (out["partial"]["state"], out["partial"]["records"]) == ("partial", 10)
@@ -148,7 +148,6 @@ def test_imported_run_is_readable_by_mlflow(read):
     assert out["loaded"] == "LogisticRegression" and out["traces"] >= 1
 
 
-@pytest.mark.thorough
 def test_mlflow_ui_is_reused_and_ends_with_parent(read, monkeypatch):
     project, _ = read
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -178,7 +177,6 @@ print(json.dumps(out))
 """
 
 
-@pytest.mark.thorough
 def test_import_into_mlflow_2_store_succeeds(tmp_path):
     try:
         old = mlflow2.interpreter()

@@ -11,7 +11,9 @@ import pytest
 from tests.agent.mlflow_jobs import everything
 from tests.tracking.test_importer import python
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+
+#: The first import of MLflow takes 30 s here.
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,6 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return python("-m", "tests.tracking.live_imports", str(run), str(tmp_path_factory.mktemp("work")))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["grown", "two", "killed", "purged", "old"])
 def test_store_after_live_imports_equals_single_import(out: Any, case: str) -> None:
     assert out[case] == {"differing": [], "files_equal": True, "left": False}
