@@ -11,7 +11,6 @@ import pytest
 from tests.agent.mlflow_jobs import everything
 from tests.tracking.test_importer import python
 
-
 #: The first import of MLflow takes 30 s here.
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")]
 
