@@ -202,6 +202,21 @@ def test_live_dashboard_end_is_sent_after_streams_are_read(house: DashboardHarne
     assert dashboard.feed.done
 
 
+@pytest.mark.parametrize("gpus", [2, 16])
+def test_live_dashboard_announces_end_at_once(house: DashboardHarness, tmp_path: Path, gpus: int) -> None:
+    entry = entry_of()
+    entry.telemetry.feed(0, b"".join(lines_of(tmp_path, gpus, 20)))
+    house.open(entry, "page")
+    messages = house.sent(entry, "page")
+
+    def end() -> None:
+        status = msgspec.structs.replace(entry.run.status, state=RunState.COMPLETED)
+        entry.run, entry.changed_at = msgspec.structs.replace(entry.run, status=status), time.monotonic()
+
+    house.on(end)
+    house.until(lambda: {"changed": True} in messages)
+
+
 def test_live_dashboard_forgotten_stops_waiting_task(house: DashboardHarness) -> None:
     entry = entry_of()
     house.on(house.live.open, entry, "page")
