@@ -48,9 +48,10 @@ def _logs(args: argparse.Namespace, context: Context) -> Result:
 
     run = api.attach(args.run)
     tail = args.tail if args.tail is not None else (context.log_lines or None)
-    rank, ranks = args.rank, run.status.ranks
-    # Azure ML does not say how many there are: the logs do.
-    if rank is not None and rank >= ranks and not run.logs(tail=1, rank=rank):
+    rank, spec = args.rank, run.spec
+    # On Azure ML all processes share one status; a log may show more of them than the submit named.
+    ranks = max(run.status.ranks, spec.resources.nodes * (spec.distribution.processes or 1))
+    if rank is not None and rank >= ranks and not run.read_log(0, 1, rank)[0]:
         raise CommandError(
             f"--rank {rank}: {run.handle} has {ranks} process{'es' if ranks > 1 else ''}.",
             hint=f"Ranks: 0 to {ranks - 1}." if ranks > 1 else "Leave --rank out.",

@@ -58,11 +58,14 @@ _ROWS = {MIN: 0, MAX: 2, LAST: 2}
 #: Maximum GPUs that are drawn as separate lines.
 LINES = 8
 
+#: More GPUs than this are listed without UUIDs and current readings.
+MANY_GPUS = 64
+
 #: Points of a series, columns of the heat map, rows of the process table.
 POINTS, HEAT_COLUMNS, PROCESSES = 150, 75, 20
 
 #: Maximum cells of the heat map, 2 bytes each.
-_HEAT_CELLS = 24_000
+_HEAT_CELLS = 16_000
 
 # nvml.h, nvmlClocksEventReasons, as text; 0x1 is an idle GPU.
 _THROTTLE = {
@@ -103,7 +106,7 @@ def gpu_record(
         return None
     gpus = [(node, i) for node in nodes for i in range(len(node.gpus))]
     note = "; ".join(dict.fromkeys(node.note for node in nodes if node.note))
-    facts = tuple(_facts(node, i) for node, i in gpus)
+    facts = tuple(_facts(node, i, with_uuid=len(gpus) <= MANY_GPUS) for node, i in gpus)
     unread = ended or (max_now is not None and len(gpus) > max_now)
     common: dict[str, Any] = {
         "nodes": tuple(str(node.header.get("host") or f"node {node.node}") for node in nodes),
@@ -144,7 +147,7 @@ def _source(nodes: Sequence[NodeTelemetry]) -> str:
     return f"agent, every {period:g} s"
 
 
-def _facts(node: NodeTelemetry, i: int) -> GpuSeries:
+def _facts(node: NodeTelemetry, i: int, *, with_uuid: bool) -> GpuSeries:
     gpu = node.gpus[i]
     total = known(gpu.get("memory_total"))
     limit = node.slow[i].get("power_limit")
@@ -153,7 +156,7 @@ def _facts(node: NodeTelemetry, i: int) -> GpuSeries:
         index=int(gpu.get("index", i)),
         label=gpu_name({"index": i, **gpu}),
         name=str(gpu.get("name") or ""),
-        uuid=str(gpu.get("uuid") or ""),
+        uuid=str(gpu.get("uuid") or "") if with_uuid else "",
         memory_total=None if total is None else total * MIB,
         power_limit=known(limit if limit is not None else gpu.get("power_limit")),
         lost=node.is_lost(i),
@@ -452,7 +455,7 @@ def _gpu(entry: Entry, ended: bool) -> GpuTelemetry | None:
     telemetry = entry.telemetry
     key = (ended, tuple(node.seq for node in telemetry.nodes()), tuple(node.note for node in telemetry.nodes()))
     if entry.gpu_part is None or entry.gpu_part[0] != key:
-        entry.gpu_part = (key, gpu_record(telemetry, ended, max_now=LINES))
+        entry.gpu_part = (key, gpu_record(telemetry, ended, max_now=MANY_GPUS))
     part = entry.gpu_part[1]
     return part and msgspec.structs.replace(part, age=age_of(telemetry, ended))
 

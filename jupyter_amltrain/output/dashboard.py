@@ -18,7 +18,7 @@ from jupyter_amltrain.kernel.min_max_history import MAX_BUCKETS
 from jupyter_amltrain.kernel.run_record import LINES, METRICS
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.output.feed import RING, Columns, StreamFeed
-from jupyter_amltrain.output.layout import USE, Gpu, GpuChart, Layout, windows
+from jupyter_amltrain.output.layout import HOST_PREFIX, USE, Gpu, GpuChart, Layout, windows
 from jupyter_amltrain.output.palette import GPUS as COLORS
 
 with warnings.catch_warnings():  # raised by bqplot itself; `-W error` must not break the import
@@ -285,7 +285,7 @@ def host_charts(layout: Layout, x: Any) -> list[Chart]:
         chart = Chart(title, x, scale, axis, layout, strip=not layout.gpus)
         charts.append(chart)
         if len(layout.nodes) > LINES:
-            chart.band(f"host.{name}", _HOST_COLOR)
+            chart.band(f"{HOST_PREFIX}{name}", _HOST_COLOR)
             continue
         for k, node in enumerate(layout.nodes):
             spec = {"kind": "lines", "node": node, "columns": [layout.column(node, name)]}

@@ -176,9 +176,9 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
 
     def is_stale(self, node: NodeTelemetry) -> bool:
-        """Whether the series of a node differ from those that the page knows."""
+        """Whether the page knows other series of a node, or none."""
         columns = self._by_node.get(node.node)
-        return columns is not None and columns.stale
+        return columns is None or columns.stale
 
     @property
     def delay(self) -> float:

@@ -76,6 +76,9 @@ def available(fields: Sequence[str]) -> tuple[GpuView, ...]:
 #: Series of each node's host that are sent to a page.
 HOST = ("cpu", "memory")
 
+#: Beginning of a band's field that names a series of the hosts.
+HOST_PREFIX = "host."
+
 #: Maximum seconds of queueing that charts show before the start of the run.
 _MAX_QUEUE_S = 30.0
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.kernel.run_provider import RunProvider
-from jupyter_amltrain.kernel.run_record import gpu_record
+from jupyter_amltrain.kernel.run_record import MANY_GPUS, gpu_record
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 from jupyter_amltrain.loop import TokenBucket
@@ -32,6 +32,8 @@ MAX_DASHBOARDS_PER_RUN, MAX_DASHBOARDS = 3, 12
 _METRIC_INTERVAL_S, _SLOW_INTERVAL_S = 0.3, 1.0
 #: Minimum seconds between two messages that make a page request the record of a run with many GPUs.
 _LARGE_RECORD_INTERVAL_S = 10.0
+#: Seconds that a new dashboard waits for the first sample of the other nodes.
+NODES_TIMEOUT_S = 5.0
 #: Minimum seconds between two versions of the table.
 TABLE_INTERVAL_S = 3.0
 #: Maximum points of a metric in the first message to a page.
@@ -104,7 +106,8 @@ class LiveDashboards:
     async def _create(self, live: _Live, window: float) -> None:
         entry = live.entry
         try:
-            while (layout := layout_of(entry, window)) is None:
+            deadline = time.monotonic() + NODES_TIMEOUT_S
+            while (layout := layout_of(entry, window)) is None or _is_partial(layout, entry, deadline):
                 if entry.run.status.state.terminal:
                     began = any(phase.name == "running" for phase in entry.run.status.phases)
                     live.reason = "No samples were recorded for this run: " + (
@@ -140,7 +143,8 @@ class LiveDashboards:
         feed = live.dashboard.feed if live.dashboard is not None else None
         if feed is None:
             return
-        if feed.is_stale(node):  # a damaged file was restarted with other columns; the page reopens the dashboard
+        if feed.is_stale(node):  # a damaged file was restarted with other columns, or a node came later
+            # The page opens the dashboard again.
             self._all.pop((live.entry.run.handle, live.page), None)
             self._close(live)
         elif live.shown and feed.delay and live.push is None:
@@ -251,7 +255,7 @@ class LiveDashboards:
         whole = not live.sent
         self._send_metrics(live, whole=whole)
         ended = entry.run.status.state.terminal
-        pause = _LARGE_RECORD_INTERVAL_S if dashboard.plan.many and not ended else 0.0
+        pause = _LARGE_RECORD_INTERVAL_S if len(dashboard.plan.gpus) > MANY_GPUS and not ended else 0.0
         if live.changed_at != entry.changed_at and time.monotonic() - live.changed_sent_at >= pause:
             # A page that was loaded after the cell ran gets no frames; this makes it request the record.
             live.changed_at, live.changed_sent_at = entry.changed_at, time.monotonic()
@@ -292,6 +296,12 @@ class LiveDashboards:
         """Close every dashboard of a run."""
         for key in [key for key in self._all if key[0] == handle]:
             self._close(self._all.pop(key))
+
+
+def _is_partial(layout: Layout, entry: Entry, deadline: float) -> bool:
+    """Return whether samples of other nodes of a living run are worth waiting for."""
+    status = entry.run.status
+    return len(layout.nodes) < status.nodes and not status.state.terminal and time.monotonic() < deadline
 
 
 def _close_all(widgets: Sequence[Any]) -> None:

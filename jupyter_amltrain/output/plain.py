@@ -21,7 +21,7 @@ from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 from jupyter_amltrain.loop import TokenBucket
-from jupyter_amltrain.output.layout import Layout, layout_of
+from jupyter_amltrain.output.layout import HOST_PREFIX, Layout, layout_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,18 +184,16 @@ class _PlainDashboard:
 
 
 def _band(entry: Entry, field: str, top: str, nodes: dict[int, Any]) -> tuple[Float64, Float32]:
-    """Return maximum, mean and minimum over all GPUs, at the times of the first node."""
+    """Return maximum, mean and minimum over all GPUs or hosts (``host.cpu``), at the times of the first node."""
     import numpy as np
 
     times, lows, means, highs = None, [], [], []
     for node in entry.telemetry.nodes():
         t, low, high = nodes[node.node]
-        if not len(t) or not node.gpus:
+        names, high_names = _series(node, field), _series(node, top)
+        if not len(t) or not names or any(name not in node.index for name in names + high_names):
             continue
-        names = [f"gpu{gpu.get('index', i)}" for i, gpu in enumerate(node.gpus)]
-        if any(f"{n}.{name}" not in node.index for n in names for name in (field, top)):
-            continue
-        index, tops = [node.index[f"{n}.{field}"] for n in names], [node.index[f"{n}.{top}"] for n in names]
+        index, tops = [node.index[name] for name in names], [node.index[name] for name in high_names]
         if times is None:
             times = t
         at = np.clip(np.searchsorted(t, times), 0, len(t) - 1)
@@ -208,6 +206,13 @@ def _band(entry: Entry, field: str, top: str, nodes: dict[int, Any]) -> tuple[Fl
     rows = np.stack([np.fmax.reduce(high), known_mean(np.concatenate(means)), np.fmin.reduce(low)]).astype(np.float32)
     step = max(1, -(-len(times) // MAX_POINTS))
     return times[::step], rows[:, ::step]
+
+
+def _series(node: NodeTelemetry, field: str) -> list[str]:
+    """Return the series of a band's field: one for each GPU, or one of the host."""
+    if field.startswith(HOST_PREFIX):
+        return [field.removeprefix(HOST_PREFIX)]
+    return [f"gpu{gpu.get('index', i)}.{field}" for i, gpu in enumerate(node.gpus)]
 
 
 def plain_dashboard(runs: RunProvider, handle: str, window: float = 600.0) -> Any:

@@ -134,6 +134,16 @@ def test_live_dashboard_of_several_machines_sends_their_ticks_together(house: Da
     assert [message for message in messages if "batch" in message or "s" in message] == [{"batch": True}] * 2
 
 
+def test_live_dashboard_is_replaced_when_a_node_comes_later(house: DashboardHarness, tmp_path: Path) -> None:
+    entry, _ = fed(tmp_path)
+    first, _ = house.open(entry, "page")
+    house.on(entry.telemetry.feed, 1, b"".join(lines_of(tmp_path, 2, 20, node=1)))
+    second, _ = house.open(entry, "page")
+    assert second != first
+    dashboard = house.live._all[(entry.run.handle, "page")].dashboard
+    assert dashboard is not None and dashboard.plan.nodes == (0, 1)
+
+
 def test_live_dashboard_new_metric_gets_chart(house: DashboardHarness, tmp_path: Path) -> None:
     entry, _ = fed(tmp_path)
     house.open(entry, "page")

@@ -88,6 +88,22 @@ def test_plain_chart_with_empty_node_is_drawn(loop: LoopThread, tmp_path: Path) 
     assert np.allclose(marks[0].y[1], util)
 
 
+@pytest.mark.parametrize(("gpus", "bands"), [(0, 2), (1, 5)])
+def test_plain_charts_of_nine_hosts_are_bands(loop: LoopThread, tmp_path: Path, gpus: int, bands: int) -> None:
+    entry, lines = entry_of(), b"".join(lines_of(tmp_path, gpus, 20))
+    for number in range(9):
+        entry.telemetry.feed(number, lines)
+    sources = Sources(loop, entry)
+    box = plain_dashboard(sources, entry.run.handle)
+
+    def drawn() -> bool:
+        figures = [widget for widget in all_of(box) if hasattr(widget, "marks")]
+        marks = [mark for figure in figures for mark in figure.marks if mark.fill == "between"]
+        return len(marks) == bands and all(len(mark.x) == 20 and np.isfinite(mark.y).all() for mark in marks)
+
+    sources.until(drawn)
+
+
 def test_plain_chart_missing_values_are_gaps_without_warning(loop: LoopThread, tmp_path: Path) -> None:
     entry = entry_of()
     entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 9, 20, curve=lambda gpu, s: [None] * 6)))
