@@ -171,9 +171,10 @@ class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True):
         Reason for missing data, or an event of the driver; one sentence.
     now
         Newest readings of each GPU, in the order of `gpus`; empty for more than 64 GPUs. ``util``,
-        ``sm_activity``, ``tensor_activity``, ``dram_bandwidth``, ``memory_busy`` (percent), ``memory`` (bytes), ``power`` (W), ``pcie_rx``, ``pcie_tx``,
-        ``nvlink_rx``, ``nvlink_tx`` (MiB/s), ``temperature`` (C), ``sm_clock``, ``mem_clock`` (MHz),
-        ``throttle`` (words), ``ecc`` (uncorrected errors), ``mine``, ``others`` (bytes).
+        ``sm_activity``, ``tensor_activity``, ``dram_bandwidth``, ``memory_busy`` (percent), ``memory`` (bytes),
+        ``power`` (W), ``pcie_rx``, ``pcie_tx``, ``nvlink_rx``, ``nvlink_tx`` (MiB/s), ``temperature`` (C),
+        ``sm_clock``, ``mem_clock`` (MHz), ``throttle`` (words), ``ecc`` (uncorrected errors), ``mine``,
+        ``others`` (bytes).
     """
 
     t: tuple[float, ...] = ()
