@@ -19,7 +19,7 @@ LINE = [sys.executable, "-m", "jupyter_amltrain.cli"]
 
 
 def amltrain(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*LINE, *words], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*LINE, *words], capture_output=True, text=True, timeout=240)
     assert done.returncode == code, (done.stdout, done.stderr)
     return done
 
@@ -52,7 +52,7 @@ def test_cli_submit_returns_when_accepted() -> None:
     assert follow.stdout is not None
     assert follow.stdout.readline() == "go\n"
     follow.send_signal(signal.SIGINT)
-    _, output = follow.communicate(timeout=60)
+    _, output = follow.communicate(timeout=240)
     assert follow.returncode == 130 and output.startswith("amltrain: interrupted")
     assert "cancel requested" in amltrain("runs", "cancel", handle).stdout
     assert "was canceled" in amltrain("runs", "wait", handle, code=1).stderr
@@ -145,7 +145,7 @@ def test_cli_closed_pipe_is_no_error(words: list[str], unbuffered: str, monkeypa
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([*LINE, *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run([*LINE, *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=240)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -153,7 +153,7 @@ def test_cli_closed_pipe_is_no_error(words: list[str], unbuffered: str, monkeypa
 @pytest.mark.thorough
 def test_cli_closed_stdout_is_no_error() -> None:
     line = ["sh", "-c", '"$@" >&-', "sh", *LINE, "compute"]
-    done = subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -164,7 +164,7 @@ def test_cli_failure_with_closed_pipe_is_on_stderr(monkeypatch: pytest.MonkeyPat
     reader, writer = os.pipe()
     os.close(reader)
     line = [*LINE, "submit", "train.py", "--wait", "--json"]
-    done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=240)
     os.close(writer)
     assert done.returncode == 1 and "Traceback" not in done.stderr
 
@@ -178,7 +178,7 @@ def test_cli_monitor_prints_snapshot(home: Path) -> None:
     endless = subprocess.Popen([*LINE, "monitor", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert endless.stdout is not None and json.loads(endless.stdout.readline())["host"]
     endless.send_signal(signal.SIGINT)
-    _, output = endless.communicate(timeout=60)
+    _, output = endless.communicate(timeout=240)
     assert (endless.returncode, output) == (0, "")
     assert not list((home / "monitors").glob("*"))  # it was stopped, and its folder is gone
 

@@ -197,6 +197,7 @@ def test_request_fires_no_hooks_and_leaves_no_history(panel: Panel) -> None:
 
 @pytest.mark.thorough
 def test_waiting_request_does_not_block_others(panel: Panel) -> None:
+    panel.good(op="kinds")  # creates the handlers
     panel.live.run(
         "import asyncio\nfrom jupyter_amltrain.frontend.run_handlers import GetRun\n"
         "handlers = get_ipython().kernel.control_handlers['amltrain_request'].__self__._current[1].by_request\n"
