@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.conftest import end_all
 from tests.ui.lab import MS, LabServer
 from tools import chromium, frontend
+
+expect.set_options(timeout=MS)  # a busy machine needs longer than 5 s
 
 #: As root Chromium has no sandbox; the rest keeps it from calling home.
 FLAGS = (
