@@ -229,3 +229,15 @@ def test_sink_connections_are_bounded(server, monkeypatch):
             connection.close()
             assert call(server, connection)[0] == 200
         connection.close()
+
+
+def test_first_run_of_each_attempt_is_the_run_of_the_job(server, tmp_path):
+    def created(start):
+        body = {"experiment_id": "0", "start_time": start, "tags": []}
+        return server.sink.handle("POST", "/api/2.0/mlflow/runs/create", body)["run"]["info"]["run_id"]
+
+    assert created(1) == RUN_ID != created(2)
+    (tmp_path / "state.json").write_text('{"schema": 1, "attempt": 2}')
+    assert created(3) == RUN_ID != created(4)
+    (tmp_path / "state.json").write_text("no JSON")
+    assert created(5) != RUN_ID

@@ -206,12 +206,14 @@ class Sink:
         The client sends the same request for ``start_run()`` and for a call that logs without a
         run, so the order decides. A run of autologging does not count as the
         script's first: a ``log_metric`` after it belongs to the job's run, too. In a
-        distributed job each rank has a first run.
+        distributed job each rank has a first run, and in a restarted one each attempt.
         """
         body = self.recorder.fit("runs/create", body)
         tags = list(body.get("tags") or [])
         if all(tag["key"] != PARENT for tag in tags):
             kind = "autolog" if any(tag["key"] == AUTOLOGGING for tag in tags) else "script"
+            if (attempt := self.recorder.attempt()) > 1:  # the script starts again: its first run is the job's, too
+                kind = "%s of attempt %d" % (kind, attempt)
             request = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
             number = rank()
             with self._starting:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .. import testing
+from ..protocol import AgentError, read_state
 from .journal import Journal, Record, now_ms
 from .validation import Body, Refusal, fit, invalid, missing
 
@@ -308,6 +309,7 @@ class Recorder:
         on_note: Callable[[str], None],
     ) -> None:
         self.run_id = run_id
+        self._folder = os.path.dirname(os.path.dirname(os.path.abspath(journal)))
         self.state = State(artifacts, experiment_id, experiment_name)
         self._truncate = truncate
         self._on_note = on_note
@@ -327,6 +329,14 @@ class Recorder:
             t = now_ms()
             self.journal.append("init", {}, added, t)
             self.state.add_run(run_id, experiment_id, run_name, "", t)
+
+    def attempt(self) -> int:
+        """Return the number of the job's current attempt, from 1."""
+        try:
+            value = (read_state(self._folder) or {}).get("attempt")
+        except (AgentError, OSError):  # the job has damaged the file
+            return 1
+        return value if isinstance(value, int) and value > 0 else 1
 
     def _replay(self, record: Record) -> None:
         added = record.get("a") or {}
