@@ -8,12 +8,13 @@ the code that acts on the field.
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types, flag_values, requirement_files
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput
@@ -287,7 +288,9 @@ def keyword_values(keywords: Mapping[str, Any]) -> dict[str, Any]:
     TypeError
         There is no such keyword.
     SpecError
-        A text where a list is expected.
+        A text where a list is expected, or no number where one is.
+    CommandError
+        A text that is no time or count.
     """
     by_name = {flag.name: flag for flag in FLAGS}
     values: dict[str, Any] = {}
@@ -306,8 +309,28 @@ def keyword_values(keywords: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if flag.field == "distribution.kind" and isinstance(value, str):
             value = flag_values.parse_distribution(value)
+        if flag.type in (flag_types.duration, flag_types.count):
+            value = _number(flag, value)
         values[flag.field] = flag.convert(value)
     return values
+
+
+def _number(flag: JobFlag, value: Any) -> Any:
+    """Return the number of a keyword; a text is read as on the line: ``timeout="30m"``."""
+    if isinstance(value, str) and flag.type is not None:
+        try:
+            return flag.type(value)
+        except CommandError as error:
+            raise error.about(f"{flag.name}={value[:80]!r}") from None
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        what = "a number of seconds" if flag.type is flag_types.duration else "a whole number"
+        raise SpecError(
+            f"{flag.name} must be {what}, not {type(value).__name__}.",
+            hint=f"Example: {flag.name}={60 if flag.type is flag_types.duration else 1}",
+            code="flag.value",
+            field=flag.field,
+        )
+    return int(value) if isinstance(value, numbers.Integral) else value
 
 
 def job_fields(values: Mapping[str, Any]) -> dict[str, Any]:
