@@ -14,7 +14,7 @@ from tests.conftest import end_all
 from tests.ui.conftest import FLAGS
 from tests.ui.lab import MS, LabServer, NotebookPage, load_page
 from tests.ui.traffic import Frame, Traffic
-from tools import chromium
+from tools import chromium, frontend
 
 ROOT = Path(__file__).parents[1]
 
@@ -84,6 +84,7 @@ def lab(targets: Mapping[str, dict[str, Any]] | None = None) -> Iterator[Any]:
     path = chromium.find()
     if path is None:
         raise SystemExit("no Chromium on this machine")
+    frontend.ensure_bundle()  # else the page is of an earlier build, and may draw nothing
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         server = LabServer(Path(folder) / "lab", PYTHONPATH=paths)
