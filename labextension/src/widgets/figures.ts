@@ -114,7 +114,8 @@ export function figureValue(feed: StreamFeedModel, figure: number, trans: Transl
   const name = nameOf(layout, ...all[0]);
   const format = formatOf(unitOf(layout, name));
   const isMemory = name.endsWith('memory');
-  const whole = name === 'cpu' && layout.cpus ? percent(100 * layout.cpus) : null;
+  // The values are those of single machines.
+  const whole = name === 'cpu' && layout.cpus ? percent((100 * layout.cpus) / layout.nodes.length) : null;
   const size = name === 'memory' && layout.memory ? format(layout.memory) : null;
   if (feed.ended) {
     const values = all.flatMap(([node, column]) => {
