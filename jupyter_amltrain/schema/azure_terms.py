@@ -103,3 +103,13 @@ SERVICES = Terms(
         Term("ssh", "SSH", "ssh", "SshJobService"),
     )
 )
+
+
+def iso_duration(seconds: float) -> str:
+    """Return an ISO 8601 duration in whole seconds, in the SDK's format: ``PT90S`` is ``PT1M30S``."""
+    rest = max(1, round(seconds))
+    days, rest = divmod(rest, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    time = "".join(f"{n}{unit}" for n, unit in ((hours, "H"), (minutes, "M"), (rest, "S")) if n)
+    return "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")

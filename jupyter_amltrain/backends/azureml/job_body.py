@@ -249,20 +249,10 @@ def sized(content: str | bytes) -> int | None:
     return len(content) if isinstance(content, bytes) else None
 
 
-def duration(seconds: float) -> str:
-    """Return an ISO 8601 duration in whole seconds, in the SDK's format: ``PT90S`` is ``PT1M30S``."""
-    rest = max(1, round(seconds))
-    days, rest = divmod(rest, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
-    time = "".join(f"{n}{unit}" for n, unit in ((hours, "H"), (minutes, "M"), (rest, "S")) if n)
-    return "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
-
-
 def _limits(spec: JobSpec) -> dict[str, Any] | None:
     if not spec.timeout:
         return None
-    return {"jobLimitsType": "Command", "timeout": duration(spec.timeout + SERVICE_LIMIT_MARGIN_S)}
+    return {"jobLimitsType": "Command", "timeout": azure_terms.iso_duration(spec.timeout + SERVICE_LIMIT_MARGIN_S)}
 
 
 def _environ(spec: JobSpec) -> dict[str, str]:

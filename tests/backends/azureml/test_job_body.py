@@ -18,6 +18,7 @@ from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.service import history
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs.snapshot import Snapshot, take_snapshot
+from jupyter_amltrain.schema import azure_terms
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput
 from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources
@@ -132,7 +133,7 @@ def test_serverless_job_body_has_instance_type() -> None:
     ("seconds", "text"), [(1, "PT1S"), (90, "PT1M30S"), (3600, "PT1H"), (90000, "P1DT1H"), (0.2, "PT1S")]
 )
 def test_duration_is_iso_8601(seconds: float, text: str) -> None:
-    assert job_body.duration(seconds) == text
+    assert azure_terms.iso_duration(seconds) == text
 
 
 def test_job_body_has_environment() -> None:
