@@ -38,6 +38,7 @@ from jupyter_amltrain.jobs.requirements import needed_modules, package_of
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.child_run import CHILDREN, ChildRuns
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus, make_handle
@@ -52,6 +53,8 @@ _INTERPRETER_VARIABLES = frozenset(
         *("CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_PROMPT_MODIFIER", "CONDA_SHLVL"),
     )
 )
+#: Maximum size of the file with the trials of a sweep.
+MAX_CHILDREN_BYTES = 8 << 20
 #: Maximum number of runs per agent call that reads run directories: all their jobs are in memory meanwhile.
 _MAX_RUNS_PER_CALL = 500
 #: Runs of a list that are decoded before the loop gets a turn.
@@ -255,6 +258,7 @@ class AgentBackend(Backend):
             **({"ranks": launch.ranks} if launch.ranks else {}),
             **({"restarts": restarts} if (restarts := restarts_of(spec)) else {}),
             **({"slice": limits} if (limits := slice_limits(spec)) else {}),
+            **({"no_slot": True} if spec.trial is not None else {}),
         }
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
 
@@ -401,6 +405,14 @@ class AgentBackend(Backend):
     async def list_files(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
         """See :meth:`Backend.list_files`."""
         return await self._transport.list(f"{self._folder(run_id)}/{folder}")
+
+    async def children(self, run_id: str) -> ChildRuns:
+        """See :meth:`Backend.children`; those that the driver of a sweep has written."""
+        data = await self.read_file(run_id, CHILDREN, MAX_CHILDREN_BYTES)
+        try:
+            return msgspec.json.decode(data, type=ChildRuns) if data else ChildRuns()
+        except msgspec.DecodeError:  # a job can write any file of its folder
+            return ChildRuns()
 
     async def list_pictures(self, run_id: str) -> Sequence[Mapping[str, Any]]:
         """See :meth:`Backend.list_pictures`."""

@@ -16,6 +16,10 @@ from jupyter_amltrain.schema.inputs import JobInput, input_variable, literal_tex
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
 
 
+#: Exit code of a sweep's driver that another attempt would repeat, such as that of a sweep whose trials all fail.
+FINAL_EXIT_CODE = 3
+
+
 class TargetMachine(msgspec.Struct, frozen=True, kw_only=True):
     """What the plan of a job must know about the machine that runs it.
 
@@ -139,7 +143,8 @@ def restarts_of(spec: JobSpec) -> dict[str, Any]:
     """Return the restarts of a job, for ``agent/supervise/attempts.py``; empty for a job that starts once."""
     if not spec.max_restarts:
         return {}
-    return {"max": spec.max_restarts, "preempt_after": spec.simulate_preemption or 0.0}
+    final = {"final": [FINAL_EXIT_CODE]} if spec.trial is not None else {}
+    return {"max": spec.max_restarts, "preempt_after": spec.simulate_preemption or 0.0, **final}
 
 
 def _alone(spec: JobSpec, source: str) -> dict[str, str]:

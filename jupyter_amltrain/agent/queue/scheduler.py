@@ -376,6 +376,10 @@ class Scheduler:
             if not gate.is_open:  # does not block jobs behind it
                 waiting.setdefault(ticket["home"], {})[ticket["run"]] = gate.waiting
                 continue
+            if ticket.get("no_slot") is True:  # neither waits for others nor blocks them
+                if not self._start_without_slot(ticket):
+                    waiting.setdefault(ticket["home"], {})[ticket["run"]] = self._no_process_text()
+                continue
             kind = bool(ticket.get("gpus"))
             share = all_share or ticket.get("share_gpus") is True
             records: Sequence[Dict[str, Any]] = list(self.queue.records.values())
@@ -408,6 +412,14 @@ class Scheduler:
                 continue
             waiting.setdefault(ticket["home"], {})[ticket["run"]] = detail
         self.queue.show(waiting)
+
+    def _start_without_slot(self, ticket: Dict[str, Any]) -> bool:
+        """Start a job that takes no slot; return whether its ticket is handled."""
+        try:
+            return bool(self.queue.may_start(ticket)) and self._launch(ticket, [], None)
+        except Exception as error:  # only this run is unreadable or damaged; continue with the others
+            self._fail_ticket(ticket, error)
+            return True
 
     def _blocked_text(self, ticket: Dict[str, Any], usable: int) -> str:
         gpus = self.gpus

@@ -5,7 +5,8 @@ A *record* is the dispatcher's data about a started job::
     {"schema", "number", "run", "home", "devices": [GPU uuid], "cpu_slot": int | None,
      "guardian": {"pid", "start"}, "supervisor": {"pid", "start"} | None, "boot": str}
 
-A *ticket* is a waiting job: ``{"schema", "number", "run", "home", "gpus": int, ...}``.
+A *ticket* is a waiting job: ``{"schema", "number", "run", "home", "gpus": int, ...}``; with ``"no_slot": True`` it
+takes no slot, because it submits other jobs and waits for them.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ _FIELDS: Dict[str, Any] = {
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
     "notes": list, "container": dict, "downloads": dict,
-    "ranks": dict, "nodes": dict, "slice": dict, "restarts": dict,
+    "ranks": dict, "nodes": dict, "slice": dict, "restarts": dict, "no_slot": bool,
 }  # fmt: skip
 
 
@@ -195,6 +195,10 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         job["slice"] = measured_slice.check(payload["slice"])
     if payload.get("nodes"):
         job["nodes"] = gang.check(payload["nodes"])
+    if payload.get("no_slot"):
+        if gpus or payload.get("nodes"):
+            raise _submit_error("a job without a slot gets no GPU and runs on one machine.")
+        job["no_slot"] = True
     if "nodes" in job and attempts.allowed(job):
         raise _submit_error("a job of several machines cannot start again.")
     if payload.get("downloads"):
@@ -271,6 +275,7 @@ def create_folder(
         "mono": protocol.mono(), "boot": boot_id(), "submission": submitted.submission,
         "visible_gpus": job.get("visible_gpus"), "gpu_ids": job["gpu_ids"],
         "share_gpus": job["share_gpus"], "submitter": job.pop("submitter"), "gate": "nodes" in job,
+        **({"no_slot": True} if job.get("no_slot") else {}),
         **({"max_restarts": attempts.allowed(job), "requeues": 0} if attempts.allowed(job) else {}),
     }  # fmt: skip
     try:

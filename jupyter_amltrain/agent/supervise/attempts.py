@@ -40,7 +40,9 @@ _RESTARTED = ("exit", "signal", "oom", PREEMPTED)
 
 
 def check(restarts: Mapping[str, Any]) -> Json:
-    """Return the restarts of a job: ``max``, and ``preempt_after`` (seconds; 0 for never).
+    """Return the restarts of a job: ``max``, ``preempt_after`` (seconds; 0 for never), and ``final``.
+
+    After an exit with a code of ``final`` the job does not start again.
 
     Raises
     ------
@@ -52,7 +54,10 @@ def check(restarts: Mapping[str, Any]) -> Json:
         raise AgentError("SubmitError", "Cannot submit the job: restarts.max must be 0 to %d." % MAX_RESTARTS)
     if type(after) not in (int, float) or not 0 <= after < 1e9:
         raise AgentError("SubmitError", "Cannot submit the job: restarts.preempt_after must be a number of seconds.")
-    return {"max": count, "preempt_after": after}
+    final = restarts.get("final", [])
+    if not isinstance(final, list) or not all(type(code) is int for code in final):
+        raise AgentError("SubmitError", "Cannot submit the job: restarts.final must be a list of exit codes.")
+    return {"max": count, "preempt_after": after, **({"final": final} if final else {})}
 
 
 def number(state: Mapping[str, Any]) -> int:
@@ -91,7 +96,9 @@ def preemption_due(job: Mapping[str, Any], state: Mapping[str, Any], began: floa
 
 def may_restart(job: Mapping[str, Any], state: Mapping[str, Any], outcome: Outcome) -> bool:
     """Return whether the job starts again after an end of its process."""
-    return outcome.state == FAILED and outcome.reason in _RESTARTED and left(job, state) > 0
+    final = (job.get("restarts") or {}).get("final") or ()
+    is_final = outcome.reason == "exit" and outcome.exit_code in final
+    return outcome.state == FAILED and outcome.reason in _RESTARTED and not is_final and left(job, state) > 0
 
 
 def pause_s(state: Mapping[str, Any]) -> float:
