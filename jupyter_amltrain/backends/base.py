@@ -22,6 +22,7 @@ from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus
 from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.schema.sweep import Sweep
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
 
 #: Streams that a backend can tail. A log belongs to one process of a run: ``log/1`` is the log of rank 1, ``log`` that
@@ -178,6 +179,8 @@ class Backend(abc.ABC):
     builds_environments: ClassVar[bool] = False
     #: Whether a service keeps named environments with versions for the target.
     names_environments: ClassVar[bool] = False
+    #: Whether the target chooses and runs the trials of a sweep itself.
+    runs_sweeps: ClassVar[bool] = False
 
     def __init__(self, target: ComputeTarget) -> None:
         self.target = target
@@ -322,6 +325,16 @@ class Backend(abc.ABC):
         stream, or before it exists. A monitor's streams are read by the run
         id ``monitors/<id>``.
         """
+
+    def complete_sweep(self, sweep: Sweep) -> Sweep:
+        """Return a sweep in the form that the target runs. Any thread.
+
+        Raises
+        ------
+        SpecError
+            The target cannot run it.
+        """
+        return sweep
 
     async def children(self, run_id: str) -> ChildRuns:
         """Return the last known steps or trials of a run; reading the run's log updates them."""

@@ -52,6 +52,7 @@ _LISTED = (
     "job_type",
     "notebook_dir",
     "parent",
+    "sweep",
 )
 
 #: Inode, modification time in ns and size of each file that a row is made from; zeros for an absent file.

@@ -116,6 +116,9 @@ ALWAYS_SKIPPED = frozenset({".git", ".amltrain", "__pycache__", ".ipynb_checkpoi
 
 _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 
+#: Folder in the code of a sweep's driver that has the code of its trials, as it was when the sweep was submitted.
+TRIAL_FOLDER = "trial"
+
 #: Factor over the limit at which counting a folder stops.
 _GIVE_UP = 10
 
@@ -226,6 +229,8 @@ def of_script(spec: JobSpec) -> Snapshot:
         more = {**values.files(spec), **{f"{name}.py": text.encode() for name, text in spec.modules.items()}}
         if spec.distribution.config:
             more[DEEPSPEED_FILE] = msgspec.json.encode(spec.distribution.config)
+        if spec.trial is not None:
+            more |= {f"{TRIAL_FOLDER}/{name}": content for name, content in of_script(spec.trial).files.items()}
     return take_snapshot(
         spec.script_name,
         spec.script,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 
@@ -10,8 +11,12 @@ from jupyter_amltrain.errors import CommandError
 
 #: Types of job that run as child jobs.
 PARENT_TYPES = ("pipeline", "sweep", "automl")
-#: Maximum number of children stored per run: a sweep may have a thousand trials.
-MAX_CHILDREN = 100
+#: File of a run folder with its :class:`ChildRuns`.
+CHILDREN = "children.json"
+#: Maximum number of children stored per run.
+MAX_CHILDREN = 1000
+#: Maximum points of a trial's curve.
+MAX_CURVE_POINTS = 40
 #: Maximum number of names that an error lists.
 _MAX_NAMED = 12
 
@@ -39,6 +44,16 @@ class ChildRun(msgspec.Struct, frozen=True, kw_only=True):
         Unix seconds.
     url
         Page at the service.
+    number
+        Number of a trial in its sweep, from 0.
+    params
+        Values of the sweep's parameters in a trial; those of options that were not chosen are absent.
+    handle
+        Handle of the run of a trial, where trials are runs of their own.
+    early
+        Whether the sweep's policy stopped the trial; `detail` says why.
+    steps, values
+        Curve of the metric, at most :data:`MAX_CURVE_POINTS`; ``None`` for NaN and infinite values.
     """
 
     id: str
@@ -53,6 +68,12 @@ class ChildRun(msgspec.Struct, frozen=True, kw_only=True):
     started: float | None = None
     ended: float | None = None
     url: str = ""
+    number: int | None = None
+    params: dict[str, Any] = {}
+    handle: str = ""
+    early: bool = False
+    steps: tuple[int, ...] = ()
+    values: tuple[float | None, ...] = ()
 
     @property
     def seconds(self) -> float | None:
@@ -67,10 +88,16 @@ class ChildRuns(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     hidden
         Number of children that are not listed.
+    importance
+        Share of each parameter of a sweep in the differences of the metric; empty if unknown.
+    message
+        What a sweep waits for, or why it ended; one sentence.
     """
 
     runs: tuple[ChildRun, ...] = ()
     hidden: int = 0
+    importance: dict[str, float] = {}
+    message: str = ""
 
     def find(self, name: str) -> ChildRun:
         """Return the child with a name or id, or with a unique prefix of one.

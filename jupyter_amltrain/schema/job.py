@@ -14,6 +14,7 @@ from jupyter_amltrain.schema import azure_terms
 from jupyter_amltrain.schema.environment import Environment, check_environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, check_data, check_references
 from jupyter_amltrain.schema.scaling import ScalingSlice
+from jupyter_amltrain.schema.sweep import Sweep
 
 IDENTITIES = azure_terms.IDENTITIES.names
 
@@ -497,6 +498,13 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Width and limits of a run that only measures the job's speed (``--scaling``).
     code_dir
         Folder with the files of the repeated run, which take the place of those in `source` and `notebook_dir`.
+    sweep
+        Search of a sweep. A target that runs sweeps itself takes it with the job of a trial; elsewhere the job is the
+        driver, which submits the trials.
+    trial
+        Of a driver: the job of each trial, without the values that the sweep chooses.
+    trial_target
+        Of a driver: name of the target of the trials.
     """
 
     name: str
@@ -543,6 +551,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     repeats: str = ""
     scaling: ScalingSlice | None = None
     code_dir: str = ""
+    sweep: Sweep | None = None
+    trial: JobSpec | None = None
+    trial_target: str = ""
 
 
 def validated(spec: JobSpec) -> JobSpec:

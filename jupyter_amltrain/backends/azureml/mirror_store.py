@@ -21,7 +21,7 @@ from jupyter_amltrain.backends.azureml.job_body import spec_from, spec_of_foreig
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of
 from jupyter_amltrain.errors import StateError
 from jupyter_amltrain.jobs.origin import Origin
-from jupyter_amltrain.schema.child_run import ChildRuns
+from jupyter_amltrain.schema.child_run import CHILDREN, ChildRuns
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunStatus
 from jupyter_amltrain.state_dir import SCHEMA, write_json
@@ -29,8 +29,8 @@ from jupyter_amltrain.state_dir import SCHEMA, write_json
 #: State reported by the agent in the job.
 AGENT_STATE = "agent.json"
 SOURCE = "source.json"
-#: Steps or trials of a run, and the folder with the logs of those that have been read.
-CHILDREN, CHILD_LOGS = "children.json", "children"
+#: Folder with the logs of steps or trials that have been read.
+CHILD_LOGS = "children"
 
 
 def folder_of(root: Path, workspace: str, name: str) -> Path:

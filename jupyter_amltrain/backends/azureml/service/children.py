@@ -16,19 +16,19 @@ from urllib.parse import quote
 
 import msgspec
 
-from jupyter_amltrain.backends.azureml import errors, mirror_store
+from jupyter_amltrain.backends.azureml import errors
 from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.service import history, http, jobs, links, logs
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import AmlTrainError
-from jupyter_amltrain.schema.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_relevant
+from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CHILDREN, ChildRun, ChildRuns, most_relevant
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace
 
 log = logging.getLogger("amltrain.azure")
 
-FILE = mirror_store.CHILDREN
+FILE = CHILDREN
 #: Max children whose state is reported; an AutoML job may have a thousand.
 MAX_LISTED = 500
 #: Maximum number of children whose metrics are read per poll while the parent is running.

@@ -1,0 +1,52 @@
+"""Another job of the same code: with other values of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.jobs import notebook_source, script, values
+from jupyter_amltrain.schema import az_yaml, az_yaml_job
+from jupyter_amltrain.schema import inputs as references
+from jupyter_amltrain.schema.job import JobSpec
+
+
+def with_params(spec: JobSpec, params: Mapping[str, Any]) -> JobSpec:
+    """Return the job of a run with other values of some parameters.
+
+    Raises
+    ------
+    CommandError
+        The cell of the run is not stored, or does not take the parameter.
+    SpecError
+        The file of the job has no such input.
+    """
+    if not params:
+        return spec
+    merged = {**spec.params, **references.with_literals(dict(params), spec.inputs)}
+    if spec.job_type:
+        job = az_yaml.with_params(az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir), merged)
+        return msgspec.structs.replace(spec, params=merged, inputs=az_yaml_job.spec_of(job).inputs)
+    if not spec.script:  # a file: parameters are its arguments
+        return msgspec.structs.replace(spec, params=merged)
+    if not spec.cell:
+        raise CommandError(
+            "again: --param needs the text of the run's cell, which is not stored.",
+            hint="Run its cell with the other value.",
+            code="again.no_cell",
+            field="params",
+        )
+    statements = values.assignments(tuple(spec.values)) + ([notebook_source.IMPORT] if spec.modules else [])
+    own: dict[str, Any] = {"out": spec.out, "before": statements, "known": tuple(spec.values)}
+    before = script.from_cell(spec.cell, params=spec.params, **own)
+    after = script.from_cell(spec.cell, params=merged, **own)
+    return msgspec.structs.replace(
+        spec,
+        params=merged,
+        script=after.text,
+        line_offset=spec.line_offset + after.line_offset - before.line_offset,
+        notes=after.notes,
+    )
