@@ -20,6 +20,7 @@ from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
 from jupyter_amltrain.jobs.scaling import ScalingPlan, check_job, slices_of
+from jupyter_amltrain.jobs.sweep import check_trial, driver_of
 from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.data_assets import DataRegistry
 from jupyter_amltrain.kernel.environments import EnvironmentManager
@@ -37,7 +38,7 @@ from jupyter_amltrain.kernel.scaling import Machine, ScalingDriver, machine_of
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue, snapshot_of
-from jupyter_amltrain.kernel.target_file import TargetFile
+from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile
 from jupyter_amltrain.kernel.target_status import price_text
 from jupyter_amltrain.kernel.targets import TargetManager
 from jupyter_amltrain.kernel.workspaces import WorkspaceManager
@@ -46,6 +47,7 @@ from jupyter_amltrain.schema.job import JobSpec, validated
 from jupyter_amltrain.schema.provenance import Provenance
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, split_handle
+from jupyter_amltrain.schema.sweep import Sweep
 from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id, notebook_path
@@ -150,10 +152,40 @@ class Controller:
         target: str | None = None,
         environ: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
+        run_id: str = "",
     ) -> RunHandle:
-        """Check a job, give it an id, and return its handle; a background task submits it."""
+        """Check a job, give it an id, and return its handle; a background task submits it.
+
+        Parameters
+        ----------
+        run_id
+            Id that the run gets; default: a new one. A run of this id that the target has already is not submitted
+            again.
+        """
         name, spec = await self.prepare(spec, target)
-        return self._submit_queue.begin(self.backend(name), spec, dict(environ or {}), dict(secrets or {}))
+        return self._submit_queue.begin(self.backend(name), spec, dict(environ or {}), dict(secrets or {}), run_id)
+
+    async def sweep_job(self, spec: JobSpec, sweep: Sweep, target: str | None = None) -> tuple[str, JobSpec]:
+        """Check a sweep over the job of a trial; return the target and the job that is submitted. Sends nothing."""
+        name, trial = await self.prepare(spec, target)
+        backend = self.backend(name)
+        sweep = await self.loop.offload(backend.complete_sweep, sweep)
+        check_trial(trial, sweep)
+        if backend.runs_sweeps:
+            return name, msgspec.structs.replace(trial, sweep=sweep)
+        return await self.prepare(driver_of(trial, sweep, name), LOCAL.name)
+
+    async def submit_sweep(
+        self,
+        spec: JobSpec,
+        sweep: Sweep,
+        target: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+    ) -> RunHandle:
+        """Check a sweep and return the handle of its run; a background task submits it."""
+        name, job = await self.sweep_job(spec, sweep, target)
+        return self._submit_queue.begin(self.backend(name), job, dict(environ or {}), dict(secrets or {}))
 
     async def slices(self, spec: JobSpec, plan: ScalingPlan, target: str | None) -> tuple[str, tuple[JobSpec, ...]]:
         """Check a measurement and return its target and the job of each width. Sends nothing."""

@@ -13,6 +13,7 @@ import msgspec
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends.base import Backend, Chunk
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
+from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.kernel.observers import RunObservers
 from jupyter_amltrain.kernel.outcome_text import failure_reason
@@ -49,7 +50,10 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
     fields: dict[str, Any] = {} if run.models is not None else {"models": await _models(backend, run)}
     if status.state is not RunState.COMPLETED:
         ended = msgspec.structs.replace(run, status=status)
-        return {**fields, "error": failure_reason(ended, entry.shown_log.tail()[0])}
+        error = failure_reason(ended, entry.shown_log.tail()[0])
+        if run.spec.trial is not None and status.exit_code == FINAL_EXIT_CODE:  # the driver says why
+            error = (await backend.children(run.run_id)).message or error
+        return {**fields, "error": error}
     absent = [name for name in run.spec.out if name not in run.outputs and name not in run.saved]
     if not absent:
         return fields
@@ -57,15 +61,15 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
     saved = {k: v for k, v in found.items() if isinstance(v, SavedValue)}
     values = {k: v for k, v in found.items() if not isinstance(v, AmlTrainError | SavedValue)}
     missing = [v for v in found.values() if isinstance(v, AmlTrainError)]
-    error: AmlTrainError | None = missing[0] if missing else None
+    missing_error: AmlTrainError | None = missing[0] if missing else None
     known = [v for v in missing if isinstance(v, ResultMissing)]
     if missing and len(known) == len(missing):
-        error = ResultMissing.of_all(run.handle, known)
+        missing_error = ResultMissing.of_all(run.handle, known)
     return {
         **fields,
         "outputs": {**entry.run.outputs, **values},
         "saved": {**entry.run.saved, **saved},
-        "error": None if error is None else str(error),
+        "error": None if missing_error is None else str(missing_error),
     }
 
 

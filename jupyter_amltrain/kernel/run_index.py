@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
+import itertools
 import logging
 import re
 import time
@@ -255,6 +256,8 @@ class RunIndex:
                 self._backends.wake(target)
                 return handle
         entries = await self.runs()
+        if text == "last":  # trials are parts of their sweep
+            entries = list(itertools.islice((entry for entry in entries if not entry.run.parent), 1))
         try:
             return match_run(text, [entry.handle for entry in entries])
         except UnknownRun:

@@ -17,6 +17,7 @@ from jupyter_amltrain.kernel.min_max_history import known_mean
 from jupyter_amltrain.kernel.outcome_text import cell_line
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric
+from jupyter_amltrain.kernel.sweep_board import board_of
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, RunTelemetry, grid, known, on_grid
 from jupyter_amltrain.kernel.throughput import measure
 from jupyter_amltrain.schema.child_run import ChildRun, most_relevant
@@ -354,8 +355,9 @@ def record_of(entry: Entry) -> RunRecord:
             for note in (*status.notes, *run.spec.notes, *run.notes, *entry.unreadable.values())[:_NOTES]
         ),
         doors=status.doors[:_NOTES],
-        children=(children := _children(entry)),
-        children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
+        sweep=_part(entry, "sweep", lambda: board_of(entry), None),
+        children=(children := () if run.spec.sweep is not None else _children(entry)),
+        children_hidden=0 if run.spec.sweep else entry.children.hidden + len(entry.children.runs) - len(children),
         parent=run.parent,
         attempt=run.status.attempt,
         scaling=_part(entry, "throughput", lambda: _measurement(entry), None),

@@ -48,13 +48,17 @@ class SubmitQueue:
         self._tasks: dict[RunHandle, asyncio.Task[None]] = {}
         self._errors: dict[RunHandle, Exception] = {}
 
-    def begin(self, backend: Backend, spec: JobSpec, environ: dict[str, str], secrets: dict[str, str]) -> RunHandle:
-        """Assign an id to a checked job and start its task."""
-        run = self.reserve(backend, spec, secrets)
+    def begin(
+        self, backend: Backend, spec: JobSpec, environ: dict[str, str], secrets: dict[str, str], run_id: str = ""
+    ) -> RunHandle:
+        """Assign an id to a checked job, unless it has one, and start its task."""
+        run = self.reserve(backend, spec, secrets, run_id=run_id)
         self.start(backend, run, environ, secrets)
         return run.handle
 
-    def reserve(self, backend: Backend, spec: JobSpec, secrets: dict[str, str], detail: str = "") -> Run:
+    def reserve(
+        self, backend: Backend, spec: JobSpec, secrets: dict[str, str], detail: str = "", run_id: str = ""
+    ) -> Run:
         """Assign an id to a checked job, and list it as preparing."""
         missing = [s for s in spec.secrets if s not in secrets]
         if missing:
@@ -63,7 +67,7 @@ class SubmitQueue:
                 hint=f"Set it in the kernel's environment or keyring: %env {missing[0]}=...",
             )
         run = Run(
-            handle=make_handle(backend.target.name, new_run_id(spec.name)),
+            handle=make_handle(backend.target.name, run_id or new_run_id(spec.name)),
             spec=spec,
             status=RunStatus(state=RunState.PREPARING, detail=detail),
             created=time.time(),

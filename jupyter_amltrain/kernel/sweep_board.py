@@ -1,0 +1,73 @@
+"""Entry -> :class:`~jupyter_amltrain.schema.sweep_board.SweepBoard`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.schema.child_run import ChildRun, most_relevant
+from jupyter_amltrain.schema.search_space import expression_text, parameter_names
+from jupyter_amltrain.schema.sweep import policy_text
+from jupyter_amltrain.schema.sweep_board import MAX_BOARD_CURVES, MAX_BOARD_TRIALS, SweepBoard, TrialCurve
+
+#: Maximum characters of a value that is a text, and of a reason; maximum reasons.
+_MAX_VALUE_CHARS, _MAX_REASON_CHARS, _MAX_REASONS = 40, 200, 60
+#: Points of all curves together.
+_MAX_POINTS = 3000
+
+
+def board_of(entry: Entry) -> SweepBoard | None:
+    """Return the board of a sweep; ``None`` for any other run."""
+    sweep = entry.run.spec.sweep
+    if sweep is None:
+        return None
+    trials = most_relevant(entry.children.runs, MAX_BOARD_TRIALS)
+    names = parameter_names(sweep.space)
+    reasons = [(i, trial.detail) for i, trial in enumerate(trials) if trial.detail and trial.ended is not None]
+    return SweepBoard(
+        metric=sweep.objective.metric,
+        goal=sweep.objective.goal,
+        sampler=sweep.sampler,
+        policy=policy_text(sweep.policy) if sweep.policy is not None else "",
+        space={name: expression_text(expression) for name, expression in sweep.space.items()},
+        max_trials=sweep.limits.max_trials,
+        max_concurrent=sweep.limits.max_concurrent,
+        number=tuple(i if trial.number is None else trial.number for i, trial in enumerate(trials)),
+        state=tuple(trial.state for trial in trials),
+        value=tuple(None if trial.value is None else float(f"{trial.value:.7g}") for trial in trials),
+        seconds=tuple(None if trial.seconds is None else round(trial.seconds, 1) for trial in trials),
+        handle=tuple(trial.handle for trial in trials),
+        params={name: tuple(_value(trial.params.get(name)) for trial in trials) for name in names},
+        early=tuple(i for i, trial in enumerate(trials) if trial.early),
+        reason={str(i): text[:_MAX_REASON_CHARS] for i, text in reasons[-_MAX_REASONS:]},
+        curves=_curves(trials),
+        best=next((i for i, trial in enumerate(trials) if trial.best), None),
+        importance={name: round(share, 4) for name, share in entry.children.importance.items()},
+        hidden=entry.children.hidden + len(entry.children.runs) - len(trials),
+        message=entry.children.message,
+    )
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if value is None or isinstance(value, bool | int):
+        return value
+    text = str(value)
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[: _MAX_VALUE_CHARS - 1]}…"
+
+
+def _curves(trials: Sequence[ChildRun]) -> tuple[TrialCurve, ...]:
+    """Return the curves of the best trial, of those that run, and of the newest ones."""
+    with_curve = [i for i, trial in enumerate(trials) if len(trial.steps) > 1]
+    ranked = sorted(with_curve, key=lambda i: (not trials[i].best, trials[i].ended is not None, -i))[:MAX_BOARD_CURVES]
+    curves, left = [], _MAX_POINTS
+    for i in ranked:
+        trial = trials[i]
+        left -= len(trial.steps)
+        if left < 0:
+            break
+        values = tuple(None if value is None else float(f"{value:.5g}") for value in trial.values)
+        curves.append(TrialCurve(trial=i, step=trial.steps, value=values))
+    return tuple(sorted(curves, key=lambda curve: curve.trial))

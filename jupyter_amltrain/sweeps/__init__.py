@@ -1,0 +1,1 @@
+"""Sweeps on targets that have no sweeps of their own: sampler, policies, driver."""

@@ -1,0 +1,520 @@
+"""Driver of a sweep: a supervised run that takes no slot, asks the sampler, submits trials and stops bad ones.
+
+It survives the kernel. After its own end the agent starts it again, and it continues from its journal: trials that
+run are followed, those whose submit was interrupted are submitted under the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.agent.protocol import CANCEL, JOB, MARK, OUTPUTS
+from jupyter_amltrain.errors import AmlTrainError, SubmitError, TargetError, UnknownRun
+from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
+from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
+from jupyter_amltrain.jobs.sweep import trial_of
+from jupyter_amltrain.kernel.controller import Controller
+from jupyter_amltrain.kernel.session import close, controller
+from jupyter_amltrain.kernel.streams import downsample
+from jupyter_amltrain.kernel.target_file import LOCAL
+from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CURVE_POINTS, ChildRun, ChildRuns
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle
+from jupyter_amltrain.state_dir import write_json
+from jupyter_amltrain.sweeps.journal import ASK, END, REPORT, SENT, TELL, Event, Journal
+from jupyter_amltrain.sweeps.metrics import log_best
+from jupyter_amltrain.sweeps.policies import EarlyStopping
+from jupyter_amltrain.sweeps.samplers import Proposer, importances
+from jupyter_amltrain.text import new_run_id
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at the metrics of the trials, and two versions of the file with all trials.
+REPORT_INTERVAL_S, WRITE_INTERVAL_S = 0.25, 1.0
+#: Seconds between two computations of the importance of the parameters.
+IMPORTANCE_INTERVAL_S = 5.0
+#: A sweep whose first trials all fail stops after this number.
+MAX_FIRST_FAILURES = 5
+#: Seconds until a submit is tried again whose target does not answer.
+SUBMIT_RETRY_S = 5.0
+#: Seconds in which canceled trials can end before the driver does.
+CANCEL_TIMEOUT_S = 6.0
+#: Seconds in which MLflow's records of the trials can be written before the driver ends.
+RECORD_TIMEOUT_S = 60.0
+
+
+class Trial:
+    """One trial: what the journal says, and what its run reports."""
+
+    def __init__(self, number: int, params: Mapping[str, Any], run_id: str, created: float) -> None:
+        self.number, self.params, self.run_id, self.created = number, dict(params), run_id, created
+        self.sent = False
+        self.state, self.reason, self.early = "preparing", "", False
+        self.started: float | None = None
+        self.ended: float | None = None
+        self.value: float | None = None
+        self.steps: list[int] = []
+        self.values: list[float] = []
+        self.task: asyncio.Task[Run] | None = None
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether its end is in the journal."""
+        return self.ended is not None
+
+    def report(self, step: int, value: float) -> None:
+        """Add a value of the primary metric."""
+        self.steps.append(step)
+        self.values.append(value)
+
+    def end(self, event: Event) -> None:
+        """Set its end."""
+        self.state, self.reason, self.early = event.state, event.reason, event.early
+        self.started, self.ended, self.value = event.started, event.ended, event.number
+
+    @property
+    def last_value(self) -> float | None:
+        """Last finite value of the primary metric."""
+        return next((value for value in reversed(self.values) if math.isfinite(value)), None)
+
+
+class SweepDriver:
+    """Drives one sweep. Loop thread only.
+
+    Parameters
+    ----------
+    folder
+        Run folder of the driver.
+    environ
+        Environment of the trials on this machine; also has the values of their secrets.
+    """
+
+    def __init__(self, kernel: Controller, folder: Path, environ: Mapping[str, str]) -> None:
+        job = msgspec.json.decode((folder / JOB).read_bytes())
+        self.spec = msgspec.convert(job["spec"], JobSpec)
+        if self.spec.sweep is None or self.spec.trial is None:
+            raise SubmitError(f"{folder} is not the run of a sweep.")
+        self.sweep, self.target = self.spec.sweep, self.spec.trial_target
+        self.handle = make_handle(LOCAL.name, str(job["run"]))
+        self._parent_id = str((job.get("tracking") or {}).get("run_id") or "")
+        self._kernel, self._folder, self._environ = kernel, folder, dict(environ)
+        self._secrets = {name: self._environ[name] for name in self.spec.secrets if name in self._environ}
+        self._journal = Journal(folder)
+        self._proposer = Proposer(self.sweep)
+        self._policy = EarlyStopping(self.sweep.policy, self.sweep.objective.goal)
+        self.trials: dict[int, Trial] = {}
+        self._began = time.time()
+        self._exhausted = False
+        self._stopping = ""  #: why no more trials are submitted
+        self._failure = ""  #: why the sweep fails
+        self._canceled = False
+        self._message = ""
+        self._written_at = self._importance_at = -math.inf
+        self._importance: dict[str, float] = {}
+        self._wake = asyncio.Event()
+
+    # ---- the journal
+
+    def _replay(self, events: Sequence[Event]) -> None:
+        """Restore the state that the events led to. Blocks on the sampler."""
+        for event in events:
+            trial = self.trials.get(event.trial)
+            if event.op == ASK:
+                if not self.trials:
+                    self._began = event.time
+                proposal = self._proposer.ask()
+                if proposal is None or proposal[0] != event.trial:
+                    raise SubmitError(f"The journal of {self.handle} does not fit its search space.")
+                self.trials[event.trial] = Trial(event.trial, event.params, event.run_id, event.time)
+            elif trial is None:
+                continue
+            elif event.op == SENT:
+                trial.sent = True
+            elif event.op == REPORT and (value := event.number) is not None:
+                trial.report(event.step, value)
+                self._policy.observe(trial.number, value)
+            elif event.op == TELL:
+                trial.end(event)
+                self._told(trial)
+
+    def _told(self, trial: Trial) -> None:
+        """Pass an end to the sampler and the policy."""
+        value = trial.value if trial.value is not None and math.isfinite(trial.value) else None
+        self._proposer.tell(trial.number, value)
+        self._policy.finish(trial.number)
+
+    def _append(self, op: str, trial: int = -1, **fields: Any) -> Event:
+        event = Event(op=op, trial=trial, time=time.time(), **fields)
+        self._journal.append(event)
+        return event
+
+    # ---- the sweep
+
+    @property
+    def _living(self) -> list[Trial]:
+        return [trial for trial in self.trials.values() if not trial.is_ended]
+
+    @property
+    def _ended(self) -> list[Trial]:
+        return [trial for trial in self.trials.values() if trial.is_ended]
+
+    async def run(self) -> int:
+        """Drive the sweep to its end; return the exit code of the process."""
+        events = await self._kernel.loop.offload(self._journal.open)
+        await self._kernel.loop.offload(self._replay, events)
+        if events:
+            print(f"The driver was started again: {len(self._ended)} trials have ended, {len(self._living)} run.")
+        for trial in self._living:
+            self._follow(trial)
+        try:
+            while not self._canceled:
+                self._check_limits()
+                await self._fill()
+                if not self._living and (self._stopping or self._exhausted):
+                    break
+                await self._wait()
+                for trial in self._living:
+                    await self._advance(trial)
+                await self._write()
+            if self._canceled:
+                await self._cancel_all("the sweep was canceled", CANCEL_TIMEOUT_S)
+            return await self._finish()
+        finally:
+            self._journal.close()
+
+    def stop(self) -> None:
+        """Cancel the trials and end, because the sweep was canceled."""
+        self._canceled = True
+        self._wake.set()
+
+    def _check_limits(self) -> None:
+        """Decide whether more trials are submitted."""
+        limits = self.sweep.limits
+        late = limits.max_duration_s is not None and time.time() - self._began > limits.max_duration_s
+        if late and not self._stopping:
+            self._stopping = "the time limit of the sweep has passed"
+            self._kernel.loop.start(self._cancel_all(self._stopping, 0.0), "cancel the trials")
+        if limits.max_trials is not None and len(self.trials) >= limits.max_trials:
+            self._exhausted = True
+        if self._stopping:
+            return
+        ended = self._ended
+        failed = [trial for trial in ended if trial.state in ("failed", "lost")]
+        if len(failed) >= MAX_FIRST_FAILURES and len(failed) == len(ended):
+            self._fail(f"the first {len(failed)} trials failed. Trial {failed[0].number}: {failed[0].reason}")
+        silent = [trial for trial in ended if trial.state == "completed" and not trial.values]
+        if silent and all(not trial.values for trial in self.trials.values()):
+            self._fail(self._silence(silent[0]))
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._stopping = reason
+        self._kernel.loop.start(self._cancel_all("the sweep failed", 0.0), "cancel the trials")
+
+    def _silence(self, trial: Trial) -> str:
+        """Return why a trial without values of the primary metric ends the sweep."""
+        entry = self._kernel.store.get(self._handle_of(trial))
+        logged = [*entry.metrics.metrics, *entry.run.outputs] if entry is not None else []
+        names = f"it logged {', '.join(sorted(logged)[:8])}" if logged else "it logged no metric"
+        metric = self.sweep.objective.metric
+        return (
+            f"trial {trial.number} completed without a value of {metric!r}; {names}."
+            f" Log it with mlflow.log_metric({metric!r}, value), or name another metric in --goal"
+        )
+
+    async def _fill(self) -> None:
+        """Propose and submit trials while there is room."""
+        while not (self._canceled or self._stopping or self._exhausted):
+            limits = self.sweep.limits
+            if len(self._living) >= limits.max_concurrent:
+                return
+            if limits.max_trials is not None and len(self.trials) >= limits.max_trials:
+                return
+            proposal = await self._kernel.loop.offload(self._proposer.ask)
+            if proposal is None:
+                self._exhausted, self._message = True, "All combinations were tried."
+                return
+            number, params = proposal
+            run_id = new_run_id(f"{self.spec.name}-{number}")
+            event = self._append(ASK, number, params=params, run_id=run_id)
+            trial = self.trials[number] = Trial(number, params, run_id, event.time)
+            self._follow(trial)
+
+    def _handle_of(self, trial: Trial) -> RunHandle:
+        return make_handle(self.target, trial.run_id)
+
+    # ---- one trial
+
+    def _follow(self, trial: Trial) -> None:
+        trial.task = self._kernel.loop.start(self._run_trial(trial), f"trial {trial.number}")
+        trial.task.add_done_callback(lambda _: self._wake.set())
+
+    async def _run_trial(self, trial: Trial) -> Run:
+        """Submit a trial unless its target has it, and wait for its end."""
+        handle = self._handle_of(trial)
+        while True:
+            try:
+                if trial.sent or trial.state == "resumed" or await self._exists(handle, trial):
+                    await self._kernel.find(handle)
+                else:
+                    code = str(self._folder / "source" / TRIAL_FOLDER)
+                    spec = trial_of(self.spec, self.handle, trial.number, trial.params, code, self._parent_id)
+                    await self._kernel.submit(spec, self.target, self._environ, self._secrets, trial.run_id)
+                    await self._kernel.accepted(handle)
+                break
+            except TargetError as error:  # it does not answer now
+                self._message = f"Waits for {self.target}: {error}"
+                await asyncio.sleep(SUBMIT_RETRY_S)
+                trial.state = "preparing"
+        if not trial.sent:
+            trial.sent = True
+            self._append(SENT, trial.number)
+        self._message = ""
+        self._kernel.change_viewers(handle, 1)
+        try:
+            return await self._kernel.wait(handle)
+        finally:
+            if self._kernel.store.get(handle) is not None:
+                self._kernel.change_viewers(handle, -1)
+
+    async def _exists(self, handle: RunHandle, trial: Trial) -> bool:
+        """Return whether the target has a run whose submit the journal does not confirm."""
+        try:
+            await self._kernel.find(handle)
+        except UnknownRun:
+            return False
+        entry = self._kernel.store.get(handle)
+        return entry is not None and bool(entry.run.folder)
+
+    async def _wait(self) -> None:
+        """Wait until a trial has ended, or its metrics should be looked at."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), REPORT_INTERVAL_S)
+        self._wake.clear()
+
+    async def _advance(self, trial: Trial) -> None:
+        """Take what a trial has reported, and its end."""
+        entry = self._kernel.store.get(self._handle_of(trial))
+        done = trial.task is not None and trial.task.done()
+        if entry is not None:
+            status = entry.run.status
+            if not status.state.terminal:
+                trial.state = status.state.value
+            trial.started = _start(entry.run)
+            self._take_reports(trial, done)
+        if done:
+            await self._end(trial)
+
+    def _take_reports(self, trial: Trial, done: bool) -> None:
+        entry = self._kernel.entry(self._handle_of(trial))
+        metric = self.sweep.objective.metric
+        points = entry.metrics.metrics.get(metric)
+        new = range(len(trial.values), len(points.values)) if points is not None else ()
+        pairs = [(int(points.steps[i]), float(points.values[i])) for i in new] if points is not None else []
+        output = entry.run.outputs.get(metric)
+        if done and points is None and isinstance(output, int | float) and not trial.values:
+            pairs = [(0, float(output))]  # of --out
+        for step, value in pairs:
+            self._append(REPORT, trial.number, step=step, value=value if math.isfinite(value) else str(value))
+            trial.report(step, value)
+            reason = self._policy.observe(trial.number, value)
+            if reason and not trial.early and not done:
+                trial.early, trial.reason = True, reason
+                self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
+
+    async def _cancel(self, trial: Trial) -> None:
+        with contextlib.suppress(AmlTrainError):
+            if self._kernel.store.get(self._handle_of(trial)) is not None:
+                await self._kernel.cancel(self._handle_of(trial))
+
+    async def _end(self, trial: Trial) -> None:
+        """Write the end of a trial to the journal."""
+        assert trial.task is not None
+        state, reason, ended = "failed", "", time.time()
+        try:
+            run = trial.task.result()
+            state, reason = run.status.state.value, run.error or ""
+            ended = _end_of(run) or ended
+        except AmlTrainError as error:
+            reason = str(error)
+        except Exception as error:  # the other trials go on
+            log.exception("trial %d", trial.number)
+            reason = f"{type(error).__name__}: {error}"
+        if state == RunState.CANCELED.value:
+            reason = trial.reason if trial.early else reason
+        elif trial.early and state == RunState.COMPLETED.value:
+            trial.early = False  # it was faster
+        event = self._append(
+            TELL, trial.number, state=state, reason=reason, early=trial.early, value=trial.last_value,
+            started=trial.started, ended=ended,
+        )  # fmt: skip
+        before = self.best
+        trial.end(event)
+        await self._kernel.loop.offload(self._told, trial)
+        self._print(trial, before)
+        if (best := self.best) is not None:
+            await self._kernel.loop.offload(log_best, self._parent_id, self.sweep.objective.metric, best.value, len(self._ended))
+
+    def _print(self, trial: Trial, before: Trial | None) -> None:
+        values = ", ".join(f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+                           for name, value in trial.params.items())  # fmt: skip
+        end = "stopped early" if trial.early else trial.state
+        value = "" if trial.value is None else f", {self.sweep.objective.metric} {trial.value:.6g}"
+        best = " (best so far)" if self.best is trial and before is not trial else ""
+        reason = f": {trial.reason}" if trial.reason else ""
+        print(f"Trial {trial.number} {end}{value}{best} with {values}{reason}", flush=True)
+
+    # ---- results
+
+    @property
+    def best(self) -> Trial | None:
+        """The completed trial with the best value, the first one of equal ones."""
+        sign = 1.0 if self.sweep.objective.goal == "minimize" else -1.0
+        valued = [t for t in self._ended if t.state == "completed" and t.value is not None and math.isfinite(t.value)]
+        return min(valued, key=lambda trial: (sign * float(trial.value or 0.0), trial.number), default=None)
+
+    async def _cancel_all(self, reason: str, patience: float) -> None:
+        living = self._living
+        for trial in living:
+            trial.reason = trial.reason or reason
+        await asyncio.gather(*(self._cancel(trial) for trial in living if trial.task is not None))
+        deadline = time.monotonic() + patience
+        while patience and self._living and time.monotonic() < deadline:
+            await self._wait()
+            for trial in self._living:
+                await self._advance(trial)
+
+    async def _finish(self) -> int:
+        best = self.best
+        if self._canceled:
+            self._message = "The sweep was canceled."
+        elif self._failure:
+            self._message = f"{self._failure[:1].upper()}{self._failure[1:].rstrip('.')}."
+        elif self._stopping:
+            self._message = f"{self._stopping[:1].upper()}{self._stopping[1:]}."
+        self._append(END, reason=self._message)
+        self._importance_at = -math.inf
+        await self._write(now=True)
+        if self._failure:
+            print(self._message, flush=True)
+            return FINAL_EXIT_CODE
+        if best is not None:
+            print(f"Best trial: {best.number}, run {self._handle_of(best)}", flush=True)
+            await self._return_outputs(best)
+        if not self._canceled:
+            await self._wait_recorded()
+        return 0
+
+    async def _return_outputs(self, best: Trial) -> None:
+        """Make the output values of the best trial those of the sweep."""
+        backend = self._kernel.backend(self.target)
+        for name in self.spec.out:
+            data = await backend.read_file(best.run_id, f"{OUTPUTS}/{name}.json")
+            if data:
+                (self._folder / OUTPUTS / f"{name}.json").write_bytes(data)
+        write_json(self._folder / OUTPUTS / "best.json", {"run": self._handle_of(best), "params": best.params,
+                                                         self.sweep.objective.metric: best.value})  # fmt: skip
+
+    async def _wait_recorded(self) -> None:
+        """Wait until MLflow has the records of the trials that this process has followed."""
+        deadline = time.monotonic() + RECORD_TIMEOUT_S
+        handles = [self._handle_of(trial) for trial in self._ended if trial.task is not None]
+        while time.monotonic() < deadline:
+            entries = [entry for handle in handles if (entry := self._kernel.store.get(handle)) is not None]
+            if not any(entry.run.tracking == "pending" and entry.run.project for entry in entries):
+                return
+            await asyncio.sleep(0.1)
+
+    async def _write(self, now: bool = False) -> None:
+        """Write the file with all trials, which the kernels read."""
+        if not now and time.monotonic() - self._written_at < WRITE_INTERVAL_S:
+            return
+        if time.monotonic() - self._importance_at >= IMPORTANCE_INTERVAL_S:
+            pairs = [(t.params, t.value) for t in self._ended if t.value is not None and t.state == "completed"]
+            self._importance = await self._kernel.loop.offload(importances, self.sweep, pairs)
+            self._importance_at = time.monotonic()
+        best = self.best
+        rows = tuple(self._row(trial, trial is best) for trial in self.trials.values())
+        children = ChildRuns(runs=rows, importance=self._importance, message=self._message)
+        await self._kernel.loop.offload(self._replace, children)
+        self._written_at = time.monotonic()
+
+    def _replace(self, children: ChildRuns) -> None:
+        data = msgspec.json.encode(children)
+        path = self._folder / CHILDREN
+        if path.exists() and path.read_bytes() == data:
+            return
+        new = path.with_name(f".{CHILDREN}.new")
+        new.write_bytes(data)
+        os.replace(new, path)
+
+    def _row(self, trial: Trial, is_best: bool) -> ChildRun:
+        keep = downsample(trial.values, MAX_CURVE_POINTS) if trial.values else []
+        return ChildRun(
+            id=trial.run_id,
+            name=f"{self.spec.name}-{trial.number}",
+            kind="trial",
+            state=trial.state,
+            detail=trial.reason,
+            metric=self.sweep.objective.metric,
+            value=trial.value if trial.is_ended else trial.last_value,
+            best=is_best,
+            created=trial.created,
+            started=trial.started,
+            ended=trial.ended,
+            number=trial.number,
+            params=trial.params,
+            handle=self._handle_of(trial) if trial.sent else "",
+            early=trial.early,
+            steps=tuple(trial.steps[i] for i in keep),
+            values=tuple(v if math.isfinite(v := trial.values[i]) else None for i in keep),
+        )
+
+
+def _start(run: Run) -> float | None:
+    return next((phase.start for phase in run.status.phases if phase.name == "running"), None)
+
+
+def _end_of(run: Run) -> float | None:
+    last = run.status.phases[-1] if run.status.phases else None
+    return last and (last.end or last.start)
+
+
+def main() -> None:
+    """Drive the sweep of the run that this process is the job of."""
+    run_id = os.environ[MARK].rpartition(":")[0]
+    folder = Path(os.environ["AML_OUTPUT_DIR"]).parent
+    kernel = controller()
+
+    async def create() -> SweepDriver:
+        return SweepDriver(kernel, folder, os.environ)
+
+    driver = kernel.loop.call(create())
+    if driver.handle != make_handle(LOCAL.name, run_id):
+        raise SystemExit(f"{folder} is not the folder of {run_id}.")
+
+    def on_sigterm(*_: object) -> None:
+        if (folder / CANCEL).exists():
+            kernel.loop.post(_call(driver.stop))
+        else:  # the machine goes away, or the agent: the trials go on, and the next attempt follows them
+            os._exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, on_sigterm)
+    code = kernel.loop.call(driver.run(), None)
+    close()
+    sys.exit(code)
+
+
+async def _call(function: Any) -> None:
+    function()

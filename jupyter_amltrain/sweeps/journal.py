@@ -1,0 +1,89 @@
+"""Journal of a sweep: what was asked, reported and told, in order; the driver continues from it after its own end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.agent import testing
+
+#: File in the driver's run folder.
+FILE = "sweep.jsonl"
+#: Operations: a trial was proposed, was submitted, has reported a value, has ended, was given up with the sweep.
+ASK, SENT, REPORT, TELL, END = "ask", "sent", "report", "tell", "end"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the journal.
+
+    Attributes
+    ----------
+    op
+        One of :data:`ASK`, :data:`SENT`, :data:`REPORT`, :data:`TELL`, :data:`END`.
+    trial
+        Number of the trial; -1 for the sweep.
+    time
+        Unix seconds.
+    params, run_id
+        Of a proposal: its values, and the id that its run gets.
+    step, value
+        Of a report: step and value of the primary metric. Of an end: the value that the sampler gets.
+    state, reason
+        Of an end: the state of the run, and why it ended.
+    early
+        Of an end: the policy stopped the trial.
+    started, ended
+        Of an end: Unix seconds.
+    """
+
+    op: str
+    trial: int = -1
+    time: float = 0.0
+    params: dict[str, Any] = {}
+    run_id: str = ""
+    step: int = 0
+    value: float | str | None = None
+    state: str = ""
+    reason: str = ""
+    early: bool = False
+    started: float | None = None
+    ended: float | None = None
+
+    @property
+    def number(self) -> float | None:
+        """The value; JSON has no NaN and no infinity, so these are texts."""
+        return None if self.value is None else float(self.value)
+
+
+class Journal:
+    """The journal in a folder. A line that was not written whole is dropped when it is opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._encoder = msgspec.json.Encoder()
+        self._fd = -1
+
+    def open(self) -> list[Event]:
+        """Open it for appending; return what it has. Blocks on the disk."""
+        data = self._path.read_bytes() if self._path.exists() else b""
+        whole = data[: data.rfind(b"\n") + 1]
+        self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        if len(whole) < len(data):
+            os.truncate(self._path, len(whole))
+        decoder = msgspec.json.Decoder(Event)
+        return [decoder.decode(line) for line in whole.splitlines()]
+
+    def append(self, event: Event) -> None:
+        """Write one line; it survives the end of this process at any moment."""
+        testing.hit(f"sweep_before_{event.op}")
+        os.write(self._fd, self._encoder.encode(event) + b"\n")
+        testing.hit(f"sweep_after_{event.op}")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
