@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.run_list import RunList
     from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
     from jupyter_amltrain.schema.rows import TargetRow
+    from jupyter_amltrain.schema.sweep import Sweep
 
 
 def connect(place: WorkspaceRef, show: Callable[[dict[str, Any]], None] | None = None) -> ConnectResult:
@@ -501,6 +502,26 @@ def submit_scaling(
     return ScalingRuns(c.loop.call(submitting, ANSWER_TIMEOUT_S))
 
 
+def submit_sweep(
+    spec: JobSpec, sweep: Sweep, *, target: str | None = None, secrets: Mapping[str, str] | None = None
+) -> TrackedRun:
+    """Submit a sweep over the job of a trial and return its run immediately."""
+    c = controller()
+    submitting = c.submit_sweep(spec, sweep, target, dict(os.environ), dict(secrets or {}))
+    return TrackedRun(c.loop.call(submitting, ANSWER_TIMEOUT_S))
+
+
+def plan_sweep(spec: JobSpec, sweep: Sweep, *, target: str | None = None) -> LaunchPlan:
+    """Return the exact request of a sweep, without secrets; sends nothing."""
+    c = controller()
+
+    async def read() -> LaunchPlan:
+        name, job = await c.sweep_job(spec, sweep, target)
+        return await c.plan(job, name)
+
+    return c.loop.call(read(), ANSWER_TIMEOUT_S)
+
+
 def plan_scaling(spec: JobSpec, plan: ScalingPlan, *, target: str | None = None) -> list[LaunchPlan]:
     """Return the exact requests of a measurement, by increasing width; sends nothing."""
     c = controller()
@@ -581,14 +602,23 @@ def submit(
         >>> run.wait().result("accuracy")  # doctest: +SKIP
         0.95
     """
+    plan = plan_of(scaling, scaling_time, scaling_steps)
+    spec = _job_of(script, args, {**fields, "secrets": secrets})
+    if plan is not None:
+        return submit_scaling(spec, plan, target=target, secrets=dict(secrets or {}))
+    # The calling script may end after this call, so wait until the target has accepted the job.
+    return submit_spec(spec, target=target, secrets=dict(secrets or {})).accepted()
+
+
+def _job_of(script: str | os.PathLike[str], args: Iterable[str], keywords: Mapping[str, Any]) -> JobSpec:
+    """Return the job of a ``.py`` file or of code, from the keywords of :func:`submit`."""
     from jupyter_amltrain.jobs import script as scripts
 
     if isinstance(args, str):
         raise CommandError(
             f"args must be a list of strings, got {args!r}.", hint=f"Example: args=[{args!r}]", field="args"
         )
-    plan = plan_of(scaling, scaling_time, scaling_steps)
-    values = job_fields(keyword_values({**fields, "secrets": secrets}))
+    values = job_fields(keyword_values(keywords))
     folder = working_folder()
     inputs = values.get("inputs", {})
     params = values["params"] = dict(with_literals(values.get("params", {}), inputs))
@@ -618,11 +648,73 @@ def submit(
     values.setdefault("experiment", notebook_name() or "default")
     values["source"] = str(Path(source).resolve()) if source else None
     arguments = tuple(map(str, with_literals(tuple(args), inputs)))
-    spec = JobSpec(**{**values, **code, "args": arguments, "project": folder})
-    if plan is not None:
-        return submit_scaling(spec, plan, target=target, secrets=dict(secrets or {}))
-    # The calling script may end after this call, so wait until the target has accepted the job.
-    return submit_spec(spec, target=target, secrets=dict(secrets or {})).accepted()
+    return JobSpec(**{**values, **code, "args": arguments, "project": folder})
+
+
+def sweep(
+    script: str | os.PathLike[str],
+    *,
+    goal: str,
+    params: Mapping[str, Any],
+    sampler: str = "random",
+    seed: int | None = None,
+    policy: str = "none",
+    max_trials: int | None = None,
+    max_concurrent: int | None = None,
+    max_duration: float | str | None = None,
+    trial_timeout: float | str | None = None,
+    target: str | None = None,
+    args: Iterable[str] = (),
+    secrets: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> TrackedRun:
+    """Search values of parameters with many runs of a ``.py`` file or of code; returns the run of the sweep.
+
+    Parameters
+    ----------
+    script, target, args, secrets
+        As of :func:`submit`.
+    goal
+        ``"maximize accuracy"``: the primary metric, which each trial logs to MLflow or returns with `out`.
+    params
+        Values by name. A text such as ``"loguniform(1e-4, 1e-1)"`` or ``"choice(1, 2, 3)"`` is searched, any other
+        value is fixed.
+    sampler
+        ``random``, ``sobol``, ``grid`` or ``bayesian``.
+    seed
+        The same seed proposes the same trials; default: a new one.
+    policy
+        ``"bandit(slack_factor=0.1)"``, ``"median_stopping"``, ``"truncation_selection(20)"`` or ``"none"``.
+    max_trials
+        Default: 20; for ``grid`` every point.
+    max_concurrent
+        Trials at the same time; default 4.
+    max_duration, trial_timeout
+        Seconds, or a text such as ``"10m"``, after which the sweep or a trial ends.
+    **fields
+        The other keywords of :func:`submit`.
+
+    Raises
+    ------
+    CommandError
+        A value is invalid, the target is unknown, or the target cannot run the sweep.
+
+    Examples
+    --------
+    >>> found = sweep("import mlflow; mlflow.log_metric('loss', (x - 2) ** 2)", goal="minimize loss",
+    ...               params={"x": "uniform(0, 5)"}, max_trials=10)  # doctest: +SKIP
+    >>> found.wait().children().to_frame()  # doctest: +SKIP
+    """
+    from jupyter_amltrain.jobs.sweep import sample_point, search_of
+
+    search, fixed = search_of(
+        params, goal=goal, sampler=sampler, seed=seed, policy=policy, max_trials=max_trials,
+        max_concurrent=max_concurrent, max_duration=max_duration, trial_timeout=trial_timeout,
+    )  # fmt: skip
+    # The code is checked with one point of the space.
+    _job_of(script, args, {**fields, "params": {**fixed, **sample_point(search)}, "secrets": secrets})
+    spec = _job_of(script, args, {**fields, "params": fixed, "secrets": secrets})
+    return submit_sweep(spec, search, target=target, secrets=secrets).accepted()
 
 
 def environments(target: str | None = None) -> list[EnvironmentRow]:
@@ -756,6 +848,8 @@ __all__ = [
     "stop_target",
     "submit",
     "submit_spec",
+    "submit_sweep",
+    "sweep",
     "targets",
     "ui",
     "upload_data",

@@ -54,6 +54,36 @@ class MetricHistory(dict[str, list[tuple[int, float, float]]]):
         return frame
 
 
+class ChildList(list[ChildRun]):
+    """Steps or trials of a run, oldest first."""
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a pandas frame with one row for each child.
+
+        Columns are ``number`` (of a trial), ``name``, ``state``, ``value`` (of the primary metric), ``best``,
+        ``params.*``, ``seconds``, ``handle`` (for :func:`jupyter_amltrain.attach`) and ``detail``.
+        """
+        import pandas
+
+        names = dict.fromkeys(name for child in self for name in child.params)
+        rows = [
+            {
+                "number": child.number,
+                "name": child.name,
+                "state": child.state,
+                "value": child.value,
+                "best": child.best,
+                **{f"params.{name}": child.params.get(name) for name in names},
+                "seconds": child.seconds,
+                "handle": child.handle,
+                "detail": child.detail,
+            }
+            for child in self
+        ]
+        columns = ["number", "name", "state", "value", "best", *(f"params.{name}" for name in names)]
+        return pandas.DataFrame(rows, columns=[*columns, "seconds", "handle", "detail"])
+
+
 def marked(text: str, rank: int) -> str:
     """Return the lines of a process with its rank before each; the last one ends with a newline, too."""
     return "".join(f"[rank {rank}] {line}\n" for line in text.splitlines())
@@ -203,9 +233,18 @@ class TrackedRun:
         return text if tail is None else "\n".join(text.splitlines()[-tail:])
 
     @property
-    def children(self) -> tuple[ChildRun, ...]:
-        """Steps of a pipeline, or trials of a sweep or AutoML job, oldest first; queries the target."""
-        return self._children().runs
+    def parent(self) -> TrackedRun | None:
+        """The sweep that this run is a trial of; ``None`` for a run of its own."""
+        return TrackedRun(RunHandle(self.spec.parent)) if self.spec.parent else None
+
+    def children(self) -> ChildList:
+        """Return the steps of a pipeline, or the trials of a sweep or AutoML job, oldest first; queries the target.
+
+        Examples
+        --------
+        >>> sweep.children().to_frame().sort_values("value")
+        """
+        return ChildList(self._children().runs)
 
     def child(self, name: str) -> ChildRun:
         """Return the step or trial with this name or id, or a unique prefix of one.

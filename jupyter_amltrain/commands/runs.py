@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import shutil
 import sys
@@ -66,12 +67,13 @@ def _list_flags(parser: Parser) -> None:
     parser.flag(
         "--sort", metavar="NAME", help="sort by a metric or parameter, highest first; lowest first with NAME:asc"
     )
+    parser.flag("--parent", metavar="RUN", help="the trials of this sweep, which are not listed otherwise")
 
 
 def _list(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain.output.run_table import run_table
 
-    listed = read_runs(args.target, args.limit)
+    listed = read_runs(args.target, args.limit, args.parent or "")
     runs = sorted_runs(listed, args.sort) if args.sort else listed.runs
     if not runs:
         return Result("No runs yet. Start a cell with %%aml_submit, or type: amltrain submit train.py", [])
@@ -251,8 +253,14 @@ class Listed(NamedTuple):
     total: int
 
 
-def read_runs(target: str | None = None, limit: int = 20) -> Listed:
-    """Return the newest runs; `limit` 0 for all. Only the newest :data:`MAX_METRIC_RUNS` have metrics."""
+def read_runs(target: str | None = None, limit: int = 20, parent: str = "") -> Listed:
+    """Return the newest runs; `limit` 0 for all. Only the newest :data:`MAX_METRIC_RUNS` have metrics.
+
+    Parameters
+    ----------
+    parent
+        List the trials of this sweep; empty for the runs that are no trials.
+    """
     from jupyter_amltrain.kernel.session import controller
     from jupyter_amltrain.run import ANSWER_TIMEOUT_S
 
@@ -260,9 +268,17 @@ def read_runs(target: str | None = None, limit: int = 20) -> Listed:
 
     async def get() -> Listed:
         handles = await own.handles(target)
-        shown = handles[: limit or None]
+        whole = await own.resolve(parent) if parent else ""
+        listed = (handle for handle in handles if own.entry(handle).run.parent == whole)
+        if parent:
+            handles = [*listed]
+            listed = iter(handles)
+        shown = list(itertools.islice(listed, limit or None))
+        is_whole = not limit or len(shown) < limit
         return Listed(
-            [own.entry(handle).run for handle in shown], await own.last_metrics(shown[:MAX_METRIC_RUNS]), len(handles)
+            [own.entry(handle).run for handle in shown],
+            await own.last_metrics(shown[:MAX_METRIC_RUNS]),
+            len(shown) if is_whole else len(handles),
         )
 
     return own.loop.call(get(), ANSWER_TIMEOUT_S)

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,21 +43,9 @@ def _flags(parser: Parser) -> None:
         help="a .py file (arguments follow --), or a job.yml of az ml",
     )
     parser.flag("--target", metavar="NAME", help="where to run; default the target in use")
-    for flag in FLAGS:
-        rest: dict[str, Any] = {"action": "store_true"} if flag.switch else {"metavar": flag.metavar or None}
-        if flag.type is not None:
-            rest["type"] = flag.type
-        parser.flag(
-            flag.flag,
-            field=flag.field,
-            help=flag.help,
-            repeated=flag.repeated,
-            offers=flag.offers,
-            samples=flag.samples,
-            **rest,
-        )
+    job_flags(parser)
     if parser.magic:
-        _notebook_flags(parser)
+        notebook_flags(parser)
     parser.flag(
         "--scaling", metavar="N,N,...", samples=("1,2,4", "nodes:1,2"),
         help="measure the speed with these numbers of processes (nodes:N,... of machines), one after another",
@@ -87,7 +75,32 @@ def _flags(parser: Parser) -> None:
         parser.flag("--json", action="store_true", help="print JSON")
 
 
-def _notebook_flags(parser: Parser) -> None:
+def job_flags(parser: Parser, without: Collection[str] = ()) -> None:
+    """Add the flags of a job.
+
+    Parameters
+    ----------
+    without
+        Flags that are left out.
+    """
+    for flag in FLAGS:
+        if flag.flag in without:
+            continue
+        rest: dict[str, Any] = {"action": "store_true"} if flag.switch else {"metavar": flag.metavar or None}
+        if flag.type is not None:
+            rest["type"] = flag.type
+        parser.flag(
+            flag.flag,
+            field=flag.field,
+            help=flag.help,
+            repeated=flag.repeated,
+            offers=flag.offers,
+            samples=flag.samples,
+            **rest,
+        )
+
+
+def notebook_flags(parser: Parser) -> None:
     """Add the flags that send something of the notebook."""
     parser.flag(
         "--in",
@@ -216,7 +229,7 @@ def _submission(
             field="yaml",
         )
     scaling = plan_of(args.scaling, args.scaling_time, args.scaling_steps)
-    spec, compute = _spec(args, args.rest, cell, prog, defaults, first_line, notebook)
+    spec, compute = job_of_line(args, args.rest, cell, prog, defaults, first_line, notebook)
     return Submission(
         scaling=scaling,
         spec=validated(spec),
@@ -230,7 +243,7 @@ def _submission(
     )
 
 
-def _spec(
+def job_of_line(
     args: argparse.Namespace,
     words: list[str],
     cell: str | None,
@@ -238,8 +251,15 @@ def _spec(
     defaults: Defaults,
     first_line: int,
     notebook: Notebook | None,
+    defined: Sequence[str] = (),
 ) -> tuple[JobSpec, str]:
-    """Return the job, and the compute that its file names."""
+    """Return the job, and the compute that its file names.
+
+    Parameters
+    ----------
+    defined
+        Names that the cell may use besides its own and those of the line.
+    """
     try:
         folder = os.getcwd()
     except FileNotFoundError:
@@ -272,7 +292,7 @@ def _spec(
             out=out,
             first_line=first_line,
             before=own.statements,
-            known=own.names,
+            known=(*own.names, *defined),
             namespace=None if notebook is None else notebook.namespace,
             check_names=True,
         )

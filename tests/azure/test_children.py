@@ -63,7 +63,7 @@ def test_pipeline_steps_have_own_logs(api: Any, folder: Path, target: str) -> No
     lines = log(run).splitlines()
     assert "2 steps." in lines  # a file of the job; our own notes on the steps may come first
     assert [line.split()[2] for line in lines if line.endswith("Completed ---")] == ["writes", "reads"]
-    assert [(one.name, one.kind, one.state, one.metric) for one in run.children] == [
+    assert [(one.name, one.kind, one.state, one.metric) for one in run.children()] == [
         ("writes", "step", "completed", ""),
         ("reads", "step", "completed", ""),
     ]
@@ -80,7 +80,7 @@ def test_step_log_is_followed_in_terminal(api: Any, folder: Path, capsys: pytest
     talks = "for i in 1 2 3; do echo line $i; sleep 0.2; done; grep -x"
     (folder / "talks.yml").write_text(yaml_files.PIPELINE.replace("grep -x", talks))
     run = submit(f"{folder}/talks.yml --target cpu")
-    until(lambda: [one.name for one in run.children] == ["writes", "reads"], "the second step")
+    until(lambda: [one.name for one in run.children()] == ["writes", "reads"], "the second step")
     lines: list[str] = []
     run_log.follow_child(run, "reads", lines.append)
     assert "".join(lines) == "line 1\nline 2\nline 3\nhello\n"
@@ -118,10 +118,10 @@ def test_children_of_live_run_are_rows(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/slow.yml --target cpu")
 
     def reads_runs() -> bool:
-        return [(one.name, one.state) for one in run.children] == [("writes", "completed"), ("reads", "running")]
+        return [(one.name, one.state) for one in run.children()] == [("writes", "completed"), ("reads", "running")]
 
     until(reads_runs, "the second step to run")
-    assert run.children[1].seconds is None and not run.status.state.terminal
+    assert run.children()[1].seconds is None and not run.status.state.terminal
     run.cancel()
     until(lambda: run.status.state.terminal, "its end")
 

@@ -1,0 +1,260 @@
+"""Sweeps on this machine: trials, their ends, and a driver that dies at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from jupyter_amltrain.errors import CommandError, RunFailed, SpecError
+from jupyter_amltrain.sweeps.journal import ASK, TELL, Event
+
+from ..helpers import DEADLINE, api_of, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+
+#: Trials log through the endpoint of the agent, without the seconds that MLflow needs to import.
+LOG = """
+import json, os, time, urllib.request
+def log(key, value, step):
+    body = {"run_id": RUN, "key": key, "value": value, "timestamp": int(time.time() * 1000), "step": step}
+    request = urllib.request.Request(os.environ["MLFLOW_TRACKING_URI"] + "/api/2.0/mlflow/runs/log-metric",
+        data=json.dumps(body).encode(), headers={"Content-Type": "application/json",
+        "Authorization": "Bearer " + os.environ["MLFLOW_TRACKING_TOKEN"]})
+    urllib.request.urlopen(request).close()
+def create():
+    request = urllib.request.Request(os.environ["MLFLOW_TRACKING_URI"] + "/api/2.0/mlflow/runs/create",
+        data=json.dumps({"experiment_id": "0", "start_time": 0}).encode(), headers={"Content-Type": "application/json",
+        "Authorization": "Bearer " + os.environ["MLFLOW_TRACKING_TOKEN"]})
+    return json.load(urllib.request.urlopen(request))["run"]["info"]["run_id"]
+RUN = create()
+"""
+QUADRATIC = LOG + "log('loss', (x - 2) ** 2, 0)\n"
+SPACE = {"x": "uniform(0, 5)"}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Four CPU slots, whatever the machine has."""
+    more = {"AMLTRAIN_CPU_SLOTS": "4", "AMLTRAIN_RESTART_PAUSE": "0"}
+    with api_of(tmp_path_factory.mktemp("sweeps"), **more) as module:
+        yield module
+
+
+def journal(run: Any) -> list[Event]:
+    path = Path(run.run.folder) / "sweep.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [msgspec.json.decode(line, type=Event) for line in lines]
+
+
+def check_whole(api: Any, run: Any, trials: int) -> None:
+    """No trial is lost and none is doubled: each proposal has one run and one end."""
+    events = journal(run)
+    asked = {event.trial: event.run_id for event in events if event.op == ASK}
+    told = [event.trial for event in events if event.op == TELL]
+    assert sorted(asked) == list(range(trials)) and sorted(told) == list(range(trials))
+    children = run.children()
+    assert [child.number for child in children] == list(range(trials))
+    assert {child.id for child in children} == set(asked.values())
+    own = [one for one in api.runs("local") if one.spec.parent == run.handle]
+    assert sorted(one.run_id for one in own) == sorted(asked.values())
+
+
+def driver_of(run: Any) -> psutil.Process:
+    """The driver's process."""
+
+    def find() -> psutil.Process | None:
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("AMLTRAIN_RUN", "").startswith(f"{run.run_id}:"):
+                    if any("aml_sweep_driver" in word for word in process.cmdline()):
+                        return process
+            except (psutil.Error, OSError):
+                continue
+        return None
+
+    return until(find, "the driver")
+
+
+def test_random_sweep_runs_every_trial_and_finds_best(api: Any) -> None:
+    run = api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, seed=1, max_trials=6, name="quad", gpus=0)
+    run.wait(DEADLINE)
+    check_whole(api, run, 6)
+    children = run.children()
+    assert all(child.state == "completed" and child.value == (child.params["x"] - 2) ** 2 for child in children)
+    (best,) = (child for child in children if child.best)
+    assert best.value == min(child.value for child in children)
+    board = run.record().sweep
+    assert board.number[board.best] == best.number and board.params["x"][best.number] is not None
+    trial = api.attach(best.handle)
+    assert trial.parent.handle == run.handle and trial.params["x"] == best.params["x"]
+    assert api.attach("last").handle == run.handle
+
+
+def test_same_seed_proposes_same_trials(api: Any) -> None:
+    runs = [
+        api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, sampler=sampler, seed=7, max_trials=3, gpus=0)
+        for sampler in ("random", "random", "sobol")
+    ]
+    values = [[child.params for child in run.wait(DEADLINE).children()] for run in runs]
+    assert values[0] == values[1] != values[2]
+
+
+def test_grid_tries_every_point_once_and_fixed_parameters_stay(api: Any) -> None:
+    params = {"x": "choice(1, 2)", "name": "choice(a, b)", "scale": 3}
+    code = LOG + "log('score', x * scale + len(name), 0)\n"
+    run = api.sweep(code, goal="maximize score", params=params, sampler="grid", gpus=0).wait(DEADLINE)
+    points = [(child.params["x"], child.params["name"]) for child in run.children()]
+    assert sorted(points) == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+    assert {child.value for child in run.children()} == {4.0, 7.0}
+
+
+def test_value_of_out_is_metric_and_best_one_is_returned(api: Any) -> None:
+    run = api.sweep("loss = (x - 2) ** 2", goal="minimize loss", params=SPACE, seed=3, max_trials=3, out=["loss"], gpus=0)
+    run.wait(DEADLINE)
+    assert run.result("loss") == min(child.value for child in run.children())
+
+
+def test_one_cpu_slot_does_not_deadlock(tmp_path: Path) -> None:
+    with api_of(tmp_path, AMLTRAIN_CPU_SLOTS="1") as api:
+        run = api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, seed=1, max_trials=3, gpus=0).wait(DEADLINE)
+        check_whole(api, run, 3)
+
+
+def test_bandit_stops_trial_that_falls_behind(api: Any) -> None:
+    code = LOG + "for step in range(400):\n    log('score', x, step)\n    time.sleep(0.05 if x < 50 else 0)\n    if x > 50 and step > 3: break\n"
+    run = api.sweep(
+        code, goal="maximize score", params={"x": "choice(1, 100)"}, sampler="grid", max_concurrent=2,
+        policy="bandit(slack_factor=0.1)", gpus=0,
+    )  # fmt: skip
+    run.wait(DEADLINE)
+    slow, fast = sorted(run.children(), key=lambda child: child.params["x"])
+    assert slow.early and slow.state == "canceled" and slow.detail
+    assert fast.best and not fast.early and fast.state == "completed"
+
+
+def test_failed_trial_does_not_end_sweep(api: Any) -> None:
+    code = LOG + "assert x != 2\nlog('loss', x, 0)\n"
+    run = api.sweep(code, goal="minimize loss", params={"x": "choice(1, 2, 3)"}, sampler="grid", gpus=0).wait(DEADLINE)
+    assert [child.state for child in run.children()] == ["completed", "failed", "completed"]
+    assert "AssertionError" in run.children()[1].detail
+
+
+def test_sweep_whose_first_trials_fail_stops_with_first_error(api: Any) -> None:
+    run = api.sweep("raise ValueError('broken')", goal="minimize loss", params=SPACE, max_trials=12, gpus=0)
+    with pytest.raises(RunFailed, match="broken"):
+        run.wait(DEADLINE)
+    assert 5 <= len(run.children()) < 12 and run.run.status.attempt == 1
+
+
+def test_sweep_whose_metric_is_not_logged_stops_and_names_what_is(api: Any) -> None:
+    code = LOG + "log('val_loss', x, 0)\n"
+    run = api.sweep(code, goal="minimize loss", params=SPACE, max_trials=12, max_concurrent=1, gpus=0)
+    with pytest.raises(RunFailed, match="val_loss"):
+        run.wait(DEADLINE)
+    assert len(run.children()) == 1
+
+
+def test_not_finite_metric_is_never_best(api: Any) -> None:
+    code = "loss = float('nan') if x == 1 else float('inf') if x == 2 else 5.0"
+    run = api.sweep(
+        code, goal="minimize loss", params={"x": "choice(1, 2, 3)"}, sampler="grid", out=["loss"], gpus=0
+    ).wait(DEADLINE)
+    (best,) = (child for child in run.children() if child.best)
+    assert best.params["x"] == 3
+
+
+def test_cancel_of_sweep_cancels_its_trials(api: Any) -> None:
+    run = api.sweep(LOG + "time.sleep(600)", goal="minimize loss", params=SPACE, max_trials=8, max_concurrent=2, gpus=0)
+    until(lambda: sum(child.state == "running" for child in run.children()) == 2, "two trials")
+    trials = [api.attach(child.handle) for child in run.children()]
+    run.cancel()
+    until(lambda: run.state == "canceled", "the end of the sweep")
+    until(lambda: all(trial.state == "canceled" for trial in trials), "the end of the trials")
+
+
+def test_time_limit_of_sweep_ends_its_trials(api: Any) -> None:
+    code = LOG + "log('loss', x, 0)\ntime.sleep(600 if x > 1 else 0)\n"
+    run = api.sweep(
+        code, goal="minimize loss", params={"x": "choice(1, 2)"}, sampler="grid", max_duration=6, gpus=0
+    ).wait(DEADLINE)
+    assert [child.state for child in run.children()] == ["completed", "canceled"]
+
+
+@pytest.mark.parametrize("point", ["before_ask", "after_ask", "before_sent", "after_sent", "before_tell", "after_tell"])
+def test_driver_killed_at_failpoint_loses_and_doubles_no_trial(tmp_path: Path, point: str) -> None:
+    (tmp_path / "once").mkdir()
+    failpoint = {"AMLTRAIN_FAILPOINT": f"sweep_{point}", "AMLTRAIN_FAILPOINT_ONCE": str(tmp_path / "once")}
+    with api_of(tmp_path, AMLTRAIN_CPU_SLOTS="4", AMLTRAIN_RESTART_PAUSE="0", **failpoint) as api:
+        run = api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, seed=1, max_trials=5, max_concurrent=2, gpus=0)
+        run.wait(DEADLINE)
+        assert run.run.status.attempt == 2
+        check_whole(api, run, 5)
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 20))])
+def test_driver_killed_at_any_moment_finds_same_best_trial(api: Any, seed: int) -> None:
+    chance = random.Random(seed)
+    sampler = chance.choice(["random", "sobol", "grid", "bayesian"])
+    space = {"x": "choice(0, 1, 2, 3, 4, 5, 6, 7)"} if sampler == "grid" else SPACE
+    concurrent = 1 if sampler == "bayesian" else 4
+    values = {
+        "goal": "minimize loss", "params": space, "sampler": sampler, "seed": seed, "max_trials": 8,
+        "max_concurrent": concurrent, "gpus": 0,
+    }  # fmt: skip
+    undisturbed = api.sweep(QUADRATIC, **values)
+    undisturbed.wait(DEADLINE)
+    run = api.sweep(QUADRATIC + "time.sleep(0.3)\n", **values)
+    for _ in range(2):
+        time.sleep(chance.uniform(0, 3))
+        if run.run.status.state.terminal:
+            break
+        driver_of(run).send_signal(signal.SIGKILL)
+    run.wait(DEADLINE)
+    check_whole(api, run, 8)
+    expected, found = ({child.number: child.params for child in one.children()} for one in (undisturbed, run))
+    assert found == expected
+    assert [c.number for c in run.children() if c.best] == [c.number for c in undisturbed.children() if c.best]
+
+
+def test_sweep_continues_without_kernel(api: Any) -> None:
+    run = api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, seed=1, max_trials=6, max_concurrent=2, gpus=0)
+    handle = run.handle
+    api.close()  # as a kernel that ends
+    again = api.attach(handle)
+    again.wait(DEADLINE)
+    check_whole(api, again, 6)
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"params": {"x": "unifrom(0, 1)"}}, ""),
+        ({"params": {"x": "uniform(1, 0)"}}, ""),
+        ({"params": {"x": "uniform(1)"}}, ""),
+        ({"params": {"x": "uniform(0, 1)"}, "sampler": "grid"}, ""),
+        ({"params": {"x": "loguniform(-6, -1)"}}, ""),
+        ({"params": {"lambda": "uniform(0, 1)"}}, ""),
+        ({"params": {"x": 1}}, ""),
+        ({"params": SPACE, "policy": "bandit"}, ""),
+        ({"params": SPACE, "policy": "bandits(slack_factor=1)"}, ""),
+        ({"params": SPACE, "max_concurrent": 0}, ""),
+        ({"params": SPACE, "sampler": "tpe"}, ""),
+        ({"params": SPACE, "goal": "loss"}, ""),
+    ],
+)
+def test_invalid_sweep_is_refused_before_anything_runs(api: Any, values: dict[str, Any], code: str) -> None:
+    before = os.listdir(Path(os.environ["AMLTRAIN_HOME"]) / "runs")
+    with pytest.raises((SpecError, CommandError)) as error:
+        api.sweep(QUADRATIC, **{"goal": "minimize loss", "gpus": 0, **values})
+    assert error.value.code and "\n" not in str(error.value)
+    assert os.listdir(Path(os.environ["AMLTRAIN_HOME"]) / "runs") == before
