@@ -15,10 +15,9 @@ from jupyter_amltrain.commands.registry import Command, Context, Examples, Resul
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.jobs import environments, flag_types
 from jupyter_amltrain.jobs.launch import is_downloaded
-from jupyter_amltrain.jobs.params import with_params
 from jupyter_amltrain.jobs.origin import has_commit, origin_of, top_folder
+from jupyter_amltrain.jobs.params import with_params
 from jupyter_amltrain.jobs.snapshot import digest_of, of_script, of_yaml
-from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema import inputs as references
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.job import JobSpec, validated

@@ -269,7 +269,7 @@ def read_runs(target: str | None = None, limit: int = 20, parent: str = "") -> L
     async def get() -> Listed:
         handles = await own.handles(target)
         whole = await own.resolve(parent) if parent else ""
-        listed = (handle for handle in handles if own.entry(handle).run.parent == whole)
+        listed: Iterator[RunHandle] = (handle for handle in handles if own.entry(handle).run.parent == whole)
         if parent:
             handles = [*listed]
             listed = iter(handles)

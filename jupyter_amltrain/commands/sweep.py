@@ -80,9 +80,7 @@ def sweep_of_line(args: argparse.Namespace) -> tuple[Sweep, dict[str, Any]]:
     if len(params) < len(args.param):
         names = [name for name, _ in args.param]
         twice = next(name for name in names if names.count(name) > 1)
-        raise CommandError(
-            f"--param {twice} is given twice.", hint="Give it once.", code="sweep.twice", field="params"
-        )
+        raise CommandError(f"--param {twice} is given twice.", hint="Give it once.", code="sweep.twice", field="params")
     if not any(isinstance(value, Expression) for value in params.values()):
         raise CommandError(
             "No parameter is searched.",
@@ -137,7 +135,7 @@ COMMANDS = (
             (
                 "%%aml_sweep --param lr=loguniform(1e-4,1e-1) --goal 'maximize accuracy' --max-trials 20",
                 "%%aml_sweep --param layers=choice(1,2,3) --sampler grid --goal 'minimize loss' --wait",
-                "%%aml_sweep --param lr=loguniform(1e-4,1e-1) --sampler bayesian --max-concurrent 1 --goal 'minimize loss'",
+                "%%aml_sweep --param lr=loguniform(1e-4,1e-1) --sampler bayesian --goal 'minimize loss'",
                 "%%aml_sweep --param lr=uniform(0,1) --policy 'bandit(slack_factor=0.1)' --goal 'maximize accuracy'",
                 "%aml_sweep train.py --param lr=loguniform(1e-4,1e-1) --goal 'minimize loss'",
             ),

@@ -15,7 +15,6 @@ from jupyter_amltrain.agent.protocol import OUTPUTS
 from jupyter_amltrain.schema.inputs import JobInput, input_variable, literal_text, output_variable, with_paths
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
 
-
 #: Exit code of a sweep's driver that another attempt would repeat, such as that of a sweep whose trials all fail.
 FINAL_EXIT_CODE = 3
 

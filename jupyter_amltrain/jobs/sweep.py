@@ -68,7 +68,7 @@ def search_of(
             fixed[name] = value
     sweep = Sweep(
         space=space,
-        sampler=sampler,
+        sampler=sampler,  # type: ignore[arg-type]  # check_sweep refuses other words
         seed=_new_seed() if seed is None else seed,
         objective=parse_goal(goal) if isinstance(goal, str) else goal,
         policy=parse_policy(policy) if isinstance(policy, str) else policy,

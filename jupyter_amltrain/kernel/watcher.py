@@ -74,7 +74,8 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
     if status.failed_rank:
         failed = f"log/{status.failed_rank}"
         streams.append(("failed log", lambda: _read_failed_log(backend, run_id, entry, failed)))
-    if entry.run.spec.sweep is not None or entry.run.spec.job_type in PARENT_TYPES:  # after the log: reading the log updates them
+    spec = entry.run.spec
+    if spec.sweep is not None or spec.job_type in PARENT_TYPES:  # after the log: reading the log updates them
         streams.append(("children", lambda: _read_children(backend, run_id, entry)))
     if status.state.terminal:
         streams.append(("summary", lambda: _read_summaries(backend, run_id, entry, nodes)))

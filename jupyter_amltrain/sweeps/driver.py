@@ -147,9 +147,9 @@ class SweepDriver:
                 self._policy.observe(trial.number, value)
             elif event.op == TELL:
                 trial.end(event)
-                self._told(trial)
+                self._pass_end(trial)
 
-    def _told(self, trial: Trial) -> None:
+    def _pass_end(self, trial: Trial) -> None:
         """Pass an end to the sampler and the policy."""
         value = trial.value if trial.value is not None and math.isfinite(trial.value) else None
         self._proposer.tell(trial.number, value)
@@ -361,10 +361,12 @@ class SweepDriver:
         )  # fmt: skip
         before = self.best
         trial.end(event)
-        await self._kernel.loop.offload(self._told, trial)
+        await self._kernel.loop.offload(self._pass_end, trial)
         self._print(trial, before)
         if (best := self.best) is not None:
-            await self._kernel.loop.offload(log_best, self._parent_id, self.sweep.objective.metric, best.value, len(self._ended))
+            await self._kernel.loop.offload(
+                log_best, self._parent_id, self.sweep.objective.metric, best.value, len(self._ended)
+            )
 
     def _print(self, trial: Trial, before: Trial | None) -> None:
         values = ", ".join(f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
@@ -487,8 +489,7 @@ def _start(run: Run) -> float | None:
 
 
 def _end_of(run: Run) -> float | None:
-    last = run.status.phases[-1] if run.status.phases else None
-    return last and (last.end or last.start)
+    return (run.status.phases[-1].end or run.status.phases[-1].start) if run.status.phases else None
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Metrics of the sweep's own run, logged to the agent's MLflow endpoint without MLflow, which needs seconds to import."""
+"""Metrics of a sweep's own run, sent to the agent's MLflow endpoint; MLflow itself needs seconds to import."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import pytest
 
 from jupyter_amltrain.commands.parser import HelpRequested
@@ -116,7 +117,7 @@ def test_help_examples_are_valid() -> None:
         lines = [x.strip() for x in text.partition("usage:")[0].splitlines() if x.startswith("    ")]
         assert lines
         for line in lines:
-            words = line.partition(f"{front}{command}")[2].partition(" -- ")[0].split()
+            words = shlex.split(line.partition(f"{front}{command}")[2].partition(" -- ")[0])
             parser_of(command, front + command).parse(words)
 
 

@@ -59,14 +59,14 @@ def journal(run: Any) -> list[Event]:
 def check_whole(api: Any, run: Any, trials: int) -> None:
     """No trial is lost and none is doubled: each proposal has one run and one end."""
     events = journal(run)
-    asked = {event.trial: event.run_id for event in events if event.op == ASK}
-    told = [event.trial for event in events if event.op == TELL]
-    assert sorted(asked) == list(range(trials)) and sorted(told) == list(range(trials))
+    proposed = {event.trial: event.run_id for event in events if event.op == ASK}
+    ended = [event.trial for event in events if event.op == TELL]
+    assert sorted(proposed) == list(range(trials)) and sorted(ended) == list(range(trials))
     children = run.children()
     assert [child.number for child in children] == list(range(trials))
-    assert {child.id for child in children} == set(asked.values())
+    assert {child.id for child in children} == set(proposed.values())
     own = [one for one in api.runs("local") if one.spec.parent == run.handle]
-    assert sorted(one.run_id for one in own) == sorted(asked.values())
+    assert sorted(one.run_id for one in own) == sorted(proposed.values())
 
 
 def driver_of(run: Any) -> psutil.Process:
@@ -119,7 +119,9 @@ def test_grid_tries_every_point_once_and_fixed_parameters_stay(api: Any) -> None
 
 
 def test_value_of_out_is_metric_and_best_one_is_returned(api: Any) -> None:
-    run = api.sweep("loss = (x - 2) ** 2", goal="minimize loss", params=SPACE, seed=3, max_trials=3, out=["loss"], gpus=0)
+    run = api.sweep(
+        "loss = (x - 2) ** 2", goal="minimize loss", params=SPACE, seed=3, max_trials=3, out=["loss"], gpus=0
+    )
     run.wait(DEADLINE)
     assert run.result("loss") == min(child.value for child in run.children())
 
@@ -131,7 +133,10 @@ def test_one_cpu_slot_does_not_deadlock(tmp_path: Path) -> None:
 
 
 def test_bandit_stops_trial_that_falls_behind(api: Any) -> None:
-    code = LOG + "for step in range(400):\n    log('score', x, step)\n    time.sleep(0.05 if x < 50 else 0)\n    if x > 50 and step > 3: break\n"
+    code = (
+        LOG
+        + "for step in range(400):\n    log('score', x, step)\n    time.sleep(0.05 if x < 50 else 0)\n    if x > 50 and step > 3: break\n"
+    )
     run = api.sweep(
         code, goal="maximize score", params={"x": "choice(1, 100)"}, sampler="grid", max_concurrent=2,
         policy="bandit(slack_factor=0.1)", gpus=0,

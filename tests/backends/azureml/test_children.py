@@ -141,12 +141,12 @@ def test_unknown_child_state_is_shown_as_is(tmp_path: Path) -> None:
 
 
 def test_many_trials_keep_best_and_newest(tmp_path: Path) -> None:
-    many = [trial(0, createdUtc=f"2026-11-22T10:00:00.{n:07d}", runId=f"s_{n}") for n in range(300)]
-    metrics = {f"s_{n}": [metric(1.0)] for n in range(300)}
+    many = [trial(0, createdUtc=f"2026-11-22T10:00:00.{n:07d}", runId=f"s_{n}") for n in range(1300)]
+    metrics = {f"s_{n}": [metric(1.0)] for n in range(1300)}
     runs = looked(tmp_path, Service(many, metrics, sweep()), properties={"best_child_run_id": "s_7"})
     kept = mirror_store.children(tmp_path)
-    assert len(runs) == MAX_CHILDREN and kept.hidden == 300 - MAX_CHILDREN
-    assert runs[0].id == "s_7" and runs[0].best and runs[-1].id == "s_299"
+    assert len(runs) == MAX_CHILDREN and kept.hidden == 1300 - MAX_CHILDREN
+    assert runs[0].id == "s_7" and runs[0].best and runs[-1].id == "s_1299"
 
 
 def test_unchanged_children_are_not_written(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ log = logging.getLogger("amltrain.azure")
 
 FILE = CHILDREN
 #: Max children whose state is reported; an AutoML job may have a thousand.
-MAX_LISTED = 500
+MAX_LISTED = 2000
 #: Maximum number of children whose metrics are read per poll while the parent is running.
 _MAX_METRIC_READS = 8
 #: Maximum characters of a name, a sentence, and the name of a metric.
