@@ -724,7 +724,7 @@ def _put_point(parts: Mapping[str, Any], index: int, values: dict[str, Any]) -> 
             values[name] = own
         elif isinstance(part, QUniform | QLogUniform):
             values[name] = _multiple(_step_range(part)[0] + own, part.q)
-        else:
+        elif isinstance(part, Choice):
             for option in _options(part):
                 size = _option_size(option)
                 if own < size:

@@ -1,0 +1,1 @@
+"""Hyperparameter sweeps: proposals of values, and early termination."""
