@@ -348,7 +348,7 @@ def parameter_names(space: Mapping[str, Expression]) -> list[str]:
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 _INT = re.compile(r"[+-]?(?:0|[1-9]\d*(?:_\d+)*)")
-_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_FLOAT = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"""[^\s,(){}\[\]"']+""")
 _KEY = re.compile(r"""[^\s,(){}\[\]"':]+""")
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.I)
