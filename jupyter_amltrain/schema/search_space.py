@@ -348,7 +348,7 @@ def parameter_names(space: Mapping[str, Expression]) -> list[str]:
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 _INT = re.compile(r"[+-]?(?:0|[1-9]\d*(?:_\d+)*)")
-_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_FLOAT = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"""[^\s,(){}\[\]"']+""")
 _KEY = re.compile(r"""[^\s,(){}\[\]"':]+""")
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.I)
@@ -724,7 +724,7 @@ def _put_point(parts: Mapping[str, Any], index: int, values: dict[str, Any]) -> 
             values[name] = own
         elif isinstance(part, QUniform | QLogUniform):
             values[name] = _multiple(_step_range(part)[0] + own, part.q)
-        else:
+        elif isinstance(part, Choice):
             for option in _options(part):
                 size = _option_size(option)
                 if own < size:
