@@ -202,17 +202,22 @@ class SshConnection:
         self._connection = self._process = None
         target = self.target
         options, known = await self._loop.offload(options_of, target)
-        try:
-            connecting = asyncssh.connect(
-                target.destination,
-                client_factory=known.client,
-                keepalive_interval=KEEPALIVE_S,
-                keepalive_count_max=3,
-                **options,
-            )
-            self._connection = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
-        except (OSError, asyncssh.Error, asyncio.TimeoutError, ValueError) as error:
-            raise explained(error, target, known) from error
+        for may_repeat in (True, False):
+            try:
+                connecting = asyncssh.connect(
+                    target.destination,
+                    client_factory=known.client,
+                    keepalive_interval=KEEPALIVE_S,
+                    keepalive_count_max=3,
+                    **options,
+                )
+                self._connection = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
+                break
+            except (OSError, asyncssh.Error, asyncio.TimeoutError, ValueError) as error:
+                # sshd drops some of many connections at once (MaxStartups), and a link may return just now.
+                if not (may_repeat and isinstance(error, ConnectionResetError | asyncssh.ConnectionLost)):
+                    raise explained(error, target, known) from error
+            await asyncio.sleep(MIN_PAUSE_S * random.uniform(0.7, 1.3))
         try:
             await asyncio.wait_for(self._start_server(self._connection), START_TIMEOUT_S)
         except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:

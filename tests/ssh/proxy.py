@@ -22,6 +22,8 @@ class Proxy:
         Maximum bytes per second in each direction; 0 for no limit.
     sent, received
         Number of bytes to and from the server.
+    drops
+        Number of the next connections that are closed at once.
     heard
         All bytes that have passed, in both directions, if it `keeps_bytes`.
     """
@@ -32,6 +34,7 @@ class Proxy:
         self.port = int(self._listener.getsockname()[1])
         self.delay, self.delay_back, self.rate = 0.0, 0.0, 0.0
         self.sent, self.received = 0, 0
+        self.drops = 0
         self.heard = bytearray()
         self._open = threading.Event()  # bytes pass
         self._open.set()
@@ -46,7 +49,8 @@ class Proxy:
                 near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:
                 return
-            if self._refusing:
+            if self._refusing or self.drops > 0:
+                self.drops -= not self._refusing
                 near.close()
                 continue
             try:

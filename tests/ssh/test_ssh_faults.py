@@ -61,6 +61,12 @@ def test_kernel_uses_one_connection_for_all_runs(api: Any, sshd: Sshd) -> None:
     assert logins(sshd) == 1
 
 
+def test_connection_that_is_dropped_while_it_opens_is_tried_again(api: Any, sshd: Sshd, proxy: Proxy) -> None:
+    proxy.drops = 1  # as by sshd's MaxStartups
+    attach(api, sshd, port=proxy.port)
+    assert api.submit("print(1)", target="box", gpus=0).wait(60).logs() == "1\n"
+
+
 async def dispatcher(api: Any) -> int:
     """Pid of the dispatcher there."""
     return int((await api.controller().backend("box")._ssh.call("info", {}))["pid"])
