@@ -218,6 +218,7 @@ class SshConnection:
                 if not (may_repeat and isinstance(error, ConnectionResetError | asyncssh.ConnectionLost)):
                     raise explained(error, target, known) from error
             await asyncio.sleep(MIN_PAUSE_S * random.uniform(0.7, 1.3))
+        assert self._connection is not None
         try:
             await asyncio.wait_for(self._start_server(self._connection), START_TIMEOUT_S)
         except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:

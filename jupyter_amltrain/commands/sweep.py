@@ -136,7 +136,7 @@ COMMANDS = (
                 "%%aml_sweep --param lr=loguniform(1e-4,1e-1) --goal 'maximize accuracy' --max-trials 20",
                 "%%aml_sweep --param layers=choice(1,2,3) --sampler grid --goal 'minimize loss' --wait",
                 "%%aml_sweep --param lr=loguniform(1e-4,1e-1) --sampler bayesian --goal 'minimize loss'",
-                "%%aml_sweep --param lr=uniform(0,1) --policy 'bandit(slack_factor=0.1)' --goal 'maximize accuracy'",
+                "%%aml_sweep --param lr=uniform(0,1) --goal 'maximize acc' --policy bandit(slack_factor=0.1)",
                 "%aml_sweep train.py --param lr=loguniform(1e-4,1e-1) --goal 'minimize loss'",
             ),
             ("amltrain sweep train.py --param 'lr=loguniform(1e-4,1e-1)' --goal 'minimize loss' --wait",),

@@ -69,7 +69,7 @@ def search_of(
     sweep = Sweep(
         space=space,
         sampler=sampler,  # type: ignore[arg-type]  # check_sweep refuses other words
-        seed=_new_seed() if seed is None else seed,
+        seed=new_seed() if seed is None else seed,
         objective=parse_goal(goal) if isinstance(goal, str) else goal,
         policy=parse_policy(policy) if isinstance(policy, str) else policy,
         limits=SweepLimits(
@@ -83,7 +83,8 @@ def search_of(
     return sweep, fixed
 
 
-def _new_seed() -> int:
+def new_seed() -> int:
+    """Return a random seed."""
     import secrets  # slow to import
 
     return secrets.randbelow(2**31)

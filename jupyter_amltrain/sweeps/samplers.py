@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import secrets
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,11 +34,6 @@ MAX_REPEATED_DRAWS = 20
 
 #: Importances of fewer finished trials mean nothing.
 MIN_IMPORTANCE_TRIALS = 4
-
-
-def new_seed() -> int:
-    """Return a random seed."""
-    return secrets.randbelow(2**31)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shlex
+
 import pytest
 
 from jupyter_amltrain.commands.parser import HelpRequested

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.jobs.sweep import new_seed
 from jupyter_amltrain.schema.search_space import grid_point, grid_size, parse_expression, positions, value_key
 from jupyter_amltrain.schema.sweep import SAMPLERS, Objective, Sampler, Sweep, SweepLimits
-from jupyter_amltrain.sweeps.samplers import Proposer, importances, new_seed, study_of
+from jupyter_amltrain.sweeps.samplers import Proposer, importances, study_of
 
 
 def sweep_of(sampler: Sampler, /, seed: int = 7, concurrent: int = 1, **space: str) -> Sweep:
