@@ -24,6 +24,7 @@ from jupyter_amltrain.schema.sweep import (
     parse_goal,
     parse_policy,
 )
+from jupyter_amltrain.schema.target import TargetInfo
 
 #: Script of a driver; its code is in ``sweeps/driver.py``.
 DRIVER_SCRIPT = "from jupyter_amltrain.sweeps.driver import main\n\nmain()\n"
@@ -114,6 +115,41 @@ def check_trial(spec: JobSpec, sweep: Sweep) -> None:
         )
     if spec.scaling is not None:
         raise SpecError("A sweep has no --scaling.", hint="Leave it out.", code="sweep.scaling", field="scaling")
+
+
+def fit_to(sweep: Sweep, capacity: int | None, target: str, *, strict: bool = True) -> tuple[Sweep, str]:
+    """Return a sweep with as many trials at the same time as its target can run, and a note if these are fewer.
+
+    Parameters
+    ----------
+    capacity
+        Number of trials that the target runs at the same time; ``None`` if unknown.
+    strict
+        Refuse a number that is too large, unless it is the default.
+
+    Raises
+    ------
+    SpecError
+        The target cannot run so many trials.
+    """
+    requested = sweep.limits.max_concurrent
+    if capacity is None or requested <= max(1, capacity):
+        return sweep, ""
+    text = f"{target!r} runs {capacity} trial{'s' * (capacity != 1)} at the same time"
+    if strict and requested != DEFAULT_CONCURRENT:
+        raise SpecError(
+            f"{text}.", hint=f"Try: --max-concurrent {capacity}", code="sweep.capacity", field="limits.max_concurrent"
+        ).about(f"--max-concurrent {requested}")
+    limits = msgspec.structs.replace(sweep.limits, max_concurrent=capacity)
+    return msgspec.structs.replace(sweep, limits=limits), f"{text}."
+
+
+def capacity_of(info: TargetInfo, spec: JobSpec) -> int | None:
+    """Return how many jobs like `spec` a target runs at the same time; ``None`` if unknown or none."""
+    gpus = spec.resources.gpus
+    total = {kind: int(info.slots.get(kind, {}).get("total") or 0) for kind in ("cpu", "gpu")}
+    slots = total["gpu"] // (gpus or 1) if gpus or (gpus is None and total["gpu"]) else total["cpu"]
+    return slots // max(1, spec.resources.nodes) or None
 
 
 def driver_of(trial: JobSpec, sweep: Sweep, target: str) -> JobSpec:

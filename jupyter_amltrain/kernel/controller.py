@@ -20,7 +20,7 @@ from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
 from jupyter_amltrain.jobs.scaling import ScalingPlan, check_job, slices_of
-from jupyter_amltrain.jobs.sweep import check_trial, driver_of
+from jupyter_amltrain.jobs.sweep import capacity_of, check_trial, driver_of, fit_to
 from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.data_assets import DataRegistry
 from jupyter_amltrain.kernel.environments import EnvironmentManager
@@ -59,6 +59,8 @@ log = logging.getLogger(__name__)
 _MAX_METRIC_READS = 8
 #: Seconds in which a target must tell its GPUs and its price before a measurement begins without them.
 MACHINE_TIMEOUT_S = 20.0
+#: Seconds in which a target must tell how many trials it can run at the same time.
+CAPACITY_TIMEOUT_S = 10.0
 #: Seconds that the reply to a page waits for the pictures of an ended run.
 PAGE_TIMEOUT_S = 2.0
 
@@ -165,15 +167,31 @@ class Controller:
         name, spec = await self.prepare(spec, target)
         return self._submit_queue.begin(self.backend(name), spec, dict(environ or {}), dict(secrets or {}), run_id)
 
-    async def sweep_job(self, spec: JobSpec, sweep: Sweep, target: str | None = None) -> tuple[str, JobSpec]:
-        """Check a sweep over the job of a trial; return the target and the job that is submitted. Sends nothing."""
+    async def sweep_job(
+        self, spec: JobSpec, sweep: Sweep, target: str | None = None, *, strict: bool = True
+    ) -> tuple[str, JobSpec]:
+        """Check a sweep over the job of a trial; return the target and the job that is submitted. Sends nothing.
+
+        Parameters
+        ----------
+        strict
+            Refuse more trials at the same time than the target can run; otherwise their number is reduced.
+        """
         name, trial = await self.prepare(spec, target)
         backend = self.backend(name)
         sweep = await self.loop.offload(backend.complete_sweep, sweep)
         check_trial(trial, sweep)
+        sweep, note = fit_to(sweep, await self._capacity(backend, trial), name, strict=strict)
+        trial = msgspec.structs.replace(trial, notes=(*trial.notes, note)) if note else trial
         if backend.runs_sweeps:
             return name, msgspec.structs.replace(trial, sweep=sweep)
         return await self.prepare(driver_of(trial, sweep, name), LOCAL.name)
+
+    async def _capacity(self, backend: Backend, trial: JobSpec) -> int | None:
+        """Return how many trials a target runs at the same time; ``None`` if it does not say so soon."""
+        with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):
+            return capacity_of(await asyncio.wait_for(backend.check(), CAPACITY_TIMEOUT_S), trial)
+        return None
 
     async def submit_sweep(
         self,
@@ -182,9 +200,11 @@ class Controller:
         target: str | None = None,
         environ: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
+        *,
+        strict: bool = True,
     ) -> RunHandle:
         """Check a sweep and return the handle of its run; a background task submits it."""
-        name, job = await self.sweep_job(spec, sweep, target)
+        name, job = await self.sweep_job(spec, sweep, target, strict=strict)
         return self._submit_queue.begin(self.backend(name), job, dict(environ or {}), dict(secrets or {}))
 
     async def slices(self, spec: JobSpec, plan: ScalingPlan, target: str | None) -> tuple[str, tuple[JobSpec, ...]]:
