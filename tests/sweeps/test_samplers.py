@@ -42,17 +42,17 @@ def loss(values: dict[str, Any]) -> float:
 
 def run(proposer: Proposer, trials: int, concurrent: int = 1) -> list[dict[str, Any]]:
     """Ask `concurrent` trials ahead; every fifth one has no result."""
-    asked: list[dict[str, Any]] = []
+    proposals: list[dict[str, Any]] = []
     waiting: list[int] = []
-    while len(asked) < trials and (proposal := proposer.ask()) is not None:
+    while len(proposals) < trials and (proposal := proposer.ask()) is not None:
         number, values = proposal
-        asked.append(values)
+        proposals.append(values)
         waiting.append(number)
         if len(waiting) >= concurrent:
-            told = waiting.pop(0)
-            score = loss(asked[told]) if "lr" in asked[told] else float(told % 4)
-            proposer.tell(told, None if told % 5 == 4 else score)
-    return asked
+            finished = waiting.pop(0)
+            score = loss(proposals[finished]) if "lr" in proposals[finished] else float(finished % 4)
+            proposer.tell(finished, None if finished % 5 == 4 else score)
+    return proposals
 
 
 @pytest.mark.parametrize("space", [MIXED, FINITE], ids=["mixed", "finite"])
