@@ -1,0 +1,33 @@
+"""A sweep whose trials run on a machine over SSH, driven from this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.helpers import DEADLINE
+from tests.sweeps.test_driver import QUADRATIC
+from tools.openssh import Sshd
+
+from .test_ssh_runs import attach
+
+
+def test_grid_has_same_trials_over_ssh_as_here(api: Any, sshd: Sshd, remote_home: Path, tmp_path: Path) -> None:
+    attach(api, sshd)
+    Path("scale.py").write_text("FACTOR = 3\n")
+    code = QUADRATIC.replace("(x - 2) ** 2", "scale.FACTOR * (x - 2) ** 2").replace("import json", "import json, scale")
+    values = {
+        "goal": "minimize loss", "params": {"x": "choice(1, 2, 4)"}, "sampler": "grid", "gpus": 0, "max_concurrent": 2,
+    }  # fmt: skip
+    here = api.sweep(code, name="grid", **values)
+    there = api.sweep(code, name="grid", target="box", **values)
+    Path("scale.py").write_text("FACTOR = 0\n")  # the trials have the code of the submit
+    results = [
+        [(child.params, child.value, child.state) for child in run.wait(2 * DEADLINE).children()]
+        for run in (here, there)
+    ]
+    assert results[0] == results[1] == [({"x": x}, 3.0 * (x - 2) ** 2, "completed") for x in (1, 2, 4)]
+    assert there.handle.startswith("local/")
+    trials = [api.attach(child.handle) for child in there.children()]
+    assert all(trial.handle.startswith("box/") and trial.parent.handle == there.handle for trial in trials)
+    assert sorted(trial.run_id for trial in trials) == sorted(path.name for path in (remote_home / "runs").iterdir())
