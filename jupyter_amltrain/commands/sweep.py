@@ -56,7 +56,10 @@ def _flags(parser: Parser) -> None:
                 help="end the sweep after this time")  # fmt: skip
     parser.flag("--trial-timeout", metavar="TIME", type=flag_types.duration, samples=("10m",),
                 help="stop a trial after this time")  # fmt: skip
-    parser.flag("--target", metavar="NAME", help="where the trials run; default the target in use")
+    parser.flag(
+        "--target", metavar="NAME,...",
+        help="where the trials run, or several targets with commas; default the target in use",
+    )  # fmt: skip
     job_flags(parser, without=_WITHOUT)
     if parser.magic:
         notebook_flags(parser)

@@ -174,18 +174,34 @@ class Controller:
 
         Parameters
         ----------
+        target
+            A target, or several separated by commas, which share the trials.
         strict
             Refuse more trials at the same time than the target can run; otherwise their number is reduced.
         """
-        name, trial = await self.prepare(spec, target)
-        backend = self.backend(name)
-        sweep = await self.loop.offload(backend.complete_sweep, sweep)
+        names = [name.strip() for name in (target or "").split(",")]
+        prepared = [await self.prepare(spec, name) for name in names]
+        backends = [self.backend(name) for name, _ in prepared]
+        native = next((backend for backend in backends if backend.runs_sweeps), None)
+        if native is not None and len(backends) > 1:
+            raise SpecError(
+                f"{native.target.name!r} runs the trials of a sweep itself, so it cannot share them.",
+                hint=f"Try: --target {native.target.name}",
+                code="sweep.targets",
+                field="target",
+            )
+        sweep = await self.loop.offload(backends[0].complete_sweep, sweep)
+        name, trial = prepared[0]
+        trial = trial if len(names) == 1 else validated(spec)  # the driver completes it for each target
         check_trial(trial, sweep)
-        sweep, note = fit_to(sweep, await self._capacity(backend, trial), name, strict=strict)
+        capacities = await asyncio.gather(*(self._capacity(backend, trial) for backend in backends))
+        capacity = None if None in capacities else sum(filter(None, capacities))
+        where = ",".join(name for name, _ in prepared)
+        sweep, note = fit_to(sweep, capacity, where, strict=strict)
         trial = msgspec.structs.replace(trial, notes=(*trial.notes, note)) if note else trial
-        if backend.runs_sweeps:
+        if native is not None:
             return name, msgspec.structs.replace(trial, sweep=sweep)
-        return await self.prepare(driver_of(trial, sweep, name), LOCAL.name)
+        return await self.prepare(driver_of(trial, sweep, where), LOCAL.name)
 
     async def _capacity(self, backend: Backend, trial: JobSpec) -> int | None:
         """Return how many trials a target runs at the same time; ``None`` if it does not say so soon."""

@@ -504,7 +504,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     trial
         Of a driver: the job of each trial, without the values that the sweep chooses.
     trial_target
-        Of a driver: name of the target of the trials.
+        Of a driver: name of the target of the trials, or of several, separated by commas.
     """
 
     name: str

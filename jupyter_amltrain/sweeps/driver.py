@@ -31,7 +31,7 @@ from jupyter_amltrain.kernel.streams import downsample
 from jupyter_amltrain.kernel.target_file import LOCAL
 from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CURVE_POINTS, ChildRun, ChildRuns
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle
+from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle, split_handle
 from jupyter_amltrain.state_dir import write_json
 from jupyter_amltrain.sweeps.journal import ASK, END, REPORT, SENT, TELL, Event, Journal
 from jupyter_amltrain.sweeps.metrics import log_best
@@ -58,8 +58,8 @@ RECORD_TIMEOUT_S = 60.0
 class Trial:
     """One trial: what the journal says, and what its run reports."""
 
-    def __init__(self, number: int, params: Mapping[str, Any], run_id: str, created: float) -> None:
-        self.number, self.params, self.run_id, self.created = number, dict(params), run_id, created
+    def __init__(self, number: int, params: Mapping[str, Any], handle: RunHandle, created: float) -> None:
+        self.number, self.params, self.handle, self.created = number, dict(params), handle, created
         self.sent = False
         self.state, self.reason, self.early = "preparing", "", False
         self.started: float | None = None
@@ -68,6 +68,16 @@ class Trial:
         self.steps: list[int] = []
         self.values: list[float] = []
         self.task: asyncio.Task[Run] | None = None
+
+    @property
+    def run_id(self) -> str:
+        """Id of its run."""
+        return split_handle(self.handle)[1]
+
+    @property
+    def target(self) -> str:
+        """Name of its target."""
+        return split_handle(self.handle)[0]
 
     @property
     def is_ended(self) -> bool:
@@ -106,7 +116,7 @@ class SweepDriver:
         self.spec = msgspec.convert(job["spec"], JobSpec)
         if self.spec.sweep is None or self.spec.trial is None:
             raise SubmitError(f"{folder} is not the run of a sweep.")
-        self.sweep, self.target = self.spec.sweep, self.spec.trial_target
+        self.sweep, self.targets = self.spec.sweep, self.spec.trial_target.split(",")
         self.handle = make_handle(LOCAL.name, str(job["run"]))
         self._parent_id = str((job.get("tracking") or {}).get("run_id") or "")
         self._kernel, self._folder, self._environ = kernel, folder, dict(environ)
@@ -137,7 +147,8 @@ class SweepDriver:
                 proposal = self._proposer.ask()
                 if proposal is None or proposal[0] != event.trial:
                     raise SubmitError(f"The journal of {self.handle} does not fit its search space.")
-                self.trials[event.trial] = Trial(event.trial, event.params, event.run_id, event.time)
+                handle = make_handle(event.target, event.run_id)
+                self.trials[event.trial] = Trial(event.trial, event.params, handle, event.time)
             elif trial is None:
                 continue
             elif event.op == SENT:
@@ -224,7 +235,7 @@ class SweepDriver:
 
     def _silence(self, trial: Trial) -> str:
         """Return why a trial without values of the primary metric ends the sweep."""
-        entry = self._kernel.store.get(self._handle_of(trial))
+        entry = self._kernel.store.get(trial.handle)
         logged = [*entry.metrics.metrics, *entry.run.outputs] if entry is not None else []
         names = f"it logged {', '.join(sorted(logged)[:8])}" if logged else "it logged no metric"
         metric = self.sweep.objective.metric
@@ -247,12 +258,15 @@ class SweepDriver:
                 return
             number, params = proposal
             run_id = new_run_id(f"{self.spec.name}-{number}")
-            event = self._append(ASK, number, params=params, run_id=run_id)
-            trial = self.trials[number] = Trial(number, params, run_id, event.time)
+            target = self._next_target()
+            event = self._append(ASK, number, params=params, run_id=run_id, target=target)
+            trial = self.trials[number] = Trial(number, params, make_handle(target, run_id), event.time)
             self._follow(trial)
 
-    def _handle_of(self, trial: Trial) -> RunHandle:
-        return make_handle(self.target, trial.run_id)
+    def _next_target(self) -> str:
+        """Return the target with the fewest trials that have not ended."""
+        busy = [trial.target for trial in self._living]
+        return min(self.targets, key=busy.count)
 
     # ---- one trial
 
@@ -262,7 +276,7 @@ class SweepDriver:
 
     async def _run_trial(self, trial: Trial) -> Run:
         """Submit a trial unless its target has it, and wait for its end."""
-        handle = self._handle_of(trial)
+        handle = trial.handle
         while True:
             try:
                 if trial.sent or trial.state == "resumed" or await self._exists(handle, trial):
@@ -270,11 +284,11 @@ class SweepDriver:
                 else:
                     code = str(self._folder / "source" / TRIAL_FOLDER)
                     spec = trial_of(self.spec, self.handle, trial.number, trial.params, code, self._parent_id)
-                    await self._kernel.submit(spec, self.target, self._environ, self._secrets, trial.run_id)
+                    await self._kernel.submit(spec, trial.target, self._environ, self._secrets, trial.run_id)
                     await self._kernel.accepted(handle)
                 break
             except TargetError as error:  # it does not answer now
-                self._message = f"Waits for {self.target}: {error}"
+                self._message = f"Waits for {trial.target}: {error}"
                 await asyncio.sleep(SUBMIT_RETRY_S)
                 trial.state = "preparing"
         if not trial.sent:
@@ -305,7 +319,7 @@ class SweepDriver:
 
     async def _advance(self, trial: Trial) -> None:
         """Take what a trial has reported, and its end."""
-        entry = self._kernel.store.get(self._handle_of(trial))
+        entry = self._kernel.store.get(trial.handle)
         done = trial.task is not None and trial.task.done()
         if entry is not None:
             status = entry.run.status
@@ -317,7 +331,7 @@ class SweepDriver:
             await self._end(trial)
 
     def _take_reports(self, trial: Trial, done: bool) -> None:
-        entry = self._kernel.entry(self._handle_of(trial))
+        entry = self._kernel.entry(trial.handle)
         metric = self.sweep.objective.metric
         points = entry.metrics.metrics.get(metric)
         new = range(len(trial.values), len(points.values)) if points is not None else ()
@@ -335,8 +349,8 @@ class SweepDriver:
 
     async def _cancel(self, trial: Trial) -> None:
         with contextlib.suppress(AmlTrainError):
-            if self._kernel.store.get(self._handle_of(trial)) is not None:
-                await self._kernel.cancel(self._handle_of(trial))
+            if self._kernel.store.get(trial.handle) is not None:
+                await self._kernel.cancel(trial.handle)
 
     async def _end(self, trial: Trial) -> None:
         """Write the end of a trial to the journal."""
@@ -412,7 +426,7 @@ class SweepDriver:
             print(self._message, flush=True)
             return FINAL_EXIT_CODE
         if best is not None:
-            print(f"Best trial: {best.number}, run {self._handle_of(best)}", flush=True)
+            print(f"Best trial: {best.number}, run {best.handle}", flush=True)
             await self._return_outputs(best)
         if not self._canceled:
             await self._wait_recorded()
@@ -420,18 +434,18 @@ class SweepDriver:
 
     async def _return_outputs(self, best: Trial) -> None:
         """Make the output values of the best trial those of the sweep."""
-        backend = self._kernel.backend(self.target)
+        backend = self._kernel.backend(best.target)
         for name in self.spec.out:
             data = await backend.read_file(best.run_id, f"{OUTPUTS}/{name}.json")
             if data:
                 (self._folder / OUTPUTS / f"{name}.json").write_bytes(data)
-        write_json(self._folder / OUTPUTS / "best.json", {"run": self._handle_of(best), "params": best.params,
+        write_json(self._folder / OUTPUTS / "best.json", {"run": best.handle, "params": best.params,
                                                          self.sweep.objective.metric: best.value})  # fmt: skip
 
     async def _wait_recorded(self) -> None:
         """Wait until MLflow has the records of the trials that this process has followed."""
         deadline = time.monotonic() + RECORD_TIMEOUT_S
-        handles = [self._handle_of(trial) for trial in self._ended if trial.task is not None]
+        handles = [trial.handle for trial in self._ended if trial.task is not None]
         while time.monotonic() < deadline:
             entries = [entry for handle in handles if (entry := self._kernel.store.get(handle)) is not None]
             if not any(entry.run.tracking == "pending" and entry.run.project for entry in entries):
@@ -477,7 +491,7 @@ class SweepDriver:
             ended=trial.ended,
             number=trial.number,
             params=trial.params,
-            handle=self._handle_of(trial) if trial.sent else "",
+            handle=trial.handle if trial.sent else "",
             early=trial.early,
             steps=tuple(trial.steps[i] for i in keep),
             values=tuple(v if math.isfinite(v := trial.values[i]) else None for i in keep),

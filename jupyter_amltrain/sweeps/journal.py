@@ -27,8 +27,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Number of the trial; -1 for the sweep.
     time
         Unix seconds.
-    params, run_id
-        Of a proposal: its values, and the id that its run gets.
+    params, run_id, target
+        Of a proposal: its values, and the id and the target that its run gets.
     step, value
         Of a report: step and value of the primary metric. Of an end: the value that the sampler gets.
     state, reason
@@ -44,6 +44,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     time: float = 0.0
     params: dict[str, Any] = {}
     run_id: str = ""
+    target: str = ""
     step: int = 0
     value: float | str | None = None
     state: str = ""

@@ -21,13 +21,17 @@ def test_grid_has_same_trials_over_ssh_as_here(api: Any, sshd: Sshd, remote_home
     }  # fmt: skip
     here = api.sweep(code, name="grid", **values)
     there = api.sweep(code, name="grid", target="box", **values)
+    both = api.sweep(code, name="grid", target="box,local", **values)
     Path("scale.py").write_text("FACTOR = 0\n")  # the trials have the code of the submit
     results = [
         [(child.params, child.value, child.state) for child in run.wait(2 * DEADLINE).children()]
-        for run in (here, there)
+        for run in (here, there, both)
     ]
-    assert results[0] == results[1] == [({"x": x}, 3.0 * (x - 2) ** 2, "completed") for x in (1, 2, 4)]
+    assert results[0] == results[1] == results[2] == [({"x": x}, 3.0 * (x - 2) ** 2, "completed") for x in (1, 2, 4)]
     assert there.handle.startswith("local/")
     trials = [api.attach(child.handle) for child in there.children()]
     assert all(trial.handle.startswith("box/") and trial.parent.handle == there.handle for trial in trials)
+    shared = [child.handle for child in both.children()]
+    assert {handle.partition("/")[0] for handle in shared} == {"box", "local"}
+    trials += [api.attach(handle) for handle in shared if handle.startswith("box/")]
     assert sorted(trial.run_id for trial in trials) == sorted(path.name for path in (remote_home / "runs").iterdir())
