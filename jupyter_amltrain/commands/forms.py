@@ -49,6 +49,16 @@ _LABELS = {
         "out": "Variables to return",
         "identity": "Identity for data",
     },
+    "sweep": {
+        "goal": "",
+        "sampler": "",
+        "max-trials": "Number of trials",
+        "max-concurrent": "Trials at the same time",
+        "policy": "Early stopping",
+        "seed": "",
+        "max-duration": "Time limit of the sweep",
+        "trial-timeout": "Time limit of a trial",
+    },
     "advanced": {
         "require-gpu": "If the GPUs are not used",
         "gpu-grace": "Time to start using GPUs",
@@ -65,7 +75,9 @@ _LABELS = {
 _GPU_FIELDS = ("gpus", "require-gpu", "gpu-grace", "share-gpus", "gpu-ids")
 #: Not fields: the help, the script, and flags that change what the command does.
 _NO_FIELDS = ("help", "script", "dry_run")
-_MAGIC = re.compile(r"^(?P<before>\s*(?:[\w,\s.\[\]'\"]+=\s*)?)(?P<magic>%{1,2}aml_submit)(?:\s+|$)(?P<rest>.*)$", re.S)
+_MAGIC = re.compile(
+    r"^(?P<before>\s*(?:[\w,\s.\[\]'\"]+=\s*)?)(?P<magic>%{1,2}aml_(?:submit|sweep))(?:\s+|$)(?P<rest>.*)$", re.S
+)
 
 
 # ---- forms
@@ -80,8 +92,16 @@ def field_name(action: argparse.Action) -> str:
 
 @functools.lru_cache(maxsize=1)
 def submit_actions() -> dict[str, argparse.Action]:
-    """Return the actions of the submit parser by field name."""
-    return actions_of(parser_of("submit", "%aml_submit"))
+    """Return the actions of the submit parser by field name, and the further ones of a sweep."""
+    submit, sweep = (actions_of(parser_of(noun, f"%aml_{noun}")) for noun in ("submit", "sweep"))
+    return submit | {name: action for name, action in sweep.items() if name not in submit}
+
+
+@functools.lru_cache(maxsize=1)
+def sweep_fields() -> frozenset[str]:
+    """Return the names of the fields that make a submit a sweep."""
+    submit, sweep = (actions_of(parser_of(noun, f"%aml_{noun}")) for noun in ("submit", "sweep"))
+    return frozenset(sweep.keys() - submit.keys())
 
 
 def actions_of(parser: Parser) -> dict[str, argparse.Action]:
@@ -217,7 +237,6 @@ def compose(
     defaults
         Values of flags that the line does not set.
     """
-    magic = "%%aml_submit" if cell is not None else "%aml_submit"
     errors: dict[str, str] = {}
     items: list[_Item] = []
     before = rest = ""
@@ -231,6 +250,8 @@ def compose(
         items = _with_values(items, values, errors)
     if cell is None and script:
         items = _with_script(items, script)
+    noun = "sweep" if any(item.name in sweep_fields() for item in items) else "submit"
+    magic = f"{'%%' if cell is not None else '%'}aml_{noun}"
     line = before + " ".join([magic, *(item.raw for item in items), *([rest] if rest else [])])
     if values is None and old.strip():
         line = old.strip()
@@ -386,7 +407,7 @@ def _checked(
     items: Sequence[_Item], rest: str, cell: str | None, magic: str, defaults: Defaults | None, *, first_line: int
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return what the magic would report about the line and the code: errors by field, and notes."""
-    from jupyter_amltrain.commands import submit
+    from jupyter_amltrain.commands import submit, sweep
 
     tokens: list[str] = []
     for item in items:
@@ -395,7 +416,8 @@ def _checked(
         tokens += magic_line.split(f"{item.raw} ;") if item.raw else []
     tokens += magic_line.split(rest) if rest else []
     try:
-        spec = submit.parse_submit(tokens, cell, prog=magic, defaults=defaults, first_line=first_line).spec
+        parse = sweep.parse_sweep if magic.endswith("sweep") else submit.parse_submit
+        spec = parse(tokens, cell, prog=magic, defaults=defaults, first_line=first_line).spec
     except HelpRequested:
         return {}, ()
     except AmlTrainError as error:

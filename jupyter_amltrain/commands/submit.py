@@ -22,6 +22,7 @@ from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema import inputs as references
 from jupyter_amltrain.schema.job import JobSpec, validated
+from jupyter_amltrain.schema.sweep import Sweep
 from jupyter_amltrain.text import notebook_name
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class Submission:
     as_yaml: bool = False
     compute: str = ""
     scaling: ScalingPlan | None = None
+    sweep: Sweep | None = None
 
     @property
     def target_name(self) -> str | None:

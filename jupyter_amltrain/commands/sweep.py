@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from jupyter_amltrain.commands.parser import Parser
-from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
+from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.commands.submit import Notebook, Submission, job_flags, job_of_line, notebook_flags, secret
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import flag_types
@@ -102,25 +103,56 @@ def sweep_of_line(args: argparse.Namespace) -> tuple[Sweep, dict[str, Any]]:
     )  # fmt: skip
 
 
-def _run(args: argparse.Namespace, context: Context) -> Result:
-    """Print the plan of a sweep, or send it and continue as `context` does after a submit."""
-    from jupyter_amltrain import api
+def parse_sweep(
+    tokens: Sequence[str],
+    cell: str | None = None,
+    *,
+    prog: str = "%aml_sweep",
+    defaults: Defaults | None = None,
+    first_line: int = 2,
+) -> Submission:
+    """Parse the words of a line and the text of a cell; arguments as of :func:`.submit.parse_submit`.
 
-    notebook = None if context.namespace is None else Notebook(context.namespace, context.history)
+    Raises
+    ------
+    CommandError
+        The line or the cell is invalid.
+    """
+    args = parser_of("sweep", prog).parse(tokens)
+    return _submission(args, cell, prog, defaults or Defaults(), first_line)
+
+
+def _submission(
+    args: argparse.Namespace,
+    cell: str | None,
+    prog: str,
+    defaults: Defaults,
+    first_line: int = 2,
+    notebook: Notebook | None = None,
+) -> Submission:
     sweep, fixed = sweep_of_line(args)
     args.param = [*fixed.items()]
-    args.scaling = args.template = args.save = None
-    spec, _ = job_of_line(
-        args, args.rest, context.cell, context.prog, context.defaults, 2, notebook, defined=parameter_names(sweep.space)
-    )
-    submission = Submission(
+    names = parameter_names(sweep.space)
+    spec, _ = job_of_line(args, args.rest, cell, prog, defaults, first_line, notebook, defined=names)
+    return Submission(
         spec=validated(spec),
-        target=args.target or context.defaults.target or None,
+        sweep=sweep,
+        target=args.target or defaults.target or None,
         wait=args.wait,
         dry_run=args.dry_run,
         as_name=getattr(args, "as_name", None),
         as_json=getattr(args, "json", False),
     )
+
+
+def _run(args: argparse.Namespace, context: Context) -> Result:
+    """Print the plan of a sweep, or send it and continue as `context` does after a submit."""
+    from jupyter_amltrain import api
+
+    notebook = None if context.namespace is None else Notebook(context.namespace, context.history)
+    submission = _submission(args, context.cell, context.prog, context.defaults, notebook=notebook)
+    sweep = submission.sweep
+    assert sweep is not None
     if submission.dry_run:
         plan = api.plan_sweep(submission.spec, sweep, target=submission.target)
         return Result(json.dumps(plan.request, indent=2, ensure_ascii=False) + "\n", verbatim=True)

@@ -34,7 +34,7 @@ def test_submit_form_has_every_flag_common_first() -> None:
 
 def test_submit_form_groups_every_field_with_words() -> None:
     fields = {field.name: field for field in submit_fields()}
-    assert {field.group for field in fields.values()} == {"what", "params", "where", "data", "advanced"}
+    assert {field.group for field in fields.values()} == {"what", "params", "where", "data", "sweep", "advanced"}
     assert fields["param"].label == "Parameters" and fields["shm-size"].label == "Shared memory"
     assert fields["gpus"].needs_gpus and not fields["param"].needs_gpus
 
@@ -124,6 +124,16 @@ def test_composed_line_magic_keeps_variable_script_and_arguments(
 def test_submit_form_error_is_at_its_field(form: dict[str, Any], cell: str, field: str, message: str) -> None:
     made = compose("", form, cell=cell)
     assert list(made.errors) == [field] and message in made.errors[field] and "\n" not in made.errors[field]
+
+
+def test_submit_form_with_goal_writes_sweep_line() -> None:
+    form = {"param": ["lr=uniform(0,1)", "n=3"], "goal": "minimize loss", "max-trials": 5, "gpus": 0}
+    made = compose("", form, cell="loss = lr * n")
+    assert made.line.startswith("%%aml_sweep ") and made.errors == {}
+    assert compose(made.line, None, cell="loss = lr * n").values == form
+    assert "goal" in str(compose("%%aml_sweep --param lr=uniform(0,1) --max-trials 3", None, cell="lr").errors)
+    without = {"gpus": 0, "param": ["n=3", "lr=1"]}
+    assert compose(made.line, without, cell="loss = lr * n").line.startswith("%%aml_submit ")
 
 
 def test_submit_form_leaves_notebook_variables() -> None:

@@ -76,7 +76,7 @@ export function writeLine(notebook: NotebookPanel, subject: ISubject, line: stri
   if (!content.model || content.model.readOnly) {
     return false;
   }
-  if (subject.mode === 'cell' || subject.old.startsWith('%aml_submit')) {
+  if (subject.mode === 'cell' || /^%aml_(?:submit|sweep)\b/.test(subject.old)) {
     if (!active || active.model.id !== subject.place) {
       return false;
     }

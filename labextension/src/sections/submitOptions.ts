@@ -12,7 +12,7 @@ import type { SubmitForm } from './submitForm';
 import { Checker } from './targetActions';
 
 /** Groups of the kernel in the order of the form. */
-const GROUPS = ['what', 'params', 'where', 'data', 'advanced'];
+const GROUPS = ['what', 'params', 'where', 'data', 'sweep', 'advanced'];
 
 /** Groups with their titles. */
 function groups(trans: TranslationBundle): readonly (readonly [string, string])[] {
@@ -21,6 +21,7 @@ function groups(trans: TranslationBundle): readonly (readonly [string, string])[
     trans.__('Parameters'),
     trans.__('Where'),
     trans.__('Data and outputs'),
+    trans.__('Sweep'),
     trans.__('Advanced')
   ];
   return GROUPS.map((group, at) => [group, titles[at]]);

@@ -2,7 +2,7 @@
 
 /** Cell split into the submit line at its top and the remaining code. */
 export interface ISplit {
-  /** `%%aml_submit` line; empty if there is none. */
+  /** `%%aml_submit` or `%%aml_sweep` line; empty if there is none. */
   readonly line: string;
   readonly code: string;
   /** Start and end of the line in the source; both 0 if there is none. */
@@ -10,7 +10,8 @@ export interface ISplit {
   readonly end: number;
 }
 
-const MAGIC = '%%aml_submit';
+/** Magics of the lines, each alone or with flags after it. */
+const MAGIC = /^%%aml_(?:submit|sweep)(?=[ \t]|$)/;
 
 /** Find the first line with text: IPython drops empty lines before a cell magic. */
 function firstLine(source: string): { start: number; end: number; text: string } {
@@ -25,7 +26,7 @@ function firstLine(source: string): { start: number; end: number; text: string }
 export function split(source: string): ISplit {
   const first = firstLine(source);
   const line = first.text.trimEnd();
-  if (line !== MAGIC && !line.startsWith(`${MAGIC} `) && !line.startsWith(`${MAGIC}\t`)) {
+  if (!MAGIC.test(line)) {
     return { line: '', code: source, start: 0, end: 0 };
   }
   return { line, code: source.slice(first.end + 1), start: first.start, end: first.end };
@@ -40,18 +41,18 @@ export function edit(source: string, line: string): { start: number; end: number
 /** Name of another cell magic at the top, e.g. `%%bash`; empty if there is none. */
 export function otherMagic(source: string): string {
   const result = /^%%\S+/.exec(firstLine(source).text);
-  return result && result[0] !== MAGIC ? result[0] : '';
+  return result && !MAGIC.test(result[0]) ? result[0] : '';
 }
 
 /**
- * Line of a cell that consists only of `%aml_submit` with this script; empty for any other cell.
+ * Line of a cell that consists only of `%aml_submit` or `%aml_sweep` with this script; empty for any other cell.
  *
  * Submitting the same script again replaces the content of such a cell.
  */
 export function scriptLine(source: string, script: string): string {
   const line = source.trim();
   const words = line.split(/\s+/).map(word => word.replace(/^(['"])(.*)\1$/, '$2'));
-  return words[0] === '%aml_submit' && !line.includes('\n') && words.includes(script) ? line : '';
+  return /^%aml_(?:submit|sweep)$/.test(words[0]) && !line.includes('\n') && words.includes(script) ? line : '';
 }
 
 export interface ICellText {
