@@ -108,6 +108,16 @@ def _last(args: argparse.Namespace, context: Context) -> Result:
     return _attached("last", context, as_json=not context.magic and args.json)
 
 
+def _best_flags(parser: Parser) -> None:
+    parser.flag("run", nargs="?", default="", help="the sweep; default the newest one")
+    _json_flag(parser)
+
+
+def _best(args: argparse.Namespace, context: Context) -> Result:
+    name = f"best {args.run}".strip()
+    return _attached(name, context, as_json=not context.magic and args.json)
+
+
 def _show(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
 
@@ -217,6 +227,13 @@ COMMANDS = (
     ),
     Command(verb="wait", summary="Wait until a run ends; a failed run is an error.", run=_wait, flags=_wait_flags),
     Command(verb="last", summary="Show the newest run and return it.", run=_last, flags=_json_flag),
+    Command(
+        verb="best",
+        summary="Show the best trial of a sweep and return it.",
+        run=_best,
+        flags=_best_flags,
+        examples=Examples(("%aml_runs best", "best = %aml_runs best digits-k3f9x"), ("amltrain runs best last",)),
+    ),
     RESUBMIT,
     RESTORE,
     COMPARE,

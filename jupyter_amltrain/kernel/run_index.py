@@ -236,7 +236,10 @@ class RunIndex:
             await self._reader.load(self._backends.backend(entry.run.target), handle)
 
     async def resolve(self, text: str = "last") -> RunHandle:
-        """Resolve ``last``, a handle, a run id, or an unambiguous prefix, and read the complete job of the run.
+        """Resolve ``last``, ``best``, a handle, a run id, or an unambiguous prefix, and read the job of the run.
+
+        ``last`` is the newest run that is no trial, ``best`` the best trial of the newest sweep, and ``best SWEEP``
+        that of another one.
 
         Raises
         ------
@@ -249,6 +252,8 @@ class RunIndex:
 
     async def _resolve(self, text: str) -> RunHandle:
         text = job_name_in_url(text.strip())
+        if text == "best" or text.startswith("best "):
+            return await self._best(text[len("best") :].strip())
         if "/" in text:
             target, run_id = split_handle(text)
             handle = make_handle(target, run_id)
@@ -265,6 +270,25 @@ class RunIndex:
             if result is not None:
                 return result
             raise
+
+    async def _best(self, sweep: str) -> RunHandle:
+        """Return the best trial of a sweep; empty for the newest one."""
+        if sweep:
+            handle = await self.resolve(sweep)
+        else:
+            found = next((entry for entry in await self.runs() if entry.run.spec.sweep is not None), None)
+            if found is None:
+                raise UnknownRun("No sweep yet.", hint="Start a cell with %%aml_sweep.")
+            handle = found.handle
+        entry = self._store.get(handle)
+        target, run_id = split_handle(handle)
+        if entry is None or entry.run.spec.sweep is None:
+            raise UnknownRun(f"{handle} is not a sweep.", hint="To list the runs: %aml_runs")
+        children = await self._backends.backend(target).children(run_id)
+        best = next((child for child in children.runs if child.best), None)
+        if best is None:
+            raise UnknownRun(f"{handle} has no completed trial with a value yet.", hint=f"See: %aml_runs show {handle}")
+        return await self.find(best.handle or make_handle(target, best.id))
 
     async def find(self, handle: str) -> RunHandle:
         """Return the handle of an existing run by its complete handle; ``last`` and prefixes are not accepted.

@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 
-from jupyter_amltrain.errors import CommandError, RunFailed, SpecError
+from jupyter_amltrain.errors import CommandError, RunFailed, SpecError, UnknownRun
 from jupyter_amltrain.sweeps.journal import ASK, TELL, Event
 
 from ..helpers import DEADLINE, api_of, until
@@ -98,6 +98,9 @@ def test_random_sweep_runs_every_trial_and_finds_best(api: Any) -> None:
     trial = api.attach(best.handle)
     assert trial.parent.handle == run.handle and trial.params["x"] == best.params["x"]
     assert api.attach("last").handle == run.handle
+    assert api.attach("best").handle == api.attach(f"best {run.run_id}").handle == best.handle
+    with pytest.raises(UnknownRun, match="not a sweep"):
+        api.attach(f"best {best.handle}")
 
 
 def test_same_seed_proposes_same_trials(api: Any) -> None:
