@@ -13,6 +13,7 @@ import msgspec
 from jupyter_amltrain.schema.child_run import ChildRun
 from jupyter_amltrain.schema.run import Phase, RunLink
 from jupyter_amltrain.schema.scaling import Measurement
+from jupyter_amltrain.schema.sweep_board import SweepBoard
 
 RECORD_MIME = "application/vnd.amltrain.run+json"
 RECORD_SCHEMA = 1
@@ -314,5 +315,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     parent: str = ""  #: handle of the run that this one is part of
     attempt: int = 1  #: above 1 for a run that was started again
     scaling: Measurement | None = None  #: of a run that only measures the job's speed at one width
+    sweep: SweepBoard | None = None  #: of a sweep, in place of its children
     pictures: tuple[RunPicture, ...] = ()  #: the newest, oldest first
     pictures_hidden: int = 0  #: further ones, in the run's folder
