@@ -365,6 +365,7 @@ export interface IRunRecord {
   parent: string;
   attempt: number;
   scaling: IMeasurement | null;
+  sweep: ISweepBoard | null;
   pictures: IRunPicture[];
   pictures_hidden: number;
 }
@@ -573,6 +574,29 @@ export interface IMeasurement {
   problem: string;
 }
 
+export interface ISweepBoard {
+  metric: string;
+  goal: string;
+  sampler: string;
+  policy: string;
+  space: Record<string, string>;
+  max_trials: number | null;
+  max_concurrent: number;
+  number: number[];
+  state: string[];
+  value: (number | null)[];
+  seconds: (number | null)[];
+  handle: string[];
+  params: Record<string, unknown[]>;
+  early: number[];
+  reason: Record<string, string>;
+  curves: ITrialCurve[];
+  best: number | null;
+  importance: Record<string, number>;
+  hidden: number;
+  message: string;
+}
+
 export interface ITargetAction {
   verb: string;
   ask: string;
@@ -637,6 +661,12 @@ export interface IScalingSlice {
   start_s: number;
   price: number | null;
   currency: string;
+}
+
+export interface ITrialCurve {
+  trial: number;
+  step: number[];
+  value: (number | null)[];
 }
 
 /** Events on the comm. */

@@ -15,6 +15,7 @@ import {
   IMetricSeries,
   IPhase,
   IRunRecord,
+  ISweepBoard,
   RunState
 } from './protocol';
 
@@ -195,6 +196,58 @@ function excerpt(raw: unknown): ICodeExcerpt | null {
   return lines.length && first !== null && line !== null ? { first, lines, line } : null;
 }
 
+/** The board of a sweep; null for another run. */
+function board(raw: unknown): ISweepBoard | null {
+  if (typeof raw !== 'object' || raw === null || Array.isArray(raw)) {
+    return null;
+  }
+  const b = object(raw);
+  const numbers = list(b.number).map((x, i) => count(x) ?? i);
+  const n = numbers.length;
+  const column = <T>(x: unknown, item: (value: unknown) => T): T[] => {
+    const values = list(x);
+    return Array.from({ length: n }, (_, i) => item(values[i]));
+  };
+  const position = (x: unknown): number | null => {
+    const at = count(x);
+    return at !== null && Number.isInteger(at) && at >= 0 && at < n ? at : null;
+  };
+  const texts = (x: unknown) => Object.fromEntries(Object.entries(object(x)).map(([name, value]) => [name, text(value)]));
+  const shares = Object.entries(object(b.importance)).flatMap(([name, x]) => {
+    const share = count(x);
+    return share === null ? [] : [[name, Math.max(0, Math.min(1, share))] as const];
+  });
+  return {
+    metric: text(b.metric, '?'),
+    goal: text(b.goal) === 'minimize' ? 'minimize' : 'maximize',
+    sampler: text(b.sampler),
+    policy: text(b.policy),
+    space: texts(b.space),
+    max_trials: count(b.max_trials),
+    max_concurrent: count(b.max_concurrent) ?? 1,
+    number: numbers,
+    state: column(b.state, value => text(value, 'queued')),
+    value: column(b.value, count),
+    seconds: column(b.seconds, count),
+    handle: column(b.handle, value => text(value)),
+    params: Object.fromEntries(Object.entries(object(b.params)).map(([name, x]) => [name, column(x, value => value ?? null)])),
+    early: list(b.early).flatMap(x => position(x) ?? []),
+    reason: texts(b.reason),
+    curves: list(b.curves).flatMap(raw => {
+      const curve = object(raw);
+      const trial = position(curve.trial);
+      const value = list(curve.value).map(count);
+      const step = list(curve.step).map((s, i) => count(s) ?? i);
+      const length = Math.min(step.length, value.length);
+      return trial === null ? [] : [{ trial, step: step.slice(0, length), value: value.slice(0, length) }];
+    }),
+    best: position(b.best),
+    importance: Object.fromEntries(shares),
+    hidden: Math.max(0, count(b.hidden) ?? 0),
+    message: text(b.message)
+  };
+}
+
 /** Percentage of each cell in row-major order; NaN for a missing value. */
 export function heatCells(map: IGpuHeat): Float32Array {
   return Float32Array.from({ length: map.labels.length * map.columns }, (_, i) => {
@@ -274,6 +327,7 @@ export function normalise(raw: unknown): IRunRecord {
     source_sha256: text(r.source_sha256),
     notes: list(r.notes).map(note => text(note)),
     scaling: null, // compared in the table of all widths, and not shown by one run
+    sweep: board(r.sweep),
     doors: list(r.doors).map(door),
     children: list(r.children).map(child),
     children_hidden: Math.max(0, count(r.children_hidden) ?? 0),

@@ -320,7 +320,8 @@ const NORMAL: IChartSize = { height: 132, left: 50, right: 10, top: 6, bottom: 2
 
 const NS = 'http://www.w3.org/2000/svg';
 
-function svg(tag: string, attributes: Record<string, string | number>, parent?: Element): SVGElement {
+/** A new SVG element. */
+export function svg(tag: string, attributes: Record<string, string | number>, parent?: Element): SVGElement {
   const node = document.createElementNS(NS, tag) as SVGElement;
   for (const [name, value] of Object.entries(attributes)) {
     node.setAttribute(name, String(value));

@@ -11,12 +11,12 @@ import { ago, duration } from '../format';
 import { messageOf, NoAnswer } from '../kernel/client';
 import { sessionOf } from '../kernel/connection';
 import { CommandIDs } from '../panel/tokens';
-import { GROUP_MIME, IGroupColumn, IGroupRow, IRunGroup, RUN_MIME } from '../protocol';
+import { GROUP_MIME, IGroupColumn, IGroupRow, IRunGroup } from '../protocol';
 import { isWhole, stateOf, TERMINAL } from '../record';
 import { LOAD_COMMAND } from '../tokens';
 import { count, list, object, text } from '../untyped';
 import { IRunHost, keyOf } from './notebook';
-import { RunOutput, SlotLayout } from './renderer';
+import { showRun, SlotLayout } from './renderer';
 
 /** Milliseconds. */
 const TICK_INTERVAL_MS = 1000;
@@ -91,7 +91,7 @@ export class GroupOutput extends Widget implements IRenderMime.IRenderer {
     this._notice.setAttribute('role', 'status');
     const slot = element('div', 'slot');
     this.node.append(this._title, this._notice, this._scroll, this._verdict, this._same, slot);
-    this._slot = new SlotLayout(slot);
+    this._slot = new SlotLayout(() => slot);
     this.layout = this._slot;
     this._seen = new IntersectionObserver(entries => {
       this._onScreen = entries[entries.length - 1].isIntersecting;
@@ -378,15 +378,8 @@ export class GroupOutput extends Widget implements IRenderMime.IRenderer {
       return;
     }
     try {
-      const { record } = await sessionOf(kernel).request('run', { handle: row.handle });
-      if (this.isDisposed || this._open !== row.handle) {
-        return;
-      }
-      const run = new RunOutput(this._trans, unsaved(this._host), this._commands);
-      this._slot.addWidget(run);
-      const data = { [RUN_MIME]: record as any };
-      await run.renderModel({ data, metadata: {}, trusted: this._trusted, setData: () => undefined });
-      run.node.scrollIntoView({ block: 'nearest' });
+      const isWanted = () => !this.isDisposed && this._open === row.handle;
+      await showRun(this._slot, row.handle, isWanted, this._trans, this._host, this._commands, this._trusted);
     } catch (error) {
       this._open = '';
       this._failure =
@@ -426,18 +419,4 @@ export class GroupOutput extends Widget implements IRenderMime.IRenderer {
   private _times: HTMLElement[] = [];
   private _key = '';
   private _timer: ReturnType<typeof setInterval> | undefined;
-}
-
-/** The same kernel, for a run that the notebook does not save. */
-function unsaved(host: IRunHost): IRunHost {
-  return {
-    get kernel() {
-      return host.kernel;
-    },
-    get kernelChanged() {
-      return host.kernelChanged;
-    },
-    saves: false,
-    write: () => false
-  };
 }

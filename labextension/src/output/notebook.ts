@@ -109,3 +109,17 @@ export class NotebookHost implements IRunHost {
     return this._panel !== null && writeBundle(this._panel, mime, key, bundle, sizes) > 0;
   }
 }
+
+/** The same kernel, for a run that the notebook does not save. */
+export function unsaved(host: IRunHost): IRunHost {
+  return {
+    get kernel() {
+      return host.kernel;
+    },
+    get kernelChanged() {
+      return host.kernelChanged;
+    },
+    saves: false,
+    write: () => false
+  };
+}

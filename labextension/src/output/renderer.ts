@@ -7,18 +7,21 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
 import { Message, MessageLoop } from '@lumino/messaging';
 import { PanelLayout, Widget } from '@lumino/widgets';
-import { confirmCancel } from '../cancel';
+import { confirmCancel, requestCancel } from '../cancel';
 import { IFileRequests, registerModel } from '../files';
+import { messageOf, NoAnswer } from '../kernel/client';
 import { sessionOf } from '../kernel/connection';
 import { openMlflow } from '../mlflowPage';
 import { CommandIDs } from '../panel/tokens';
 import { IOperations, IRunRecord, RUN_MIME } from '../protocol';
 import { isWhole, normalise, TERMINAL } from '../record';
+import { ITrial, STOPPED } from '../sweep';
 import { available, ISite } from '../widgets/feeds';
 import { DashboardHost, IHost } from './dashboard';
 import { IHeaderActions } from './header';
-import { IRunHost } from './notebook';
+import { IRunHost, unsaved } from './notebook';
 import { notice, RecordPoller } from './recordPoller';
+import type { ITrialActions } from './trialTable';
 import { RunView } from './view';
 
 /** Milliseconds. */
@@ -34,7 +37,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     private readonly _trans: TranslationBundle,
     private readonly _host: IRunHost,
     /** of the page; without them, the header has no links to tabs */
-    commands: CommandRegistry | null = null
+    private readonly _commands: CommandRegistry | null = null
   ) {
     super();
     this.addClass('jp-AmlRun');
@@ -45,11 +48,13 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       load: () => this._load(),
       childLog: id => this._childLog(id),
       picture: path => this._picture(path),
-      links: this._headerActions(commands),
+      copy: text => this._copy(text),
+      links: this._headerActions(_commands),
       files: this._fileRequests()
     });
     this.node.append(this._view.node);
-    this._slot = new SlotLayout(this._view.slot);
+    // Live charts in place of those of the record, and the run of a trial.
+    this._slot = new SlotLayout(widget => (widget instanceof RunOutput ? this._view.trialSlot : this._view.slot));
     this.layout = this._slot;
     this._dashboard = new DashboardHost(this);
     this._poller = new RecordPoller(_trans, _host, () => this._dashboard.revision);
@@ -83,6 +88,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     const old = this._record;
     if (old !== null && old.handle !== record.handle) {
       this._live = false;
+      this._slot.widgets.filter(widget => widget instanceof RunOutput).forEach(widget => widget.dispose());
+      this._openedTrial = this._trialFailure = '';
     }
     this._live = this._live || !(record.done || TERMINAL.has(record.state)) || record.view === 'dashboard';
     this._record = record;
@@ -143,11 +150,13 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
           Notification.error(error instanceof Error ? error.message : String(error), { autoClose: 10000 });
         });
       },
-      copy: handle => {
-        Clipboard.copyToSystem(handle);
-        Notification.success(this._trans.__('Copied %1', handle), { autoClose: 3000 });
-      }
+      copy: handle => this._copy(handle)
     };
+  }
+
+  private _copy(text: string): void {
+    Clipboard.copyToSystem(text);
+    Notification.success(this._trans.__('Copied %1', text), { autoClose: 3000 });
   }
 
   private _fileRequests(): IFileRequests {
@@ -261,7 +270,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
 
   /** A queued run has no data and may stay queued for hours: do not request its charts. */
   private _want(record: IRunRecord): void {
-    const isLive = this._live && this._mayPoll && !WAITING.has(record.state);
+    // The board of a sweep has all charts, and its process no hardware worth one.
+    const isLive = this._live && this._mayPoll && !WAITING.has(record.state) && record.sweep === null;
     this._dashboard.want(isLive ? record.handle : null, record.window);
   }
 
@@ -292,6 +302,58 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     }
   }
 
+  /** What this output may do with trials: as with the runs of a group, only in a trusted cell with a kernel. */
+  private get _trialActions(): ITrialActions {
+    return this._trusted && this._mayPoll && this._host.kernel !== null
+      ? { open: trial => void this._toggleTrial(trial), cancel: trial => void this._cancelTrial(trial) }
+      : {};
+  }
+
+  /** Show the run of a trial below the table; a second click hides it. */
+  private async _toggleTrial({ handle }: ITrial): Promise<void> {
+    const isOpen = this._openedTrial === handle;
+    this._slot.widgets.filter(widget => widget instanceof RunOutput).forEach(widget => widget.dispose());
+    this._openedTrial = isOpen || !isWhole(handle) ? '' : handle;
+    this._trialFailure = '';
+    this._draw();
+    if (!this._openedTrial) {
+      return;
+    }
+    try {
+      const isWanted = () => !this.isDisposed && this._openedTrial === handle;
+      await showRun(this._slot, handle, isWanted, this._trans, this._host, this._commands, this._trusted);
+    } catch (error) {
+      this._openedTrial = '';
+      this._trialFailure =
+        error instanceof NoAnswer ? this._trans.__('The kernel is not responding. To see the run: %1', `%aml_runs attach ${handle}`) : messageOf(error);
+      this._draw();
+    }
+  }
+
+  private async _cancelTrial(trial: ITrial): Promise<void> {
+    const { kernel } = this._host;
+    const { handle, state } = trial;
+    if (!kernel || !isWhole(handle) || state === STOPPED || this._cancelingTrials.has(handle)) {
+      return;
+    }
+    const run = { handle, name: this._trans.__('trial %1', trial.number), state };
+    if (!(await confirmCancel(this._trans, [run])) || this.isDisposed) {
+      return;
+    }
+    this._cancelingTrials.add(handle);
+    this._trialFailure = '';
+    this._draw();
+    const { errors } = await requestCancel(this._trans, sessionOf(kernel), [run]);
+    if (errors.length) {
+      this._cancelingTrials.delete(handle);
+      this._trialFailure = errors.join(' ');
+    }
+    if (!this.isDisposed) {
+      this._poller.pollSoon();
+      this._draw();
+    }
+  }
+
   private _draw(): void {
     const record = this._record;
     if (!record) {
@@ -302,18 +364,21 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     const live = source === 'live';
     const hasEnded = this._finished || TERMINAL.has(record.state);
     const why = this._dashboard.why;
-    const startable = hasEnded && record.reason !== 'launch' && available() && kernel !== null && isWhole(record.handle);
+    const startable = hasEnded && record.sweep === null && record.reason !== 'launch' && available() && kernel !== null && isWhole(record.handle);
     const untrusted = !this._mayPoll && kernel !== null;
     this._view.update(record, {
       since: live && record.reachable ? Math.max(0, Date.now() - received) / 1000 : 0,
       cancellable: this._cancelable && kernel !== null && !(record.kind === 'monitor' && source === 'unknown-run'),
       cancelClicked: cancelRequested,
       notice: this._finished ? '' : notice(this._trans, record, source, untrusted),
-      failure: failure || (hasEnded && (this._dashboardOpened || record.view === 'dashboard') ? why : ''),
+      failure: failure || this._trialFailure || (hasEnded && (this._dashboardOpened || record.view === 'dashboard') ? why : ''),
       interactive: startable && (!this._live || why !== ''),
       loadable: untrusted && isWhole(record.handle) && !this._finished,
       trusted: this._mayPoll,
-      connected: kernel !== null && !NO_ANSWER.has(source)
+      connected: kernel !== null && !NO_ANSWER.has(source),
+      trials: this._trialActions,
+      openedTrial: this._openedTrial,
+      cancelingTrials: this._cancelingTrials
     });
     this.node.dataset.handle = record.handle;
     this.node.dataset.source = this._finished ? 'final' : source;
@@ -335,12 +400,45 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   private _live = false;
   /** the user requested live charts */
   private _dashboardOpened = false;
+  /** handle of the trial that is shown below the table of a sweep */
+  private _openedTrial = '';
+  private _trialFailure = '';
+  private readonly _cancelingTrials = new Set<string>();
   private _timer: ReturnType<typeof setInterval> | undefined;
 }
 
-/** Puts widgets into a node that is not the widget's own. */
+/**
+ * Show a run of a table below it, as if it were the only one; rejects with the kernel's sentence.
+ *
+ * @param isWanted false when meanwhile another run is wanted, or none
+ */
+export async function showRun(
+  slot: SlotLayout,
+  handle: string,
+  isWanted: () => boolean,
+  trans: TranslationBundle,
+  host: IRunHost,
+  commands: CommandRegistry | null,
+  trusted: boolean
+): Promise<void> {
+  const { kernel } = host;
+  if (!kernel) {
+    return;
+  }
+  const { record } = await sessionOf(kernel).request('run', { handle });
+  if (!isWanted()) {
+    return;
+  }
+  const run = new RunOutput(trans, unsaved(host), commands);
+  slot.addWidget(run);
+  const data = { [RUN_MIME]: record as any };
+  await run.renderModel({ data, metadata: {}, trusted, setData: () => undefined });
+  run.node.scrollIntoView({ block: 'nearest' });
+}
+
+/** Puts widgets into nodes that are not the widget's own. */
 export class SlotLayout extends PanelLayout {
-  constructor(private readonly _slot: HTMLElement) {
+  constructor(private readonly _slotOf: (widget: Widget) => HTMLElement) {
     super();
   }
 
@@ -349,7 +447,7 @@ export class SlotLayout extends PanelLayout {
     if (attached) {
       MessageLoop.sendMessage(widget, Widget.Msg.BeforeAttach);
     }
-    this._slot.append(widget.node);
+    this._slotOf(widget).append(widget.node);
     if (attached) {
       MessageLoop.sendMessage(widget, Widget.Msg.AfterAttach);
     }

@@ -12,6 +12,8 @@ import { RunCharts } from './charts';
 import { drawExcerpt } from './excerpt';
 import { DetailsFold, HeaderLinks, IHeaderActions } from './header';
 import { LogView } from './log';
+import { SweepBoardView } from './sweepBoard';
+import type { ITrialActions } from './trialTable';
 import { SummaryView, VerdictView } from './verdict';
 
 /** Share of the bar from which a phase has a label. */
@@ -37,6 +39,12 @@ export interface ISituation {
   trusted: boolean;
   /** the kernel of the output answers requests about the run */
   connected: boolean;
+  /** what can be done with the trials of a sweep */
+  trials: ITrialActions;
+  /** handle of the trial that is shown below the table */
+  openedTrial: string;
+  /** handles of trials that are being canceled */
+  cancelingTrials: ReadonlySet<string>;
 }
 
 /** Actions of the user. */
@@ -46,6 +54,7 @@ export interface IActions {
   /** The charts are in sight again: those drawn meanwhile have no size. */
   unfolded(): void;
   load(): void;
+  copy(text: string): void;
   /** The end of the log of a step or trial; rejects with the kernel's sentence. */
   childLog(id: string): Promise<string>;
   /** A whole picture of the run; rejects with the kernel's sentence. */
@@ -122,7 +131,9 @@ export class RunView {
     this._children = new ChildrenTable(_trans, child => void this._showLog(child, actions));
     this._childLog = element('div', 'childLog');
     this._childLog.hidden = true;
-    this.node.append(this._children.node, this._childLog);
+    this._board = new SweepBoardView(_trans, text => actions.copy(text));
+    this.trialSlot = element('div', 'trialSlot');
+    this.node.append(this._children.node, this._childLog, this._board.node, this.trialSlot);
     this._charts = new RunCharts(_trans);
     this._summary = new SummaryView(_trans);
     this._pictures = new PicturesRow(_trans, actions.picture);
@@ -143,6 +154,9 @@ export class RunView {
 
   /** Where live charts take the place of the record's. */
   readonly slot: HTMLElement;
+
+  /** Where the run of a trial is shown. */
+  readonly trialSlot: HTMLElement;
 
   /** Live charts lie in the slot. */
   set hosting(on: boolean) {
@@ -177,7 +191,10 @@ export class RunView {
     // A dashboard shows only the charts; the run's own cell shows the rest.
     const whole = record.view !== 'dashboard' && record.kind !== 'monitor';
     this._pairs(this._params, this._trans.__('Parameters'), whole ? record.params : {});
-    this._children.update(whole ? record.children : [], record.children_hidden);
+    // A sweep has its board: its own process only waits for the trials.
+    const { sweep } = record;
+    this._board.update(sweep, { actions: situation.trials, opened: situation.openedTrial, canceling: situation.cancelingTrials });
+    this._children.update(whole && !sweep ? record.children : [], record.children_hidden);
     this._childLog.hidden = this._childLog.hidden || !record.children.length;
     if (situation.since) {
       this._children.tick();
@@ -186,8 +203,9 @@ export class RunView {
     this._summary.update(record);
     this._interactive.hidden = !situation.interactive;
     this._load.hidden = !situation.loadable;
-    if (this._hosting) {
+    if (this._hosting || sweep) {
       this._charts.node.hidden = true;
+      this._summary.node.hidden = this._summary.node.hidden || sweep !== null;
     } else {
       this._charts.update(record);
     }
@@ -195,8 +213,8 @@ export class RunView {
     if (whole) {
       this._log.update(record.log);
     }
-    this._log.node.hidden = this._log.node.hidden || !whole;
-    this._foldCharts(record.state === 'failed' && record.view !== 'dashboard' && record.kind !== 'monitor');
+    this._log.node.hidden = this._log.node.hidden || !whole || (sweep !== null && record.state !== 'failed');
+    this._foldCharts(record.state === 'failed' && !sweep && record.view !== 'dashboard' && record.kind !== 'monitor');
     this._details.update(record, this._trackingText(record));
   }
 
@@ -206,6 +224,7 @@ export class RunView {
   }
 
   dispose(): void {
+    this._board.dispose();
     this._charts.dispose();
   }
 
@@ -380,6 +399,7 @@ export class RunView {
   private readonly _params: HTMLElement;
   private readonly _children: ChildrenTable;
   private readonly _childLog: HTMLElement;
+  private readonly _board: SweepBoardView;
   private readonly _charts: RunCharts;
   private readonly _pictures: PicturesRow;
   private readonly _log: LogView;

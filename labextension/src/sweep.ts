@@ -1,0 +1,339 @@
+/** Trials of a sweep from its board: order, filters, axes of the parameters, texts. Pure functions. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { extent } from './charts/scale';
+import { json, number } from './format';
+import type { ISweepBoard } from './protocol';
+import { TERMINAL } from './record';
+
+/** State of a trial that the policy stopped; the others have the state of their run. */
+export const STOPPED = 'stopped early';
+
+export interface ITrial {
+  /** Position in the columns of the board. */
+  at: number;
+  number: number;
+  /** State of the run, or `STOPPED`. */
+  state: string;
+  value: number | null;
+  seconds: number | null;
+  handle: string;
+  params: Record<string, unknown>;
+  reason: string;
+  best: boolean;
+}
+
+export function trialsOf(board: ISweepBoard): ITrial[] {
+  const early = new Set(board.early);
+  const names = Object.keys(board.params);
+  return board.number.map((trialNumber, at) => ({
+    at,
+    number: trialNumber,
+    state: early.has(at) ? STOPPED : board.state[at],
+    value: board.value[at],
+    seconds: board.seconds[at],
+    handle: board.handle[at],
+    params: Object.fromEntries(names.map(name => [name, board.params[name][at]])),
+    reason: board.reason[String(at)] ?? '',
+    best: at === board.best
+  }));
+}
+
+export const isLive = ({ state }: { state: string }): boolean => state !== STOPPED && !TERMINAL.has(state as never);
+export const hasFailed = ({ state }: { state: string }): boolean => state === 'failed' || state === 'lost';
+
+/** Number of trials in each state, in the order of a trial's life. */
+export function stateCounts(trials: readonly ITrial[]): Map<string, number> {
+  const order = ['queued', 'preparing', 'running', 'finalizing', 'completed', STOPPED, 'failed', 'lost', 'canceled'];
+  const counts = new Map<string, number>(order.map(state => [state, 0]));
+  trials.forEach(({ state }) => counts.set(state, (counts.get(state) ?? 0) + 1));
+  return new Map([...counts].filter(([, n]) => n > 0));
+}
+
+/** `12 of 40 trials, 4 running, 3 stopped early, 1 failed`. */
+export function countsText(board: ISweepBoard, trials: readonly ITrial[], trans: TranslationBundle): string {
+  const total = trials.length + board.hidden;
+  const head =
+    board.max_trials === null
+      ? trans._n('%1 trial', '%1 trials', total)
+      : trans._n('%2 of %1 trial', '%2 of %1 trials', board.max_trials, total);
+  const parts = [...stateCounts(trials)].filter(([state]) => state !== 'completed').map(([state, n]) => `${n} ${state}`);
+  return [head, ...parts].join(', ');
+}
+
+// -- values
+
+/** A parameter's value in a few characters. */
+export const paramText = (value: unknown): string => (value === null || value === undefined ? '' : json(value, 40));
+
+/** Powers of ten of the largest by the smallest value from which an axis is logarithmic. */
+const LOG_SPAN = 2.5;
+
+/** Whether values spread over so many powers of ten that a linear axis would hide most of them. */
+export function spreads(values: readonly (number | null)[]): boolean {
+  const known = values.filter((value): value is number => value !== null && Number.isFinite(value));
+  if (known.length < 3 || Math.min(...known) <= 0) {
+    return false;
+  }
+  return Math.log10(Math.max(...known) / Math.min(...known)) > LOG_SPAN;
+}
+
+/** Formatter of one column of numbers: the same number of decimals for all, and enough to tell them apart. */
+export function formatterOf(values: readonly (number | null)[]): (value: number | null) => string {
+  const range = extent(values);
+  if (range === null || range[1] <= range[0]) {
+    return value => (value === null ? '' : number(value));
+  }
+  const [low, high] = range;
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const decimals = Math.max(0, Math.ceil(-Math.log10((high - low) / 400)));
+  const whole = values.every(value => value === null || Number.isInteger(value));
+  if (whole || size >= 1e6 || decimals > 7 || spreads(values)) {
+    return value => (value === null ? '' : number(value));
+  }
+  return value => (value === null ? '' : value.toFixed(decimals));
+}
+
+/** Parameters as words of a magic line: `--param lr=0.0123 --param layers=2`. */
+export function paramWords(params: Record<string, unknown>): string {
+  return Object.entries(params)
+    .filter(([, value]) => value !== null && value !== undefined)
+    .map(([name, value]) => `--param ${quoted(`${name}=${literal(value)}`)}`)
+    .join(' ');
+}
+
+/** JSON, and the text itself where nobody could take it for another value. */
+function literal(value: unknown): string {
+  const isPlain = typeof value === 'string' && /^[A-Za-z_][\w./:-]*$/.test(value) && !/^(true|false|null|none|nan|inf(inity)?)$/i.test(value);
+  return isPlain ? value : JSON.stringify(value);
+}
+
+const quoted = (word: string): string => (/^[\w=.,:/@%+-]+$/.test(word) ? word : `'${word.replace(/'/g, `'"'"'`)}'`);
+
+/** `trial 7: lr 0.0123, layers 2`. */
+export function paramsText(params: Record<string, unknown>, limit = 6): string {
+  const shown = Object.entries(params).filter(([, value]) => value !== null && value !== undefined);
+  const words = shown.slice(0, limit).map(([name, value]) => `${name} ${paramText(value)}`);
+  return [...words, ...(shown.length > limit ? ['…'] : [])].join(', ');
+}
+
+// -- best so far
+
+const isBetter = (value: number, than: number, goal: string): boolean => (goal === 'minimize' ? value < than : value > than);
+
+/** Best value of the completed trials up to each trial; null before the first. */
+export function bestSoFar(trials: readonly ITrial[], goal: string): (number | null)[] {
+  let best: number | null = null;
+  return trials.map(({ state, value }) => {
+    if (state === 'completed' && value !== null && (best === null || isBetter(value, best, goal))) {
+      best = value;
+    }
+    return best;
+  });
+}
+
+// -- order and filters
+
+export type Direction = 'ascending' | 'descending';
+
+/** Key of a column: one of these, or `param NAME`. */
+export type SortKey = 'number' | 'state' | 'value' | 'seconds' | 'reason' | `param ${string}`;
+
+export interface IOrder {
+  key: SortKey;
+  direction: Direction;
+}
+
+/** The order of a new board: best first. */
+export const bestFirst = (goal: string): IOrder => ({ key: 'value', direction: goal === 'minimize' ? 'ascending' : 'descending' });
+
+/** What a click on a heading makes of the order. */
+export function nextOrder(old: IOrder, key: SortKey, goal: string): IOrder {
+  if (old.key === key) {
+    return { key, direction: old.direction === 'ascending' ? 'descending' : 'ascending' };
+  }
+  return key === 'value' ? bestFirst(goal) : { key, direction: 'ascending' };
+}
+
+function cellOf(trial: ITrial, key: SortKey): unknown {
+  return key.startsWith('param ') ? trial.params[key.slice(6)] : trial[key as 'number' | 'state' | 'value' | 'seconds' | 'reason'];
+}
+
+/** Trials in order; those without a value come last in both directions, trials that are equal by their numbers. */
+export function sorted(trials: readonly ITrial[], { key, direction }: IOrder): ITrial[] {
+  const sign = direction === 'ascending' ? 1 : -1;
+  const isEmpty = (x: unknown) => x === null || x === undefined || x === '';
+  return [...trials].sort((a, b) => {
+    const [x, y] = [cellOf(a, key), cellOf(b, key)];
+    if (isEmpty(x) || isEmpty(y)) {
+      return Number(isEmpty(x)) - Number(isEmpty(y)) || a.number - b.number;
+    }
+    const by =
+      typeof x === 'number' && typeof y === 'number'
+        ? x - y
+        : typeof x !== typeof y
+          ? Number(typeof x !== 'number') - Number(typeof y !== 'number')
+          : paramText(x).localeCompare(paramText(y), undefined, { numeric: true });
+    return sign * by || a.number - b.number;
+  });
+}
+
+/** Whether a trial has each of the words, in any column, and this state (any where it is empty). */
+export function matches(trial: ITrial, words: string, state: string): boolean {
+  if (state && trial.state !== state) {
+    return false;
+  }
+  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!wanted.length) {
+    return true;
+  }
+  const params = Object.entries(trial.params).flatMap(([name, value]) => (value === null ? [] : `${name}=${paramText(value)}`));
+  const content = [`#${trial.number}`, trial.state, trial.value === null ? '' : number(trial.value), ...params, trial.reason].join(' ').toLowerCase();
+  return wanted.every(word => content.includes(word));
+}
+
+// -- axes of the parallel coordinates
+
+export type AxisKind = 'linear' | 'log' | 'category';
+
+/** An axis; its units are the values, their powers of ten, or the positions of the categories. */
+export interface ITrialAxis {
+  /** Name of the parameter; empty for the metric. */
+  name: string;
+  title: string;
+  kind: AxisKind;
+  /** All values are whole numbers. */
+  whole: boolean;
+  /** Ends of the axis, in its units. */
+  low: number;
+  high: number;
+  /** The values of a category axis, in order. */
+  categories: readonly unknown[];
+  /** Position of each category, by its JSON. */
+  places: ReadonlyMap<string, number>;
+}
+
+/** Selected part of an axis, in its units. */
+export type Brush = readonly [low: number, high: number];
+
+const LOG_EXPRESSION = /^\s*q?log(uniform|normal)\b/i;
+const CHOICE_EXPRESSION = /^\s*choice\s*\((.*)\)\s*$/is;
+
+/** The options of a `choice` expression; empty where they cannot be read. */
+function optionsOf(expression: string): unknown[] {
+  const inside = CHOICE_EXPRESSION.exec(expression)?.[1];
+  if (inside === undefined) {
+    return [];
+  }
+  const source = inside.replace(/'/g, '"').replace(/\bTrue\b/g, 'true').replace(/\bFalse\b/g, 'false').replace(/\bNone\b/g, 'null');
+  try {
+    const options = JSON.parse(`[${source}]`) as unknown[];
+    const flat = options.length === 1 && Array.isArray(options[0]) ? (options[0] as unknown[]) : options;
+    return flat.filter(option => option !== null && (typeof option !== 'object' || Array.isArray(option)));
+  } catch {
+    return [];
+  }
+}
+
+const keyOf = (value: unknown): string => JSON.stringify(value);
+
+/** The axis of a parameter, by its expression and its values. */
+export function axisOf(name: string, expression: string, values: readonly unknown[]): ITrialAxis {
+  const known = values.filter(value => value !== null && value !== undefined);
+  const numeric = known.every(value => typeof value === 'number');
+  if (!numeric || CHOICE_EXPRESSION.test(expression)) {
+    const categories = new Map<string, unknown>();
+    const options = optionsOf(expression);
+    // Of a choice between whole configurations, a parameter has only its own values.
+    const own = known.filter(value => options.some(option => keyOf(option) === keyOf(value)));
+    [...(own.length || !known.length ? options : []), ...known].forEach(value => categories.set(keyOf(value), value));
+    const all = [...categories.values()];
+    if (all.every(value => typeof value === 'number')) {
+      all.sort((a, b) => (a as number) - (b as number));
+    }
+    const places = new Map(all.map((value, at) => [keyOf(value), at]));
+    return { name, title: name, kind: 'category', whole: false, low: -0.5, high: Math.max(0, all.length - 1) + 0.5, categories: all, places };
+  }
+  const isLog = LOG_EXPRESSION.test(expression) && known.some(value => (value as number) > 0);
+  return numericAxis(name, name, known as number[], isLog);
+}
+
+/** The axis of the metric. */
+export function metricAxisOf(metric: string, values: readonly (number | null)[]): ITrialAxis {
+  return numericAxis('', metric, values.filter((value): value is number => value !== null), spreads(values));
+}
+
+function numericAxis(name: string, title: string, values: readonly number[], isLog: boolean): ITrialAxis {
+  const units = isLog ? values.filter(value => value > 0).map(Math.log10) : values;
+  const [low, high] = extent(units) ?? [0, 1];
+  const half = high > low ? 0 : isLog ? 0.5 : Math.abs(low) * 0.1 || 1;
+  const whole = values.every(Number.isInteger);
+  return { name, title, kind: isLog ? 'log' : 'linear', whole, low: low - half, high: high + half, categories: [], places: new Map() };
+}
+
+/** A value in the units of an axis; null where the axis has no place for it. */
+export function unitOf(axis: ITrialAxis, value: unknown): number | null {
+  if (value === null || value === undefined) {
+    return null;
+  }
+  if (axis.kind === 'category') {
+    return axis.places.get(keyOf(value)) ?? null;
+  }
+  if (typeof value !== 'number' || !Number.isFinite(value) || (axis.kind === 'log' && value <= 0)) {
+    return null;
+  }
+  return axis.kind === 'log' ? Math.log10(value) : value;
+}
+
+/** The text of a place of an axis. */
+export function unitText(axis: ITrialAxis, unit: number): string {
+  if (axis.kind === 'category') {
+    const at = Math.max(0, Math.min(axis.categories.length - 1, Math.round(unit)));
+    return paramText(axis.categories[at]);
+  }
+  const value = axis.kind === 'log' ? 10 ** unit : unit;
+  return number(Number(value.toPrecision(3)));
+}
+
+export const valueOf = (trial: ITrial, axis: ITrialAxis): unknown => (axis.name ? trial.params[axis.name] : trial.value);
+
+/** Whether a trial lies in all brushes (by the name of their axis). */
+export function isBrushed(trial: ITrial, axes: readonly ITrialAxis[], brushes: ReadonlyMap<string, Brush>): boolean {
+  return axes.every(axis => {
+    const brush = brushes.get(axis.name);
+    const unit = brush && unitOf(axis, valueOf(trial, axis));
+    return !brush || (unit !== null && unit !== undefined && unit >= brush[0] - 1e-12 && unit <= brush[1] + 1e-12);
+  });
+}
+
+/** A brush within its axis and at least as wide as one category; null for the whole axis. */
+export function brushOf(axis: ITrialAxis, from: number, to: number): Brush | null {
+  let [low, high] = from <= to ? [from, to] : [to, from];
+  if (axis.kind === 'category') {
+    // Whole categories: from the middle between two to the middle between two.
+    [low, high] = [Math.ceil(low - 0.5 + 1e-9) - 0.5, Math.floor(high + 0.5 - 1e-9) + 0.5];
+    [low, high] = high > low ? [low, high] : [Math.round(from) - 0.5, Math.round(from) + 0.5];
+  }
+  [low, high] = [Math.max(axis.low, low), Math.min(axis.high, high)];
+  return low <= axis.low && high >= axis.high ? null : [low, high];
+}
+
+/** Colors of the palette from the worst to the best value. */
+export const LEVELS = 9;
+
+/** Number of the color of a value, 0 for the worst; -1 without a value. */
+export function levelOf(axis: ITrialAxis, value: number | null, goal: string): number {
+  const unit = unitOf(axis, value);
+  if (unit === null) {
+    return -1;
+  }
+  const share = (unit - axis.low) / (axis.high - axis.low);
+  const good = goal === 'minimize' ? 1 - share : share;
+  return Math.max(0, Math.min(LEVELS - 1, Math.floor(good * LEVELS)));
+}
+
+/** Parameters by importance, the others in the order of the space. */
+export function parametersOf(board: ISweepBoard): string[] {
+  const names = [...new Set([...Object.keys(board.space), ...Object.keys(board.params)])].filter(name => name in board.params);
+  return names.map((name, i) => ({ name, i, share: board.importance[name] ?? -1 })).sort((a, b) => b.share - a.share || a.i - b.i).map(({ name }) => name);
+}
