@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -187,13 +188,16 @@ class EventPublisher:
 
     def _send_snapshot(self, client: FrontendClient) -> None:
         entries = sorted(self._controller.store.entries(), key=lambda entry: entry.created, reverse=True)
-        rows = tuple(self._row(entry) for entry in entries[:MAX_SNAPSHOT_RUNS])
+        # Trials are parts of their sweep: only those that have not ended are sent, for views that show them.
+        own = list(itertools.islice((entry for entry in entries if not entry.run.parent), MAX_SNAPSHOT_RUNS))
+        trials = [entry for entry in self._controller.store.live() if entry.run.parent]
+        rows = tuple(self._row(entry) for entry in (*own, *trials[:MAX_SNAPSHOT_RUNS]))
         client.rows = {row.handle: row for row in rows}
         client.targets = state = self._targets.state
         client.dirty.clear()
         client.removed.clear()
         client.rate_limit.wait()
-        more = max(0, len(entries) - MAX_SNAPSHOT_RUNS)
+        more = max(0, len(entries) - MAX_SNAPSHOT_RUNS) if len(own) == MAX_SNAPSHOT_RUNS else 0
         client.send(Snapshot, runs=rows, more=more, **state._asdict())
 
     def _row(self, entry: Entry) -> RunRow:

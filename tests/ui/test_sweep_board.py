@@ -59,7 +59,9 @@ def test_saved_board_replaces_charts_of_driver(run: Locator) -> None:
     expect(run.locator(".jp-AmlSweep-best")).to_contain_text("trial")
     expect(run.locator("[data-series]")).to_have_count(0)
     expect(run.locator(ROWS)).to_have_count(40)
-    values = run.locator(f"{ROWS} td[data-key=value]").evaluate_all("cells => cells.map(c => parseFloat(c.lastChild.data))")
+    values = run.locator(f"{ROWS} td[data-key=value]").evaluate_all(
+        "cells => cells.map(c => parseFloat(c.lastChild.data))"
+    )
     known = [value for value in values if value == value]
     assert known == sorted(known, reverse=True), "best first"
     expect(run.locator(f"{ROWS}.jp-mod-best")).to_have_count(1)

@@ -84,7 +84,7 @@ export class PanelModel implements IPanelModel {
   }
 
   get runs(): readonly IRunRow[] {
-    return this._session?.rows.runs ?? [];
+    return this._session?.rows.own ?? [];
   }
 
   get more(): number {

@@ -33,6 +33,15 @@ export class Rows {
   /** A snapshot has come. */
   known = false;
 
+  /** Runs that are no trials: those are parts of their sweep. */
+  get own(): readonly IRunRow[] {
+    if (this._ownOf !== this.runs) {
+      this._ownOf = this.runs;
+      this._own = this.runs.some(row => row.parent) ? this.runs.filter(row => !row.parent) : this.runs;
+    }
+    return this._own;
+  }
+
   run(handle: string): IRunRow | undefined {
     return this._byHandle.get(handle);
   }
@@ -106,6 +115,8 @@ export class Rows {
   }
 
   private _byHandle = new Map<string, IRunRow>();
+  private _own: readonly IRunRow[] = [];
+  private _ownOf: readonly IRunRow[] | null = null;
 }
 
 /** Transitions of runs of which a person should be notified, over all kernels that follow them. */

@@ -54,6 +54,9 @@ export function notifyTransitions(context: IPanelContext): void {
   };
 
   model.transition.connect((_, { row, what }: ITransition) => {
+    if (row.parent) {
+      return; // the board of the sweep shows its trials
+    }
     const key = `${row.handle} ${row.created} ${what === 'ended' ? row.state : row.attention}`;
     if (shown.has(key)) {
       return;
