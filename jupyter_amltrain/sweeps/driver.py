@@ -133,6 +133,8 @@ class SweepDriver:
         self._message = ""
         self._written_at = self._importance_at = -math.inf
         self._importance: dict[str, float] = {}
+        self._importance_of = 0  #: number of trials that it was computed from
+        self._computing: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
 
     # ---- the journal
@@ -420,7 +422,6 @@ class SweepDriver:
         elif self._stopping:
             self._message = f"{self._stopping[:1].upper()}{self._stopping[1:]}."
         self._append(END, reason=self._message)
-        self._importance_at = -math.inf
         await self._write(now=True)
         if self._failure:
             print(self._message, flush=True)
@@ -456,15 +457,24 @@ class SweepDriver:
         """Write the file with all trials, which the kernels read."""
         if not now and time.monotonic() - self._written_at < WRITE_INTERVAL_S:
             return
-        if time.monotonic() - self._importance_at >= IMPORTANCE_INTERVAL_S:
-            pairs = [(t.params, t.value) for t in self._ended if t.value is not None and t.state == "completed"]
-            self._importance = await self._kernel.loop.offload(importances, self.sweep, pairs)
-            self._importance_at = time.monotonic()
+        if now:
+            await self._compute_importance()
+        elif self._computing is None or self._computing.done():
+            if time.monotonic() - self._importance_at >= IMPORTANCE_INTERVAL_S:
+                # The first one imports for a second: trials that end meanwhile must not wait for it.
+                self._computing = self._kernel.loop.start(self._compute_importance(), "importance")
         best = self.best
         rows = tuple(self._row(trial, trial is best) for trial in self.trials.values())
         children = ChildRuns(runs=rows, importance=self._importance, message=self._message)
         await self._kernel.loop.offload(self._replace, children)
         self._written_at = time.monotonic()
+
+    async def _compute_importance(self) -> None:
+        pairs = [(t.params, t.value) for t in self._ended if t.value is not None and t.state == "completed"]
+        if len(pairs) != self._importance_of:
+            self._importance = await self._kernel.loop.offload(importances, self.sweep, pairs)
+            self._importance_of = len(pairs)
+        self._importance_at = time.monotonic()
 
     def _replace(self, children: ChildRuns) -> None:
         data = msgspec.json.encode(children)

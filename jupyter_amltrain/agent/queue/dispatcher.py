@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 from .. import protocol, testing
 from ..json_dir import Address
 from ..process_setup import drain, wakeup_pipe
+from ..processes import is_alive, pid_scope
 from ..protocol import PROTOCOL, QUEUED, AgentError, run_folder
 from ..telemetry import driver_state
 from . import claims, slots, submission, visible_gpus
@@ -29,6 +30,8 @@ from .tickets import PendingSecrets, Queue
 
 #: Seconds between checks of adopted jobs, whose end no signal reports.
 ADOPTED_CHECK_INTERVAL_S = 1.0
+#: The same for a job whose guardian has ended and whose supervisor has not.
+END_CHECK_INTERVAL_S = 0.02
 #: Seconds that a new dispatcher waits for its first call.
 FIRST_CALL_TIMEOUT_S = 10.0
 #: Seconds that a submit waits for a new GPU reading if the last one may have missed GPUs.
@@ -78,6 +81,7 @@ class Dispatcher:
         self.was_called = False
         self.idle_since = protocol.mono()
         self.next_check = 0.0
+        self.half_ended: Dict[int, float] = {}  #: runs whose guardian has ended, and when that was noticed
         self.queue.adopt(self.log)
         for state_root in {home} | {ticket["home"] for ticket in self.queue.tickets.values()}:
             submission.sweep_submissions(state_root)
@@ -135,7 +139,7 @@ class Dispatcher:
     def _idle_pause(self) -> float:
         busy = self.queue.tickets or self.queue.records or self.clients or self.gpus.probing
         if busy:
-            return ADOPTED_CHECK_INTERVAL_S
+            return min(ADOPTED_CHECK_INTERVAL_S, max(0.0, self.next_check - protocol.mono()))
         return max(0.0, self.idle_since + self._idle_timeout() - protocol.mono()) + 0.01
 
     def _idle_timeout(self) -> float:
@@ -206,8 +210,20 @@ class Dispatcher:
                 if record["devices"]:
                     self.gpus.expired = True  # the last reading may still list its processes
                 freed = True
+            elif self._is_ending(number, record):
+                self.next_check = min(self.next_check, protocol.mono() + END_CHECK_INTERVAL_S)
+        for number in self.half_ended.keys() - self.queue.records.keys():
+            del self.half_ended[number]
         if freed or self.queue.tickets:
             self.scheduler.schedule()
+
+    def _is_ending(self, number: int, record: Dict[str, Any]) -> bool:
+        """Whether the guardian of a run has just ended: its supervisor, no child of this process, follows at once."""
+        guardian, supervisor = record.get("guardian"), record.get("supervisor")
+        if not supervisor or record.get("node", pid_scope()) != pid_scope() or is_alive(guardian):
+            return False
+        now = protocol.mono()
+        return now - self.half_ended.setdefault(number, now) < ADOPTED_CHECK_INTERVAL_S
 
     # -- clients ---------------------------------------------------------------------
 
