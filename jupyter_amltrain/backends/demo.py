@@ -397,7 +397,7 @@ class _Clock(RunEvents):
     async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
         await asyncio.sleep(min(timeout, CLOCK_INTERVAL_S))
         known, self._known = self._known, {run_id: self._moment(run_id) for run_id in run_ids}
-        news = {}
+        news: dict[str, Collection[str]] = {}
         for run_id, (status, ticks) in self._known.items():
             old = known.get(run_id)
             if old is None or status != old[0]:
@@ -517,8 +517,14 @@ class FakeBackend(Backend, Provisioner):
         if life.canceled is not None:
             age = min(age, life.canceled - life.start)
         begin = life.run.created
-        queued = Phase(name="queued", start=begin, seconds=min(age, script.queued))
-        running = Phase(name="running", start=begin + script.queued, seconds=max(0.0, age - script.queued))
+        # As on a machine, a phase has no duration while it lasts: else each poll would be a change.
+        going = life.canceled is None and age < script.queued + script.running
+        queued = Phase(
+            name="queued", start=begin, seconds=None if going and age < script.queued else min(age, script.queued)
+        )
+        running = Phase(
+            name="running", start=begin + script.queued, seconds=None if going else max(0.0, age - script.queued)
+        )
         if life.canceled is not None:
             return RunStatus(
                 state=RunState.CANCELED,
