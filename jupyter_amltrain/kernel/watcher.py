@@ -377,7 +377,7 @@ class Watcher:
             nodes = max(1, entry.run.status.nodes)
             has_new = await read_samples(self._backend, entry.run.run_id, entry, nodes, complete=False)
             if has_new and needs_frame(entry, {"telemetry"}):
-                self._store.touch(entry.run.handle)
+                self._store.touch(entry.run.handle, samples_only=True)
         except Exception as error:  # the next poll reports the same error
             log.info("%s", error)
 
@@ -464,7 +464,7 @@ class Watcher:
         seen = {"status": status, "reachable": True, "seen_at": time.time()}
         if not status.state.terminal:
             if not self._store.amend(handle, **seen) and needs_frame(entry, grown):
-                self._store.touch(handle)
+                self._store.touch(handle, samples_only=grown == {"telemetry"})
             return
         self._store.amend(handle, **seen, **await self._outcome(entry, status))
         self._on_ended(handle)
