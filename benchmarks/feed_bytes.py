@@ -228,6 +228,17 @@ def over_a_day(folder: str) -> None:
     print(verdict("CPU a tick, hour 24 / minute 10", middle["hour 24"] / middle["minute 10"], 1.10))
 
 
+def _curves(path: Path) -> Path:
+    """Write readings of all GPUs that change with each second, so that charts and table have something to show."""
+    with path.open("w") as file:
+        for second in range(600):
+            for gpu in range(GPUS):
+                util = 60 + (7 * second + 11 * gpu) % 40
+                file.write(f"{gpu} {second} {util} {20_000 + 13 * second + gpu} {200 + 5 * util}.5 {40 + util // 4} ")
+                file.write(f"{1700 + second % 90}\n")
+    return path
+
+
 def main() -> None:
     """Print the table."""
     with tempfile.TemporaryDirectory() as folder:
@@ -239,6 +250,7 @@ def main() -> None:
             "IPYTHONDIR": f"{folder}/ipython",
             "LD_LIBRARY_PATH": str(nvml.build()),
             "AMLTRAIN_FAKE_NVML_GPUS": str(GPUS),
+            "AMLTRAIN_FAKE_NVML_CURVES": str(_curves(Path(folder) / "curves")),
         }
         try:
             sizes = in_a_kernel(environ, folder)
