@@ -51,7 +51,7 @@ def resend(points):
 print(resend(600), resend(3600))
 """
 
-#: A run an hour old: its record goes out every tenth tick, no longer with each.
+#: A run an hour old: its record goes out each 5 minutes.
 _OLD = """
 from jupyter_amltrain.kernel.session import controller
 async def age():
@@ -222,7 +222,7 @@ def over_a_day(folder: str) -> None:
     ours = statistics.median(own), statistics.median([replay.own for replay in early])
     print(f"  without the sending: {ours[0]:.1f} us in hour 24, {ours[1]:.1f} us in minute 10")
     print(f"  bytes a tick: {sizes[0]:.0f} in hour 24, {sizes[1]:.0f} in minute 10")
-    print("  a record goes out each tenth of the run's age, at least each 10 min:", end=" ")
+    print("  a record goes out each 5 min while a page draws the samples:", end=" ")
     print(f"{late.record()} bytes in hour 24, {early[0].record()} in minute 10")
     print(verdict("bytes a tick, hour 24 / minute 10", sizes[0] / sizes[1], 1.10))
     print(verdict("CPU a tick, hour 24 / minute 10", middle["hour 24"] / middle["minute 10"], 1.10))
