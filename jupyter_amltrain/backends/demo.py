@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -13,6 +15,7 @@ import msgspec
 
 from jupyter_amltrain.backends.base import (
     MONITORS,
+    PER_NODE,
     Backend,
     Chunk,
     LaunchPlan,
@@ -344,6 +347,9 @@ def _money(amount: float) -> str:
     return f"{amount:.2f} {CURRENCY}"
 
 
+#: Seconds between two looks at the clock for changes of simulated runs.
+CLOCK_INTERVAL_S = 0.02
+
 #: Seconds that a monitor lives after the last call.
 MONITOR_LIFETIME_S = 30.0
 
@@ -370,12 +376,35 @@ class _Monitor:
         self.node = FakeNode(0, gpus, time.time(), period, model=model)
 
 
+@functools.cache
+def _devices(nodes: int, gpus: int) -> tuple[str, ...]:
+    return tuple(uuid_of(node, i) for node in range(nodes) for i in range(gpus))
+
+
 class _Clock(RunEvents):
-    """Events of simulated runs, which change with the clock: reports all runs at each interval."""
+    """Events of simulated runs, which change with the clock.
+
+    Parameters
+    ----------
+    moment
+        Returns the status of a run without its times, and the number of its ticks so far.
+    """
+
+    def __init__(self, moment: Callable[[str], tuple[Any, int]]) -> None:
+        self._moment = moment
+        self._known: dict[str, tuple[Any, int]] = {}
 
     async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
-        await asyncio.sleep(min(timeout, 0.02))
-        return self.anything(run_ids)
+        await asyncio.sleep(min(timeout, CLOCK_INTERVAL_S))
+        known, self._known = self._known, {run_id: self._moment(run_id) for run_id in run_ids}
+        news: dict[str, Collection[str]] = {}
+        for run_id, (status, ticks) in self._known.items():
+            old = known.get(run_id)
+            if old is None or status != old[0]:
+                news.update(self.anything([run_id]))
+            elif ticks != old[1] and run_id in looked_at:
+                news[run_id] = PER_NODE
+        return news
 
     def close(self) -> None:
         pass
@@ -467,18 +496,35 @@ class FakeBackend(Backend, Provisioner):
         return {"verdict": "not used", "detail": detail, "cause": "the target simulates idle GPUs"}
 
     def _status(self, life: _Life) -> RunStatus:
-        devices = tuple(uuid_of(node, i) for node in range(self._script.nodes) for i in range(self._script.gpus))
-        status = self._by_clock(life)
-        truth = self._truth(life)
-        return msgspec.structs.replace(status, devices=devices, nodes=self._script.nodes, truth=truth)
+        script = self._script
+        return msgspec.structs.replace(
+            self._by_clock(life),
+            devices=_devices(script.nodes, script.gpus),
+            nodes=script.nodes,
+            truth=self._truth(life),
+        )
+
+    def _moment(self, run_id: str) -> tuple[Any, int]:
+        life, script = self._lives.get(run_id), self._script
+        if life is None:
+            return None, 0
+        # The behavior is part of the status: a target that cannot be reached says nothing of its runs.
+        status = (self._by_clock(life).state, self._truth(life).get("verdict"), script)
+        return status, math.floor(self._ran(life) / script.period)
 
     def _by_clock(self, life: _Life) -> RunStatus:
         script, age = self._script, time.monotonic() - life.start
         if life.canceled is not None:
             age = min(age, life.canceled - life.start)
         begin = life.run.created
-        queued = Phase(name="queued", start=begin, seconds=min(age, script.queued))
-        running = Phase(name="running", start=begin + script.queued, seconds=max(0.0, age - script.queued))
+        # As on a machine, a phase has no duration while it lasts: else each poll would be a change.
+        going = life.canceled is None and age < script.queued + script.running
+        queued = Phase(
+            name="queued", start=begin, seconds=None if going and age < script.queued else min(age, script.queued)
+        )
+        running = Phase(
+            name="running", start=begin + script.queued, seconds=None if going else max(0.0, age - script.queued)
+        )
         if life.canceled is not None:
             return RunStatus(
                 state=RunState.CANCELED,
@@ -615,7 +661,7 @@ class FakeBackend(Backend, Provisioner):
 
     def events(self) -> RunEvents:
         """See :meth:`Backend.events`."""
-        return _Clock()
+        return _Clock(self._moment)
 
     async def close(self) -> None:
         """See :meth:`Backend.close`."""

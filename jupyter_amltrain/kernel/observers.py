@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 
 from jupyter_amltrain.kernel.run_record import record_of
-from jupyter_amltrain.kernel.store import RunStore
+from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.loop import TokenBucket
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle
@@ -23,6 +23,10 @@ MAX_FRAME_BURST = 6
 FRAME_BYTES_PER_S = 40_000
 #: The same for records over so many bytes, such as those of 1,024 GPUs: to make one takes 0.2 s.
 LARGE_FRAME_BYTES, LARGE_FRAME_BYTES_PER_S = 150_000, 10_000
+
+#: Shortest and longest interval of frames for new samples alone while a page draws the samples itself: then only the
+#: saved notebook needs them.
+_MIN_LIVE_INTERVAL_S, _MAX_LIVE_INTERVAL_S = 10.0, 300.0
 
 
 async def frames(
@@ -53,6 +57,7 @@ async def frames(
             entry = store.get(handle)
             if entry is None:
                 return
+            drawn_at, drawn_change = time.monotonic(), entry.changed_at
             record = record_of(entry)
             yield record
             # Thumbnails change rarely, so a page that gets them again has nothing to draw.
@@ -71,6 +76,9 @@ async def frames(
                     return
                 continue
             await changed.wait()
+            while _is_drawn_live(store.get(handle), drawn_at, drawn_change):
+                changed.clear()
+                await changed.wait()
             while not _ended(store, handle):
                 pause = next_frame_at - time.monotonic()
                 if pause <= 0 and (pause := pace.wait()) == 0:
@@ -78,6 +86,15 @@ async def frames(
                 await asyncio.sleep(min(pause, 0.05))
     finally:
         stop()
+
+
+def _is_drawn_live(entry: Entry | None, drawn_at: float, drawn_change: float) -> bool:
+    """Whether a page already shows what is new since `drawn_at`, and the saved record is not too old."""
+    if entry is None or entry.changed_at != drawn_change or not entry.telemetry.has_listeners:
+        return False
+    age = max(0.0, time.time() - entry.run.created)
+    interval = min(_MAX_LIVE_INTERVAL_S, max(_MIN_LIVE_INTERVAL_S, age / 2))
+    return time.monotonic() - drawn_at < interval
 
 
 def _ended(store: RunStore, handle: RunHandle) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import math
 import time
@@ -106,16 +107,15 @@ def gpu_record(
     if not nodes:
         return None
     gpus = [(node, i) for node in nodes for i in range(len(node.gpus))]
-    note = "; ".join(dict.fromkeys(node.note for node in nodes if node.note))
     facts = tuple(_facts(node, i, with_uuid=len(gpus) <= MANY_GPUS) for node, i in gpus)
     unread = ended or (max_now is not None and len(gpus) > max_now)
     common: dict[str, Any] = {
         "nodes": tuple(str(node.header.get("host") or f"node {node.node}") for node in nodes),
         "source": _source(nodes),
         "age": age_of(telemetry, ended),
-        "note": note,
+        "note": note_of(telemetry),
         "processes": tuple(_processes(nodes)),
-        "now": tuple({} if unread else _now(node, i) for node, i in gpus),
+        "now": ({},) * len(gpus) if unread else tuple(_now(node, i) for node, i in gpus),
     }
     if not gpus or not series:
         return GpuTelemetry(gpus=facts, **common)
@@ -133,6 +133,11 @@ def gpu_record(
         heat=_heat(nodes, [(f.node, f.index) for f in facts]),
         **common,
     )
+
+
+def note_of(telemetry: RunTelemetry) -> str:
+    """Return the notes of all nodes, each once."""
+    return "; ".join(dict.fromkeys(note for node in telemetry.nodes() if (note := node.note)))
 
 
 def age_of(telemetry: RunTelemetry, ended: bool) -> float | None:
@@ -222,27 +227,35 @@ def _heat(nodes: Sequence[NodeTelemetry], labels: Sequence[tuple[int, int]]) -> 
 
 
 def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
-    processes = []
-    for node in nodes:
-        labels = {gpu.get("index"): gpu_name(gpu) for gpu in node.gpus}
-        shares = [*node.shares, *[None] * len(node.processes)]
-        for (index, pid, owner, memory, *name), share in zip(node.processes, shares, strict=False):
-            size = known(memory)
-            processes.append(
-                GpuProcess(
-                    node=node.node,
-                    index=int(index),
-                    pid=int(pid),
-                    owner=str(owner),
-                    memory=None if size is None else size * MIB,
-                    name=str(name[0])[:60] if name else "",
-                    label=labels.get(index) or gpu_name({"index": index}),
-                    user=str(name[1])[:60] if len(name) > 1 else "",
-                    sm=share,
-                )
-            )
-    processes.sort(key=lambda p: (p.owner != "mine", -(p.memory or 0)))
-    return processes[:PROCESSES]
+    """Return the largest processes: those of the run first."""
+    rows = [
+        (owner != "mine", -(known(memory) or 0), node, index, pid, owner, known(memory), name, share)
+        for node in nodes
+        for (index, pid, owner, memory, *name), share in zip(
+            node.processes, (*node.shares, *[None] * len(node.processes)), strict=False
+        )
+    ]
+    return [
+        GpuProcess(
+            node=node.node,
+            index=int(index),
+            pid=int(pid),
+            owner=str(owner),
+            memory=None if size is None else size * MIB,
+            name=str(name[0])[:60] if name else "",
+            label=_label(node, index),
+            user=str(name[1])[:60] if len(name) > 1 else "",
+            sm=share,
+        )
+        for _, _, node, index, pid, owner, size, name, share in heapq.nsmallest(
+            PROCESSES, rows, key=lambda row: row[:2]
+        )
+    ]
+
+
+def _label(node: NodeTelemetry, index: Any) -> str:
+    gpus = [gpu for gpu in node.gpus if gpu.get("index") == index]
+    return gpu_name(gpus[-1] if gpus else {"index": index})
 
 
 def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:

@@ -87,6 +87,7 @@ class Entry:
         self.read = False  #: whether its streams were read
         self.stream_summary: Any = None  #: summary of streams that were released
         self._faults: set[str] | None = None
+        #: Monotonic seconds of the last change, other than new samples.
         self.changed_at = time.monotonic() if now is None else now
 
     @property
@@ -258,11 +259,18 @@ class RunStore:
                 for fn in self._listed_callbacks:
                     fn(run.handle)
 
-    def touch(self, handle: RunHandle) -> None:
-        """Notify the subscribers that a run's streams grew."""
+    def touch(self, handle: RunHandle, *, samples_only: bool = False) -> None:
+        """Notify the subscribers that a run's streams grew.
+
+        Parameters
+        ----------
+        samples_only
+            There are new samples and nothing else, which pages with live charts know already.
+        """
         self._loop.check()
         entry = self._entries[handle]
-        entry.changed_at = time.monotonic()
+        if not samples_only:
+            entry.changed_at = time.monotonic()
         self._notify(entry.run)
 
     def get(self, handle: RunHandle) -> Entry | None:

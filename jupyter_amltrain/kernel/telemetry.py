@@ -315,7 +315,10 @@ class RunTelemetry:
 
     def node(self, number: int) -> NodeTelemetry:
         """Return the samples of one node, created at first use."""
-        return self._nodes.setdefault(number, NodeTelemetry(number))
+        node = self._nodes.get(number)
+        if node is None:
+            node = self._nodes[number] = NodeTelemetry(number)
+        return node
 
     def nodes(self) -> Iterator[NodeTelemetry]:
         """Iterate over nodes with data, by number."""

@@ -28,6 +28,9 @@ LONG_TELEMETRY_BYTES = 1 << 20
 #: Maximum bytes of one stream per poll, so that a file that grows faster than it is read does not delay other runs.
 MAX_READ_BYTES = 256 << 20
 
+#: Bytes of samples that one read returns at most.
+CHUNK_BYTES = 1 << 20
+
 #: Maximum size of the header of a telemetry file: 256 GPUs take about 30 kB.
 _MAX_HEADER_BYTES = 256 * 1024
 
@@ -147,8 +150,15 @@ async def _read_children(backend: Backend, run_id: str, entry: Entry) -> bool:
     return True
 
 
-async def read_samples(backend: Backend, run_id: str, entry: Entry, nodes: int = 1) -> bool:
-    """Read new samples of every node; return whether there were any."""
+async def read_samples(backend: Backend, run_id: str, entry: Entry, nodes: int = 1, *, complete: bool = True) -> bool:
+    """Read new samples of every node; return whether there were any.
+
+    Parameters
+    ----------
+    complete
+        Read until a node has no more. Without it a read of less than a chunk is the last one of its node, which halves
+        the reads of a run with many nodes; the next event or poll brings the rest.
+    """
     has_new = False
     for number in range(nodes):
         node = entry.telemetry.node(number)
@@ -158,7 +168,7 @@ async def read_samples(backend: Backend, run_id: str, entry: Entry, nodes: int =
         left = MAX_READ_BYTES
         while left > 0:
             start = node.offset
-            chunk = await backend.read(run_id, stream, start)
+            chunk = await backend.read(run_id, stream, start, CHUNK_BYTES)
             if not chunk.data:
                 break
             left -= len(chunk.data)
@@ -166,6 +176,8 @@ async def read_samples(backend: Backend, run_id: str, entry: Entry, nodes: int =
                 continue
             node.offset = chunk.offset
             has_new |= entry.telemetry.feed(number, chunk.data)
+            if not complete and len(chunk.data) < CHUNK_BYTES:
+                break
     return has_new
 
 
@@ -363,9 +375,10 @@ class Watcher:
         While a cell is busy every hop to another thread costs the interpreter's switch interval.
         """
         try:
-            has_new = await read_samples(self._backend, entry.run.run_id, entry, max(1, entry.run.status.nodes))
+            nodes = max(1, entry.run.status.nodes)
+            has_new = await read_samples(self._backend, entry.run.run_id, entry, nodes, complete=False)
             if has_new and needs_frame(entry, {"telemetry"}):
-                self._store.touch(entry.run.handle)
+                self._store.touch(entry.run.handle, samples_only=True)
         except Exception as error:  # the next poll reports the same error
             log.info("%s", error)
 
@@ -452,7 +465,7 @@ class Watcher:
         seen = {"status": status, "reachable": True, "seen_at": time.time()}
         if not status.state.terminal:
             if not self._store.amend(handle, **seen) and needs_frame(entry, grown):
-                self._store.touch(handle)
+                self._store.touch(handle, samples_only=grown == {"telemetry"})
             return
         self._store.amend(handle, **seen, **await self._outcome(entry, status))
         self._on_ended(handle)

@@ -356,6 +356,7 @@ class Dashboard:
         self.grid = ipywidgets.Box(self._rows(), layout=ipywidgets.Layout(flex_flow="row wrap", width="100%"))
         self.grid.add_class("jp-AmlRun-charts")
         self.legend = ipywidgets.HTML(_legend(layout))
+        self._legend_of: tuple[Layout, str, str] | None = None
         head = ipywidgets.HBox(
             [self.legend, bar], layout=ipywidgets.Layout(justify_content="space-between", flex_flow="row wrap")
         )
@@ -455,7 +456,11 @@ class Dashboard:
 
     def show_note(self, note: str, metrics: int) -> None:
         """Show a note about the GPUs in the legend, and how many of all metrics have a chart."""
-        text = _legend(self.plan, note, f"{len(self.metrics)} of {metrics} metrics" if metrics > METRICS else "")
+        shown = (self.plan, note, f"{len(self.metrics)} of {metrics} metrics" if metrics > METRICS else "")
+        if self._legend_of is not None and shown[0] is self._legend_of[0] and shown[1:] == self._legend_of[1:]:
+            return  # to count 1,024 GPUs takes milliseconds
+        self._legend_of = shown
+        text = _legend(*shown)
         if text != self.legend.value:
             self.legend.value = text
 

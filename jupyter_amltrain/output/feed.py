@@ -167,6 +167,8 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         self._by_node = {c.node.node: c for c in self.columns}
         #: Number of the next tick to send, by node.
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
+        #: Readings of the tables to send with the next ticks: version, texts if they have changed, float32 values.
+        self.readings: tuple[int, Sequence[str], bytes] | None = None
         super().__init__(**traits)
 
     def use(self, columns: Sequence[Columns]) -> None:
@@ -191,7 +193,7 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         if len(self.columns) == 1:
             (columns,) = self.columns
             for head, buffers in columns.frames(self.sent[columns.node.node]):
-                self.send(head, buffers)
+                self._send_ticks(head, buffers)
         else:
             self._send_together()
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
@@ -216,7 +218,29 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
                 values.append(bfloat16(rows) if self.heat else rows.tobytes())
         if heads:
             content = {"batch": True, "bfloat16": True} if self.heat else {"batch": True}
-            self.send(content, [np.array(heads, _HEAD).tobytes(), b"".join(times), b"".join(values)])
+            self._send_ticks(content, [np.array(heads, _HEAD).tobytes(), b"".join(times), b"".join(values)])
+
+    def _send_ticks(self, content: dict[str, Any], buffers: list[bytes]) -> None:
+        """Send ticks, with the readings of the tables if there are new ones.
+
+        The message has no parent: nobody reads it, and the header of the last cell would be a third of a tick.
+        """
+        if self.readings is not None:
+            version, words, values = self.readings
+            content, buffers = {**content, "v": version, **({"w": list(words)} if words else {})}, [*buffers, values]
+            self.readings = None
+        kernel = getattr(self.comm, "kernel", None)
+        if kernel is None:  # not of ipykernel
+            self.send(content, buffers)
+            return
+        data = {"method": "custom", "content": content}
+        kernel.session.send(
+            kernel.iopub_socket,
+            "comm_msg",
+            {"data": data, "comm_id": self.comm.comm_id},
+            ident=self.comm.topic,
+            buffers=buffers,
+        )
 
     def catch_up(self, seen: Sequence[int]) -> None:
         """Send the ticks after `seen`, one tick number per node in the order of the columns."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.kernel.run_provider import RunProvider
-from jupyter_amltrain.kernel.run_record import MANY_GPUS, gpu_record
+from jupyter_amltrain.kernel.run_record import MANY_GPUS, gpu_record, note_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 from jupyter_amltrain.loop import TokenBucket
@@ -34,8 +34,10 @@ _METRIC_INTERVAL_S, _SLOW_INTERVAL_S = 0.3, 1.0
 _LARGE_RECORD_INTERVAL_S = 10.0
 #: Seconds that a new dashboard waits for the first sample of the other nodes.
 NODES_TIMEOUT_S = 5.0
-#: Minimum seconds between two versions of the table.
+#: Maximum seconds between two updates of the table's numbers while there are ticks each second.
 TABLE_INTERVAL_S = 3.0
+#: Ticks come that much earlier or later.
+_JITTER_S = 0.3
 #: Maximum points of a metric in the first message to a page.
 _MAX_POINTS = 600
 
@@ -53,8 +55,8 @@ class _Live:
         self.stop: Callable[[], None] | None = None
         self.push: asyncio.TimerHandle | None = None
         self.sent: dict[str, int] = {}
-        self.table = ""
-        self.table_at = 0.0
+        self.table_key, self.table_version, self.table_at = "", 0, 0.0
+        self.readings: tuple[tuple[str, ...], bytes] = ((), b"")
         self.ended = False
         self.changed_at = self.changed_sent_at = 0.0
 
@@ -77,6 +79,7 @@ class LiveDashboards:
         self._ticking: Coroutine[Any, Any, None] | None = None
         self._slow_task: asyncio.Task[None] | Any = None
         self._wake = asyncio.Event()
+        self._table_versions = 0
 
     def open(self, entry: Entry, page: str, window: float = 600.0) -> tuple[str, str]:
         """Return the feed's id for a page (empty while the dashboard is built), and why there is none."""
@@ -150,6 +153,7 @@ class LiveDashboards:
         elif live.shown and feed.delay and live.push is None:
             live.push = asyncio.get_running_loop().call_later(feed.delay, self._push, live)
         elif live.shown and not feed.delay:
+            self._update_table(live)
             feed.push()
 
     def _push(self, live: _Live) -> None:
@@ -157,6 +161,7 @@ class LiveDashboards:
         live.push = None
         feed = live.dashboard.feed if live.dashboard is not None else None
         if feed is not None and live.shown:
+            self._update_table(live)
             feed.push()
 
     def follow(self, feed_id: str, shown: bool, seen: Sequence[int], view: str = "") -> bool:
@@ -179,6 +184,7 @@ class LiveDashboards:
                 self._runs.change_viewers_of(live.entry.run.handle, 1)
             live.dashboard.feed.catch_up(seen)
             live.sent.clear()  # metrics are small: send all
+            live.table_version = 0
             self._update_slow(live)
             self._start_slow_updates()
         else:
@@ -247,8 +253,6 @@ class LiveDashboards:
         dashboard.feed.send_metrics(new_points, whole=whole)
 
     def _update_slow(self, live: _Live) -> None:
-        from jupyter_amltrain.output.tables import MAX_LISTED_GPUS, table_html
-
         entry, dashboard = live.entry, live.dashboard
         if dashboard is None or dashboard.feed is None:
             return
@@ -260,17 +264,49 @@ class LiveDashboards:
             # A page that was loaded after the cell ran gets no frames; this makes it request the record.
             live.changed_at, live.changed_sent_at = entry.changed_at, time.monotonic()
             dashboard.feed.send({"changed": True})
-        part = gpu_record(entry.telemetry, ended, series=False, max_now=MAX_LISTED_GPUS)
-        dashboard.show_note(part.note if part is not None else "", len(entry.metrics.metrics))
-        text = table_html(part, entry.kind == "run") if dashboard.plan.gpus else ""
-        now = time.monotonic()
-        # The table changes with every tick and is larger than the tick itself.
-        if text != live.table and (whole or ended or now - live.table_at >= TABLE_INTERVAL_S):
-            live.table_at = now
-            live.table = dashboard.table.value = text
+        dashboard.show_note(note_of(entry.telemetry), len(entry.metrics.metrics))
+        self._update_table(live, force=not live.table_version or (ended and not live.ended))
         if ended and not live.ended:
             live.ended = True
             dashboard.feed.done = True
+
+    def _update_table(self, live: _Live, *, force: bool = False) -> None:
+        """Send the tables, or their new readings with the next ticks: the HTML is ten times as large as a tick.
+
+        Parameters
+        ----------
+        force
+            Send the whole tables now.
+        """
+        import numpy as np
+
+        from jupyter_amltrain.output.tables import MAX_LISTED_GPUS, live_table
+
+        entry, dashboard, now = live.entry, live.dashboard, time.monotonic()
+        if dashboard is None or dashboard.feed is None or not dashboard.plan.gpus:
+            return
+        if not force and now - live.table_at < TABLE_INTERVAL_S - _JITTER_S:
+            return
+        live.table_at = now
+        ended = entry.run.status.state.terminal
+        try:
+            part = gpu_record(entry.telemetry, ended, series=False, max_now=MAX_LISTED_GPUS)
+            table = live_table(part, entry.kind == "run")
+        except Exception:  # a job can write anything into its files
+            log.warning("cannot show the table of %s", entry.run.handle, exc_info=True)
+            return
+        with np.errstate(over="ignore"):  # a value over the range of float32 becomes infinite, shown as n/a
+            readings = table.words, np.array(table.values, np.float32).tobytes()
+        if force or table.key != live.table_key:
+            live.table_key, live.readings = table.key, readings
+            live.table_version = self._table_versions = self._table_versions + 1
+            dashboard.feed.readings = None
+            dashboard.table.value = f'<div data-version="{live.table_version}">{table.html}</div>' if table.html else ""
+        elif readings != live.readings:
+            pending = dashboard.feed.readings  # not sent yet: there was no tick
+            changed = table.words if table.words != live.readings[0] or (pending and pending[1]) else ()
+            live.readings = readings
+            dashboard.feed.readings = (live.table_version, changed, readings[1])
 
     def _close(self, live: _Live) -> asyncio.Task[None] | None:
         self._hide(live)

@@ -97,3 +97,25 @@ def test_demo_unreachable_target_is_refused(loop: LoopThread, tmp_path: Path) ->
     backend = FakeBackend(FakeTarget(name="far", unreachable=True), loop, StateRoot(tmp_path))
     with pytest.raises(TargetUnreachable, match=r"far.*%aml_compute test far"):
         loop.call(backend.check())
+
+
+def test_demo_events_name_only_what_has_changed(loop: LoopThread, tmp_path: Path) -> None:
+    target = FakeTarget(name="fake", queued=0.0, running=600.0, gpus=1, period=0.2)
+    backend = FakeBackend(target, loop, StateRoot(tmp_path))
+    spec, snapshot = JobSpec(name="x", script="pass"), Snapshot(files={}, digest="0", bytes=0)
+    loop.call(backend.launch(loop.call(backend.plan(spec, snapshot, "x")), {}, {}))
+    events = backend.events()
+
+    def news(*viewed: str) -> set[str]:
+        return set(loop.call(events.wait(["x"], viewed, 1.0)).get("x", ()))
+
+    def until(wanted: set[str], *viewed: str) -> None:
+        end = time.monotonic() + 60
+        while (found := news(*viewed)) != wanted:
+            assert time.monotonic() < end, found
+
+    assert "status" in news("x")  # the first answer names everything
+    until({"telemetry", "minutes", "summary"}, "x")
+    until(set(), "x")
+    loop.call(backend.cancel("x"))
+    assert {"status", "log"} <= news()

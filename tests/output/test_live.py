@@ -13,6 +13,7 @@ import pytest
 
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.output import live
 from jupyter_amltrain.output.live import MAX_DASHBOARDS, MAX_DASHBOARDS_PER_RUN, LiveDashboards
 from jupyter_amltrain.schema.run import RunState
 from tests import telemetry_files as files
@@ -97,6 +98,26 @@ def test_live_dashboard_opened_twice_is_same(house: DashboardHarness, tmp_path: 
     for line in lines[:5]:
         house.on(entry.telemetry.feed, 0, line)
     assert [m["s"] for m in messages if "s" in m] == [20, 21, 22, 23, 24]
+
+
+def test_live_dashboard_sends_table_readings_with_ticks(
+    house: DashboardHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "TABLE_INTERVAL_S", 0.0)
+    entry, lines = fed(tmp_path)
+    feed, _ = house.open(entry, "page")
+    house.until(lambda: bool(house.live._all[(entry.run.handle, "page")].table_version))
+    dashboard = house.live._all[(entry.run.handle, "page")].dashboard
+    assert dashboard is not None
+    messages, table = house.sent(entry, "page"), dashboard.table.value
+    for line in lines[:5]:
+        house.on(entry.telemetry.feed, 0, line)
+    versions = [message["v"] for message in messages if "v" in message]
+    assert versions and f'data-version="{versions[0]}"' in table and dashboard.table.value == table
+    # A page that was hidden gets the whole table.
+    house.on(house.live.follow, feed, False, ())
+    house.on(house.live.follow, feed, True, (25,))
+    assert dashboard.table.value != table
 
 
 def test_live_dashboard_hidden_then_shown_sends_missing_samples(house: DashboardHarness, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.output.dashboard import Dashboard, host_charts
 from jupyter_amltrain.output.layout import layout_of
 from jupyter_amltrain.output.mime import View
-from jupyter_amltrain.output.tables import table_html
+from jupyter_amltrain.output.tables import live_table, table_html
 from jupyter_amltrain.schema.record import GpuTelemetry
 from tests.output.test_feed import entry_of, lines_of
 
@@ -79,6 +80,19 @@ def test_dashboard_legend_shows_notes_and_extra_metrics(tmp_path: Path, gpus: in
     assert "12 of 13 metrics" in dashboard.legend.value
     dashboard.show_note("", 12)
     assert "bus" not in dashboard.legend.value and "metrics" not in dashboard.legend.value
+
+
+def test_live_table_with_new_readings_keeps_its_key(tmp_path: Path) -> None:
+    _, _, part = sampled(tmp_path)
+    now = {"util": 93.0, "memory": 30 << 30, "throttle": "power cap"}
+    first = live_table(msgspec.structs.replace(part, now=(now, now)))
+    later = live_table(msgspec.structs.replace(part, now=({**now, "util": 4.0, "throttle": "", "power": 9.0}, now)))
+    assert first.key == later.key and first.html != later.html
+    assert (93.0 in first.values, 4.0 in later.values) == (True, True)
+    assert (first.words, later.words) == (("power cap", "power cap"), ("nothing", "power cap"))
+    assert live_table(msgspec.structs.replace(part, now=({**now, "pcie_rx": 1.0}, now))).key != first.key
+    text = re.sub(r' data-[a-z]+="[^"]*"', "", first.html)
+    assert text == table_html(msgspec.structs.replace(part, now=(now, now)))
 
 
 def test_monitor_table_has_no_run_memory(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import { DrawGate } from '../charts/drawGate';
 import { IPoints, ITicks, NodeHistory } from '../charts/series';
 import { Controls, IScaleModel, markTime, ShownSpan, ShownSteps, Span, untold, YRanges } from './axes';
 import { addFeed, IFeed, ISite, removeFeed } from './feeds';
+import { IReadings, newest } from './gpuTable';
 import {
   dashed,
   decode,
@@ -21,6 +22,7 @@ import {
   pointsOf,
   SampleAge,
   specOf,
+  takeReadings,
   unitOf,
   unitOfField
 } from './frames';
@@ -40,6 +42,13 @@ export interface IChartAxis {
   metric: string | null;
   shown: Span;
   all: Span;
+}
+
+interface IFeedSite extends ISite {
+  /** the marks have new points */
+  drawn(): void;
+  /** the tables have new readings */
+  tabulate(): void;
 }
 
 type MakeSite = (feed: StreamFeedModel) => Promise<ISite>;
@@ -100,6 +109,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this.revision = 0;
     this.stats = { frames: 0, draws: 0, gaps: 0, snapshots: 0 };
     this.empty = new Set();
+    this.readings = null;
     this.onGap = null;
     this.onView = null;
     this._begin();
@@ -122,6 +132,11 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       this.revision += 1;
       this._gate.force();
     });
+    const table = this.get('table') as WidgetModel | null;
+    if (table) {
+      // New HTML has newer readings.
+      this.listenTo(table, 'change:value', () => (this.readings = null));
+    }
     const view = this.get('view') as WidgetModel | null;
     if (view) {
       this.listenTo(view, 'change:index', () => this.onView?.(this.layout.views[view.get('index')] ?? ''));
@@ -143,7 +158,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   span!: ShownSpan;
   steps!: ShownSteps;
   age!: SampleAge;
-  sites!: Set<ISite & { drawn(): void }>;
+  sites!: Set<IFeedSite>;
+  /** Readings of the tables that are newer than their HTML. */
+  readings!: IReadings | null;
   stats!: { frames: number; draws: number; gaps: number; snapshots: number };
   /** Numbers of the figures without a value. */
   empty!: ReadonlySet<number>;
@@ -229,7 +246,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     return StreamFeedModel.makeSite ? StreamFeedModel.makeSite(this) : Promise.reject(new Error('no view'));
   }
 
-  addSite(site: ISite & { drawn(): void }): void {
+  addSite(site: IFeedSite): void {
     this.sites.add(site);
     this._gate.force();
   }
@@ -258,7 +275,12 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     let frame: Frame | null = null;
     try {
       const columns = (node: number) => this.layout.nodes.find(other => other.node === node)?.columns.length ?? 0;
-      frame = decode(content ?? {}, buffers ?? [], columns);
+      const [readings, rest] = takeReadings(content ?? {}, buffers ?? []);
+      frame = decode(content ?? {}, rest, columns);
+      if (readings) {
+        this.readings = newest(this.readings, readings);
+        this.sites.forEach(site => site.tabulate());
+      }
     } catch (error) {
       console.error('jupyter-amltrain: a message of a feed could not be read', error);
     }

@@ -2,6 +2,7 @@
 
 import { band, INodeSnapshot, IPoints, IRows, ITicks, lines, NodeHistory } from '../charts/series';
 import { duration } from '../format';
+import type { IReadings } from './gpuTable';
 
 export type Bytes = ArrayBuffer | ArrayBufferView;
 
@@ -83,6 +84,15 @@ function batch(packed: boolean, [heads, times, values]: readonly Bytes[], column
     value += size;
   }
   return { kind: 'batch', parts };
+}
+
+/** The readings of the tables in a message of ticks, and its other buffers. */
+export function takeReadings(content: Untyped, buffers: readonly Bytes[]): [readings: IReadings | null, rest: readonly Bytes[]] {
+  if (typeof content.v !== 'number' || !buffers.length) {
+    return [null, buffers];
+  }
+  const words = Array.isArray(content.w) ? content.w.map(String) : null;
+  return [{ version: content.v, values: new Float32Array(own(buffers[buffers.length - 1])), words }, buffers.slice(0, -1)];
 }
 
 /**

@@ -14,6 +14,7 @@ import type { StreamFeedModel } from './feed';
 import { FigureFrame, figureValue } from './figures';
 import { ISite } from './feeds';
 import { ageText, columnsOf, MarkSpec, specOf, unitOf, unitOfField } from './frames';
+import { fillTable } from './gpuTable';
 import { plot, Zoom } from './zoom';
 
 /** Milliseconds between two writings of the age. */
@@ -69,8 +70,16 @@ export class FeedSite extends Panel implements ISite {
     return this._near && this.isVisible;
   }
 
+  /** The tables have new readings, shown while the charts are paused, too. */
+  tabulate(): void {
+    if (this.feed.readings) {
+      fillTable(this._view.el, this.feed.readings);
+    }
+  }
+
   /** The marks have new points. */
   drawn(): void {
+    this.tabulate();
     this._drawHeat();
     this._drawMetrics();
     this._frames.forEach((frame, i) => frame?.update(...this._captionOf(i)));
