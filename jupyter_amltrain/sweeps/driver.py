@@ -459,15 +459,18 @@ class SweepDriver:
             return
         if now:
             await self._compute_importance()
-        elif self._computing is None or self._computing.done():
-            if time.monotonic() - self._importance_at >= IMPORTANCE_INTERVAL_S:
-                # The first one imports for a second: trials that end meanwhile must not wait for it.
-                self._computing = self._kernel.loop.start(self._compute_importance(), "importance")
+        elif time.monotonic() - self._importance_at >= IMPORTANCE_INTERVAL_S and not self._is_computing:
+            # The first one imports for a second: trials that end meanwhile must not wait for it.
+            self._computing = self._kernel.loop.start(self._compute_importance(), "importance")
         best = self.best
         rows = tuple(self._row(trial, trial is best) for trial in self.trials.values())
         children = ChildRuns(runs=rows, importance=self._importance, message=self._message)
         await self._kernel.loop.offload(self._replace, children)
         self._written_at = time.monotonic()
+
+    @property
+    def _is_computing(self) -> bool:
+        return self._computing is not None and not self._computing.done()
 
     async def _compute_importance(self) -> None:
         pairs = [(t.params, t.value) for t in self._ended if t.value is not None and t.state == "completed"]

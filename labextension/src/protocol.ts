@@ -561,6 +561,12 @@ export interface IChildRun {
   started: number | null;
   ended: number | null;
   url: string;
+  number: number | null;
+  params: Record<string, unknown>;
+  handle: string;
+  early: boolean;
+  steps: number[];
+  values: (number | null)[];
 }
 
 export interface IMeasurement {
