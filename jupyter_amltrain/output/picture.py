@@ -14,55 +14,21 @@ from typing import Any
 from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts, gpu_name
 from jupyter_amltrain.output.palette import BLUE, GPUS, GRID, HEAT, INK, RED, RED_GROUND, SHADE, SOFT, STATES, TEAL
+from jupyter_amltrain.output.sheet import MARGIN, WIDTH, Sheet, clip, number, number_text
+from jupyter_amltrain.output.sweep_picture import sweep_parts
 from jupyter_amltrain.output.text_view import gpu_texts, throughput_text
 from jupyter_amltrain.text import seconds_text
 
 Record = dict[str, Any]
 
-#: CSS pixels: width of the image, margin, height of a row of charts, and of a low row.
-WIDTH, MARGIN, ROW, STRIP = 760, 14, 128, 92
+#: Height of a row of charts in CSS pixels, and of a low row.
+ROW, STRIP = 128, 92
 
 #: Maximum charts of a row; a last row with fewer charts fills the width.
 COLUMNS = 3
 
 #: Maximum metrics in an image.
 METRICS = 6
-
-
-class Sheet:
-    """A Matplotlib figure of :data:`WIDTH` x `height` CSS pixels, at `scale` pixels per CSS pixel."""
-
-    def __init__(self, height: float, scale: float) -> None:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        self.height = height
-        self.figure = Figure(figsize=(WIDTH / 100, height / 100), dpi=100 * scale, facecolor="white")
-        self.canvas: Any = FigureCanvasAgg(self.figure)
-
-    def text(
-        self, x: float, y: float, text: str, size: float = 7.5, color: str = SOFT, **more: Any
-    ) -> tuple[Any, float]:
-        """Draw a line of text centered vertically at `y`; returns the artist and the right end (x)."""
-        drawn = self.figure.text(
-            x / WIDTH, 1 - y / self.height, text, size=size, color=color, va="center", parse_math=False, **more
-        )
-        box = drawn.get_window_extent(self.canvas.get_renderer())
-        return drawn, float(box.x1 / self.figure.bbox.width * WIDTH)
-
-    def axes(self, x: float, y: float, width: float, height: float) -> Any:
-        """Add axes over a rectangle whose top left corner is (`x`, `y`)."""
-        box = (x / WIDTH, 1 - (y + height) / self.height, width / WIDTH, height / self.height)
-        return self.figure.add_axes(box)
-
-    def box(self, x: float, y: float, width: float, height: float, color: str) -> None:
-        """Draw a filled rectangle."""
-        from matplotlib.patches import Rectangle
-
-        corner = (x / WIDTH, 1 - (y + height) / self.height)
-        self.figure.add_artist(
-            Rectangle(corner, width / WIDTH, height / self.height, facecolor=color, edgecolor="none")
-        )
 
 
 @dataclass(frozen=True)
@@ -257,24 +223,6 @@ def time_axis(axes: Any, seconds: float) -> None:
 # -- text and numbers
 
 
-def number(value: Any) -> float:
-    """Return `value` as a float; NaN if it is not a finite number."""
-    try:
-        result = float(value)
-    except (TypeError, ValueError):
-        return math.nan
-    return result if math.isfinite(result) else math.nan
-
-
-def number_text(value: float) -> str:
-    """Format a number with four significant digits."""
-    if 1000 <= abs(value) < 1e6:
-        return f"{value:.0f}"
-    if value == 0 or 1e-3 <= abs(value) < 1000:
-        return f"{value:.4g}"
-    return f"{value:.2e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
-
-
 def byte_unit(highest: float) -> tuple[str, float]:
     """Return the unit for values up to `highest` bytes: its name and its size in bytes."""
     size = 1.0
@@ -296,12 +244,6 @@ def time_unit(longest: float) -> tuple[str, float]:
     if longest < 120:
         return "s", 1.0
     return ("min", 60.0) if longest < 7200 else ("h", 3600.0)
-
-
-def clip(text: str, length: int) -> str:
-    """Truncate to `length` characters and replace non-printable ones by spaces."""
-    text = "".join(c if c.isprintable() else " " for c in text)
-    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 #: Heights in CSS pixels: line of names; heat map minimum and maximum; heat map title and footer.
@@ -537,6 +479,8 @@ def _parts(record: Record) -> list[Part]:
     idle = banner(record)
     if idle:
         parts.append((banner_height(idle), functools.partial(draw_banner, lines=idle, record=record)))
+    if record.get("sweep"):
+        return parts + sweep_parts(record["sweep"]) + _foot_part(_lines(record))
     metrics, host = metric_charts(record), host_charts(record.get("telemetry") or {}, span)
 
     def rows(charts: list[Chart], height: float = ROW) -> None:
@@ -555,10 +499,11 @@ def _parts(record: Record) -> list[Part]:
         if span and heat_height(gpu):
             parts.append((heat_height(gpu), lambda sheet, top: draw_heat(sheet, top, gpu, span)))
         rows(host)
-    lines = _lines(record)
-    if lines:
-        parts.append((_LINE * len(lines) + 10, lambda sheet, top: _foot(sheet, top, lines)))
-    return parts
+    return parts + _foot_part(_lines(record))
+
+
+def _foot_part(lines: list[tuple[str, str]]) -> list[Part]:
+    return [(_LINE * len(lines) + 10, lambda sheet, top: _foot(sheet, top, lines))] if lines else []
 
 
 def _render(parts: list[Part], height: int, scale: float) -> bytes:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from jupyter_amltrain.output.palette import INK, RED, SOFT
 from jupyter_amltrain.output.run_table import value_text
+from jupyter_amltrain.output.sweep_table import best_text, counts_text, sweep_html
 from jupyter_amltrain.output.text_view import state_line
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.text import bytes_text, without_ansi
@@ -33,8 +34,10 @@ class Picture(Protocol):
 
 def run_html(record: RunRecord, picture: Picture | None) -> str:
     """Return the state, the error, the picture and the end of the log; a failed run begins with error and log."""
-    charts = _picture_html(record, picture) or _values_html(record)
-    log = _log_html(record)
+    charts = _picture_html(record, picture) or ("" if record.sweep else _values_html(record))
+    charts = (sweep_html(record.sweep) if record.sweep else "") + charts
+    # The process of a sweep only waits for the trials.
+    log = "" if record.sweep and record.state != "failed" else _log_html(record)
     error = (
         f'<pre style="color: {RED}; white-space: pre-wrap">{html.escape(record.error)}</pre>' if record.error else ""
     )
@@ -57,6 +60,10 @@ def _excerpt_html(record: RunRecord) -> str:
 
 def alt_text(record: RunRecord) -> str:
     """Return what the picture of a run shows, as text."""
+    if record.sweep is not None:
+        best = best_text(record.sweep)
+        words = [f"{record.state} sweep {record.name}", counts_text(record.sweep), *([best] if best else [])]
+        return f"Charts of the {'; '.join(words)}."
     metrics = [f"{name} {value_text(m.last)}" for name, m in list(record.metrics.items())[:_MAX_ALT_METRICS]]
     peak = max((value for value in record.telemetry.memory if value is not None), default=None)
     facts = [

@@ -11,6 +11,7 @@ import msgspec
 from jupyter_amltrain.agent.telemetry.gpu_columns import FIGURES, MEAN, summary_names
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
 from jupyter_amltrain.kernel.throughput import rate_name
+from jupyter_amltrain.output.sweep_table import sweep_lines
 from jupyter_amltrain.schema.child_run import most_relevant
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import DAMAGED
@@ -120,6 +121,8 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
     if record.truth is not None and record.truth.verdict == "not used":
         cause = f"; likely cause: {record.truth.cause}" if record.truth.cause else ""
         lines.append(_one_line(f"GPU IDLE: {record.truth.detail}{cause}"))
+    if record.sweep is not None:
+        return "\n".join([*lines, *sweep_lines(record.sweep)])
     if record.metrics:
         lines.append("  ".join(f"{name} {_number(m.last)}" for name, m in record.metrics.items()))
     lines += [f"{name} = {value!r}" for name, value in record.outputs.items()]

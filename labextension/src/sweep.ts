@@ -321,19 +321,28 @@ export function brushOf(axis: ITrialAxis, from: number, to: number): Brush | nul
 /** Colors of the palette from the worst to the best value. */
 export const LEVELS = 9;
 
-/** Number of the color of a value, 0 for the worst; -1 without a value. */
-export function levelOf(axis: ITrialAxis, value: number | null, goal: string): number {
-  const unit = unitOf(axis, value);
-  if (unit === null) {
-    return -1;
-  }
-  const share = (unit - axis.low) / (axis.high - axis.low);
-  const good = goal === 'minimize' ? 1 - share : share;
-  return Math.max(0, Math.min(LEVELS - 1, Math.floor(good * LEVELS)));
+/** Share of the worst values that have one color: a few that diverged must not hide the differences of the others. */
+const WORST_SHARE = 0.1;
+
+/** Number of the color of each value: 0 for the worst, -1 without a value. */
+export function levelsOf(axis: ITrialAxis, values: readonly (number | null)[], goal: string): (value: number | null) => number {
+  const sign = goal === 'minimize' ? -1 : 1;
+  const units = values.map(value => unitOf(axis, value)).filter((unit): unit is number => unit !== null).map(unit => sign * unit);
+  units.sort((a, b) => a - b);
+  const worst = units[Math.floor(WORST_SHARE * (units.length - 1))] ?? 0;
+  const best = units[units.length - 1] ?? 0;
+  return value => {
+    const unit = unitOf(axis, value);
+    if (unit === null) {
+      return -1;
+    }
+    const share = best > worst ? (sign * unit - worst) / (best - worst) : 1;
+    return Math.max(0, Math.min(LEVELS - 1, Math.floor(share * LEVELS)));
+  };
 }
 
 /** Parameters by importance, the others in the order of the space. */
 export function parametersOf(board: ISweepBoard): string[] {
-  const names = [...new Set([...Object.keys(board.space), ...Object.keys(board.params)])].filter(name => name in board.params);
+  const names = [...new Set([...Object.keys(board.space), ...Object.keys(board.params)])];
   return names.map((name, i) => ({ name, i, share: board.importance[name] ?? -1 })).sort((a, b) => b.share - a.share || a.i - b.i).map(({ name }) => name);
 }

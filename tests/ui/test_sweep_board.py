@@ -87,7 +87,7 @@ def test_sort_and_filters_change_rows(run: Locator) -> None:
     run.locator("th[data-key=value]").get_by_role("button").click()
 
 
-def test_brushes_of_several_axes_combine(run: Locator, notebook: NotebookPage) -> None:
+def test_brushes_of_several_axes_combine(run: Locator, notebook: NotebookPage, shots: Path) -> None:
     page = notebook.page
     mouse = page.mouse
 
@@ -105,6 +105,7 @@ def test_brushes_of_several_axes_combine(run: Locator, notebook: NotebookPage) -
     first = rows.count()
     assert 0 < first < 40
     drag("layers", 0.26, 0.49)
+    page.screenshot(path=shots / "sweep-brushed.png")
     assert 0 < rows.count() < first
     assert set(rows.locator("td[data-key='param layers']").all_inner_texts()) == {"3"}
     expect(run.locator(".jp-AmlSweep-curve.jp-mod-selected")).not_to_have_count(0)
@@ -133,9 +134,7 @@ def test_update_keeps_rows_scroll_and_focus(notebook: NotebookPage) -> None:
         """run => {
             run.querySelectorAll('tr[data-trial], .jp-AmlSweep-scroll, figure, th').forEach(node => (node.kept = true));
             run.querySelector('.jp-AmlSweep-scroll').scrollTop = 200;
-            run.querySelector('tr[data-trial="12"] td').id = 'kept-cell';
             run.querySelector('th button').focus();
-            run.style.setProperty('--kept', '1');
         }"""
     )
     heights = "run => [...run.querySelectorAll('figure')].map(node => node.offsetHeight)"
@@ -146,9 +145,8 @@ def test_update_keeps_rows_scroll_and_focus(notebook: NotebookPage) -> None:
     update(notebook, 1, sweep_record(board(value=value, state=state, best=39)))
     expect(run.locator(ROWS).first).to_have_attribute("data-trial", "40")
     expect(run.locator(ROWS).first).to_have_attribute("data-state", "completed")
-    lost = run.evaluate(
-        "run => [...run.querySelectorAll('tr[data-trial], .jp-AmlSweep-scroll, figure, th')].filter(n => !n.kept).length"
-    )
+    kept = "tr[data-trial], .jp-AmlSweep-scroll, figure, th"
+    lost = run.locator(kept).evaluate_all("nodes => nodes.filter(node => !node.kept).length")
     assert lost == 0, "the update has rebuilt nodes"
     assert run.locator(".jp-AmlSweep-scroll").evaluate("node => node.scrollTop") == 200
     assert run.evaluate("run => run.querySelector('th button') === document.activeElement")
@@ -156,11 +154,14 @@ def test_update_keeps_rows_scroll_and_focus(notebook: NotebookPage) -> None:
     update(notebook, 1, sweep_record())
 
 
-def test_hover_links_row_and_curve(run: Locator) -> None:
+def test_hover_links_row_and_curve(run: Locator, shots: Path) -> None:
     run.locator(f"{ROWS}[data-state='completed']").nth(2).hover()
     expect(run.locator(".jp-AmlSweep-curve.jp-mod-over")).not_to_have_attribute("d", "")
     expect(run.locator(".jp-AmlSweep-overLine")).not_to_have_attribute("d", "")
     expect(run.locator(".jp-AmlSweep-hoverMark")).to_have_count(1)
+    run.locator(".jp-AmlSweep-bestChart svg").hover(position={"x": 160, "y": 40})
+    expect(run.locator(".jp-AmlSweep-bestChart .jp-AmlRun-hover")).to_contain_text("optimizer")
+    run.page.screenshot(path=shots / "sweep-hover.png")
 
 
 def test_board_has_no_serious_accessibility_violation(notebook: NotebookPage) -> None:
@@ -210,6 +211,7 @@ def test_board_of_thousand_trials_has_few_rows(notebook: NotebookPage, lab: LabS
 def test_board_screenshots(notebook: NotebookPage, run: Locator, shots: Path) -> None:
     page = notebook.page
     sizes = {"light": (1200, "Light"), "dark": (1200, "Dark"), "narrow": (550, "Light"), "narrow-dark": (550, "Dark")}
+    page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area')")
     try:
         for name, (width, theme) in sizes.items():
             notebook.theme(f"JupyterLab {theme}")
@@ -219,9 +221,11 @@ def test_board_screenshots(notebook: NotebookPage, run: Locator, shots: Path) ->
             for i, kind in enumerate(("ended", "live")):
                 each = notebook.runs.nth(i)
                 each.scroll_into_view_if_needed()
+                each.locator(".jp-AmlSweep-scroll").evaluate("node => (node.scrollTop = 0)")
                 scroll, client = each.evaluate("node => [node.scrollWidth, node.clientWidth]")
                 assert scroll <= client, "wider than its output area"
                 each.screenshot(path=shots / f"sweep-{kind}-{name}.png")
     finally:
+        page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area')")
         page.set_viewport_size({"width": 1200, "height": 950})
         notebook.theme("JupyterLab Light")

@@ -3,7 +3,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { svg } from '../charts/chart';
 import { metricAxis, ticks } from '../charts/scale';
-import { Brush, brushOf, ITrial, ITrialAxis, LEVELS, levelOf, unitOf, unitText, valueOf } from '../sweep';
+import { Brush, brushOf, hasFailed, ITrial, ITrialAxis, LEVELS, levelsOf, unitOf, unitText, valueOf } from '../sweep';
 import type { Hovered } from './trialCharts';
 
 /** CSS pixels: heights and margins, least distance of two axes, width of the part that takes a drag. */
@@ -11,8 +11,8 @@ const HEIGHT = 236;
 const TOP = 30;
 const BOTTOM = 28;
 const LEFT = 46;
-const RIGHT = 46;
-const MIN_DISTANCE = 84;
+const RIGHT = 52;
+const MIN_DISTANCE = 66;
 const HIT_WIDTH = 34;
 /** Place of values that a trial does not have, below the axis. */
 const ABSENT = 16;
@@ -57,6 +57,12 @@ export class ParallelChart {
     hint.textContent = _trans.__('Drag along an axis to select trials');
     this._key = document.createElement('span');
     this._key.className = 'jp-AmlSweep-ramp';
+    const words = [_trans.__('worst'), _trans.__('best')].map(text => {
+      const word = document.createElement('span');
+      word.textContent = text;
+      return word;
+    });
+    this._key.append(...words);
     caption.append(title, hint, this._key);
     this._scroll = document.createElement('div');
     this._scroll.className = 'jp-AmlSweep-parallelScroll';
@@ -96,7 +102,6 @@ export class ParallelChart {
   update(trials: readonly ITrial[], axes: readonly ITrialAxis[], goal: string, selected: readonly boolean[] | null): void {
     this._trials = trials;
     this._axes = axes;
-    this._goal = goal;
     this._selected = selected;
     for (const name of this._brushes.keys()) {
       if (!axes.some(axis => axis.name === name)) {
@@ -105,7 +110,8 @@ export class ParallelChart {
     }
     const metric = axes[axes.length - 1];
     this._plot.setAttribute('aria-label', this._trans.__('Parallel coordinates of %1 trials: %2', trials.length, axes.map(({ title }) => title).join(', ')));
-    this._key.textContent = this._trans.__('%1, worst to best', metric?.title ?? '');
+    this._key.title = this._trans.__('Color of a line: %1', metric?.title ?? '');
+    this._level = levelsOf(metric, trials.map(trial => (hasFailed(trial) ? null : trial.value)), goal);
     this._draw();
   }
 
@@ -164,11 +170,10 @@ export class ParallelChart {
 
   /** One path for each color: a thousand trials are a dozen nodes. */
   private _drawLines(): void {
-    const metric = this._axes[this._axes.length - 1];
     const paths = new Map<string, string>();
     for (const trial of this._trials) {
       const isSelected = !this._selected || this._selected[trial.at];
-      const level = levelOf(metric, trial.value, this._goal);
+      const level = hasFailed(trial) ? -1 : this._level(trial.value);
       const key = isSelected ? String(level) : 'dim';
       paths.set(key, (paths.get(key) ?? '') + this._line(this._points[trial.at]));
     }
@@ -192,18 +197,21 @@ export class ParallelChart {
       const isFirst = i === 0 && this._axes.length > 1;
       const anchor = isFirst ? 'start' : isLast ? 'end' : 'middle';
       const shift = isFirst ? -LEFT + 4 : isLast ? RIGHT - 4 : 0;
-      const chars = Math.floor((distance - 8) / 6.4);
+      const chars = Math.floor(isLast || isFirst ? (distance / 2 + RIGHT - 14) / 7.2 : (distance - 8) / 6.8);
       const title = svg('text', { class: isLast ? 'jp-AmlSweep-axisTitle jp-mod-metric' : 'jp-AmlSweep-axisTitle', x: shift, y: 12, 'text-anchor': anchor }, group);
       title.textContent = clipped(axis.title, chars);
-      for (const [unit, label] of this._ticks(axis)) {
+      // Beside the last axis there are no lines.
+      const side = isLast ? { x: 7, 'text-anchor': 'start' } : { x: -6, 'text-anchor': 'end' };
+      const isEmpty = this._trials.every(trial => unitOf(axis, valueOf(trial, axis)) === null);
+      for (const [unit, label] of isEmpty ? [] : this._ticks(axis)) {
         const y = this._y(axis, unit);
         svg('line', { x1: -3, x2: 3, y1: y, y2: y }, group);
-        svg('text', { x: -6, y: y + 3.5, 'text-anchor': 'end' }, group).textContent = clipped(label, MAX_LABEL_CHARS);
+        svg('text', { ...side, y: y + 3.5 }, group).textContent = clipped(label, MAX_LABEL_CHARS);
       }
       const isMissing = this._trials.some(trial => unitOf(axis, valueOf(trial, axis)) === null);
       if (isMissing) {
         svg('line', { x1: -4, x2: 4, y1: BASE + ABSENT, y2: BASE + ABSENT }, group);
-        svg('text', { x: -6, y: BASE + ABSENT + 3.5, 'text-anchor': 'end' }, group).textContent = this._trans.__('none');
+        svg('text', { ...side, y: BASE + ABSENT + 3.5 }, group).textContent = this._trans.__('none');
       }
     });
   }
@@ -431,7 +439,7 @@ export class ParallelChart {
   private readonly _brushes = new Map<string, Brush>();
   private _trials: readonly ITrial[] = [];
   private _axes: readonly ITrialAxis[] = [];
-  private _goal = 'maximize';
+  private _level: (value: number | null) => number = () => -1;
   private _selected: readonly boolean[] | null = null;
   private _available = 0;
   private _x: number[] = [];

@@ -27,6 +27,9 @@ import { ParallelChart } from './parallel';
 import { BestChart, CurvesChart } from './trialCharts';
 import { ITrialActions, TrialTable } from './trialTable';
 
+/** Parameters up to which their importance stands beside their chart. */
+const MAX_BESIDE = 7;
+
 /** State of the board that is not in the record. */
 export interface IBoardSituation {
   actions: ITrialActions;
@@ -73,7 +76,7 @@ class ImportanceView {
     }
     this._key = key;
     this.node.hidden = shares.length === 0;
-    this._title.textContent = this._trans.__('Importance for %1', board.metric);
+    this._title.textContent = this._trans.__('Importance');
     this._title.title = this._trans.__('Share of each parameter in the differences of %1', board.metric);
     const largest = Math.max(...shares.map(([, share]) => share), 1e-9);
     this._list.replaceChildren(
@@ -117,9 +120,9 @@ export class SweepBoardView {
     this._curves = new CurvesChart(_trans, hovered);
     this._parallel = new ParallelChart(_trans, () => this._select(), hovered);
     this._importance = new ImportanceView(_trans);
-    const lower = element('div', 'lower');
-    lower.append(this._parallel.node, this._importance.node);
-    charts.append(this._bestChart.node, this._curves.node, lower);
+    this._lower = element('div', 'lower');
+    this._lower.append(this._parallel.node, this._importance.node);
+    charts.append(this._bestChart.node, this._curves.node, this._lower);
     this._table = new TrialTable(_trans, key => this._sort(key), hovered);
     this.node.append(this._filterBar(), this._table.node);
     this._more = element('div', 'more', this.node);
@@ -148,11 +151,12 @@ export class SweepBoardView {
     this._parameters = parametersOf(board);
     this._format = formatterOf(this._trials.filter(trial => !hasFailed(trial)).map(({ value }) => value));
     this._axes = [
-      ...this._parameters.map(name => axisOf(name, board.space[name] ?? '', board.params[name])),
+      ...this._parameters.map(name => axisOf(name, board.space[name] ?? '', board.params[name] ?? [])),
       metricAxisOf(board.metric, this._trials.filter(trial => !hasFailed(trial)).map(({ value }) => value))
     ];
     this._drawSummary(board);
     this._importance.update(board);
+    this._lower.classList.toggle('jp-mod-wide', this._parameters.length > MAX_BESIDE);
     this._drawStates();
     this._select();
   }
@@ -310,6 +314,7 @@ export class SweepBoardView {
   private readonly _goal: HTMLElement;
   private readonly _message: HTMLElement;
   private readonly _more: HTMLElement;
+  private readonly _lower: HTMLElement;
   private readonly _bestChart: BestChart;
   private readonly _curves: CurvesChart;
   private readonly _parallel: ParallelChart;

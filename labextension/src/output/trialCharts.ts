@@ -18,12 +18,17 @@ const MAX_READ_PARAMS = 8;
 
 /** Drawing with axes: the metric upwards, whole numbers to the right. */
 class TrialPlot {
-  constructor(trans: TranslationBundle, chart: IReadable, name: string, redraw: () => void) {
+  constructor(
+    private readonly _trans: TranslationBundle,
+    chart: IReadable,
+    name: string,
+    redraw: () => void
+  ) {
     this._svg = svg('svg', { height: SIZE.height, role: 'img' });
     this._axes = svg('g', { class: 'jp-AmlRun-axes' }, this._svg);
     this.data = svg('g', {}, this._svg);
     this.marks = svg('g', { class: 'jp-AmlSweep-marks' }, this._svg);
-    this.frame = new ChartFrame(trans, chart, this._svg, `jp-AmlSweep-${name}`);
+    this.frame = new ChartFrame(_trans, chart, this._svg, `jp-AmlSweep-${name}`);
     this.node = this.frame.node;
     this.node.style.setProperty('--jp-amlrun-plot-top', `${SIZE.top}px`);
     this.node.style.setProperty('--jp-amlrun-plot-bottom', `${SIZE.bottom}px`);
@@ -67,6 +72,8 @@ class TrialPlot {
     }
     svg('line', { class: 'jp-mod-base', x1: left, x2: right, y1: this.base, y2: this.base }, this._axes);
     if (!y) {
+      const at = { class: 'jp-AmlSweep-noValues', x: (left + right) / 2, y: (top + this.base) / 2, 'text-anchor': 'middle' };
+      svg('text', at, this._axes).textContent = this._trans.__('No values yet');
       return true;
     }
     const axis = metricAxis(y[0], y[1], log);
@@ -111,7 +118,7 @@ export class BestChart implements IReadable {
     key.className = 'jp-AmlSweep-key';
     const kinds = [
       ['completed', _trans.__('completed')],
-      ['stopped', _trans.__('stopped early')],
+      ['stopped', _trans.__('stopped')],
       ['failed', _trans.__('failed')]
     ];
     for (const [kind, text] of kinds) {
@@ -213,12 +220,14 @@ export class BestChart implements IReadable {
     const numbers = this._trials.map(trial => trial.number);
     const x: [number, number] = [Math.min(...numbers, 1), Math.max(...numbers, 2)];
     const text = last === null ? '' : this._format(last);
-    const description = trans.__('Best %1 by trial: %2 trials, best %3', board.metric, this._trials.length, text || trans.__('not known yet'));
+    const description = trans.__('%1 by trial: %2 trials, best %3', board.metric, this._trials.length, text || trans.__('not known yet'));
     data.replaceChildren();
+    data.classList.toggle('jp-mod-many', this._trials.length > 150);
     if (this._plot.scale(x, extent(drawn), this._log, description)) {
       this._drawTrials(data);
     }
-    this._plot.frame.update(trans.__('Best %1 by trial', board.metric), text);
+    // The best value itself is in the summary.
+    this._plot.frame.update(trans.__('%1 by trial', board.metric), '');
     this._mark();
   }
 

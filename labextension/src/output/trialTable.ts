@@ -15,7 +15,9 @@ const DEFAULT_VIEW_ROWS = 16;
 /** Widths of columns, in digits. */
 const MIN_COLUMN = 5;
 const MAX_COLUMN = 24;
-const REASON_COLUMN = 30;
+const REASON_COLUMN = 24;
+/** Width of a letter, in digits. */
+const LETTER = 0.9;
 
 /** What a click in a row does; those that are absent have no button. */
 export interface ITrialActions {
@@ -216,7 +218,7 @@ export class TrialTable {
       { key: 'state', title: trans.__('State'), isNumber: false, text: trial => trial.state },
       { key: 'value', title: board.metric, isNumber: true, text: trial => format(trial.value) },
       ...parameters.map((name): IColumn => {
-        const values = board.params[name];
+        const values = board.params[name] ?? [];
         const isNumber = values.every(value => value === null || typeof value === 'number') && values.some(value => value !== null);
         return { key: `param ${name}`, title: name, isNumber, text: trial => paramText(trial.params[name]) };
       }),
@@ -252,7 +254,7 @@ export class TrialTable {
       this._columnsNode.replaceChildren(...this._columns.map(() => document.createElement('col')));
       [this._above, this._below].forEach(body => (body.rows[0].cells[0].colSpan = this._columns.length));
     }
-    this._columns.forEach(({ key, title, text }, i) => {
+    this._columns.forEach(({ key, title, text, isNumber }, i) => {
       const cell = this._head.rows[0].cells[i];
       const sorted = key === data.order.key ? data.order.direction : null;
       if (sorted) {
@@ -262,8 +264,9 @@ export class TrialTable {
       }
       const longest = data.trials.reduce((length, trial) => Math.max(length, text(trial).length), 0);
       // A heading needs room for its arrow, the best value for its badge.
-      const needed = Math.max(title.length + 2, longest + (key === 'value' ? 5 : key === 'state' ? 2 : 0), MIN_COLUMN);
-      const width = key === 'reason' ? REASON_COLUMN : Math.min(MAX_COLUMN, needed);
+      const content = (isNumber ? longest : LETTER * longest) + (key === 'value' ? 5 : key === 'state' ? 2 : 0);
+      const needed = Math.max(LETTER * title.length + 2, content, MIN_COLUMN);
+      const width = key === 'reason' ? REASON_COLUMN : Math.ceil(Math.min(MAX_COLUMN, needed));
       if (width > (this._widths[i] ?? 0)) {
         this._widths[i] = width;
         (this._columnsNode.children[i] as HTMLElement).style.width = `calc(${width}ch + 16px)`;

@@ -1,0 +1,183 @@
+import * as assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { test } from 'node:test';
+import { ISweepBoard } from '../src/protocol';
+import { normalise } from '../src/record';
+import {
+  axisOf,
+  bestFirst,
+  bestSoFar,
+  Brush,
+  brushOf,
+  countsText,
+  formatterOf,
+  isBrushed,
+  LEVELS,
+  levelsOf,
+  matches,
+  metricAxisOf,
+  nextOrder,
+  parametersOf,
+  paramsText,
+  paramWords,
+  sorted,
+  stateCounts,
+  STOPPED,
+  trialsOf,
+  unitOf,
+  unitText
+} from '../src/sweep';
+import { trans } from './english';
+
+const BOARD = {
+  metric: 'loss',
+  goal: 'minimize',
+  sampler: 'random',
+  space: { lr: 'loguniform(-9, -2)', layers: 'choice(1, 2, 4)', optimizer: "choice('sgd', 'adam')", momentum: 'uniform(0, 1)' },
+  max_trials: 40,
+  number: [1, 2, 3, 4, 5],
+  state: ['completed', 'canceled', 'failed', 'running', 'completed'],
+  value: [0.5, 0.4, null, 0.75, 0.25],
+  seconds: [3, 2, null, 1, 4],
+  handle: ['local/a', 'local/b', 'local/c', 'local/d', 'local/e'],
+  params: { lr: [0.1, 0.01, 0.001, 0.1, 0.0001], layers: [4, 2, 2, 1, 1], optimizer: ['sgd', 'adam', 'adam', 'sgd', 'adam'], momentum: [0.9, null, null, 0.5, null] },
+  early: [1],
+  reason: { '1': 'below the median', '2': 'out of memory' },
+  curves: [{ trial: 0, step: [0, 1], value: [1, 0.5] }],
+  best: 4,
+  importance: { layers: 0.2, lr: 0.7 }
+};
+
+const boardOf = (changes: object = {}): ISweepBoard => normalise({ sweep: { ...BOARD, ...changes } }).sweep!;
+const numbers = (trials: readonly { number: number }[]) => trials.map(({ number }) => number);
+
+test('board of a saved record becomes whole', () => {
+  assert.equal(normalise({}).sweep, null);
+  assert.equal(normalise({ sweep: [] }).sweep, null);
+  const board = boardOf({ value: [1, 'x'], params: { lr: [1] }, best: 9, early: [0, 7, -1], curves: [{ trial: 99 }, 3], hidden: -4, importance: { lr: 7 } });
+  assert.deepEqual(board.value, [1, null, null, null, null]);
+  assert.deepEqual(board.params, { lr: [1, null, null, null, null] });
+  assert.deepEqual([board.best, board.early, board.curves, board.hidden, board.importance], [null, [0], [], 0, { lr: 1 }]);
+  assert.deepEqual(trialsOf(boardOf({ number: [] })), []);
+});
+
+test('summary counts the states, and those that the policy stopped apart', () => {
+  const board = boardOf();
+  assert.equal(countsText(board, trialsOf(board), trans), '5 of 40 trials, 1 running, 1 stopped early, 1 failed');
+  assert.equal([...stateCounts(trialsOf(board)).keys()].join(), `running,completed,${STOPPED},failed`);
+  const grid = boardOf({ max_trials: null, hidden: 2 });
+  assert.ok(countsText(grid, trialsOf(grid), trans).startsWith('7 trials'));
+});
+
+test('best so far is that of completed trials', () => {
+  assert.deepEqual(bestSoFar(trialsOf(boardOf()), 'minimize'), [0.5, 0.5, 0.5, 0.5, 0.25]);
+  assert.deepEqual(bestSoFar(trialsOf(boardOf()), 'maximize'), [0.5, 0.5, 0.5, 0.5, 0.5]);
+});
+
+test('trials are sorted by any column, those without a value last', () => {
+  const trials = trialsOf(boardOf());
+  assert.deepEqual(numbers(sorted(trials, bestFirst('minimize'))), [5, 2, 1, 4, 3]);
+  assert.deepEqual(numbers(sorted(trials, bestFirst('maximize'))), [4, 1, 2, 5, 3]);
+  assert.deepEqual(numbers(sorted(trials, { key: 'param momentum', direction: 'descending' })), [1, 4, 2, 3, 5]);
+  assert.deepEqual(numbers(sorted(trials, { key: 'param optimizer', direction: 'ascending' })), [2, 3, 5, 1, 4]);
+  assert.deepEqual(nextOrder(bestFirst('minimize'), 'value', 'minimize').direction, 'descending');
+  assert.deepEqual(nextOrder({ key: 'number', direction: 'ascending' }, 'value', 'maximize').direction, 'descending');
+});
+
+test('filters by words and state', () => {
+  const trials = trialsOf(boardOf());
+  const found = (words: string, state = '') => numbers(trials.filter(trial => matches(trial, words, state)));
+  assert.deepEqual(found('optimizer=adam layers=2'), [2, 3]);
+  assert.deepEqual(found('MEMORY'), [3]);
+  assert.deepEqual(found('', STOPPED), [2]);
+  assert.deepEqual(found('#4'), [4]);
+  assert.deepEqual(found('  '), [1, 2, 3, 4, 5]);
+});
+
+test('axis of a parameter follows its expression', () => {
+  const { params, space } = boardOf();
+  const lr = axisOf('lr', space.lr, params.lr);
+  assert.deepEqual([lr.kind, Math.round(lr.low), Math.round(lr.high)], ['log', -4, -1]);
+  assert.equal(unitText(lr, -2), '0.01');
+  assert.equal(unitOf(lr, 0), null);
+  const layers = axisOf('layers', space.layers, params.layers);
+  assert.deepEqual([layers.kind, layers.categories, layers.low, layers.high], ['category', [1, 2, 4], -0.5, 2.5]);
+  const optimizer = axisOf('optimizer', space.optimizer, ['adam']);
+  assert.deepEqual(optimizer.categories, ['sgd', 'adam'], 'options that were not tried yet');
+  assert.deepEqual(axisOf('flag', '', [true, false, null]).categories, [true, false]);
+  assert.equal(axisOf('q', 'qlognormal(0, 1, 1)', [1, 2]).kind, 'log');
+  assert.equal(axisOf('constant', 'uniform(0, 1)', [2, 2]).high > 2, true);
+  assert.equal(metricAxisOf('loss', [1e-3, 1, 1e3]).kind, 'log');
+  assert.equal(unitOf(axisOf('momentum', space.momentum, params.momentum), null), null);
+});
+
+test('brushes of several axes combine, and absent values are in none', () => {
+  const board = boardOf();
+  const trials = trialsOf(board);
+  const axes = [...Object.keys(board.params).map(name => axisOf(name, board.space[name], board.params[name])), metricAxisOf('loss', board.value)];
+  const [lr, layers, , momentum, metric] = axes;
+  const found = (...brushes: [string, Brush | null][]) =>
+    numbers(trials.filter(trial => isBrushed(trial, axes, new Map(brushes.filter((each): each is [string, Brush] => each[1] !== null)))));
+  assert.deepEqual(found(), [1, 2, 3, 4, 5]);
+  assert.deepEqual(found(['lr', brushOf(lr, -2.5, -0.5)]), [1, 2, 4]);
+  assert.deepEqual(found(['lr', brushOf(lr, -2.5, -0.5)], ['layers', brushOf(layers, 1.1, 2.2)]), [1, 2]);
+  assert.deepEqual(found(['', brushOf(metric, 0, 0.45)]), [2, 5]);
+  assert.deepEqual(found(['momentum', brushOf(momentum, 0, 0.8)]), [4]);
+  assert.equal(brushOf(lr, -9, 9), null);
+  assert.deepEqual(brushOf(layers, 0.9, 1.1), [0.5, 1.5], 'at least one category');
+});
+
+test('colors follow the goal, and a diverged trial does not hide the others', () => {
+  const values = [1, 2, 3, null];
+  const axis = metricAxisOf('loss', values);
+  const level = levelsOf(axis, values, 'minimize');
+  assert.deepEqual([level(1), level(3), level(null)], [LEVELS - 1, 0, -1]);
+  const many = [-1e6, ...Array.from({ length: 20 }, (_, i) => i / 10)];
+  const colors = new Set(many.map(levelsOf(metricAxisOf('r', many), many, 'maximize')));
+  assert.equal(colors.size, LEVELS);
+});
+
+test('parameters as words of a magic line', () => {
+  assert.equal(paramWords({ lr: 0.0123, layers: 2, momentum: null }), '--param lr=0.0123 --param layers=2');
+  assert.equal(paramWords({ optimizer: 'adam', flag: true }), '--param optimizer=adam --param flag=true');
+  assert.equal(paramWords({ name: "it's", kind: '1', sizes: [64, 32] }), `--param 'name="it'"'"'s"' --param 'kind="1"' --param 'sizes=[64,32]'`);
+  assert.equal(paramsText({ lr: 0.01234567, layers: 2, momentum: null }), 'lr 0.01235, layers 2');
+  assert.deepEqual(parametersOf(boardOf()), ['lr', 'layers', 'optimizer', 'momentum']);
+});
+
+test('numbers of a column have one number of decimals', () => {
+  assert.deepEqual([0.9531, 0.91, null].map(formatterOf([0.9531, 0.91, null])), ['0.9531', '0.9100', '']);
+  assert.deepEqual([12, 3].map(formatterOf([12, 3])), ['12', '3']);
+  assert.deepEqual([1e-7, 2300].map(formatterOf([1e-7, 2300, 1])), ['1.00e-7', '2300']);
+});
+
+test('a thousand trials are prepared in time', context => {
+  const n = 1000;
+  const all = Array.from({ length: n }, (_, i) => i);
+  const raw = {
+    ...BOARD,
+    number: all,
+    state: all.map(() => 'completed'),
+    value: all.map(i => (i * 7919) % 1000),
+    params: { lr: all.map(i => 1 / (i + 1)), layers: all.map(i => i % 4), name: all.map(i => `run ${i}`) },
+    early: [],
+    reason: {}
+  };
+  const start = performance.now();
+  const board = normalise({ sweep: raw }).sweep!;
+  const trials = trialsOf(board);
+  const axes = parametersOf(board).map(name => axisOf(name, board.space[name] ?? '', board.params[name] ?? []));
+  trials.forEach(trial => axes.forEach(axis => unitOf(axis, trial.params[axis.name])));
+  const order = sorted(trials.filter(trial => matches(trial, 'layers=1', '')), bestFirst('maximize'));
+  context.diagnostic(`${n} trials prepared in ${(performance.now() - start).toFixed(0)} ms`);
+  assert.equal(order.length, n / 4);
+});
+
+test('colors of trials are those of Python', () => {
+  const css = readFileSync('labextension/style/sweep.css', 'utf8');
+  const [light, dark] = css.split("[data-jp-theme-light='false']");
+  const colors = (part: string) => [...part.matchAll(/--jp-amlsweep-s\d: (#[0-9a-f]{6});/g)].map(match => match[1]);
+  const python = /^TRIALS = \(([^)]*)\)/m.exec(readFileSync('jupyter_amltrain/output/palette.py', 'utf8'));
+  assert.deepEqual(colors(light), python?.[1].match(/#[0-9a-f]{6}/g));
+  assert.equal(colors(dark).length, LEVELS);
+});
