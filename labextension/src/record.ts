@@ -70,7 +70,13 @@ function child(x: unknown): IChildRun {
     created: count(c.created),
     started: count(c.started),
     ended: count(c.ended),
-    url: text(c.url)
+    url: text(c.url),
+    number: count(c.number),
+    params: object(c.params),
+    handle: text(c.handle),
+    early: c.early === true,
+    steps: list(c.steps).map((s, i) => count(s) ?? i),
+    values: list(c.values).map(count)
   };
 }
 

@@ -38,7 +38,7 @@ def test_sweep_is_drawn_live_while_cell_runs_and_stays(page: Page, lab: LabServe
         eventually("the record is final", lambda: notebook.records()[-1]["done"])
         run.scroll_into_view_if_needed()
         page.screenshot(path=shots / "sweep-ended.png")
-        assert not axe(page, ".jp-AmlSweep")
+        assert not axe(page, ".jp-AmlRun")
         expect(page.locator(".jp-toast-message, .Toastify__toast")).to_have_count(0)
         notebook.interrupt()
     finally:
