@@ -9,6 +9,7 @@ SDK's ``CommandJobSchema``.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
 import shlex
@@ -22,6 +23,7 @@ from jupyter_amltrain.schema.az_yaml import JobFile, Keys, to_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import INPUT_TYPES, JobInput, JobOutput, input_variable, is_address, output_variable
 from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources, validated
+from jupyter_amltrain.schema.sweep import sweep_from_yaml
 from jupyter_amltrain.state_dir import working_folder
 from jupyter_amltrain.text import close_matches, did_you_mean
 
@@ -311,6 +313,9 @@ def spec_of(job: JobFile) -> JobSpec:
         _check_keys(job)
     _check_codes(job)
     az_yaml.check_files(job)
+    if job.type == "sweep":
+        with contextlib.suppress(SpecError):  # of a file that only the service reads
+            fields["sweep"] = sweep_from_yaml(doc)
     if job.type == "command":
         if not isinstance(doc.get("command"), str) or not doc["command"].strip():
             raise job.error(("command",), "the command is missing.", "Example: command: python train.py")
