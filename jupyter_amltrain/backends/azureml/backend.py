@@ -43,11 +43,18 @@ from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.provenance import DataDigest
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.schema.search_space import as_choice, check_grid
+from jupyter_amltrain.schema.searched_values import check_texts
+from jupyter_amltrain.schema.sweep import Sweep, azure_problem
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
 
 #: Seconds that a dry run waits for the packages of an environment.
 ENVIRONMENT_TIMEOUT_S = 20.0
+
+
+#: Smallest limit of a job that the service keeps: it makes 60 days of a shorter one (a remark in the SDK's source).
+MIN_LIMIT_S = 60.0
 
 
 async def submit_with_recovery(
@@ -184,6 +191,7 @@ class AzureBackend(Backend, Provisioner):
     lists_by_service = True
     names_environments = True
     keeps_history: ClassVar[bool] = True
+    runs_sweeps = True
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
         self.compute = AzureCompute(target, loop, root)
@@ -258,6 +266,25 @@ class AzureBackend(Backend, Provisioner):
         """See :meth:`Backend.complete_spec`; fills in the environment and the packages of ``--env kernel``."""
         size = self.compute.size(spec.resources.instance_type)
         return environments.with_environment(spec, str(getattr(self.target, "env", "")), bool(size and size.gpus))
+
+    def complete_sweep(self, sweep: Sweep) -> Sweep:
+        """See :meth:`Backend.complete_sweep`; the finite expressions of a grid become choices."""
+        if reason := job_support.unsupported_type_reason(self.compute.kind, "sweep") or azure_problem(sweep):
+            raise SpecError(reason, code="azure.sweep", field="sweep")
+        if sweep.seed is not None and sweep.seed >= 2**31:
+            raise SpecError(
+                "Azure ML has seeds up to 2**31 - 1.", hint="Try: --seed 1", code="azure.sweep", field="seed"
+            )
+        space = dict(sweep.space)
+        if sweep.sampler == "grid":
+            check_grid(space)
+            space = {name: as_choice(e) for name, e in space.items()}
+        check_texts(space)
+        limits = sweep.limits
+        if limits.max_duration_s is not None:
+            seconds = max(limits.max_duration_s, MIN_LIMIT_S)
+            limits = msgspec.structs.replace(limits, max_duration_s=seconds)
+        return msgspec.structs.replace(sweep, space=space, limits=limits)
 
     def unsupported_reason(self, spec: JobSpec) -> str:
         """See :meth:`Backend.unsupported_reason`."""
@@ -382,10 +409,11 @@ class AzureBackend(Backend, Provisioner):
             )
         plan = await self._upload_inputs(plan)
         body = job_body.body_of(plan.spec, place, "")
-        del body["codeId"]
         body["tags"] = self._tags(spec)
         git = job_body.git_properties(plan.origin.provenance.git)
         body["properties"] = {**git, **job_body.properties_of(spec)}
+        if spec.sweep is not None:  # ARM reports the compute of command jobs only
+            body["properties"][job_body.COMPUTE_PROPERTY] = place.compute
         environment = environment_body(spec, place.gpus)
         job = {
             "name": name,
