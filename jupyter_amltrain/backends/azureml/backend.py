@@ -30,7 +30,7 @@ from jupyter_amltrain.backends.azureml.polling import SingleFlight, poll_interva
 from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan, RunEvents, monitor_of, stream_of
 from jupyter_amltrain.backends.local_limits import data_type_of
 from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState
-from jupyter_amltrain.backends.run_files import output_of
+from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, output_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
 from jupyter_amltrain.jobs.environments import for_service
 from jupyter_amltrain.jobs.snapshot import Snapshot
@@ -513,9 +513,16 @@ class AzureBackend(Backend, Provisioner):
         return Chunk(*await self._loop.offload(lambda: mirror_store.read(mirror, stream, offset, limit)))
 
     async def children(self, run_id: str) -> ChildRuns:
-        """See :meth:`Backend.children`."""
+        """See :meth:`Backend.children`; a trial can be attached by its handle."""
         folder = self.jobs.folder(run_id)
-        return await self._loop.offload(lambda: mirror_store.children(folder))
+        found = await self._loop.offload(lambda: mirror_store.children(folder))
+        rows = (
+            msgspec.structs.replace(row, handle=make_handle(self.target.name, row.id))
+            if row.number is not None
+            else row
+            for row in found.runs
+        )
+        return msgspec.structs.replace(found, runs=tuple(rows))
 
     async def read_child(self, run_id: str, child: str, offset: int, limit: int = 1 << 20) -> Chunk:
         """See :meth:`Backend.read_child`; fetches the child's log on demand."""
@@ -575,6 +582,15 @@ class AzureBackend(Backend, Provisioner):
         await self.jobs.synchronize(run_id)
         folder, handle = self.jobs.folder(run_id), make_handle(self.target.name, run_id)
         data = await self._loop.offload(lambda: [mirror_store.output(folder, name) for name in names])
+        rows = (await self._loop.offload(lambda: mirror_store.children(folder))).runs
+        best = next((row.id for row in rows if row.best and row.number is not None), None)
+        if best is not None:  # the values of a sweep are those of its best trial
+            files = [f"{service_job.FOLDER}/{OUTPUTS}/{name}.json" for name in names]
+            found = (
+                self.compute.request("jobs.file", name=best, path=file, offset=0, limit=OUTPUT_LIMIT + 1)
+                for file in files
+            )
+            data = await asyncio.gather(*found)
         return {name: output_of(name, content, handle) for name, content in zip(names, data, strict=True)}
 
     async def download(self, run_id: str, folder: str, progress: Any = None) -> Sequence[str]:
