@@ -177,11 +177,28 @@ def service_job(trial: JobSpec, sweep: Sweep) -> JobSpec:
 # ---- files of az ml
 
 _SEARCHED = re.compile(r"\$\{\{\s*search_space\.([\w-]+)\s*\}\}")
-#: Keys of the trial, and of the sweep, that the job of a trial has.
-_TRIAL_KEYS = ("code", "command", "environment", "environment_variables", "distribution", "resources")
+#: Keys of the sweep that the job of a trial has.
 _SWEEP_KEYS = ("display_name", "name", "experiment_name", "tags", "outputs", "identity", "queue_settings", "resources")
 #: Prefix of the variables with the values of a trial at the service.
 _SERVICE_PREFIX = "AZUREML_SWEEP_"
+
+
+def of_type(spec: JobSpec) -> Sweep:
+    """Return the sweep of a file with ``type: sweep``.
+
+    Raises
+    ------
+    SpecError
+        The file has another type, or an invalid search.
+    """
+    if spec.job_type != "sweep":
+        raise SpecError(
+            f"{spec.script_name} is a job of type {spec.job_type}, not a sweep.",
+            hint=f"Submit it: %aml_submit {spec.script_name}",
+            code="sweep.type",
+            field="script",
+        )
+    return spec.sweep or sweep_from_yaml(az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir).doc)
 
 
 def of_file(spec: JobSpec) -> tuple[JobSpec, Sweep]:
@@ -204,7 +221,7 @@ def of_file(spec: JobSpec) -> tuple[JobSpec, Sweep]:
     doc = {
         "type": "command",
         **{key: job.doc[key] for key in _SWEEP_KEYS if job.doc.get(key) is not None},
-        **{key: trial[key] for key in _TRIAL_KEYS if trial.get(key) is not None},
+        **{key: trial[key] for key in az_yaml_job.TRIAL_KEYS if trial.get(key) is not None},
         "inputs": {**inputs, **sample_point(sweep)},
     }
     if isinstance(trial.get("command"), str):

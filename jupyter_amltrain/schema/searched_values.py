@@ -45,8 +45,8 @@ def check_texts(space: dict[str, Expression]) -> None:
     Raises
     ------
     SpecError
-        A choice has options with parameters of their own, text that a shell would change, or two values with the
-        same text.
+        A choice has options with parameters of their own, null or lists, text that a shell would change, or two values
+        with the same text.
     """
     for name, e in all_expressions(space):
         if not isinstance(e, Choice):
@@ -57,6 +57,8 @@ def check_texts(space: dict[str, Expression]) -> None:
                 "a choice between groups of parameters cannot be passed to a job of Azure ML.",
                 "Search the parameters without groups, or run the sweep on another target.",
             )
+        if any(option is None or isinstance(option, list | tuple) for option in e.values):
+            raise _refusal(name, "null and lists have no text for a trial.", "Use numbers, text, true or false.")
         texts = [option for option in e.values if isinstance(option, str)]
         if unsafe := next((text for text in texts if not text.isprintable() or _SHELL.intersection(text)), None):
             raise _refusal(
