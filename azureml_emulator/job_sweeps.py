@@ -15,8 +15,8 @@ import random
 import re
 import statistics
 from collections.abc import Iterator, Mapping
-from urllib.parse import urlencode
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from azureml_emulator.job_runs import JobFailed, Run
 

@@ -40,7 +40,7 @@ def reference(name: str) -> str:
 
 
 def check_texts(space: dict[str, Expression]) -> None:
-    """Raise :class:`SpecError` for a value that cannot be told from its text.
+    """Raise :class:`SpecError` for a value that its text does not identify.
 
     Raises
     ------

@@ -159,6 +159,7 @@ def test_sweep_on_deleted_compute_is_refused(api: Any, azure: Azure) -> None:
         carry_out("delete short")
 
 
+@pytest.mark.thorough
 def test_official_sweep_file_runs_here_and_in_azure(api: Any, tmp_path: Path) -> None:
     shutil.copytree(SOURCE, tmp_path / "examples")
     file = tmp_path / "examples" / "cli" / "jobs" / "basics" / "hello-sweep.yml"

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.backends.azureml import compute_state, provisioning_errors
-from jupyter_amltrain.schema import azure_terms
 from jupyter_amltrain.backends.azureml.catalog import Quotas, find, size_row, sizes_of
 from jupyter_amltrain.backends.azureml.cost_prompts import confirmation, state_of
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CapacityError, QuotaExceeded, TargetError
+from jupyter_amltrain.schema import azure_terms
 from jupyter_amltrain.schema.azure_target import (
     AmlComputeTarget,
     DatabricksTarget,
