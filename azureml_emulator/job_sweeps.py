@@ -1,7 +1,8 @@
 """Trials of a sweep: each trial runs as a command job with values of the search space.
 
 Tags and properties of a sweep (``_aml_system_*``, ``best_child_run_id``) are those of published sweeps. Early
-termination is accepted but not implemented.
+termination follows the documentation: a report of the primary metric is an interval. Sobol and Bayesian sampling are
+plain random sampling.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import json
 import math
 import random
 import re
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from azureml_emulator.job_runs import JobFailed, Run
 
@@ -42,6 +45,24 @@ def tags(body: Mapping[str, Any]) -> dict[str, str]:
             {"name": objective.get("primaryMetric"), "goal": str(objective.get("goal")).lower()}
         ),
     }
+
+
+def problem(body: Mapping[str, Any]) -> str:
+    """Return why the service refuses a sweep (documentation; its words are assumed); empty if it does not."""
+    kind = str((body.get("samplingAlgorithm") or {}).get("samplingAlgorithmType") or "Random")
+    kinds = {str(_distribution(one)[0]) for one in (body.get("searchSpace") or {}).values()}
+    policy = body.get("earlyTermination")
+    if kind == "Grid" and kinds - {"choice"}:
+        return "Grid sampling supports only choice."
+    if kind == "Bayesian" and kinds - {"choice", "uniform", "quniform"}:
+        return "Bayesian sampling supports only choice, uniform and quniform."
+    if kind == "Bayesian" and policy:
+        return "Bayesian sampling does not support early termination."
+    if (policy or {}).get("policyType") == "Bandit" and bool(policy.get("slackFactor")) == bool(
+        policy.get("slackAmount")
+    ):
+        return "A bandit policy needs slackFactor or slackAmount."
+    return ""
 
 
 def values_of(space: Mapping[str, Any], sampling: str, seed: str) -> Iterator[dict[str, Any]]:
@@ -83,12 +104,19 @@ async def carry_out(parent: Parent) -> str:
     ------
     JobFailed
     """
+    from azureml_emulator.mlflow_tracking import SERVER
+
+    await SERVER.ready()  # its start takes longer than a trial waits for it
     run, body = parent.run, parent.body
     limits, trial = body.get("limits") or {}, body["trial"]
     total = int(limits.get("maxTotalTrials") or _DEFAULT_TRIALS)
     semaphore = asyncio.Semaphore(int(limits.get("maxConcurrentTrials") or 1))
     sampling = str((body.get("samplingAlgorithm") or {}).get("samplingAlgorithmType") or "Random")
     resources = body.get("resources") or trial.get("resources")
+    seed = str((body.get("samplingAlgorithm") or {}).get("seed") or run.name)
+    variables = dict(trial.get("environmentVariables") or {})
+    timeout = limits.get("trialTimeout")
+    started: list[Run] = []
 
     async def run_trial(number: int, values: dict[str, Any]) -> Run:
         async with semaphore:
@@ -102,6 +130,12 @@ async def carry_out(parent: Parent) -> str:
             sent = {
                 **trial,
                 "command": _SPACE.sub(put, trial["command"]),
+                # Documented, and read by public scripts.
+                "environmentVariables": {
+                    **variables,
+                    **{f"AZUREML_SWEEP_{key}": str(value) for key, value in values.items()},
+                },
+                "limits": {"jobLimitsType": "Command", "timeout": timeout} if timeout else None,
                 "inputs": inputs,
                 "outputs": {
                     key: dict(output_body)
@@ -113,11 +147,16 @@ async def carry_out(parent: Parent) -> str:
             }
             child = parent.begin(name, name, {"jobType": "Command", **sent}, body.get("computeId"))
             run.properties["tags"][name] = json.dumps(values)
+            started.append(child)
             await parent.ended(child)
             return child
 
-    space = itertools.islice(values_of(body["searchSpace"], sampling, run.name), total)
-    trials = await asyncio.gather(*(run_trial(number, values) for number, values in enumerate(space)))
+    space = itertools.islice(values_of(body["searchSpace"], sampling, seed), total)
+    police = asyncio.ensure_future(_stop_early(started, body))
+    try:
+        trials = await asyncio.gather(*(run_trial(number, values) for number, values in enumerate(space)))
+    finally:
+        police.cancel()
     if all(child.status == "Failed" for child in trials):
         raise JobFailed("UserError", "All trials of the sweep failed.")
     best = await _best(trials, body.get("objective") or {})
@@ -129,6 +168,55 @@ async def carry_out(parent: Parent) -> str:
                 best_child_run_id=child.name, score=str(score), best_metric_status="Succeeded"
             )
     return "Completed"
+
+
+async def _stop_early(trials: list[Run], body: Mapping[str, Any]) -> None:
+    """Cancel trials by the policy of the sweep, for ever."""
+    policy, objective = body.get("earlyTermination") or {}, body.get("objective") or {}
+    if not policy:
+        return
+    sign = 1.0 if str(objective.get("goal")).lower() == "maximize" else -1.0
+    interval, delay = int(policy.get("evaluationInterval") or 1), int(policy.get("delayEvaluation") or 0)
+    judged: dict[str, int] = {}
+    while True:
+        await asyncio.sleep(0.2)
+        curves = {}
+        for trial in list(trials):
+            curves[trial.name] = [sign * value for value in await _history(trial, str(objective.get("primaryMetric")))]
+        for trial in [one for one in trials if not one.over.is_set() and not one.canceled.is_set()]:
+            count = len(curves.get(trial.name, ())) // interval * interval
+            if count and count >= delay and count > judged.get(trial.name, 0):
+                judged[trial.name] = count
+                if _is_behind(trial.name, count, curves, policy, sign):
+                    trial.canceled.set()
+
+
+def _is_behind(
+    name: str, count: int, curves: Mapping[str, list[float]], policy: Mapping[str, Any], sign: float
+) -> bool:
+    """Whether a policy stops a trial after `count` reports; larger values are better."""
+    own, others = max(curves[name][:count]), [values[:count] for values in curves.values() if values]
+    best, kind = max(max(values) for values in others), policy["policyType"]
+    if kind == "Bandit":
+        if policy.get("slackAmount"):
+            return own < best - float(policy["slackAmount"])
+        ratio = 1 + float(policy["slackFactor"])
+        return own < (best / ratio if sign > 0 else best * ratio)
+    if kind == "MedianStopping":
+        return own < statistics.median(statistics.fmean(values) for values in others)
+    ranked = sorted(max(values) for values in others)
+    stopped = int(len(ranked) * int(policy["truncationPercentage"]) / 100)
+    return own in ranked[:stopped]
+
+
+async def _history(trial: Run, metric: str) -> list[float]:
+    from azureml_emulator.mlflow_tracking import SERVER
+
+    query = urlencode({"run_id": trial.name, "metric_key": metric})
+    status, answer = await SERVER.ask("GET", "/api/2.0/mlflow/metrics/get-history", query)
+    points = json.loads(answer).get("metrics", []) if status == 200 else []
+    values = [float(point["value"]) for point in sorted(points, key=lambda point: int(point["step"]))]
+    return [value for value in values if math.isfinite(value)]
 
 
 async def _best(trials: list[Run], objective: Mapping[str, Any]) -> tuple[float, Run] | None:

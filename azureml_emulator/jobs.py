@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from azureml_emulator import arm, assets, job_shapes, schema, sizes
+from azureml_emulator import arm, assets, job_shapes, job_sweeps, schema, sizes
 from azureml_emulator.job_runs import Jobs, Run
 from azureml_emulator.routing import Call, Refused, Routes
 
@@ -35,6 +35,8 @@ async def submit(call: Call) -> Any:
     elif sent["jobType"] == "Sweep":
         inputs = {**(sent.get("inputs") or {}), **(sent["searchSpace"] or {})}
         _check_command(call, {**sent["trial"], "inputs": inputs, "outputs": sent.get("outputs")})
+        if wrong_sweep := job_sweeps.problem(sent):
+            raise _bad(call, wrong_sweep, "ArgumentInvalid")
     resource = call.world.resources.put(job_shapes.job(call.world, call.workspace_id, name, sent, cluster))
     jobs = call.world.part(Jobs)
     number = 1_770_000_000 + len(jobs.runs)
@@ -146,8 +148,6 @@ def _compute(call: Call, sent: dict[str, Any]) -> tuple[str | None, str, bool]:
     if found is None and sent["jobType"] == "Sweep":  # recorded: no code beside UserError
         raise Refused(arm.ml_error(call.world, 400, f"Compute Not Found for run ID {call.params['name']}"))
     if found is None:
-        if sent["jobType"] == "Sweep":  # recorded: another service answers, without an inner error
-            raise Refused(arm.ml_error(call.world, 400, f"Compute Not Found for run {call.params['name']}"))
         raise _bad(call, f"Unknown compute target '{name}'.", "UnknownTargetType")
     sent["computeId"] = found["id"]
     kind, inner = found["properties"]["computeType"], found["properties"].get("properties") or {}

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import msgspec
+
 from jupyter_amltrain.errors import CommandError, ConfirmationNeeded
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, keyword_values
 from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.kernel.session import close, controller
 from jupyter_amltrain.run import ANSWER_TIMEOUT_S, TrackedRun
+from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema.inputs import with_literals
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
@@ -654,11 +657,11 @@ def _job_of(script: str | os.PathLike[str], args: Iterable[str], keywords: Mappi
 def sweep(
     script: str | os.PathLike[str],
     *,
-    goal: str,
-    params: Mapping[str, Any],
-    sampler: str = "random",
+    goal: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    sampler: str | None = None,
     seed: int | None = None,
-    policy: str = "none",
+    policy: str | None = None,
     max_trials: int | None = None,
     max_concurrent: int | None = None,
     max_duration: float | str | None = None,
@@ -672,7 +675,11 @@ def sweep(
 
     Parameters
     ----------
-    script, target, args, secrets
+    script
+        A ``.py`` file or code as of :func:`submit`, or a file of ``az ml`` with ``type: sweep``, which sets the search
+        and the job: then `params` are values of its inputs, and only `target`, `name`, `experiment` and `tags` can be
+        given besides.
+    target, args, secrets
         As of :func:`submit`.
     goal
         ``"maximize accuracy"``: the primary metric, which each trial logs to MLflow or returns with `out`.
@@ -680,11 +687,12 @@ def sweep(
         Values by name. A text such as ``"loguniform(1e-4, 1e-1)"`` or ``"choice(1, 2, 3)"`` is searched, any other
         value is fixed.
     sampler
-        ``random``, ``sobol``, ``grid`` or ``bayesian``.
+        ``random`` (the default), ``sobol``, ``grid`` or ``bayesian``.
     seed
         The same seed proposes the same trials; default: a new one.
     policy
-        ``"bandit(slack_factor=0.1)"``, ``"median_stopping"``, ``"truncation_selection(20)"`` or ``"none"``.
+        ``"bandit(slack_factor=0.1)"``, ``"median_stopping"``, ``"truncation_selection(20)"`` or ``"none"``
+        (the default).
     max_trials
         Default: 20; for ``grid`` every point.
     max_concurrent
@@ -705,16 +713,72 @@ def sweep(
     ...               params={"x": "uniform(0, 5)"}, max_trials=10)  # doctest: +SKIP
     >>> found.wait().children().to_frame()  # doctest: +SKIP
     """
-    from jupyter_amltrain.jobs.sweep import sample_point, search_of
+    from jupyter_amltrain.jobs.sweep import of_type, sample_point, search_of
 
-    search, fixed = search_of(
-        params, goal=goal, sampler=sampler, seed=seed, policy=policy, max_trials=max_trials,
-        max_concurrent=max_concurrent, max_duration=max_duration, trial_timeout=trial_timeout,
-    )  # fmt: skip
+    settings: dict[str, Any] = {
+        "seed": seed, "policy": policy, "max_trials": max_trials, "max_concurrent": max_concurrent,
+        "max_duration": max_duration, "trial_timeout": trial_timeout,
+    }  # fmt: skip
+    if az_yaml.is_file(os.fspath(script)):
+        own = {**settings, "goal": goal, "sampler": sampler, "args": tuple(args) or None, "secrets": secrets or None}
+        file, compute = _sweep_file(script, params or {}, own, fields)
+        place = target or (target_of_compute(compute) if compute else None)
+        return submit_sweep(file, of_type(file), target=place).accepted()
+    if goal is None:
+        raise CommandError(
+            "The sweep has no goal.", hint="Try: goal='maximize accuracy'", code="sweep.no_goal", field="goal"
+        )
+    search, fixed = search_of(params or {}, goal=goal, sampler=sampler or "random", **settings)
     # The code is checked with one point of the space.
     _job_of(script, args, {**fields, "params": {**fixed, **sample_point(search)}, "secrets": secrets})
     spec = _job_of(script, args, {**fields, "params": fixed, "secrets": secrets})
     return submit_sweep(spec, search, target=target, secrets=secrets).accepted()
+
+
+def target_of_compute(compute: str) -> str:
+    """Return the name of the target whose compute a file of ``az ml`` names.
+
+    Raises
+    ------
+    CommandError
+        No target has this compute.
+    """
+    for target in targets():
+        if compute.lower() in (target.name.lower(), str(getattr(target, "compute", "")).lower()):
+            return target.name
+    raise CommandError(
+        f"The file names the compute {compute!r}, but no target has it.",
+        hint="Run it elsewhere with --target NAME, or see: %aml_compute list",
+        code="submit.unknown_compute",
+        field="target",
+    )
+
+
+def _sweep_file(
+    path: str | os.PathLike[str], params: Mapping[str, Any], own: Mapping[str, Any], fields: Mapping[str, Any]
+) -> tuple[JobSpec, str]:
+    """Return the job of a sweep file, and the compute that the file names.
+
+    Parameters
+    ----------
+    own, fields
+        Keywords that a file sets itself, and the other ones.
+    """
+    allowed = ("name", "experiment", "tags")
+    given = [name for name, value in own.items() if value is not None]
+    if wrong := next(iter([*given, *(name for name in fields if name not in allowed)]), ""):
+        raise CommandError(
+            f"{wrong} is not supported for a sweep file: the file sets it.",
+            hint=f"Write it in {os.fspath(path)}, or leave it out.",
+            code="submit.flag_of_file",
+            field=wrong,
+        )
+    job = az_yaml.with_params(az_yaml.load(path), params)
+    spec = az_yaml_job.spec_of(job)
+    values = {name: fields[name] for name in ("name", "experiment") if fields.get(name) is not None}
+    tags = {**spec.tags, **dict(fields.get("tags") or {})}
+    spec = msgspec.structs.replace(spec, params=dict(params), tags=tags, project=working_folder(), **values)
+    return spec, job.compute
 
 
 def environments(target: str | None = None) -> list[EnvironmentRow]:

@@ -83,8 +83,8 @@ def unsupported_type_reason(kind: str, job_type: str) -> str | None:
     if "command" in (job_type,) or kind not in ("local", "fake"):
         return None if kind == "fake" else unsupported_reason(kind, what)
     columns, words = row("local"), WHAT[what][1] if job_type in WHAT else f"a job of type: {job_type}"
-    instead = _INSTEAD.get(what) or _CLUSTER
-    return f"{_begin(_a(columns))} cannot run {words} of a YAML file. {instead}"
+    instead = "Run the sweep with: %aml_sweep FILE" if what == "sweep" else _INSTEAD.get(what) or _CLUSTER
+    return f"{_begin(_a(columns))} cannot run {words} of a YAML file as one job. {instead}"
 
 
 def _a(columns: Mapping[str, str]) -> str:

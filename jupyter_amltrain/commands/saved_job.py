@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.commands.submit import Submission
 
 
-def save(submission: Submission, file: str) -> str:
+def save(submission: Submission, file: str, verb: str = "%aml_submit") -> str:
     """Write a job and its code; return one sentence.
 
     The code is in a folder beside the file, unless the job has a ``--source`` folder, which the file names.
@@ -26,6 +26,8 @@ def save(submission: Submission, file: str) -> str:
     ----------
     file
         Path of the new file, ``job.yml``.
+    verb
+        Command that runs the file.
 
     Raises
     ------
@@ -63,9 +65,9 @@ def save(submission: Submission, file: str) -> str:
     contents[name] = yaml_text(_with_relative_paths(plan, folder), code=code).encode()
     found = write_new(contents, folder, "--save")
     if not found.written:
-        return f"{tilde(path)} has this job already. To run it: %aml_submit {file}"
+        return f"{tilde(path)} has this job already. To run it: {verb} {file}"
     shown = ", ".join(found.written[:5]) + (f" and {len(found.written) - 5} more" if len(found.written) > 5 else "")
-    return f"Wrote {shown} to {tilde(folder)}. To run it: %aml_submit {file}"
+    return f"Wrote {shown} to {tilde(folder)}. To run it: {verb} {file}"
 
 
 def _dotted(path: str) -> str:

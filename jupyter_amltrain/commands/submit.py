@@ -179,7 +179,9 @@ class Submission:
         """Name of the target; for a YAML job without one the target of the compute that the file names."""
         if self.target or not self.compute:
             return self.target
-        return _target_of(self.compute)
+        from jupyter_amltrain import api
+
+        return api.target_of_compute(self.compute)
 
 
 def parse_submit(
@@ -538,28 +540,6 @@ def _yaml_spec(
     if args.name is not None:
         changed["name"] = args.name
     return msgspec.structs.replace(spec, **changed), job.compute
-
-
-def _target_of(compute: str) -> str:
-    """Return the name of the target whose compute a file names.
-
-    Raises
-    ------
-    CommandError
-        No target has this compute.
-    """
-    from jupyter_amltrain import api
-
-    targets = api.targets()
-    for target in targets:
-        if compute.lower() in (target.name.lower(), str(getattr(target, "compute", "")).lower()):
-            return target.name
-    raise CommandError(
-        f"The file names the compute {compute!r}, but no target has it.",
-        hint="Run it elsewhere with --target NAME, or see: %aml_compute list",
-        code="submit.unknown_compute",
-        field="target",
-    )
 
 
 def yaml_text(plan: LaunchPlan, code: str = "") -> str:

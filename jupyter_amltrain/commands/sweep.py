@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
+from jupyter_amltrain.commands import saved_job
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.commands.submit import Notebook, Submission, job_flags, job_of_line, notebook_flags, secret
-from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.jobs.sweep import search_of
+from jupyter_amltrain.jobs.sweep import of_type, search_of, service_job
+from jupyter_amltrain.schema.az_yaml import is_file
 from jupyter_amltrain.schema.job import validated
 from jupyter_amltrain.schema.search_space import Expression, is_expression, parameter_names, parse_expression
-from jupyter_amltrain.schema.sweep import SAMPLERS, Sweep, parse_goal, parse_policy
+from jupyter_amltrain.schema.searched_values import check_texts
+from jupyter_amltrain.schema.sweep import (
+    SAMPLERS,
+    Policy,
+    Sweep,
+    parse_goal,
+    parse_policy,
+    sweep_from_hdconfig,
+    sweep_from_yaml,
+)
 
 #: Flags of a submit that a sweep does not have.
 _WITHOUT = ("--param",)
@@ -30,6 +42,11 @@ def param(text: str) -> tuple[str, Any]:
     return flag_types.param(text)
 
 
+def _policy(text: str) -> Policy | Literal[False]:
+    """``bandit(slack_factor=0.1)``; ``False`` for ``none``."""
+    return parse_policy(text) or False
+
+
 def _flags(parser: Parser) -> None:
     parser.takes_rest = True
     parser.flag("script", nargs="?", help="a .py file (arguments follow --), or a sweep.yml of az ml")
@@ -41,10 +58,13 @@ def _flags(parser: Parser) -> None:
     )  # fmt: skip
     parser.flag("--goal", metavar="GOAL", type=parse_goal, samples=("'maximize accuracy'", "'minimize loss'"),
                 help="the primary metric, which each trial logs to MLflow or returns with --out")  # fmt: skip
+    parser.flag("--config", metavar="FILE", samples=("hd.yml",),
+                help="a YAML file with the search: keys of a sweep file of az ml, or of an hdconfig (v1); flags of the"
+                " line take precedence")  # fmt: skip
     parser.flag("--sampler", metavar="|".join(SAMPLERS), type=flag_types.OneOf(**dict.fromkeys(SAMPLERS, "")),
                 offers=SAMPLERS, help="how values are chosen; default random")  # fmt: skip
     parser.flag("--seed", metavar="N", type=flag_types.count, help="the same seed proposes the same trials")
-    parser.flag("--policy", metavar="POLICY", type=parse_policy, dest="policy",
+    parser.flag("--policy", metavar="POLICY", type=_policy, dest="policy",
                 samples=("'bandit(slack_factor=0.1,evaluation_interval=1,delay_evaluation=5)'", "median_stopping",
                          "'truncation_selection(20)'"),
                 help="stops trials that fall behind: bandit, median_stopping, truncation_selection or none"
@@ -65,11 +85,19 @@ def _flags(parser: Parser) -> None:
     if parser.magic:
         notebook_flags(parser)
     parser.flag("--wait", action="store_true", help="wait until the sweep ends; a failed sweep is an error")
+    parser.flag("--save", metavar="FILE", samples=("sweep.yml",),
+                help="write the sweep as a file of az ml with its code beside it; submit nothing")  # fmt: skip
     parser.flag("--dry-run", action="store_true", help="print the request without sending it")
     if parser.magic:
         parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the sweep to NAME")
     else:
         parser.flag("--json", action="store_true", help="print JSON")
+
+
+#: Flags of the search, which a file of az ml sets itself.
+_SEARCH_FLAGS = (
+    "goal", "sampler", "seed", "policy", "max_trials", "max_concurrent", "max_duration", "trial_timeout", "config",
+)  # fmt: skip
 
 
 def sweep_of_line(args: argparse.Namespace) -> tuple[Sweep, dict[str, Any]]:
@@ -85,6 +113,8 @@ def sweep_of_line(args: argparse.Namespace) -> tuple[Sweep, dict[str, Any]]:
         names = [name for name, _ in args.param]
         twice = next(name for name in names if names.count(name) > 1)
         raise CommandError(f"--param {twice} is given twice.", hint="Give it once.", code="sweep.twice", field="params")
+    if args.config:
+        return _with_config(args, params)
     if not any(isinstance(value, Expression) for value in params.values()):
         raise CommandError(
             "No parameter is searched.",
@@ -97,9 +127,38 @@ def sweep_of_line(args: argparse.Namespace) -> tuple[Sweep, dict[str, Any]]:
             "The sweep has no goal.", hint="Try: --goal 'maximize accuracy'", code="sweep.no_goal", field="goal"
         )
     return search_of(
-        params, goal=args.goal, sampler=args.sampler or "random", seed=args.seed, policy=args.policy,
+        params, goal=args.goal, sampler=args.sampler or "random", seed=args.seed, policy=args.policy or None,
         max_trials=args.max_trials, max_concurrent=args.max_concurrent, max_duration=args.max_duration,
         trial_timeout=args.trial_timeout,
+    )  # fmt: skip
+
+
+def _with_config(args: argparse.Namespace, params: dict[str, Any]) -> tuple[Sweep, dict[str, Any]]:
+    """Return the sweep of a configuration file, changed by the flags of the line."""
+    from jupyter_amltrain.schema import az_yaml
+
+    path = os.path.abspath(os.path.expanduser(args.config))
+    try:
+        doc = dict(az_yaml.load_doc(path))
+        if args.goal is not None:
+            names = {"primary_metric_name": args.goal.metric, "primary_metric_goal": args.goal.goal}
+            doc |= {**names, "objective": {"primary_metric": args.goal.metric, "goal": args.goal.goal}}
+        base = sweep_from_hdconfig(doc) if "sampling" in doc else sweep_from_yaml(doc)
+    except SpecError as error:
+        raise error.about(f"--config {args.config}") from None
+    limits = base.limits
+    concurrent = doc.get("max_concurrent_runs") or (doc.get("limits") or {}).get("max_concurrent_trials")
+
+    def chosen(value: Any, default: Any) -> Any:
+        return default if value is None else value
+
+    return search_of(
+        {**base.space, **params}, goal=base.objective, sampler=chosen(args.sampler, base.sampler),
+        seed=chosen(args.seed, base.seed), policy=chosen(args.policy, base.policy) or None,
+        max_trials=chosen(args.max_trials, limits.max_trials),
+        max_concurrent=chosen(args.max_concurrent, limits.max_concurrent if concurrent else None),
+        max_duration=chosen(args.max_duration, limits.max_duration_s),
+        trial_timeout=chosen(args.trial_timeout, limits.trial_timeout_s),
     )  # fmt: skip
 
 
@@ -130,14 +189,21 @@ def _submission(
     first_line: int = 2,
     notebook: Notebook | None = None,
 ) -> Submission:
-    sweep, fixed = sweep_of_line(args)
-    args.param = [*fixed.items()]
-    names = parameter_names(sweep.space)
-    spec, _ = job_of_line(args, args.rest, cell, prog, defaults, first_line, notebook, defined=names)
+    args.scaling = args.template = None
+    if cell is None and args.script and is_file(args.script):
+        _check_file_line(args)
+        spec, compute = job_of_line(args, args.rest, None, prog, defaults, first_line, None)
+        sweep = of_type(spec)
+    else:
+        sweep, fixed = sweep_of_line(args)
+        args.param = [*fixed.items()]
+        names = parameter_names(sweep.space)
+        spec, compute = job_of_line(args, args.rest, cell, prog, defaults, first_line, notebook, defined=names)
     return Submission(
         spec=validated(spec),
         sweep=sweep,
-        target=args.target or defaults.target or None,
+        target=args.target or (defaults.target if not compute else None) or None,
+        compute=compute,
         wait=args.wait,
         dry_run=args.dry_run,
         as_name=getattr(args, "as_name", None),
@@ -146,19 +212,45 @@ def _submission(
 
 
 def _run(args: argparse.Namespace, context: Context) -> Result:
-    """Print the plan of a sweep, or send it and continue as `context` does after a submit."""
+    """Print the plan of a sweep, save it, or send it and continue as `context` does after a submit."""
     from jupyter_amltrain import api
 
     notebook = None if context.namespace is None else Notebook(context.namespace, context.history)
     submission = _submission(args, context.cell, context.prog, context.defaults, notebook=notebook)
     sweep = submission.sweep
     assert sweep is not None
+    if args.save:
+        job = submission.spec
+        if not job.job_type:
+            check_texts(sweep.space)
+            job = service_job(job, sweep)
+        return Result(saved_job.save(dataclasses.replace(submission, spec=job), args.save, "%aml_sweep"))
     if submission.dry_run:
-        plan = api.plan_sweep(submission.spec, sweep, target=submission.target)
+        plan = api.plan_sweep(submission.spec, sweep, target=submission.target_name)
         return Result(json.dumps(plan.request, indent=2, ensure_ascii=False) + "\n", verbatim=True)
     secrets = {name: secret(name, os.environ) for name in submission.spec.secrets}
-    run = api.submit_sweep(submission.spec, sweep, target=submission.target, secrets=secrets)
+    run = api.submit_sweep(submission.spec, sweep, target=submission.target_name, secrets=secrets)
     return context.submitted(run, submission)
+
+
+def _check_file_line(args: argparse.Namespace) -> None:
+    """Raise :class:`CommandError` for flags of a line that belong into its sweep file."""
+    for name in _SEARCH_FLAGS:
+        if getattr(args, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise CommandError(
+                f"{flag} is not supported for a sweep file: the file sets it.",
+                hint=f"Write it in {args.script}, or leave it out.",
+                code="submit.flag_of_file",
+                field=name,
+            )
+    if searched := next((name for name, value in args.param if isinstance(value, Expression)), ""):
+        raise CommandError(
+            f"--param {searched}: a sweep file sets what is searched.",
+            hint=f"Write it in {args.script} below search_space:",
+            code="submit.flag_of_file",
+            field="params",
+        )
 
 
 COMMANDS = (
@@ -173,6 +265,8 @@ COMMANDS = (
                 "%%aml_sweep --param lr=loguniform(1e-4,1e-1) --sampler bayesian --goal 'minimize loss'",
                 "%%aml_sweep --param lr=uniform(0,1) --goal 'maximize acc' --policy bandit(slack_factor=0.1)",
                 "%aml_sweep train.py --param lr=loguniform(1e-4,1e-1) --goal 'minimize loss'",
+                "%aml_sweep sweep.yml --target gpu-cluster --param epochs=5",
+                "%aml_sweep train.py --config hd.yml",
             ),
             ("amltrain sweep train.py --param 'lr=loguniform(1e-4,1e-1)' --goal 'minimize loss' --wait",),
         ),

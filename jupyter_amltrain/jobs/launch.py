@@ -12,6 +12,7 @@ import msgspec
 
 from jupyter_amltrain.agent.data.cache import is_web_address, link_path
 from jupyter_amltrain.agent.protocol import OUTPUTS
+from jupyter_amltrain.schema import searched_values
 from jupyter_amltrain.schema.inputs import JobInput, input_variable, literal_text, output_variable, with_paths
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
 
@@ -88,6 +89,9 @@ def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]
     if not spec.script:  # a file: its parameters are arguments, nothing is injected
         for name, value in with_paths(spec.params, data).items():
             argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]
+        if spec.sweep is not None and spec.trial is None:  # the service chooses their values
+            for name in spec.sweep.space:
+                argv += [f"--{name}", searched_values.reference(name)]
     return argv
 
 

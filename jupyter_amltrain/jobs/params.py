@@ -12,6 +12,7 @@ from jupyter_amltrain.jobs import notebook_source, script, values
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema import inputs as references
 from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.search_space import Expression
 
 
 def with_params(spec: JobSpec, params: Mapping[str, Any]) -> JobSpec:
@@ -39,13 +40,25 @@ def with_params(spec: JobSpec, params: Mapping[str, Any]) -> JobSpec:
             code="again.no_cell",
             field="params",
         )
+    searched = {} if spec.sweep is None or spec.trial is not None else spec.sweep.space
+    return with_script(spec, merged, searched)
+
+
+def with_script(spec: JobSpec, params: Mapping[str, Any], searched: Mapping[str, Expression]) -> JobSpec:
+    """Return the job of a cell with other values of its parameters.
+
+    Parameters
+    ----------
+    searched
+        Parameters whose values the script reads from its environment (:mod:`..schema.searched_values`).
+    """
     statements = values.assignments(tuple(spec.values)) + ([notebook_source.IMPORT] if spec.modules else [])
     own: dict[str, Any] = {"out": spec.out, "before": statements, "known": tuple(spec.values)}
-    before = script.from_cell(spec.cell, params=spec.params, **own)
-    after = script.from_cell(spec.cell, params=merged, **own)
+    before = script.from_cell(spec.cell, params={**spec.params, **searched}, **own)
+    after = script.from_cell(spec.cell, params={**params, **searched}, **own)
     return msgspec.structs.replace(
         spec,
-        params=merged,
+        params=dict(params),
         script=after.text,
         line_offset=spec.line_offset + after.line_offset - before.line_offset,
         notes=after.notes,

@@ -25,7 +25,8 @@ from jupyter_amltrain.agent.protocol import read_regular
 from jupyter_amltrain.agent.supervise import out_values
 from jupyter_amltrain.errors import CommandError, PreflightError
 from jupyter_amltrain.jobs import bindings, notebook_names, preflight
-from jupyter_amltrain.schema import inputs
+from jupyter_amltrain.schema import inputs, searched_values
+from jupyter_amltrain.schema.search_space import Expression, expression_text
 
 #: Largest JSON text of one ``--out`` value, in bytes.
 OUT_LIMIT = 1_000_000
@@ -94,8 +95,8 @@ def from_cell(
     magic_line
         The magic's line; its first word is named in messages and on line 1.
     params
-        JSON values, assigned on line 1. A literal assignment that would override one is replaced
-        by its value, with a comment.
+        JSON values, assigned on line 1; the value of an expression of a search space is read from its environment
+        variable. A literal assignment that would override one is replaced by its value, with a comment.
     out
         Names of variables whose value is returned.
     first_line
@@ -140,7 +141,7 @@ def from_cell(
         notebook_names.check_names(missing, namespace, above=first_line - 1, where=where)
     digest = hashlib.sha256(cell.encode()).hexdigest()
     assignments = [*before]
-    assignments += [f"{_variable('--param', k)} = {literal(v)}" for k, v in (params or {}).items()]
+    assignments += [f"{_variable('--param', k)} = {_source_of(k, v)}" for k, v in (params or {}).items()]
     edits = _last_value(tree, cell)
     display = _DISPLAY if edits else ""
     notes: list[str] = []
@@ -278,6 +279,11 @@ def literal(value: Any) -> str:
         f"--param: {type(value).__name__} is not a JSON value.",
         hint="Pass a number, text, true/false/null, a list or a mapping.",
     )
+
+
+def _source_of(name: str, value: Any) -> str:
+    """Return the Python source of a parameter's value."""
+    return searched_values.code_of(name, value) if isinstance(value, Expression) else literal(value)
 
 
 def json_names(names: Sequence[str]) -> str:
@@ -460,10 +466,10 @@ class _Parameters:
         was = _short(ast.get_source_segment(self._cell, node.value) or "")
         comment = f"  # --param, was {was}"
         if more := node.end_lineno - node.lineno:
-            return _edit_of(node, f"{target} = ({literal(value)}{comment}" + "\n" * more + ")")
+            return _edit_of(node, f"{target} = ({_source_of(name, value)}{comment}" + "\n" * more + ")")
         rest = self._cell.split("\n")[node.end_lineno - 1].encode()[node.end_col_offset :].strip()
         # Code after a semicolon would become part of the comment.
-        return _edit_of(node, f"{target} = {literal(value)}{'' if rest and rest[:1] != b'#' else comment}")
+        return _edit_of(node, f"{target} = {_source_of(name, value)}{'' if rest and rest[:1] != b'#' else comment}")
 
 
 def _short(text: str, limit: int = 40) -> str:
@@ -473,6 +479,8 @@ def _short(text: str, limit: int = 40) -> str:
 
 def _shown(value: Any) -> str:
     """Return a value as the user wrote it."""
+    if isinstance(value, Expression):
+        return _short(expression_text(value))
     return _short(repr(value) if any(inputs.references(value)) else literal(value))
 
 

@@ -230,7 +230,8 @@ def of_script(spec: JobSpec) -> Snapshot:
         if spec.distribution.config:
             more[DEEPSPEED_FILE] = msgspec.json.encode(spec.distribution.config)
         if spec.trial is not None:
-            more |= {f"{TRIAL_FOLDER}/{name}": content for name, content in of_script(spec.trial).files.items()}
+            trial = of_yaml(spec.trial, code=True) if spec.trial.job_type else of_script(spec.trial)
+            more |= {f"{TRIAL_FOLDER}/{name}": content for name, content in trial.files.items()}
     return take_snapshot(
         spec.script_name,
         spec.script,

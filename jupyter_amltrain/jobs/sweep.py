@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +12,19 @@ import msgspec
 
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.jobs.params import with_params
+from jupyter_amltrain.jobs.params import with_params, with_script
+from jupyter_amltrain.schema import az_yaml, az_yaml_job
+from jupyter_amltrain.schema.inputs import is_address, literal_text
 from jupyter_amltrain.schema.job import MAX_NAME, JobSpec, Resources
 from jupyter_amltrain.schema.run import RunHandle
-from jupyter_amltrain.schema.search_space import Expression, dimensions, is_expression, parse_expression, quantile_point
+from jupyter_amltrain.schema.search_space import (
+    Choice,
+    Expression,
+    dimensions,
+    is_expression,
+    parse_expression,
+    quantile_point,
+)
 from jupyter_amltrain.schema.sweep import (
     Objective,
     Policy,
@@ -23,6 +34,7 @@ from jupyter_amltrain.schema.sweep import (
     default_trials,
     parse_goal,
     parse_policy,
+    sweep_from_yaml,
 )
 from jupyter_amltrain.schema.target import TargetInfo
 
@@ -105,11 +117,11 @@ def sample_point(sweep: Sweep) -> dict[str, Any]:
 
 def check_trial(spec: JobSpec, sweep: Sweep) -> None:
     """Raise :class:`SpecError` for a sweep or a job that cannot be swept."""
-    check_sweep(sweep, spec.params)
-    if spec.job_type:
+    check_sweep(sweep, spec.params if not spec.job_type else {})
+    if spec.job_type not in ("", "command"):
         raise SpecError(
-            "A file of az ml sets its own search space.",
-            hint="Try: %aml_sweep job.yml",
+            f"A job of type {spec.job_type} has no trials.",
+            hint="Try: %aml_sweep sweep.yml with a file of type: sweep",
             code="sweep.job_type",
             field="script",
         )
@@ -150,6 +162,131 @@ def capacity_of(info: TargetInfo, spec: JobSpec) -> int | None:
     total = {kind: int(info.slots.get(kind, {}).get("total") or 0) for kind in ("cpu", "gpu")}
     slots = total["gpu"] // (gpus or 1) if gpus or (gpus is None and total["gpu"]) else total["cpu"]
     return slots // max(1, spec.resources.nodes) or None
+
+
+def service_job(trial: JobSpec, sweep: Sweep) -> JobSpec:
+    """Return the job of a target that runs sweeps itself: each trial reads its values from its environment."""
+    timeout = sweep.limits.trial_timeout_s
+    spec = msgspec.structs.replace(trial, sweep=sweep, timeout=trial.timeout if timeout is None else timeout)
+    if not spec.script:  # a file: the values are arguments
+        return spec
+    made = with_script(spec, spec.params, sweep.space)
+    return msgspec.structs.replace(made, notes=tuple(dict.fromkeys((*trial.notes, *made.notes))))
+
+
+# ---- files of az ml
+
+_SEARCHED = re.compile(r"\$\{\{\s*search_space\.([\w-]+)\s*\}\}")
+#: Keys of the sweep that the job of a trial has.
+_SWEEP_KEYS = ("display_name", "name", "experiment_name", "tags", "outputs", "identity", "queue_settings", "resources")
+#: Prefix of the variables with the values of a trial at the service.
+_SERVICE_PREFIX = "AZUREML_SWEEP_"
+
+
+def of_type(spec: JobSpec) -> Sweep:
+    """Return the sweep of a file with ``type: sweep``.
+
+    Raises
+    ------
+    SpecError
+        The file has another type, or an invalid search.
+    """
+    if spec.job_type != "sweep":
+        raise SpecError(
+            f"{spec.script_name} is a job of type {spec.job_type}, not a sweep.",
+            hint=f"Submit it: %aml_submit {spec.script_name}",
+            code="sweep.type",
+            field="script",
+        )
+    return spec.sweep or sweep_from_yaml(az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir).doc)
+
+
+def of_file(spec: JobSpec) -> tuple[JobSpec, Sweep]:
+    """Return the job of a trial, and the sweep, of a file with ``type: sweep``. Blocks on the disk.
+
+    The job is that of a command file whose inputs are those of the sweep and the searched parameters.
+
+    Raises
+    ------
+    SpecError
+        The file is invalid, or only the service can run it.
+    """
+    job = az_yaml.with_params(az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir), spec.params)
+    sweep = sweep_from_yaml(job.doc)
+    if sweep.seed is None:
+        sweep = msgspec.structs.replace(sweep, seed=new_seed())
+    trial, lines = _trial_doc(job)
+    _check_searched(job, trial, sweep)
+    inputs = {**_defaults(trial), **(job.doc.get("inputs") or {})}
+    doc = {
+        "type": "command",
+        **{key: job.doc[key] for key in _SWEEP_KEYS if job.doc.get(key) is not None},
+        **{key: trial[key] for key in az_yaml_job.TRIAL_KEYS if trial.get(key) is not None},
+        "inputs": {**inputs, **sample_point(sweep)},
+    }
+    if isinstance(trial.get("command"), str):
+        doc["command"] = _SEARCHED.sub(r"${{inputs.\1}}", trial["command"])
+    if job.doc.get("resources"):
+        doc["resources"] = {**(trial.get("resources") or {}), **job.doc["resources"]}
+    found = az_yaml_job.spec_of(msgspec.structs.replace(job, doc=doc, lines=lines, text=az_yaml.to_yaml(doc)))
+    if found.source is not None:  # a trial has its code already, wherever the folder is by then
+        found = msgspec.structs.replace(found, cell=az_yaml.to_yaml({k: v for k, v in doc.items() if k != "code"}))
+    kept = {name: getattr(spec, name) for name in ("name", "experiment", "tags", "project")}
+    return msgspec.structs.replace(found, params=spec.params, **kept), sweep
+
+
+def _trial_doc(job: az_yaml.JobFile) -> tuple[dict[str, Any], dict[az_yaml.Keys, int]]:
+    """Return the trial of a sweep with absolute paths if it is a component's file, and the lines of its keys."""
+    trial = job.doc.get("trial")
+    if isinstance(trial, str):
+        name = trial.removeprefix("file:")
+        if not az_yaml.is_file(name) or is_address(name):
+            raise job.error(("trial",), "this component is in a workspace.", "Run the sweep there, or name a file.")
+        path = az_yaml_job.absolute(name, job.folder)
+        doc, folder = az_yaml.load_doc(path), os.path.dirname(path)
+        for key in ("code", "environment"):
+            doc[key] = _absolute(doc.get(key), folder, key)
+        return doc, {keys: line for keys, line in job.lines.items() if keys == ("trial",)}
+    if not isinstance(trial, dict):
+        raise job.error(("trial",), "the trial is missing.", "Add trial: with command: and environment:.")
+    return trial, {keys[1:] if keys[0] == "trial" and len(keys) > 1 else keys: n for keys, n in job.lines.items()}
+
+
+def _absolute(value: Any, folder: str, key: str) -> Any:
+    if isinstance(value, dict):
+        paths = ("conda_file", "build", "path")
+        return {k: _absolute(v, folder, "code") if k in paths else v for k, v in value.items()}
+    if not isinstance(value, str) or is_address(value) or value.startswith("git+"):
+        return value
+    if key == "environment" and not az_yaml.is_file(value.removeprefix("file:")):
+        return value
+    return az_yaml_job.absolute(value.removeprefix("file:"), folder)
+
+
+def _defaults(component: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a component that have a default."""
+    rows = component.get("inputs")
+    return {
+        str(name): row["default"]
+        for name, row in (rows.items() if isinstance(rows, dict) else ())
+        if isinstance(row, dict) and row.get("default") is not None
+    }
+
+
+def _check_searched(job: az_yaml.JobFile, trial: Mapping[str, Any], sweep: Sweep) -> None:
+    """Raise :class:`SpecError` for a parameter that the command of a trial cannot have."""
+    command = str(trial.get("command") or "")
+    for match in _SEARCHED.finditer(command):
+        if match[1] not in sweep.space:
+            hint = f"Searched: {', '.join(sweep.space)}."
+            raise job.error(("trial", "command"), f"search_space.{match[1]} is not defined.", hint)
+    for name, e in sweep.space.items():
+        if name in (job.doc.get("inputs") or {}):
+            raise job.error(("search_space", name), f"{name} is an input too.", "Rename one of the two.")
+        values = e.values if isinstance(e, Choice) else ()
+        if any(value is None or isinstance(value, dict | list | tuple) for value in values):
+            what = "a value of a command must be a number, text, true or false."
+            raise job.error(("search_space", name), what, "Use a file of Python with: %aml_sweep train.py")
 
 
 def driver_of(trial: JobSpec, sweep: Sweep, target: str) -> JobSpec:
@@ -202,4 +339,7 @@ def trial_of(
         timeout=timeout if timeout is not None else driver.trial.timeout,
         notes=(),
     )
+    if spec.job_type:
+        variables = {f"{_SERVICE_PREFIX}{name}": literal_text(value) for name, value in params.items()}
+        spec = msgspec.structs.replace(spec, env={**spec.env, **variables})
     return with_params(spec, params)

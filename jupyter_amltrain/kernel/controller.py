@@ -20,7 +20,7 @@ from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
 from jupyter_amltrain.jobs.scaling import ScalingPlan, check_job, slices_of
-from jupyter_amltrain.jobs.sweep import capacity_of, check_trial, driver_of, fit_to
+from jupyter_amltrain.jobs.sweep import capacity_of, check_trial, driver_of, fit_to, of_file, service_job
 from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.data_assets import DataRegistry
 from jupyter_amltrain.kernel.environments import EnvironmentManager
@@ -125,11 +125,7 @@ class Controller:
 
     async def prepare(self, spec: JobSpec, target: str | None) -> tuple[str, JobSpec]:
         """Check `spec` and resolve its target. Sends nothing."""
-        self.loop.check()
-        if not target:
-            await self.target_manager.refresh()  # another kernel may have changed the current target
-        name = target or self.target_manager.current
-        await self.loop.offload(self.targets.get, name)  # raises for a removed target, whose runs can only be read
+        name = await self._target_name(target)
         backend = self.backend(name)
         spec = validated(spec)
         if backend.builds_environments:
@@ -138,6 +134,15 @@ class Controller:
         if reason := await self.loop.offload(backend.unsupported_reason, spec):
             raise SpecError(reason)
         return name, spec
+
+    async def _target_name(self, target: str | None) -> str:
+        """Return the target's name, or that of the target in use."""
+        self.loop.check()
+        if not target:
+            await self.target_manager.refresh()  # another kernel may have changed the current target
+        name = target or self.target_manager.current
+        await self.loop.offload(self.targets.get, name)  # raises for a removed target, whose runs can only be read
+        return name
 
     async def plan(self, spec: JobSpec, target: str | None = None) -> LaunchPlan:
         """Return the exact request that a submit would send. Sends nothing."""
@@ -170,7 +175,7 @@ class Controller:
     async def sweep_job(
         self, spec: JobSpec, sweep: Sweep, target: str | None = None, *, strict: bool = True
     ) -> tuple[str, JobSpec]:
-        """Check a sweep over the job of a trial; return the target and the job that is submitted. Sends nothing.
+        """Check a sweep over the job of a trial, or of a sweep file; return the target and the job. Sends nothing.
 
         Parameters
         ----------
@@ -179,6 +184,13 @@ class Controller:
         strict
             Refuse more trials at the same time than the target can run; otherwise their number is reduced.
         """
+        if spec.job_type == "sweep":
+            if "," not in (target or ""):
+                name = await self._target_name(target)
+                if self.backend(name).runs_sweeps:
+                    return await self.prepare(spec, name)
+            spec, sweep = await self.loop.offload(of_file, spec)
+            strict = False  # the number of the file is for a service
         names = [name.strip() for name in (target or "").split(",")]
         prepared = [await self.prepare(spec, name) for name in names]
         backends = [self.backend(name) for name, _ in prepared]
@@ -194,13 +206,13 @@ class Controller:
         name, trial = prepared[0]
         trial = trial if len(names) == 1 else validated(spec)  # the driver completes it for each target
         check_trial(trial, sweep)
+        if native is not None:  # the service queues the trials
+            return await self.prepare(service_job(trial, sweep), name)
         capacities = await asyncio.gather(*(self._capacity(backend, trial) for backend in backends))
         capacity = None if None in capacities else sum(filter(None, capacities))
         where = ",".join(name for name, _ in prepared)
         sweep, note = fit_to(sweep, capacity, where, strict=strict)
         trial = msgspec.structs.replace(trial, notes=(*trial.notes, note)) if note else trial
-        if native is not None:
-            return name, msgspec.structs.replace(trial, sweep=sweep)
         return await self.prepare(driver_of(trial, sweep, where), LOCAL.name)
 
     async def _capacity(self, backend: Backend, trial: JobSpec) -> int | None:

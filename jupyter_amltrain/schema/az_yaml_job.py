@@ -9,6 +9,7 @@ SDK's ``CommandJobSchema``.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
 import shlex
@@ -17,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.schema import az_yaml, azure_terms
+from jupyter_amltrain.schema import az_yaml, azure_terms, searched_values
 from jupyter_amltrain.schema.az_yaml import JobFile, Keys, to_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import INPUT_TYPES, JobInput, JobOutput, input_variable, is_address, output_variable
 from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources, validated
+from jupyter_amltrain.schema.sweep import Sweep, sweep_from_yaml, sweep_to_yaml
 from jupyter_amltrain.state_dir import working_folder
 from jupyter_amltrain.text import close_matches, did_you_mean
 
@@ -311,6 +313,9 @@ def spec_of(job: JobFile) -> JobSpec:
         _check_keys(job)
     _check_codes(job)
     az_yaml.check_files(job)
+    if job.type == "sweep":
+        with contextlib.suppress(SpecError):  # of a file that only the service reads
+            fields["sweep"] = sweep_from_yaml(doc)
     if job.type == "command":
         if not isinstance(doc.get("command"), str) or not doc["command"].strip():
             raise job.error(("command",), "the command is missing.", "Example: command: python train.py")
@@ -414,6 +419,9 @@ def _name(text: str) -> str:
 
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
+SWEEP_SCHEMA = SCHEMA.replace("command", "sweep")
+#: Keys that the job of a trial has below ``trial``.
+TRIAL_KEYS = ("code", "command", "environment", "environment_variables", "distribution", "resources")
 #: Folder for values of ``--out``: the service stores the files in ``outputs``.
 OUT_FOLDER = "outputs/amltrain"
 _END = "AMLTRAIN_SCRIPT"
@@ -469,6 +477,18 @@ def doc_of(
         doc["compute"] = f"azureml:{compute}"
     if spec.tags:
         doc["tags"] = dict(spec.tags)
+    return doc if spec.sweep is None else _sweep_doc(doc, spec.sweep)
+
+
+def _sweep_doc(job: Mapping[str, Any], sweep: Sweep) -> dict[str, Any]:
+    """Return the content of a file with ``type: sweep`` for the job of a trial."""
+    trial = {key: job[key] for key in TRIAL_KEYS if key in job}
+    outer = {key: value for key, value in job.items() if key not in (*TRIAL_KEYS, "limits", "$schema", "type")}
+    if "resources" in job:  # the service takes those of the sweep
+        outer["resources"] = job["resources"]
+    doc = {"$schema": SWEEP_SCHEMA, "type": "sweep", **outer, "trial": trial, **sweep_to_yaml(sweep)}
+    if timeout := (job.get("limits") or {}).get("timeout"):
+        doc["limits"].setdefault("trial_timeout", timeout)
     return doc
 
 
@@ -487,7 +507,13 @@ def command_of(spec: JobSpec, argv: Sequence[str], script: str) -> str:
         if "/" in spec.script_name:
             lines.append(f"mkdir -p {shlex.quote(spec.script_name.rpartition('/')[0])}")
         lines += _write_script_lines(path, script)
-    return "\n".join([*lines, shlex.join(argv)])
+    line = shlex.join(argv)
+    searched = () if spec.sweep is None else spec.sweep.space
+    for name in searched:
+        variable, reference = searched_values.variable(name), searched_values.reference(name)
+        lines.insert(0, f'export {variable}="{reference}"')
+        line = line.replace(shlex.quote(reference), f'"${variable}"')  # it is not replaced in single quotes
+    return "\n".join([*lines, line])
 
 
 def _write_script_lines(path: str, script: str) -> list[str]:

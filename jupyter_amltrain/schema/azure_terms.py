@@ -5,6 +5,7 @@ Sources: ARM ``2024-10-01`` (schema ``CommandJob``), the SDK's entities and ``co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -113,3 +114,15 @@ def iso_duration(seconds: float) -> str:
     minutes, rest = divmod(rest, 60)
     time = "".join(f"{n}{unit}" for n, unit in ((hours, "H"), (minutes, "M"), (rest, "S")) if n)
     return "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
+
+
+_DURATION = re.compile(r"P(?:(\d+)D)?T?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
+
+
+def iso_seconds(duration: str | None) -> float | None:
+    """Return the seconds of an ISO 8601 duration: 100 for ``PT1M40S``; ``None`` for any other text."""
+    match = _DURATION.fullmatch(duration or "")
+    if not match or not any(match.groups()):
+        return None
+    days, hours, minutes, rest = (float(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest

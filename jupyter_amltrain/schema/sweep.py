@@ -17,7 +17,7 @@ import msgspec
 
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema import search_space
-from jupyter_amltrain.schema.azure_terms import iso_duration
+from jupyter_amltrain.schema.azure_terms import iso_duration, iso_seconds
 from jupyter_amltrain.schema.search_space import Choice, Expression, QUniform, Uniform
 from jupyter_amltrain.text import close_matches, did_you_mean
 
@@ -595,6 +595,36 @@ def sweep_to_rest(sweep: Sweep) -> dict[str, Any]:
         policy = {"policyType": _camel(str(fields.pop("type")), upper=True)}
         rest["earlyTermination"] = policy | {_camel(name): value for name, value in fields.items()}
     return rest
+
+
+def sweep_from_rest(properties: Mapping[str, Any]) -> Sweep:
+    """Return the sweep of the properties of a ``SweepJob``, as the service returns them; raises :class:`SpecError`."""
+    algorithm, limits = _section(properties, "samplingAlgorithm"), _section(properties, "limits")
+    fields = {_snake(str(name)): value for name, value in algorithm.items()}
+    sampler, seed, _ = _sampler_from_yaml({**fields, "type": fields.get("sampling_algorithm_type") or "Random"})
+    policy = {_snake(str(name)): value for name, value in _section(properties, "earlyTermination").items()}
+    times = {name: round(iso_seconds(limits.get(name)) or 0) or None for name in ("timeout", "trialTimeout")}
+    space = search_space.space_from_rest(_section(properties, "searchSpace"))
+    objective = _section(properties, "objective")
+    return Sweep(
+        space=space,
+        sampler=sampler,
+        seed=seed,
+        objective=_objective("objective", objective.get("primaryMetric"), objective.get("goal")),
+        policy=_policy_from_azure("earlyTermination", {**policy, "type": policy["policy_type"]} if policy else None),
+        limits=_limits_from_yaml(
+            {
+                "max_total_trials": limits.get("maxTotalTrials"),
+                "max_concurrent_trials": limits.get("maxConcurrentTrials"),
+                "timeout": times["timeout"],
+                "trial_timeout": times["trialTimeout"],
+            }
+        ),
+    )
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def _camel(name: str, *, upper: bool = False) -> str:

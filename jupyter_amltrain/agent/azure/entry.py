@@ -109,6 +109,7 @@ class ServiceRank:
         try:
             become_subreaper()
             run.run()
+            self.service_helpers.log_output(self.folders.outputs)
             self.service_helpers.finish(run.status is not None)
         except Exception as error:  # an internal error must not end a training that runs
             if run.rank is None:

@@ -42,8 +42,10 @@ def _command(words: List[str]) -> List[str]:
     """Same as `job.command`, which may be the broken part."""
 
     def path(match: Match[str]) -> str:
+        if match.group(1) == "search_space":
+            return os.environ.get("AML_SWEEP_" + match.group(2), match.group(0))
         kind = "INPUT" if match.group(1) == "inputs" else "OUTPUT"
         return os.environ.get("AML_%s_%s" % (kind, match.group(2).upper()), match.group(0))
 
-    pattern = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
+    pattern = re.compile(r"\$\{\{\s*(inputs|outputs|search_space)\.([\w.-]+)\s*\}\}")
     return [sys.executable if word == "@python" else pattern.sub(path, str(word)) for word in words]

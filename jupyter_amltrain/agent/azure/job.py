@@ -17,8 +17,10 @@ from .identity import Identity
 #: Placeholder in ``argv`` for the interpreter that runs the agent.
 PYTHON = "@python"
 
-#: Same as in ``schema/inputs.py``.
-_REFERENCE = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
+#: Similar to that in ``schema/inputs.py``.
+_REFERENCE = re.compile(r"\$\{\{\s*(inputs|outputs|search_space)\.([\w.-]+)\s*\}\}")
+#: Prefix of the variables with the values of a sweep's trial, as in ``schema/searched_values.py``.
+_SEARCHED = "AML_SWEEP_"
 
 #: Fields of a submission that `submission.checked` accepts and that apply to a service's job.
 _FIELDS = (
@@ -60,21 +62,54 @@ def read(path: str, data: Mapping[str, str]) -> Dict[str, Any]:
         job = check_payload(payload).job
     except AgentError as error:
         raise BadJob("%s: %s" % (path, error.message)) from error
-    job["argv"] = command(job["argv"], dict(os.environ, **data))
+    job["argv"] = command(job["argv"], dict(os.environ, **data), stored.get("search") or {})
+    job["goal"] = str(stored.get("goal") or "")
     # The service sets the variables with paths: values from the submission are overridden.
     job["env"].update(data)
     job["notebook_dir"] = ""
     return job
 
 
-def command(words: Sequence[str], environ: Mapping[str, str]) -> List[str]:
-    """Return program and arguments, with this interpreter and the paths of data in ``${{inputs.NAME}}``."""
+def command(words: Sequence[str], environ: Mapping[str, str], search: Mapping[str, Any] = {}) -> List[str]:
+    """Return program and arguments, with this interpreter, and paths and values for references.
 
-    def path(match: Match[str]) -> str:
-        kind = "INPUT" if match.group(1) == "inputs" else "OUTPUT"
-        return environ.get("AML_%s_%s" % (kind, match.group(2).upper()), match.group(0))
+    Parameters
+    ----------
+    search
+        Form of each searched parameter: ``int``, ``float``, or the texts of its choices.
+    """
 
-    return [sys.executable if word == PYTHON else _REFERENCE.sub(path, str(word)) for word in words]
+    def text(match: Match[str]) -> str:
+        kind, name = match.groups()
+        if kind == "search_space":
+            value = environ.get(_SEARCHED + name)
+            return match.group(0) if value is None else argument(value, search.get(name))
+        return environ.get("AML_%s_%s" % ("INPUT" if kind == "inputs" else "OUTPUT", name.upper()), match.group(0))
+
+    return [sys.executable if word == PYTHON else _REFERENCE.sub(text, str(word)) for word in words]
+
+
+def argument(value: str, form: Any) -> str:
+    """Return the text of a searched value as elsewhere: 16 for ``16.0``, and ``true`` for ``True``."""
+    if isinstance(form, list):
+        if value in form:
+            return value
+        for option in form:
+            if option == value.lower() or _same_number(option, value):
+                return str(option)
+    elif form == "int":
+        try:
+            return str(round(float(value)))
+        except (ValueError, OverflowError):
+            pass
+    return value
+
+
+def _same_number(one: str, other: str) -> bool:
+    try:
+        return abs(float(one) - float(other)) <= 1e-6 * abs(float(one))
+    except ValueError:
+        return False
 
 
 def data_paths(words: Sequence[str]) -> Dict[str, str]:

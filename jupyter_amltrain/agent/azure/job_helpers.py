@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -9,7 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from ..process_setup import log_line
-from ..protocol import METRICS
+from ..protocol import METRICS, read_regular
 from ..supervise import provenance_file
 from ..supervise.helpers import Helper, stop_helper
 from ..supervise.process import Assignment, SinkEndpoint, serve_sink
@@ -18,6 +19,7 @@ from ..telemetry import sampler
 from . import forward, job
 from .identity import Identity
 from .job import NOWHERE, JobFolders
+from .mlflow_batches import Journal
 
 
 class ServiceHelpers:
@@ -109,6 +111,36 @@ class ServiceHelpers:
         if self.endpoint is not None and not self.forwarder.pid and ended:
             self.fork(self.forwarder, ended=True)  # the job was over before the forwarder was due
         stop_helper(self.forwarder.pid, forward.last_timeout_s() + 1.0)
+
+    def log_output(self, folder: str) -> None:
+        """Log the metric that a sweep compares if it is a value of ``--out`` that the script has not logged.
+
+        Parameters
+        ----------
+        folder
+            Folder with the values.
+        """
+        name = self.job["goal"]
+        if not name or self.sink_endpoint is None or not self.rank.leads:
+            return
+        path = os.path.join(self.task.folder, METRICS)
+        run_id = self.job["tracking"].get("run_id", "")
+        try:
+            journal = Journal(path, run_id)
+            offset = -1
+            while offset != journal.offset:
+                offset = journal.offset
+                if any(item.kind == "metrics" and item.body["key"] == name for item in journal.read()):
+                    return
+            value = json.loads(read_regular(os.path.join(folder, name + ".json"), 1 << 20).decode())
+            value = float(value["value"] if isinstance(value, dict) else value)
+            moment = int(time.time() * 1000)
+            metrics = [{"key": name, "value": value, "timestamp": moment, "step": 0}]
+            record = {"t": moment, "op": "runs/log-batch", "b": {"run_id": run_id, "metrics": metrics}}
+            with open(path, "ab") as file:
+                file.write(json.dumps(record).encode() + b"\n")
+        except (OSError, ValueError, TypeError, KeyError):  # there is no such value, or it is no number
+            return
 
     def _fork(self, helper: Helper, body: Callable[[], int], *keep: int) -> None:
         folder, name = self.task.folder, helper.name

@@ -30,7 +30,7 @@ from jupyter_amltrain.backends.azureml.polling import SingleFlight, poll_interva
 from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan, RunEvents, monitor_of, stream_of
 from jupyter_amltrain.backends.local_limits import data_type_of
 from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState
-from jupyter_amltrain.backends.run_files import output_of
+from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, output_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
 from jupyter_amltrain.jobs.environments import for_service
 from jupyter_amltrain.jobs.snapshot import Snapshot
@@ -43,11 +43,18 @@ from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.provenance import DataDigest
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.schema.search_space import as_choice, check_grid
+from jupyter_amltrain.schema.searched_values import check_texts
+from jupyter_amltrain.schema.sweep import Sweep, azure_problem
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
 
 #: Seconds that a dry run waits for the packages of an environment.
 ENVIRONMENT_TIMEOUT_S = 20.0
+
+
+#: Smallest limit of a job that the service keeps: it makes 60 days of a shorter one (a remark in the SDK's source).
+MIN_LIMIT_S = 60.0
 
 
 async def submit_with_recovery(
@@ -184,6 +191,7 @@ class AzureBackend(Backend, Provisioner):
     lists_by_service = True
     names_environments = True
     keeps_history: ClassVar[bool] = True
+    runs_sweeps = True
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
         self.compute = AzureCompute(target, loop, root)
@@ -258,6 +266,25 @@ class AzureBackend(Backend, Provisioner):
         """See :meth:`Backend.complete_spec`; fills in the environment and the packages of ``--env kernel``."""
         size = self.compute.size(spec.resources.instance_type)
         return environments.with_environment(spec, str(getattr(self.target, "env", "")), bool(size and size.gpus))
+
+    def complete_sweep(self, sweep: Sweep) -> Sweep:
+        """See :meth:`Backend.complete_sweep`; the finite expressions of a grid become choices."""
+        if reason := job_support.unsupported_type_reason(self.compute.kind, "sweep") or azure_problem(sweep):
+            raise SpecError(reason, code="azure.sweep", field="sweep")
+        if sweep.seed is not None and sweep.seed >= 2**31:
+            raise SpecError(
+                "Azure ML has seeds up to 2**31 - 1.", hint="Try: --seed 1", code="azure.sweep", field="seed"
+            )
+        space = dict(sweep.space)
+        if sweep.sampler == "grid":
+            check_grid(space)
+            space = {name: as_choice(e) for name, e in space.items()}
+        check_texts(space)
+        limits = sweep.limits
+        if limits.max_duration_s is not None:
+            seconds = max(limits.max_duration_s, MIN_LIMIT_S)
+            limits = msgspec.structs.replace(limits, max_duration_s=seconds)
+        return msgspec.structs.replace(sweep, space=space, limits=limits)
 
     def unsupported_reason(self, spec: JobSpec) -> str:
         """See :meth:`Backend.unsupported_reason`."""
@@ -382,10 +409,11 @@ class AzureBackend(Backend, Provisioner):
             )
         plan = await self._upload_inputs(plan)
         body = job_body.body_of(plan.spec, place, "")
-        del body["codeId"]
         body["tags"] = self._tags(spec)
         git = job_body.git_properties(plan.origin.provenance.git)
         body["properties"] = {**git, **job_body.properties_of(spec)}
+        if spec.sweep is not None:  # ARM reports the compute of command jobs only
+            body["properties"][job_body.COMPUTE_PROPERTY] = place.compute
         environment = environment_body(spec, place.gpus)
         job = {
             "name": name,
@@ -485,9 +513,16 @@ class AzureBackend(Backend, Provisioner):
         return Chunk(*await self._loop.offload(lambda: mirror_store.read(mirror, stream, offset, limit)))
 
     async def children(self, run_id: str) -> ChildRuns:
-        """See :meth:`Backend.children`."""
+        """See :meth:`Backend.children`; a trial can be attached by its handle."""
         folder = self.jobs.folder(run_id)
-        return await self._loop.offload(lambda: mirror_store.children(folder))
+        found = await self._loop.offload(lambda: mirror_store.children(folder))
+        rows = (
+            msgspec.structs.replace(row, handle=make_handle(self.target.name, row.id))
+            if row.number is not None
+            else row
+            for row in found.runs
+        )
+        return msgspec.structs.replace(found, runs=tuple(rows))
 
     async def read_child(self, run_id: str, child: str, offset: int, limit: int = 1 << 20) -> Chunk:
         """See :meth:`Backend.read_child`; fetches the child's log on demand."""
@@ -547,6 +582,15 @@ class AzureBackend(Backend, Provisioner):
         await self.jobs.synchronize(run_id)
         folder, handle = self.jobs.folder(run_id), make_handle(self.target.name, run_id)
         data = await self._loop.offload(lambda: [mirror_store.output(folder, name) for name in names])
+        rows = (await self._loop.offload(lambda: mirror_store.children(folder))).runs
+        best = next((row.id for row in rows if row.best and row.number is not None), None)
+        if best is not None:  # the values of a sweep are those of its best trial
+            files = [f"{service_job.FOLDER}/{OUTPUTS}/{name}.json" for name in names]
+            found = (
+                self.compute.request("jobs.file", name=best, path=file, offset=0, limit=OUTPUT_LIMIT + 1)
+                for file in files
+            )
+            data = await asyncio.gather(*found)
         return {name: output_of(name, content, handle) for name, content in zip(names, data, strict=True)}
 
     async def download(self, run_id: str, folder: str, progress: Any = None) -> Sequence[str]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from jupyter_amltrain.backends.azureml.catalog import key
 from jupyter_amltrain.schema.azure_target import AzureTarget, kind_of_type
+from jupyter_amltrain.schema.azure_terms import iso_seconds
 
-_DURATION = re.compile(r"P(?:(\d+)D)?T?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 _SUBNET = re.compile(r"(.*)/providers/Microsoft\.Network/virtualNetworks/([^/]+)/subnets/([^/]+)", re.IGNORECASE)
 #: State by the service's `provisioningState`.
 _PROVISIONING = {
@@ -44,15 +44,6 @@ _INSTANCE = {
 }
 
 
-def seconds(duration: str | None) -> float | None:
-    """``PT1M40S`` -> 100."""
-    match = _DURATION.fullmatch(duration or "")
-    if not match or not any(match.groups()):
-        return None
-    days, hours, minutes, rest = (float(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
-
-
 def duration(seconds: float) -> str:
     """100 -> ``PT1M40S``, in the service's format."""
     minutes, rest = divmod(round(seconds), 60)
@@ -69,7 +60,7 @@ def row(arm: Mapping[str, Any]) -> dict[str, Any]:
     compute_type = str(outer.get("computeType") or "")
     target_type = kind_of_type(compute_type)
     scale = inner.get("scaleSettings") or {}
-    idle = seconds(scale.get("nodeIdleTimeBeforeScaleDown"))
+    idle = iso_seconds(scale.get("nodeIdleTimeBeforeScaleDown"))
     instance = compute_type.lower() == "computeinstance"
     cluster = compute_type.lower() == "amlcompute"
     state, detail = _state(outer, inner, instance=instance, cluster=cluster)
@@ -100,7 +91,7 @@ def row(arm: Mapping[str, Any]) -> dict[str, Any]:
         "wanted": _whole(inner.get("targetNodeCount")) if cluster else None,
         "max_nodes": _whole(scale.get("maxNodeCount")) if cluster else None,
         "min_nodes": _whole(scale.get("minNodeCount")) if cluster else None,
-        "idle_seconds": idle if cluster else seconds(inner.get("idleTimeBeforeShutdown")),
+        "idle_seconds": idle if cluster else iso_seconds(inner.get("idleTimeBeforeShutdown")),
         "low_priority": str(inner.get("vmPriority") or "").lower() == "lowpriority",
         "resource_id": str(outer.get("resourceId") or ""),
         "settings": _settings(target_type, arm, outer, inner, idle) if target_type else {},
@@ -166,7 +157,7 @@ def _settings(
     ssh = inner.get("sshSettings") or {}
     account = inner.get("userAccountCredentials") or inner.get("administratorAccount") or {}
     scale = inner.get("scaleSettings") or {}
-    idle_shutdown = seconds(inner.get("idleTimeBeforeShutdown"))
+    idle_shutdown = iso_seconds(inner.get("idleTimeBeforeShutdown"))
     settings: dict[str, Any] = {
         "size": inner.get("vmSize"),
         "min_nodes": scale.get("minNodeCount"),

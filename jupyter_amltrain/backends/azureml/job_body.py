@@ -24,10 +24,12 @@ from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs.launch import restarts_of, script_argv
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot
-from jupyter_amltrain.schema import az_yaml, azure_terms
+from jupyter_amltrain.schema import az_yaml, azure_terms, searched_values
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
 from jupyter_amltrain.schema.provenance import GitState
+from jupyter_amltrain.schema.search_space import Expression
+from jupyter_amltrain.schema.sweep import Sweep, sweep_from_rest, sweep_to_rest
 
 #: Placeholder in a printed request for the id that the service assigns.
 CODE_PLACEHOLDER = "(code asset with the content {})"
@@ -93,6 +95,8 @@ def body_of(spec: JobSpec, place: JobLocation, code: str) -> dict[str, Any]:
     code
         Id of the code asset, or its placeholder in a printed request.
     """
+    if spec.sweep is not None:
+        return _sweep_body(spec, spec.sweep, place, code)
     body: dict[str, Any] = {
         "jobType": "Command",
         "displayName": spec.name,
@@ -115,6 +119,42 @@ def body_of(spec: JobSpec, place: JobLocation, code: str) -> dict[str, Any]:
         "services": {service.partition(":")[0]: _service(service) for service in spec.services} or None,
     }
     return body | {key: value for key, value in optional.items() if value}
+
+
+def _sweep_body(spec: JobSpec, sweep: Sweep, place: JobLocation, code: str) -> dict[str, Any]:
+    """Return ``properties`` of a ``SweepJob``; the job of a trial is below ``trial``."""
+    resources = _resources(spec, place)
+    trial: dict[str, Any] = {
+        "command": command_of(spec, place),
+        "codeId": code,
+        "environmentVariables": _environ(spec),
+        "resources": resources,
+    }
+    trial |= {"distribution": distribution} if (distribution := _distribution(spec, place)) else {}
+    body: dict[str, Any] = {
+        "jobType": "Sweep",
+        "displayName": spec.name,
+        "experimentName": spec.experiment,
+        "trial": trial,
+        **sweep_to_rest(sweep),
+        "inputs": {name: _input(data) for name, data in spec.inputs.items()},
+        "outputs": {name: _output(output) for name, output in spec.outputs.items()},
+        "resources": resources,
+        "tags": dict(spec.tags),
+    }
+    if spec.timeout:  # the agent ends a trial first, as in :func:`_limits`
+        body["limits"]["trialTimeout"] = azure_terms.iso_duration(spec.timeout + SERVICE_LIMIT_MARGIN_S)
+    if place.compute:
+        body["computeId"] = f"{place.arm_id}/computes/{place.compute}"
+    optional = {"queueSettings": _queue(spec, place), "identity": _identity(spec.identity)}
+    return body | {key: value for key, value in optional.items() if value}
+
+
+def with_environment(body: Mapping[str, Any], environment: str) -> dict[str, Any]:
+    """Return the body of :func:`body_of` with the id of the environment."""
+    if "trial" in body:
+        return {**body, "trial": {**body["trial"], "environmentId": environment}}
+    return {**body, "environmentId": environment}
 
 
 def check(spec: JobSpec, place: JobLocation) -> None:
@@ -163,6 +203,12 @@ def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
             f"--max-restarts {spec.max_restarts}: on Azure ML only a job of one process is started again.",
             hint="Leave it out; Azure restarts jobs of low-priority machines by itself. Or use --processes 1.",
             field="max_restarts",
+        )
+    if spec.sweep is not None and spec.services:
+        yield SpecError(
+            "--service: the trials of an Azure ML sweep have no services.",
+            hint="Leave it out.",
+            field="services",
         )
     if spec.share_gpus:
         yield SpecError(
@@ -232,7 +278,7 @@ def request_of(
     environment = environment_body(spec, place.gpus)
     return {
         "request": f"PUT {place.arm_id}/jobs/{name}",
-        "properties": body | {"environmentId": environment_shown(environment)},
+        "properties": with_environment(body, environment_shown(environment)),
         "environment": environment,
         "code": {
             "digest": snapshot.digest,
@@ -282,6 +328,8 @@ def _checkpoints(spec: JobSpec, place: JobLocation) -> dict[str, Any]:
 
     Without an address it is a folder of the default datastore that is named after the job, as for each attempt.
     """
+    if spec.sweep is not None:  # the trials of a sweep would share the folder
+        return {}
     is_spot = (spec.tier or ("" if place.compute else place.tier)) == "spot"
     if not spec.max_restarts and not is_spot:
         return {}
@@ -356,9 +404,13 @@ def command_of(spec: JobSpec, place: JobLocation) -> str:
             *(("inputs", input_variable(n), n) for n, data in spec.inputs.items() if data.type != "literal"),
             *(("outputs", output_variable(n), n) for n in spec.outputs),
             *(("outputs", CHECKPOINTS_VARIABLE, n) for n in _checkpoints(spec, place)),
+            *(("search_space", searched_values.variable(n), n) for n in _searched(spec)),
         )
     )
     plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
+    for name in _searched(spec):  # from the variable: the reference is not replaced in single quotes
+        reference = shlex.quote(searched_values.reference(name))
+        plain = plain.replace(reference, f'"${searched_values.variable(name)}"')
     return (
         f"{exports}P=$(command -v python3 || command -v python); "
         'if [ -n "$P" ] && "$P" -c \'import sys; sys.exit(sys.version_info < (3, 8))\'; then '
@@ -367,6 +419,10 @@ def command_of(spec: JobSpec, place: JobLocation) -> str:
         'for F in .amltrain/*.tar.gz; do if [ -e "$F" ]; then tar -xzf "$F"; fi; done; '
         f"exec {plain}"
     )
+
+
+def _searched(spec: JobSpec) -> Mapping[str, Expression]:
+    return {} if spec.sweep is None else spec.sweep.space
 
 
 def argv_of(spec: JobSpec) -> list[str]:
@@ -384,6 +440,7 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
     It contains nothing specific to one run (id, name, experiment come from the service's variables), so that
     the same code results in the same code asset.
     """
+    searched = _searched(spec)
     return {
         "schema": 1,
         "run": "",
@@ -406,6 +463,8 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
         "inputs": sorted(spec.inputs),
         "outputs": sorted(spec.outputs),
         **({"slice": limits} if (limits := slice_limits(spec)) else {}),
+        **({"search": {name: searched_values.form_of(e) for name, e in searched.items()}} if searched else {}),
+        **({"goal": spec.sweep.objective.metric} if spec.sweep and spec.sweep.objective.metric in spec.out else {}),
     }
 
 
@@ -482,11 +541,12 @@ def spec_of_foreign_job(name: str, properties: Mapping[str, Any]) -> JobSpec:
     """
     from jupyter_amltrain.schema.job import Resources
 
-    resources = properties.get("resources") or {}
+    resources = properties.get("resources") or (properties.get("trial") or {}).get("resources") or {}
     shown = "".join(c for c in str(properties.get("displayName") or name) if c.isprintable()).replace("/", "-")
     env = {str(k): str(v) for k, v in (properties.get("environmentVariables") or {}).items()}
     kind = {"Pipeline": "pipeline", "Sweep": "sweep", "AutoML": "automl", "Spark": "spark"}
     return JobSpec(
+        sweep=sweep_of_body(properties),
         job_type=kind.get(str(properties.get("jobType") or ""), ""),
         name=shown[:64] or name[:64],
         script=str(properties.get("command") or f"# a {properties.get('jobType', '')} job of Azure ML\n"),
@@ -497,6 +557,16 @@ def spec_of_foreign_job(name: str, properties: Mapping[str, Any]) -> JobSpec:
         resources=Resources(nodes=int(resources.get("instanceCount") or 1)),
         tracking="direct",
     )
+
+
+def sweep_of_body(properties: Mapping[str, Any]) -> Sweep | None:
+    """Return the sweep of a job's JSON; ``None`` for another job, and for a sweep of another form."""
+    if properties.get("jobType") != "Sweep":
+        return None
+    try:
+        return sweep_from_rest(properties)
+    except SpecError:
+        return None
 
 
 #: Property with the compute of a job; ARM reports the compute of command jobs only.

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.agent.protocol import GIT_DIFF
-from jupyter_amltrain.backends.azureml.job_body import spec_from, spec_of_foreign_job, tracking_id
+from jupyter_amltrain.backends.azureml.job_body import spec_from, spec_of_foreign_job, sweep_of_body, tracking_id
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of
 from jupyter_amltrain.errors import StateError
 from jupyter_amltrain.jobs.origin import Origin
@@ -41,7 +41,9 @@ def folder_of(root: Path, workspace: str, name: str) -> Path:
 def spec_of(name: str, job: Mapping[str, Any]) -> tuple[JobSpec, bool]:
     """Return the spec of a job from its JSON, and whether jupyter_amltrain submitted it."""
     own = spec_from(job.get("properties") or {})
-    return (own, True) if own is not None else (spec_of_foreign_job(name, job), False)
+    if own is None:
+        return spec_of_foreign_job(name, job), False
+    return own if own.sweep is not None else msgspec.structs.replace(own, sweep=sweep_of_body(job)), True
 
 
 def create(

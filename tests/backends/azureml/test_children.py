@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.backends.azureml import mirror_store
+from jupyter_amltrain.backends.azureml import job_body, mirror_store
 from jupyter_amltrain.backends.azureml.service import children
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import CommandError, TargetUnreachable
-from jupyter_amltrain.schema.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_relevant
+from jupyter_amltrain.schema.child_run import MAX_CHILDREN, MAX_CURVE_POINTS, ChildRun, ChildRuns, most_relevant
 from tests.azure.conftest import ROOT
 
 RECORDED = ROOT / "azureml_emulator" / "data" / "recordings" / "02_pipeline_two_steps_failed_children.json"
@@ -36,6 +36,7 @@ class Service:
     def __init__(self, found: list[dict[str, Any]], metrics: dict[str, Any], job: dict[str, Any] | None = None) -> None:
         self.found, self.metrics, self.job = found, metrics, job
         self.requests: list[str] = []
+        self.curves: dict[str, list[dict[str, Any]]] = {}
         self.data = self.arm = self
 
     def pages(self, path: str, **more: Any) -> list[dict[str, Any]]:
@@ -46,6 +47,8 @@ class Service:
             return Answer(200 if self.job else 404, self.job)
         run_id = more["params"]["run_id"]
         self.requests.append(run_id)
+        if path.endswith("get-history"):
+            return Answer(200, {"metrics": self.curves.get(run_id, [])})
         metrics = self.metrics.get(run_id)
         if isinstance(metrics, Exception):
             raise metrics
@@ -190,3 +193,65 @@ def test_metric_written_after_the_end_of_its_child_is_read_at_the_end_of_the_par
     service.metrics["s_0"] = [metric(0.5)]
     (late,) = looked(tmp_path, service)
     assert (late.metric, late.value) == ("loss", 0.5)
+
+
+SPACE = {"lr": ["loguniform", [-9.0, 0.0]], "layers": ["choice", [[1, 2]]], "flag": ["choice", [[True, False]]]}
+
+
+def searched(folder: Path, service: Service, policy: str | None = "MedianStopping", **parent: Any) -> list[ChildRun]:
+    """Rows of a sweep whose search is known."""
+    termination = {"earlyTermination": {"policyType": policy}} if policy else {}
+    body = {**sweep()["properties"], "searchSpace": SPACE, **termination}
+    spec = job_body.spec_of_foreign_job("s", body)
+    (folder / "job.json").write_text(json.dumps({"spec": msgspec.to_builtins(spec)}))
+    mirror = MirrorFiles(folder)
+    place: Any = service
+    children.update_children(mirror, place, "s", parent=parent, now=1e9, period=0.0, ended=False)
+    mirror.save()
+    return list(mirror_store.children(folder).runs)
+
+
+def values(number: int, status: str = "Completed", **more: Any) -> dict[str, Any]:
+    text = json.dumps({"lr": "0.01", "layers": "2.0", "flag": "True"})
+    return trial(number, status, tags={"hyperparameters": text}, **more)
+
+
+def test_trials_of_sweep_have_numbers_and_typed_values(tmp_path: Path) -> None:
+    service = Service([values(10), values(2), trial(3)], {})
+    rows = searched(tmp_path, service, tags={"s_3": '{"lr": 0.5}', "s_2": "not JSON"})
+    assert [row.number for row in rows] == [2, 3, 10]
+    assert rows[0].params == {"lr": 0.01, "layers": 2, "flag": True} and rows[1].params == {"lr": 0.5}
+    assert type(rows[0].params["layers"]) is int
+
+
+@pytest.mark.parametrize(
+    ("policy", "parent", "early"),
+    [("MedianStopping", "Running", True), (None, "Running", False), ("MedianStopping", "CancelRequested", False)],
+)
+def test_canceled_trial_is_early_only_by_policy(tmp_path: Path, policy: str | None, parent: str, early: bool) -> None:
+    (row,) = searched(tmp_path, Service([values(0, "Canceled")], {}), policy, status=parent)
+    assert row.early is early and bool(row.detail) is early
+
+
+def test_trial_that_was_stopped_early_remains_so_when_its_sweep_is_canceled(tmp_path: Path) -> None:
+    service = Service([values(0, "Canceled"), values(1, "Running")], {})
+    searched(tmp_path, service, status="Running")
+    service.found[1]["status"] = "Canceled"
+    rows = searched(tmp_path, service, status="Canceled")
+    assert [row.early for row in rows] == [True, False]
+
+
+def test_curve_is_read_of_trial_that_reports_more_than_once(tmp_path: Path) -> None:
+    points = [{"value": 1 / (n + 1), "step": n, "timestamp": n} for n in range(500)]
+    service = Service([values(0), values(1)], {"s_0": [metric(0.002) | {"step": 499}], "s_1": [metric(0.5)]})
+    service.curves["s_0"] = points
+    first, second = searched(tmp_path, service)
+    assert len(first.steps) == MAX_CURVE_POINTS and (first.steps[0], first.steps[-1]) == (0, 499)
+    assert first.values[0] == 1.0 and second.steps == ()
+    service.curves.clear()
+    assert searched(tmp_path, service)[0].steps == first.steps and service.requests.count("s_0") == 2
+
+
+def test_foreign_sweep_of_unknown_form_has_no_search() -> None:
+    body = {**sweep()["properties"], "searchSpace": {"x": ["new", [1]]}}
+    assert job_body.spec_of_foreign_job("s", body).sweep is None

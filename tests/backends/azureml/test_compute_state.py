@@ -11,6 +11,7 @@ from jupyter_amltrain.backends.azureml import compute_state, provisioning_errors
 from jupyter_amltrain.backends.azureml.catalog import Quotas, find, size_row, sizes_of
 from jupyter_amltrain.backends.azureml.cost_prompts import confirmation, state_of
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CapacityError, QuotaExceeded, TargetError
+from jupyter_amltrain.schema import azure_terms
 from jupyter_amltrain.schema.azure_target import (
     AmlComputeTarget,
     DatabricksTarget,
@@ -126,10 +127,10 @@ def test_instance_row_reports_failed_last_operation(status: str, state: str, our
 
 def test_schedule_and_duration_texts_are_converted() -> None:
     assert compute_state.cron("18:05") == "5 18 * * *" and compute_state.cron("0 18 * * 1-5") == "0 18 * * 1-5"
-    assert [compute_state.seconds(t) for t in ("PT15M", "PT1M40S", "P1DT2H", "", None, "x")] == [
+    assert [azure_terms.iso_seconds(t) for t in ("PT15M", "PT1M40S", "P1DT2H", "", None, "x")] == [
         900, 100, 93600, None, None, None,
     ]  # fmt: skip
-    assert compute_state.seconds(compute_state.duration(901)) == 901 and compute_state.duration(45) == "PT45S"
+    assert azure_terms.iso_seconds(compute_state.duration(901)) == 901 and compute_state.duration(45) == "PT45S"
     made = compute_state.subnet_id("net", "sub", GROUP)
     assert made == f"{GROUP}/providers/Microsoft.Network/virtualNetworks/net/subnets/sub"
     assert compute_state.subnet_id("", made, GROUP) == made and compute_state.network(made) == ("net", "sub")

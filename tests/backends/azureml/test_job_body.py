@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,11 +19,13 @@ from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.service import history
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs.snapshot import Snapshot, take_snapshot
-from jupyter_amltrain.schema import azure_terms
+from jupyter_amltrain.jobs.sweep import search_of, service_job
+from jupyter_amltrain.schema import azure_terms, searched_values
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput
 from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources
 from jupyter_amltrain.schema.run import RunState
+from jupyter_amltrain.schema.search_space import parse_expression
 
 WS = "/subscriptions/S/resourceGroups/R/providers/Microsoft.MachineLearningServices/workspaces/W"
 PLACE = job_body.JobLocation(arm_id=WS, compute="gpu", gpus=4)
@@ -468,3 +471,91 @@ def test_job_of_several_processes_may_not_start_again() -> None:
     with pytest.raises(SpecError) as raised:
         job_body.check(JobSpec(name="n", max_restarts=1, distribution=Distribution(kind="pytorch", processes=2)), PLACE)
     assert raised.value.field == "max_restarts"
+
+
+# ---- sweeps
+
+
+def sweep_spec(params: dict[str, Any], **fields: Any) -> JobSpec:
+    """The job of a sweep over a cell, or over the file of `fields`."""
+    keywords = {"goal": "minimize loss", "seed": 3, "max_trials": 4, "max_concurrent": 2, "trial_timeout": 90}
+    search, fixed = search_of(params, **keywords, policy="bandit(slack_factor=0.1)", sampler="sobol")
+    names = ", ".join(params)
+    code = fields or {"script": f"print({names})\n", "cell": f"print({names})\n"}
+    return service_job(JobSpec(name="n", params=fixed, **code), search)
+
+
+SEARCHED = {"lr": "loguniform(1e-4,1)", "opt": "choice(sgd,adam)", "n": 3}
+
+
+def test_sweep_body_has_trial_and_search() -> None:
+    spec = sweep_spec(SEARCHED)
+    found = job_body.body_of(spec, PLACE, "CODE")
+    assert found["jobType"] == "Sweep" and found["trial"]["codeId"] == "CODE" and "codeId" not in found
+    assert found["computeId"] == f"{WS}/computes/gpu"
+    assert found["searchSpace"]["opt"] == ["choice", [["sgd", "adam"]]]
+    assert found["searchSpace"]["lr"][1] == [math.log(1e-4), 0.0]  # exponents
+    assert found["samplingAlgorithm"] == {"samplingAlgorithmType": "Random", "rule": "Sobol", "seed": 3}
+    assert found["earlyTermination"]["slackFactor"] == 0.1
+    assert found["limits"]["trialTimeout"] == "PT2M30S" and spec.timeout == 90  # a minute for the agent
+    assert 'export AML_SWEEP_lr="${{search_space.lr}}"; ' in found["trial"]["command"]
+    assert job_body.with_environment(found, "E")["trial"]["environmentId"] == "E"
+    assert job_body.sweep_of_body(found).space == spec.sweep.space
+    line = spec.script.splitlines()[0]
+    assert line.startswith("n = 3; ") and "AML_SWEEP_lr" in line and spec.params == {"n": 3}
+
+
+def test_serverless_sweep_body_has_resources_and_no_shared_checkpoints() -> None:
+    place = job_body.JobLocation(arm_id=WS, size="Standard_NC6s_v3", tier="spot")
+    found = job_body.body_of(sweep_spec(SEARCHED), place, "CODE")
+    assert found["resources"] == found["trial"]["resources"] == {"instanceCount": 1, "instanceType": "Standard_NC6s_v3"}
+    assert found["outputs"] == {} and found["queueSettings"] == {"jobTier": "Spot"}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("place", [PLACE, job_body.JobLocation(arm_id=WS, size="Standard_NC6s_v3")])
+def test_sdk_sends_the_sweep_that_is_printed(place: job_body.JobLocation) -> None:
+    from jupyter_amltrain.backends.azureml.service import sdk
+
+    body = job_body.body_of(sweep_spec(SEARCHED), place, "azureml:c:1")
+    sent = sdk.job_of("a", body, "azureml:c:1", "azureml:e:1")._to_rest_object().as_dict()["properties"]
+    printed = job_body.with_environment(body, "azureml:e:1")
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items() if k not in ("isArchived", "properties")}
+        return value.lower() if value in ("Minimize", "Sobol") else value
+
+    assert plain(sent) == plain(printed)
+
+
+def test_script_of_sweep_gets_values_as_arguments() -> None:
+    spec = sweep_spec({**SEARCHED, "layers": "randint(4)", "flag": "choice(true,false)"}, script_name="train.py")
+    file = job_body.job_file(spec)
+    environ = {"AML_SWEEP_lr": "0.5", "AML_SWEEP_opt": "adam", "AML_SWEEP_layers": "2.0", "AML_SWEEP_flag": "True"}
+    words = job.command(file["argv"], environ, file["search"])
+    assert words[3:] == ["--n", "3", "--lr", "0.5", "--opt", "adam", "--layers", "2", "--flag", "true"]
+    assert job_body.command_of(spec, PLACE).endswith('--lr "$AML_SWEEP_lr" --opt "$AML_SWEEP_opt" --layers '
+                                                     '"$AML_SWEEP_layers" --flag "$AML_SWEEP_flag"')  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("expression", "texts"),
+    [
+        ("choice(a,1,true)", {"a": "a", "1.0": 1, "True": True}),
+        ("choice(0.1,1e-5)", {"0.1": 0.1, "1E-05": 1e-5}),
+        ("choice(true,false)", {"False": False, "true": True}),
+        ("choice(a,'b c')", {"b c": "b c"}),
+        ("randint(10)", {"3.0": 3}),
+        ("quniform(8,64,8)", {"16": 16}),
+        ("uniform(0,1)", {"0.25": 0.25}),
+    ],
+)
+def test_value_of_trial_has_its_type_from_any_spelling(
+    expression: str, texts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = parse_expression("x", expression)
+    for text, value in texts.items():
+        monkeypatch.setenv("AML_SWEEP_x", text)
+        for found in (eval(searched_values.code_of("x", e)), searched_values.value_of(e, text)):
+            assert (found, type(found)) == (value, type(value))

@@ -1,12 +1,14 @@
 """Child runs: steps of a pipeline, and trials of a sweep or AutoML job.
 
 They are rows of their parent, and their state changes are lines of its log. Source:
-``GET {api}/history/v1.0{WS}/runs/{name}/children`` (recorded: ARM does not list child runs). A child's name at the
-service is a GUID; its ``displayName`` is shown. Metrics come from the service's MLflow, one request per child.
+``GET {api}/history/v1.0{WS}/runs/{name}/children`` (recorded: ARM does not list child runs). The name of a step at the
+service is a GUID, that of a trial the sweep's with a number; its ``displayName`` is shown. Metrics come from the
+service's MLflow, one request per child, and one for the curve of a trial that reports more than once.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -16,12 +18,22 @@ from urllib.parse import quote
 
 import msgspec
 
-from jupyter_amltrain.backends.azureml import errors
+from jupyter_amltrain.backends.azureml import errors, mirror_store
 from jupyter_amltrain.backends.azureml import status as azure_status
-from jupyter_amltrain.backends.azureml.service import history, http, jobs, links, logs
+from jupyter_amltrain.backends.azureml.service import history, http, jobs, links, logs, metrics
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import AmlTrainError
-from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CHILDREN, ChildRun, ChildRuns, most_relevant
+from jupyter_amltrain.schema.child_run import (
+    CHILDREN,
+    MAX_CHILDREN,
+    MAX_CURVE_POINTS,
+    ChildRun,
+    ChildRuns,
+    most_relevant,
+)
+from jupyter_amltrain.schema.search_space import Expression
+from jupyter_amltrain.schema.searched_values import value_of
+from jupyter_amltrain.schema.sweep import Sweep
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace
@@ -33,6 +45,10 @@ FILE = CHILDREN
 MAX_LISTED = 2000
 #: Maximum number of children whose metrics are read per poll while the parent is running.
 _MAX_METRIC_READS = 8
+#: Maximum number of trials with a curve: the best, those that run and the newest.
+_MAX_CURVES = 60
+#: Tag or property of a trial with its values, as JSON.
+_VALUES_KEY = "hyperparameters"
 #: Maximum characters of a name, a sentence, and the name of a metric.
 _MAX_NAME_CHARS, _MAX_SENTENCE_CHARS, _MAX_METRIC_CHARS = 100, 200, 60
 #: Key of the best trial in the parent: a property of sweeps (read by the SDK), a tag of AutoML jobs (recorded).
@@ -42,7 +58,17 @@ _BEST_TRIAL_KEYS = ("best_child_run_id", "automl_best_child_run_id")
 def job_type(mirror: MirrorFiles) -> str:
     """Return the type of a mirror's job; default ``command``."""
     spec = mirror.json("job.json").get("spec") or {}
-    return str(spec.get("job_type") or "command")
+    return str(spec.get("job_type") or ("sweep" if spec.get("sweep") else "command"))
+
+
+def _sweep_of(mirror: MirrorFiles) -> Sweep | None:
+    """Return the sweep of a mirror's job; ``None`` if it is unknown."""
+    value = (mirror.json("job.json").get("spec") or {}).get("sweep")
+    try:
+        return None if value is None else msgspec.convert(value, Sweep)
+    except msgspec.ValidationError as error:  # of a newer version
+        log.info("sweep of %s: %s", mirror.folder.name, error)
+        return None
 
 
 def update_children(
@@ -111,11 +137,16 @@ def _rows(
     children: Sequence[Mapping[str, Any]],
     ended: bool,
 ) -> ChildRuns:
-    kind = "step" if job_type(mirror) == "pipeline" else "trial"
-    metric, goal = ("", "") if kind == "step" else _objective(mirror, workspace, name)
+    kind, sweep = "step" if job_type(mirror) == "pipeline" else "trial", _sweep_of(mirror)
+    metric, goal = ("", "") if kind == "step" else _objective(mirror, workspace, name, sweep)
     best = _best_of(parent) or (_best_at_arm(workspace, name) if ended and kind == "trial" else "")
     runs = tuple(_row(workspace, child, kind, best) for child in children)
-    _read_metrics(mirror, workspace, most_relevant(runs, MAX_CHILDREN), metric, ended)
+    previous = {run.id: run for run in mirror_store.children(mirror.folder).runs}
+    if sweep is not None:
+        trials = [_trial(run, child, parent, name, sweep) for run, child in zip(runs, children, strict=True)]
+        runs = tuple(_with_history(trial, previous.get(trial.id)) for trial in trials)
+        runs = tuple(sorted(runs, key=lambda run: -1 if run.number is None else run.number))
+    read = _read_metrics(mirror, workspace, most_relevant(runs, MAX_CHILDREN), metric, ended)
     values: dict[str, list[Any]] = mirror.facts.get("child_values") or {}
     runs = tuple(
         msgspec.structs.replace(run, metric=value[0], value=value[1]) if (value := values.get(run.id)) else run
@@ -124,6 +155,8 @@ def _rows(
     if not best and goal:
         best = _best_completed(runs, goal)
         runs = tuple(msgspec.structs.replace(run, best=run.id == best) for run in runs)
+    if sweep is not None:
+        runs = _with_curves(workspace, runs, read)
     shown = most_relevant(runs, MAX_CHILDREN)
     return ChildRuns(runs=shown, hidden=len(runs) - len(shown))
 
@@ -149,8 +182,53 @@ def _row(workspace: Workspace, child: Mapping[str, Any], kind: str, best: str) -
     )
 
 
-def _objective(mirror: MirrorFiles, workspace: Workspace, name: str) -> tuple[str, str]:
+def _trial(run: ChildRun, child: Mapping[str, Any], parent: Mapping[str, Any], name: str, sweep: Sweep) -> ChildRun:
+    """Return the row of a trial with its number, its values, and whether the policy stopped it.
+
+    The service says neither who canceled a run nor why: a trial that was canceled while its sweep was not is one that
+    the policy has stopped.
+    """
+    number = re.fullmatch(rf"{re.escape(name)}_(\d+)", run.id)
+    is_parent_canceled = str(parent.get("status")) in ("Canceled", "CancelRequested")
+    early = run.state == "canceled" and sweep.policy is not None and not is_parent_canceled
+    return msgspec.structs.replace(
+        run,
+        number=int(number[1]) if number else None,
+        params=_params(child, parent, sweep.space),
+        early=early,
+        detail=run.detail or ("Stopped by the policy of the sweep." if early else ""),
+    )
+
+
+def _with_history(run: ChildRun, previous: ChildRun | None) -> ChildRun:
+    """Return a row with the curve that was read earlier; a trial that was stopped early remains so."""
+    if previous is None:
+        return run
+    early = previous.early and run.state == "canceled"
+    detail = previous.detail if early else run.detail
+    return msgspec.structs.replace(
+        run, steps=previous.steps, values=previous.values, early=run.early or early, detail=detail
+    )
+
+
+def _params(child: Mapping[str, Any], parent: Mapping[str, Any], space: Mapping[str, Expression]) -> dict[str, Any]:
+    """Return the values of a trial: a tag or property of it, or a tag of the sweep with the trial's id."""
+    candidates = [(child.get(part) or {}).get(_VALUES_KEY) for part in ("tags", "properties")]
+    for text in (*candidates, (parent.get("tags") or {}).get(str(child["runId"]))):
+        try:
+            values = json.loads(text) if isinstance(text, str) else text
+        except ValueError:
+            continue
+        if isinstance(values, dict):
+            named = {str(name).lstrip("-"): value for name, value in values.items()}
+            return {name: value_of(space[name], value) if name in space else value for name, value in named.items()}
+    return {}
+
+
+def _objective(mirror: MirrorFiles, workspace: Workspace, name: str, sweep: Sweep | None) -> tuple[str, str]:
     """Return the primary metric of a sweep or AutoML job, and ``minimize`` or ``maximize`` if the job has a goal."""
+    if sweep is not None:
+        return sweep.objective.metric, sweep.objective.goal
     cached = mirror.facts.get("objective")
     if cached is None:
         try:
@@ -195,11 +273,17 @@ def _best_completed(runs: Sequence[ChildRun], goal: str) -> str:
 
 def _read_metrics(
     mirror: MirrorFiles, workspace: Workspace, runs: Sequence[ChildRun], primary: str, ended: bool
-) -> None:
+) -> dict[str, int]:
     """Read the metrics of running children, once more after each has ended, and of those without metrics at the end.
 
     The service may write the metrics of a child after the child has ended.
+
+    Returns
+    -------
+    dict
+        Last step by the id of each child that was read.
     """
+    steps: dict[str, int] = {}
     values: dict[str, list[Any]] = mirror.facts.setdefault("child_values", {})
 
     def needs_metrics(run: ChildRun) -> bool:
@@ -213,8 +297,45 @@ def _read_metrics(
         pending, history.all_of(lambda run: _metrics(workspace, run.id), pending), strict=True
     ):
         if child_metrics is not None:
-            metric, value = _select_metric(child_metrics, primary)
+            metric, value, steps[run.id] = _select_metric(child_metrics, primary)
             values[run.id] = [metric, value, run.ended is not None]
+    return steps
+
+
+def _with_curves(workspace: Workspace, runs: tuple[ChildRun, ...], read: Mapping[str, int]) -> tuple[ChildRun, ...]:
+    """Return the rows with the curves of trials that have been read and report more than once.
+
+    Parameters
+    ----------
+    read
+        Last step by the id of each trial that has been read.
+    """
+    shown = most_relevant(runs, _MAX_CURVES)
+    grown = [run for run in shown if run.metric and read.get(run.id, 0) > 0]
+    curves = dict(
+        zip([run.id for run in grown], history.all_of(lambda run: _curve(workspace, run), grown), strict=True)
+    )
+    return tuple(
+        msgspec.structs.replace(run, steps=curve[0], values=curve[1]) if (curve := curves.get(run.id)) else run
+        for run in runs
+    )
+
+
+def _curve(workspace: Workspace, run: ChildRun) -> tuple[tuple[int, ...], tuple[float | None, ...]] | None:
+    """Return steps and values of a trial's metric; ``None`` if they cannot be read now."""
+    try:
+        points = metrics.Points(workspace, run.id).history(run.metric)
+    except AmlTrainError as error:
+        log.info("curve of %s: %s", run.id, error)
+        return None
+    last = max(1, len(points) - 1)
+    count = min(MAX_CURVE_POINTS, len(points))
+    kept = [points[round(i * last / max(1, count - 1))] for i in range(count)]
+    return tuple(int(point.get("step") or 0) for point in kept), tuple(_finite(point.get("value")) for point in kept)
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def _metrics(workspace: Workspace, run_id: str) -> list[Mapping[str, Any]] | None:
@@ -233,19 +354,17 @@ def _metrics(workspace: Workspace, run_id: str) -> list[Mapping[str, Any]] | Non
     return list(data.get("metrics") or ())
 
 
-def _select_metric(metrics: Sequence[Mapping[str, Any]], primary: str) -> tuple[str, float | None]:
-    """Select the metric that a row shows: the primary one, otherwise the one that was logged last."""
+def _select_metric(logged: Sequence[Mapping[str, Any]], primary: str) -> tuple[str, float | None, int]:
+    """Select the metric that a row shows, with its step: the primary one, otherwise the one that was logged last."""
     if primary:
         # AutoML's enumeration has AUCWeighted, its runs log AUC_weighted.
-        candidates = [one for one in metrics if _letters(one.get("key")) == _letters(primary)]
+        candidates = [one for one in logged if _letters(one.get("key")) == _letters(primary)]
     else:
-        candidates = [one for one in metrics if not str(one.get("key") or "").startswith("system/")]
+        candidates = [one for one in logged if not str(one.get("key") or "").startswith("system/")]
     if not candidates:
-        return "", None
+        return "", None, 0
     newest = max(candidates, key=lambda one: int(one.get("timestamp") or 0))
-    value = newest.get("value")
-    is_finite = isinstance(value, (int, float)) and math.isfinite(value)
-    return str(newest.get("key"))[:_MAX_METRIC_CHARS], float(value) if is_finite else None  # type: ignore[arg-type]
+    return str(newest.get("key"))[:_MAX_METRIC_CHARS], _finite(newest.get("value")), int(newest.get("step") or 0)
 
 
 def _letters(name: Any) -> str:

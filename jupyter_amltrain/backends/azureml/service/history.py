@@ -16,10 +16,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
-from jupyter_amltrain.backends.azureml import compute_state, errors
+from jupyter_amltrain.backends.azureml import errors
 from jupyter_amltrain.backends.azureml.service import http
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.rpc import server
+from jupyter_amltrain.schema import azure_terms
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace
@@ -205,7 +206,7 @@ def row_of_job(job: Mapping[str, Any]) -> dict[str, Any]:
         "revision": 0,
         "compute": compute.rpartition("/")[2],
         "count": (body.get("resources") or {}).get("instanceCount"),
-        "limit": compute_state.seconds(str((body.get("limits") or {}).get("timeout") or "")),
+        "limit": azure_terms.iso_seconds(str((body.get("limits") or {}).get("timeout") or "")),
         "archived": bool(body.get("isArchived")),
         "size": (body.get("resources") or {}).get("instanceType") or "",
     }

@@ -95,7 +95,7 @@ def get(call: ServiceCall, *, workspace: str, name: str) -> dict[str, Any] | Non
 def list_all(
     call: ServiceCall, *, workspace: str, compute: str | None = None, known: Sequence[str] = (), limit: int = 500
 ) -> dict[str, Any]:
-    """List command jobs, and jobs that amltrain submitted from YAML files, newest first.
+    """List command jobs, and the sweeps and YAML jobs that amltrain submitted, newest first.
 
     Parameters
     ----------
@@ -157,6 +157,7 @@ def shown(job: Mapping[str, Any]) -> dict[str, Any]:
     keys = (
         "jobType", "displayName", "experimentName", "command", "resources", "distribution", "environmentId",
         "environmentVariables", "tags", "computeId", "codeId", "isArchived",
+        "searchSpace", "samplingAlgorithm", "objective", "earlyTermination", "limits",
     )  # fmt: skip
     studio = ((body.get("services") or {}).get("Studio") or {}).get("endpoint")
     properties = {k: v for k, v in (body.get("properties") or {}).items() if str(k).startswith(_OWN_PROPERTY_PREFIX)}
@@ -287,7 +288,7 @@ def _create(
     from jupyter_amltrain.backends.azureml.service import sdk
 
     for is_retry in (False, True):
-        entity = sdk.command_of(name, body, code, environment)
+        entity = sdk.job_of(name, body, code, environment)
         try:
             created = sdk.client(call.cloud, ws).jobs.create_or_update(entity, skip_validation=True)
             break

@@ -134,9 +134,10 @@ class Points:
             for p in data.get("params") or ()
             if own and p["key"] not in (known.get("params") or ())
         ]
-        return FetchedPoints(dict(zip(keys, history.all_of(self._points, keys), strict=True)), params, own)
+        return FetchedPoints(dict(zip(keys, history.all_of(self.history, keys), strict=True)), params, own)
 
-    def _points(self, key: str) -> list[dict[str, Any]]:
+    def history(self, key: str) -> list[dict[str, Any]]:
+        """Return the points of a metric in the order of their times."""
         points: list[dict[str, Any]] = []
         token = ""
         while True:

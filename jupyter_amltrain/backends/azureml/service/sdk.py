@@ -221,14 +221,93 @@ def _service(value: Mapping[str, Any]) -> Any:
 
 
 def _seconds(text: str | None) -> int | None:
-    """Return the seconds of an ISO duration such as ``P1DT2H3M4S``; only whole numbers occur."""
-    if not text:
+    seconds = azure_terms.iso_seconds(text)
+    return None if seconds is None else round(seconds)
+
+
+def job_of(name: str, body: Mapping[str, Any], code: str, environment: Any) -> Any:
+    """Return the SDK's job of ARM's ``properties``: :func:`command_of` or :func:`sweep_of`."""
+    make = sweep_of if body["jobType"] == "Sweep" else command_of
+    return make(name, body, code, environment)
+
+
+def sweep_of(name: str, body: Mapping[str, Any], code: str, environment: Any) -> Any:
+    """Return ``azure.ai.ml.sweep.SweepJob`` from ARM's ``properties``; parameters as of :func:`command_of`."""
+    from azure.ai.ml.entities import JobResourceConfiguration, QueueSettings
+    from azure.ai.ml.entities._job.parameterized_command import ParameterizedCommand
+    from azure.ai.ml.entities._job.sweep.search_space import SweepDistribution
+    from azure.ai.ml.sweep import Objective, SweepJob, SweepJobLimits
+
+    trial, limits, queue = body["trial"], body["limits"], body.get("queueSettings") or {}
+    resources = {
+        "instance_count": trial["resources"].get("instanceCount"),
+        "instance_type": trial["resources"].get("instanceType"),
+        "shm_size": trial["resources"].get("shmSize"),
+        "docker_args": trial["resources"].get("dockerArgs"),
+    }
+    resources = {key: value for key, value in resources.items() if value is not None}
+    settings = {
+        "job_tier": queue.get("jobTier"),
+        "priority": _sdk_name(azure_terms.PRIORITIES, str(queue.get("priority", ""))),
+    }
+    keywords: dict[str, Any] = {
+        "name": name,
+        "display_name": body.get("displayName"),
+        "experiment_name": body.get("experimentName"),
+        "tags": dict(body.get("tags") or {}),
+        "properties": dict(body.get("properties") or {}),
+        "inputs": {key: _input(value) for key, value in (body.get("inputs") or {}).items()},
+        "outputs": {key: _output(value) for key, value in (body.get("outputs") or {}).items()},
+        "compute": body.get("computeId"),
+        "identity": _identity(body.get("identity")),
+        "queue_settings": QueueSettings(**settings) if queue else None,
+        "resources": JobResourceConfiguration(**resources),
+        "trial": ParameterizedCommand(
+            command=trial["command"],
+            code=code,
+            environment=environment,
+            environment_variables=dict(trial.get("environmentVariables") or {}),
+            distribution=_distribution(trial.get("distribution")),
+            resources=JobResourceConfiguration(**resources),
+        ),
+        "search_space": {key: SweepDistribution._from_rest_object(e) for key, e in body["searchSpace"].items()},
+        "sampling_algorithm": _sampling(body["samplingAlgorithm"]),
+        "objective": Objective(
+            goal=body["objective"]["goal"].lower(), primary_metric=body["objective"]["primaryMetric"]
+        ),
+        "early_termination": _policy(body.get("earlyTermination")),
+        "limits": SweepJobLimits(
+            max_total_trials=limits.get("maxTotalTrials"),
+            max_concurrent_trials=limits.get("maxConcurrentTrials"),
+            timeout=_seconds(limits.get("timeout")),
+            trial_timeout=_seconds(limits.get("trialTimeout")),
+        ),
+    }
+    return SweepJob(**{key: value for key, value in keywords.items() if value is not None})
+
+
+def _sampling(value: Mapping[str, Any]) -> Any:
+    from azure.ai.ml import sweep
+
+    kind = value["samplingAlgorithmType"]
+    if kind != "Random":
+        return getattr(sweep, f"{kind}SamplingAlgorithm")()
+    return sweep.RandomSamplingAlgorithm(rule=str(value.get("rule") or "random").lower(), seed=value.get("seed"))
+
+
+def _policy(value: Mapping[str, Any] | None) -> Any:
+    if not value:
         return None
-    total, number, units = 0, "", {"D": 86400, "H": 3600, "M": 60, "S": 1}
-    for char in text:
-        if char.isdigit():
-            number += char
-        elif number:
-            total += int(number) * units[char]
-            number = ""
-    return total
+    from azure.ai.ml import sweep
+
+    names = {
+        "evaluationInterval": "evaluation_interval",
+        "delayEvaluation": "delay_evaluation",
+        "slackFactor": "slack_factor",
+        "slackAmount": "slack_amount",
+        "truncationPercentage": "truncation_percentage",
+    }
+    fields = {names[key]: number for key, number in value.items() if key in names}
+    if value["policyType"] == "Bandit":  # the SDK would send 0 for the other one
+        fields = {"slack_factor": None, "slack_amount": None, **fields}
+    return getattr(sweep, f"{value['policyType']}Policy")(**fields)
