@@ -15,9 +15,11 @@ from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examp
 from jupyter_amltrain.commands.submit import Notebook, Submission, job_flags, job_of_line, notebook_flags, secret
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.jobs.sweep import of_type, search_of, service_job
+from jupyter_amltrain.jobs.params import with_params
+from jupyter_amltrain.jobs.sweep import continued, of_type, search_of, service_job
 from jupyter_amltrain.schema.az_yaml import is_file
 from jupyter_amltrain.schema.job import validated
+from jupyter_amltrain.schema.run import Run
 from jupyter_amltrain.schema.search_space import Expression, is_expression, parameter_names, parse_expression
 from jupyter_amltrain.schema.searched_values import check_texts
 from jupyter_amltrain.schema.sweep import (
@@ -61,6 +63,9 @@ def _flags(parser: Parser) -> None:
     parser.flag("--config", metavar="FILE", samples=("hd.yml",),
                 help="a YAML file with the search: keys of a sweep file of az ml, or of an hdconfig (v1); flags of the"
                 " line take precedence")  # fmt: skip
+    parser.flag("--continue", dest="continued", metavar="RUN", field="continues",
+                help="go on with the search of this sweep, or of last: its space and code where the line has no other;"
+                " the sampler learns from its trials")  # fmt: skip
     parser.flag("--sampler", metavar="|".join(SAMPLERS), type=flag_types.OneOf(**dict.fromkeys(SAMPLERS, "")),
                 offers=SAMPLERS, help="how values are chosen; default random")  # fmt: skip
     parser.flag("--seed", metavar="N", type=flag_types.count, help="the same seed proposes the same trials")
@@ -97,6 +102,7 @@ def _flags(parser: Parser) -> None:
 #: Flags of the search, which a file of az ml sets itself.
 _SEARCH_FLAGS = (
     "goal", "sampler", "seed", "policy", "max_trials", "max_concurrent", "max_duration", "trial_timeout", "config",
+    "continued",
 )  # fmt: skip
 
 
@@ -115,6 +121,8 @@ def sweep_of_line(args: argparse.Namespace) -> tuple[Sweep, dict[str, Any]]:
         raise CommandError(f"--param {twice} is given twice.", hint="Give it once.", code="sweep.twice", field="params")
     if args.config:
         return _with_config(args, params)
+    if args.continued:
+        return _with_earlier(args, params)
     if not any(isinstance(value, Expression) for value in params.values()):
         raise CommandError(
             "No parameter is searched.",
@@ -162,6 +170,37 @@ def _with_config(args: argparse.Namespace, params: dict[str, Any]) -> tuple[Swee
     )  # fmt: skip
 
 
+def _with_earlier(args: argparse.Namespace, params: dict[str, Any]) -> tuple[Sweep, dict[str, Any]]:
+    """Return the search of the sweep that the line continues, changed by the flags of the line."""
+    base = _earlier(args).spec.sweep
+    trial = _earlier(args).spec.trial
+    if base is None or trial is None:
+        raise CommandError(
+            f"--continue {args.continued}: this run is not a sweep with a driver.",
+            hint="To list the runs: %aml_runs",
+            code="sweep.continue",
+            field="continues",
+        )
+    limits = base.limits
+    return search_of(
+        {**trial.params, **base.space, **params}, goal=args.goal or base.objective, sampler=args.sampler or base.sampler,
+        seed=args.seed, policy=(base.policy if args.policy is None else args.policy) or None,
+        max_trials=args.max_trials, max_concurrent=args.max_concurrent or limits.max_concurrent,
+        max_duration=args.max_duration, trial_timeout=args.trial_timeout or limits.trial_timeout_s,
+    )  # fmt: skip
+
+
+def _earlier(args: argparse.Namespace) -> Run:
+    """Return the sweep of ``--continue``."""
+    from jupyter_amltrain import api
+
+    return api.attach(args.continued).run
+
+
+def _earlier_target(args: argparse.Namespace) -> str:
+    return _earlier(args).spec.trial_target if args.continued else ""
+
+
 def parse_sweep(
     tokens: Sequence[str],
     cell: str | None = None,
@@ -198,11 +237,15 @@ def _submission(
         sweep, fixed = sweep_of_line(args)
         args.param = [*fixed.items()]
         names = parameter_names(sweep.space)
-        spec, compute = job_of_line(args, args.rest, cell, prog, defaults, first_line, notebook, defined=names)
+        if args.continued and cell is None and not args.script:
+            spec, compute = with_params(continued(_earlier(args), None, sweep), fixed), ""
+        else:
+            spec, compute = job_of_line(args, args.rest, cell, prog, defaults, first_line, notebook, defined=names)
+            spec = continued(_earlier(args), spec, sweep) if args.continued else spec
     return Submission(
         spec=validated(spec),
         sweep=sweep,
-        target=args.target or (defaults.target if not compute else None) or None,
+        target=args.target or _earlier_target(args) or (defaults.target if not compute else None) or None,
         compute=compute,
         wait=args.wait,
         dry_run=args.dry_run,
@@ -267,6 +310,7 @@ COMMANDS = (
                 "%aml_sweep train.py --param lr=loguniform(1e-4,1e-1) --goal 'minimize loss'",
                 "%aml_sweep sweep.yml --target gpu-cluster --param epochs=5",
                 "%aml_sweep train.py --config hd.yml",
+                "%aml_sweep --continue last --param lr=loguniform(1e-3,1e-2) --max-trials 10",
             ),
             ("amltrain sweep train.py --param 'lr=loguniform(1e-4,1e-1)' --goal 'minimize loss' --wait",),
         ),

@@ -13,10 +13,11 @@ import msgspec
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.jobs.params import with_params, with_script
+from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema.inputs import is_address, literal_text
 from jupyter_amltrain.schema.job import MAX_NAME, JobSpec, Resources
-from jupyter_amltrain.schema.run import RunHandle
+from jupyter_amltrain.schema.run import Run, RunHandle
 from jupyter_amltrain.schema.search_space import (
     Choice,
     Expression,
@@ -32,6 +33,7 @@ from jupyter_amltrain.schema.sweep import (
     SweepLimits,
     check_sweep,
     default_trials,
+    goal_text,
     parse_goal,
     parse_policy,
     sweep_from_yaml,
@@ -289,6 +291,44 @@ def _check_searched(job: az_yaml.JobFile, trial: Mapping[str, Any], sweep: Sweep
             raise job.error(("search_space", name), what, "Use a file of Python with: %aml_sweep train.py")
 
 
+def continued(run: Run, spec: JobSpec | None, sweep: Sweep) -> JobSpec:
+    """Return the job of the trials of a sweep that continues another one.
+
+    Parameters
+    ----------
+    run
+        The other sweep.
+    spec
+        Job with other code; ``None`` for the code that the other sweep had.
+    sweep
+        The new search; a parameter of the old one that it does not have must be fixed in `spec`.
+
+    Raises
+    ------
+    SpecError
+        The run is not a sweep that was driven from here.
+    """
+    trial = run.spec.trial
+    if run.spec.sweep is None or trial is None:
+        raise SpecError(
+            f"{run.handle} is not a sweep with a driver, so it cannot be continued.",
+            hint="Start a new sweep.",
+            code="sweep.continue",
+            field="continues",
+        )
+    if run.spec.sweep.objective != sweep.objective:
+        raise SpecError(
+            f"{run.handle} has another goal: {goal_text(run.spec.sweep.objective)}.",
+            hint="Leave out --goal, or start a new sweep.",
+            code="sweep.continue",
+            field="goal",
+        )
+    if spec is None:
+        folder = os.path.join(run.folder, "source", TRIAL_FOLDER)
+        spec = msgspec.structs.replace(trial, code_dir=folder, repeats=run.handle)
+    return msgspec.structs.replace(spec, continues=run.handle)
+
+
 def driver_of(trial: JobSpec, sweep: Sweep, target: str) -> JobSpec:
     """Return the job of the driver, which runs on this machine and submits trials to `target`."""
     return JobSpec(
@@ -308,8 +348,9 @@ def driver_of(trial: JobSpec, sweep: Sweep, target: str) -> JobSpec:
         source_sha256=trial.source_sha256,
         notes=trial.notes,
         sweep=sweep,
-        trial=trial,
+        trial=msgspec.structs.replace(trial, continues=""),
         trial_target=target,
+        continues=trial.continues,
     )
 
 

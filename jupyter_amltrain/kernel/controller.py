@@ -206,6 +206,13 @@ class Controller:
         name, trial = prepared[0]
         trial = trial if len(names) == 1 else validated(spec)  # the driver completes it for each target
         check_trial(trial, sweep)
+        if native is not None and spec.continues:
+            raise SpecError(
+                f"{name!r} runs sweeps itself, and does not continue one.",
+                hint="Start a new sweep with the narrower space.",
+                code="sweep.continue",
+                field="continues",
+            )
         if native is not None:  # the service queues the trials
             return await self.prepare(service_job(trial, sweep), name)
         capacities = await asyncio.gather(*(self._capacity(backend, trial) for backend in backends))

@@ -503,6 +503,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         driver, which submits the trials.
     trial
         Of a driver: the job of each trial, without the values that the sweep chooses.
+    continues
+        Of a driver, or of the job of a trial that is submitted as a sweep: handle of the sweep that it continues.
     trial_target
         Of a driver: name of the target of the trials, or of several, separated by commas.
     """
@@ -554,6 +556,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     sweep: Sweep | None = None
     trial: JobSpec | None = None
     trial_target: str = ""
+    continues: str = ""
 
 
 def validated(spec: JobSpec) -> JobSpec:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 import os
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -51,6 +52,8 @@ MAX_FIRST_FAILURES = 5
 SUBMIT_RETRY_S = 5.0
 #: Seconds in which canceled trials can end before the driver does.
 CANCEL_TIMEOUT_S = 6.0
+#: Copy of the trials of the sweep that this one continues.
+HISTORY = "history.json"
 #: Seconds in which MLflow's records of the trials can be written before the driver ends.
 RECORD_TIMEOUT_S = 60.0
 
@@ -100,6 +103,15 @@ class Trial:
         return next((value for value in reversed(self.values) if math.isfinite(value)), None)
 
 
+class Best(NamedTuple):
+    """The best trial so far, of this sweep or of the one that it continues."""
+
+    number: int
+    value: float
+    handle: RunHandle
+    params: Mapping[str, Any]
+
+
 class SweepDriver:
     """Drives one sweep. Loop thread only.
 
@@ -125,6 +137,8 @@ class SweepDriver:
         self._proposer = Proposer(self.sweep)
         self._policy = EarlyStopping(self.sweep.policy, self.sweep.objective.goal)
         self.trials: dict[int, Trial] = {}
+        self.history: tuple[ChildRun, ...] = ()
+        self._first = 0  #: number of the first trial of this sweep
         self._began = time.time()
         self._exhausted = False
         self._stopping = ""  #: why no more trials are submitted
@@ -186,6 +200,7 @@ class SweepDriver:
     async def run(self) -> int:
         """Drive the sweep to its end; return the exit code of the process."""
         events = await self._kernel.loop.offload(self._journal.open)
+        await self._read_history()
         await self._kernel.loop.offload(self._replay, events)
         if events:
             print(f"The driver was started again: {len(self._ended)} trials have ended, {len(self._living)} run.")
@@ -206,6 +221,22 @@ class SweepDriver:
             return await self._finish()
         finally:
             self._journal.close()
+
+    async def _read_history(self) -> None:
+        """Read the ended trials of the sweep that this one continues; a copy stays, as that one may be deleted."""
+        if not self.spec.continues:
+            return
+        path = self._folder / HISTORY
+        if not path.exists():
+            target, run_id = split_handle(self.spec.continues)
+            write_json(path, msgspec.to_builtins(await self._kernel.backend(target).children(run_id)))
+        trials = msgspec.convert(json.loads(path.read_bytes()), ChildRuns).runs
+        self.history = tuple(msgspec.structs.replace(trial, best=False) for trial in trials if trial.ended is not None)
+        self._first = 1 + max((trial.number for trial in self.history if trial.number is not None), default=-1)
+        known = [(trial.params, trial.value) for trial in self.history if trial.value is not None]
+        for params, value in known:
+            await self._kernel.loop.offload(self._proposer.learn, params, value)
+        print(f"{len(self.history)} trials of {self.spec.continues} are known.", flush=True)
 
     def stop(self) -> None:
         """Cancel the trials and end, because the sweep was canceled."""
@@ -259,7 +290,7 @@ class SweepDriver:
                 self._exhausted, self._message = True, "All combinations were tried."
                 return
             number, params = proposal
-            run_id = new_run_id(f"{self.spec.name}-{number}")
+            run_id = new_run_id(f"{self.spec.name}-{self._first + number}")
             target = self._next_target()
             event = self._append(ASK, number, params=params, run_id=run_id, target=target)
             trial = self.trials[number] = Trial(number, params, make_handle(target, run_id), event.time)
@@ -285,7 +316,9 @@ class SweepDriver:
                     await self._kernel.find(handle)
                 else:
                     code = str(self._folder / "source" / TRIAL_FOLDER)
-                    spec = trial_of(self.spec, self.handle, trial.number, trial.params, code, self._parent_id)
+                    spec = trial_of(
+                        self.spec, self.handle, self._first + trial.number, trial.params, code, self._parent_id
+                    )
                     await self._kernel.submit(spec, trial.target, self._environ, self._secrets, trial.run_id)
                     await self._kernel.accepted(handle)
                 break
@@ -368,7 +401,7 @@ class SweepDriver:
             log.exception("trial %d", trial.number)
             reason = f"{type(error).__name__}: {error}"
         if state == RunState.CANCELED.value:
-            reason = trial.reason if trial.early else reason
+            reason = trial.reason or reason
         elif trial.early and state == RunState.COMPLETED.value:
             trial.early = False  # it was faster
         event = self._append(
@@ -378,29 +411,38 @@ class SweepDriver:
         before = self.best
         trial.end(event)
         await self._kernel.loop.offload(self._pass_end, trial)
-        self._print(trial, before)
+        self._print(trial, self.best != before)
         if (best := self.best) is not None:
             await self._kernel.loop.offload(
                 log_best, self._parent_id, self.sweep.objective.metric, best.value, len(self._ended)
             )
 
-    def _print(self, trial: Trial, before: Trial | None) -> None:
+    def _print(self, trial: Trial, is_best: bool) -> None:
         values = ", ".join(f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
                            for name, value in trial.params.items())  # fmt: skip
         end = "stopped early" if trial.early else trial.state
         value = "" if trial.value is None else f", {self.sweep.objective.metric} {trial.value:.6g}"
-        best = " (best so far)" if self.best is trial and before is not trial else ""
+        best = " (best so far)" if is_best else ""
         reason = f": {trial.reason}" if trial.reason else ""
-        print(f"Trial {trial.number} {end}{value}{best} with {values}{reason}", flush=True)
+        print(f"Trial {self._first + trial.number} {end}{value}{best} with {values}{reason}", flush=True)
 
     # ---- results
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> Best | None:
         """The completed trial with the best value, the first one of equal ones."""
         sign = 1.0 if self.sweep.objective.goal == "minimize" else -1.0
-        valued = [t for t in self._ended if t.state == "completed" and t.value is not None and math.isfinite(t.value)]
-        return min(valued, key=lambda trial: (sign * float(trial.value or 0.0), trial.number), default=None)
+        known = [
+            Best(trial.number or 0, trial.value, RunHandle(trial.handle), trial.params)
+            for trial in self.history
+            if trial.state == "completed" and trial.value is not None
+        ]
+        known += [
+            Best(self._first + trial.number, trial.value, trial.handle, trial.params)
+            for trial in self._ended
+            if trial.state == "completed" and trial.value is not None and math.isfinite(trial.value)
+        ]
+        return min(known, key=lambda one: (sign * one.value, one.number), default=None)
 
     async def _cancel_all(self, reason: str, patience: float) -> None:
         living = self._living
@@ -433,11 +475,11 @@ class SweepDriver:
             await self._wait_recorded()
         return 0
 
-    async def _return_outputs(self, best: Trial) -> None:
+    async def _return_outputs(self, best: Best) -> None:
         """Make the output values of the best trial those of the sweep."""
-        backend = self._kernel.backend(best.target)
+        target, run_id = split_handle(best.handle)
         for name in self.spec.out:
-            data = await backend.read_file(best.run_id, f"{OUTPUTS}/{name}.json")
+            data = await self._kernel.backend(target).read_file(run_id, f"{OUTPUTS}/{name}.json")
             if data:
                 (self._folder / OUTPUTS / f"{name}.json").write_bytes(data)
         write_json(self._folder / OUTPUTS / "best.json", {"run": best.handle, "params": best.params,
@@ -463,8 +505,10 @@ class SweepDriver:
             # The first one imports for a second: trials that end meanwhile must not wait for it.
             self._computing = self._kernel.loop.start(self._compute_importance(), "importance")
         best = self.best
-        rows = tuple(self._row(trial, trial is best) for trial in self.trials.values())
-        children = ChildRuns(runs=rows, importance=self._importance, message=self._message)
+        number = None if best is None else best.number
+        rows = [msgspec.structs.replace(trial, best=trial.number == number) for trial in self.history]
+        rows += [self._row(trial, self._first + trial.number == number) for trial in self.trials.values()]
+        children = ChildRuns(runs=tuple(rows), importance=self._importance, message=self._message)
         await self._kernel.loop.offload(self._replace, children)
         self._written_at = time.monotonic()
 
@@ -473,7 +517,9 @@ class SweepDriver:
         return self._computing is not None and not self._computing.done()
 
     async def _compute_importance(self) -> None:
-        pairs = [(t.params, t.value) for t in self._ended if t.value is not None and t.state == "completed"]
+        known = [(one.params, one.value, one.state) for one in self.history]
+        known += [(trial.params, trial.value, trial.state) for trial in self._ended]
+        pairs = [(params, value) for params, value, state in known if value is not None and state == "completed"]
         if len(pairs) != self._importance_of:
             self._importance = await self._kernel.loop.offload(importances, self.sweep, pairs)
             self._importance_of = len(pairs)
@@ -492,7 +538,7 @@ class SweepDriver:
         keep = downsample(trial.values, MAX_CURVE_POINTS) if trial.values else []
         return ChildRun(
             id=trial.run_id,
-            name=f"{self.spec.name}-{trial.number}",
+            name=f"{self.spec.name}-{self._first + trial.number}",
             kind="trial",
             state=trial.state,
             detail=trial.reason,
@@ -502,7 +548,7 @@ class SweepDriver:
             created=trial.created,
             started=trial.started,
             ended=trial.ended,
-            number=trial.number,
+            number=self._first + trial.number,
             params=trial.params,
             handle=trial.handle if trial.sent else "",
             early=trial.early,

@@ -10,6 +10,7 @@ import contextlib
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.schema import search_space
@@ -18,8 +19,10 @@ from jupyter_amltrain.schema.search_space import (
     Expression,
     LogNormal,
     LogUniform,
+    Normal,
     QLogNormal,
     QLogUniform,
+    QNormal,
     QUniform,
     RandInt,
     Uniform,
@@ -72,6 +75,7 @@ class Proposer:
         self._next_point = 0  # of the grid, or of the points that replace repeated draws
         self._keys: set[bytes] = set()
         self._count = 0
+        self._learned = 0
         self._told: set[int] = set()
         self._draws: _Draws | None = None
         if sweep.sampler == "bayesian":
@@ -107,6 +111,20 @@ class Proposer:
         self._told.add(number)
         if self._draws is not None:
             self._draws.tell(number, None if value is None or math.isnan(value) else float(value))
+
+    def learn(self, values: Mapping[str, Any], value: float) -> bool:
+        """Take the result of a trial of another sweep; return whether it is in the space of this one.
+
+        Called before the first :meth:`ask`. A finite space does not propose its values again.
+        """
+        if search_space.positions(self._space, values) is None:
+            return False
+        if self._finite:
+            self._is_new(values)
+        if isinstance(self._draws, _TpeDraws):
+            self._learned += 1
+            return self._draws.learn(-self._learned, values, value)
+        return True
 
     def _drawn(self) -> dict[str, Any] | None:
         assert self._draws is not None
@@ -232,6 +250,16 @@ class _TpeDraws(_Draws):
             self._study.enqueue_trial(fixed)
         self.draw(number)
 
+    def learn(self, number: int, values: Mapping[str, Any], value: float) -> bool:
+        """Add a result to the study; return whether all values are possible in the space."""
+        found = search_space.positions(self._space, values) or {}
+        expressions = search_space.dimensions(self._space)
+        if any(_quantile_of(expressions[key], one) is None for key, one in found.items()):
+            return False
+        self.put(number, values)
+        self.tell(number, value)
+        return True
+
     def tell(self, number: int, value: float | None) -> None:
         with _quiet():
             import optuna
@@ -244,16 +272,25 @@ class _TpeDraws(_Draws):
 
 
 def _quantile_of(e: Expression, value: Any) -> Any:
-    """Return a quantile at which a finite expression has this value; the index of a choice is itself."""
-    if isinstance(e, RandInt):
-        return (value + 0.5) / e.upper
-    if isinstance(e, QUniform):
-        share = (value - e.low) / (e.high - e.low)
-    elif isinstance(e, QLogUniform):
-        share = math.log(max(value, e.low) / e.low) / math.log(e.high / e.low)
-    else:
+    """Return a quantile at which an expression has this value; the index of a choice is itself.
+
+    ``None`` for a value outside of the range.
+    """
+    if isinstance(e, Choice):
         return value
-    return min(max(share, 0.0), 1.0)
+    if isinstance(e, RandInt):
+        return (value + 0.5) / e.upper if 0 <= value < e.upper else None
+    if isinstance(e, Normal | QNormal):
+        return NormalDist(e.mu, e.sigma).cdf(value)
+    if isinstance(e, LogNormal | QLogNormal):
+        return NormalDist(e.mu, e.sigma).cdf(math.log(value)) if value > 0 else 0.0
+    margin = e.q / 2 if isinstance(e, QUniform | QLogUniform) else 0.0
+    if not e.low - margin <= value <= e.high + margin:
+        return None
+    inside = min(max(value, e.low), e.high)
+    if isinstance(e, LogUniform | QLogUniform):
+        return math.log(inside / e.low) / math.log(e.high / e.low)
+    return (inside - e.low) / (e.high - e.low)
 
 
 # -- analysis --------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import msgspec
 import psutil
 import pytest
 
+from jupyter_amltrain.commands.registry import Context, run
 from jupyter_amltrain.errors import CommandError, RunFailed, SpecError, UnknownRun
 from jupyter_amltrain.sweeps.journal import ASK, TELL, Event
 
@@ -263,3 +264,25 @@ def test_invalid_sweep_is_refused_before_anything_runs(api: Any, values: dict[st
         api.sweep(QUADRATIC, **{"goal": "minimize loss", "gpus": 0, **values})
     assert error.value.code and "\n" not in str(error.value)
     assert os.listdir(Path(os.environ["AMLTRAIN_HOME"]) / "runs") == before
+
+
+def test_continued_sweep_learns_from_trials_and_keeps_them(api: Any) -> None:
+    first = api.sweep(QUADRATIC, goal="minimize loss", params={"x": "choice(1, 2, 5)"}, sampler="grid", gpus=0)
+    first.wait(DEADLINE)
+    line = f"--continue {first.handle} --param x=choice(2,3,4)"
+    context = Context(prog="%aml_sweep")
+    again = run("sweep", line.split(), context).value.wait(DEADLINE)
+    children = again.children()
+    assert [child.params["x"] for child in children] == [1, 2, 5, 3, 4]  # 2 is not tried again
+    assert [child.number for child in children] == [0, 1, 2, 3, 4]
+    assert [child.params["x"] for child in children if child.best] == [2]
+    assert api.attach("best").handle == children[1].handle
+    bayesian = run(
+        "sweep",
+        f"{line} --sampler bayesian --max-trials 1 --param x=uniform(1,3)".split()[:2]
+        + ["--param", "x=uniform(1,3)", "--sampler", "bayesian", "--max-trials", "1"],
+        context,
+    ).value.wait(DEADLINE)
+    assert len(bayesian.children()) == 4
+    with pytest.raises(CommandError, match="not a sweep"):
+        run("sweep", ["--continue", children[1].handle], context)
