@@ -277,12 +277,7 @@ def test_continued_sweep_learns_from_trials_and_keeps_them(api: Any) -> None:
     assert [child.number for child in children] == [0, 1, 2, 3, 4]
     assert [child.params["x"] for child in children if child.best] == [2]
     assert api.attach("best").handle == children[1].handle
-    bayesian = run(
-        "sweep",
-        f"{line} --sampler bayesian --max-trials 1 --param x=uniform(1,3)".split()[:2]
-        + ["--param", "x=uniform(1,3)", "--sampler", "bayesian", "--max-trials", "1"],
-        context,
-    ).value.wait(DEADLINE)
-    assert len(bayesian.children()) == 4
+    line = f"--continue {first.handle} --param x=uniform(1,3) --sampler bayesian --max-trials 1"
+    assert len(run("sweep", line.split(), context).value.wait(DEADLINE).children()) == 4
     with pytest.raises(CommandError, match="not a sweep"):
         run("sweep", ["--continue", children[1].handle], context)
