@@ -25,6 +25,7 @@ for name in (
     "ssh",
     "distributed",
     "environments",
+    "sweeps",
     "snapshot",
     "results",
 ):

@@ -182,11 +182,12 @@ def _with_earlier(args: argparse.Namespace, params: dict[str, Any]) -> tuple[Swe
             field="continues",
         )
     limits = base.limits
+    policy = base.policy if args.policy is None else args.policy or None
     return search_of(
         {**trial.params, **base.space, **params}, goal=args.goal or base.objective,
-        sampler=args.sampler or base.sampler, seed=args.seed, policy=(base.policy if args.policy is None else args.policy) or None,
-        max_trials=args.max_trials, max_concurrent=args.max_concurrent or limits.max_concurrent,
-        max_duration=args.max_duration, trial_timeout=args.trial_timeout or limits.trial_timeout_s,
+        sampler=args.sampler or base.sampler, seed=args.seed, policy=policy, max_trials=args.max_trials,
+        max_concurrent=args.max_concurrent or limits.max_concurrent, max_duration=args.max_duration,
+        trial_timeout=args.trial_timeout or limits.trial_timeout_s,
     )  # fmt: skip
 
 
