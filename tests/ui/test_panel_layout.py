@@ -113,8 +113,7 @@ def test_section_state_is_remembered(panel: PanelPage) -> None:
     closed = title(panel, "GPUs")
     # Its name depends on the machine; a title that changes is drawn again, and loses the focus.
     expect(closed).to_have_text("Resources", timeout=MS)
-    closed.focus()
-    panel.page.keyboard.press("Enter")
+    closed.press("Enter")
     expect(panel.gpus).to_be_hidden(timeout=MS)
     expect(closed).to_have_attribute("aria-expanded", "false")
     before = settled(panel)

@@ -96,8 +96,8 @@ def test_all_options_are_grouped_for_the_target_with_help(panel: PanelPage, shot
     dialog = page.get_by_role("dialog", name="Options of the submit")
     expect(dialog).to_be_visible(timeout=MS)
     legends = dialog.locator("legend").all_inner_texts()
-    assert [legend.lower() for legend in legends] == ["what", "parameters", "where", "data and outputs"] + (
-        ["advanced"] if len(legends) > 4 else []
+    assert [legend.lower() for legend in legends] == ["what", "parameters", "where", "data and outputs", "sweep"] + (
+        ["advanced"] if len(legends) > 5 else []
     )
     for name in ("gpus", "docker-args", "shm-size", "priority"):
         expect(panel.field(dialog, name)).to_have_count(0)
