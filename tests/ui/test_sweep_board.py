@@ -14,7 +14,21 @@ from playwright.sync_api import Locator, Page, expect
 from jupyter_amltrain.schema.record import RECORD_MIME, RunRecord
 from tests.output.sweep_records import board, ended, sweep_record
 from tests.ui.axe import axe
-from tests.ui.lab import MS, LabServer, NotebookPage, code_cell, open_notebook, run_output
+from tests.ui.lab import MS, LabServer, NotebookPage, code_cell, eventually, open_notebook, run_output
+
+SIMULATED_RUN = Path(__file__).parent / "simulated_run.py"
+
+#: Displays the sweep in `sweep.json` and knows two of its trials.
+PLAY = """\
+import json, time, simulated_run
+from IPython.display import display
+simulated_run.install()
+sweep = {**json.load(open("sweep.json")), "seen_at": time.time()}
+for handle in ("local/trial-5", "local/trial-40"):
+    simulated_run.runs[handle] = {**simulated_run.record(), "handle": handle, "name": handle}
+simulated_run.runs[sweep["handle"]] = sweep
+display(simulated_run.bundle(sweep), raw=True)
+"""
 
 ROWS = "tbody tr[data-trial]"
 NUMBERS = "rows => rows.map(row => Number(row.dataset.trial))"
@@ -229,3 +243,34 @@ def test_board_screenshots(notebook: NotebookPage, run: Locator, shots: Path) ->
         page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area')")
         page.set_viewport_size({"width": 1200, "height": 950})
         notebook.theme("JupyterLab Light")
+
+
+@pytest.mark.thorough
+def test_trial_is_opened_and_canceled(page: Page, lab: LabServer, shots: Path) -> None:
+    (lab.notebooks / "simulated_run.py").write_text(SIMULATED_RUN.read_text())
+    (lab.notebooks / "sweep.json").write_bytes(msgspec.json.encode(sweep_record()))
+    notebook = open_notebook(page, lab, lab.write("live-sweep.ipynb", [code_cell("# a notebook")]))
+    try:
+        notebook.cell(PLAY)
+        run = notebook.runs.first
+        row = run.locator(f"{ROWS}[data-trial='5']")
+        expect(row.get_by_role("button", name="Trial 5")).to_be_enabled(timeout=MS)
+        row.locator("td[data-key=state]").click()
+        inner = run.locator(".jp-AmlRun-trialSlot .jp-AmlRun")
+        expect(inner.locator(".jp-AmlRun-name")).to_have_text("local/trial-5", timeout=MS)
+        expect(row.get_by_role("button", name="Trial 5")).to_have_attribute("aria-expanded", "true")
+        page.screenshot(path=shots / "sweep-trial.png")
+        row.get_by_role("button", name="Trial 5").click()
+        expect(inner).to_have_count(0)
+        run.get_by_role("button", name="Cancel trial 40").click()
+        page.locator(".jp-Dialog").get_by_role("button", name="Cancel run").click()
+        state = run.locator(f"{ROWS}[data-trial='40'] td[data-key=state]")
+        expect(state).to_have_attribute("title", "canceling", timeout=MS)
+        expect(run.get_by_role("button", name="Cancel trial 40")).to_be_hidden()
+        notebook.cell("print('requests:', *simulated_run.operations)")
+        eventually("the kernel has the request", lambda: " cancel" in notebook.outputs_text())
+        page.evaluate("() => Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
+        run.get_by_role("button", name="Copy parameters").click()
+        expect(page.get_by_text("--param layers=3").first).to_be_visible(timeout=MS)
+    finally:
+        notebook.close()

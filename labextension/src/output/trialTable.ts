@@ -16,6 +16,7 @@ const DEFAULT_VIEW_ROWS = 16;
 const MIN_COLUMN = 5;
 const MAX_COLUMN = 24;
 const REASON_COLUMN = 24;
+const STATE_COLUMN = 16;
 /** Width of a letter, in digits. */
 const LETTER = 0.9;
 
@@ -95,7 +96,7 @@ class TrialRow {
         cell.append(this._best);
       }
       cell.append(text);
-      if (key === 'reason') {
+      if (key === 'state') {
         cell.append(this._cancel);
       }
       this._texts.set(key, text);
@@ -112,11 +113,13 @@ class TrialRow {
     if (node.getAttribute('aria-rowindex') !== String(index)) {
       node.setAttribute('aria-rowindex', String(index));
     }
+    const isCanceling = isLive(trial) && data.canceling.has(trial.handle);
     for (const { key, text } of columns) {
       const part = this._texts.get(key);
-      if (part && part.data !== text(trial)) {
-        part.data = text(trial);
-        (part.parentElement as HTMLElement).title = part.data;
+      const content = key === 'state' && isCanceling ? this._trans.__('canceling') : text(trial);
+      if (part && part.data !== content) {
+        part.data = content;
+        (part.parentElement as HTMLElement).title = content;
       }
     }
     this._best.hidden = !trial.best;
@@ -130,10 +133,7 @@ class TrialRow {
     if (this._open.title !== title) {
       this._open.title = title;
     }
-    const isCanceling = data.canceling.has(trial.handle);
-    this._cancel.hidden = !isLive(trial) || trial.handle === '' || data.actions.cancel === undefined;
-    this._cancel.disabled = isCanceling;
-    write(this._cancel, isCanceling ? this._trans.__('Cancel requested') : this._trans.__('Cancel'));
+    this._cancel.hidden = !isLive(trial) || isCanceling || trial.handle === '' || data.actions.cancel === undefined;
   }
 
   private readonly _open: HTMLButtonElement;
@@ -262,7 +262,9 @@ export class TrialTable {
       } else {
         cell.removeAttribute('aria-sort');
       }
-      const longest = data.trials.reduce((length, trial) => Math.max(length, text(trial).length), 0);
+      // A running trial has a button to cancel it.
+      const least = key === 'state' ? STATE_COLUMN : 0;
+      const longest = data.trials.reduce((length, trial) => Math.max(length, text(trial).length), least);
       // A heading needs room for its arrow, the best value for its badge.
       const content = (isNumber ? longest : LETTER * longest) + (key === 'value' ? 5 : key === 'state' ? 2 : 0);
       const needed = Math.max(LETTER * title.length + 2, content, MIN_COLUMN);

@@ -94,7 +94,7 @@ function write(node: HTMLElement, text: string): void {
 export class RunView {
   constructor(
     private readonly _trans: TranslationBundle,
-    actions: IActions
+    private readonly _actions: IActions
   ) {
     this.node = element('div', 'view');
     const head = element('div', 'head', this.node);
@@ -102,17 +102,17 @@ export class RunView {
     this._state.setAttribute('role', 'status');
     this._name = element('strong', 'name', head);
     this._elapsed = element('span', 'elapsed', head);
-    this._links = new HeaderLinks(_trans, { ...actions.links, files: () => void this._files.toggle() });
+    this._links = new HeaderLinks(_trans, { ..._actions.links, files: () => void this._files.toggle() });
     head.append(this._links.node);
     this._cancel = element('button', 'cancel', head) as HTMLButtonElement;
     // Red belongs to the dialog that confirms.
     this._cancel.classList.add('jp-mod-styled', 'jp-mod-minimal');
     this._cancel.type = 'button';
-    this._cancel.addEventListener('click', () => actions.cancel());
-    this._interactive = button(head, 'interactive', _trans.__('Interactive charts'), () => actions.dashboard());
+    this._cancel.addEventListener('click', () => _actions.cancel());
+    this._interactive = button(head, 'interactive', _trans.__('Interactive charts'), () => _actions.dashboard());
     this._interactive.classList.add('jp-AmlRun-link');
     this._interactive.classList.remove('jp-mod-styled', 'jp-mod-minimal');
-    this._load = button(head, 'load', _trans.__('Load live data'), () => actions.load());
+    this._load = button(head, 'load', _trans.__('Load live data'), () => _actions.load());
     this._phases = element('div', 'phases', this.node);
     this._waiting = element('div', 'waiting', this.node);
     this._verdict = new VerdictView(_trans);
@@ -128,17 +128,16 @@ export class RunView {
     this._failure.setAttribute('role', 'alert');
     this._outputs = this._list('outputs');
     this._params = this._list('params');
-    this._children = new ChildrenTable(_trans, child => void this._showLog(child, actions));
+    this._children = new ChildrenTable(_trans, child => void this._showLog(child, _actions));
     this._childLog = element('div', 'childLog');
     this._childLog.hidden = true;
-    this._board = new SweepBoardView(_trans, text => actions.copy(text));
     this.trialSlot = element('div', 'trialSlot');
-    this.node.append(this._children.node, this._childLog, this._board.node, this.trialSlot);
+    this.node.append(this._children.node, this._childLog, this.trialSlot);
     this._charts = new RunCharts(_trans);
     this._summary = new SummaryView(_trans);
-    this._pictures = new PicturesRow(_trans, actions.picture);
+    this._pictures = new PicturesRow(_trans, _actions.picture);
     this._log = new LogView(_trans);
-    this._files = new FilesList(_trans, actions.files);
+    this._files = new FilesList(_trans, _actions.files);
     this._details = new DetailsFold(_trans);
     this.slot = element('div', 'slot');
     this.slot.hidden = true;
@@ -146,7 +145,7 @@ export class RunView {
     this._fold.open = true;
     element('summary', 'foldTitle', this._fold).textContent = _trans.__('Charts');
     this._fold.append(this._summary.node, this._charts.node, this.slot);
-    this._fold.addEventListener('toggle', () => this._fold.open && actions.unfolded());
+    this._fold.addEventListener('toggle', () => this._fold.open && _actions.unfolded());
     this.node.append(this._fold, this._pictures.node, this._log.node, this._files.node, this._details.node);
   }
 
@@ -193,7 +192,11 @@ export class RunView {
     this._pairs(this._params, this._trans.__('Parameters'), whole ? record.params : {});
     // A sweep has its board: its own process only waits for the trials.
     const { sweep } = record;
-    this._board.update(sweep, { actions: situation.trials, opened: situation.openedTrial, canceling: situation.cancelingTrials });
+    if (sweep && !this._board) {
+      this._board = new SweepBoardView(this._trans, text => this._actions.copy(text));
+      this.trialSlot.before(this._board.node);
+    }
+    this._board?.update(sweep, { actions: situation.trials, opened: situation.openedTrial, canceling: situation.cancelingTrials });
     this._children.update(whole && !sweep ? record.children : [], record.children_hidden);
     this._childLog.hidden = this._childLog.hidden || !record.children.length;
     if (situation.since) {
@@ -224,7 +227,7 @@ export class RunView {
   }
 
   dispose(): void {
-    this._board.dispose();
+    this._board?.dispose();
     this._charts.dispose();
   }
 
@@ -399,7 +402,8 @@ export class RunView {
   private readonly _params: HTMLElement;
   private readonly _children: ChildrenTable;
   private readonly _childLog: HTMLElement;
-  private readonly _board: SweepBoardView;
+  /** Of a sweep. */
+  private _board: SweepBoardView | null = null;
   private readonly _charts: RunCharts;
   private readonly _pictures: PicturesRow;
   private readonly _log: LogView;
