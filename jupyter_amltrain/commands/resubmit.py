@@ -288,6 +288,14 @@ def repeated_spec(original: TrackedRun, params: Mapping[str, Any], *, target: st
     then = original.read_provenance()
     spec = with_params(run.spec, params)
     if target and target != run.target:
+        is_service_sweep = spec.sweep is not None and not spec.job_type and spec.trial is None
+        if spec.trial is not None or (is_service_sweep and not _takes_images(target)):
+            raise CommandError(
+                f"{run.handle} is a sweep, which another kind of target runs in another way.",
+                hint=f"Run its cell or file again: %%aml_sweep --target {target}",
+                code="again.sweep",
+                field="target",
+            )
         keeps = _has_agent(run.target) and _has_agent(target)
         spec = for_target(spec, takes_images=_takes_images(target), keeps_image=keeps)
     if here:

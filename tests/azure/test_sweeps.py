@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.errors import AmlTrainError, SpecError
+from jupyter_amltrain.commands.resubmit import repeated_spec
+from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from tests.azure import yaml_files
 from tests.azure.conftest import Azure
@@ -79,6 +80,17 @@ def test_same_cell_with_grid_tries_same_points_here_and_in_azure(api: Any) -> No
     attached = api.attach(trial.handle)
     assert attached.state == "completed" and attached.spec.sweep is None
     assert json.loads(log(attached).splitlines()[0])[0] == trial.params["x"]
+
+
+def test_sweep_of_service_runs_again_with_other_fixed_value(api: Any) -> None:
+    first = api.sweep(CELL, goal="minimize loss", params={**GRID, "flag": False, "x": 1}, sampler="grid", target="cpu")
+    first.wait(DEADLINE)
+    again = api.submit_spec(repeated_spec(first, {"scale": 4}), target="cpu").wait(DEADLINE)
+    assert [child.params for child in again.children()] == [child.params for child in first.children()]
+    assert [json.loads(again.logs(step=child.id).splitlines()[0])[4] for child in again.children()] == [4, 4]
+    with pytest.raises(CommandError) as error:
+        repeated_spec(first, {}, target="local")
+    assert error.value.code == "again.sweep"
 
 
 CURVE = """\
