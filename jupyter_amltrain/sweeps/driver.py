@@ -171,7 +171,8 @@ class SweepDriver:
                 trial.sent = True
             elif event.op == REPORT and (value := event.number) is not None:
                 trial.report(event.step, value)
-                self._policy.observe(trial.number, value)
+                if reason := self._policy.observe(trial.number, value):
+                    trial.early, trial.reason = True, reason
             elif event.op == TELL:
                 trial.end(event)
                 self._pass_end(trial)
@@ -206,6 +207,8 @@ class SweepDriver:
             print(f"The driver was started again: {len(self._ended)} trials have ended, {len(self._living)} run.")
         for trial in self._living:
             self._follow(trial)
+            if trial.early:  # whether its cancel was sent is unknown
+                self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
         try:
             while not self._canceled:
                 self._check_limits()
