@@ -50,6 +50,8 @@ IMPORTANCE_INTERVAL_S = 5.0
 MAX_FIRST_FAILURES = 5
 #: Seconds until a submit is tried again whose target does not answer.
 SUBMIT_RETRY_S = 5.0
+#: Seconds until a cancel is tried again that has not reached its trial.
+CANCEL_RETRY_S = 0.5
 #: Seconds in which canceled trials can end before the driver does.
 CANCEL_TIMEOUT_S = 6.0
 #: Copy of the trials of the sweep that this one continues.
@@ -58,12 +60,17 @@ HISTORY = "history.json"
 RECORD_TIMEOUT_S = 60.0
 
 
+class TrialCanceled(Exception):
+    """A trial was canceled before its target had it."""
+
+
 class Trial:
     """One trial: what the journal says, and what its run reports."""
 
     def __init__(self, number: int, params: Mapping[str, Any], handle: RunHandle, created: float) -> None:
         self.number, self.params, self.handle, self.created = number, dict(params), handle, created
         self.sent = False
+        self.cancel_requested = False
         self.state, self.reason, self.early = "preparing", "", False
         self.started: float | None = None
         self.ended: float | None = None
@@ -220,7 +227,7 @@ class SweepDriver:
                     await self._advance(trial)
                 await self._write()
             if self._canceled:
-                await self._cancel_all("the sweep was canceled", CANCEL_TIMEOUT_S)
+                await self._cancel_all("the sweep was canceled")
             return await self._finish()
         finally:
             self._journal.close()
@@ -252,7 +259,7 @@ class SweepDriver:
         late = limits.max_duration_s is not None and time.time() - self._began > limits.max_duration_s
         if late and not self._stopping:
             self._stopping = "the time limit of the sweep has passed"
-            self._kernel.loop.start(self._cancel_all(self._stopping, 0.0), "cancel the trials")
+            self._cancel_living(self._stopping)
         if limits.max_trials is not None and len(self.trials) >= limits.max_trials:
             self._exhausted = True
         if self._stopping:
@@ -267,7 +274,7 @@ class SweepDriver:
 
     def _fail(self, reason: str) -> None:
         self._failure = self._stopping = reason
-        self._kernel.loop.start(self._cancel_all("the sweep failed", 0.0), "cancel the trials")
+        self._cancel_living("the sweep failed")
 
     def _silence(self, trial: Trial) -> str:
         """Return why a trial without values of the primary metric ends the sweep."""
@@ -315,8 +322,10 @@ class SweepDriver:
         handle = trial.handle
         while True:
             try:
-                if trial.sent or trial.state == "resumed" or await self._exists(handle, trial):
+                if trial.sent or await self._exists(handle, trial):
                     await self._kernel.find(handle)
+                elif trial.cancel_requested:
+                    raise TrialCanceled
                 else:
                     code = str(self._folder / "source" / TRIAL_FOLDER)
                     spec = trial_of(
@@ -386,9 +395,15 @@ class SweepDriver:
                 self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
 
     async def _cancel(self, trial: Trial) -> None:
-        with contextlib.suppress(AmlTrainError):
+        """Cancel a trial; try again while it is being submitted, or its target does not answer."""
+        trial.cancel_requested = True
+        while trial.task is not None and not trial.task.done():
             if self._kernel.store.get(trial.handle) is not None:
-                await self._kernel.cancel(trial.handle)
+                with contextlib.suppress(AmlTrainError):
+                    await self._kernel.cancel(trial.handle)
+                    if trial.sent:
+                        return
+            await asyncio.sleep(CANCEL_RETRY_S)
 
     async def _end(self, trial: Trial) -> None:
         """Write the end of a trial to the journal."""
@@ -398,6 +413,8 @@ class SweepDriver:
             run = trial.task.result()
             state, reason = run.status.state.value, run.error or ""
             ended = _end_of(run) or ended
+        except TrialCanceled:
+            state = RunState.CANCELED.value
         except AmlTrainError as error:
             reason = str(error)
         except Exception as error:  # the other trials go on
@@ -447,13 +464,16 @@ class SweepDriver:
         ]
         return min(known, key=lambda one: (sign * one.value, one.number), default=None)
 
-    async def _cancel_all(self, reason: str, patience: float) -> None:
-        living = self._living
-        for trial in living:
+    def _cancel_living(self, reason: str) -> None:
+        for trial in self._living:
             trial.reason = trial.reason or reason
-        await asyncio.gather(*(self._cancel(trial) for trial in living if trial.task is not None))
-        deadline = time.monotonic() + patience
-        while patience and self._living and time.monotonic() < deadline:
+            self._kernel.loop.start(self._cancel(trial), f"cancel trial {trial.number}")
+
+    async def _cancel_all(self, reason: str) -> None:
+        """Cancel the trials, and wait a moment for their ends."""
+        self._cancel_living(reason)
+        deadline = time.monotonic() + CANCEL_TIMEOUT_S
+        while self._living and time.monotonic() < deadline:
             await self._wait()
             for trial in self._living:
                 await self._advance(trial)

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.errors import TargetUnreachable
+from jupyter_amltrain.errors import TargetUnreachable, UnknownRun
 from jupyter_amltrain.jobs.sweep import driver_of, search_of
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.sweeps.driver import SweepDriver
+from jupyter_amltrain.schema.run import RunHandle
+from jupyter_amltrain.sweeps.driver import SweepDriver, Trial
 from jupyter_amltrain.sweeps.journal import ASK, REPORT, SENT, Event
 from jupyter_amltrain.sweeps.samplers import Proposer
 
@@ -26,6 +27,9 @@ class FakeKernel:
         self.store = SimpleNamespace(get=self.runs.get)
         self.failures, self.canceled = failures, []  # type: ignore[var-annotated]
         self.loop = SimpleNamespace(start=lambda job, name: asyncio.ensure_future(job), offload=asyncio.to_thread)
+
+    async def find(self, handle: str) -> str:
+        raise UnknownRun(handle)
 
     async def cancel(self, handle: str) -> None:
         if self.failures:
@@ -56,3 +60,34 @@ def test_replayed_stop_of_policy_is_known(tmp_path: Path) -> None:
     driver._replay(events)
     assert [trial.early for trial in driver.trials.values()] == [False, True]
     assert "bandit" in driver.trials[1].reason
+
+
+def test_cancel_reaches_trial_that_is_being_submitted(tmp_path: Path) -> None:
+    async def check() -> list[str]:
+        kernel = FakeKernel(failures=1)
+        driver = make_driver(tmp_path, kernel)
+        trial = Trial(0, {}, RunHandle("local/t-0"), 0.0)
+        trial.task = asyncio.ensure_future(asyncio.sleep(60))  # type: ignore[arg-type]
+        task = asyncio.ensure_future(driver._cancel(trial))
+        await asyncio.sleep(0.05)
+        kernel.runs[trial.handle] = object()
+        trial.sent = True
+        await asyncio.wait_for(task, 20)
+        trial.task.cancel()
+        return kernel.canceled
+
+    assert asyncio.run(check()) == ["local/t-0"]
+
+
+def test_canceled_trial_is_not_submitted(tmp_path: Path) -> None:
+    async def check() -> str:
+        driver = make_driver(tmp_path)
+        driver.trials[0] = trial = Trial(0, {}, RunHandle("local/t-0"), 0.0)
+        driver._proposer.ask()
+        trial.cancel_requested = True
+        driver._follow(trial)
+        await asyncio.wait([trial.task])  # type: ignore[list-item]
+        await driver._end(trial)
+        return trial.state
+
+    assert asyncio.run(check()) == "canceled"
