@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jupyter_amltrain.agent.protocol import CANCEL, JOB, MARK, OUTPUTS
-from jupyter_amltrain.errors import AmlTrainError, SubmitError, TargetError, UnknownRun
+from jupyter_amltrain.errors import AmlTrainError, CapacityError, SubmitError, TargetError, UnknownRun, UnknownTarget
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
 from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
 from jupyter_amltrain.jobs.sweep import trial_of
@@ -334,6 +334,8 @@ class SweepDriver:
                     await self._kernel.submit(spec, trial.target, self._environ, self._secrets, trial.run_id)
                     await self._kernel.accepted(handle)
                 break
+            except CapacityError:  # it never has so many devices
+                raise
             except TargetError as error:  # it does not answer now
                 self._message = f"Waits for {trial.target}: {error}"
                 await asyncio.sleep(SUBMIT_RETRY_S)
@@ -417,6 +419,8 @@ class SweepDriver:
             state = RunState.CANCELED.value
         except AmlTrainError as error:
             reason = str(error)
+            if isinstance(error, CapacityError | UnknownTarget):
+                self._leave(trial.target, reason)
         except Exception as error:  # the other trials go on
             log.exception("trial %d", trial.number)
             reason = f"{type(error).__name__}: {error}"
@@ -436,6 +440,12 @@ class SweepDriver:
             await self._kernel.loop.offload(
                 log_best, self._parent_id, self.sweep.objective.metric, best.value, len(self._ended)
             )
+
+    def _leave(self, target: str, reason: str) -> None:
+        """Submit no more trials to a target that can run none."""
+        self.targets = [name for name in self.targets if name != target]
+        if not self.targets and not self._stopping:
+            self._fail(reason)
 
     def _print(self, trial: Trial, is_best: bool) -> None:
         values = ", ".join(f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"

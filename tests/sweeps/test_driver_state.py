@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.errors import TargetUnreachable, UnknownRun
+from jupyter_amltrain.errors import CapacityError, TargetUnreachable, UnknownRun
 from jupyter_amltrain.jobs.sweep import driver_of, search_of
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunHandle
@@ -91,3 +91,21 @@ def test_canceled_trial_is_not_submitted(tmp_path: Path) -> None:
         return trial.state
 
     assert asyncio.run(check()) == "canceled"
+
+
+def test_target_that_can_run_no_trial_gets_no_more(tmp_path: Path) -> None:
+    async def refuse() -> None:
+        raise CapacityError("no GPU")
+
+    async def check() -> tuple[list[str], list[str], str]:
+        driver, left = make_driver(tmp_path, target="gpubox,local"), []
+        for number, target in enumerate(("local", "gpubox")):
+            driver.trials[number] = trial = Trial(number, {}, RunHandle(f"{target}/t-{number}"), 0.0)
+            driver._proposer.ask()
+            trial.task = asyncio.ensure_future(refuse())  # type: ignore[arg-type]
+            await asyncio.wait([trial.task])
+            await driver._end(trial)
+            left.append(",".join(driver.targets))
+        return left, [trial.state for trial in driver.trials.values()], driver._failure
+
+    assert asyncio.run(check()) == (["gpubox", ""], ["failed", "failed"], "no GPU")
