@@ -618,6 +618,8 @@ def main() -> None:
             os._exit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, on_sigterm)
+    if (folder / CANCEL).exists():  # canceled before this handler was there
+        driver.stop()
     code = kernel.loop.call(driver.run(), None)
     close()
     sys.exit(code)
