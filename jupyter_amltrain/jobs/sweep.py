@@ -41,7 +41,14 @@ from jupyter_amltrain.schema.sweep import (
 from jupyter_amltrain.schema.target import TargetInfo
 
 #: Script of a driver; its code is in ``sweeps/driver.py``.
-DRIVER_SCRIPT = "from jupyter_amltrain.sweeps.driver import main\n\nmain()\n"
+DRIVER_SCRIPT = """import signal
+
+signal.signal(signal.SIGTERM, lambda *_: None)  # a cancel during the imports: main reads it
+
+from jupyter_amltrain.sweeps.driver import main
+
+main()
+"""
 DRIVER_NAME = "aml_sweep_driver.py"
 #: How often a driver that was killed starts again.
 DRIVER_RESTARTS = 20

@@ -191,7 +191,8 @@ class Controller:
                     return await self.prepare(spec, name)
             spec, sweep = await self.loop.offload(of_file, spec)
             strict = False  # the number of the file is for a service
-        names = [name.strip() for name in (target or "").split(",")]
+        given = [name.strip() for name in (target or "").split(",")]
+        names = list(dict.fromkeys(filter(None, given))) or [""]
         prepared = [await self.prepare(spec, name) for name in names]
         backends = [self.backend(name) for name, _ in prepared]
         native = next((backend for backend in backends if backend.runs_sweeps), None)

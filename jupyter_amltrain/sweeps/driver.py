@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jupyter_amltrain.agent.protocol import CANCEL, JOB, MARK, OUTPUTS
-from jupyter_amltrain.errors import AmlTrainError, SubmitError, TargetError, UnknownRun
+from jupyter_amltrain.errors import AmlTrainError, CapacityError, SubmitError, TargetError, UnknownRun, UnknownTarget
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
 from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
 from jupyter_amltrain.jobs.sweep import trial_of
@@ -50,6 +50,8 @@ IMPORTANCE_INTERVAL_S = 5.0
 MAX_FIRST_FAILURES = 5
 #: Seconds until a submit is tried again whose target does not answer.
 SUBMIT_RETRY_S = 5.0
+#: Seconds until a cancel is tried again that has not reached its trial.
+CANCEL_RETRY_S = 0.5
 #: Seconds in which canceled trials can end before the driver does.
 CANCEL_TIMEOUT_S = 6.0
 #: Copy of the trials of the sweep that this one continues.
@@ -58,12 +60,17 @@ HISTORY = "history.json"
 RECORD_TIMEOUT_S = 60.0
 
 
+class TrialCanceled(Exception):
+    """A trial was canceled before its target had it."""
+
+
 class Trial:
     """One trial: what the journal says, and what its run reports."""
 
     def __init__(self, number: int, params: Mapping[str, Any], handle: RunHandle, created: float) -> None:
         self.number, self.params, self.handle, self.created = number, dict(params), handle, created
         self.sent = False
+        self.cancel_requested = False
         self.state, self.reason, self.early = "preparing", "", False
         self.started: float | None = None
         self.ended: float | None = None
@@ -171,7 +178,8 @@ class SweepDriver:
                 trial.sent = True
             elif event.op == REPORT and (value := event.number) is not None:
                 trial.report(event.step, value)
-                self._policy.observe(trial.number, value)
+                if reason := self._policy.observe(trial.number, value):
+                    trial.early, trial.reason = True, reason
             elif event.op == TELL:
                 trial.end(event)
                 self._pass_end(trial)
@@ -206,6 +214,8 @@ class SweepDriver:
             print(f"The driver was started again: {len(self._ended)} trials have ended, {len(self._living)} run.")
         for trial in self._living:
             self._follow(trial)
+            if trial.early:  # whether its cancel was sent is unknown
+                self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
         try:
             while not self._canceled:
                 self._check_limits()
@@ -217,7 +227,7 @@ class SweepDriver:
                     await self._advance(trial)
                 await self._write()
             if self._canceled:
-                await self._cancel_all("the sweep was canceled", CANCEL_TIMEOUT_S)
+                await self._cancel_all("the sweep was canceled")
             return await self._finish()
         finally:
             self._journal.close()
@@ -249,7 +259,7 @@ class SweepDriver:
         late = limits.max_duration_s is not None and time.time() - self._began > limits.max_duration_s
         if late and not self._stopping:
             self._stopping = "the time limit of the sweep has passed"
-            self._kernel.loop.start(self._cancel_all(self._stopping, 0.0), "cancel the trials")
+            self._cancel_living(self._stopping)
         if limits.max_trials is not None and len(self.trials) >= limits.max_trials:
             self._exhausted = True
         if self._stopping:
@@ -264,7 +274,7 @@ class SweepDriver:
 
     def _fail(self, reason: str) -> None:
         self._failure = self._stopping = reason
-        self._kernel.loop.start(self._cancel_all("the sweep failed", 0.0), "cancel the trials")
+        self._cancel_living("the sweep failed")
 
     def _silence(self, trial: Trial) -> str:
         """Return why a trial without values of the primary metric ends the sweep."""
@@ -312,8 +322,10 @@ class SweepDriver:
         handle = trial.handle
         while True:
             try:
-                if trial.sent or trial.state == "resumed" or await self._exists(handle, trial):
+                if trial.sent or await self._exists(handle, trial):
                     await self._kernel.find(handle)
+                elif trial.cancel_requested:
+                    raise TrialCanceled
                 else:
                     code = str(self._folder / "source" / TRIAL_FOLDER)
                     spec = trial_of(
@@ -322,6 +334,8 @@ class SweepDriver:
                     await self._kernel.submit(spec, trial.target, self._environ, self._secrets, trial.run_id)
                     await self._kernel.accepted(handle)
                 break
+            except CapacityError:  # it never has so many devices
+                raise
             except TargetError as error:  # it does not answer now
                 self._message = f"Waits for {trial.target}: {error}"
                 await asyncio.sleep(SUBMIT_RETRY_S)
@@ -383,9 +397,15 @@ class SweepDriver:
                 self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
 
     async def _cancel(self, trial: Trial) -> None:
-        with contextlib.suppress(AmlTrainError):
+        """Cancel a trial; try again while it is being submitted, or its target does not answer."""
+        trial.cancel_requested = True
+        while trial.task is not None and not trial.task.done():
             if self._kernel.store.get(trial.handle) is not None:
-                await self._kernel.cancel(trial.handle)
+                with contextlib.suppress(AmlTrainError):
+                    await self._kernel.cancel(trial.handle)
+                    if trial.sent:
+                        return
+            await asyncio.sleep(CANCEL_RETRY_S)
 
     async def _end(self, trial: Trial) -> None:
         """Write the end of a trial to the journal."""
@@ -395,8 +415,12 @@ class SweepDriver:
             run = trial.task.result()
             state, reason = run.status.state.value, run.error or ""
             ended = _end_of(run) or ended
+        except TrialCanceled:
+            state = RunState.CANCELED.value
         except AmlTrainError as error:
             reason = str(error)
+            if isinstance(error, CapacityError | UnknownTarget):
+                self._leave(trial.target, reason)
         except Exception as error:  # the other trials go on
             log.exception("trial %d", trial.number)
             reason = f"{type(error).__name__}: {error}"
@@ -416,6 +440,12 @@ class SweepDriver:
             await self._kernel.loop.offload(
                 log_best, self._parent_id, self.sweep.objective.metric, best.value, len(self._ended)
             )
+
+    def _leave(self, target: str, reason: str) -> None:
+        """Submit no more trials to a target that can run none."""
+        self.targets = [name for name in self.targets if name != target]
+        if not self.targets and not self._stopping:
+            self._fail(reason)
 
     def _print(self, trial: Trial, is_best: bool) -> None:
         values = ", ".join(f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
@@ -444,13 +474,16 @@ class SweepDriver:
         ]
         return min(known, key=lambda one: (sign * one.value, one.number), default=None)
 
-    async def _cancel_all(self, reason: str, patience: float) -> None:
-        living = self._living
-        for trial in living:
+    def _cancel_living(self, reason: str) -> None:
+        for trial in self._living:
             trial.reason = trial.reason or reason
-        await asyncio.gather(*(self._cancel(trial) for trial in living if trial.task is not None))
-        deadline = time.monotonic() + patience
-        while patience and self._living and time.monotonic() < deadline:
+            self._kernel.loop.start(self._cancel(trial), f"cancel trial {trial.number}")
+
+    async def _cancel_all(self, reason: str) -> None:
+        """Cancel the trials, and wait a moment for their ends."""
+        self._cancel_living(reason)
+        deadline = time.monotonic() + CANCEL_TIMEOUT_S
+        while self._living and time.monotonic() < deadline:
             await self._wait()
             for trial in self._living:
                 await self._advance(trial)
@@ -585,6 +618,8 @@ def main() -> None:
             os._exit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, on_sigterm)
+    if (folder / CANCEL).exists():  # canceled before this handler was there
+        driver.stop()
     code = kernel.loop.call(driver.run(), None)
     close()
     sys.exit(code)

@@ -162,6 +162,12 @@ def test_sweep_whose_first_trials_fail_stops_with_first_error(api: Any) -> None:
     assert 5 <= len(run.children()) < 12 and run.run.status.attempt == 1
 
 
+def test_sweep_whose_target_never_has_its_gpus_fails(api: Any) -> None:
+    run = api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, gpus=99)
+    with pytest.raises(RunFailed, match="99 GPUs"):
+        run.wait(DEADLINE)
+
+
 def test_sweep_whose_metric_is_not_logged_stops_and_names_what_is(api: Any) -> None:
     code = LOG + "log('val_loss', x, 0)\n"
     run = api.sweep(code, goal="minimize loss", params=SPACE, max_trials=12, max_concurrent=1, gpus=0)
@@ -254,6 +260,7 @@ def test_sweep_continues_without_kernel(api: Any) -> None:
         ({"params": SPACE, "policy": "bandit"}, ""),
         ({"params": SPACE, "policy": "bandits(slack_factor=1)"}, ""),
         ({"params": SPACE, "max_concurrent": 0}, ""),
+        ({"params": SPACE, "max_concurrent": 5, "target": "local,local"}, ""),
         ({"params": SPACE, "sampler": "tpe"}, ""),
         ({"params": SPACE, "goal": "loss"}, ""),
     ],
