@@ -393,8 +393,11 @@ class Controller:
         return entry
 
     async def cancel(self, handle: RunHandle) -> Run:
-        """Request the cancellation of a run; does nothing for an ended run."""
+        """Request the cancellation of a run, and of the trials of a sweep; does nothing for an ended run."""
         entry = self.entry(handle)
+        if entry.run.spec.sweep is not None and not self.backend(entry.run.target).runs_sweeps:
+            # Its driver does the same, but it may be starting, or gone.
+            self.loop.start(self._cancel_trials(entry.run), f"cancel the trials of {handle}")
         if entry.run.damaged:  # its processes may still be running
             await self.backend(entry.run.target).cancel(entry.run.run_id)
             return entry.run
@@ -412,6 +415,14 @@ class Controller:
                 self.store.correct(msgspec.structs.replace(entry.run, status=now))
                 raise
         return entry.run
+
+    async def _cancel_trials(self, run: Run) -> None:
+        """Cancel the trials of a sweep that have not ended."""
+        children = (await self.backend(run.target).children(run.run_id)).runs if run.folder else ()
+        for child in children:
+            if child.ended is None and child.handle:
+                with contextlib.suppress(AmlTrainError):
+                    await self.cancel(await self.find(child.handle))
 
     def records_live(self, run: Run) -> bool:
         """Whether a run is recorded in MLflow's store while it lives."""

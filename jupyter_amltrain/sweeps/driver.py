@@ -54,6 +54,8 @@ SUBMIT_RETRY_S = 5.0
 CANCEL_RETRY_S = 0.5
 #: Seconds in which canceled trials can end before the driver does.
 CANCEL_TIMEOUT_S = 6.0
+#: File with the best trial, besides the values of ``--out``.
+BEST = "best-trial.json"
 #: Copy of the trials of the sweep that this one continues.
 HISTORY = "history.json"
 #: Seconds in which MLflow's records of the trials can be written before the driver ends.
@@ -148,6 +150,7 @@ class SweepDriver:
         self._first = 0  #: number of the first trial of this sweep
         self._began = time.time()
         self._exhausted = False
+        self._waiting: set[str] = set()  #: targets that do not answer
         self._stopping = ""  #: why no more trials are submitted
         self._failure = ""  #: why the sweep fails
         self._canceled = False
@@ -337,19 +340,16 @@ class SweepDriver:
             except CapacityError:  # it never has so many devices
                 raise
             except TargetError as error:  # it does not answer now
+                self._waiting.add(trial.target)
                 self._message = f"Waits for {trial.target}: {error}"
                 await asyncio.sleep(SUBMIT_RETRY_S)
                 trial.state = "preparing"
         if not trial.sent:
             trial.sent = True
             self._append(SENT, trial.number)
-        self._message = ""
-        self._kernel.change_viewers(handle, 1)
-        try:
-            return await self._kernel.wait(handle)
-        finally:
-            if self._kernel.store.get(handle) is not None:
-                self._kernel.change_viewers(handle, -1)
+        self._waiting.discard(trial.target)
+        self._kernel.change_viewers(handle, 1)  # until its last reports are taken
+        return await self._kernel.wait(handle)
 
     async def _exists(self, handle: RunHandle, trial: Trial) -> bool:
         """Return whether the target has a run whose submit the journal does not confirm."""
@@ -375,9 +375,25 @@ class SweepDriver:
             if not status.state.terminal:
                 trial.state = status.state.value
             trial.started = _start(entry.run)
+            if done and not await self._is_read(trial):
+                return
             self._take_reports(trial, done)
         if done:
             await self._end(trial)
+            if entry is not None and self._kernel.store.get(trial.handle) is entry and entry.viewers > 0:
+                self._kernel.change_viewers(trial.handle, -1)
+
+    async def _is_read(self, trial: Trial) -> bool:
+        """Whether all metrics of an ended trial are read; a target that does not answer now is tried again."""
+        entry = self._kernel.entry(trial.handle)
+        if not entry.run.folder or trial.values or trial.task is None or trial.task.exception() is not None:
+            return True
+        try:
+            await self._kernel.backend(trial.target).read(trial.run_id, "metrics", entry.offsets["metrics"], 1)
+        except TargetError:
+            return False
+        await self._kernel.refresh_run(trial.handle)
+        return True
 
     def _take_reports(self, trial: Trial, done: bool) -> None:
         entry = self._kernel.entry(trial.handle)
@@ -512,11 +528,15 @@ class SweepDriver:
         """Make the output values of the best trial those of the sweep."""
         target, run_id = split_handle(best.handle)
         for name in self.spec.out:
-            data = await self._kernel.backend(target).read_file(run_id, f"{OUTPUTS}/{name}.json")
+            try:
+                data = await self._kernel.backend(target).read_file(run_id, f"{OUTPUTS}/{name}.json")
+            except AmlTrainError as error:  # the sweep is complete all the same
+                print(f"--out {name} of {best.handle} cannot be read: {error}", flush=True)
+                continue
             if data:
                 (self._folder / OUTPUTS / f"{name}.json").write_bytes(data)
-        write_json(self._folder / OUTPUTS / "best.json", {"run": best.handle, "params": best.params,
-                                                         self.sweep.objective.metric: best.value})  # fmt: skip
+        found = {"run": best.handle, "params": best.params, "metric": self.sweep.objective.metric, "value": best.value}
+        write_json(self._folder / OUTPUTS / BEST, found)
 
     async def _wait_recorded(self) -> None:
         """Wait until MLflow has the records of the trials that this process has followed."""

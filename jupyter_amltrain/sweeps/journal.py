@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -70,17 +71,34 @@ class Journal:
     def open(self) -> list[Event]:
         """Open it for appending; return what it has. Blocks on the disk."""
         data = self._path.read_bytes() if self._path.exists() else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        if len(whole) < len(data):
-            os.truncate(self._path, len(whole))
         decoder = msgspec.json.Decoder(Event)
-        return [decoder.decode(line) for line in whole.splitlines()]
+        events: list[Event] = []
+        size = 0
+        for line in data.split(b"\n")[:-1]:
+            try:
+                events.append(decoder.decode(line))
+            except msgspec.DecodeError:  # of a full disk, or a power loss: what follows was not written in order
+                break
+            size += len(line) + 1
+        self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        if size < len(data):
+            os.truncate(self._path, size)
+        return events
 
     def append(self, event: Event) -> None:
         """Write one line; it survives the end of this process at any moment."""
         testing.hit(f"sweep_before_{event.op}")
-        os.write(self._fd, self._encoder.encode(event) + b"\n")
+        data = self._encoder.encode(event) + b"\n"
+        end = os.fstat(self._fd).st_size
+        try:
+            written = os.write(self._fd, data)
+        except OSError:
+            written = 0
+        if written < len(data):
+            os.ftruncate(self._fd, end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        if event.op in (ASK, SENT, TELL):
+            os.fsync(self._fd)
         testing.hit(f"sweep_after_{event.op}")
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from jupyter_amltrain.errors import CommandError, RunFailed, SpecError, UnknownR
 from jupyter_amltrain.sweeps.journal import ASK, TELL, Event
 
 from ..helpers import DEADLINE, api_of, until
+from ..tiers import thorough
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
@@ -104,6 +105,7 @@ def test_random_sweep_runs_every_trial_and_finds_best(api: Any) -> None:
         api.attach(f"best {best.handle}")
 
 
+@pytest.mark.thorough
 def test_same_seed_proposes_same_trials(api: Any) -> None:
     runs = [
         api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, sampler=sampler, seed=7, max_trials=3, gpus=0)
@@ -122,6 +124,7 @@ def test_grid_tries_every_point_once_and_fixed_parameters_stay(api: Any) -> None
     assert {child.value for child in run.children()} == {4.0, 7.0}
 
 
+@pytest.mark.thorough
 def test_value_of_out_is_metric_and_best_one_is_returned(api: Any) -> None:
     run = api.sweep(
         "loss = (x - 2) ** 2", goal="minimize loss", params=SPACE, seed=3, max_trials=3, out=["loss"], gpus=0
@@ -176,6 +179,7 @@ def test_sweep_whose_metric_is_not_logged_stops_and_names_what_is(api: Any) -> N
     assert len(run.children()) == 1
 
 
+@pytest.mark.thorough
 def test_not_finite_metric_is_never_best(api: Any) -> None:
     code = "loss = float('nan') if x == 1 else float('inf') if x == 2 else 5.0"
     run = api.sweep(
@@ -183,6 +187,17 @@ def test_not_finite_metric_is_never_best(api: Any) -> None:
     ).wait(DEADLINE)
     (best,) = (child for child in run.children() if child.best)
     assert best.params["x"] == 3
+
+
+@pytest.mark.thorough
+def test_cancel_while_driver_starts_again_cancels_its_trials(api: Any) -> None:
+    run = api.sweep(LOG + "time.sleep(600)", goal="minimize loss", params=SPACE, max_trials=8, max_concurrent=2, gpus=0)
+    until(lambda: sum(child.state == "running" for child in run.children()) == 2, "two trials")
+    trials = [api.attach(child.handle) for child in run.children()]
+    driver_of(run).kill()
+    run.cancel()
+    until(lambda: all(trial.state == "canceled" for trial in trials), "the end of the trials")
+    until(lambda: run.state == "canceled", "the end of the sweep")
 
 
 def test_cancel_of_sweep_cancels_its_trials(api: Any) -> None:
@@ -202,7 +217,9 @@ def test_time_limit_of_sweep_ends_its_trials(api: Any) -> None:
     assert [child.state for child in run.children()] == ["completed", "canceled"]
 
 
-@pytest.mark.parametrize("point", ["before_ask", "after_ask", "before_sent", "after_sent", "before_tell", "after_tell"])
+@pytest.mark.parametrize(
+    "point", ["after_ask", "before_tell", *thorough("before_ask", "before_sent", "after_sent", "after_tell")]
+)
 def test_driver_killed_at_failpoint_loses_and_doubles_no_trial(tmp_path: Path, point: str) -> None:
     (tmp_path / "once").mkdir()
     failpoint = {"AMLTRAIN_FAILPOINT": f"sweep_{point}", "AMLTRAIN_FAILPOINT_ONCE": str(tmp_path / "once")}

@@ -377,7 +377,7 @@ class Scheduler:
                 waiting.setdefault(ticket["home"], {})[ticket["run"]] = gate.waiting
                 continue
             if ticket.get("no_slot") is True:  # neither waits for others nor blocks them
-                if not self._start_without_slot(ticket):
+                if not self._start_without_slot(ticket) and self.fork_error:
                     waiting.setdefault(ticket["home"], {})[ticket["run"]] = self._no_process_text()
                 continue
             kind = bool(ticket.get("gpus"))
