@@ -69,7 +69,7 @@ for i in range(80):
     for count in (10, 30, 61):  # twice in the flood of calls, once in the quiet
         until(lambda count=count: len(run.metrics().get("m", ())) >= count)
         # On a busy machine the one that was killed last may still be listed.
-        for sink in until(lambda: [sink for sink in sinks(run) if sink.pid not in killed]):
+        for sink in until(lambda: [one for one in sinks(run) if one.pid not in killed]):
             killed.add(sink.pid)
             sink.kill()
     gate.touch()

@@ -60,16 +60,16 @@ def test_trials_and_steps_are_tables_in_output_and_panel(page: Page, lab: LabSer
     panel.select(handle)
     output = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-AmlRun-view").last
     best = f"{handle.partition('/')[2]}_1"
-    for table in (panel.node.locator(".jp-AmlChildren"), output.locator(".jp-AmlChildren")):
-        expect(table.locator("tbody tr")).to_have_count(3, timeout=MS)
-        expect(table.locator(".jp-AmlChildren-best")).to_have_count(1)
-        row = table.locator(f"tr[data-child='{best}']")
-        expect(row).to_contain_text("loss 0.125")
-        expect(row.locator(".jp-AmlChildren-best")).to_be_visible()
-        expect(row.get_by_role("link")).to_have_attribute("href", re.compile(rf"https://ml\.azure\.com/runs/{best}\?"))
+    table = panel.node.locator(".jp-AmlChildren")
+    expect(table.locator("tbody tr")).to_have_count(3, timeout=MS)
+    expect(table.locator(".jp-AmlChildren-best")).to_have_count(1)
+    row = table.locator(f"tr[data-child='{best}']")
+    expect(row).to_contain_text("loss 0.125")
+    expect(row.locator(".jp-AmlChildren-best")).to_be_visible()
+    expect(row.get_by_role("link")).to_have_attribute("href", re.compile(rf"https://ml\.azure\.com/runs/{best}\?"))
     output.scroll_into_view_if_needed()
-    output.get_by_role("button", name=f"Log of {best}").click()
-    expect(output.locator(".jp-AmlRun-childLog pre")).to_have_text("scored 0.125\n", timeout=MS)
+    expect(output.locator("tbody tr[data-trial]")).to_have_count(3, timeout=MS)  # the board of the sweep
+    expect(output.locator("tbody tr.jp-mod-best")).to_contain_text("0.125")
     page.screenshot(path=shots / "children-sweep.png")
     panel.node.get_by_role("button", name=f"Log of {best}").click()
     log = page.locator(".jp-AmlLog:visible")
@@ -121,3 +121,21 @@ def test_run_links_are_shown_in_panel_and_menu(page: Page, lab: LabServer, shots
     notebook.cell(f"%aml_runs cancel {handle}\n%aml_runs wait {handle}")
     panel.wait_run(handle, "canceled")
     expect(panel.node.locator(".jp-AmlRuns-doors").get_by_role("link")).to_have_count(1)
+
+
+SWEEP = """%%aml_sweep --target cpus --param x=choice(1,2,4) --sampler grid --goal "minimize loss" --name grid --wait
+import mlflow
+for step in range(5):
+    mlflow.log_metric("loss", (x - 2) ** 2 + 1 / (step + 1), step=step)
+"""
+
+
+def test_cell_sweep_of_service_has_board(page: Page, lab: LabServer, shots: Path) -> None:
+    notebook = open_notebook(page, lab, lab.write("azure-sweep.ipynb", []))
+    notebook.cell(SWEEP)
+    run = notebook.runs.last
+    expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
+    expect(run.locator("tbody tr[data-trial]")).to_have_count(3, timeout=MS)
+    expect(run.locator("tbody tr.jp-mod-best")).to_contain_text("0.2")
+    run.scroll_into_view_if_needed()
+    page.screenshot(path=shots / "azure-sweep.png")

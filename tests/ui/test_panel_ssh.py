@@ -41,6 +41,13 @@ def server(tmp_path: Path) -> Iterator[Sshd]:
     end_all(remote)
 
 
+SWEEP = """%%aml_sweep --param x=choice(1,2,4) --sampler grid --goal "minimize loss" --name grid --gpus 0 --wait
+import mlflow
+for step in range(5):
+    mlflow.log_metric("loss", (x - 2) ** 2 + 1 / (step + 1), step=step)
+"""
+
+
 def test_machine_is_attached_by_form_and_runs_cell(page: Page, lab: LabServer, server: Sshd, shots: Path) -> None:
     notebook = open_notebook(page, lab, lab.write("ssh.ipynb", [code_cell("# a notebook")]))
     panel = PanelPage(page).open().connect()
@@ -71,6 +78,14 @@ def test_machine_is_attached_by_form_and_runs_cell(page: Page, lab: LabServer, s
         expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
         page.screenshot(path=shots / "ssh-completed.png")
         assert notebook.records()[-1]["handle"].startswith("gpubox/digits-")
+        notebook.cell(SWEEP)
+        run = notebook.runs.last
+        expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
+        expect(run.locator("tbody tr[data-trial]")).to_have_count(3, timeout=MS)
+        handles = notebook.records()[-1]["sweep"]["handle"]
+        assert all(handle.startswith("gpubox/grid-") for handle in handles)
+        run.scroll_into_view_if_needed()
+        page.screenshot(path=shots / "ssh-sweep.png")
     finally:
         notebook.close()
         lab.end_runs()
