@@ -20,6 +20,8 @@ dist.all_reduce(total)
 total = int(total)
 print("rank", rank, "of", world, "sum", total, flush=True)
 """
+#: Its end: without it PyTorch may abort when a process of it exits.
+LEAVE = "dist.destroy_process_group()\n"
 
 #: Seeded training by DistributedDataParallel; rank 0 logs the loss of each step.
 TRAINING = """

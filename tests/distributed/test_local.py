@@ -19,7 +19,7 @@ from tests.conftest import processes_of
 from tests.helpers import api_of, until
 from tests.tiers import thorough
 
-from .scripts import ALL_REDUCE, ENVIRONMENT, TRAINING, needs_mpirun, needs_torch
+from .scripts import ALL_REDUCE, ENVIRONMENT, LEAVE, TRAINING, needs_mpirun, needs_torch
 
 WAIT_S = 150.0
 
@@ -54,7 +54,7 @@ def job_of(run: Any, rank: int) -> psutil.Process:
 
 @needs_torch
 def test_pytorch_processes_connect_and_log_apart(api: Any) -> None:
-    run = api.submit(ALL_REDUCE, processes=2, out=["total"], name="two").wait(WAIT_S)
+    run = api.submit(ALL_REDUCE + LEAVE, processes=2, out=["total"], name="two").wait(WAIT_S)
     assert [run.logs(rank=rank).strip() for rank in range(2)] == ["rank 0 of 2 sum 3", "rank 1 of 2 sum 3"]
     assert run.result("total") == 3 and run.status.ranks == 2
 
@@ -194,7 +194,7 @@ def test_absent_framework_is_named_with_its_package(bare_python: str, kind: str,
 @pytest.mark.thorough
 @needs_torch
 def test_taken_port_in_environment_does_not_matter(api: Any) -> None:
-    run = api.submit(ALL_REDUCE, processes=2, env={"MASTER_PORT": "22"}, name="port").wait(WAIT_S)
+    run = api.submit(ALL_REDUCE + LEAVE, processes=2, env={"MASTER_PORT": "22"}, name="port").wait(WAIT_S)
     assert "sum 3" in run.logs(rank=1)
 
 

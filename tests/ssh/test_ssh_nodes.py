@@ -23,7 +23,7 @@ from jupyter_amltrain.backends.ssh_nodes import NodesBackend
 from jupyter_amltrain.errors import AuthenticationError, CommandError, RunFailed, RunLost, TargetError
 from jupyter_amltrain.schema.ssh_target import SshTarget
 from tests.conftest import SETTINGS, end_all, processes_of
-from tests.distributed.scripts import ALL_REDUCE, ENVIRONMENT, TRAINING, needs_torch
+from tests.distributed.scripts import ALL_REDUCE, ENVIRONMENT, LEAVE, TRAINING, needs_torch
 from tests.helpers import api_of, until
 from tools import openssh
 from tools.openssh import Sshd
@@ -134,7 +134,9 @@ def test_machines_that_share_their_state_root_are_refused(api: Any, servers: lis
 @pytest.mark.thorough
 @needs_torch
 def test_pytorch_processes_of_two_machines_connect(api: Any) -> None:
-    run = api.submit(ALL_REDUCE, target="gpus", nodes=2, processes=2, gpus=0, out=["total"], name="two").wait(WAIT_S)
+    run = api.submit(ALL_REDUCE + LEAVE, target="gpus", nodes=2, processes=2, gpus=0, out=["total"], name="two").wait(
+        WAIT_S
+    )
     assert [run.logs(rank=rank).strip() for rank in range(4)] == [f"rank {rank} of 4 sum 10" for rank in range(4)]
     assert run.result("total") == 10 and (run.status.nodes, run.status.ranks) == (2, 4)
 
