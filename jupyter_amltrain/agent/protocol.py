@@ -36,7 +36,7 @@ def mono() -> float:
 SCHEMA = 1
 
 #: Version of the protocol between client and dispatcher.
-PROTOCOL = 6
+PROTOCOL = 7
 
 JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
 
