@@ -132,6 +132,7 @@ for step in range(5):
 
 def test_cell_sweep_of_service_has_board(page: Page, lab: LabServer, shots: Path) -> None:
     notebook = open_notebook(page, lab, lab.write("azure-sweep.ipynb", []))
+    notebook.cell("%load_ext jupyter_amltrain")
     notebook.cell(SWEEP)
     run = notebook.runs.last
     expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
