@@ -530,7 +530,7 @@ class SweepDriver:
         for name in self.spec.out:
             try:
                 data = await self._kernel.backend(target).read_file(run_id, f"{OUTPUTS}/{name}.json")
-            except AmlTrainError as error:  # the sweep is complete all the same
+            except AmlTrainError as error:  # the sweep is still complete
                 print(f"--out {name} of {best.handle} cannot be read: {error}", flush=True)
                 continue
             if data:
