@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +19,14 @@ from jupyter_amltrain.schema.run import RunHandle
 from jupyter_amltrain.sweeps.driver import SweepDriver, Trial
 from jupyter_amltrain.sweeps.journal import ASK, REPORT, SENT, Event
 from jupyter_amltrain.sweeps.samplers import Proposer
+
+T = TypeVar("T")
+
+
+def finished(check: Coroutine[Any, Any, T]) -> T:
+    """Run it in a thread: the browser tests leave an event loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, check).result(60)
 
 
 class FakeKernel:
@@ -76,7 +86,7 @@ def test_cancel_reaches_trial_that_is_being_submitted(tmp_path: Path) -> None:
         trial.task.cancel()
         return kernel.canceled
 
-    assert asyncio.run(check()) == ["local/t-0"]
+    assert finished(check()) == ["local/t-0"]
 
 
 def test_canceled_trial_is_not_submitted(tmp_path: Path) -> None:
@@ -90,7 +100,7 @@ def test_canceled_trial_is_not_submitted(tmp_path: Path) -> None:
         await driver._end(trial)
         return trial.state
 
-    assert asyncio.run(check()) == "canceled"
+    assert finished(check()) == "canceled"
 
 
 def test_target_that_can_run_no_trial_gets_no_more(tmp_path: Path) -> None:
@@ -108,4 +118,4 @@ def test_target_that_can_run_no_trial_gets_no_more(tmp_path: Path) -> None:
             left.append(",".join(driver.targets))
         return left, [trial.state for trial in driver.trials.values()], driver._failure
 
-    assert asyncio.run(check()) == (["gpubox", ""], ["failed", "failed"], "no GPU")
+    assert finished(check()) == (["gpubox", ""], ["failed", "failed"], "no GPU")
