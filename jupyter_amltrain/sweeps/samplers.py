@@ -6,6 +6,7 @@ replays its recorded calls into a new :class:`Proposer`. Another version of Optu
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import math
 import warnings
@@ -158,19 +159,20 @@ class Proposer:
         return True
 
 
-class _Draws:
+class _Draws(abc.ABC):
     """Source of proposals; the methods take the number that the proposal gets."""
 
+    @abc.abstractmethod
     def draw(self, number: int) -> dict[str, Any]:
-        raise NotImplementedError
+        """Return values for the next proposal."""
 
-    def reject(self, number: int) -> None:
+    def reject(self, number: int) -> None:  # noqa: B027 - only some sources keep state
         """Forget the last draw, which repeats a trial."""
 
-    def put(self, number: int, values: Mapping[str, Any]) -> None:
+    def put(self, number: int, values: Mapping[str, Any]) -> None:  # noqa: B027
         """Take values that this source did not draw."""
 
-    def tell(self, number: int, value: float | None) -> None:
+    def tell(self, number: int, value: float | None) -> None:  # noqa: B027
         """Take the result of a proposal."""
 
 
