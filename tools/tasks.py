@@ -86,8 +86,9 @@ def test_distributed_full(arguments: list[str]) -> int:
     """Run the tests with DeepSpeed, Ray and TensorFlow, which are installed for it (1 GB)."""
     ensure(["test", "frameworks"])
     compiler.ensure()
+    openssh.ensure()
     openmpi.ensure()
-    return _pytest("frameworks", ["tests/distributed", *arguments])
+    return _pytest("frameworks", ["tests/distributed", "tests/ssh/test_ssh_nodes.py", *arguments])
 
 
 def azure_sandbox(arguments: list[str]) -> int:

@@ -71,23 +71,24 @@ def _foreign_folder_text(path: str, status: os.stat_result) -> str:
 
 
 class Address:
-    """Socket address of the dispatcher; use as a context manager around bind or connect."""
+    """Address of a socket in a folder, by default the dispatcher's; a context manager around bind or connect."""
 
-    def __init__(self, queue: str) -> None:
-        self.path = os.path.join(queue, SOCKET)
+    def __init__(self, queue: str, name: str = SOCKET) -> None:
+        self._name = name
+        self.path = os.path.join(queue, name)
         self._handle: Optional[int] = None
         if len(os.fsencode(self.path)) > _MAX_ADDRESS_BYTES and not sys.platform.startswith("linux"):
             digest = hashlib.sha256(os.fsencode(queue)).hexdigest()[:16]
             folder = "/tmp/amltrain-%d-%s" % (os.getuid(), digest)
             open_queue(folder)
-            self.path = os.path.join(folder, SOCKET)
+            self.path = os.path.join(folder, name)
 
     def __enter__(self) -> str:
         if len(os.fsencode(self.path)) <= _MAX_ADDRESS_BYTES:
             return self.path
         # A path that is too long for a socket address is reached through a descriptor of its folder.
         self._handle = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        return "/proc/self/fd/%d/%s" % (self._handle, SOCKET)
+        return "/proc/self/fd/%d/%s" % (self._handle, self._name)
 
     def __exit__(self, *error: object) -> None:
         if self._handle is not None:

@@ -148,9 +148,6 @@ def _node_reasons(spec: JobSpec, target: str, machines: int, messages: _Messages
     elif spec.distribution.kind == "ray":
         reason = "a cluster of Ray has one machine here."
         yield messages(flag, keys, reason, "Use one machine, or --distribution pytorch.")
-    elif spec.distribution.kind in ("mpi", "horovod"):
-        reason = "mpirun starts processes on other machines by SSH between them, which the agents do not use."
-        yield messages(flag, keys, reason, f"Use --distribution pytorch, one machine, or {_cluster()}.")
     elif is_image(spec):
         yield messages(flag, keys, f"a container on {target!r} is on one machine.", f"Use packages, or {_cluster()}.")
 

@@ -87,6 +87,24 @@ def test_silent_node_is_lost_and_others_end() -> None:
     assert made.verdict is not None and made.verdict["state"] == "lost" and "node 1" in made.verdict["detail"]
 
 
+def test_node_that_is_lost_ends_run_although_launcher_noticed_it_first() -> None:
+    made = gang()
+    all_say(made, phase=READY)
+    made.receive(0, ended("failed", "exit", "rank 0 was killed by SIGTERM"), 2.0, 2.0)
+    made.update(2.0)
+    assert made.verdict is None
+    made.update(1.0 + SILENCE_S + 0.1)
+    assert made.verdict is not None and made.verdict["state"] == "lost" and "node 1" in made.verdict["detail"]
+
+
+def test_command_of_daemon_reaches_its_node() -> None:
+    made = gang(3)
+    all_say(made, phase=READY)
+    made.receive(0, {"phase": READY, "daemons": {"2": "orted x"}}, 2.0, 2.0)
+    made.update(2.0)
+    assert [made.orders(number)["daemon"] for number in range(3)] == [None, None, "orted x"]
+
+
 def test_node_that_never_joins_is_lost() -> None:
     made = gang()
     made.receive(0, {"phase": QUEUED}, JOIN_TIMEOUT_S + 1, 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ from jupyter_amltrain.backends.ssh_nodes import NodesBackend
 from jupyter_amltrain.errors import AuthenticationError, CommandError, RunFailed, RunLost, TargetError
 from jupyter_amltrain.schema.ssh_target import SshTarget
 from tests.conftest import SETTINGS, end_all, processes_of
-from tests.distributed.scripts import ALL_REDUCE, ENVIRONMENT, LEAVE, TRAINING, needs_torch
+from tests.distributed.scripts import ALL_REDUCE, ENVIRONMENT, LEAVE, TRAINING, needs_mpirun, needs_torch
 from tests.helpers import api_of, until
 from tools import openssh
 from tools.openssh import Sshd
@@ -452,6 +453,77 @@ def test_first_machine_that_gets_run_late_is_waited_for(
     nothing_is_left(homes, run)
 
 
+# ---- by mpirun: it starts daemons on the second machine without a login there
+
+
+@needs_mpirun
+def test_mpi_processes_of_both_machines_are_one_world(api: Any, homes: list[Path]) -> None:
+    run = submit(api, ENVIRONMENT, distribution="mpi", processes=2, name="mpi").wait(WAIT_S)
+    seen = [json.loads(run.logs(rank=rank)) for rank in range(4)]
+    assert [(row["OMPI_COMM_WORLD_RANK"], row["OMPI_COMM_WORLD_LOCAL_RANK"]) for row in seen] == [
+        ("0", "0"), ("1", "1"), ("2", "0"), ("3", "1"),
+    ]  # fmt: skip
+    assert {row["OMPI_COMM_WORLD_SIZE"] for row in seen} == {"4"} and run.status.ranks == 4
+    folders = [Path(row["AML_OUTPUT_DIR"]) for row in seen]
+    assert [folder.is_relative_to(homes[1]) for folder in folders] == [False, False, True, True]
+    nothing_is_left(homes, run)
+
+
+@pytest.mark.thorough
+@needs_mpirun
+@pytest.mark.parametrize("end", ["raise ValueError('bad luck')", "os.kill(os.getpid(), 9)"])
+def test_mpi_process_of_second_machine_that_fails_is_named(api: Any, homes: list[Path], end: str) -> None:
+    code = f"import os, time\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n    {end}\ntime.sleep(600)\n"
+    run = submit(api, code, distribution="mpi", name="fails")
+    with pytest.raises(RunFailed):
+        run.wait(WAIT_S)
+    assert run.status.failed_rank == 1 and "second" in run.status.detail
+    nothing_is_left(homes, run)
+
+
+@pytest.mark.thorough
+@needs_mpirun
+def test_cancel_ends_mpi_processes_and_daemons_of_both_machines(api: Any, homes: list[Path]) -> None:
+    run = up(submit(api, distribution="mpi", processes=4, name="canceled"), *range(8))
+    run.cancel()
+    until(lambda: run.status.state.terminal, "the end")
+    assert run.status.state == "canceled" and run.status.failed_rank is None
+    nothing_is_left(homes, run)
+
+
+@pytest.mark.thorough
+@needs_mpirun
+def test_killed_daemon_of_second_machine_ends_mpi_run(api: Any, homes: list[Path]) -> None:
+    run = up(submit(api, distribution="mpi", name="daemon"))
+    daemon = next(process for process in left_of(homes[1:], run) if process.name() in ("orted", "prted"))
+    daemon.send_signal(signal.SIGKILL)
+    with pytest.raises(RunFailed):
+        run.wait(WAIT_S)
+    assert "node 1" in run.status.detail
+    nothing_is_left(homes, run)
+
+
+@pytest.mark.thorough
+@needs_mpirun
+def test_killed_agent_of_second_machine_ends_mpi_run_as_lost(api: Any, homes: list[Path]) -> None:
+    run = up(submit(api, distribution="mpi", name="gone"))
+    end_all(homes[1])
+    with pytest.raises(RunLost, match="node 1"):
+        run.wait(WAIT_S)
+    nothing_is_left(homes, run)
+
+
+@pytest.mark.frameworks
+@needs_mpirun
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+def test_mpi4py_adds_up_on_both_machines(api: Any, homes: list[Path]) -> None:
+    code = "from mpi4py import MPI\ntotal = MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank + 1)\n"
+    # Both machines are this one, and have one name: the shared memory of Open MPI would be mixed up.
+    tcp = {"OMPI_MCA_btl": "tcp,self"}
+    run = submit(api, code, distribution="mpi", processes=2, env=tcp, out=["total"], name="sum").wait(WAIT_S)
+    assert run.result("total") == 10
+
+
 @pytest.mark.thorough
 def test_run_is_refused_if_machines_do_not_reach_each_other(
     api: Any, homes: list[Path], monkeypatch: pytest.MonkeyPatch
@@ -469,11 +541,10 @@ def test_run_is_refused_if_machines_do_not_reach_each_other(
     until(lambda: not any("node" in p.cmdline()[4:5] for home in homes for p in processes_of(home)), "their end")
 
 
-def test_more_nodes_than_machines_and_mpi_are_refused(api: Any) -> None:
-    for more in ({"nodes": 3}, {"distribution": "mpi"}):
-        with pytest.raises((CommandError, TargetError, ValueError)) as raised:
-            submit(api, **more)
-        assert "--nodes" in str(raised.value)
+def test_more_nodes_than_machines_are_refused(api: Any) -> None:
+    with pytest.raises((CommandError, TargetError, ValueError)) as raised:
+        submit(api, nodes=3)
+    assert "--nodes" in str(raised.value)
 
 
 def test_run_of_one_node_uses_first_machine(api: Any, homes: list[Path]) -> None:

@@ -147,7 +147,7 @@ class Gang:
         done = all(node.phase == ENDED or node.status.get("workers_done") for node in self.nodes)
         return {
             "open": node.has_turn, "start": self._start, "end": end, "verdict": self.verdict, "waiting": self.waiting(),
-            "servers_end": done,
+            "servers_end": done, "daemon": (self.nodes[0].status.get("daemons") or {}).get(str(number)),
         }  # fmt: skip
 
     def waiting(self) -> str:
@@ -235,6 +235,9 @@ class Gang:
         if outcome.get("state") != FAILED or outcome.get("reason") not in ("exit", "signal", "oom"):
             return dict(outcome, detail="%s (%s)" % (outcome.get("detail"), cause.label))
         failed = [node for node in self.nodes if node.outcome and node.outcome.get("failed_rank") is not None]
+        lost = next((node for node in self.nodes if node.lost), None)
+        if lost is not None and not failed:  # its launcher noticed the loss before we did
+            return {"state": LOST, "reason": LOST, "detail": "lost on %s: %s" % (lost.label, lost.lost)}
         if failed:
             cause = min(failed, key=_failed_at)
             outcome = dict(cause.outcome or {})

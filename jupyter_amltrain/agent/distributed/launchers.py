@@ -6,9 +6,11 @@ what the launcher sets, on this machine as at a service.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import pkgutil
+import shlex
 import shutil
 import socket
 import struct
@@ -18,6 +20,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ..processes import signal_name
 from ..protocol import AgentError
+from . import mpi_daemons
 
 Json = Dict[str, Any]
 #: Kinds of jobs. DeepSpeed's are started by torchrun, as at Azure ML: its own launcher starts other machines by
@@ -37,6 +40,7 @@ _FILES = {
     "amltrain_rank.py": "distributed/rank.py",
     "amltrain_workers.py": "distributed/workers.py",
     "amltrain_ray.py": "distributed/ray_cluster.py",
+    "amltrain_mpi.py": "distributed/mpi_daemons.py",
     "amltrain_identity.py": "azure/identity.py",
 }
 _FIELDS = {"kind": str, "processes": int, "servers": int, "restarts": int, "python": str}
@@ -48,9 +52,30 @@ _MODULES = {
     DEEPSPEED: ("torch", "torch deepspeed", "PyTorch"),
     RAY: ("ray", "ray", "Ray"),
 }
+#: Order of the ranks: one machine after the other.
+_BY_SLOT = ("--map-by", "slot")
 #: Options of mpirun that Horovod's documentation gives for Open MPI
-#: (https://horovod.readthedocs.io/en/stable/mpi.html).
-_HOROVOD_OPTIONS = ("--map-by", "slot", "--mca", "pml", "ob1", "--mca", "btl", "^openib")
+#: (https://horovod.readthedocs.io/en/stable/mpi.html), besides the order of the ranks.
+_HOROVOD_OPTIONS = ("--mca", "pml", "ob1", "--mca", "btl", "^openib")
+#: Parameters of Open MPI 4 and 5 by which it starts daemons on other machines with our program (``%s``), all of them
+#: from node 0, and stays connected with them.
+_MPI_PARAMETERS = {
+    "OMPI_MCA_plm": "rsh",
+    "OMPI_MCA_plm_rsh_agent": "%s",
+    "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+    "OMPI_MCA_orte_leave_session_attached": "1",
+    "PRTE_MCA_plm": "ssh",
+    "PRTE_MCA_plm_ssh_agent": "%s",
+    "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+    "PRTE_MCA_prte_leave_session_attached": "1",
+}
+#: Networks with fewer bits have addresses that other machines may have too.
+_MIN_NETWORK_BITS = 8
+#: Variables that allow mpirun to root, in Open MPI 4 and 5.
+_MPI_AS_ROOT = (
+    *("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"),
+    *("PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"),
+)
 
 
 class RankFailure(NamedTuple):
@@ -117,7 +142,7 @@ def servers_here(ranks: Mapping[str, Any], node: int, nodes: int) -> int:
 
 
 def command(
-    ranks: Json, argv: Sequence[str], devices: Sequence[str], env: Dict[str, str], folder: str, home: str
+    ranks: Json, argv: Sequence[str], devices: Sequence[str], env: Dict[str, str], folder: str, home: str, cwd: str
 ) -> List[str]:
     """Return the launcher's command; `env` gets what the launcher needs, `ranks` the path of its interpreter.
 
@@ -129,6 +154,8 @@ def command(
         The run folder, which gets the records.
     home
         Folder for the files on this machine.
+    cwd
+        Working folder of the processes.
 
     Raises
     ------
@@ -149,16 +176,18 @@ def command(
     if ranks["kind"] == RAY:
         cpus = str(ranks["processes"] or os.cpu_count() or 1)
         return [python, os.path.join(files, "amltrain_ray.py"), cpus, str(len(devices)), *each]
-    if ranks["kind"] in (MPI, HOROVOD):
-        options = _HOROVOD_OPTIONS if ranks["kind"] == HOROVOD else ()
-        return [*_mpirun(workers, env, options), *each]
-    env["NODE_RANK"] = str(gang["node"]) if gang else "0"  # as at a service; torchrun sets GROUP_RANK
     if gang:
         own = gang["addresses"][gang["node"]]
         # Without it gloo takes the address of the machine's own name, on many machines 127.0.1.1.
         interface = interface_of(own)
         if interface:
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
+    if ranks["kind"] in (MPI, HOROVOD):
+        if gang:
+            return _mpi_of_nodes(ranks, each, env, folder, files, cwd)
+        return _mpi_here(ranks, workers, each, env)
+    env["NODE_RANK"] = str(gang["node"]) if gang else "0"  # as at a service; torchrun sets GROUP_RANK
+    if gang:
         meeting = [
             *("--nnodes", str(len(gang["processes"])), "--node-rank", env["NODE_RANK"]),
             *("--master-addr", gang["address"], "--master-port", str(gang["port"])),
@@ -206,25 +235,90 @@ def _cluster(gang: Json, folder: str) -> Json:
     }
 
 
-def _mpirun(workers: int, env: Dict[str, str], options: Sequence[str]) -> List[str]:
-    """Return mpirun with its options; `options` are those of Open MPI only."""
+def _mpirun(env: Dict[str, str]) -> str:
+    """Return the path of mpirun."""
     program = shutil.which("mpirun", path=env.get("PATH"))
     if program is None:
         raise NoLauncher(
             "mpirun was not found on the PATH. Install Open MPI: sudo apt-get install openmpi-bin,"
             " or conda install -c conda-forge openmpi"
         )
+    return program
+
+
+def _is_open_mpi(program: str, env: Mapping[str, str]) -> bool:
+    """Whether a mpirun is that of Open MPI; Intel MPI and MPICH share the options of Hydra."""
     try:
         done = subprocess.run([program, "--version"], capture_output=True, timeout=_VERSION_TIMEOUT_S, env=env)
-        is_open = b"open" in done.stdout.lower()
     except (OSError, subprocess.SubprocessError):
-        is_open = False
-    if not is_open:  # Intel MPI and MPICH share the options of Hydra
-        return [program, "-n", str(workers)]
+        return False
+    return b"open" in done.stdout.lower()
+
+
+def _prepare_open_mpi(ranks: Mapping[str, Any], env: Dict[str, str]) -> List[str]:
+    """Return options of Open MPI for all jobs of a kind; `env` gets what allows mpirun to root."""
     if os.getuid() == 0:  # a container, where root is the only user
-        env.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        env.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    return [program, "-n", str(workers), "--oversubscribe", "--bind-to", "none", *options]
+        for name in _MPI_AS_ROOT:
+            env.setdefault(name, "1")
+    return ["--bind-to", "none", *(_HOROVOD_OPTIONS if ranks["kind"] == HOROVOD else ())]
+
+
+def _mpi_here(ranks: Mapping[str, Any], workers: int, each: Sequence[str], env: Dict[str, str]) -> List[str]:
+    """Return the command of processes that are all on this machine."""
+    command = [_mpirun(env), "-n", str(workers)]
+    if _is_open_mpi(command[0], env):
+        order = _BY_SLOT if ranks["kind"] == HOROVOD else ()
+        command += ["--oversubscribe", *order, *_prepare_open_mpi(ranks, env)]
+    return [*command, *each]
+
+
+def _mpi_of_nodes(
+    ranks: Mapping[str, Any], each: Sequence[str], env: Dict[str, str], folder: str, files: str, cwd: str
+) -> List[str]:
+    """Return the command of this node for processes on several machines: mpirun on the first one.
+
+    Raises
+    ------
+    NoLauncher
+        There is no Open MPI, or mpirun cannot take a path as it is.
+    """
+    program, gang = _mpirun(env), ranks["gang"]
+    if not _is_open_mpi(program, env):
+        raise NoLauncher("mpirun on several machines needs Open MPI, and %s is another one" % program)
+    script = [ranks["python"], "-S", "-E", os.path.join(files, "amltrain_mpi.py")]
+    env[mpi_daemons.EACH] = "cd %s && exec %s" % (shlex.quote(cwd), " ".join(map(shlex.quote, each)))
+    if gang["node"]:
+        if not any(shutil.which(name, path=env.get("PATH")) for name in mpi_daemons.PROGRAMS):
+            raise NoLauncher("orted, the daemon of Open MPI, was not found on the PATH beside mpirun")
+        return [*script, "serve", folder]
+    agent = [*script, "start", folder]
+    if spaced := next((word for word in agent if " " in word), None):
+        raise NoLauncher("mpirun on several machines cannot have a space in a path: %s" % spaced)
+    for name, value in _MPI_PARAMETERS.items():
+        env[name] = value.replace("%s", " ".join(agent))
+    if network := _network_of(gang["addresses"]):
+        env.setdefault("OMPI_MCA_btl_tcp_if_include", network)
+    counts = gang["processes"]
+    hosts = ["localhost:%d" % counts[0]]
+    hosts += ["%s:%d" % (mpi_daemons.HOST % (i + 1), number) for i, number in enumerate(counts[1:])]
+    shell = ["/bin/sh", "-c", 'eval "$%s"' % mpi_daemons.EACH]
+    options = ["-n", str(sum(counts)), "--host", ",".join(hosts), *_BY_SLOT, "--wdir", "/"]
+    return [program, *options, *_prepare_open_mpi(ranks, env), *shell]
+
+
+def _network_of(addresses: Sequence[str]) -> str:
+    """Return the smallest network with the addresses of all machines, for Open MPI; empty if it does not help.
+
+    Without it Open MPI also tries the networks of each machine's own containers, where it waits for an answer.
+    """
+    try:
+        numbers = {int(ipaddress.IPv4Address(address)) for address in addresses}
+    except ValueError:
+        return ""
+    bits = 32 - (min(numbers) ^ max(numbers)).bit_length()
+    if len(numbers) < 2 or bits < _MIN_NETWORK_BITS:
+        return ""
+    return str(ipaddress.IPv4Network((min(numbers), bits), strict=False))
 
 
 def missing(ranks: Mapping[str, Any]) -> str:

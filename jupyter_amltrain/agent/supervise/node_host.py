@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import socket
 import subprocess
 from typing import Any, Dict, List, Optional
 
-from ..distributed import gang, launchers
+from ..distributed import gang, launchers, mpi_daemons
 from ..distributed.node_connector import Channel
 from ..distributed.ray_cluster import free_ports
 from ..json_dir import Address
 from ..process_setup import log_line
-from ..protocol import CANCELED, COMPLETED, FAILED, LOST
+from ..protocol import CANCELED, COMPLETED, FAILED, LOST, write_json
 from .outcome import Outcome
 from .preparation import enter_preparing
 from .process import Assignment
@@ -22,8 +23,35 @@ from .supervisor import Supervisor
 
 Json = Dict[str, Any]
 
+_MAX_DATAGRAM_BYTES = 1 << 17
 #: Seconds between looks at what this process waits for.
 _LOOK_S = 1.0
+
+
+class DaemonCommands:
+    """Commands by which mpirun on node 0 starts a daemon on each other node; see :mod:`..distributed.mpi_daemons`."""
+
+    def __init__(self, folder: str) -> None:
+        path = os.path.join(folder, mpi_daemons.SOCKET)
+        if os.path.exists(path):
+            os.unlink(path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        with Address(folder, mpi_daemons.SOCKET) as address:
+            self._socket.bind(address)
+        self.handle = self._socket.fileno()
+        self._commands: Json = {}  #: by number of the node, as text
+
+    def receive(self) -> Json:
+        """Return all commands that have arrived so far, by number of the node."""
+        while True:
+            try:
+                message = json.loads(self._socket.recv(_MAX_DATAGRAM_BYTES).decode())
+                self._commands[str(message["node"])] = str(message["command"])
+            except BlockingIOError:
+                return self._commands
+            except (ValueError, KeyError, TypeError):  # another program of the job
+                continue
 
 
 class NodeHost(QueueHost):
@@ -34,6 +62,7 @@ class NodeHost(QueueHost):
         self._nodes: Json = task.job["nodes"]
         self._orders: Json = {}
         self._has_told_done = False
+        self._mpi: Optional[DaemonCommands] = None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with Address(task.folder) as path:
@@ -69,7 +98,9 @@ class NodeHost(QueueHost):
             self._poll.unregister(self._handle)
 
     def on_readable(self, handles: List[int]) -> None:
-        """Take the newest orders."""
+        """Take the newest orders, and commands of mpirun for the other nodes."""
+        if self._mpi is not None and self._mpi.handle in handles:
+            self._tell(daemons=self._mpi.receive())
         if self._connector is None or self._handle not in handles:
             return
         messages = self._connector.receive()
@@ -111,11 +142,24 @@ class NodeHost(QueueHost):
         """Start the processes of this node."""
         config = self._orders["start"]
         node = self._nodes["node"]
-        run.task.job["ranks"]["gang"] = dict(config, node=node)
+        ranks = run.task.job["ranks"]
+        ranks["gang"] = dict(config, node=node)
+        if ranks["kind"] in (launchers.MPI, launchers.HOROVOD) and node == 0 and self._mpi is None:
+            self._mpi = DaemonCommands(self.task.folder)
+            run.poll.register(self._mpi.handle, select.POLLIN)
         return super().start(run)
 
     def tick(self, run: Supervisor) -> None:
-        """Tell the other nodes that the workers of TensorFlow have ended here, and its servers that all have."""
+        """Tell the other nodes that the workers of TensorFlow have ended here, and its servers that all have.
+
+        Passes the command of Open MPI's daemon to the process of this node that runs it.
+        """
+        daemon = os.path.join(self.task.folder, mpi_daemons.COMMAND)
+        if self._orders.get("daemon") and not os.path.exists(daemon):
+            try:
+                write_json(daemon, self._orders["daemon"])
+            except OSError as error:  # a full disk: tried again
+                log_line(self.task.folder, "supervisor: cannot start the daemon of Open MPI: %s" % error)
         done, end = (os.path.join(self.task.folder, name) for name in (launchers.WORKERS_DONE, launchers.SERVERS_END))
         if not self._has_told_done and os.path.exists(done):
             self._has_told_done = True

@@ -150,7 +150,7 @@ def start(
     if ranks:
         home = os.path.join(task.home, "agent")
         try:
-            argv = launchers.command(ranks, argv, task.devices, env, task.folder, home)
+            argv = launchers.command(ranks, argv, task.devices, env, task.folder, home, cwd)
         except (launchers.NoLauncher, OSError) as error:
             raise LaunchFailed(str(error)) from error
         output = launchers.LAUNCHER_LOG
