@@ -19,7 +19,9 @@ from jupyter_amltrain.kernel.run_record import LINES, METRICS
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.output.feed import RING, Columns, StreamFeed
 from jupyter_amltrain.output.layout import HOST_PREFIX, USE, Gpu, GpuChart, Layout, windows
+from jupyter_amltrain.output.palette import BEST, STOPPED
 from jupyter_amltrain.output.palette import GPUS as COLORS
+from jupyter_amltrain.schema.sweep_board import SweepBoard
 
 with warnings.catch_warnings():  # raised by bqplot itself; `-W error` must not break the import
     warnings.simplefilter("ignore")
@@ -303,6 +305,39 @@ def metric_chart(name: str) -> Chart:
     return chart
 
 
+class TrialChart(Chart):
+    """Chart of the primary metric of a sweep's trials, by step: the best one, those that run, stopped ones in gray."""
+
+    def __init__(self, metric: str) -> None:
+        scale = bqplot.LinearScale()
+        super().__init__(f"{metric[:50]} of the trials", bqplot.LinearScale(), scale, _axis(scale, num_ticks=4), None)
+        # The kernel sends these: the page has the points of the run's own metrics only.
+        self._lines = bqplot.Lines(x=np.zeros(0), y=np.zeros(0), scales={"x": self.x, "y": self.y}, stroke_width=1.4)
+        self.add(self._lines, {"kind": "static"})
+
+    def show(self, board: SweepBoard) -> None:
+        """Show the curves of a board."""
+        curves = board.curves
+        if not curves:
+            return
+        early, length = set(board.early), max(len(curve.step) for curve in curves)
+        x, y = (np.empty((len(curves), length), np.float32) for _ in range(2))
+        for row, curve in enumerate(curves):
+            # Rows have one length: the last point is repeated.
+            x[row] = np.pad(np.array(curve.step, np.float32), (0, length - len(curve.step)), "edge")
+            y[row] = np.pad(np.array(curve.value, np.float32), (0, length - len(curve.value)), "edge")
+        with self._lines.hold_sync():
+            self._lines.x, self._lines.y = x, y
+            self._lines.colors = [
+                BEST if curve.trial == board.best else STOPPED if curve.trial in early else COLORS[0]
+                for curve in curves
+            ]
+            self._lines.opacities = [
+                1.0 if curve.trial == board.best else 0.35 if curve.trial in early else 0.6 for curve in curves
+            ]
+            self._lines.labels = [f"trial {board.number[curve.trial]}" for curve in curves]
+
+
 class Dashboard:
     """Widgets of one dashboard.
 
@@ -342,9 +377,10 @@ class Dashboard:
         )
         self.status = ipywidgets.HTML()
         self.table = ipywidgets.HTML()
-        #: Charts of metrics, of GPUs and of the host, in this order.
+        #: Charts of trials, of metrics, of GPUs and of the host, in this order.
         self._gpu, self._host = gpu_charts(layout, self.x), host_charts(layout, self.x)
         self._metric_charts: list[Chart] = []
+        self._trials: TrialChart | None = None
         self._figures: dict[int, Any] = {id(chart): chart.figure(titled=titled) for chart in (*self._gpu, *self._host)}
         self.metrics: list[str] = []
         bar = ipywidgets.HBox(
@@ -369,7 +405,8 @@ class Dashboard:
     @property
     def charts(self) -> list[Chart]:
         """All charts in their order on the page."""
-        return [*self._metric_charts, *self._gpu, *self._host]
+        trials = [] if self._trials is None else [self._trials]
+        return [*trials, *self._metric_charts, *self._gpu, *self._host]
 
     @property
     def figures(self) -> list[Any]:
@@ -413,11 +450,21 @@ class Dashboard:
             self._show_figures()
         return bool(new)
 
+    def show_trials(self, board: SweepBoard) -> None:
+        """Show the trials of a sweep in a chart of their own."""
+        if self._trials is None:
+            if not board.curves:
+                return
+            self._trials = TrialChart(board.metric)
+            self._figures[id(self._trials)] = self._trials.figure(titled=self._titled)
+            self._show_figures()
+        self._trials.show(board)
+
     def _rows(self) -> list[Any]:
         """Return the figures for the page; the host's low strips begin a row of their own."""
-        if self.plan.gpus or not self._metric_charts:
+        at = len(self.charts) - len(self._gpu) - len(self._host)
+        if self.plan.gpus or not at:
             return self.figures
-        at = len(self._metric_charts)
         return [*self.figures[:at], self._line_break, *self.figures[at:]]
 
     def _show_figures(self, telemetry: RunTelemetry | None = None) -> None:

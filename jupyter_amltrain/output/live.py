@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.run_record import MANY_GPUS, gpu_record, note_of
 from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.sweep_board import board_of
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 from jupyter_amltrain.loop import TokenBucket
 from jupyter_amltrain.output.layout import Layout, layout_of
+from jupyter_amltrain.schema.child_run import ChildRuns
 
 if TYPE_CHECKING:
     from jupyter_amltrain.output.dashboard import Dashboard
@@ -59,6 +61,7 @@ class _Live:
         self.readings: tuple[tuple[str, ...], bytes] = ((), b"")
         self.ended = False
         self.changed_at = self.changed_sent_at = 0.0
+        self.trials: ChildRuns | None = None  #: what the chart of trials shows
 
 
 class LiveDashboards:
@@ -264,6 +267,9 @@ class LiveDashboards:
             # A page that was loaded after the cell ran gets no frames; this makes it request the record.
             live.changed_at, live.changed_sent_at = entry.changed_at, time.monotonic()
             dashboard.feed.send({"changed": True})
+        if live.trials is not entry.children and (board := board_of(entry)) is not None:
+            live.trials = entry.children
+            dashboard.show_trials(board)
         dashboard.show_note(note_of(entry.telemetry), len(entry.metrics.metrics))
         self._update_table(live, force=not live.table_version or (ended and not live.ended))
         if ended and not live.ended:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.output import layout as gpu_views
 from jupyter_amltrain.output.dashboard import Dashboard
 from jupyter_amltrain.output.layout import layout_of
+from jupyter_amltrain.schema.sweep_board import SweepBoard, TrialCurve
 from tests.output.test_feed import entry_of, lines_of
 
 FIGURES = ("sm_activity", "tensor_activity", "pcie_rx", "pcie_tx")
@@ -75,4 +78,26 @@ def test_view_switch_replaces_gpu_charts_and_series(tmp_path: Path, gpus: int, v
     for widget in old:
         widget.close()
     assert all(figure.comm is not None for figure in dashboard.figures)
+    dashboard.close()
+
+
+def test_dashboard_of_sweep_has_one_line_for_each_trial_with_a_curve(tmp_path: Path) -> None:
+    layout = layout_of(entry_with(tmp_path, 0))
+    assert layout is not None
+    dashboard = Dashboard(layout, ("loss",))
+    before = len(dashboard.figures)
+    board = SweepBoard(metric="loss", goal="minimize", sampler="random", number=(4, 5, 6), early=(1,), best=0)
+    dashboard.show_trials(board)
+    assert len(dashboard.figures) == before  # no trial has reported yet
+    curves = (
+        TrialCurve(trial=0, step=(0, 1, 2), value=(3.0, None, 1.0)),
+        TrialCurve(trial=1, step=(0, 1), value=(4.0, 5.0)),
+        TrialCurve(trial=2, step=(0,), value=(2.0,)),
+    )
+    dashboard.show_trials(msgspec.structs.replace(board, curves=curves))
+    assert len(dashboard.figures) == before + 1 and dashboard.figures[0].title.startswith("loss")
+    (lines,) = dashboard.figures[0].marks
+    assert lines.labels == ["trial 4", "trial 5", "trial 6"] and len({*lines.colors}) == 3
+    assert lines.x[1].tolist() == [0, 1, 1] and lines.y[1].tolist() == [4, 5, 5] and np.isnan(lines.y[0][1])
+    assert len(dashboard.grid.children) == len(dashboard.figures) + 1  # the host's strips have a row of their own
     dashboard.close()

@@ -44,3 +44,29 @@ def test_sweep_is_drawn_live_while_cell_runs_and_stays(page: Page, lab: LabServe
     finally:
         notebook.close()
         lab.end_runs()
+
+
+@pytest.mark.thorough
+def test_dashboard_of_sweep_draws_curves_of_trials_by_bqplot(page: Page, lab: LabServer, shots: Path) -> None:
+    notebook = open_notebook(page, lab, lab.write("sweep-dashboard.ipynb", [code_cell("# a notebook")]))
+    try:
+        notebook.cell("%load_ext jupyter_amltrain")
+        notebook.cell(SWEEP)
+        notebook.cell("%aml_runs dashboard last")
+        dashboard = notebook.runs.nth(1)
+        trials = dashboard.locator(".jp-AmlRun-figure").first
+        expect(trials.locator(".jp-AmlRun-chartTitle")).to_contain_text("loss of the trials", timeout=MS)
+        lines = trials.locator("path.line")
+        eventually("lines of trials", lambda: lines.evaluate_all("x => x.filter(e => e.getAttribute('d')).length") >= 2)
+        expect(dashboard.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=2 * MS)
+        eventually("all lines", lambda: lines.evaluate_all("x => x.filter(e => e.getAttribute('d')).length") == 8)
+        trials.scroll_into_view_if_needed()  # what is not seen is not drawn
+        expect(dashboard.locator(".jp-AmlRun-figure")).to_have_count(4, timeout=MS)
+        right = "e => e.getBoundingClientRect().right"
+        eventually("room for the best value", lambda: trials.evaluate("e => e.getBoundingClientRect().width") < 500)
+        rightmost = "x => Math.max(...x.map(e => e.getBoundingClientRect().right))"
+        eventually("a new drawing", lambda: lines.evaluate_all(rightmost) <= trials.evaluate(right))
+        page.screenshot(path=shots / "sweep-dashboard.png")
+    finally:
+        notebook.close()
+        lab.end_runs()

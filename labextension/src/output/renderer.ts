@@ -270,8 +270,9 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
 
   /** A queued run has no data and may stay queued for hours: do not request its charts. */
   private _want(record: IRunRecord): void {
-    // The board of a sweep has all charts, and its process no hardware worth one.
-    const isLive = this._live && this._mayPoll && !WAITING.has(record.state) && record.sweep === null;
+    // The board of a sweep has all charts of its trials; its own process is in a dashboard only.
+    const hasCharts = record.sweep === null || record.view === 'dashboard';
+    const isLive = this._live && this._mayPoll && !WAITING.has(record.state) && hasCharts;
     this._dashboard.want(isLive ? record.handle : null, record.window);
   }
 
