@@ -238,11 +238,11 @@ _KEY = re.compile(r"""[^\s,(){}\[\]"':]+""")
 
 
 def is_expression(text: str) -> bool:
-    """Return whether `text` is meant as an expression: a call of a known or similar name."""
+    """Return whether `text` is meant as an expression: a call of a known name, also without its end, or a similar one."""
     match = _CALL.match(text)
-    if match is None or not text.rstrip().endswith(")"):
-        return False
-    return match[1].lower() in EXPRESSIONS or bool(close_matches(match[1].lower(), EXPRESSIONS, 1, 0.75))
+    if match is None or match[1].lower() in EXPRESSIONS:
+        return match is not None
+    return text.rstrip().endswith(")") and bool(close_matches(match[1].lower(), EXPRESSIONS, 1, 0.75))
 
 
 def parse_expression(name: str, text: str) -> Expression:

@@ -299,7 +299,8 @@ def test_name_of_two_expressions_is_refused() -> None:
 
 def test_is_expression_distinguishes_values_from_expressions() -> None:
     assert is_expression("uniform(0,1)") and is_expression(" unifrm(0, 1) ") and is_expression("Choice(a)")
-    for text in ("0.1", "sgd", "print(1)", "uniform", "choice(1", "[1,2]", "max(1,2)"):
+    assert is_expression("choice(1") and is_expression("uniform(0,1))")  # which it is not: an error names it
+    for text in ("0.1", "sgd", "print(1)", "uniform", "unifrm(1", "[1,2]", "max(1,2)"):
         assert not is_expression(text)
 
 
