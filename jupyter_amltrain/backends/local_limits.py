@@ -125,9 +125,8 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool, ma
         if spec.resources.docker_args and has_container:
             yield from _docker_args_reasons(spec)
     yield from _data_reasons(spec, target, messages, has_our_disk, has_agent)
-    if spec.max_restarts and (not has_agent or spec.resources.nodes > 1):
-        reason = "a run of several machines is not started again." if has_agent else f"{target!r} starts runs once."
-        yield f"--max-restarts {spec.max_restarts}: {reason} Leave it out, or use one machine with an agent."
+    if spec.max_restarts and not has_agent:
+        yield f"--max-restarts {spec.max_restarts}: {target!r} starts runs once. Leave it out, or use another target."
 
 
 def _node_reasons(spec: JobSpec, target: str, machines: int, messages: _Messages) -> Iterator[str]:
@@ -140,9 +139,6 @@ def _node_reasons(spec: JobSpec, target: str, machines: int, messages: _Messages
         has = "is one machine" if machines == 1 else f"has {machines} machines"
         several = "several machines over SSH (%aml_compute attach NAME --kind ssh --host A --host B)"
         yield messages(flag, keys, f"{target!r} {has}.", f"For more nodes use {several}, or {_cluster()}.")
-    elif spec.max_restarts:
-        reason = "a run on several machines is not started again."
-        yield messages(f"--max-restarts {spec.max_restarts}", (), reason, "Leave it out, or use one machine.")
     elif not spec.distribution.kind:  # a file of `az ml`
         yield messages(flag, keys, "the processes on several machines need a launcher.", "Add distribution: pytorch.")
     elif spec.distribution.kind == "ray":

@@ -238,7 +238,7 @@ _KEY = re.compile(r"""[^\s,(){}\[\]"':]+""")
 
 
 def is_expression(text: str) -> bool:
-    """Return whether `text` is meant as an expression: a call of a known name, also without its end, or a similar one."""
+    """Return whether `text` is meant as an expression: a call of a known name, even unfinished, or of a similar one."""
     match = _CALL.match(text)
     if match is None or match[1].lower() in EXPRESSIONS:
         return match is not None

@@ -97,6 +97,28 @@ def test_node_that_is_lost_ends_run_although_launcher_noticed_it_first() -> None
     assert made.verdict is not None and made.verdict["state"] == "lost" and "node 1" in made.verdict["detail"]
 
 
+def test_failed_attempt_begins_next_one_with_the_slots_it_has() -> None:
+    ends: list[tuple[str, int]] = []
+
+    def may_restart(end: Json, attempt: int) -> bool:
+        ends.append((end["reason"], attempt))
+        return end["state"] == "failed" and attempt < 2
+
+    made = Gang(["host0", "host1"], [0, 1], "10.0.0.1", 0.0, may_restart)
+    all_say(made, phase=READY, ready={"processes": 1, "ports": [1]})
+    failed = ended("failed", "exit", "rank 1 exited", failed_rank=1, failed_at=1.0)
+    all_say(made, 2.0, **failed, attempt=1)
+    orders = made.orders(1)
+    assert (orders["attempt"], orders["verdict"], orders["start"], orders["end"]) == (2, None, None, "")
+    assert orders["last"]["failed_rank"] == 1 and orders["open"]
+    all_say(made, 3.0, **failed, attempt=1)  # what is repeated of the last attempt does no harm
+    assert made.verdict is None and made.orders(0)["end"] == ""
+    all_say(made, 4.0, phase=READY, ready={"processes": 1, "ports": [2]}, attempt=2)
+    assert made.orders(0)["start"]["port"] == 2
+    all_say(made, 5.0, **failed, attempt=2)
+    assert made.verdict is not None and made.verdict["state"] == "failed" and ends == [("exit", 1), ("exit", 2)]
+
+
 def test_command_of_daemon_reaches_its_node() -> None:
     made = gang(3)
     all_say(made, phase=READY)

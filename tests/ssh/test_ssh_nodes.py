@@ -453,6 +453,73 @@ def test_first_machine_that_gets_run_late_is_waited_for(
     nothing_is_left(homes, run)
 
 
+# ---- several attempts
+
+FAILS_ONCE = """
+import json, os, pathlib, time
+mark = pathlib.Path(os.environ["AML_CHECKPOINT_DIR"]) / "tried"
+index = int(os.environ.get("OMPI_COMM_WORLD_RANK") or json.loads(os.environ["TF_CONFIG"])["task"]["index"])
+print("attempt", 1 + mark.exists(), flush=True)
+if not mark.exists():
+    mark.touch()
+    time.sleep(1)  # the other one has started, too
+    if index == 1:
+        raise ValueError("bad luck")
+    time.sleep(600)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["tensorflow", pytest.param("mpi", marks=needs_mpirun)])
+def test_failed_process_starts_all_machines_again(api: Any, homes: list[Path], kind: str) -> None:
+    run = submit(api, FAILS_ONCE, distribution=kind, max_restarts=2, name="again").wait(WAIT_S)
+    assert run.status.attempt == 2 and "bad luck" not in run.logs(rank=0)
+    for rank in range(2):
+        lines = run.logs(rank=rank).splitlines()
+        assert [line for line in lines if line.startswith("attempt")] == ["attempt 1", "attempt 2"]
+    assert "ValueError: bad luck" in run.logs(rank=1)
+    assert [state_of(home, run)["attempt"] for home in homes] == [2, 2]
+    nothing_is_left(homes, run)
+
+
+@pytest.mark.thorough
+def test_process_that_fails_in_each_attempt_ends_run_with_its_name(api: Any, homes: list[Path]) -> None:
+    code = ENVIRONMENT + "if '\"index\": 1' in os.environ['TF_CONFIG']:\n    raise ValueError('bad luck')\n" + SLEEP
+    run = submit(api, code, max_restarts=1, name="never")
+    with pytest.raises(RunFailed):
+        run.wait(WAIT_S)
+    assert run.status.failed_rank == 1 and run.status.attempt == 2 and "second" in run.status.detail
+    nothing_is_left(homes, run)
+
+
+@pytest.mark.thorough
+def test_simulated_preemption_starts_all_machines_again(api: Any, homes: list[Path]) -> None:
+    code = "import os, pathlib, time\nmark = pathlib.Path(os.environ['AML_CHECKPOINT_DIR'], 'tried')\n"
+    code += "if not mark.exists():\n    mark.touch()\n    time.sleep(600)\n"
+    run = submit(api, code, max_restarts=1, simulate_preemption=3, name="taken").wait(WAIT_S)
+    assert run.status.attempt == 2
+    nothing_is_left(homes, run)
+
+
+@pytest.mark.thorough
+def test_cancel_while_next_attempt_is_awaited_ends_both_machines(api: Any, homes: list[Path]) -> None:
+    run = submit(api, "import time\ntime.sleep(1)\nraise ValueError('bad luck')", max_restarts=9, name="stop")
+    until(lambda: [state_of(home, run).get("attempt", 1) for home in homes] >= [3, 3], "the third attempt", 60)
+    run.cancel()
+    until(lambda: run.status.state.terminal, "the end")
+    assert run.status.state == "canceled"
+    nothing_is_left(homes, run)
+
+
+@pytest.mark.thorough
+def test_machine_that_is_gone_ends_run_although_it_may_restart(api: Any, homes: list[Path]) -> None:
+    run = up(submit(api, max_restarts=3, name="gone"))
+    end_all(homes[1])
+    with pytest.raises(RunLost, match="node 1"):
+        run.wait(WAIT_S)
+    nothing_is_left(homes, run)
+
+
 # ---- by mpirun: it starts daemons on the second machine without a login there
 
 

@@ -10,7 +10,7 @@ waits for none of the others, so they cannot block each other.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..protocol import COMPLETED, FAILED, LOST, AgentError
 
@@ -97,17 +97,32 @@ class Gang:
         Numbers of the nodes in the order in which they take slots.
     address
         Address of node 0 that the others reach.
+    may_restart
+        Whether the processes of all nodes start again, after the end and the number of an attempt.
     """
 
-    def __init__(self, names: Sequence[str], order: Sequence[int], address: str, now: float) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        order: Sequence[int],
+        address: str,
+        now: float,
+        may_restart: Callable[[Json, int], bool] = lambda end, attempt: False,
+    ) -> None:
         self.nodes = [Node(number, name, now) for number, name in enumerate(names)]
         self._order, self._address = list(order), address
-        self._began = now
+        self._may_restart = may_restart
+        self._attempt = 1
+        self._last: Json = {}  #: how the attempt before has ended
+        self.verdict: Optional[Json] = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what has been decided in this attempt."""
         self._start: Optional[Json] = None
         self._cause: Optional[Node] = None  #: whose end or loss ends the run
         self._why: Json = {}  #: reason and detail of that node
         self._is_common = False  #: no node by itself ends the run, but what they have together
-        self.verdict: Optional[Json] = None
 
     def receive(self, number: int, status: Mapping[str, Any], now: float, wall: float) -> None:
         """Take the status of a node.
@@ -122,7 +137,7 @@ class Gang:
         if isinstance(status.get("now"), (int, float)):
             offset = wall - status["now"]  # includes the time on the way: the smallest is the best
             node.clock = offset if node.clock is None else min(node.clock, offset)
-        if node.phase != ENDED:
+        if node.phase != ENDED and status.get("attempt", 1) >= self._attempt:
             node.status = dict(status)
 
     def update(self, now: float) -> None:
@@ -137,7 +152,18 @@ class Gang:
             if self._start is None and all(node.phase == READY for node in self.nodes):
                 self._start = self._config()
         if self.verdict is None and all(node.is_over for node in self.nodes):
-            self.verdict = self._conclude()
+            end = self._conclude()
+            if self._may_restart(end, self._attempt):
+                self._begin_next(end)
+            else:
+                self.verdict = end
+
+    def _begin_next(self, end: Json) -> None:
+        """Begin the next attempt; the nodes keep their slots."""
+        self._last, self._attempt = end, self._attempt + 1
+        self._begin()
+        for node in self.nodes:
+            node.status = {"phase": HOLDING, "attempt": self._attempt}
 
     def orders(self, number: int) -> Json:
         """Return the orders of a node."""
@@ -146,8 +172,9 @@ class Gang:
             end = "%s: %s" % (self._cause.label, self._why.get("detail") or self._why.get("reason") or "it has ended")
         done = all(node.phase == ENDED or node.status.get("workers_done") for node in self.nodes)
         return {
-            "open": node.has_turn, "start": self._start, "end": end, "verdict": self.verdict, "waiting": self.waiting(),
-            "servers_end": done, "daemon": (self.nodes[0].status.get("daemons") or {}).get(str(number)),
+            "open": node.has_turn, "start": self._start, "end": end, "verdict": self.verdict,
+            "waiting": self.waiting(), "attempt": self._attempt, "last": self._last, "servers_end": done,
+            "daemon": (self.nodes[0].status.get("daemons") or {}).get(str(number)),
         }  # fmt: skip
 
     def waiting(self) -> str:

@@ -320,7 +320,9 @@ class Connector:
         now = protocol.mono()
         self._heard = self._connect_at = now
         if self.node == 0:
-            self._gang = Gang(self._nodes["names"], self._nodes["order"], self._nodes["address"], now)
+            self._gang = Gang(
+                self._nodes["names"], self._nodes["order"], self._nodes["address"], now, _restarts_of(job)
+            )
             assert self._listener is not None
             self._watch(self._listener, self._accept_node)
         self._local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -464,8 +466,11 @@ class Connector:
 
     def _report(self, **changes: Any) -> None:
         """Change the status of this node."""
-        if self._status.get("phase") == ENDED and self._supervisor is None:
-            return
+        attempt = self._orders.get("attempt", 1)
+        if self._supervisor is None:
+            if self._status.get("phase") == ENDED and self._status.get("attempt", 1) >= attempt:
+                return
+            changes.setdefault("attempt", attempt)
         self._status.update(changes)
         self._beat_at = 0.0
 
@@ -585,6 +590,19 @@ class Connector:
         if now - self._over_since > _FAREWELL_S and self._supervisor is None:
             return True
         return self._supervisor is None and not self._channels and self._is_final
+
+
+def _restarts_of(job: Json) -> Callable[[Json, int], bool]:
+    """Return the function that decides whether the processes of a job start again."""
+    from ..supervise import attempts
+    from ..supervise.outcome import Outcome
+
+    def may_restart(end: Json, attempt: int) -> bool:
+        state, reason, detail = (str(end.get(name) or "") for name in ("state", "reason", "detail"))
+        outcome = Outcome(state, reason, detail, end.get("exit_code"), end.get("signal"))
+        return attempts.may_restart(job, {"attempt": attempt}, outcome)
+
+    return may_restart
 
 
 def _lost(detail: str) -> Json:

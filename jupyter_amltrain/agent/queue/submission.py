@@ -199,8 +199,6 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         if gpus or payload.get("nodes"):
             raise _submit_error("a job without a slot gets no GPU and runs on one machine.")
         job["no_slot"] = True
-    if "nodes" in job and attempts.allowed(job):
-        raise _submit_error("a job of several machines cannot start again.")
     if payload.get("downloads"):
         job["downloads"] = data_cache.check(payload["downloads"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))

@@ -1,7 +1,8 @@
 """Attempts of a run: when its job starts again, after which pause, and what is kept of the earlier ends.
 
 A job that fails starts again in place: its supervisor keeps slot, environment and secrets. A run whose supervisor
-has ended too (killed, or SIGTERM as at a shutdown) or whose machine was restarted goes back to the queue.
+has ended too (killed, or SIGTERM as at a shutdown) or whose machine was restarted goes back to the queue, but not a run
+on several machines: the others have lost it.
 """
 
 from __future__ import annotations
@@ -167,9 +168,9 @@ def begin_next_of_lost(job: Mapping[str, Any], state: Json, reason: str, seconds
     seconds
         Run time of the attempt; ``None`` for the time until now.
     """
-    if state["state"] == QUEUED and number(state) > 1:  # it waited for this attempt
+    if state["state"] == QUEUED and number(state) > 1 and not job.get("nodes"):  # it waited for this attempt
         return number(state) <= allowed(job) + 1
-    if state["state"] not in (QUEUED, PREPARING, RUNNING) or not left(job, state):
+    if state["state"] not in (QUEUED, PREPARING, RUNNING) or not left(job, state) or job.get("nodes"):
         return False
     if state.get("rank_status") == 0:  # the job has ended well
         return False

@@ -42,6 +42,11 @@ class DaemonCommands:
         self.handle = self._socket.fileno()
         self._commands: Json = {}  #: by number of the node, as text
 
+    def forget(self) -> None:
+        """Drop the commands of an earlier attempt."""
+        self.receive()
+        self._commands = {}
+
     def receive(self) -> Json:
         """Return all commands that have arrived so far, by number of the node."""
         while True:
@@ -57,11 +62,15 @@ class DaemonCommands:
 class NodeHost(QueueHost):
     """Host of one node; the process that connects the nodes (``distributed/node_connector.py``) has the orders."""
 
+    has_queue = False  # a node that leaves is lost to the others
+
     def __init__(self, task: Assignment) -> None:
         super().__init__(task)
         self._nodes: Json = task.job["nodes"]
         self._orders: Json = {}
         self._has_told_done = False
+        self._attempt = 1
+        self._end: Optional[Outcome] = None  #: of the run, on which the nodes have agreed
         self._mpi: Optional[DaemonCommands] = None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -88,7 +97,7 @@ class NodeHost(QueueHost):
 
     def _tell(self, **status: Any) -> None:
         if self._connector is not None:
-            self._connector.send(status)
+            self._connector.send(dict(status, attempt=self._attempt))
             self._drop_if_closed()
 
     def _drop_if_closed(self) -> None:
@@ -126,7 +135,7 @@ class NodeHost(QueueHost):
         elif node == 0:
             ready["ports"] = free_ports(1)
         self._tell(phase=gang.READY, detail="", ready=ready)
-        enter_preparing(run, "waits for the other nodes")
+        self._show_waiting(run, "waits for the other nodes")
         while not self._orders.get("start"):
             if self._connector is None:
                 return self._lost()
@@ -134,9 +143,16 @@ class NodeHost(QueueHost):
                 return Outcome(CANCELED, CANCELED, "canceled before it started", None, None)
             waiting = self._orders.get("waiting") or "waits for the other nodes"
             if waiting != run.state["detail"]:
-                enter_preparing(run, waiting)
+                self._show_waiting(run, waiting)
             run.listen(_LOOK_S)
         return None
+
+    def _show_waiting(self, run: Supervisor, detail: str) -> None:
+        if self._attempt == 1:
+            enter_preparing(run, detail)
+            return
+        run.state["detail"] = detail  # it is queued until the next attempt starts
+        run.save()
 
     def start(self, run: Supervisor) -> subprocess.Popen[bytes]:
         """Start the processes of this node."""
@@ -147,6 +163,8 @@ class NodeHost(QueueHost):
         if ranks["kind"] in (launchers.MPI, launchers.HOROVOD) and node == 0 and self._mpi is None:
             self._mpi = DaemonCommands(self.task.folder)
             run.poll.register(self._mpi.handle, select.POLLIN)
+        if self._mpi is not None:
+            self._mpi.forget()
         return super().start(run)
 
     def tick(self, run: Supervisor) -> None:
@@ -189,7 +207,9 @@ class NodeHost(QueueHost):
         self._tell(ending={"state": state, "reason": reason, "detail": "canceled" if state == CANCELED else reason})
 
     def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
-        """Report the end of this node, and return that of the run when all nodes have ended."""
+        """Report the end of this node, and return that of the attempt when all nodes have ended."""
+        if self._end is not None:
+            return self._end
         report = dict(outcome._asdict())
         failed = launchers.first_failure(self.task.folder) if run.rank is not None else None
         if failed is not None and failed.ended and failed.is_own:
@@ -203,20 +223,31 @@ class NodeHost(QueueHost):
             run.state["detail"] = "%s has ended; waits for the other nodes" % self._label
             run.save()
         has_told = bool(run.stopped)
-        while not self._orders.get("verdict"):
+        while not self._orders.get("verdict") and self._orders.get("attempt", 1) <= self._attempt:
             if self._connector is None:
                 return self._lost()
             if run.should_end() and not has_told:
                 has_told = True
                 self._tell_ending(run)
             run.listen(_LOOK_S)
-        verdict = self._orders["verdict"]
+        if self._orders.get("attempt", 1) > self._attempt:
+            verdict = self._orders["last"]
+            self._enter_next_attempt()
+        else:
+            verdict = self._orders["verdict"]
+            self._end = _outcome_of(verdict)
         if isinstance(verdict.get("failed_rank"), int):
             run.state["failed_rank"] = verdict["failed_rank"]
-        return Outcome(
-            str(verdict.get("state")),
-            str(verdict.get("reason")),
-            str(verdict.get("detail") or ""),
-            verdict.get("exit_code"),
-            verdict.get("signal"),
-        )
+        return _outcome_of(verdict)
+
+    def _enter_next_attempt(self) -> None:
+        """Report that this node keeps its slots for the next attempt, and nothing more of the last one."""
+        self._attempt = int(self._orders["attempt"])
+        self._has_told_done = False
+        nothing = dict.fromkeys(("outcome", "ending", "ready", "workers_done", "daemons"))
+        self._tell(phase=gang.HOLDING, detail="", **nothing)
+
+
+def _outcome_of(verdict: Json) -> Outcome:
+    state, reason, detail = (str(verdict.get(name) or "") for name in ("state", "reason", "detail"))
+    return Outcome(state, reason, detail, verdict.get("exit_code"), verdict.get("signal"))

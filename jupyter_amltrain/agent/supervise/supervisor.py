@@ -124,7 +124,10 @@ class JobHost(Protocol):
         """Wait until the other machines of the run can start, too; return the end of a run that cannot start."""
 
     def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
-        """Return the end of the run, of which `outcome` is the end on this machine."""
+        """Return the end of an attempt on all machines, of which `outcome` is the end on this one.
+
+        Called again with the end of the run, after the last attempt.
+        """
 
     def on_save_error(self, error: OSError) -> None:
         """Handle a failed write of the state, which is retried."""
@@ -206,10 +209,10 @@ class Supervisor:
             if self.should_end():
                 self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
                 return
-        outcome = self._run_attempt()
+        outcome = self.host.agree(self, self._run_attempt())
         while attempts.may_restart(self.task.job, state, outcome) and self._prepare_restart(outcome):
             if self._wait_for_restart():
-                outcome = self._run_attempt()
+                outcome = self.host.await_nodes(self) or self.host.agree(self, self._run_attempt())
             elif self.host.has_queue and not self._cancel_requested():
                 self._leave_to_queue()
                 return
