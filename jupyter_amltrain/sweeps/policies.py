@@ -23,9 +23,13 @@ Where the pages leave something open:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+
+import numpy as np
 
 from jupyter_amltrain.schema.sweep import Bandit, Goal, MedianStopping, Policy, TruncationSelection
+
+#: Trials for which there is room at first.
+_FIRST_TRIALS = 64
 
 
 class EarlyStopping:
@@ -44,7 +48,8 @@ class EarlyStopping:
     def __init__(self, policy: Policy | None, goal: Goal) -> None:
         self._policy = policy
         self._sign = 1.0 if goal == "maximize" else -1.0
-        self._trials: dict[int, _Reports] = {}
+        self._trials: dict[int, _Trial] = {}
+        self._scores = _Scores()
         self._ended: set[int] = set()
         self._reasons: dict[int, str] = {}
 
@@ -53,14 +58,15 @@ class EarlyStopping:
 
         Reports of a trial that was stopped or has ended do not count; a stopped one returns its reason again.
         """
-        if trial in self._reasons or trial in self._ended:
+        policy = self._policy
+        if policy is None or trial in self._reasons or trial in self._ended:
             return self._reasons.get(trial)
-        reports = self._trials.setdefault(trial, _Reports())
-        reports.add(-math.inf if math.isnan(value) else self._sign * value)
-        policy, interval = self._policy, len(reports)
-        if policy is None or interval % policy.evaluation_interval or interval < policy.delay_evaluation:
-            return None
-        reason = self._evaluate(policy, trial, interval)
+        own = self._trials.setdefault(trial, _Trial(len(self._trials)))
+        own.report(-math.inf if math.isnan(value) else self._sign * value)
+        applies = own.interval % policy.evaluation_interval == 0 and own.interval >= policy.delay_evaluation
+        score = own.mean if isinstance(policy, MedianStopping) else own.best
+        self._scores.put(own.column, score, own.interval if applies else None)
+        reason = self._evaluate(policy, own) if applies else None
         if reason is not None:
             self._reasons[trial] = reason
         return reason
@@ -68,65 +74,97 @@ class EarlyStopping:
     def finish(self, trial: int) -> None:
         """Take the end of a trial, for any reason."""
         self._ended.add(trial)
+        if trial in self._trials:
+            self._scores.ended[self._trials[trial].column] = True
 
-    def _evaluate(self, policy: Policy, trial: int, interval: int) -> str | None:
-        own = self._trials[trial].best(interval)
+    def _evaluate(self, policy: Policy, trial: _Trial) -> str | None:
+        own, interval = trial.best, trial.interval
+        if isinstance(policy, TruncationSelection):
+            return self._truncate(policy, own, interval)
+        scores = self._scores.up_to(interval)
         if isinstance(policy, Bandit):
-            best = max(reports.best(interval) for reports in self._trials.values())
+            best = float(scores.max())
             limit = _bandit_limit(policy, best)
             rule = f"the limit of bandit for a best value of {self._text(best)}"
-        elif isinstance(policy, MedianStopping):
-            limit = _median(reports.mean(interval) for reports in self._trials.values())
-            rule = "the median of the running averages"
         else:
-            return self._truncate(policy, trial, own, interval)
+            limit = _median(scores)
+            rule = "the median of the running averages"
         if own >= limit:
             return None
         side = "below" if self._sign > 0 else "above"
         return f"Its best value {self._text(own)} at report {interval} is {side} {self._text(limit)}, {rule}."
 
-    def _truncate(self, policy: TruncationSelection, trial: int, own: float, interval: int) -> str | None:
-        scores = [
-            reports.best(interval)
-            for number, reports in self._trials.items()
-            if (number not in self._ended and len(reports) >= interval)
-            or (number in self._ended and not policy.exclude_finished_jobs)
-        ]
-        not_better = sum(score <= own for score in scores)  # with this trial
-        if not_better * 100 > policy.truncation_percentage * len(scores):
+    def _truncate(self, policy: TruncationSelection, own: float, interval: int) -> str | None:
+        scores, ended = self._scores.up_to(interval), self._scores.ended[: self._scores.count]
+        if policy.exclude_finished_jobs:
+            counts = self._scores.has(interval) & ~ended
+        else:
+            counts = self._scores.has(interval) | ended
+        total = int(counts.sum())
+        not_better = int((scores[counts] <= own).sum())  # with this trial
+        if not_better * 100 > policy.truncation_percentage * total:
             return None
-        percent = f"the lowest {policy.truncation_percentage} % of {len(scores)} trials"
+        percent = f"the lowest {policy.truncation_percentage} % of {total} trials"
         return f"Its best value {self._text(own)} at report {interval} is in {percent}."
 
     def _text(self, score: float) -> str:
         return f"{self._sign * score + 0.0:.4g}"
 
 
-class _Reports:
-    """Best value and running average after each report of one trial; larger is better."""
+class _Trial:
+    """Best value and running average of the reports of one trial so far; larger is better."""
 
-    def __init__(self) -> None:
-        self._bests: list[float] = []
-        self._means: list[float] = []
-        self._sum = 0.0
+    def __init__(self, column: int) -> None:
+        self.column = column  #: its place among the scores
+        self.interval = 0  #: number of reports
+        self.best, self.mean, self._sum = -math.inf, 0.0, 0.0
 
-    def __len__(self) -> int:
-        return len(self._bests)
-
-    def add(self, score: float) -> None:
-        best, mean = (self._bests[-1], self._means[-1]) if self._bests else (-math.inf, 0.0)
-        self._bests.append(max(best, score))
-        if mean == -math.inf or score == -math.inf:
-            self._means.append(-math.inf)  # also with an infinitely good value before
+    def report(self, score: float) -> None:
+        self.interval += 1
+        self.best = max(self.best, score)
+        if self.mean == -math.inf or score == -math.inf:
+            self.mean = -math.inf  # also with an infinitely good value before
             return
         self._sum += score
-        self._means.append(self._sum / len(self._bests))
+        self.mean = self._sum / self.interval
 
-    def best(self, interval: int) -> float:
-        return self._bests[min(interval, len(self._bests)) - 1]
 
-    def mean(self, interval: int) -> float:
-        return self._means[min(interval, len(self._means)) - 1]
+class _Scores:
+    """What a policy compares, by trial: the newest score, and the score at each interval at which the policy applies.
+
+    Arrays over the trials, because a policy compares each report with all trials.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0  #: number of trials
+        self.ended = np.zeros(_FIRST_TRIALS, bool)
+        self._newest = np.full(_FIRST_TRIALS, np.nan)
+        self._at: dict[int, np.ndarray] = {}  #: by interval; NaN for trials without so many reports
+
+    def put(self, column: int, score: float, interval: int | None) -> None:
+        """Set the newest score of a trial, which is that of `interval` too if the policy applies there."""
+        self.count = max(self.count, column + 1)
+        if column >= len(self._newest):
+            self._newest = np.concatenate([self._newest, np.full(len(self._newest), np.nan)])
+            self.ended = np.concatenate([self.ended, np.zeros_like(self.ended)])
+        self._newest[column] = score
+        if interval is not None:
+            self._row(interval)[column] = score
+
+    def has(self, interval: int) -> np.ndarray:
+        """Whether each trial has so many reports."""
+        return ~np.isnan(self._row(interval)[: self.count])
+
+    def up_to(self, interval: int) -> np.ndarray:
+        """Return the score of each trial at an interval; the newest one of a trial with fewer reports."""
+        row: np.ndarray = np.where(self.has(interval), self._row(interval)[: self.count], self._newest[: self.count])
+        return row
+
+    def _row(self, interval: int) -> np.ndarray:
+        row = self._at.get(interval, self._newest[:0])
+        if len(row) < len(self._newest):
+            row = self._at[interval] = np.concatenate([row, np.full(len(self._newest) - len(row), np.nan)])
+        return row
 
 
 def _bandit_limit(policy: Bandit, best: float) -> float:
@@ -136,8 +174,8 @@ def _bandit_limit(policy: Bandit, best: float) -> float:
     return best / factor if best > 0 else best * factor
 
 
-def _median(scores: Iterable[float]) -> float:
-    ordered = sorted(scores)
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+def _median(scores: np.ndarray) -> float:
+    ordered = np.sort(scores)
+    low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])
     middle = low if low == high else (low + high) / 2
     return low if math.isnan(middle) else middle

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -182,3 +184,26 @@ def test_replay_gives_the_same_decisions() -> None:
         return [stopping.observe(trial, value) for trial, value in events]
 
     assert decide() == decide() and any(decide())
+
+
+@pytest.mark.parametrize("text", ["median_stopping", "bandit(slack_amount=0.5)"])
+def test_reports_of_many_trials_are_compared_with_all_of_them(text: str) -> None:
+    rng = random.Random(1)
+    stopping = EarlyStopping(parse_policy(text), "maximize")
+    first, stopped = [], []
+    for trial in range(300):
+        first.append(rng.random())
+        limit = statistics.median(first) if text == "median_stopping" else max(first) - 0.5
+        stopped.append((stopping.observe(trial, first[-1]) is not None) == (first[-1] < limit))
+    assert all(stopped)
+
+
+@pytest.mark.parametrize("text", POLICIES)
+def test_reports_of_a_thousand_trials_take_seconds(text: str) -> None:
+    rng = random.Random(1)
+    stopping = EarlyStopping(parse_policy(text.replace(")", ",delay_evaluation=1)")), "maximize")
+    start = time.process_time()
+    for _ in range(40):
+        for trial in range(1000):
+            stopping.observe(trial, rng.random())
+    assert time.process_time() - start < 4  # 0.4 s; the test's machine is shared
