@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CURVE_POINTS, ChildR
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle, split_handle
 from jupyter_amltrain.state_dir import write_json
-from jupyter_amltrain.sweeps.journal import ASK, END, REPORT, SENT, TELL, Event, Journal
+from jupyter_amltrain.sweeps.journal import ASK, END, REPORT, SENT, TELL, Event, Journal, points_fields
 from jupyter_amltrain.sweeps.metrics import log_best
 from jupyter_amltrain.sweeps.policies import EarlyStopping
 from jupyter_amltrain.sweeps.samplers import Proposer, importances
@@ -67,7 +68,10 @@ class TrialCanceled(Exception):
 
 
 class Trial:
-    """One trial: what the journal says, and what its run reports."""
+    """One trial: what the journal says, and what its run reports.
+
+    Its steps and values are all that it has reported; after its end they are its curve.
+    """
 
     def __init__(self, number: int, params: Mapping[str, Any], handle: RunHandle, created: float) -> None:
         self.number, self.params, self.handle, self.created = number, dict(params), handle, created
@@ -77,8 +81,7 @@ class Trial:
         self.started: float | None = None
         self.ended: float | None = None
         self.value: float | None = None
-        self.steps: list[int] = []
-        self.values: list[float] = []
+        self.steps, self.values = array("q"), array("d")
         self.task: asyncio.Task[Run] | None = None
 
     @property
@@ -96,15 +99,23 @@ class Trial:
         """Whether its end is in the journal."""
         return self.ended is not None
 
-    def report(self, step: int, value: float) -> None:
-        """Add a value of the primary metric."""
-        self.steps.append(step)
-        self.values.append(value)
+    def report(self, points: Sequence[tuple[int, float]]) -> None:
+        """Add values of the primary metric with their steps."""
+        self.steps.extend(step for step, _ in points)
+        self.values.extend(value for _, value in points)
 
     def end(self, event: Event) -> None:
-        """Set its end."""
+        """Set its end; its curve takes the place of its reports."""
         self.state, self.reason, self.early = event.state, event.reason, event.early
         self.started, self.ended, self.value = event.started, event.ended, event.number
+        curve = event.points or self.curve
+        self.steps, self.values = array("q"), array("d")
+        self.report(curve)
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """Steps and values, at most :data:`MAX_CURVE_POINTS`."""
+        return [(self.steps[i], self.values[i]) for i in downsample(self.values, MAX_CURVE_POINTS)]
 
     @property
     def last_value(self) -> float | None:
@@ -151,6 +162,7 @@ class SweepDriver:
         self._began = time.time()
         self._exhausted = False
         self._waiting: set[str] = set()  #: targets that do not answer
+        self._unread: set[int] = set()  #: trials of an earlier process of this driver whose metrics are not read again
         self._stopping = ""  #: why no more trials are submitted
         self._failure = ""  #: why the sweep fails
         self._canceled = False
@@ -179,13 +191,19 @@ class SweepDriver:
                 continue
             elif event.op == SENT:
                 trial.sent = True
-            elif event.op == REPORT and (value := event.number) is not None:
-                trial.report(event.step, value)
-                if reason := self._policy.observe(trial.number, value):
+            elif event.op == REPORT:
+                trial.report(event.points)
+                if reason := self._observe(trial, event.points):
                     trial.early, trial.reason = True, reason
             elif event.op == TELL:
                 trial.end(event)
                 self._pass_end(trial)
+        self._unread = {trial.number for trial in self._living if trial.sent}
+
+    def _observe(self, trial: Trial, points: Sequence[tuple[int, float]]) -> str:
+        """Pass reports to the policy; return why the trial is to be stopped."""
+        reasons = [self._policy.observe(trial.number, value) for _, value in points]
+        return next(filter(None, reasons), "")
 
     def _pass_end(self, trial: Trial) -> None:
         """Pass an end to the sampler and the policy."""
@@ -221,7 +239,7 @@ class SweepDriver:
                 self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
         try:
             while not self._canceled:
-                self._check_limits()
+                await self._check_limits()
                 await self._fill()
                 if not self._living and (self._stopping or self._exhausted):
                     break
@@ -256,7 +274,7 @@ class SweepDriver:
         self._canceled = True
         self._wake.set()
 
-    def _check_limits(self) -> None:
+    async def _check_limits(self) -> None:
         """Decide whether more trials are submitted."""
         limits = self.sweep.limits
         late = limits.max_duration_s is not None and time.time() - self._began > limits.max_duration_s
@@ -272,17 +290,19 @@ class SweepDriver:
         if len(failed) >= MAX_FIRST_FAILURES and len(failed) == len(ended):
             self._fail(f"the first {len(failed)} trials failed. Trial {failed[0].number}: {failed[0].reason}")
         silent = [trial for trial in ended if trial.state == "completed" and not trial.values]
-        if silent and all(not trial.values for trial in self.trials.values()):
-            self._fail(self._silence(silent[0]))
+        if silent and not self._unread and all(not trial.values for trial in self.trials.values()):
+            self._fail(await self._silence(silent[0]))
 
     def _fail(self, reason: str) -> None:
         self._failure = self._stopping = reason
         self._cancel_living("the sweep failed")
 
-    def _silence(self, trial: Trial) -> str:
+    async def _silence(self, trial: Trial) -> str:
         """Return why a trial without values of the primary metric ends the sweep."""
-        entry = self._kernel.store.get(trial.handle)
-        logged = [*entry.metrics.metrics, *entry.run.outputs] if entry is not None else []
+        logged: list[str] = []
+        with contextlib.suppress(AmlTrainError):  # deleted in the meantime
+            entry = await self._kernel.refresh_run(trial.handle)
+            logged = [*entry.metrics.metrics, *entry.run.outputs]
         names = f"it logged {', '.join(sorted(logged)[:8])}" if logged else "it logged no metric"
         metric = self.sweep.objective.metric
         return (
@@ -378,8 +398,11 @@ class SweepDriver:
             if done and not await self._is_read(trial):
                 return
             self._take_reports(trial, done)
+            if entry.read:
+                self._unread.discard(trial.number)
         if done:
             await self._end(trial)
+            self._unread.discard(trial.number)
             if entry is not None and self._kernel.store.get(trial.handle) is entry and entry.viewers > 0:
                 self._kernel.change_viewers(trial.handle, -1)
 
@@ -399,18 +422,22 @@ class SweepDriver:
         entry = self._kernel.entry(trial.handle)
         metric = self.sweep.objective.metric
         points = entry.metrics.metrics.get(metric)
-        new = range(len(trial.values), len(points.values)) if points is not None else ()
-        pairs = [(int(points.steps[i]), float(points.values[i])) for i in new] if points is not None else []
+        new: list[tuple[int, float]] = []
+        if points is not None:
+            start = len(trial.values)
+            new = list(zip(points.steps[start:], points.values[start:], strict=True))
         output = entry.run.outputs.get(metric)
         if done and points is None and isinstance(output, int | float) and not trial.values:
-            pairs = [(0, float(output))]  # of --out
-        for step, value in pairs:
-            self._append(REPORT, trial.number, step=step, value=value if math.isfinite(value) else str(value))
-            trial.report(step, value)
-            reason = self._policy.observe(trial.number, value)
-            if reason and not trial.early and not done:
-                trial.early, trial.reason = True, reason
-                self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
+            new = [(0, float(output))]  # of --out
+        if not new:
+            return
+        if self.sweep.policy is not None:
+            self._append(REPORT, trial.number, **points_fields(new))
+        trial.report(new)
+        reason = self._observe(trial, new)
+        if reason and not trial.early and not done:
+            trial.early, trial.reason = True, reason
+            self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
 
     async def _cancel(self, trial: Trial) -> None:
         """Cancel a trial; try again while it is being submitted, or its target does not answer."""
@@ -446,7 +473,7 @@ class SweepDriver:
             trial.early = False  # it was faster
         event = self._append(
             TELL, trial.number, state=state, reason=reason, early=trial.early, value=trial.last_value,
-            started=trial.started, ended=ended,
+            started=trial.started, ended=ended, **points_fields(trial.curve),
         )  # fmt: skip
         before = self.best
         trial.end(event)
@@ -588,7 +615,7 @@ class SweepDriver:
         os.replace(new, path)
 
     def _row(self, trial: Trial, is_best: bool) -> ChildRun:
-        keep = downsample(trial.values, MAX_CURVE_POINTS) if trial.values else []
+        curve = trial.curve
         return ChildRun(
             id=trial.run_id,
             name=f"{self.spec.name}-{self._first + trial.number}",
@@ -605,8 +632,8 @@ class SweepDriver:
             params=trial.params,
             handle=trial.handle if trial.sent else "",
             early=trial.early,
-            steps=tuple(trial.steps[i] for i in keep),
-            values=tuple(v if math.isfinite(v := trial.values[i]) else None for i in keep),
+            steps=tuple(step for step, _ in curve),
+            values=tuple(value if math.isfinite(value) else None for _, value in curve),
         )
 
 

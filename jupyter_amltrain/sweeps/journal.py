@@ -1,9 +1,14 @@
-"""Journal of a sweep: what was asked, reported and told, in order; the driver continues from it after its own end."""
+"""Journal of a sweep: what was asked, reported and told, in order; the driver continues from it after its own end.
+
+Reports are in it only if a policy decides by them: other values are read again from the metrics of the trial.
+"""
 
 from __future__ import annotations
 
 import errno
+import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +18,7 @@ from jupyter_amltrain.agent import testing
 
 #: File in the driver's run folder.
 FILE = "sweep.jsonl"
-#: Operations: a trial was proposed, was submitted, has reported a value, has ended, was given up with the sweep.
+#: Operations: a trial was proposed, was submitted, has reported values, has ended; the sweep has ended.
 ASK, SENT, REPORT, TELL, END = "ask", "sent", "report", "tell", "end"
 
 
@@ -30,8 +35,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Unix seconds.
     params, run_id, target
         Of a proposal: its values, and the id and the target that its run gets.
-    step, value
-        Of a report: step and value of the primary metric. Of an end: the value that the sampler gets.
+    steps, values
+        Of a report: steps and values of the primary metric that were new. Of an end: the curve. JSON has no NaN and no
+        infinity, so these are texts.
+    value
+        Of an end: the value that the sampler gets.
+    step
+        In reports of earlier versions, which have one `step` and `value`.
     state, reason
         Of an end: the state of the run, and why it ended.
     early
@@ -46,6 +56,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     params: dict[str, Any] = {}
     run_id: str = ""
     target: str = ""
+    steps: tuple[int, ...] = ()
+    values: tuple[float | str, ...] = ()
     step: int = 0
     value: float | str | None = None
     state: str = ""
@@ -56,8 +68,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def number(self) -> float | None:
-        """The value; JSON has no NaN and no infinity, so these are texts."""
+        """The value as a number."""
         return None if self.value is None else float(self.value)
+
+    @property
+    def points(self) -> list[tuple[int, float]]:
+        """Steps and values as numbers."""
+        if self.op == REPORT and self.value is not None:
+            return [(self.step, float(self.value))]
+        return [(step, float(value)) for step, value in zip(self.steps, self.values, strict=True)]
+
+
+def points_fields(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """Return the fields of an event with these steps and values."""
+    values = tuple(value if math.isfinite(value) else str(value) for _, value in points)
+    return {"steps": tuple(step for step, _ in points), "values": values}
 
 
 class Journal:

@@ -153,12 +153,12 @@ class _Scores:
 
     def has(self, interval: int) -> np.ndarray:
         """Whether each trial has so many reports."""
-        return ~np.isnan(self._row(interval)[: self.count])
+        is_absent: np.ndarray = np.isnan(self._row(interval)[: self.count])
+        return ~is_absent
 
     def up_to(self, interval: int) -> np.ndarray:
         """Return the score of each trial at an interval; the newest one of a trial with fewer reports."""
-        row: np.ndarray = np.where(self.has(interval), self._row(interval)[: self.count], self._newest[: self.count])
-        return row
+        return np.where(self.has(interval), self._row(interval)[: self.count], self._newest[: self.count])
 
     def _row(self, interval: int) -> np.ndarray:
         row = self._at.get(interval, self._newest[:0])

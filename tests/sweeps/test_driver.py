@@ -17,7 +17,8 @@ import pytest
 
 from jupyter_amltrain.commands.registry import Context, run
 from jupyter_amltrain.errors import CommandError, RunFailed, SpecError, UnknownRun
-from jupyter_amltrain.sweeps.journal import ASK, TELL, Event
+from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
+from jupyter_amltrain.sweeps.journal import ASK, REPORT, TELL, Event
 
 from ..helpers import DEADLINE, api_of, until
 from ..tiers import thorough
@@ -253,6 +254,29 @@ def test_driver_killed_at_any_moment_finds_same_best_trial(api: Any, seed: int) 
     expected, found = ({child.number: child.params for child in one.children()} for one in (undisturbed, run))
     assert found == expected
     assert [c.number for c in run.children() if c.best] == [c.number for c in undisturbed.children() if c.best]
+
+
+def test_values_of_trials_are_known_after_death_of_driver_without_policy(api: Any, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    code = f"""{LOG}
+for step in range(60):
+    log('loss', x * 100 - step, step)
+while x == 2 and not os.path.exists({str(go)!r}):
+    time.sleep(0.05)
+log('loss', x, 60)
+"""
+    run = api.sweep(code, goal="minimize loss", params={"x": "choice(1, 2)"}, sampler="grid", gpus=0)
+    until(lambda: [child.ended is None for child in run.children()] == [False, True], "the end of the first trial")
+    until(lambda: run.children()[1].value == 141, "the values of the second trial")
+    driver_of(run).kill()
+    until(lambda: run.run.status.attempt == 2 and driver_of(run), "the second driver")
+    go.touch()
+    run.wait(DEADLINE)
+    check_whole(api, run, 2)
+    assert not [event for event in journal(run) if event.op == REPORT]
+    for child in run.children():
+        assert child.value == child.params["x"] == child.values[-1] and child.steps[-1] == 60
+        assert 2 < len(child.steps) <= MAX_CURVE_POINTS and child.steps[0] == 0
 
 
 def test_sweep_continues_without_kernel(api: Any) -> None:

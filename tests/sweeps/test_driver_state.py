@@ -11,13 +11,15 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 
 from jupyter_amltrain.errors import CapacityError, TargetUnreachable, UnknownRun
 from jupyter_amltrain.jobs.sweep import driver_of, search_of
+from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunHandle
 from jupyter_amltrain.sweeps.driver import SweepDriver, Trial
-from jupyter_amltrain.sweeps.journal import ASK, REPORT, SENT, Event
+from jupyter_amltrain.sweeps.journal import ASK, REPORT, SENT, TELL, Event, points_fields
 from jupyter_amltrain.sweeps.samplers import Proposer
 
 T = TypeVar("T")
@@ -48,8 +50,10 @@ class FakeKernel:
         self.canceled.append(handle)
 
 
-def make_driver(folder: Path, kernel: Any = None, target: str = "local") -> SweepDriver:
-    sweep, _ = search_of({"x": "uniform(0, 5)"}, goal="maximize score", seed=1, policy="bandit(0.1)", max_trials=9)
+def make_driver(
+    folder: Path, kernel: Any = None, target: str = "local", policy: str | None = "bandit(0.1)"
+) -> SweepDriver:
+    sweep, _ = search_of({"x": "uniform(0, 5)"}, goal="maximize score", seed=1, policy=policy, max_trials=9)
     spec = driver_of(JobSpec(name="t", script="pass"), sweep, target)
     (folder / "job.json").write_text(json.dumps({"run": "t-1", "spec": msgspec.to_builtins(spec)}))
     driver = SweepDriver(kernel or FakeKernel(), folder, {})
@@ -57,19 +61,71 @@ def make_driver(folder: Path, kernel: Any = None, target: str = "local") -> Swee
     return driver
 
 
-def test_replayed_stop_of_policy_is_known(tmp_path: Path) -> None:
-    driver = make_driver(tmp_path)
+def events_of(driver: SweepDriver, *reports: dict[str, Any]) -> list[Event]:
+    """Proposal, submit and one report of one trial after another."""
     proposer, events = Proposer(driver.sweep), []
-    for score in (100.0, 1.0):
+    for fields in reports:
         number, params = proposer.ask() or (0, {})
         events += [
             Event(op=ASK, trial=number, params=params, run_id=f"t-{number}", target="local"),
             Event(op=SENT, trial=number),
-            Event(op=REPORT, trial=number, value=score),
+            Event(op=REPORT, trial=number, **fields),
         ]
-    driver._replay(events)
+    return events
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        [{"steps": (3, 4), "values": (90.0, 100.0)}, {"steps": (3, 4), "values": (50.0, 1.0)}],
+        [{"step": 4, "value": 100.0}, {"step": 4, "value": 1.0}],  # of an earlier version
+    ],
+)
+def test_replayed_stop_of_policy_is_known(tmp_path: Path, reports: list[dict[str, Any]]) -> None:
+    driver = make_driver(tmp_path)
+    driver._replay(events_of(driver, *reports))
     assert [trial.early for trial in driver.trials.values()] == [False, True]
+    assert [trial.steps[-1] for trial in driver.trials.values()] == [4, 4]
     assert "bandit" in driver.trials[1].reason
+
+
+def test_replayed_report_of_several_values_stops_trial_at_first_bad_one(tmp_path: Path) -> None:
+    driver = make_driver(tmp_path)
+    driver._replay(
+        events_of(driver, {"steps": (0, 1), "values": (50.0, 100.0)}, {"steps": (0, 1), "values": (1.0, 100.0)})
+    )
+    assert [trial.early for trial in driver.trials.values()] == [False, True]
+    assert "report 1" in driver.trials[1].reason
+
+
+def test_ended_trial_has_curve_of_bounded_size_after_replay(tmp_path: Path) -> None:
+    driver = make_driver(tmp_path)
+    values = (*map(float, range(5000)), "nan")
+    events = events_of(driver, {"steps": tuple(range(5001)), "values": values})
+    driver._replay(events)
+    curve = driver.trials[0].curve
+    again = make_driver(tmp_path, policy=None)
+    again._replay(
+        [*events[:2], Event(op=TELL, trial=0, state="completed", value=4999.0, ended=1.0, **points_fields(curve))]
+    )
+    row = again._row(again.trials[0], is_best=True)
+    assert 2 < len(row.steps) <= MAX_CURVE_POINTS and row.steps[0] == 0 and row.steps[-1] == 5000
+    assert row.value == 4999.0 and row.values[-1] is None and len(again.trials[0].values) <= MAX_CURVE_POINTS
+
+
+def test_end_in_journal_of_earlier_version_has_curve_of_its_reports(tmp_path: Path) -> None:
+    driver = make_driver(tmp_path)
+    events = events_of(driver, {"step": 7, "value": 3.0})
+    driver._replay([*events, Event(op=TELL, trial=0, state="completed", value=3.0, ended=1.0)])
+    assert driver._row(driver.trials[0], is_best=True).steps == (7,)
+
+
+def test_trial_without_values_fails_no_sweep_whose_metrics_are_not_read_again(tmp_path: Path) -> None:
+    driver = make_driver(tmp_path, policy=None)
+    end = Event(op=TELL, trial=0, state="completed", ended=1.0)
+    driver._replay([event for event in [*events_of(driver, {}, {}), end] if event.op != REPORT])
+    finished(driver._check_limits())
+    assert not driver._failure
 
 
 def test_cancel_reaches_trial_that_is_being_submitted(tmp_path: Path) -> None:
