@@ -1,4 +1,4 @@
-"""Journal of a sweep: what was asked, reported and told, in order; the driver continues from it after its own end.
+"""Journal of a sweep: proposals, submits, reports and ends in order; the driver continues from it after its own end.
 
 Reports are in it only if a policy decides by them: other values are read again from the metrics of the trial.
 """

@@ -21,6 +21,7 @@ from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
 from jupyter_amltrain.sweeps.journal import ASK, REPORT, TELL, Event
 
 from ..helpers import DEADLINE, api_of, until
+from ..ipykernel.harness import kernel
 from ..tiers import thorough
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
@@ -286,6 +287,31 @@ def test_sweep_continues_without_kernel(api: Any) -> None:
     again = api.attach(handle)
     again.wait(DEADLINE)
     check_whole(api, again, 6)
+
+
+def test_sweep_of_killed_kernel_finds_same_best_trial(api: Any, tmp_path: Path) -> None:
+    values = {"goal": "minimize loss", "params": SPACE, "seed": 5, "max_trials": 6, "max_concurrent": 3, "gpus": 0}
+    undisturbed = api.sweep(QUADRATIC, **values).wait(DEADLINE)
+    go = tmp_path / "go"
+    line = (
+        "%%aml_sweep --param x=uniform(0,5) --goal 'minimize loss' --seed 5 --max-trials 6 --max-concurrent 3 --gpus 0"
+    )
+    cell = f"{LOG}\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.05)\nlog('loss', (x - 2) ** 2, 0)\n"
+    environ = {**os.environ, "IPYTHONDIR": str(tmp_path / "ipython"), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
+    with kernel(environ, tmp_path) as live:
+        live.run("%load_ext jupyter_amltrain")
+        live.run(f"{line} --as sweep\n{cell}")
+        run = api.attach(live.run("print(sweep.handle, end='')").stdout)
+        until(lambda: [child.state for child in run.children()] == ["running"] * 3, "three trials")
+        process = psutil.Process(live.pid)
+        live.kill()
+        process.wait(DEADLINE)
+    go.touch()
+    run.wait(DEADLINE)
+    check_whole(api, run, 6)
+    expected, found = ([(c.number, c.params, c.value, c.best) for c in one.children()] for one in (undisturbed, run))
+    assert found == expected
+    assert {child.state for child in run.children()} == {"completed"} and run.run.status.attempt == 1
 
 
 @pytest.mark.parametrize(
