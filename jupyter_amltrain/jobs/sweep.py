@@ -336,8 +336,14 @@ def continued(run: Run, spec: JobSpec | None, sweep: Sweep) -> JobSpec:
     return msgspec.structs.replace(spec, continues=run.handle)
 
 
-def driver_of(trial: JobSpec, sweep: Sweep, target: str) -> JobSpec:
-    """Return the job of the driver, which runs on this machine and submits trials to `target`."""
+def driver_of(trial: JobSpec, sweep: Sweep, target: str, slots: Mapping[str, int | None] | None = None) -> JobSpec:
+    """Return the job of the driver, which runs on this machine and submits trials to `target`.
+
+    Parameters
+    ----------
+    slots
+        Number of trials that each target runs at the same time; ``None`` if unknown.
+    """
     return JobSpec(
         name=trial.name,
         script=DRIVER_SCRIPT,
@@ -357,6 +363,7 @@ def driver_of(trial: JobSpec, sweep: Sweep, target: str) -> JobSpec:
         sweep=sweep,
         trial=msgspec.structs.replace(trial, continues=""),
         trial_target=target,
+        trial_slots={name: count for name, count in (slots or {}).items() if count},
         continues=trial.continues,
     )
 

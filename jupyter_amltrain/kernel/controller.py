@@ -221,7 +221,8 @@ class Controller:
         where = ",".join(name for name, _ in prepared)
         sweep, note = fit_to(sweep, capacity, where, strict=strict)
         trial = msgspec.structs.replace(trial, notes=(*trial.notes, note)) if note else trial
-        return await self.prepare(driver_of(trial, sweep, where), LOCAL.name)
+        slots = dict(zip(where.split(","), capacities, strict=True))
+        return await self.prepare(driver_of(trial, sweep, where, slots), LOCAL.name)
 
     async def _capacity(self, backend: Backend, trial: JobSpec) -> int | None:
         """Return how many trials a target runs at the same time; ``None`` if it does not say so soon."""

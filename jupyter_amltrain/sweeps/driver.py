@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -330,9 +331,11 @@ class SweepDriver:
             self._follow(trial)
 
     def _next_target(self) -> str:
-        """Return the target with the fewest trials that have not ended."""
-        busy = [trial.target for trial in self._living]
-        return min(self.targets, key=busy.count)
+        """Return the target with the fewest trials that have not ended, in proportion to those that it can run."""
+        slots = self.spec.trial_slots
+        average = sum(slots.values()) / len(slots) if slots else 1.0
+        busy = Counter(trial.target for trial in self._living)
+        return min(self.targets, key=lambda name: (busy[name] + 1) / slots.get(name, average))
 
     # ---- one trial
 

@@ -139,6 +139,7 @@ def test_one_cpu_slot_does_not_deadlock(tmp_path: Path) -> None:
     with api_of(tmp_path, AMLTRAIN_CPU_SLOTS="1") as api:
         run = api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, seed=1, max_trials=3, gpus=0).wait(DEADLINE)
         check_whole(api, run, 3)
+        assert run.run.spec.trial_slots == {"local": 1}
 
 
 def test_bandit_stops_trial_that_falls_behind(api: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,10 +52,10 @@ class FakeKernel:
 
 
 def make_driver(
-    folder: Path, kernel: Any = None, target: str = "local", policy: str | None = "bandit(0.1)"
+    folder: Path, kernel: Any = None, target: str = "local", policy: str | None = "bandit(0.1)", **slots: int
 ) -> SweepDriver:
     sweep, _ = search_of({"x": "uniform(0, 5)"}, goal="maximize score", seed=1, policy=policy, max_trials=9)
-    spec = driver_of(JobSpec(name="t", script="pass"), sweep, target)
+    spec = driver_of(JobSpec(name="t", script="pass"), sweep, target, slots)
     (folder / "job.json").write_text(json.dumps({"run": "t-1", "spec": msgspec.to_builtins(spec)}))
     driver = SweepDriver(kernel or FakeKernel(), folder, {})
     driver._journal.open()
@@ -157,6 +158,24 @@ def test_canceled_trial_is_not_submitted(tmp_path: Path) -> None:
         return trial.state
 
     assert finished(check()) == "canceled"
+
+
+@pytest.mark.parametrize(
+    ("slots", "expected"),
+    [
+        ({"big": 8, "small": 1}, {"big": 8, "small": 1}),
+        ({"big": 4, "small": 2}, {"big": 6, "small": 3}),
+        ({}, {"big": 5, "small": 4}),
+        ({"small": 2}, {"big": 5, "small": 4}),  # an unknown number is the average of the others
+    ],
+)
+def test_targets_share_trials_in_proportion_to_their_slots(
+    tmp_path: Path, slots: dict[str, int], expected: dict[str, int]
+) -> None:
+    driver = make_driver(tmp_path, target="big,small", **slots)
+    for number in range(9):
+        driver.trials[number] = Trial(number, {}, RunHandle(f"{driver._next_target()}/t-{number}"), 0.0)
+    assert Counter(trial.target for trial in driver.trials.values()) == expected
 
 
 def test_target_that_can_run_no_trial_gets_no_more(tmp_path: Path) -> None:
