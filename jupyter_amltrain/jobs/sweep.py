@@ -330,6 +330,13 @@ def continued(run: Run, spec: JobSpec | None, sweep: Sweep) -> JobSpec:
             code="sweep.continue",
             field="goal",
         )
+    if spec is None and not run.folder:
+        raise SpecError(
+            f"{run.handle} is not submitted yet, so its code is not known.",
+            hint="Try again when its first trials run.",
+            code="sweep.continue",
+            field="continues",
+        )
     if spec is None:
         folder = os.path.join(run.folder, "source", TRIAL_FOLDER)
         spec = msgspec.structs.replace(trial, code_dir=folder, repeats=run.handle)

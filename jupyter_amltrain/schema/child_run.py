@@ -88,6 +88,8 @@ class ChildRuns(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     hidden
         Number of children that are not listed.
+    first
+        Number of the first trial of a sweep's own; those before are of the sweep that it continues.
     importance
         Share of each parameter of a sweep in the differences of the metric; empty if unknown.
     message
@@ -96,6 +98,7 @@ class ChildRuns(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[ChildRun, ...] = ()
     hidden: int = 0
+    first: int = 0
     importance: dict[str, float] = {}
     message: str = ""
 

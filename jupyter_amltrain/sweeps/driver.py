@@ -35,6 +35,7 @@ from jupyter_amltrain.kernel.target_file import LOCAL
 from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CURVE_POINTS, ChildRun, ChildRuns
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle, split_handle
+from jupyter_amltrain.schema.sweep import trial_count
 from jupyter_amltrain.state_dir import write_json
 from jupyter_amltrain.sweeps.journal import ASK, END, REPORT, SENT, TELL, Event, Journal, points_fields
 from jupyter_amltrain.sweeps.metrics import log_best
@@ -260,15 +261,32 @@ class SweepDriver:
             return
         path = self._folder / HISTORY
         if not path.exists():
-            target, run_id = split_handle(self.spec.continues)
-            write_json(path, msgspec.to_builtins(await self._kernel.backend(target).children(run_id)))
-        trials = msgspec.convert(json.loads(path.read_bytes()), ChildRuns).runs
-        self.history = tuple(msgspec.structs.replace(trial, best=False) for trial in trials if trial.ended is not None)
-        self._first = 1 + max((trial.number for trial in self.history if trial.number is not None), default=-1)
+            write_json(path, msgspec.to_builtins(await self._read_continued()))
+        earlier = msgspec.convert(json.loads(path.read_bytes()), ChildRuns)
+        ended = [trial for trial in earlier.runs if trial.ended is not None]
+        self.history = tuple(msgspec.structs.replace(trial, best=False) for trial in ended)
+        self._first = max(earlier.first, _next_number(ended))
         known = [(trial.params, trial.value) for trial in self.history if trial.value is not None]
         for params, value in known:
             await self._kernel.loop.offload(self._proposer.learn, params, value)
         print(f"{len(self.history)} trials of {self.spec.continues} are known.", flush=True)
+
+    async def _read_continued(self) -> ChildRuns:
+        """Return the trials of the sweep that this one continues; `first` is the first number that it cannot have.
+
+        A sweep that has not ended may submit further trials.
+        """
+        target, run_id = split_handle(self.spec.continues)
+        backend = self._kernel.backend(target)
+        while True:
+            run = await backend.find(run_id)  # before the trials: those of an ended sweep are complete
+            trials = await backend.children(run_id)
+            first = _next_number(trials.runs)
+            if run is None or run.spec.sweep is None or run.status.state.terminal or self._canceled:
+                return msgspec.structs.replace(trials, first=first)
+            if trials.runs:
+                return msgspec.structs.replace(trials, first=max(first, trials.first + trial_count(run.spec.sweep)))
+            await asyncio.sleep(SUBMIT_RETRY_S)  # its driver starts
 
     def stop(self) -> None:
         """Cancel the trials and end, because the sweep was canceled."""
@@ -591,7 +609,7 @@ class SweepDriver:
         number = None if best is None else best.number
         rows = [msgspec.structs.replace(trial, best=trial.number == number) for trial in self.history]
         rows += [self._row(trial, self._first + trial.number == number) for trial in self.trials.values()]
-        children = ChildRuns(runs=tuple(rows), importance=self._importance, message=self._message)
+        children = ChildRuns(runs=tuple(rows), first=self._first, importance=self._importance, message=self._message)
         await self._kernel.loop.offload(self._replace, children)
         self._written_at = time.monotonic()
 
@@ -638,6 +656,11 @@ class SweepDriver:
             steps=tuple(step for step, _ in curve),
             values=tuple(value if math.isfinite(value) else None for _, value in curve),
         )
+
+
+def _next_number(trials: Sequence[ChildRun]) -> int:
+    """Return the number after those of all trials."""
+    return 1 + max((trial.number for trial in trials if trial.number is not None), default=-1)
 
 
 def _start(run: Run) -> float | None:

@@ -356,3 +356,24 @@ def test_continued_sweep_learns_from_trials_and_keeps_them(api: Any) -> None:
     assert len(run("sweep", line.split(), context).value.wait(DEADLINE).children()) == 4
     with pytest.raises(CommandError, match="not a sweep"):
         run("sweep", ["--continue", children[1].handle], context)
+
+
+def test_continued_sweep_that_still_runs_has_other_numbers_and_names(api: Any, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    code = f"{LOG}\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.05)\nlog('loss', (x - 2) ** 2, 0)\n"
+    first = api.sweep(
+        code, goal="minimize loss", params=SPACE, seed=1, max_trials=4, max_concurrent=2, name="search", gpus=0
+    )
+    context = Context(prog="%aml_sweep")
+    until(first.children, "trials")
+    second = run("sweep", ["--continue", first.handle, "--max-trials", "2"], context).value
+    until(second.children, "trials of the second sweep")
+    third = run("sweep", ["--continue", second.handle, "--max-trials", "1"], context).value
+    until(third.children, "the trial of the third sweep")
+    go.touch()
+    numbers = [
+        [(child.number, child.name) for child in one.wait(DEADLINE).children()] for one in (first, second, third)
+    ]
+    assert numbers == [[(number, f"search-{number}") for number in own] for own in (range(4), (4, 5), (6,))]
+    last = run("sweep", ["--continue", third.handle, "--max-trials", "1"], context).value.wait(DEADLINE)
+    assert [child.number for child in last.children()] == [6, 7]
