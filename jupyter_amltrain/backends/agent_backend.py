@@ -38,7 +38,7 @@ from jupyter_amltrain.jobs.requirements import needed_modules, package_of
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.child_run import CHILDREN, ChildRuns
+from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CHILDREN_BYTES, ChildRuns
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus, make_handle
@@ -53,8 +53,6 @@ _INTERPRETER_VARIABLES = frozenset(
         *("CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_PROMPT_MODIFIER", "CONDA_SHLVL"),
     )
 )
-#: Maximum size of the file with the trials of a sweep.
-MAX_CHILDREN_BYTES = 8 << 20
 #: Maximum number of runs per agent call that reads run directories: all their jobs are in memory meanwhile.
 _MAX_RUNS_PER_CALL = 500
 #: Runs of a list that are decoded before the loop gets a turn.

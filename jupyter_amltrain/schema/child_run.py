@@ -13,6 +13,8 @@ from jupyter_amltrain.errors import CommandError
 PARENT_TYPES = ("pipeline", "sweep", "automl")
 #: File of a run folder with its :class:`ChildRuns`.
 CHILDREN = "children.json"
+#: Maximum size of the one that the driver of a sweep writes.
+MAX_CHILDREN_BYTES = 8 << 20
 #: Maximum number of children stored per run.
 MAX_CHILDREN = 1000
 #: Maximum points of a trial's curve.

@@ -32,7 +32,7 @@ from jupyter_amltrain.kernel.controller import Controller
 from jupyter_amltrain.kernel.session import close, controller
 from jupyter_amltrain.kernel.streams import downsample
 from jupyter_amltrain.kernel.target_file import LOCAL
-from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CURVE_POINTS, ChildRun, ChildRuns
+from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS, ChildRun, ChildRuns
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle, split_handle
 from jupyter_amltrain.schema.sweep import trial_count
@@ -41,12 +41,15 @@ from jupyter_amltrain.sweeps.journal import ASK, END, REPORT, SENT, TELL, Event,
 from jupyter_amltrain.sweeps.metrics import log_best
 from jupyter_amltrain.sweeps.policies import EarlyStopping
 from jupyter_amltrain.sweeps.samplers import Proposer, importances
+from jupyter_amltrain.sweeps.trials_file import TrialsFile, thinned
 from jupyter_amltrain.text import new_run_id
 
 log = logging.getLogger(__name__)
 
 #: Seconds between two looks at the metrics of the trials, and two versions of the file with all trials.
 REPORT_INTERVAL_S, WRITE_INTERVAL_S = 0.25, 1.0
+#: Time between two versions of that file, as a multiple of the time that one takes, if this is longer.
+WRITE_INTERVAL_FACTOR = 10
 #: Seconds between two computations of the importance of the parameters.
 IMPORTANCE_INTERVAL_S = 5.0
 #: A sweep whose first trials all fail stops after this number.
@@ -155,7 +158,7 @@ class SweepDriver:
         self._parent_id = str((job.get("tracking") or {}).get("run_id") or "")
         self._kernel, self._folder, self._environ = kernel, folder, dict(environ)
         self._secrets = {name: self._environ[name] for name in self.spec.secrets if name in self._environ}
-        self._journal = Journal(folder)
+        self._journal, self._file = Journal(folder), TrialsFile(folder)
         self._proposer = Proposer(self.sweep)
         self._policy = EarlyStopping(self.sweep.policy, self.sweep.objective.goal)
         self.trials: dict[int, Trial] = {}
@@ -170,6 +173,7 @@ class SweepDriver:
         self._canceled = False
         self._message = ""
         self._written_at = self._importance_at = -math.inf
+        self._write_interval_s = WRITE_INTERVAL_S
         self._importance: dict[str, float] = {}
         self._importance_of = 0  #: number of trials that it was computed from
         self._computing: asyncio.Task[None] | None = None
@@ -598,7 +602,8 @@ class SweepDriver:
 
     async def _write(self, now: bool = False) -> None:
         """Write the file with all trials, which the kernels read."""
-        if not now and time.monotonic() - self._written_at < WRITE_INTERVAL_S:
+        began = time.monotonic()
+        if not now and began - self._written_at < self._write_interval_s:
             return
         if now:
             await self._compute_importance()
@@ -607,11 +612,13 @@ class SweepDriver:
             self._computing = self._kernel.loop.start(self._compute_importance(), "importance")
         best = self.best
         number = None if best is None else best.number
+        self.history = thinned(self.history, self._file.points)
         rows = [msgspec.structs.replace(trial, best=trial.number == number) for trial in self.history]
         rows += [self._row(trial, self._first + trial.number == number) for trial in self.trials.values()]
         children = ChildRuns(runs=tuple(rows), first=self._first, importance=self._importance, message=self._message)
-        await self._kernel.loop.offload(self._replace, children)
+        await self._kernel.loop.offload(self._file.write, children)
         self._written_at = time.monotonic()
+        self._write_interval_s = max(WRITE_INTERVAL_S, WRITE_INTERVAL_FACTOR * (self._written_at - began))
 
     @property
     def _is_computing(self) -> bool:
@@ -625,15 +632,6 @@ class SweepDriver:
             self._importance = await self._kernel.loop.offload(importances, self.sweep, pairs)
             self._importance_of = len(pairs)
         self._importance_at = time.monotonic()
-
-    def _replace(self, children: ChildRuns) -> None:
-        data = msgspec.json.encode(children)
-        path = self._folder / CHILDREN
-        if path.exists() and path.read_bytes() == data:
-            return
-        new = path.with_name(f".{CHILDREN}.new")
-        new.write_bytes(data)
-        os.replace(new, path)
 
     def _row(self, trial: Trial, is_best: bool) -> ChildRun:
         curve = trial.curve
