@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from concurrent.futures import Future
 from pathlib import Path
@@ -61,7 +62,8 @@ class ChildList(list[ChildRun]):
         """Return a pandas frame with one row for each child.
 
         Columns are ``number`` (of a trial), ``name``, ``state``, ``value`` (of the primary metric), ``best``,
-        ``params.*``, ``seconds``, ``handle`` (for :func:`jupyter_amltrain.attach`) and ``detail``.
+        ``params.*`` (NaN where a trial does not have the parameter, ``None`` for null), ``seconds``, ``handle`` (for
+        :func:`jupyter_amltrain.attach`) and ``detail``.
         """
         import pandas
 
@@ -73,7 +75,7 @@ class ChildList(list[ChildRun]):
                 "state": child.state,
                 "value": child.value,
                 "best": child.best,
-                **{f"params.{name}": child.params.get(name) for name in names},
+                **{f"params.{name}": value for name, value in child.params.items()},
                 "seconds": child.seconds,
                 "handle": child.handle,
                 "detail": child.detail,
@@ -81,7 +83,12 @@ class ChildList(list[ChildRun]):
             for child in self
         ]
         columns = ["number", "name", "state", "value", "best", *(f"params.{name}" for name in names)]
-        return pandas.DataFrame(rows, columns=[*columns, "seconds", "handle", "detail"])
+        frame = pandas.DataFrame(rows, columns=[*columns, "seconds", "handle", "detail"])
+        for name in names:
+            values = [child.params.get(name, math.nan) for child in self]
+            if None in values:  # pandas makes NaN of it between numbers
+                frame[f"params.{name}"] = pandas.Series(values, dtype=object)
+        return frame
 
 
 def marked(text: str, rank: int) -> str:

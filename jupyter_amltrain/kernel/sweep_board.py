@@ -39,6 +39,7 @@ def board_of(entry: Entry) -> SweepBoard | None:
         seconds=tuple(None if trial.seconds is None else round(trial.seconds, 1) for trial in trials),
         handle=tuple(trial.handle for trial in trials),
         params={name: tuple(_value(trial.params.get(name)) for trial in trials) for name in names},
+        nulls={name: at for name in names if (at := _nulls(name, trials))},
         early=tuple(i for i, trial in enumerate(trials) if trial.early),
         reason={str(i): text[:_MAX_REASON_CHARS] for i, text in reasons[-_MAX_REASONS:]},
         curves=_curves(trials),
@@ -47,6 +48,10 @@ def board_of(entry: Entry) -> SweepBoard | None:
         hidden=entry.children.hidden + len(entry.children.runs) - len(trials),
         message=entry.children.message,
     )
+
+
+def _nulls(name: str, trials: Sequence[ChildRun]) -> tuple[int, ...]:
+    return tuple(i for i, trial in enumerate(trials) if name in trial.params and trial.params[name] is None)
 
 
 def _value(value: Any) -> Any:

@@ -14,6 +14,9 @@ from jupyter_amltrain.text import ago, seconds_text, silence, table
 #: Maximum columns of parameters, of metrics and of results.
 MAX_PARAMS, MAX_METRICS, MAX_OUTPUTS = 5, 4, 2
 
+#: Text of a null, which is not an absent value.
+NULL = "null"
+
 #: Maximum characters of a value, and of the heading of a column.
 _MAX_VALUE_CHARS, _MAX_TITLE_CHARS = 24, 20
 
@@ -102,7 +105,7 @@ def run_table(
         ("submitted", [ago(run.created, now) for run in runs], False, False),
         ("ran", [_ran(run, now) for run in runs], True, False),
     ]
-    columns += [(name, [value_text(run.spec.params.get(name)) for run in runs], True, True) for name in params]
+    columns += [(name, [_param_text(run, name) for run in runs], True, True) for name in params]
     columns += [
         (name, [value_text(metrics.get(run.handle, {}).get(name)) for run in runs], True, True) for name in names
     ]
@@ -167,8 +170,13 @@ def state_text(run: Run) -> str:
     return words if run.reachable else f"{words} ({silence(run.seen_at)})"
 
 
+def _param_text(run: Run, name: str) -> str:
+    value = run.spec.params.get(name)
+    return NULL if value is None and name in run.spec.params else value_text(value)
+
+
 def value_text(value: Any) -> str:
-    """Return a value in a few characters; empty for ``None``."""
+    """Return a value in a few characters; empty for ``None``, which is an absent one."""
     if value is None:
         return ""
     return _cut(f"{value:.4g}" if isinstance(value, float) else str(value), _MAX_VALUE_CHARS)

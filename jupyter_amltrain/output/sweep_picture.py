@@ -24,6 +24,7 @@ from jupyter_amltrain.output.sweep_table import (
     is_live,
     message_text,
     parameters,
+    shown_values,
     trial_states,
     trial_table,
 )
@@ -176,7 +177,7 @@ def _draw_parallel(sheet: Sheet, top: float, board: SweepBoard, names: Sequence[
 
     left = _LEFT + 40
     absent = (None,) * len(board.number)
-    all_axes = [parameter_axis(name, board.space.get(name, ""), board.params.get(name) or absent) for name in names]
+    all_axes = [parameter_axis(name, board.space.get(name, ""), shown_values(board, name) or absent) for name in names]
     values = _metric_values(board)
     all_axes.append(numeric_axis(board.metric, values, _spreads(values)))
     count, size = len(all_axes), len(board.number)

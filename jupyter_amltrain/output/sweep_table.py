@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jupyter_amltrain.output.run_table import MAX_PARAMS, RunTable, value_text
+from jupyter_amltrain.output.run_table import MAX_PARAMS, NULL, RunTable, value_text
 from jupyter_amltrain.schema.run import RunState
 from jupyter_amltrain.schema.sweep_board import SweepBoard
 from jupyter_amltrain.text import seconds_text
@@ -53,6 +53,13 @@ def parameters(board: SweepBoard) -> list[str]:
     """Return the parameters by importance, the others in the order of the space."""
     names = list(dict.fromkeys([*board.space, *board.params]))
     return sorted(names, key=lambda name: -board.importance.get(name, -1.0))
+
+
+def shown_values(board: SweepBoard, name: str) -> Sequence[Any]:
+    """Return the values of a parameter: the text ``null`` for null, ``None`` for trials without the parameter."""
+    nulls = set(board.nulls.get(name, ()))
+    values = board.params.get(name, ())
+    return [NULL if at in nulls else value for at, value in enumerate(values)] if nulls else values
 
 
 def counts_text(board: SweepBoard) -> str:
@@ -106,7 +113,7 @@ def trial_table(board: SweepBoard, limit: int = TABLE_TRIALS) -> RunTable:
     titles = ["trial", "state", board.metric, *names, "ran", "reason"]
     rows, drawn = [], {}
     for row, at in enumerate(shown):
-        params = [board.params.get(name, ()) for name in names]
+        params = [shown_values(board, name) for name in names]
         value = value_text(board.value[at])
         rows.append(
             [
@@ -122,7 +129,7 @@ def trial_table(board: SweepBoard, limit: int = TABLE_TRIALS) -> RunTable:
             drawn[row, 2] = f"<b>{html.escape(value)}</b> (best)"
     if not any(row[-1] for row in rows):
         titles, rows = titles[:-1], [row[:-1] for row in rows]
-    numbers = frozenset([0, 2, *(3 + i for i, name in enumerate(names) if _is_numeric(board.params.get(name, ())))])
+    numbers = frozenset([0, 2, *(3 + i for i, name in enumerate(names) if _is_numeric(shown_values(board, name)))])
     return RunTable(titles=titles, rows=rows, numbers=numbers, optional=[], same={}, drawn=drawn)
 
 
@@ -153,7 +160,7 @@ def _more(board: SweepBoard) -> list[str]:
 
 
 def _params_of(board: SweepBoard, at: int) -> Mapping[str, Any]:
-    columns = {name: board.params.get(name, ()) for name in parameters(board)}
+    columns = {name: shown_values(board, name) for name in parameters(board)}
     return {name: column[at] for name, column in columns.items() if at < len(column) and column[at] is not None}
 
 

@@ -43,7 +43,10 @@ class SweepBoard(msgspec.Struct, frozen=True, kw_only=True):
         One item for each trial: its number, a state of a run, the last finite value of the metric, the run time, and
         the handle of its run (empty if it has none of its own).
     params
-        Values by parameter, one item for each trial; ``None`` where a trial does not have the parameter.
+        Values by parameter, one item for each trial; ``None`` where a trial does not have the parameter, and at the
+        positions of `nulls`.
+    nulls
+        Positions of the trials whose value is null, by parameter.
     early
         Positions of the trials that the policy stopped.
     reason
@@ -71,6 +74,7 @@ class SweepBoard(msgspec.Struct, frozen=True, kw_only=True):
     seconds: tuple[float | None, ...] = ()
     handle: tuple[str, ...] = ()
     params: dict[str, tuple[Any, ...]] = {}
+    nulls: dict[str, tuple[int, ...]] = {}
     early: tuple[int, ...] = ()
     reason: dict[str, str] = {}
     curves: tuple[TrialCurve, ...] = ()

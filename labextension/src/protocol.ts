@@ -594,6 +594,7 @@ export interface ISweepBoard {
   seconds: (number | null)[];
   handle: string[];
   params: Record<string, unknown[]>;
+  nulls: Record<string, number[]>;
   early: number[];
   reason: Record<string, string>;
   curves: ITrialCurve[];

@@ -237,6 +237,7 @@ function board(raw: unknown): ISweepBoard | null {
     seconds: column(b.seconds, count),
     handle: column(b.handle, value => text(value)),
     params: Object.fromEntries(Object.entries(object(b.params)).map(([name, x]) => [name, column(x, value => value ?? null)])),
+    nulls: Object.fromEntries(Object.entries(object(b.nulls)).map(([name, x]) => [name, list(x).flatMap(at => position(at) ?? [])])),
     early: list(b.early).flatMap(x => position(x) ?? []),
     reason: texts(b.reason),
     curves: list(b.curves).flatMap(raw => {

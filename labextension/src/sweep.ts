@@ -18,6 +18,7 @@ export interface ITrial {
   value: number | null;
   seconds: number | null;
   handle: string;
+  /** Without the parameters that the trial does not have. */
   params: Record<string, unknown>;
   reason: string;
   best: boolean;
@@ -25,7 +26,7 @@ export interface ITrial {
 
 export function trialsOf(board: ISweepBoard): ITrial[] {
   const early = new Set(board.early);
-  const names = Object.keys(board.params);
+  const columns = Object.entries(board.params).map(([name, values]) => ({ name, values, nulls: new Set(board.nulls[name]) }));
   return board.number.map((trialNumber, at) => ({
     at,
     number: trialNumber,
@@ -33,7 +34,9 @@ export function trialsOf(board: ISweepBoard): ITrial[] {
     value: board.value[at],
     seconds: board.seconds[at],
     handle: board.handle[at],
-    params: Object.fromEntries(names.map(name => [name, board.params[name][at]])),
+    params: Object.fromEntries(
+      columns.filter(({ values, nulls }) => values[at] !== null || nulls.has(at)).map(({ name, values }) => [name, values[at]])
+    ),
     reason: board.reason[String(at)] ?? '',
     best: at === board.best
   }));
@@ -63,8 +66,8 @@ export function countsText(board: ISweepBoard, trials: readonly ITrial[], trans:
 
 // -- values
 
-/** A parameter's value in a few characters. */
-export const paramText = (value: unknown): string => (value === null || value === undefined ? '' : json(value, 40));
+/** A parameter's value in a few characters; empty for one that a trial does not have. */
+export const paramText = (value: unknown): string => (value === undefined ? '' : json(value, 40));
 
 /** Powers of ten of the largest by the smallest value from which an axis is logarithmic. */
 const LOG_SPAN = 2.5;
@@ -97,7 +100,6 @@ export function formatterOf(values: readonly (number | null)[]): (value: number 
 /** Parameters as words of a magic line: `--param lr=0.0123 --param layers=2`. */
 export function paramWords(params: Record<string, unknown>): string {
   return Object.entries(params)
-    .filter(([, value]) => value !== null && value !== undefined)
     .map(([name, value]) => `--param ${quoted(`${name}=${literal(value)}`)}`)
     .join(' ');
 }
@@ -112,7 +114,7 @@ const quoted = (word: string): string => (/^[\w=.,:/@%+-]+$/.test(word) ? word :
 
 /** `trial 7: lr 0.0123, layers 2`. */
 export function paramsText(params: Record<string, unknown>, limit = 6): string {
-  const shown = Object.entries(params).filter(([, value]) => value !== null && value !== undefined);
+  const shown = Object.entries(params);
   const words = shown.slice(0, limit).map(([name, value]) => `${name} ${paramText(value)}`);
   return [...words, ...(shown.length > limit ? ['…'] : [])].join(', ');
 }
@@ -187,7 +189,7 @@ export function matches(trial: ITrial, words: string, state: string): boolean {
   if (!wanted.length) {
     return true;
   }
-  const params = Object.entries(trial.params).flatMap(([name, value]) => (value === null ? [] : `${name}=${paramText(value)}`));
+  const params = Object.entries(trial.params).map(([name, value]) => `${name}=${paramText(value)}`);
   const content = [`#${trial.number}`, trial.state, trial.value === null ? '' : number(trial.value), ...params, trial.reason].join(' ').toLowerCase();
   return wanted.every(word => content.includes(word));
 }
@@ -229,7 +231,7 @@ function optionsOf(expression: string): unknown[] {
   try {
     const options = JSON.parse(`[${source}]`) as unknown[];
     const flat = options.length === 1 && Array.isArray(options[0]) ? (options[0] as unknown[]) : options;
-    return flat.filter(option => option !== null && (typeof option !== 'object' || Array.isArray(option)));
+    return flat.filter(option => option === null || typeof option !== 'object' || Array.isArray(option));
   } catch {
     return [];
   }
@@ -237,9 +239,9 @@ function optionsOf(expression: string): unknown[] {
 
 const keyOf = (value: unknown): string => JSON.stringify(value);
 
-/** The axis of a parameter, by its expression and its values. */
+/** The axis of a parameter, by its expression and its values; undefined for trials without it. */
 export function axisOf(name: string, expression: string, values: readonly unknown[]): ITrialAxis {
-  const known = values.filter(value => value !== null && value !== undefined);
+  const known = values.filter(value => value !== undefined);
   const numeric = known.every(value => typeof value === 'number');
   if (!numeric || CHOICE_EXPRESSION.test(expression)) {
     const categories = new Map<string, unknown>();
@@ -273,7 +275,7 @@ function numericAxis(name: string, title: string, values: readonly number[], isL
 
 /** A value in the units of an axis; null where the axis has no place for it. */
 export function unitOf(axis: ITrialAxis, value: unknown): number | null {
-  if (value === null || value === undefined) {
+  if (value === undefined) {
     return null;
   }
   if (axis.kind === 'category') {

@@ -18,6 +18,7 @@ import {
   metricAxisOf,
   nextOrder,
   parametersOf,
+  paramText,
   paramsText,
   paramWords,
   sorted,
@@ -104,17 +105,27 @@ test('axis of a parameter follows its expression', () => {
   assert.deepEqual([layers.kind, layers.categories, layers.low, layers.high], ['category', [1, 2, 4], -0.5, 2.5]);
   const optimizer = axisOf('optimizer', space.optimizer, ['adam']);
   assert.deepEqual(optimizer.categories, ['sgd', 'adam'], 'options that were not tried yet');
-  assert.deepEqual(axisOf('flag', '', [true, false, null]).categories, [true, false]);
+  assert.deepEqual(axisOf('flag', '', [true, false, undefined]).categories, [true, false]);
+  assert.deepEqual(axisOf('seed', 'choice(1, null)', [1, null]).categories, [1, null]);
   assert.equal(axisOf('q', 'qlognormal(0, 1, 1)', [1, 2]).kind, 'log');
   assert.equal(axisOf('constant', 'uniform(0, 1)', [2, 2]).high > 2, true);
   assert.equal(metricAxisOf('loss', [1e-3, 1, 1e3]).kind, 'log');
-  assert.equal(unitOf(axisOf('momentum', space.momentum, params.momentum), null), null);
+  assert.equal(unitOf(axisOf('momentum', space.momentum, [0.9, undefined]), undefined), null);
+});
+
+test('null is a value, and a parameter that a trial does not have is absent', () => {
+  const trials = trialsOf(boardOf({ nulls: { momentum: [1] } }));
+  assert.deepEqual(trials.map(({ params }) => params.momentum), [0.9, null, undefined, 0.5, undefined]);
+  assert.deepEqual(trials.map(({ params }) => paramText(params.momentum)), ['0.9', 'null', '', '0.5', '']);
+  assert.deepEqual(trials.map(({ params }) => 'momentum' in params), [true, true, false, true, false]);
+  const axis = axisOf('momentum', 'choice(0.9, 0.5, null)', trials.map(({ params }) => params.momentum));
+  assert.deepEqual([unitOf(axis, null) !== null, unitOf(axis, undefined)], [true, null]);
 });
 
 test('brushes of several axes combine, and absent values are in none', () => {
   const board = boardOf();
   const trials = trialsOf(board);
-  const axes = [...Object.keys(board.params).map(name => axisOf(name, board.space[name], board.params[name])), metricAxisOf('loss', board.value)];
+  const axes = [...Object.keys(board.params).map(name => axisOf(name, board.space[name], trials.map(({ params }) => params[name]))), metricAxisOf('loss', board.value)];
   const [lr, layers, , momentum, metric] = axes;
   const found = (...brushes: [string, Brush | null][]) =>
     numbers(trials.filter(trial => isBrushed(trial, axes, new Map(brushes.filter((each): each is [string, Brush] => each[1] !== null)))));
@@ -138,10 +149,10 @@ test('colors follow the goal, and a diverged trial does not hide the others', ()
 });
 
 test('parameters as words of a magic line', () => {
-  assert.equal(paramWords({ lr: 0.0123, layers: 2, momentum: null }), '--param lr=0.0123 --param layers=2');
+  assert.equal(paramWords({ lr: 0.0123, layers: 2, momentum: null }), '--param lr=0.0123 --param layers=2 --param momentum=null');
   assert.equal(paramWords({ optimizer: 'adam', flag: true }), '--param optimizer=adam --param flag=true');
   assert.equal(paramWords({ name: "it's", kind: '1', sizes: [64, 32] }), `--param 'name="it'"'"'s"' --param 'kind="1"' --param 'sizes=[64,32]'`);
-  assert.equal(paramsText({ lr: 0.01234567, layers: 2, momentum: null }), 'lr 0.01235, layers 2');
+  assert.equal(paramsText({ lr: 0.01234567, layers: 2, momentum: null }), 'lr 0.01235, layers 2, momentum null');
   assert.deepEqual(parametersOf(boardOf()), ['lr', 'layers', 'optimizer', 'momentum']);
 });
 

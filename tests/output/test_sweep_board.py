@@ -16,7 +16,14 @@ from jupyter_amltrain.output.mime import bundle_of
 from jupyter_amltrain.output.palette import TRIALS
 from jupyter_amltrain.output.run_html import alt_text, run_html
 from jupyter_amltrain.output.sweep_picture import numeric_axis, parameter_axis, trial_levels
-from jupyter_amltrain.output.sweep_table import best_first, best_text, counts_text, sweep_lines
+from jupyter_amltrain.output.sweep_table import (
+    best_first,
+    best_text,
+    counts_text,
+    shown_values,
+    sweep_lines,
+    trial_table,
+)
 from jupyter_amltrain.output.text_view import record_text
 from jupyter_amltrain.schema.record import LogTail
 from jupyter_amltrain.schema.sweep_board import SweepBoard
@@ -81,6 +88,16 @@ def test_text_is_bounded_for_long_values() -> None:
 def test_text_of_new_sweep_has_no_table() -> None:
     empty = SweepBoard(metric="loss", goal="minimize", sampler="grid", message="Waiting for a slot.")
     assert sweep_lines(empty) == ["0 trials", "minimize loss, sampling: grid, 1 at a time", "Waiting for a slot."]
+
+
+def test_null_is_shown_and_absent_parameter_is_empty() -> None:
+    found = small(params={"m": (None, 0.5, None, None)}, space={"m": "choice(0.5, null)"}, nulls={"m": (0,)})
+    assert best_text(found).endswith("m null)")
+    rows = {row[0]: row[3] for row in trial_table(found).rows}
+    assert rows == {"1": "null", "2": "0.5", "3": "", "4": ""}
+    axis = parameter_axis("m", found.space["m"], shown_values(found, "m"))
+    assert [label for _, label in axis.ticks] == ["0.5", "null"]
+    assert [math.isnan(place) for place in axis.places] == [False, False, True, True]
 
 
 def test_html_has_table_without_script() -> None:

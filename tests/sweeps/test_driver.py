@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -124,6 +125,19 @@ def test_grid_tries_every_point_once_and_fixed_parameters_stay(api: Any) -> None
     points = [(child.params["x"], child.params["name"]) for child in run.children()]
     assert sorted(points) == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
     assert {child.value for child in run.children()} == {4.0, 7.0}
+
+
+def test_null_is_a_value_and_parameter_of_other_option_is_absent(api: Any) -> None:
+    params = {"model": "choice({kind: sgd, momentum: choice(null, 0.9)}, {kind: adam})"}
+    code = LOG + "log('score', 1, 0)\n"
+    run = api.sweep(code, goal="maximize score", params=params, sampler="grid", gpus=0).wait(DEADLINE)
+    assert [child.params for child in run.children()] == [
+        {"kind": "sgd", "momentum": None}, {"kind": "sgd", "momentum": 0.9}, {"kind": "adam"},
+    ]  # fmt: skip
+    null, number, absent = run.children().to_frame()["params.momentum"]
+    assert null is None and number == 0.9 and math.isnan(absent)
+    board = run.record().sweep
+    assert board.params["momentum"] == (None, 0.9, None) and board.nulls == {"momentum": (0,)}
 
 
 @pytest.mark.thorough

@@ -151,7 +151,7 @@ export class SweepBoardView {
     this._parameters = parametersOf(board);
     this._format = formatterOf(this._trials.filter(trial => !hasFailed(trial)).map(({ value }) => value));
     this._axes = [
-      ...this._parameters.map(name => axisOf(name, board.space[name] ?? '', board.params[name] ?? [])),
+      ...this._parameters.map(name => axisOf(name, board.space[name] ?? '', this._trials.map(trial => trial.params[name]))),
       metricAxisOf(board.metric, this._trials.filter(trial => !hasFailed(trial)).map(({ value }) => value))
     ];
     this._drawSummary(board);

@@ -101,7 +101,7 @@ const powers = (values: readonly (number | null)[], log: boolean): (number | nul
 
 /** The lines of a box about a trial. */
 function readingOf(trial: ITrial, values: readonly IValue[]): IReading {
-  const params = Object.entries(trial.params).filter(([, value]) => value !== null && value !== undefined);
+  const params = Object.entries(trial.params);
   const shown = params.slice(0, MAX_READ_PARAMS).map(([name, value]) => ({ name: `${name}:`, text: paramText(value) }));
   return { where: '', values: [...values, ...shown, ...(params.length > shown.length ? [{ text: '…' }] : [])] };
 }

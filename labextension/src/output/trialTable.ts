@@ -211,15 +211,15 @@ export class TrialTable {
     return body;
   }
 
-  private _columnsOf({ board, parameters, format }: ITableData): IColumn[] {
+  private _columnsOf({ board, parameters, trials, format }: ITableData): IColumn[] {
     const trans = this._trans;
     return [
       { key: 'number', title: trans.__('Trial'), isNumber: true, text: trial => String(trial.number) },
       { key: 'state', title: trans.__('State'), isNumber: false, text: trial => trial.state },
       { key: 'value', title: board.metric, isNumber: true, text: trial => format(trial.value) },
       ...parameters.map((name): IColumn => {
-        const values = board.params[name] ?? [];
-        const isNumber = values.every(value => value === null || typeof value === 'number') && values.some(value => value !== null);
+        const values = trials.map(trial => trial.params[name]).filter(value => value !== undefined);
+        const isNumber = values.every(value => typeof value === 'number') && values.length > 0;
         return { key: `param ${name}`, title: name, isNumber, text: trial => paramText(trial.params[name]) };
       }),
       { key: 'seconds', title: trans.__('Duration'), isNumber: true, text: ({ seconds }) => (seconds === null ? '' : duration(seconds)) },
