@@ -234,16 +234,30 @@ def _submission(
         )
     scaling = plan_of(args.scaling, args.scaling_time, args.scaling_steps)
     spec, compute = job_of_line(args, args.rest, cell, prog, defaults, first_line, notebook)
+    return submission_of(args, spec, compute, defaults.target, scaling=scaling, as_yaml=args.yaml)
+
+
+def submission_of(
+    args: argparse.Namespace, spec: JobSpec, compute: str, default_target: str | None, **more: Any
+) -> Submission:
+    """Return the submission of a checked job and a line of ``submit`` or ``sweep``.
+
+    Parameters
+    ----------
+    compute
+        Compute that the file of the job names; it takes precedence over `default_target`.
+    more
+        Fields of the submission that only one of the commands has.
+    """
     return Submission(
-        scaling=scaling,
         spec=validated(spec),
-        target=args.target or (defaults.target if not compute else None) or None,
+        target=args.target or (default_target if not compute else None) or None,
         compute=compute,
         wait=args.wait,
         dry_run=args.dry_run,
-        as_yaml=args.yaml,
         as_name=getattr(args, "as_name", None),
         as_json=getattr(args, "json", False),
+        **more,
     )
 
 

@@ -12,13 +12,20 @@ from typing import Any, Literal
 from jupyter_amltrain.commands import saved_job
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
-from jupyter_amltrain.commands.submit import Notebook, Submission, job_flags, job_of_line, notebook_flags, secret
+from jupyter_amltrain.commands.submit import (
+    Notebook,
+    Submission,
+    job_flags,
+    job_of_line,
+    notebook_flags,
+    secret,
+    submission_of,
+)
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.jobs.params import with_params
 from jupyter_amltrain.jobs.sweep import continued, of_type, search_of, service_job
 from jupyter_amltrain.schema.az_yaml import is_file
-from jupyter_amltrain.schema.job import validated
 from jupyter_amltrain.schema.run import Run
 from jupyter_amltrain.schema.search_space import Expression, is_expression, parameter_names, parse_expression
 from jupyter_amltrain.schema.searched_values import check_texts
@@ -243,16 +250,7 @@ def _submission(
         else:
             spec, compute = job_of_line(args, args.rest, cell, prog, defaults, first_line, notebook, defined=names)
             spec = continued(_earlier(args), spec, sweep) if args.continued else spec
-    return Submission(
-        spec=validated(spec),
-        sweep=sweep,
-        target=args.target or _earlier_target(args) or (defaults.target if not compute else None) or None,
-        compute=compute,
-        wait=args.wait,
-        dry_run=args.dry_run,
-        as_name=getattr(args, "as_name", None),
-        as_json=getattr(args, "json", False),
-    )
+    return submission_of(args, spec, compute, _earlier_target(args) or defaults.target, sweep=sweep)
 
 
 def _run(args: argparse.Namespace, context: Context) -> Result:
