@@ -67,7 +67,7 @@ def failure_reason(run: Run, log: str) -> str | None:
     """Return why a run failed or was lost, without its handle; ``None`` for any other run."""
     status = run.status
     if status.state is RunState.LOST:
-        return f"{_sentence(status.detail or 'its supervisor no longer exists')} Submit it again."
+        return _lost_text(run)
     if status.state is not RunState.FAILED:
         return None
     what = status.detail or (f"exited with code {status.exit_code}" if status.exit_code is not None else "")
@@ -91,6 +91,17 @@ def failure_reason(run: Run, log: str) -> str | None:
     if cause.get("action"):
         what = f"{what.rstrip('.')}. {cause['action']}"
     return _sentence(what) if what else "The reason is not known."
+
+
+def _lost_text(run: Run) -> str:
+    detail = run.status.detail or "its supervisor no longer exists"
+    if run.spec.trial is not None:
+        return (
+            f"The driver of the sweep was lost: {detail.rstrip('.')}. Trials that run go on, and no more are submitted."
+            f" To go on with the search: %aml_sweep --continue {run.handle}"
+        )
+    where = "; its checkpoints are in its folder" if run.spec.max_restarts else ""
+    return f"{_sentence(detail)} Submit it again{where}."
 
 
 def _sentence(text: str) -> str:

@@ -24,6 +24,23 @@ def test_unused_gpu_stop_error_names_cause() -> None:
     assert isinstance(error, RunFailed) and message in str(error) and error.log_tail == "one\ntwo"
 
 
+def lost(spec: JobSpec) -> str:
+    status = RunStatus(state=RunState.LOST, reason="lost", detail="its secrets were lost with the agent")
+    text = failure_reason(Run(handle=make_handle("local", "search-1"), spec=spec, status=status, created=0.0), "")
+    assert text is not None and "secrets" in text
+    return text
+
+
+def test_lost_driver_of_sweep_names_line_that_continues_it() -> None:
+    text = lost(JobSpec(name="search", trial=JobSpec(name="search"), secrets=("TOKEN",)))
+    assert "%aml_sweep --continue local/search-1" in text and "Submit" not in text
+
+
+def test_lost_run_with_restarts_names_its_checkpoints() -> None:
+    assert "checkpoints" in lost(JobSpec(name="digits", max_restarts=1))
+    assert "checkpoints" not in lost(JobSpec(name="digits"))
+
+
 def failed(log: str, **cause: str) -> str:
     status = RunStatus(
         state=RunState.FAILED, reason="exit", detail="exited with code 1", exit_code=1, cause=cause or {}

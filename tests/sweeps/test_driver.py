@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from jupyter_amltrain.commands.registry import Context, run
-from jupyter_amltrain.errors import CommandError, RunFailed, SpecError, UnknownRun
+from jupyter_amltrain.errors import CommandError, RunFailed, RunLost, SpecError, UnknownRun
 from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
 from jupyter_amltrain.sweeps.journal import ASK, REPORT, TELL, Event
 
@@ -270,6 +271,57 @@ def test_driver_killed_at_any_moment_finds_same_best_trial(api: Any, seed: int) 
     expected, found = ({child.number: child.params for child in one.children()} for one in (undisturbed, run))
     assert found == expected
     assert [c.number for c in run.children() if c.best] == [c.number for c in undisturbed.children() if c.best]
+
+
+def end_driver_as_by_reboot(api: Any, run: Any) -> None:
+    """Kill the processes of the agent and of the driver, and change the boot in their files."""
+    state = Path(run.run.folder) / "state.json"
+    found = json.loads(state.read_text())
+    processes = [psutil.Process(found[name]["pid"]) for name in ("guardian", "supervisor", "rank")]
+
+    async def dispatcher() -> int:
+        return int((await api.controller().backend("local")._transport.call("info", {}))["pid"])
+
+    processes.insert(0, psutil.Process(api.controller().loop.call(dispatcher(), DEADLINE)))
+    for process in processes:
+        process.kill()
+        until(lambda one=process: not one.is_running() or one.status() == psutil.STATUS_ZOMBIE, "its end")
+    for file in (state, *Path(os.environ["AMLTRAIN_QUEUE"]).glob("slots/*.json")):
+        content = json.loads(file.read_text())
+        if file == state or content.get("run") == run.run_id:
+            file.write_text(json.dumps({**content, "boot": "an earlier boot"}))
+
+
+@pytest.mark.thorough
+def test_driver_with_secrets_after_reboot_is_lost_and_names_line_that_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    code = f"""{LOG}
+while x > 1 and not os.path.exists({str(go)!r}):
+    time.sleep(0.05)
+assert os.environ["TOKEN"] == "hidden"
+log('loss', x, 0)
+"""
+    with api_of(tmp_path, AMLTRAIN_CPU_SLOTS="4", AMLTRAIN_RESTART_PAUSE="0") as api:
+        lost = api.sweep(
+            code, goal="minimize loss", params={"x": "choice(1, 2)"}, sampler="grid", gpus=0,
+            secrets={"TOKEN": "hidden"},
+        )  # fmt: skip
+        until(lambda: [child.state for child in lost.children()] == ["completed", "running"], "the second trial")
+        end_driver_as_by_reboot(api, lost)
+        until(lambda: api.attach(lost.handle).state == "lost", "the end of the sweep")
+        with pytest.raises(RunLost) as error:
+            lost.wait(DEADLINE)
+        message = str(error.value)
+        assert "secrets" in message and f"--continue {lost.handle}" in message and "\n" not in message
+        assert "hidden" not in message and "Traceback" not in message
+        go.touch()
+        monkeypatch.setenv("TOKEN", "hidden")
+        line = message[message.index("--continue") :].split()
+        run_again = run("sweep", line, Context(prog="%aml_sweep")).value.wait(DEADLINE)
+        assert {child.state for child in run_again.children()} == {"completed"}
+        assert [child.params["x"] for child in run_again.children()] == [1, 2]
 
 
 def test_values_of_trials_are_known_after_death_of_driver_without_policy(api: Any, tmp_path: Path) -> None:

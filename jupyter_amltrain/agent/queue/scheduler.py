@@ -148,10 +148,7 @@ ENV_LOST = (
 
 
 #: End of a run that cannot start again for the same reason.
-SECRETS_LOST = (
-    "cannot start again: its secrets were lost with the agent (they are kept in memory only)."
-    " Submit it again; its checkpoints are in its folder"
-)
+SECRETS_LOST = "cannot start again: its secrets were lost with the agent (they are kept in memory only)"
 
 #: Note of a run that starts again without the environment of its submitter.
 LOGIN_ENV = (
