@@ -218,7 +218,7 @@ class SweepDriver:
         self._policy.finish(trial.number)
 
     def _append(self, op: str, trial: int = -1, **fields: Any) -> Event:
-        event = Event(op=op, trial=trial, time=time.time(), **fields)
+        event = Event(op=op, trial=trial, time=0.0 if op == REPORT else time.time(), **fields)
         self._journal.append(event)
         return event
 
@@ -324,7 +324,7 @@ class SweepDriver:
         """Return why a trial without values of the primary metric ends the sweep."""
         logged: list[str] = []
         with contextlib.suppress(AmlTrainError):  # deleted in the meantime
-            entry = await self._kernel.refresh_run(trial.handle)
+            entry = await self._kernel.refresh_run(await self._kernel.find(trial.handle))
             logged = [*entry.metrics.metrics, *entry.run.outputs]
         names = f"it logged {', '.join(sorted(logged)[:8])}" if logged else "it logged no metric"
         metric = self.sweep.objective.metric

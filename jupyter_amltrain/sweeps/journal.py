@@ -32,7 +32,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trial
         Number of the trial; -1 for the sweep.
     time
-        Unix seconds.
+        Unix seconds; 0 for a report, of which there are many.
     params, run_id, target
         Of a proposal: its values, and the id and the target that its run gets.
     steps, values

@@ -12,6 +12,7 @@ from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.jobs import snapshot, sweep
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
 
 FILE = """\
 type: sweep
@@ -124,3 +125,16 @@ def test_file_that_only_a_service_can_run_is_refused_with_its_line(
     with pytest.raises(SpecError, match=where) as error:
         sweep.of_file(spec_of(folder))
     assert "\n" not in str(error.value)
+
+
+def test_sweep_that_is_not_submitted_yet_is_not_continued() -> None:
+    search, _ = sweep.search_of({"x": "uniform(0, 1)"}, goal="minimize loss", seed=1)
+    driver = sweep.driver_of(JobSpec(name="search", script="pass"), search, "local", {"local": 4, "box": None})
+    assert driver.trial_slots == {"local": 4}
+    status = RunStatus(state=RunState.PREPARING)
+    run = Run(handle=make_handle("local", "search-1"), spec=driver, status=status, created=0.0)
+    with pytest.raises(SpecError) as error:
+        sweep.continued(run, None, search)
+    assert error.value.code == "sweep.continue"
+    again = sweep.continued(msgspec.structs.replace(run, folder="/runs/search-1"), None, search)
+    assert again.continues == run.handle and again.code_dir.startswith("/runs/search-1/")
