@@ -9,6 +9,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from jupyter_amltrain.commands import saved_job
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
@@ -23,9 +25,11 @@ from jupyter_amltrain.commands.submit import (
 )
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types
+from jupyter_amltrain.jobs.flags import FLAGS, typed_values
 from jupyter_amltrain.jobs.params import with_params
 from jupyter_amltrain.jobs.sweep import continued, of_type, search_of, service_job
 from jupyter_amltrain.schema.az_yaml import is_file
+from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run
 from jupyter_amltrain.schema.search_space import Expression, is_expression, parameter_names, parse_expression
 from jupyter_amltrain.schema.searched_values import check_texts
@@ -106,6 +110,13 @@ def _flags(parser: Parser) -> None:
         parser.flag("--json", action="store_true", help="print JSON")
 
 
+#: Fields of a job, besides its resources, that a sweep may change which continues another one without code.
+_CHANGED_FLAGS = frozenset(
+    (
+        *("name", "experiment", "tags", "timeout", "env", "secrets", "max_restarts", "simulate_preemption"),
+        *("require_gpu", "gpu_grace", "share_gpus", "gpu_ids", "priority", "tier"),
+    )
+)
 #: Flags of the search, which a file of az ml sets itself.
 _SEARCH_FLAGS = (
     "goal", "sampler", "seed", "policy", "max_trials", "max_concurrent", "max_duration", "trial_timeout", "config",
@@ -246,11 +257,41 @@ def _submission(
         args.param = [*fixed.items()]
         names = parameter_names(sweep.space)
         if args.continued and cell is None and not args.script:
-            spec, compute = with_params(continued(_earlier(args), None, sweep), fixed), ""
+            earlier = continued(_earlier(args), None, sweep)
+            spec, compute = with_params(_with_flags(earlier, args), fixed), ""
         else:
             spec, compute = job_of_line(args, args.rest, cell, prog, defaults, first_line, notebook, defined=names)
             spec = continued(_earlier(args), spec, sweep) if args.continued else spec
     return submission_of(args, spec, compute, _earlier_target(args) or defaults.target, sweep=sweep)
+
+
+def _with_flags(spec: JobSpec, args: argparse.Namespace) -> JobSpec:
+    """Return the job of the sweep that a line without code continues, changed by the flags of the line.
+
+    Raises
+    ------
+    CommandError
+        A flag decides how the code is sent or started.
+    """
+    for path, value in typed_values(args).items():
+        name, _, part = path.partition(".")
+        if path == "params":
+            continue
+        if name != "resources" and path not in _CHANGED_FLAGS:
+            flag = next(flag.flag for flag in FLAGS if flag.field == path)
+            raise CommandError(
+                f"{flag} is not supported with --continue alone: the trials have the code and environment of"
+                f" {args.continued}.",
+                hint="Name the script again, or use the cell: %%aml_sweep --continue RUN ...",
+                code="sweep.continue",
+                field=path,
+            )
+        if part:
+            value = msgspec.structs.replace(spec.resources, **{part: value})
+        elif isinstance(value, dict):
+            value = {**getattr(spec, name), **value}
+        spec = msgspec.structs.replace(spec, **{name: value})
+    return spec
 
 
 def _run(args: argparse.Namespace, context: Context) -> Result:

@@ -424,6 +424,18 @@ def test_continued_sweep_learns_from_trials_and_keeps_them(api: Any) -> None:
         run("sweep", ["--continue", children[1].handle], context)
 
 
+def test_continued_sweep_without_code_takes_flags_of_its_line(api: Any) -> None:
+    code = f"{LOG}\nlog('loss', (x - 2) ** 2, 0)\n"
+    first = api.sweep(code, goal="minimize loss", params=SPACE, max_trials=1, tags={"a": "1"}, gpus=0).wait(DEADLINE)
+    line = f"--continue {first.handle} --max-trials 1 --name more --tag b=2 --timeout 50 --gpus 0"
+    again = run("sweep", line.split(), Context(prog="%aml_sweep")).value.wait(DEADLINE)
+    trial = again.run.spec.trial
+    assert again.run.spec.name == "more" and (trial.timeout, trial.tags) == (50, {"a": "1", "b": "2"})
+    with pytest.raises(CommandError) as refused:
+        run("sweep", f"--continue {first.handle} --pip rich".split(), Context(prog="%aml_sweep"))
+    assert (refused.value.code, refused.value.field) == ("sweep.continue", "environment.pip")
+
+
 def test_continued_sweep_that_still_runs_has_other_numbers_and_names(api: Any, tmp_path: Path) -> None:
     go = tmp_path / "go"
     code = f"{LOG}\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.05)\nlog('loss', (x - 2) ** 2, 0)\n"
