@@ -41,7 +41,7 @@ from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CHILDREN_BYTES, ChildRuns
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.run import Run, RunStatus, make_handle
+from jupyter_amltrain.schema.run import Run, RunHandle, RunStatus, make_handle
 from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
@@ -85,6 +85,9 @@ class AgentBackend(Backend):
     def _folder(self, run_id: str) -> str:
         monitor = monitor_of(run_id)
         return f"{self._transport.home}/{f'monitors/{monitor}' if monitor else f'runs/{run_id}'}"
+
+    def _handle(self, run_id: str) -> RunHandle:
+        return make_handle(self.target.name, run_id)
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`."""
@@ -135,6 +138,10 @@ class AgentBackend(Backend):
                 field="environment",
             )
         return found
+
+    async def environment_key(self, environment: Environment) -> str:
+        """See :meth:`Backend.environment_key`."""
+        return str((await self.find_environment(environment, check=False))["key"])
 
     async def _planned_build(self, spec: JobSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the request to build a job's environment, and a note on it; empty if the job runs without it."""
@@ -303,11 +310,12 @@ class AgentBackend(Backend):
         return snapshot.digest
 
     def _run(self, run_id: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> Run:
-        return run_of(make_handle(self.target.name, run_id), self._folder(run_id), job, state)
+        return run_of(self._handle(run_id), self._folder(run_id), job, state)
 
     def _damaged(self, run_id: str, error: Mapping[str, Any]) -> Run:
-        handle = make_handle(self.target.name, run_id)
-        return damaged_run(handle, self._folder(run_id), str(error["message"]), float(error.get("changed") or 0.0))
+        return damaged_run(
+            self._handle(run_id), self._folder(run_id), str(error["message"]), float(error.get("changed") or 0.0)
+        )
 
     async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
         """See :meth:`Backend.poll`; a run that cannot be read is unknown, and :meth:`lost` returns the reason."""
@@ -426,7 +434,7 @@ class AgentBackend(Backend):
         values: dict[str, Any] = {}
         for name in names:
             folder = f"{self._folder(run_id)}/outputs"
-            handle = make_handle(self.target.name, run_id)
+            handle = self._handle(run_id)
             try:
                 data = await self._transport.read_from(f"{folder}/{name}.json", 0, OUTPUT_LIMIT + 1)
             except OSError as error:

@@ -230,6 +230,10 @@ class Backend(abc.ABC):
         """
         raise self._without_environments()
 
+    async def environment_key(self, environment: Environment) -> str:
+        """Return the key of a completed environment in :meth:`list_environments`; empty if the target builds none."""
+        return ""
+
     async def show_environment(self, name: str) -> EnvironmentRow:
         """Return an environment of a service by ``NAME``, ``NAME:VERSION`` or ``NAME@latest``, with its versions.
 
@@ -295,6 +299,15 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     async def find(self, run_id: str) -> Run | None:
         """Return a run for attaching; ``None`` if the target has no such run."""
+
+    @property
+    def machines(self) -> int:
+        """Number of machines of the target that run jobs independently of each other, each watched by itself."""
+        return 1
+
+    def machine_of(self, run_id: str) -> int:
+        """Return the number of the machine, from 0, whose answers a run depends on."""
+        return 0
 
     def owns(self, run: Run) -> bool:
         """Return whether a run from :meth:`find` belongs to this target, and is not only reachable through it."""

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class BackendPool:
-    """One backend and one watcher for each target in use.
+    """One backend for each target in use, and one watcher for each of its machines.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ class BackendPool:
         #: Of the runs of all targets.
         self.pictures = PictureReader(loop, self.backend, self._on_pictures)
         self._backends: dict[str, Backend] = {}
-        self._watchers: dict[str, Watcher] = {}
-        self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._watchers: dict[str, list[Watcher]] = {}
+        self._tasks: dict[str, list[asyncio.Task[Any]]] = {}
 
     def backend(self, name: str) -> Backend:
         """The live backend of a target, or of a removed one that kept its runs; created at first use."""
@@ -56,9 +56,11 @@ class BackendPool:
         if name not in self._backends:
             backend = self.draft(self._targets.known(name))
             self._backends[name] = backend
-            watcher = Watcher(backend, name, self._store, self._loop, self._outcome, self._over, self.pictures)
-            self._watchers[name] = watcher
-            self._tasks[name] = self._loop.start(watcher.run(), f"watch {name}")
+            watchers = self._watchers[name] = [
+                Watcher(backend, name, self._store, self._loop, self._outcome, self._over, self.pictures, machine)
+                for machine in range(backend.machines)
+            ]
+            self._tasks[name] = [self._loop.start(watcher.run(), f"watch {name}") for watcher in watchers]
         return self._backends[name]
 
     def _on_pictures(self, handle: RunHandle) -> None:
@@ -76,14 +78,14 @@ class BackendPool:
         return self._backends.get(name)
 
     def wake(self, name: str) -> None:
-        """Wake the watcher of a target because of a new run or viewer."""
-        if (watcher := self._watchers.get(name)) is not None:
+        """Wake the watchers of a target because of a new run or viewer."""
+        for watcher in self._watchers.get(name, ()):
             watcher.wake()
 
     async def poll(self, name: str, run_ids: list[str]) -> None:
         """Poll some runs of a target now."""
         self.backend(name)
-        await self._watchers[name].poll(run_ids)
+        await asyncio.gather(*(watcher.poll(run_ids) for watcher in self._watchers[name]))
 
     def __iter__(self) -> Iterator[Backend]:
         return iter(tuple(self._backends.values()))
@@ -113,7 +115,7 @@ class BackendPool:
         """Stop watching a removed target and forget its runs, which are returned."""
         self._loop.check()
         self._watchers.pop(name, None)
-        if (task := self._tasks.pop(name, None)) is not None:
+        for task in self._tasks.pop(name, ()):
             task.cancel()
         backend = self._backends.pop(name, None)
         removed = [entry for entry in self._store.entries() if entry.target == name]

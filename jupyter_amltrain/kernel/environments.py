@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, SpecError, StateError
 from jupyter_amltrain.jobs.environments import read_environment
@@ -103,17 +102,12 @@ class EnvironmentManager:
             return list(await backend.list_environments())
         rows = {row.key: row for row in await backend.list_environments()}
         for name, environment in (await self._loop.offload(self.names.all)).items():
-            key = await self._key_of(backend, environment)
+            key = await backend.environment_key(environment)
             row = rows.get(key) or EnvironmentRow(
                 target=target, key=key, label=environment.label, path="", requested=environment.packages
             )
             rows[key] = msgspec.structs.replace(row, names=(*row.names, name))
         return sorted(rows.values(), key=lambda row: -row.used)
-
-    async def _key_of(self, backend: Backend, environment: Environment) -> str:
-        if not isinstance(backend, AgentBackend):
-            return ""
-        return str((await backend.find_environment(environment, check=False))["key"])
 
     async def find(self, target: str, text: str) -> EnvironmentRow:
         """Return the environment that `text` names: a name, the beginning of a key, or a file (its newest build).

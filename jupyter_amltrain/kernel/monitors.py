@@ -21,7 +21,7 @@ from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, UnknownRun
 from jupyter_amltrain.kernel.observers import FrameCallback
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.store import Entry
-from jupyter_amltrain.kernel.watcher import read_samples, restart_if_truncated
+from jupyter_amltrain.kernel.watcher import of_nodes, read_samples, restart_if_truncated
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
@@ -128,8 +128,11 @@ class Monitors:
                         renewed_at = now
                         # This process may have been paused (a cell that holds the interpreter, a stopped container)
                         # until the sampler stopped: then this request has started another sampler.
-                        await restart_if_truncated(backend, MONITORS + name, entry.telemetry.node(0))
-                    if await read_samples(backend, MONITORS + name, entry):
+                        await of_nodes(
+                            backend.machines,
+                            lambda number: restart_if_truncated(backend, MONITORS + name, entry.telemetry.node(number)),
+                        )
+                    if await read_samples(backend, MONITORS + name, entry, backend.machines):
                         watch.sampled.set()
                     self._amend(entry, reachable=True, seen_at=time.time())
                     await changes.wait((), (MONITORS + name,), min(1.0, KEEP_ALIVE_INTERVAL_S / 2))

@@ -7,12 +7,12 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from jupyter_amltrain.backends.base import PER_NODE, Backend, RunEvents, StreamNews
-from jupyter_amltrain.errors import AmlTrainError, DamagedRun, TargetError
+from jupyter_amltrain.errors import AmlTrainError, DamagedRun, TargetError, TargetUnreachable
 from jupyter_amltrain.kernel.outcome_text import failure_reason
 from jupyter_amltrain.kernel.pictures import PictureReader
 from jupyter_amltrain.kernel.store import Entry, RunStore
@@ -22,6 +22,8 @@ from jupyter_amltrain.loop import LoopThread, TokenBucket
 from jupyter_amltrain.schema.child_run import PARENT_TYPES
 from jupyter_amltrain.schema.run import RunHandle, RunState, RunStatus, split_handle
 
+T = TypeVar("T")
+
 #: Size above which a telemetry file is not read from its beginning; its minutes file is read instead.
 LONG_TELEMETRY_BYTES = 1 << 20
 
@@ -30,6 +32,9 @@ MAX_READ_BYTES = 256 << 20
 
 #: Bytes of samples that one read returns at most.
 CHUNK_BYTES = 1 << 20
+
+#: Nodes of a run whose samples are read at the same time.
+MAX_NODES_AT_ONCE = 8
 
 #: Maximum size of the header of a telemetry file: 256 GPUs take about 30 kB.
 _MAX_HEADER_BYTES = 256 * 1024
@@ -159,25 +164,62 @@ async def read_samples(backend: Backend, run_id: str, entry: Entry, nodes: int =
         Read until a node has no more. Without it a read of less than a chunk is the last one of its node, which halves
         the reads of a run with many nodes; the next event or poll brings the rest.
     """
-    has_new = False
-    for number in range(nodes):
-        node = entry.telemetry.node(number)
-        stream = _node_stream("telemetry", number)
-        if not node.caught_up:
-            await _catch_up(backend, run_id, node)
-        left = MAX_READ_BYTES
-        while left > 0:
-            start = node.offset
-            chunk = await backend.read(run_id, stream, start, CHUNK_BYTES)
-            if not chunk.data:
-                break
-            left -= len(chunk.data)
-            if node.offset != start:
-                continue
-            node.offset = chunk.offset
-            has_new |= entry.telemetry.feed(number, chunk.data)
-            if not complete and len(chunk.data) < CHUNK_BYTES:
-                break
+    return any(await of_nodes(nodes, lambda number: _read_samples_of(backend, run_id, entry, number, complete)))
+
+
+async def of_nodes(nodes: int, read: Callable[[int], Awaitable[T]]) -> list[T]:
+    """Return what `read` returns for each node, of several nodes at a time.
+
+    Nodes that do not answer are left out; later reads bring what they have.
+
+    Raises
+    ------
+    TargetUnreachable
+        No node has answered.
+    """
+    if nodes == 1:
+        return [await read(0)]
+    results: list[T] = []
+    silent: list[TargetUnreachable] = []
+    numbers = iter(range(nodes))
+
+    async def read_some() -> None:
+        for number in numbers:
+            try:
+                results.append(await read(number))
+            except TargetUnreachable as error:
+                silent.append(error)
+
+    tasks = [asyncio.ensure_future(read_some()) for _ in range(min(nodes, MAX_NODES_AT_ONCE))]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    if not results:
+        raise silent[0]
+    return results
+
+
+async def _read_samples_of(backend: Backend, run_id: str, entry: Entry, number: int, complete: bool) -> bool:
+    """Read new samples of one node; return whether there were any."""
+    node = entry.telemetry.node(number)
+    stream = _node_stream("telemetry", number)
+    if not node.caught_up:
+        await _catch_up(backend, run_id, node)
+    has_new, left = False, MAX_READ_BYTES
+    while left > 0:
+        start = node.offset
+        chunk = await backend.read(run_id, stream, start, CHUNK_BYTES)
+        if not chunk.data:
+            break
+        left -= len(chunk.data)
+        if node.offset != start:
+            continue
+        node.offset = chunk.offset
+        has_new |= entry.telemetry.feed(number, chunk.data)
+        if not complete and len(chunk.data) < CHUNK_BYTES:
+            break
     return has_new
 
 
@@ -215,9 +257,9 @@ async def _catch_up(backend: Backend, run_id: str, node: NodeTelemetry) -> None:
 
 
 async def _read_summaries(backend: Backend, run_id: str, entry: Entry, nodes: int) -> bool:
-    for number in range(nodes):
+    async def read(number: int) -> None:
         if entry.telemetry.summaries.get(number):
-            continue
+            return
         data = (await backend.read(run_id, _node_stream("summary", number), 0)).data
         summary = decode_object(data)
         if summary and _valid_summary(summary):
@@ -225,6 +267,8 @@ async def _read_summaries(backend: Backend, run_id: str, entry: Entry, nodes: in
             for note in summary.pop("notes", None) or ():  # only the last hour of a long run was read
                 entry.telemetry.node(number).add_note(*note)
             entry.telemetry.summaries[number] = summary
+
+    await of_nodes(nodes, read)
     return False
 
 
@@ -272,7 +316,7 @@ RETRY_S = 0.5
 
 
 class Watcher:
-    """Updates the store from one backend.
+    """Updates the store from one machine of one backend.
 
     Parameters
     ----------
@@ -282,6 +326,8 @@ class Watcher:
         Called once for every run that has ended, after the store was updated.
     pictures
         Searches the pictures of runs with viewers.
+    machine
+        Number of the target's machine whose runs are watched: a machine that does not answer delays no other.
     """
 
     def __init__(
@@ -293,8 +339,9 @@ class Watcher:
         outcome: Callable[[Entry, RunStatus], Awaitable[dict[str, Any]]],
         over: Callable[[RunHandle], None],
         pictures: PictureReader,
+        machine: int = 0,
     ) -> None:
-        self._pictures = pictures
+        self._pictures, self._machine = pictures, machine
         self._backend, self._target, self._store, self._loop = backend, target, store, loop
         self._outcome, self._on_ended = outcome, over
         self._absent: dict[str, float] = {}
@@ -312,7 +359,9 @@ class Watcher:
         return {
             entry.run.run_id: entry
             for entry in self._store.live()
-            if entry.run.target == self._target and entry.run.folder
+            if entry.run.target == self._target
+            and entry.run.folder
+            and self._backend.machine_of(entry.run.run_id) == self._machine
         }
 
     async def run(self) -> None:

@@ -28,6 +28,8 @@ def rows(first: int, count: int, t: float) -> bytes:
 class Machine:
     """A target with one monitor, whose file a test writes."""
 
+    machines = 1
+
     def __init__(self) -> None:
         self.file = HEADER
         self.requests, self.stopped = 0, 0
