@@ -104,6 +104,11 @@ class SshConnection:
         self.facts: dict[str, str] = {}
 
     @property
+    def is_new(self) -> bool:
+        """Whether there was no attempt to connect yet that has ended."""
+        return not self.facts and not self._failures
+
+    @property
     def host_key(self) -> str:
         """Fingerprint of the key that the machine has shown; empty without a connection."""
         key = None if self._connection is None else self._connection.get_server_host_key()

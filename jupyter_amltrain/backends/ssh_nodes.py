@@ -1,6 +1,7 @@
-"""Backend of several machines over SSH: a run of one node uses the first one, a run of several nodes one each.
+"""Backend of several machines over SSH: a run of one node is on one of them, a run of several nodes on one each.
 
-A run has the same id on each of its machines. The run folder of node 0 is the truth for state, metrics, values and
+A run of one node goes to the machine with the most room, and every later request about it goes there. A run of several
+nodes has the same id on each of its machines. The run folder of node 0 is the truth for state, metrics, values and
 files; logs of ranks and telemetry are read from the machine that has them. The agents connect to each other, so a run
 needs no kernel once it is submitted.
 """
@@ -9,40 +10,66 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
-from jupyter_amltrain.backends.agent_backend import AgentBackend
-from jupyter_amltrain.backends.base import PER_NODE, Chunk, LaunchPlan, monitor_of, stream_of
+from jupyter_amltrain.backends.base import (
+    PER_NODE,
+    Backend,
+    Chunk,
+    LaunchPlan,
+    RunEvents,
+    StreamNews,
+    monitor_of,
+    stream_of,
+)
 from jupyter_amltrain.backends.local_limits import unsupported
-from jupyter_amltrain.backends.ssh import SshBackend
+from jupyter_amltrain.backends.past_runs import PastRun
+from jupyter_amltrain.backends.run_placement import RunPlacement
+from jupyter_amltrain.backends.ssh_hosts import HostBackend, SshHosts
 from jupyter_amltrain.errors import AmlTrainError, TargetError
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.child_run import ChildRuns
+from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.run import Run
+from jupyter_amltrain.schema.run import Run, RunStatus
+from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.ssh_target import SshTarget
 from jupyter_amltrain.schema.target import TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
+
+log = logging.getLogger(__name__)
 
 #: Runs whose number of nodes and ranks is kept.
 _MAX_KNOWN_RUNS = 1000
 #: Seconds that a cancel waits for the machines besides the first one, which passes it on to them.
 _OTHERS_TIMEOUT_S = 2.0
+#: Seconds that a check of an attached target waits for a machine.
+_CHECK_TIMEOUT_S = 20.0
+#: Seconds that a plan waits for what the machines say about their queues.
+_LOAD_TIMEOUT_S = 10.0
+#: Seconds that journals of living runs are waited for.
+_COPIES_TIMEOUT_S = 20.0
 
 
-class NodesBackend(SshBackend):
-    """Backend of several machines; itself that of the first one."""
+class NodesBackend(Backend):
+    """Backend of several machines, each of which has a backend of its own."""
+
+    Target = SshTarget
+    log_may_shrink = builds_environments = has_live_copies = copies_have_modes = True
 
     def __init__(self, target: SshTarget, loop: LoopThread, root: StateRoot) -> None:
-        super().__init__(target.node_target(0), loop, root)
-        self.target = target
-        others = [SshBackend(target.node_target(number), loop, root) for number in range(1, len(target.hosts))]
-        self._hosts: list[SshBackend] = [self, *others]
+        super().__init__(target)
+        self._loop = loop
+        self._hosts = SshHosts(target, loop, root)
+        self._placement = RunPlacement()
         self._shapes: dict[str, tuple[int, int, int]] = {}  #: nodes, processes, parameter servers by run
 
     @property
@@ -51,42 +78,68 @@ class NodesBackend(SshBackend):
         return self.target
 
     @property
-    def _others(self) -> Sequence[SshBackend]:
-        return self._hosts[1:]
+    def machines(self) -> int:
+        """See :attr:`Backend.machines`."""
+        return len(self._hosts)
+
+    def machine_of(self, run_id: str) -> int:
+        """See :meth:`Backend.machine_of`."""
+        return self._placement.machine_of(run_id) or 0
+
+    async def _locate(self, run_id: str) -> int:
+        """Return the machine of a run, which is searched if this kernel has not seen the run; 0 if there is none."""
+        if not monitor_of(run_id) and self._placement.machine_of(run_id) is None:
+            await self.find(run_id)
+        return self.machine_of(run_id)
+
+    async def _host(self, run_id: str) -> HostBackend:
+        return self._hosts[await self._locate(run_id)]
+
+    async def _by_host(self, run_ids: Sequence[str]) -> dict[int, list[str]]:
+        groups: dict[int, list[str]] = {}
+        for run_id in run_ids:
+            groups.setdefault(await self._locate(run_id), []).append(run_id)
+        return groups
 
     # ---- the target
 
     async def check(self) -> TargetInfo:
-        """See :meth:`Backend.check`; adds up the machines.
+        """See :meth:`Backend.check`; adds up the machines. Those of an attached target may be silent, but not all.
 
         Raises
         ------
         TargetError
             Two of them are the same machine, or share their state root.
         """
-        whole = self._target
-        await asyncio.gather(self._connect(whole.node_target(0)), *(other.check() for other in self._others))
-        replies = await asyncio.gather(*(host._ssh.call("nodes", {"verb": "queue"}) for host in self._hosts))
-        self._require_different(replies)
-        infos = await asyncio.gather(*(AgentBackend.check(host) for host in self._hosts))
-        self.target = msgspec.structs.replace(whole, node_dirs=tuple(host._ssh.home for host in self._hosts))
-        return _added(infos, whole)
+        whole, hosts = self._target, self._hosts
+        for host in hosts:
+            host.retry_soon()
+        error: Exception | None = None
+        if whole.node_dirs:
+            found, error = await hosts.ask(_names_and_info, timeout=_CHECK_TIMEOUT_S)
+        else:
+            found = dict(enumerate(await asyncio.gather(*map(_names_and_info, hosts))))
+        self._require_different({number: names for number, (names, _) in found.items()})
+        if error is None:
+            self.target = msgspec.structs.replace(whole, node_dirs=tuple(host.home for host in hosts))
+        return _added({number: info for number, (_, info) in found.items()}, whole)
 
-    def _require_different(self, replies: Sequence[Mapping[str, Any]]) -> None:
+    def _require_different(self, replies: Mapping[int, Mapping[str, Any]]) -> None:
         """Refuse one machine under two names, which would wait for its own slots, and one state root of two."""
-        queues, homes = ([str(reply[name]) for reply in replies] for name in ("queue", "home"))
-        names = self._target.hosts
-        for number, (queue, home) in enumerate(zip(queues, homes, strict=True)):
-            if queue in queues[:number]:
+        queues: dict[str, str] = {}
+        homes: dict[str, str] = {}
+        for number, reply in sorted(replies.items()):
+            host = self._hosts[number]
+            if (other := queues.setdefault(str(reply["queue"]), host.host)) != host.host:
                 raise TargetError(
-                    f"{names[queues.index(queue)]} and {names[number]} are the same machine.",
+                    f"{other} and {host.host} are the same machine.",
                     hint="Give each machine once: every node of a run needs a machine of its own.",
                     code="ssh.same_machine",
                     field="host",
                 )
-            if home in homes[:number]:
+            if (other := homes.setdefault(str(reply["home"]), host.host)) != host.host:
                 raise TargetError(
-                    f"{names[homes.index(home)]} and {names[number]} share the folder {self._hosts[number]._ssh.home}.",
+                    f"{other} and {host.host} share the folder {host.home}.",
                     hint="Each machine needs a folder on its own disk for runs: --workdir /local/folder",
                     code="ssh.shared_workdir",
                     field="workdir",
@@ -94,48 +147,92 @@ class NodesBackend(SshBackend):
 
     async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :meth:`Backend.configure`; on all machines."""
-        await asyncio.gather(*(other.configure(settings) for other in self._others))
-        return await super().configure(settings)
+        first, *_ = await asyncio.gather(*(host.configure(settings) for host in self._hosts))
+        return first
 
     def unsupported_reason(self, spec: JobSpec) -> str:
         """See :meth:`Backend.unsupported_reason`."""
         return unsupported(spec, self.target.name, False, has_agent=True, machines=len(self._hosts))
 
+    def complete_spec(self, spec: JobSpec) -> JobSpec:
+        """See :meth:`Backend.complete_spec`."""
+        return self._hosts[0].complete_spec(spec)
+
+    async def list_environments(self) -> Sequence[EnvironmentRow]:
+        """See :meth:`Backend.list_environments`; an environment on several machines is listed once."""
+        found, _ = await self._hosts.ask(lambda host: host.list_environments())
+        rows = {row.key: row for number in sorted(found, reverse=True) for row in found[number]}
+        return [msgspec.structs.replace(row, target=self.target.name) for row in rows.values()]
+
+    async def environment_key(self, environment: Environment) -> str:
+        """See :meth:`Backend.environment_key`."""
+        found, _ = await self._hosts.ask(lambda host: host.environment_key(environment))
+        return found[min(found)]
+
+    async def delete_environment(self, key: str) -> None:
+        """See :meth:`Backend.delete_environment`; on all machines that have it."""
+        await self._hosts.ask(lambda host: host.delete_environment(key))
+
     # ---- submit
 
+    async def _place(self, spec: JobSpec, run_id: str) -> int:
+        """Choose the machine of a run of one node; of a run that has one already, return that."""
+        if (known := self._placement.machine_of(run_id)) is not None:
+            return known
+        since = self._placement.planned()
+        try:
+            loads, _ = await self._hosts.ask(lambda host: host.call("load", {}), timeout=_LOAD_TIMEOUT_S)
+        except (AmlTrainError, OSError):  # the plan of the first one raises its error
+            return 0
+        return self._placement.choose(run_id, spec, loads, since)
+
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
-        """See :meth:`Backend.plan`; checks every machine of the run."""
+        """See :meth:`Backend.plan`; a run of one node gets its machine. All machines of the run are checked."""
         count = spec.resources.nodes
-        first, *others = await asyncio.gather(
-            super().plan(spec, snapshot, run_id),
-            *(other.plan(spec, snapshot, run_id) for other in self._others[: count - 1]),
-        )
         if count == 1:
-            return first
+            host = self._hosts[await self._place(spec, run_id)]
+            try:
+                return await host.plan(spec, snapshot, run_id)
+            except BaseException:
+                self._placement.forget(run_id)
+                raise
+        first, *others = await asyncio.gather(
+            *(host.plan(spec, snapshot, run_id) for host in self._hosts[:count]),
+        )
         notes = dict.fromkeys(note for plan in (first, *others) for note in plan.notes)
         request = {**first.request, "nodes": {"node": 0, "names": list(self._target.hosts[:count])}}
         return msgspec.structs.replace(first, request=request, notes=tuple(notes))
 
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
-        """See :meth:`Backend.launch`; all machines accept the run, or none.
+        """See :meth:`Backend.launch`; all machines of a run accept it, or none.
 
         Raises
         ------
         TargetError
             The machines do not reach each other.
         """
+        if plan.spec.resources.nodes > 1:
+            return await self._launch_on_all(plan, environ, secrets)
+        host = await self._host(plan.run_id)
+        self._placement.keep(plan.run_id, host.number)
+        try:
+            return await host.launch(plan, environ, secrets)
+        finally:
+            self._placement.launched(plan.run_id)
+
+    async def _launch_on_all(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+        """Submit a run to each of its machines."""
         count = plan.spec.resources.nodes
-        if count == 1:
-            return await super().launch(plan, environ, secrets)
+        self._placement.keep(plan.run_id, 0)
         hosts = self._hosts[:count]
         others = await asyncio.gather(*(host.plan(plan.spec, plan.snapshot, plan.run_id) for host in hosts[1:]))
         parts = [plan, *others]
         # Files before processes: these wait for each other, and not as long as large files may take.
         await asyncio.gather(*(host._send(part) for host, part in zip(hosts, parts, strict=True)))
         opened = await self._open(hosts, plan.run_id)
-        accepted: list[SshBackend] = []
+        accepted: list[HostBackend] = []
         try:
-            self._require_different(opened)
+            self._require_different(dict(enumerate(opened)))
             address = await self._find_address(hosts, opened)
             order = sorted(range(count), key=lambda number: str(opened[number]["queue"]))
             nodes = {**plan.request["nodes"], "order": order, "address": address, "port": opened[0]["port"]}
@@ -157,11 +254,11 @@ class NodesBackend(SshBackend):
             raise
         return run
 
-    async def _open(self, hosts: Sequence[SshBackend], run_id: str) -> list[dict[str, Any]]:
+    async def _open(self, hosts: Sequence[HostBackend], run_id: str) -> list[dict[str, Any]]:
         """Start the process on each machine that connects it with the others."""
         token = secrets.token_hex(16)
         calls = [
-            host._ssh.call("nodes", {"verb": "open", "run": run_id, "node": number, "token": token})
+            host.call("nodes", {"verb": "open", "run": run_id, "node": number, "token": token})
             for number, host in enumerate(hosts)
         ]
         found = await asyncio.gather(*calls, return_exceptions=True)
@@ -171,7 +268,7 @@ class NodesBackend(SshBackend):
             raise failed
         return [{**one, "token": token} for one in opened]
 
-    async def _find_address(self, hosts: Sequence[SshBackend], opened: Sequence[Mapping[str, Any]]) -> str:
+    async def _find_address(self, hosts: Sequence[HostBackend], opened: Sequence[Mapping[str, Any]]) -> str:
         """Return an address of node 0 that all the other machines reach.
 
         Raises
@@ -179,13 +276,12 @@ class NodesBackend(SshBackend):
         TargetError
             There is none.
         """
-        connection = self._ssh.connection
-        candidates = list(dict.fromkeys([*opened[0]["addresses"], connection.address, connection.target.destination]))
+        candidates = list(dict.fromkeys([*opened[0]["addresses"], *hosts[0].addresses]))
         request = {
-            "verb": "reach", "addresses": [one for one in candidates if one], "port": opened[0]["port"],
+            "verb": "reach", "addresses": candidates, "port": opened[0]["port"],
             "token": opened[0]["token"],
         }  # fmt: skip
-        replies = await asyncio.gather(*(host._ssh.call("nodes", request) for host in hosts[1:]))
+        replies = await asyncio.gather(*(host.call("nodes", request) for host in hosts[1:]))
         errors = [{row["address"]: row["error"] for row in reply["addresses"]} for reply in replies]
         for address in request["addresses"]:
             if not any(reply[address] for reply in errors):
@@ -202,62 +298,258 @@ class NodesBackend(SshBackend):
 
     async def _undo(
         self,
-        hosts: Sequence[SshBackend],
+        hosts: Sequence[HostBackend],
         opened: Sequence[Mapping[str, Any]],
-        accepted: Sequence[SshBackend],
+        accepted: Sequence[HostBackend],
         run_id: str,
     ) -> None:
         """End what a submit that failed has started."""
         for host, one in zip(hosts, opened, strict=True):
             with contextlib.suppress(AmlTrainError, OSError):
                 if host in accepted:
-                    await SshBackend.cancel(host, run_id)
-                    await SshBackend.delete(host, run_id)
+                    await host.cancel(run_id)
+                    await host.delete(run_id)
             with contextlib.suppress(AmlTrainError, OSError):
                 if one:
-                    await host._ssh.call("nodes", {"verb": "close", "connector": one["connector"]})
+                    await host.call("nodes", {"verb": "close", "connector": one["connector"]})
 
     # ---- runs
 
+    async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
+        """See :meth:`Backend.poll`; without the runs of machines that do not answer."""
+        groups = await self._by_host(run_ids)
+        if not groups:
+            return {}
+        found, _ = await self._hosts.ask(lambda host: host.poll(groups[host.number]), groups)
+        return {run_id: status for states in found.values() for run_id, status in states.items()}
+
+    def lost_reason(self, run: Run) -> str:
+        """See :meth:`Backend.lost_reason`."""
+        return self._hosts[self.machine_of(run.run_id)].lost_reason(run)
+
+    async def find(self, run_id: str) -> Run | None:
+        """See :meth:`Backend.find`; asks all machines for a run that this kernel has not seen.
+
+        Raises
+        ------
+        TargetUnreachable
+            The machines that answer do not have it.
+        """
+        known = self._placement.machine_of(run_id)
+        found, error = await self._hosts.ask(lambda host: host.find(run_id), None if known is None else (known,))
+        for number, run in sorted(found.items()):
+            if run is not None:
+                self._placement.keep(run_id, number)
+                return run
+        if error is not None:
+            raise error
+        return None
+
+    async def list(self) -> Sequence[Run]:
+        """See :meth:`Backend.list`."""
+        return [run if isinstance(run, Run) else run.read() for run in (await self.list_unknown(()))[1]]
+
+    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
+        """See :meth:`Backend.list_unknown`; runs of machines that do not answer are still there."""
+        found, error = await self._hosts.ask(lambda host: host.list_unknown(known))
+        if error is not None:
+            log.info("runs of %s: %s", self.target.name, error)
+        ids: set[str] = set(self._placement.runs_besides(found))
+        runs: dict[str, Run] = {}
+        for number, (listed, unknown) in sorted(found.items()):
+            ids.update(listed)
+            for run in unknown:
+                if isinstance(run, Run) and runs.setdefault(run.run_id, run) is run:
+                    self._placement.keep(run.run_id, number)
+        return frozenset(ids), sorted(runs.values(), key=lambda run: run.created)
+
     async def cancel(self, run_id: str) -> None:
-        """See :meth:`Backend.cancel`; asks all machines at once, so that none waits for another."""
-        others = [asyncio.ensure_future(SshBackend.cancel(other, run_id)) for other in self._others]
-        await super().cancel(run_id)
-        await _wait_for(others)
+        """See :meth:`Backend.cancel`; asks all machines of a run at once, so that none waits for another."""
+        first, others = await self._hosts_of(run_id)
+        waiting = [asyncio.ensure_future(other.cancel(run_id)) for other in others]
+        await first.cancel(run_id)
+        await _wait_for(waiting)
 
     async def delete(self, run_id: str) -> None:
-        """See :meth:`Backend.delete`; on all machines."""
-        await super().delete(run_id)
-        await _wait_for([asyncio.ensure_future(SshBackend.delete(other, run_id)) for other in self._others])
+        """See :meth:`Backend.delete`; on all machines of the run."""
+        first, others = await self._hosts_of(run_id)
+        await first.delete(run_id)
+        await _wait_for([asyncio.ensure_future(other.delete(run_id)) for other in others])
+        self._placement.forget(run_id)
+
+    async def _hosts_of(self, run_id: str) -> tuple[HostBackend, Sequence[HostBackend]]:
+        """Return the machine of a run, and the others of a run of several nodes."""
+        number = await self._locate(run_id)
+        nodes = (await self._shape(run_id))[0] if number == 0 else 1
+        return self._hosts[number], self._hosts[1:nodes]
 
     async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
         """See :meth:`Backend.read`; from the machine that has the stream."""
         name, number = stream_of(stream)
-        if not number or monitor_of(run_id):
-            return await super().read(run_id, stream, offset, limit)
-        if name in PER_NODE:
-            if number >= len(self._hosts):
-                return Chunk(b"", max(0, offset))
-            return await SshBackend.read(self._hosts[number], run_id, name, offset, limit)
-        host = self._hosts[await self._node_of(run_id, number)]
-        return await SshBackend.read(host, run_id, stream, offset, limit)
+        first = await self._locate(run_id)
+        if not number or (first and not monitor_of(run_id)):
+            return await self._hosts[first].read(run_id, stream, offset, limit)
+        if name not in PER_NODE:
+            node = await self._node_of(run_id, number)
+            return await self._hosts[node].read(run_id, stream, offset, limit)
+        if number >= len(self._hosts):
+            return Chunk(b"", max(0, offset))
+        # The samples of the other nodes wait for no machine of which it is known that it does not answer.
+        found, _ = await self._hosts.ask(lambda host: host.read(run_id, name, offset, limit), (number,))
+        return found[number]
+
+    async def _shape(self, run_id: str, rank: int = 0) -> tuple[int, int, int]:
+        """Return the numbers of nodes, processes and parameter servers of a run, which is read again for new ranks."""
+        known = self._shapes.get(run_id)
+        if (known is None or rank >= known[1]) and (run := await self.find(run_id)) is not None:
+            nodes = len(self._hosts) if run.damaged else run.spec.resources.nodes
+            known = self._shapes[run_id] = nodes, run.status.ranks, run.spec.distribution.parameter_servers
+            if len(self._shapes) > _MAX_KNOWN_RUNS:
+                del self._shapes[next(iter(self._shapes))]
+        return known or (1, 1, 0)
 
     async def _node_of(self, run_id: str, rank: int) -> int:
         """Return the node that runs a rank: the nodes have equal numbers of them, one node after the other."""
-        nodes, ranks, servers = self._shapes.get(run_id, (1, 1, 0))
-        if rank >= ranks and (run := await self.find(run_id)) is not None:
-            nodes, ranks = run.status.nodes, run.status.ranks
-            servers = run.spec.distribution.parameter_servers
-            self._shapes[run_id] = nodes, ranks, servers
-            if len(self._shapes) > _MAX_KNOWN_RUNS:
-                del self._shapes[next(iter(self._shapes))]
+        nodes, ranks, servers = await self._shape(run_id, rank)
         workers = ranks - servers
         node = (rank - workers) % nodes if rank >= workers else rank // max(1, workers // nodes)
         return min(node, nodes - 1, len(self._hosts) - 1)
 
+    async def children(self, run_id: str) -> ChildRuns:
+        """See :meth:`Backend.children`."""
+        return await (await self._host(run_id)).children(run_id)
+
+    async def log_path(self, run_id: str) -> str:
+        """See :meth:`Backend.log_path`."""
+        return await (await self._host(run_id)).log_path(run_id)
+
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+        """See :meth:`Backend.outputs`."""
+        return await (await self._host(run_id)).outputs(run_id, names)
+
+    def events(self) -> RunEvents:
+        """See :meth:`Backend.events`."""
+        return _HostEvents(self._hosts, self.machine_of)
+
+    # ---- files of a run
+
+    async def local_copy(self, run_id: str, path: str = "") -> str | None:
+        """See :meth:`Backend.local_copy`."""
+        return await (await self._host(run_id)).local_copy(run_id, path)
+
+    async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
+        """See :meth:`Backend.live_copies`."""
+        groups = {host.number: [run for run in run_ids if self.machine_of(run) == host.number] for host in self._hosts}
+        for number in [number for number, runs in groups.items() if not runs]:
+            await self._hosts[number].live_copies(groups.pop(number))
+        if not groups:
+            return {}
+        found, _ = await self._hosts.ask(
+            lambda host: host.live_copies(groups[host.number]), groups, timeout=_COPIES_TIMEOUT_S
+        )
+        return {run_id: folder for folders in found.values() for run_id, folder in folders.items()}
+
+    def sending(self, run_id: str) -> str:
+        """See :meth:`Backend.sending`."""
+        return self._hosts[self.machine_of(run_id)].sending(run_id)
+
+    async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
+        """See :meth:`Backend.read_file`."""
+        return await (await self._host(run_id)).read_file(run_id, path, limit)
+
+    async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
+        """See :meth:`Backend.read_part`."""
+        return await (await self._host(run_id)).read_part(run_id, path, offset, limit)
+
+    async def list_files(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
+        """See :meth:`Backend.list_files`."""
+        return await (await self._host(run_id)).list_files(run_id, folder)
+
+    async def list_pictures(self, run_id: str) -> Sequence[Mapping[str, Any]]:
+        """See :meth:`Backend.list_pictures`."""
+        return await (await self._host(run_id)).list_pictures(run_id)
+
+    async def import_states(self, run_ids: Sequence[str]) -> Sequence[str]:
+        """See :meth:`Backend.import_states`."""
+        states: dict[str, str] = {}
+        for host in self._hosts:
+            own = [run_id for run_id in run_ids if self.machine_of(run_id) == host.number]
+            states.update(zip(own, await host.import_states(own), strict=True))
+        return [states[run_id] for run_id in run_ids]
+
+    # ---- monitors: each machine has its part
+
+    async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+        """See :meth:`Backend.monitor`; indices of GPUs are those of each machine."""
+        found, _ = await self._hosts.ask(lambda host: host.monitor(monitor_id, gpus, period))
+        return found[min(found)]
+
+    async def stop_monitor(self, monitor_id: str) -> None:
+        """See :meth:`Backend.stop_monitor`."""
+        await self._hosts.ask(lambda host: host.stop_monitor(monitor_id))
+
     async def close(self) -> None:
         """See :meth:`Backend.close`."""
-        await asyncio.gather(super().close(), *(other.close() for other in self._others))
+        await self._hosts.close()
+
+
+class _HostEvents(RunEvents):
+    """Events of the runs of several machines, from the events of each."""
+
+    def __init__(self, hosts: SshHosts, machine_of: Callable[[str], int]) -> None:
+        self._hosts, self._machine_of = hosts, machine_of
+        self._events: dict[int, RunEvents] = {}
+
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
+        groups: dict[int, tuple[list[str], list[str]]] = {}
+        for index, ids in enumerate((run_ids, looked_at)):
+            for run_id in ids:
+                everywhere = range(len(self._hosts))
+                for number in everywhere if monitor_of(run_id) else (self._machine_of(run_id),):
+                    groups.setdefault(number, ([], []))[index].append(run_id)
+        tasks = {
+            asyncio.ensure_future(self._of(number).wait(*ids, timeout))
+            for number, ids in (groups or {0: ([], [])}).items()
+        }
+        news: dict[str, set[str]] = {}
+        waiting, error = tasks, None
+        deadline = time.monotonic() + timeout
+        try:
+            while waiting and not news:
+                left = max(0.0, deadline - time.monotonic())
+                done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if (failed := task.exception()) is not None:
+                        error = failed
+                        continue
+                    for run_id, streams in task.result().items():
+                        news.setdefault(run_id, set()).update(streams)
+                if not done:
+                    break
+        finally:
+            for task in waiting:
+                task.cancel()
+            if waiting:
+                await asyncio.wait(waiting)
+        if error is not None and all(task.done() and not task.cancelled() and task.exception() for task in tasks):
+            raise error
+        return news
+
+    def _of(self, number: int) -> RunEvents:
+        if number not in self._events:
+            self._events[number] = self._hosts[number].events()
+        return self._events[number]
+
+    def close(self) -> None:
+        for events in self._events.values():
+            events.close()
+
+
+async def _names_and_info(host: HostBackend) -> tuple[Mapping[str, Any], TargetInfo]:
+    """Return the names of a machine's queue and state root, and what it says of itself."""
+    await host.connect()
+    names = await host.call("nodes", {"verb": "queue"})
+    return names, await host.check()
 
 
 async def _wait_for(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -268,32 +560,34 @@ async def _wait_for(tasks: Sequence[asyncio.Task[None]]) -> None:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-def _added(infos: Sequence[TargetInfo], target: SshTarget) -> TargetInfo:
-    """Return the sum of several machines."""
-    first = infos[0]
+def _added(infos: Mapping[int, TargetInfo], target: SshTarget) -> TargetInfo:
+    """Return the sum of the machines that answer, by their numbers."""
+    first, *_ = infos.values()
 
     def total(field: str) -> int | None:
-        values = [getattr(info, field) for info in infos]
+        values = [getattr(info, field) for info in infos.values()]
         return None if None in values else sum(values)
 
     slots: dict[str, dict[str, int]] = {}
-    for info in infos:
+    for info in infos.values():
         for kind, counts in info.slots.items():
             row = slots.setdefault(kind, {})
             for name, value in counts.items():
                 row[name] = row.get(name, 0) + value
+    silent = [host for number, host in enumerate(target.hosts) if number not in infos]
     return msgspec.structs.replace(
         first,
         target=target.name,
         cpus=total("cpus"),
         memory=total("memory"),
         gpus=tuple(
-            {**gpu, "label": f"node {node} {gpu_name(gpu)}"} for node, info in enumerate(infos) for gpu in info.gpus
+            {**gpu, "label": f"node {node} {gpu_name(gpu)}"} for node, info in infos.items() for gpu in info.gpus
         ),
-        gpus_lost=tuple(gpu for info in infos for gpu in info.gpus_lost),
-        gpu_note="; ".join(dict.fromkeys(info.gpu_note for info in infos if info.gpu_note)),
+        gpus_lost=tuple(gpu for info in infos.values() for gpu in info.gpus_lost),
+        gpu_note="; ".join(dict.fromkeys(info.gpu_note for info in infos.values() if info.gpu_note)),
         slots=slots,
-        queued=sum(info.queued for info in infos),
-        running=sum(info.running for info in infos),
-        detail=f"{len(infos)} machines: {', '.join(target.hosts)}",
+        queued=sum(info.queued for info in infos.values()),
+        running=sum(info.running for info in infos.values()),
+        detail=f"{len(target.hosts)} machines: {', '.join(target.hosts)}"
+        + (f"; not responding: {', '.join(silent)}" if silent else ""),
     )

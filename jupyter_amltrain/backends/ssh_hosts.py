@@ -1,0 +1,166 @@
+"""The machines of one target: a backend for each, and requests to all of those that answer. Loop thread only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+from jupyter_amltrain.backends.ssh import SshBackend
+from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.run import Run, RunHandle, make_handle
+from jupyter_amltrain.schema.ssh_target import SshTarget
+from jupyter_amltrain.state_dir import StateRoot
+
+T = TypeVar("T")
+
+#: Seconds that requests to several machines wait for one to which the connection was lost.
+RECONNECT_WAIT_S = 2.0
+
+
+class HostBackend(SshBackend):
+    """Backend of one of the machines; its runs have the handles of the whole target.
+
+    The part of a run on several machines that is not its node 0 is no run of this machine.
+    """
+
+    def __init__(self, whole: SshTarget, number: int, loop: LoopThread, root: StateRoot) -> None:
+        super().__init__(whole.node_target(number), loop, root)
+        self._whole = whole.name
+        self.number = number
+        #: The machine as the user has named it.
+        self.host = whole.hosts[number]
+
+    def _handle(self, run_id: str) -> RunHandle:
+        return make_handle(self._whole, run_id)
+
+    def _rows(self, answer: Mapping[str, Any]) -> Iterator[Run]:
+        rows = [row for row in answer["runs"] if not (row["job"].get("nodes") or {}).get("node")]
+        return super()._rows({**answer, "runs": rows})
+
+    async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Call the agent of this machine; see :meth:`Transport.call`."""
+        return await self._ssh.call(op, payload)
+
+    @property
+    def home(self) -> str:
+        """State root of the agent on this machine."""
+        return self._ssh.home
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there was no attempt to connect yet that has ended."""
+        return self._ssh.connection.is_new
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Addresses at which this kernel reaches the machine."""
+        connection = self._ssh.connection
+        return [one for one in (connection.address, connection.target.destination) if one]
+
+    async def connect(self) -> None:
+        """Connect if there is no connection; see :meth:`SshConnection.connect`."""
+        await self._ssh.connection.connect()
+
+    def retry_soon(self) -> None:
+        """Let the next request connect at once, because a user asks."""
+        self._ssh.connection.retry_soon()
+
+
+class SshHosts(Sequence[HostBackend]):
+    """The machines of a target, the first one is node 0."""
+
+    def __init__(self, target: SshTarget, loop: LoopThread, root: StateRoot) -> None:
+        self._all = [HostBackend(target, number, loop, root) for number in range(len(target.hosts))]
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+
+    @overload
+    def __getitem__(self, index: int) -> HostBackend: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[HostBackend]: ...
+
+    def __getitem__(self, index: int | slice) -> HostBackend | list[HostBackend]:
+        return self._all[index]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    async def ask(
+        self,
+        request: Callable[[HostBackend], Awaitable[T]],
+        numbers: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> tuple[dict[int, T], Exception | None]:
+        """Ask machines concurrently; return their answers by number, and the first error of the others.
+
+        A machine that is known not to answer delays the others by :data:`RECONNECT_WAIT_S` at most.
+
+        Parameters
+        ----------
+        numbers
+            Default: all machines.
+        timeout
+            Seconds after which a machine counts as not answering.
+
+        Raises
+        ------
+        AmlTrainError, OSError
+            No machine has answered.
+        """
+        tasks, error = await self._answering(range(len(self._all)) if numbers is None else numbers)
+        answering = [number for number in tasks if _succeeded(tasks[number])]
+        requests = {number: asyncio.ensure_future(request(self._all[number])) for number in answering}
+        try:
+            if requests:
+                await asyncio.wait(requests.values(), timeout=timeout)
+        finally:
+            late = [number for number in requests if not requests[number].done()]
+            for number in late:
+                requests[number].cancel()
+        found: dict[int, T] = {}
+        for number in answering:
+            try:
+                if number in late:
+                    raise TargetUnreachable(f"{self._all[number].host} does not answer within {timeout:g} s.")
+                found[number] = requests[number].result()
+            except (AmlTrainError, OSError) as failed:
+                error = error or failed
+        if not found and error is not None:
+            raise error
+        return found, error
+
+    async def _answering(self, numbers: Iterable[int]) -> tuple[dict[int, asyncio.Task[None]], Exception | None]:
+        """Connect to machines; return the attempts, which go on, and the first error."""
+        tasks = {number: self._connection_of(number) for number in numbers}
+        if new := [task for number, task in tasks.items() if self._all[number].is_new]:
+            await asyncio.wait(new)
+        waiting = {task for task in tasks.values() if not task.done()}
+        if waiting:
+            _, waiting = await asyncio.wait(waiting, timeout=RECONNECT_WAIT_S)
+        while waiting and not any(map(_succeeded, tasks.values())):
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for number, task in tasks.items():
+            if not task.done():
+                return tasks, TargetUnreachable(f"{self._all[number].host} does not answer.")
+            if not task.cancelled() and isinstance(error := task.exception(), Exception):
+                return tasks, error
+        return tasks, None
+
+    def _connection_of(self, number: int) -> asyncio.Task[None]:
+        task = self._connecting.get(number)
+        if task is None or task.done():
+            task = self._connecting[number] = asyncio.ensure_future(self._all[number].connect())
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waits gets the error
+        return task
+
+    async def close(self) -> None:
+        """End the connections; runs continue."""
+        for task in self._connecting.values():
+            task.cancel()
+        await asyncio.gather(*(host.close() for host in self._all))
+
+
+def _succeeded(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
