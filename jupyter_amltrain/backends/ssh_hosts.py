@@ -39,6 +39,10 @@ class HostBackend(SshBackend):
         rows = [row for row in answer["runs"] if not (row["job"].get("nodes") or {}).get("node")]
         return super()._rows({**answer, "runs": rows})
 
+    async def log_path(self, run_id: str) -> str:
+        """See :meth:`Backend.log_path`; with the machine as the user has named it."""
+        return f"{self.host}:{(await super().log_path(run_id)).partition(':')[2]}"
+
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Call the agent of this machine; see :meth:`Transport.call`."""
         return await self._ssh.call(op, payload)

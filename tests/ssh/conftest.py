@@ -33,3 +33,41 @@ def sshd(tmp_path: Path, remote_home: Path, home: Path, monkeypatch: pytest.Monk
     server = Sshd(tmp_path / "sshd", environ)
     yield server
     server.stop()
+
+
+# ---- two machines, for the tests of a module
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("nodes")
+
+
+@pytest.fixture(scope="module")
+def homes(folder: Path) -> Iterator[list[Path]]:
+    """State roots of the machines."""
+    homes = [folder / "first", folder / "second"]
+    yield homes
+    for home in homes:
+        end_all(home)
+
+
+@pytest.fixture(scope="module")
+def servers(folder: Path, homes: list[Path]) -> Iterator[list[Sshd]]:
+    """SSH servers of the machines, which have one CPU slot each."""
+    if openssh.find() is None:
+        pytest.skip("no OpenSSH server on this machine")
+    made = []
+    for home in homes:
+        environ = {
+            **SETTINGS,
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "AMLTRAIN_HOME": str(home),
+            "AMLTRAIN_QUEUE": f"{home}-queue",
+            "AMLTRAIN_CPU_SLOTS": "1",
+        }
+        made.append(Sshd(Path(f"{home}-sshd"), environ))
+    yield made
+    for server in made:
+        server.stop()

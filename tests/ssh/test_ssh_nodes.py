@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ from jupyter_amltrain.backends.ssh import SshBackend, SshTransport
 from jupyter_amltrain.backends.ssh_nodes import NodesBackend
 from jupyter_amltrain.errors import AuthenticationError, CommandError, RunFailed, RunLost, TargetError
 from jupyter_amltrain.schema.ssh_target import SshTarget
-from tests.conftest import SETTINGS, end_all, processes_of
+from tests.conftest import end_all, processes_of
 from tests.distributed.scripts import ALL_REDUCE, ENVIRONMENT, LEAVE, TRAINING, needs_mpirun, needs_torch
 from tests.helpers import api_of, until
-from tools import openssh
 from tools.openssh import Sshd
 
 from .proxy import Proxy
@@ -35,51 +34,21 @@ WAIT_S = 150.0
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("nodes")
-
-
-@pytest.fixture(scope="module")
-def homes(folder: Path) -> Iterator[list[Path]]:
-    """State roots of the machines."""
-    homes = [folder / "first", folder / "second"]
-    yield homes
-    for home in homes:
-        end_all(home)
-
-
-@pytest.fixture(scope="module")
-def servers(folder: Path, homes: list[Path]) -> Iterator[list[Sshd]]:
-    """SSH servers of the machines, which have one CPU slot each."""
-    if openssh.find() is None:
-        pytest.skip("no OpenSSH server on this machine")
-    made = []
-    for home in homes:
-        environ = {
-            **SETTINGS,
-            "PATH": os.environ["PATH"],
-            "HOME": str(folder),
-            "AMLTRAIN_HOME": str(home),
-            "AMLTRAIN_QUEUE": f"{home}-queue",
-            "AMLTRAIN_CPU_SLOTS": "1",
-        }
-        made.append(Sshd(Path(f"{home}-sshd"), environ))
-    yield made
-    for server in made:
-        server.stop()
-
-
-@pytest.fixture(scope="module")
 def api(folder: Path, homes: list[Path], servers: list[Sshd]) -> Iterator[Any]:
     """The API with the target ``gpus`` of both machines, by their names of ``~/.ssh/config``."""
-    (folder / "user" / ".ssh").mkdir(parents=True)
-    with (folder / "user" / ".ssh" / "config").open("w") as config:
-        for home, server in zip(homes, servers, strict=True):
-            settings = ("HostName 127.0.0.1", f"Port {server.port}", f"IdentityFile {server.key}")
-            config.write("\n  ".join((f"Host {home.name}", *settings)) + "\n")
+    configure(folder, {home.name: (server, server.port) for home, server in zip(homes, servers, strict=True)})
     with api_of(folder, HOME=str(folder / "user"), SSH_AUTH_SOCK="") as module:
         attach(module, servers)
         yield module
+
+
+def configure(folder: Path, machines: Mapping[str, tuple[Sshd, int]]) -> None:
+    """Write the user's ``~/.ssh/config``: names of servers, and the ports at which they are reached."""
+    (folder / "user" / ".ssh").mkdir(parents=True, exist_ok=True)
+    with (folder / "user" / ".ssh" / "config").open("w") as config:
+        for name, (server, port) in machines.items():
+            settings = ("HostName 127.0.0.1", f"Port {port}", f"IdentityFile {server.key}")
+            config.write("\n  ".join((f"Host {name}", *settings)) + "\n")
 
 
 def attach(api: Any, servers: list[Sshd], name: str = "gpus") -> None:
@@ -612,10 +581,3 @@ def test_more_nodes_than_machines_are_refused(api: Any) -> None:
     with pytest.raises((CommandError, TargetError, ValueError)) as raised:
         submit(api, nodes=3)
     assert "--nodes" in str(raised.value)
-
-
-def test_run_of_one_node_uses_first_machine(api: Any, homes: list[Path]) -> None:
-    run = api.submit("print(1)", target="gpus", gpus=0, name="alone").wait(WAIT_S)
-    assert run.logs() == "1\n" and (homes[0] / "runs" / run.run_id).exists()
-    run.delete()
-    assert not (homes[0] / "runs" / run.run_id).exists()
