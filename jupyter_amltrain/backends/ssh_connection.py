@@ -104,6 +104,11 @@ class SshConnection:
         self.facts: dict[str, str] = {}
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is a connection now."""
+        return self._process is not None
+
+    @property
     def is_new(self) -> bool:
         """Whether there was no attempt to connect yet that has ended."""
         return not self.facts and not self._failures

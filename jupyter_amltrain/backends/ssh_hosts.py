@@ -53,6 +53,11 @@ class HostBackend(SshBackend):
         return self._ssh.home
 
     @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._ssh.connection.is_open
+
+    @property
     def is_new(self) -> bool:
         """Whether there was no attempt to connect yet that has ended."""
         return self._ssh.connection.is_new
@@ -134,6 +139,23 @@ class SshHosts(Sequence[HostBackend]):
         if not found and error is not None:
             raise error
         return found, error
+
+    async def connected(self, number: int) -> HostBackend:
+        """Return a machine that has a connection; one that has lost it is connected in the background.
+
+        Raises
+        ------
+        TargetUnreachable
+            It has no connection now.
+        """
+        host = self._all[number]
+        if not host.is_connected:
+            task = self._connection_of(number)
+            if host.is_new:
+                await asyncio.wait({task})
+            if not _succeeded(task):
+                raise TargetUnreachable(f"{host.host} does not answer.")
+        return host
 
     async def _answering(self, numbers: Iterable[int]) -> tuple[dict[int, asyncio.Task[None]], Exception | None]:
         """Connect to machines; return the attempts, which go on, and the first error."""

@@ -9,11 +9,8 @@ needs no kernel once it is submitted.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import secrets
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,15 +22,16 @@ from jupyter_amltrain.backends.base import (
     Chunk,
     LaunchPlan,
     RunEvents,
-    StreamNews,
     monitor_of,
     stream_of,
 )
+from jupyter_amltrain.backends.host_events import HostEvents
 from jupyter_amltrain.backends.local_limits import unsupported
+from jupyter_amltrain.backends.nodes_submit import NodesSubmit, require_different
 from jupyter_amltrain.backends.past_runs import PastRun
 from jupyter_amltrain.backends.run_placement import RunPlacement
 from jupyter_amltrain.backends.ssh_hosts import HostBackend, SshHosts
-from jupyter_amltrain.errors import AmlTrainError, TargetError
+from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.child_run import ChildRuns
@@ -119,31 +117,10 @@ class NodesBackend(Backend):
             found, error = await hosts.ask(_names_and_info, timeout=_CHECK_TIMEOUT_S)
         else:
             found = dict(enumerate(await asyncio.gather(*map(_names_and_info, hosts))))
-        self._require_different({number: names for number, (names, _) in found.items()})
+        require_different([hosts[number] for number in found], [names for names, _ in found.values()])
         if error is None:
             self.target = msgspec.structs.replace(whole, node_dirs=tuple(host.home for host in hosts))
         return _added({number: info for number, (_, info) in found.items()}, whole)
-
-    def _require_different(self, replies: Mapping[int, Mapping[str, Any]]) -> None:
-        """Refuse one machine under two names, which would wait for its own slots, and one state root of two."""
-        queues: dict[str, str] = {}
-        homes: dict[str, str] = {}
-        for number, reply in sorted(replies.items()):
-            host = self._hosts[number]
-            if (other := queues.setdefault(str(reply["queue"]), host.host)) != host.host:
-                raise TargetError(
-                    f"{other} and {host.host} are the same machine.",
-                    hint="Give each machine once: every node of a run needs a machine of its own.",
-                    code="ssh.same_machine",
-                    field="host",
-                )
-            if (other := homes.setdefault(str(reply["home"]), host.host)) != host.host:
-                raise TargetError(
-                    f"{other} and {host.host} share the folder {host.home}.",
-                    hint="Each machine needs a folder on its own disk for runs: --workdir /local/folder",
-                    code="ssh.shared_workdir",
-                    field="workdir",
-                )
 
     async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :meth:`Backend.configure`; on all machines."""
@@ -212,106 +189,14 @@ class NodesBackend(Backend):
             The machines do not reach each other.
         """
         if plan.spec.resources.nodes > 1:
-            return await self._launch_on_all(plan, environ, secrets)
+            self._placement.keep(plan.run_id, 0)
+            return await NodesSubmit(self._hosts[: plan.spec.resources.nodes]).submit(plan, environ, secrets)
         host = await self._host(plan.run_id)
         self._placement.keep(plan.run_id, host.number)
         try:
             return await host.launch(plan, environ, secrets)
         finally:
             self._placement.launched(plan.run_id)
-
-    async def _launch_on_all(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
-        """Submit a run to each of its machines."""
-        count = plan.spec.resources.nodes
-        self._placement.keep(plan.run_id, 0)
-        hosts = self._hosts[:count]
-        others = await asyncio.gather(*(host.plan(plan.spec, plan.snapshot, plan.run_id) for host in hosts[1:]))
-        parts = [plan, *others]
-        # Files before processes: these wait for each other, and not as long as large files may take.
-        await asyncio.gather(*(host._send(part) for host, part in zip(hosts, parts, strict=True)))
-        opened = await self._open(hosts, plan.run_id)
-        accepted: list[HostBackend] = []
-        try:
-            self._require_different(dict(enumerate(opened)))
-            address = await self._find_address(hosts, opened)
-            order = sorted(range(count), key=lambda number: str(opened[number]["queue"]))
-            nodes = {**plan.request["nodes"], "order": order, "address": address, "port": opened[0]["port"]}
-
-            async def submit(number: int) -> Run:
-                part, tracking = parts[number], plan.request["tracking"]
-                request = {**part.request, "nodes": {**nodes, "node": number}, "tracking": tracking}
-                part = msgspec.structs.replace(part, request=request, origin=plan.origin, notes=plan.notes)
-                run = await hosts[number]._submit(part, environ, secrets)
-                accepted.append(hosts[number])
-                return run
-
-            found = await asyncio.gather(*map(submit, range(1, count)), return_exceptions=True)
-            if failed := next((one for one in found if isinstance(one, BaseException)), None):
-                raise failed
-            run = await submit(0)  # the last: its run folder is what every kernel lists
-        except BaseException:
-            await asyncio.shield(self._undo(hosts, opened, accepted, plan.run_id))
-            raise
-        return run
-
-    async def _open(self, hosts: Sequence[HostBackend], run_id: str) -> list[dict[str, Any]]:
-        """Start the process on each machine that connects it with the others."""
-        token = secrets.token_hex(16)
-        calls = [
-            host.call("nodes", {"verb": "open", "run": run_id, "node": number, "token": token})
-            for number, host in enumerate(hosts)
-        ]
-        found = await asyncio.gather(*calls, return_exceptions=True)
-        opened = [one for one in found if isinstance(one, dict)]
-        if failed := next((one for one in found if isinstance(one, BaseException)), None):
-            await self._undo(hosts, [one if isinstance(one, dict) else {} for one in found], (), run_id)
-            raise failed
-        return [{**one, "token": token} for one in opened]
-
-    async def _find_address(self, hosts: Sequence[HostBackend], opened: Sequence[Mapping[str, Any]]) -> str:
-        """Return an address of node 0 that all the other machines reach.
-
-        Raises
-        ------
-        TargetError
-            There is none.
-        """
-        candidates = list(dict.fromkeys([*opened[0]["addresses"], *hosts[0].addresses]))
-        request = {
-            "verb": "reach", "addresses": candidates, "port": opened[0]["port"],
-            "token": opened[0]["token"],
-        }  # fmt: skip
-        replies = await asyncio.gather(*(host.call("nodes", request) for host in hosts[1:]))
-        errors = [{row["address"]: row["error"] for row in reply["addresses"]} for reply in replies]
-        for address in request["addresses"]:
-            if not any(reply[address] for reply in errors):
-                return str(address)
-        number, reply = next((i + 1, reply) for i, reply in enumerate(errors) if any(reply.values()))
-        names = self._target.hosts
-        tried = "; ".join(f"{address}: {error}" for address, error in reply.items() if error)
-        raise TargetError(
-            f"Node {number} ({names[number]}) does not reach node 0 ({names[0]}): {tried}.",
-            hint="The machines of a run connect to each other at ports above 1023. Open them between the machines, or"
-            " give addresses of one network: --host.",
-            code="ssh.nodes_unreachable",
-        )
-
-    async def _undo(
-        self,
-        hosts: Sequence[HostBackend],
-        opened: Sequence[Mapping[str, Any]],
-        accepted: Sequence[HostBackend],
-        run_id: str,
-    ) -> None:
-        """End what a submit that failed has started."""
-        for host, one in zip(hosts, opened, strict=True):
-            with contextlib.suppress(AmlTrainError, OSError):
-                if host in accepted:
-                    await host.cancel(run_id)
-                    await host.delete(run_id)
-            with contextlib.suppress(AmlTrainError, OSError):
-                if one:
-                    await host.call("nodes", {"verb": "close", "connector": one["connector"]})
 
     # ---- runs
 
@@ -394,9 +279,8 @@ class NodesBackend(Backend):
             return await self._hosts[node].read(run_id, stream, offset, limit)
         if number >= len(self._hosts):
             return Chunk(b"", max(0, offset))
-        # The samples of the other nodes wait for no machine of which it is known that it does not answer.
-        found, _ = await self._hosts.ask(lambda host: host.read(run_id, name, offset, limit), (number,))
-        return found[number]
+        # A machine that does not answer must not delay the samples of the others.
+        return await (await self._hosts.connected(number)).read(run_id, name, offset, limit)
 
     async def _shape(self, run_id: str, rank: int = 0) -> tuple[int, int, int]:
         """Return the numbers of nodes, processes and parameter servers of a run, which is read again for new ranks."""
@@ -429,7 +313,7 @@ class NodesBackend(Backend):
 
     def events(self) -> RunEvents:
         """See :meth:`Backend.events`."""
-        return _HostEvents(self._hosts, self.machine_of)
+        return HostEvents(self._hosts, self.machine_of)
 
     # ---- files of a run
 
@@ -491,58 +375,6 @@ class NodesBackend(Backend):
     async def close(self) -> None:
         """See :meth:`Backend.close`."""
         await self._hosts.close()
-
-
-class _HostEvents(RunEvents):
-    """Events of the runs of several machines, from the events of each."""
-
-    def __init__(self, hosts: SshHosts, machine_of: Callable[[str], int]) -> None:
-        self._hosts, self._machine_of = hosts, machine_of
-        self._events: dict[int, RunEvents] = {}
-
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
-        groups: dict[int, tuple[list[str], list[str]]] = {}
-        for index, ids in enumerate((run_ids, looked_at)):
-            for run_id in ids:
-                everywhere = range(len(self._hosts))
-                for number in everywhere if monitor_of(run_id) else (self._machine_of(run_id),):
-                    groups.setdefault(number, ([], []))[index].append(run_id)
-        tasks = {
-            asyncio.ensure_future(self._of(number).wait(*ids, timeout))
-            for number, ids in (groups or {0: ([], [])}).items()
-        }
-        news: dict[str, set[str]] = {}
-        waiting, error = tasks, None
-        deadline = time.monotonic() + timeout
-        try:
-            while waiting and not news:
-                left = max(0.0, deadline - time.monotonic())
-                done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    if (failed := task.exception()) is not None:
-                        error = failed
-                        continue
-                    for run_id, streams in task.result().items():
-                        news.setdefault(run_id, set()).update(streams)
-                if not done:
-                    break
-        finally:
-            for task in waiting:
-                task.cancel()
-            if waiting:
-                await asyncio.wait(waiting)
-        if error is not None and all(task.done() and not task.cancelled() and task.exception() for task in tasks):
-            raise error
-        return news
-
-    def _of(self, number: int) -> RunEvents:
-        if number not in self._events:
-            self._events[number] = self._hosts[number].events()
-        return self._events[number]
-
-    def close(self) -> None:
-        for events in self._events.values():
-            events.close()
 
 
 async def _names_and_info(host: HostBackend) -> tuple[Mapping[str, Any], TargetInfo]:

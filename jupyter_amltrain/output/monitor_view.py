@@ -7,10 +7,10 @@ from typing import Any
 
 from jupyter_amltrain.errors import TargetUnreachable, UnknownRun
 from jupyter_amltrain.kernel.observers import FrameCallback
-from jupyter_amltrain.kernel.run_record import TABLE_FIGURES, gpu_record, record_of
+from jupyter_amltrain.kernel.run_record import TABLE_FIGURES, gpu_record, note_of, record_of
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.kernel.store import Entry
-from jupyter_amltrain.kernel.telemetry import MIB, known
+from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, known
 from jupyter_amltrain.output.mime import View, parse_window
 from jupyter_amltrain.schema.record import RunRecord
 
@@ -101,25 +101,30 @@ class Monitor:
 
 
 def _newest(entry: Entry) -> dict[str, Any]:
-    """Return the newest sample of the first node; empty without samples."""
-    node = next(entry.telemetry.nodes(), None)
-    if node is None or not node.ticks:
+    """Return the newest sample of the GPUs of all nodes and of the first host; empty without samples."""
+    nodes = {node.node: node for node in entry.telemetry.nodes() if node.ticks}
+    if not nodes:
         return {}
-    slot = (node.ticks - 1) % len(node.t)
+    first = next(iter(nodes.values()))
 
-    def value(name: str) -> float | None:
-        return known(node.ring[node.index[name], slot]) if name in node.index else None
+    def value(node: NodeTelemetry | None, name: str) -> float | None:
+        if node is None or name not in node.index:
+            return None
+        return known(node.ring[node.index[name], (node.ticks - 1) % len(node.t)])
 
     part = gpu_record(entry.telemetry, False)
     gpus = [
         {
             "index": gpu.index,
-            "label": gpu.label,
+            "label": gpu.label if len(nodes) == 1 else f"node {gpu.node} {gpu.label}",
             "name": gpu.name,
             "lost": gpu.lost,
             "memory_total": None if gpu.memory_total is None else gpu.memory_total / MIB,
             "power_limit": gpu.power_limit,
-            **{field: value(f"gpu{gpu.index}.{field}") for field in ("util", "memory", "power", "temperature")},
+            **{
+                field: value(nodes.get(gpu.node), f"gpu{gpu.index}.{field}")
+                for field in ("util", "memory", "power", "temperature")
+            },
             **{field: now[field] for field in TABLE_FIGURES if field in now},
             "throttle": now.get("throttle"),
         }
@@ -128,6 +133,7 @@ def _newest(entry: Entry) -> dict[str, Any]:
     processes = [
         {
             "gpu": process.index,
+            **({} if len(nodes) == 1 else {"label": f"node {process.node} {process.label}"}),
             "pid": process.pid,
             "user": process.user,
             "command": process.name,
@@ -136,5 +142,5 @@ def _newest(entry: Entry) -> dict[str, Any]:
         }
         for process in (part.processes if part is not None else ())
     ]
-    host = {"cpu": value("host_cpu"), "memory": value("host_memory")}
-    return {"t": node.last_t, "gpus": gpus, "processes": processes, "host": host, "note": node.note}
+    host = {"cpu": value(first, "host_cpu"), "memory": value(first, "host_memory")}
+    return {"t": first.last_t, "gpus": gpus, "processes": processes, "host": host, "note": note_of(entry.telemetry)}

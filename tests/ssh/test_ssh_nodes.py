@@ -19,6 +19,7 @@ import pytest
 
 from jupyter_amltrain.agent.distributed.gang import GATE, SILENCE_S
 from jupyter_amltrain.backends.base import ACCEPT
+from jupyter_amltrain.backends.nodes_submit import NodesSubmit
 from jupyter_amltrain.backends.ssh import SshBackend, SshTransport
 from jupyter_amltrain.backends.ssh_nodes import NodesBackend
 from jupyter_amltrain.errors import AuthenticationError, CommandError, RunFailed, RunLost, TargetError
@@ -329,14 +330,14 @@ def test_telemetry_of_both_machines_is_read(api: Any, homes: list[Path]) -> None
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Proxy]]:
     """The link between the agents of the next run leads through a proxy."""
     made: list[Proxy] = []
-    really = NodesBackend._open
+    really = NodesSubmit._open
 
-    async def through(self: NodesBackend, hosts: Any, run_id: str) -> Any:
-        links = await really(self, hosts, run_id)
+    async def through(self: NodesSubmit, run_id: str) -> Any:
+        links = await really(self, run_id)
         made.append(Proxy(links[0]["port"]))
         return [{**links[0], "port": made[0].port}, *links[1:]]
 
-    monkeypatch.setattr(NodesBackend, "_open", through)
+    monkeypatch.setattr(NodesSubmit, "_open", through)
     yield lambda: made[0]
     for one in made:
         one.thaw()
@@ -399,7 +400,7 @@ def test_first_machine_that_gets_run_late_is_waited_for(
     api: Any, homes: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    put, really, opened = SshTransport.put, SshBackend._submit, NodesBackend._open
+    put, really, opened = SshTransport.put, SshBackend._submit, NodesSubmit._open
 
     async def sent(self: SshTransport, *args: Any) -> None:
         await put(self, *args)
@@ -410,13 +411,13 @@ def test_first_machine_that_gets_run_late_is_waited_for(
             await asyncio.sleep(SILENCE_S + 3)
         return await really(self, plan, *args)
 
-    async def noted(self: NodesBackend, *args: Any) -> Any:
+    async def noted(self: NodesSubmit, *args: Any) -> Any:
         events.append("opened")
         return await opened(self, *args)
 
     monkeypatch.setattr(SshTransport, "put", sent)
     monkeypatch.setattr(SshBackend, "_submit", late)
-    monkeypatch.setattr(NodesBackend, "_open", noted)
+    monkeypatch.setattr(NodesSubmit, "_open", noted)
     run = submit(api, "print('up')", name="late").wait(WAIT_S)
     assert run.logs(rank=1) == "up\n" and events == ["sent", "sent", "opened"]  # files first: they may take long
     nothing_is_left(homes, run)
@@ -564,13 +565,13 @@ def test_mpi4py_adds_up_on_both_machines(api: Any, homes: list[Path]) -> None:
 def test_run_is_refused_if_machines_do_not_reach_each_other(
     api: Any, homes: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = NodesBackend._open
+    really = NodesSubmit._open
 
-    async def closed(self: NodesBackend, hosts: Any, run_id: str) -> Any:
-        links = await really(self, hosts, run_id)
+    async def closed(self: NodesSubmit, run_id: str) -> Any:
+        links = await really(self, run_id)
         return [{**links[0], "port": 9}, *links[1:]]
 
-    monkeypatch.setattr(NodesBackend, "_open", closed)
+    monkeypatch.setattr(NodesSubmit, "_open", closed)
     with pytest.raises(TargetError) as raised:
         submit(api, name="apart").wait(WAIT_S)
     assert raised.value.code == "ssh.nodes_unreachable" and "second" in str(raised.value)
