@@ -15,6 +15,7 @@ from jupyter_amltrain.errors import StateError, UnknownRun
 from jupyter_amltrain.kernel import monitors as module
 from jupyter_amltrain.kernel.monitors import Monitors
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.output import monitor_view
 from jupyter_amltrain.output.monitor_view import Monitor
 
 DEADLINE = 90.0
@@ -31,7 +32,7 @@ class Machine:
     machines = 1
 
     def __init__(self) -> None:
-        self.file = HEADER
+        self.file, self.second = HEADER, b""
         self.requests, self.stopped = 0, 0
         self.on_keep: Callable[[], None] = lambda: None
         self.trouble: Exception | None = None
@@ -48,7 +49,7 @@ class Machine:
     async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
         if self.trouble is not None:
             raise self.trouble
-        data = self.file if stream == "telemetry" else b""
+        data = {"telemetry": self.file, "telemetry/1": self.second}.get(stream, b"")
         offset = max(0, len(data) + offset) if offset < 0 else offset
         piece = data[offset : offset + limit]
         return Chunk(piece, offset + len(piece))
@@ -165,6 +166,18 @@ def test_monitor_snapshot_has_time(kernel: Kernel, view: Monitor) -> None:
         found = view.snapshot()
         assert (found["t"], found["host"]["cpu"]) == (1002.0, 2)
         view.stop()
+
+
+def test_snapshot_has_gpus_of_all_machines(kernel: Kernel) -> None:
+    machine = kernel.machine
+    machine.machines = 2
+    gpus = b'[{"index":0,"name":"A"}]'
+    machine.file = b'{"schema":1,"columns":["seq","t","gpu0.util"],"period":0.1,"gpus":%s}\n[0,1000.0,42]\n' % gpus
+    machine.second = machine.file.replace(b",42]", b",7]")
+    entry = kernel.entry(kernel.open())
+    kernel.until(lambda: entry.telemetry.node(0).ticks and entry.telemetry.node(1).ticks)
+    found = kernel.on(monitor_view._newest, entry)
+    assert [(row["label"], row["util"]) for row in found["gpus"]] == [("node 0 GPU 0", 42.0), ("node 1 GPU 0", 7.0)]
 
 
 def test_ended_monitor_snapshot_gives_reason(kernel: Kernel, view: Monitor) -> None:

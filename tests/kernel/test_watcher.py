@@ -16,7 +16,7 @@ from jupyter_amltrain.errors import StateError, TargetUnreachable
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.kernel.pictures import PictureReader
 from jupyter_amltrain.kernel.store import Entry, RunStore
-from jupyter_amltrain.kernel.watcher import Watcher, read_streams
+from jupyter_amltrain.kernel.watcher import MAX_NODES_AT_ONCE, Watcher, of_nodes, read_streams
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus
@@ -178,3 +178,78 @@ def test_telemetry_is_read_without_poll(loop: LoopThread, tmp_path: Path) -> Non
         task.cancel()
 
     loop.call(story(), DEADLINE)
+
+
+def test_samples_of_nodes_are_read_several_at_a_time(loop: LoopThread) -> None:
+    reading, most = 0, 0
+
+    async def read(number: int) -> int:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        await asyncio.sleep(0.01)
+        reading -= 1
+        if number in (0, 5):
+            raise TargetUnreachable("no answer")
+        return number
+
+    found = loop.call(of_nodes(20, read))
+    assert sorted(found) == [number for number in range(20) if number not in (0, 5)]
+    assert most == MAX_NODES_AT_ONCE
+
+
+@pytest.mark.parametrize("error", [TargetUnreachable("no answer"), StateError("disk full")])
+def test_error_of_all_nodes_is_raised(loop: LoopThread, error: Exception) -> None:
+    async def read(number: int) -> None:
+        raise error
+
+    for nodes in (1, 3):
+        with pytest.raises(type(error)):
+            loop.call(of_nodes(nodes, read))
+
+
+class Apart(Moody):
+    """A target of two machines, on which runs are by the last digit of their id; the second does not answer."""
+
+    machines = 2  # type: ignore[assignment]
+
+    def machine_of(self, run_id: str) -> int:
+        return int(run_id[-1])
+
+    async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
+        if 1 in map(self.machine_of, run_ids):
+            await asyncio.sleep(DEADLINE)
+        return await super().poll(run_ids)
+
+
+def test_machine_that_does_not_answer_delays_no_run_of_another(loop: LoopThread, tmp_path: Path) -> None:
+    backend = Apart(FakeTarget(name="fake", queued=0.0, running=0.2), loop, StateRoot(tmp_path))
+    backend.moods = []
+
+    async def story() -> list[str]:
+        store = RunStore(loop)
+        ended: list[str] = []
+        done = asyncio.Event()
+        for run_id in ("r-22220", "r-22221"):
+            plan = await backend.plan(JobSpec(name="r", script="pass"), Snapshot(files={}, digest="0", bytes=0), run_id)
+            store.put(await backend.launch(plan, {}, {}))
+
+        async def outcome(entry: Entry, status: RunStatus) -> dict[str, Any]:
+            return {}
+
+        def over(handle: str) -> None:
+            ended.append(handle)
+            done.set()
+
+        pictures = PictureReader(loop, lambda name: backend, lambda handle: None)
+        watchers = [
+            Watcher(backend, "fake", store, loop, outcome, over, pictures, machine)
+            for machine in range(backend.machines)
+        ]
+        tasks = [loop.start(watcher.run(), "watch") for watcher in watchers]
+        await asyncio.wait_for(done.wait(), DEADLINE / 2)
+        for task in tasks:
+            task.cancel()
+        return ended
+
+    assert loop.call(story(), DEADLINE) == ["fake/r-22220"]
