@@ -354,13 +354,6 @@ def _info(context: AgentContext, payload: Json) -> Json:
     return reply
 
 
-def _load(context: AgentContext, payload: Json) -> Json:
-    """Return what a kernel compares machines by: the slots of the queue, and the numbers of its runs."""
-    open_queue(context.queue)
-    reply = context.send_request("info", {})
-    return reply if "error" in reply else {name: reply[name] for name in ("slots", "queued", "running")}
-
-
 def _delete(context: AgentContext, payload: Json) -> Json:
     run = _run_id(payload)
     try:
@@ -447,7 +440,6 @@ _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "poll": _poll,
     "list": _list,
     "info": _info,
-    "load": _load,
     "delete": _delete,
     "pictures": _pictures,
     "configure": _configure,

@@ -52,7 +52,7 @@ class RunPlacement:
         Parameters
         ----------
         loads
-            Answers to the agent's call ``load`` by machine, at least one.
+            Answers to the agent's call ``info`` by machine, at least one.
         since
             Runs that were planned before the machines were asked; they may not count them.
         """

@@ -98,6 +98,8 @@ class SshConnection:
         self._failures = 0
         self._next_attempt = 0.0
         self._error: AmlTrainError | None = None
+        #: Monotonic second of the last bytes of the agent's server.
+        self.heard_at = 0.0
         #: This end has closed it for good.
         self.closed = False
         #: Facts about the machine, of the last start of its server: ``home, user_home, agent, python, ...``.
@@ -269,6 +271,7 @@ class SshConnection:
                 code="ssh.not_writable",
             )
         self.facts = {name: str(value) for name, value in facts.items()}
+        self.heard_at = time.monotonic()
         self._process = process
         self._reading = self._loop.start(self._read(process), f"read {target.name}")
 
@@ -308,9 +311,9 @@ class SshConnection:
         why = "the connection was lost"
         try:
             while True:
-                size, more = _HEAD.unpack(await process.stdout.readexactly(_HEAD.size))
-                reply = json.loads(await process.stdout.readexactly(size))
-                data = await process.stdout.readexactly(more)
+                size, more = _HEAD.unpack(await self._receive(process, _HEAD.size))
+                reply = json.loads(await self._receive(process, size))
+                data = await self._receive(process, more)
                 future = self._waiting.get(reply.get("id"))
                 if future is not None and not future.done():
                     future.set_result((reply, data))
@@ -321,6 +324,17 @@ class SshConnection:
         finally:
             if self._process is process:
                 self._lose(why)
+
+    async def _receive(self, process: asyncssh.SSHClientProcess[bytes], size: int) -> bytes:
+        """Return the next `size` bytes; notes when some have come."""
+        data = bytearray()
+        while len(data) < size:
+            part = await process.stdout.read(size - len(data))
+            if not part:
+                raise asyncio.IncompleteReadError(bytes(data), size)
+            self.heard_at = time.monotonic()
+            data += part
+        return bytes(data)
 
     def _lose(self, why: str) -> None:
         """The connection is gone: let every request fail."""

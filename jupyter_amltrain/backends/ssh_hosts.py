@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
@@ -16,7 +17,9 @@ from jupyter_amltrain.state_dir import StateRoot
 T = TypeVar("T")
 
 #: Seconds that requests to several machines wait for one to which the connection was lost.
-RECONNECT_WAIT_S = 2.0
+RECONNECT_WAIT_S = 1.0
+#: Seconds without a byte of a machine after which requests to several machines go on without it.
+SILENCE_S = 10.0
 
 
 class HostBackend(SshBackend):
@@ -28,6 +31,7 @@ class HostBackend(SshBackend):
     def __init__(self, whole: SshTarget, number: int, loop: LoopThread, root: StateRoot) -> None:
         super().__init__(whole.node_target(number), loop, root)
         self._whole = whole.name
+        self._silent_since = -1.0
         self.number = number
         #: The machine as the user has named it.
         self.host = whole.hosts[number]
@@ -61,6 +65,27 @@ class HostBackend(SshBackend):
     def is_new(self) -> bool:
         """Whether there was no attempt to connect yet that has ended."""
         return self._ssh.connection.is_new
+
+    @property
+    def heard_at(self) -> float:
+        """Monotonic second of the last bytes of the machine."""
+        return self._ssh.connection.heard_at
+
+    def note_silence(self) -> None:
+        """Count the machine as silent until it sends something again."""
+        self._silent_since = self.heard_at
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the machine has sent nothing since a request to it was given up."""
+        return self._silent_since == self.heard_at
+
+    def unreachable(self) -> TargetUnreachable:
+        """Return the error of a machine that does not answer."""
+        return TargetUnreachable(
+            f"Cannot reach {self.host} of {self._whole!r}: it does not answer. Its runs continue.",
+            hint=f"Try again: %aml_compute test {self._whole}",
+        )
 
     @property
     def addresses(self) -> Sequence[str]:
@@ -100,7 +125,7 @@ class SshHosts(Sequence[HostBackend]):
         self,
         request: Callable[[HostBackend], Awaitable[T]],
         numbers: Iterable[int] | None = None,
-        timeout: float | None = None,
+        silence_s: float = SILENCE_S,
     ) -> tuple[dict[int, T], Exception | None]:
         """Ask machines concurrently; return their answers by number, and the first error of the others.
 
@@ -110,8 +135,8 @@ class SshHosts(Sequence[HostBackend]):
         ----------
         numbers
             Default: all machines.
-        timeout
-            Seconds after which a machine counts as not answering.
+        silence_s
+            Seconds without a byte of a machine after which it counts as not answering.
 
         Raises
         ------
@@ -119,26 +144,45 @@ class SshHosts(Sequence[HostBackend]):
             No machine has answered.
         """
         tasks, error = await self._answering(range(len(self._all)) if numbers is None else numbers)
-        answering = [number for number in tasks if _succeeded(tasks[number])]
+        connected = [number for number in tasks if _succeeded(tasks[number])]
+        answering = [number for number in connected if not self._all[number].is_silent] or connected
         requests = {number: asyncio.ensure_future(request(self._all[number])) for number in answering}
-        try:
-            if requests:
-                await asyncio.wait(requests.values(), timeout=timeout)
-        finally:
-            late = [number for number in requests if not requests[number].done()]
-            for number in late:
-                requests[number].cancel()
+        late = await self._wait(requests, silence_s)
         found: dict[int, T] = {}
-        for number in answering:
+        for number in connected:
             try:
-                if number in late:
-                    raise TargetUnreachable(f"{self._all[number].host} does not answer within {timeout:g} s.")
+                if number in late or number not in requests:
+                    raise self._all[number].unreachable()
                 found[number] = requests[number].result()
             except (AmlTrainError, OSError) as failed:
                 error = error or failed
         if not found and error is not None:
             raise error
         return found, error
+
+    async def _wait(self, requests: Mapping[int, asyncio.Future[Any]], silence_s: float) -> list[int]:
+        """Wait for requests; return the machines of those that were given up, which end by themselves."""
+        begun = time.monotonic()
+        silent: list[int] = []
+        waiting = dict(requests)
+        try:
+            while waiting := {number: task for number, task in waiting.items() if not task.done()}:
+                now = time.monotonic()
+                due = {number: max(begun, self._all[number].heard_at) + silence_s for number in waiting}
+                for number in [number for number in waiting if due[number] <= now]:
+                    self._all[number].note_silence()
+                    silent.append(number)
+                    del waiting[number]
+                if waiting:
+                    await asyncio.wait(waiting.values(), timeout=min(due[number] for number in waiting) - now)
+        except asyncio.CancelledError:
+            for task in requests.values():
+                task.cancel()
+            raise
+        finally:
+            for task in requests.values():
+                task.add_done_callback(_take_error)
+        return silent
 
     async def connected(self, number: int) -> HostBackend:
         """Return a machine that has a connection; one that has lost it is connected in the background.
@@ -149,12 +193,14 @@ class SshHosts(Sequence[HostBackend]):
             It has no connection now.
         """
         host = self._all[number]
+        if host.is_silent:
+            raise host.unreachable()
         if not host.is_connected:
             task = self._connection_of(number)
             if host.is_new:
                 await asyncio.wait({task})
             if not _succeeded(task):
-                raise TargetUnreachable(f"{host.host} does not answer.")
+                raise host.unreachable()
         return host
 
     async def _answering(self, numbers: Iterable[int]) -> tuple[dict[int, asyncio.Task[None]], Exception | None]:
@@ -169,7 +215,7 @@ class SshHosts(Sequence[HostBackend]):
             _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for number, task in tasks.items():
             if not task.done():
-                return tasks, TargetUnreachable(f"{self._all[number].host} does not answer.")
+                return tasks, self._all[number].unreachable()
             if not task.cancelled() and isinstance(error := task.exception(), Exception):
                 return tasks, error
         return tasks, None
@@ -178,7 +224,7 @@ class SshHosts(Sequence[HostBackend]):
         task = self._connecting.get(number)
         if task is None or task.done():
             task = self._connecting[number] = asyncio.ensure_future(self._all[number].connect())
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waits gets the error
+            task.add_done_callback(_take_error)
         return task
 
     async def close(self) -> None:
@@ -186,6 +232,12 @@ class SshHosts(Sequence[HostBackend]):
         for task in self._connecting.values():
             task.cancel()
         await asyncio.gather(*(host.close() for host in self._all))
+
+
+def _take_error(task: asyncio.Future[Any]) -> None:
+    """Mark the error of a task as seen: who still waits for it gets it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _succeeded(task: asyncio.Task[None]) -> bool:

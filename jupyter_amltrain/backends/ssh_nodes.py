@@ -49,12 +49,8 @@ log = logging.getLogger(__name__)
 _MAX_KNOWN_RUNS = 1000
 #: Seconds that a cancel waits for the machines besides the first one, which passes it on to them.
 _OTHERS_TIMEOUT_S = 2.0
-#: Seconds that a check of an attached target waits for a machine.
-_CHECK_TIMEOUT_S = 20.0
-#: Seconds that a plan waits for what the machines say about their queues.
-_LOAD_TIMEOUT_S = 10.0
-#: Seconds that journals of living runs are waited for.
-_COPIES_TIMEOUT_S = 20.0
+#: Seconds in which a machine may start a monitor or remove an environment without a sign of life.
+_SLOW_S = 60.0
 
 
 class NodesBackend(Backend):
@@ -114,7 +110,7 @@ class NodesBackend(Backend):
             host.retry_soon()
         error: Exception | None = None
         if whole.node_dirs:
-            found, error = await hosts.ask(_names_and_info, timeout=_CHECK_TIMEOUT_S)
+            found, error = await hosts.ask(_names_and_info)
         else:
             found = dict(enumerate(await asyncio.gather(*map(_names_and_info, hosts))))
         require_different([hosts[number] for number in found], [names for names, _ in found.values()])
@@ -148,7 +144,7 @@ class NodesBackend(Backend):
 
     async def delete_environment(self, key: str) -> None:
         """See :meth:`Backend.delete_environment`; on all machines that have it."""
-        await self._hosts.ask(lambda host: host.delete_environment(key))
+        await self._hosts.ask(lambda host: host.delete_environment(key), silence_s=_SLOW_S)
 
     # ---- submit
 
@@ -158,7 +154,7 @@ class NodesBackend(Backend):
             return known
         since = self._placement.planned()
         try:
-            loads, _ = await self._hosts.ask(lambda host: host.call("load", {}), timeout=_LOAD_TIMEOUT_S)
+            loads, _ = await self._hosts.ask(lambda host: host.call("info", {}))
         except (AmlTrainError, OSError):  # the plan of the first one raises its error
             return 0
         return self._placement.choose(run_id, spec, loads, since)
@@ -328,9 +324,7 @@ class NodesBackend(Backend):
             await self._hosts[number].live_copies(groups.pop(number))
         if not groups:
             return {}
-        found, _ = await self._hosts.ask(
-            lambda host: host.live_copies(groups[host.number]), groups, timeout=_COPIES_TIMEOUT_S
-        )
+        found, _ = await self._hosts.ask(lambda host: host.live_copies(groups[host.number]), groups)
         return {run_id: folder for folders in found.values() for run_id, folder in folders.items()}
 
     def sending(self, run_id: str) -> str:
@@ -365,7 +359,7 @@ class NodesBackend(Backend):
 
     async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
         """See :meth:`Backend.monitor`; indices of GPUs are those of each machine."""
-        found, _ = await self._hosts.ask(lambda host: host.monitor(monitor_id, gpus, period))
+        found, _ = await self._hosts.ask(lambda host: host.monitor(monitor_id, gpus, period), silence_s=_SLOW_S)
         return found[min(found)]
 
     async def stop_monitor(self, monitor_id: str) -> None:

@@ -122,7 +122,7 @@ def test_cancel_by_another_kernel_reaches_second_machine(api: Any, homes: list[P
 
 
 def test_run_of_several_nodes_is_listed_once(api: Any, homes: list[Path]) -> None:
-    code = "print('up', flush=True)"
+    code = "import time\nprint('up', flush=True)\ntime.sleep(2)\n"  # longer than a sample
     fields = {"nodes": 2, "processes": 1, "distribution": "tensorflow", "gpus": 0}
     run = api.submit(code, target="gpus", name="both", **fields).wait(WAIT_S)
     assert all((home / "runs" / run.run_id).exists() for home in homes)
