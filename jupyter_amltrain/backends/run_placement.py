@@ -54,7 +54,7 @@ class RunPlacement:
         loads
             Answers to the agent's call ``info`` by machine, at least one.
         since
-            Runs that were planned before the machines were asked; they may not count them.
+            Runs that were planned before `loads` were requested; those may not count them.
         """
         uses_gpus, able = _able(spec.resources.gpus, loads)
         kind = "gpu" if uses_gpus else "cpu"
