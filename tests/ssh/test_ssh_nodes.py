@@ -452,6 +452,50 @@ def test_failed_process_starts_all_machines_again(api: Any, homes: list[Path], k
     nothing_is_left(homes, run)
 
 
+CHECKPOINTS = """
+import mlflow, os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+place, first = os.environ["AML_CHECKPOINT_DIR"] + "/last.pt", 0
+if os.path.exists(place):
+    saved = torch.load(place)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    first = saved["step"]
+for step in range(first, 20):
+    if step == fails_at and first == 0 and rank == 1:
+        os.kill(os.getpid(), 9)
+    data = torch.randn(8, 4, generator=torch.Generator().manual_seed(100 * step + rank))
+    optimizer.zero_grad()
+    loss = model(data).square().mean()
+    loss.backward()
+    optimizer.step()
+    if rank == 0:
+        mlflow.log_metric("loss", loss.item(), step=step)
+    if step % 4 == 3:  # each machine has a folder of its own
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, place)
+        dist.barrier()
+weights = model.module.weight.detach().flatten().tolist()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.thorough
+@needs_torch
+def test_restarted_machines_train_to_weights_of_uninterrupted_run(api: Any, homes: list[Path]) -> None:
+    fields = {"target": "gpus", "nodes": 2, "processes": 1, "gpus": 0, "out": ["weights"], "name": "weights"}
+    whole = api.submit(CHECKPOINTS, params={"fails_at": 99}, **fields).wait(WAIT_S)
+    again = api.submit(CHECKPOINTS, params={"fails_at": 14}, max_restarts=1, **fields).wait(WAIT_S)
+    assert again.status.attempt == 2 and again.result("weights") == whole.result("weights")
+    steps = [step for step, _, _ in again.metrics()["loss"]]
+    assert set(steps) == set(range(20)) and len(steps) - 20 <= 4  # repeated: at most one interval
+    nothing_is_left(homes, again)
+
+
 @pytest.mark.thorough
 def test_process_that_fails_in_each_attempt_ends_run_with_its_name(api: Any, homes: list[Path]) -> None:
     code = ENVIRONMENT + "if '\"index\": 1' in os.environ['TF_CONFIG']:\n    raise ValueError('bad luck')\n" + SLEEP
