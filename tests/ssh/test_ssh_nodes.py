@@ -545,6 +545,7 @@ def test_mpi_processes_of_both_machines_are_one_world(api: Any, homes: list[Path
         ("0", "0"), ("1", "1"), ("2", "0"), ("3", "1"),
     ]  # fmt: skip
     assert {row["OMPI_COMM_WORLD_SIZE"] for row in seen} == {"4"} and run.status.ranks == 4
+    assert not (homes[0] / "runs" / run.run_id / "mpi.sock").exists()
     folders = [Path(row["AML_OUTPUT_DIR"]) for row in seen]
     assert [folder.is_relative_to(homes[1]) for folder in folders] == [False, False, True, True]
     nothing_is_left(homes, run)

@@ -17,7 +17,7 @@ from ..process_setup import log_line
 from ..protocol import CANCELED, COMPLETED, FAILED, LOST, write_json
 from .outcome import Outcome
 from .preparation import enter_preparing
-from .process import Assignment
+from .process import Assignment, LaunchFailed
 from .queue_host import QueueHost
 from .supervisor import Supervisor
 
@@ -32,15 +32,21 @@ class DaemonCommands:
     """Commands by which mpirun on node 0 starts a daemon on each other node; see :mod:`..distributed.mpi_daemons`."""
 
     def __init__(self, folder: str) -> None:
-        path = os.path.join(folder, mpi_daemons.SOCKET)
-        if os.path.exists(path):
-            os.unlink(path)
+        self._path = os.path.join(folder, mpi_daemons.SOCKET)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         with Address(folder, mpi_daemons.SOCKET) as address:
             self._socket.bind(address)
         self.handle = self._socket.fileno()
         self._commands: Json = {}  #: by number of the node, as text
+
+    def close(self) -> None:
+        """Remove the socket from the run folder."""
+        self._socket.close()
+        try:
+            os.unlink(self._path)
+        except OSError:  # the run was deleted
+            pass
 
     def forget(self) -> None:
         """Drop the commands of an earlier attempt."""
@@ -161,7 +167,10 @@ class NodeHost(QueueHost):
         ranks = run.task.job["ranks"]
         ranks["gang"] = dict(config, node=node)
         if ranks["kind"] in (launchers.MPI, launchers.HOROVOD) and node == 0 and self._mpi is None:
-            self._mpi = DaemonCommands(self.task.folder)
+            try:
+                self._mpi = DaemonCommands(self.task.folder)
+            except OSError as error:
+                raise LaunchFailed("mpirun cannot start daemons: %s" % (error.strerror or error)) from error
             run.poll.register(self._mpi.handle, select.POLLIN)
         if self._mpi is not None:
             self._mpi.forget()
@@ -236,9 +245,16 @@ class NodeHost(QueueHost):
         else:
             verdict = self._orders["verdict"]
             self._end = _outcome_of(verdict)
+            self._close_mpi(run)
         if isinstance(verdict.get("failed_rank"), int):
             run.state["failed_rank"] = verdict["failed_rank"]
         return _outcome_of(verdict)
+
+    def _close_mpi(self, run: Supervisor) -> None:
+        if self._mpi is not None:
+            run.poll.unregister(self._mpi.handle)
+            self._mpi.close()
+            self._mpi = None
 
     def _enter_next_attempt(self) -> None:
         """Report that this node keeps its slots for the next attempt, and nothing more of the last one."""
