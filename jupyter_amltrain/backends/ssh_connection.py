@@ -227,7 +227,8 @@ class SshConnection:
                 break
             except (OSError, asyncssh.Error, asyncio.TimeoutError, ValueError) as error:
                 # sshd drops some of many connections at once (MaxStartups), and a link may return just now.
-                if not (may_repeat and isinstance(error, ConnectionResetError | asyncssh.ConnectionLost)):
+                is_dropped = isinstance(error, ConnectionError | asyncssh.ConnectionLost)
+                if not (may_repeat and is_dropped) or isinstance(error, ConnectionRefusedError):
                     raise explained(error, target, known) from error
             await asyncio.sleep(MIN_PAUSE_S * random.uniform(0.7, 1.3))
         assert self._connection is not None
