@@ -43,6 +43,7 @@ for step in range(10):
     dist.all_reduce(mean)
     if rank == 0:
         mlflow.log_metric("loss", mean.item() / world, step=step)
+dist.barrier()  # a process that leaves while another one still works may abort in gloo
 dist.destroy_process_group()
 """
 
