@@ -359,6 +359,6 @@ class SshConnection:
     def _unreachable(self, why: str) -> TargetUnreachable:
         return TargetUnreachable(
             f"Cannot reach {self.target.name!r} ({self.target.destination}): {why}. Its runs continue.",
-            hint=f"Try again: %aml_compute test {self.target.name}",
+            hint=f"Try again: %aml_compute test {self.target.whole_name}",
             code=LOST,
         )

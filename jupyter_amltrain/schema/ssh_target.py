@@ -119,6 +119,11 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
         )
 
     @property
+    def whole_name(self) -> str:
+        """Name by which a user knows it: that of the target of which it may be one machine."""
+        return self.name.partition(".")[0]
+
+    @property
     def destination(self) -> str:
         """What to connect to: the given host, else the address that Azure has told."""
         return self.host or self.address

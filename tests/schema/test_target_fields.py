@@ -170,6 +170,7 @@ def test_several_machines_over_ssh_are_one_field() -> None:
     target, errors = checked_target(SshTarget, "gpus", {"host": "a, ann@10.0.0.4:2222, [fe80::1]:22", "user": "bob"})
     assert not errors and isinstance(target, SshTarget) and target.variant == "nodes"
     nodes = [target.node_target(number) for number in range(3)]
+    assert {node.whole_name for node in nodes} == {target.name}
     assert [(node.host, node.user, node.port) for node in nodes] == [
         ("a", "bob", 0), ("10.0.0.4", "ann", 2222), ("fe80::1", "bob", 22),
     ]  # fmt: skip
