@@ -45,9 +45,9 @@ def lines(where: Locator, title: str, top: float) -> list[tuple[str, float, list
 
 
 def ticks(folder: Path) -> tuple[dict[str, Any], list[list[float]]]:
-    """Header and ticks of a run's first node."""
+    """Header and ticks of a run's first node; a line that is being written does not count."""
     header, rows = {}, []
-    for line in (folder / "telemetry" / "node-0.jsonl").read_text().splitlines():
+    for line in (folder / "telemetry" / "node-0.jsonl").read_text().split("\n")[:-1]:
         value = json.loads(line)
         if isinstance(value, list):
             rows.append(value)
