@@ -320,6 +320,47 @@ export function brushOf(axis: ITrialAxis, from: number, to: number): Brush | nul
   return low <= axis.low && high >= axis.high ? null : [low, high];
 }
 
+const UNIFORM_EXPRESSION = /^\s*(q?(?:log)?uniform)\s*\(([^()]*)\)\s*$/i;
+const RANDINT_EXPRESSION = /^\s*randint\s*\([^()]*\)\s*$/i;
+
+/** Further trials of the line that goes on with a sweep; a person edits it. */
+const MORE_TRIALS = 10;
+
+/** Whole numbers of a brush that become the options of a choice. */
+const MAX_OPTIONS = 20;
+
+/** The part of an expression that a brush selects; null where it cannot be written as an expression. */
+export function narrowed(axis: ITrialAxis, expression: string, [low, high]: Brush): string | null {
+  if (axis.kind === 'category') {
+    const options = axis.categories.filter((_, at) => at >= low && at <= high);
+    const plain = CHOICE_EXPRESSION.test(expression) && options.every(option => option === null || typeof option !== 'object');
+    return plain && options.length ? `choice(${options.map(literal).join(',')})` : null;
+  }
+  const [from, to] = [low, high].map(unit => (axis.kind === 'log' ? 10 ** unit : unit));
+  if (RANDINT_EXPRESSION.test(expression)) {
+    const first = Math.max(0, Math.ceil(from));
+    const count = Math.floor(to) - first + 1;
+    return count > 0 && count <= MAX_OPTIONS ? `choice(${Array.from({ length: count }, (_, i) => first + i).join(',')})` : null;
+  }
+  const found = UNIFORM_EXPRESSION.exec(expression);
+  const [lower, upper, ...rest] = (found?.[2] ?? '').split(',').map(Number);
+  const bounds = [Math.max(lower, from), Math.min(upper, to)].map(value => Number(value.toPrecision(4)));
+  if (!found || !(bounds[0] < bounds[1])) {
+    return null;
+  }
+  return `${found[1]}(${[...bounds, ...rest].join(',')})`;
+}
+
+/** Line that goes on with a sweep: with further trials, in the part of the space that the brushes select. */
+export function continueLine(handle: string, space: Record<string, string>, axes: readonly ITrialAxis[], brushes: ReadonlyMap<string, Brush>): string {
+  const params = axes.flatMap(axis => {
+    const brush = axis.name ? brushes.get(axis.name) : undefined;
+    const text = brush && axis.name in space ? narrowed(axis, space[axis.name], brush) : null;
+    return text === null ? [] : [`--param ${quoted(`${axis.name}=${text}`)}`];
+  });
+  return ['%aml_sweep', '--continue', handle, '--max-trials', MORE_TRIALS, ...params].join(' ');
+}
+
 /** Colors of the palette from the worst to the best value. */
 export const LEVELS = 9;
 

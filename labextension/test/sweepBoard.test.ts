@@ -5,6 +5,7 @@ import { ISweepBoard } from '../src/protocol';
 import { normalise } from '../src/record';
 import {
   axisOf,
+  continueLine,
   bestFirst,
   bestSoFar,
   Brush,
@@ -154,6 +155,37 @@ test('parameters as words of a magic line', () => {
   assert.equal(paramWords({ name: "it's", kind: '1', sizes: [64, 32] }), `--param 'name="it'"'"'s"' --param 'kind="1"' --param 'sizes=[64,32]'`);
   assert.equal(paramsText({ lr: 0.01234567, layers: 2, momentum: null }), 'lr 0.01235, layers 2, momentum null');
   assert.deepEqual(parametersOf(boardOf()), ['lr', 'layers', 'optimizer', 'momentum']);
+});
+
+test('line that goes on has further trials, in the brushed part of the space', () => {
+  const space = {
+    lr: 'loguniform(0.0001,0.1)',
+    layers: 'choice(1,2,4)',
+    name: 'choice("a b",sgd)',
+    units: 'quniform(0,64,8)',
+    seed: 'randint(9)',
+    noise: 'normal(0,1)'
+  };
+  const values = { lr: [1e-4, 0.1], layers: [1, 4], name: ['a b', 'sgd'], units: [0, 64], seed: [0, 8], noise: [-1, 1] };
+  const axes = Object.entries(values).map(([name, own]) => axisOf(name, space[name as keyof typeof space], own));
+  assert.equal(continueLine('local/a-1', space, axes, new Map()), '%aml_sweep --continue local/a-1 --max-trials 10');
+  const brushes = new Map<string, [number, number]>([
+    ['lr', [-3, -2]],
+    ['layers', [0.5, 2.5]],
+    ['name', [-0.5, 0.5]],
+    ['units', [7.9, 80]],
+    ['seed', [1.2, 3]],
+    ['noise', [0, 1]],
+    ['', [0, 1]]
+  ]);
+  const words = continueLine('local/a-1', space, axes, brushes).split(' --param ').slice(1);
+  assert.deepEqual(words, [
+    "'lr=loguniform(0.001,0.01)'",
+    "'layers=choice(2,4)'",
+    `'name=choice("a b")'`,
+    "'units=quniform(7.9,64,8)'",
+    "'seed=choice(2,3)'"
+  ]);
 });
 
 test('numbers of a column have one number of decimals', () => {

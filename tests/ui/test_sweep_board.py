@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,7 +124,11 @@ def test_brushes_of_several_axes_combine(run: Locator, notebook: NotebookPage, s
     assert 0 < rows.count() < first
     assert set(rows.locator("td[data-key='param layers']").all_inner_texts()) == {"3"}
     expect(run.locator(".jp-AmlSweep-curve.jp-mod-selected")).not_to_have_count(0)
+    further = run.get_by_role("button", name="Copy line to continue")
+    line = further.get_attribute("title") or ""
+    assert line.startswith("%aml_sweep --continue local/") and "layers=choice(3)" in line and "loss" not in line
     page.keyboard.press("Escape")
+    expect(further).not_to_have_attribute("title", re.compile("--param"))
     run.locator(".jp-AmlSweep-parallelPlot").dblclick(position={"x": 90, "y": 80})
     expect(rows).to_have_count(40)
 

@@ -5,6 +5,7 @@ import type { ISweepBoard } from '../protocol';
 import {
   axisOf,
   bestFirst,
+  continueLine,
   countsText,
   formatterOf,
   hasFailed,
@@ -30,8 +31,13 @@ import { ITrialActions, TrialTable } from './trialTable';
 /** Parameters up to which their importance stands beside their chart. */
 const MAX_BESIDE = 7;
 
+/** Beginning of the handles of sweeps with a driver. */
+const DRIVEN = 'local/';
+
 /** State of the board that is not in the record. */
 export interface IBoardSituation {
+  /** Handle of the sweep. */
+  handle: string;
   actions: ITrialActions;
   /** Handle of the trial that is shown below the table. */
   opened: string;
@@ -112,6 +118,11 @@ export class SweepBoardView {
     this._copy.type = 'button';
     this._copy.textContent = _trans.__('Copy parameters');
     this._copy.addEventListener('click', () => this._copyBest());
+    this._goOn = element('button', 'continue', summary);
+    this._goOn.classList.add('jp-AmlRun-link');
+    this._goOn.type = 'button';
+    this._goOn.textContent = _trans.__('Copy line to continue');
+    this._goOn.addEventListener('click', () => this._copyText(this._goOn.title));
     this._goal = element('div', 'goal', this.node);
     this._message = element('div', 'message', this.node);
     const charts = element('div', 'charts', this.node);
@@ -255,6 +266,10 @@ export class SweepBoardView {
       this._count.textContent = text;
     }
     this._clear.style.visibility = isFiltered ? '' : 'hidden';
+    const handle = this._situation?.handle ?? '';
+    // A sweep with a driver, which is a run on this machine; a service cannot continue its own.
+    this._goOn.hidden = !handle.startsWith(DRIVEN) || !this._trials.length;
+    this._goOn.title = continueLine(handle, board.space, this._axes, brushes);
     this._drawTable();
   }
 
@@ -311,6 +326,7 @@ export class SweepBoardView {
   private readonly _counts: HTMLElement;
   private readonly _best: HTMLElement;
   private readonly _copy: HTMLButtonElement;
+  private readonly _goOn: HTMLButtonElement;
   private readonly _goal: HTMLElement;
   private readonly _message: HTMLElement;
   private readonly _more: HTMLElement;

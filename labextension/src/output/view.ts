@@ -196,7 +196,7 @@ export class RunView {
       this._board = new SweepBoardView(this._trans, text => this._actions.copy(text));
       this.trialSlot.before(this._board.node);
     }
-    this._board?.update(sweep, { actions: situation.trials, opened: situation.openedTrial, canceling: situation.cancelingTrials });
+    this._board?.update(sweep, { handle: record.handle, actions: situation.trials, opened: situation.openedTrial, canceling: situation.cancelingTrials });
     this._children.update(whole && !sweep ? record.children : [], record.children_hidden);
     this._childLog.hidden = this._childLog.hidden || !record.children.length;
     if (situation.since) {
