@@ -185,6 +185,8 @@ def test_cpu_time_of_ended_children_is_counted() -> None:
     assert total(row(1, 0, 10, 13)) == 23  # 2 was reaped by 1
     assert total(row(1, 0, 10, 13), row(4, 0, 6)) == 29  # an orphan
     assert total(row(1, 0, 11, 13)) == 30  # reaped by nobody of the run
+    assert total(row(1, 0, 11, 13), row(5, 1, 4), row(6, 5, 9), row(7, 6, 2)) == 45
+    assert total(row(1, 0, 11, 28)) == 45  # each was reaped by its parent, and these ended before the next reading
 
 
 def test_torn_tail_is_cut(tmp_path: Path) -> None:

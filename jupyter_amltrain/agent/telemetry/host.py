@@ -183,8 +183,11 @@ class Usage:
 
     def _total_ticks(self, rows: Dict[int, Process]) -> int:
         for row in self._ended(rows):
-            # A parent in the run that reaped the process has its time; otherwise count it here.
-            if row.parent not in rows:
+            # A process of the run that reaped it has its time, also by way of others that have ended.
+            parent = row.parent
+            while parent not in rows and parent in self._before:
+                parent = self._before[parent].parent
+            if parent not in rows:
                 self._ended_ticks += row.own_time + row.child_time
         return self._ended_ticks + sum(row.own_time + row.child_time for row in rows.values())
 
