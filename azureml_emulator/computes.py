@@ -170,13 +170,7 @@ def _validate(call: Call, body: Any) -> None:
     Refused
         400: the ARM schema does not have such a body, or the name breaks the rules.
     """
-    found = [
-        line
-        for line in schema.problems("workspaces_computes", body)
-        if not (line.endswith("there is no such field") and line.split(":")[0].rpartition(".")[2] in _NEWER)
-    ]
-    if found:
-        raise bad_request(call.world, "The request is invalid. " + "; ".join(found[:5]), "InvalidPropertyValue")
+    _judge(call, schema.problems("workspaces_computes", body))
     name = call.params["name"]
     # Instances: pattern of api 2023-08-01-preview; clusters: Azure's documentation (2 to 32, the same letters).
     instance = body["properties"]["computeType"] == "ComputeInstance"
@@ -189,6 +183,22 @@ def _validate(call: Call, body: Any) -> None:
             f"letter, end with a letter or digit, and be {most} characters in length.",
             "InvalidComputeName",
         )
+
+
+def _judge(call: Call, problems: list[str]) -> None:
+    """
+    Raises
+    ------
+    Refused
+        400: a problem that is not a field of a newer api.
+    """
+    found = [
+        line
+        for line in problems
+        if not (line.endswith("there is no such field") and line.split(":")[0].rpartition(".")[2] in _NEWER)
+    ]
+    if found:
+        raise bad_request(call.world, "The request is invalid. " + "; ".join(found[:5]), "InvalidPropertyValue")
 
 
 @routes.arm("PATCH", "{ws}/computes/{name}")
@@ -244,15 +254,53 @@ async def list_keys(call: Call) -> Any:
     return {"computeType": kind}
 
 
-@routes.arm("POST", "{ws}/computes/{name}/{act}")
-async def act(call: Call) -> web.Response:
-    """start, stop, restart of an instance: 202, empty; provisioningState stays Succeeded meanwhile (06b, 06c)."""
-    found, what = _found(call), call.params["act"].lower()
-    if what not in ("start", "stop", "restart"):
-        return arm.gateway_error(404, "InvalidResourceType", f"There is no action '{what}' of computes.")
+def _instance(call: Call, what: str) -> dict[str, Any]:
+    """
+    Raises
+    ------
+    Refused
+        404: there is none; 400: it is no instance, or not ready for a change.
+    """
+    found = _found(call)
     if found["properties"]["computeType"] != "ComputeInstance":
         raise bad_request(call.world, f"Operation {what} is for ComputeInstance only.", "UnsupportedOperation")
     if found["properties"]["provisioningState"] != "Succeeded":
         state = found["properties"]["provisioningState"]
         raise bad_request(call.world, f"The compute instance '{found['name']}' is in state {state}.", "InvalidState")
+    return found
+
+
+@routes.arm("POST", "{ws}/computes/{name}/updateIdleShutdownSetting")
+async def update_idle_shutdown(call: Call) -> web.Response:
+    """200, empty (contract, and documentation of instances: 15 minutes to 3 days). Assumed: null turns it off."""
+    found, body = _instance(call, "updateIdleShutdownSetting"), call.json() or {}
+    given = body.get("idleTimeBeforeShutdown")
+    if set(body) - {"idleTimeBeforeShutdown"} or not instances.may_be_idle(given):
+        raise bad_request(
+            call.world, f"Invalid idleTimeBeforeShutdown '{given}': from PT15M to P3D.", "InvalidPropertyValue"
+        )
+    instances.set_idle(call.world, found, given)
+    return arm.empty(200)
+
+
+@routes.arm("POST", "{ws}/computes/{name}/updateSchedules")
+async def update_schedules(call: Call) -> web.Response:
+    """200, empty: the schedules are replaced (contract of 2021-03-01-preview; at most four by the documentation)."""
+    found, body = _instance(call, "updateSchedules"), call.json() or {}
+    _judge(call, schema.class_problems("ComputeSchedules", body))
+    given = body.get("computeStartStop") or []
+    if len(given) > 4:
+        raise bad_request(call.world, f"{len(given)} schedules: at most 4 are allowed.", "InvalidPropertyValue")
+    found["properties"]["properties"]["schedules"] = {"computeStartStop": given}
+    return arm.empty(200)
+
+
+@routes.arm("POST", "{ws}/computes/{name}/{act}")
+async def act(call: Call) -> web.Response:
+    """start, stop, restart of an instance: 202, empty; provisioningState stays Succeeded meanwhile (06b, 06c)."""
+    what = call.params["act"].lower()
+    if what not in ("start", "stop", "restart"):
+        _found(call)
+        return arm.gateway_error(404, "InvalidResourceType", f"There is no action '{what}' of computes.")
+    found = _instance(call, what)
     return arm.empty(202, call.world.operations.begin(call, lambda: instances.act(call.world, found, what)))

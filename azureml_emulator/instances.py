@@ -190,6 +190,21 @@ def _fail(world: World, resource: dict[str, Any], before: str, operation: str, t
     raise arm.OperationFailed(code, message)
 
 
+def may_be_idle(given: Any) -> bool:
+    """Whether a time may be an instance's idle time: none, or 15 minutes to 3 days."""
+    return given is None or (isinstance(given, str) and 15 * 60 <= seconds_of(given, 0.0) <= 3 * 86400)
+
+
+def set_idle(world: World, resource: dict[str, Any], given: str | None) -> None:
+    """Change the idle time of an instance that is there; it counts from now."""
+    inner = resource["properties"]["properties"]
+    inner.pop("idleTimeBeforeShutdown", None)
+    if given is not None:
+        inner["idleTimeBeforeShutdown"] = given
+    if inner["state"] == "Running":
+        _watch_idle(world, resource)
+
+
 def _watch_idle(world: World, resource: dict[str, Any]) -> None:
     idle = resource["properties"]["properties"].get("idleTimeBeforeShutdown")
     if not idle:
@@ -203,6 +218,8 @@ def _watch_idle(world: World, resource: dict[str, Any]) -> None:
             await world.clock.sleep(pause)
             inner = resource["properties"]["properties"]
             if world.resources.get(resource["id"]) is not resource or inner["lastOperation"] is not began:
+                return
+            if inner.get("idleTimeBeforeShutdown") is not idle:  # changed since
                 return
             left = limit if world.nodes.jobs_on(resource["id"]) else left - pause
         await act(world, resource, "stop", "IdleShutdown")

@@ -76,6 +76,11 @@ def problems(resource: str, body: Any, api_version: str = "", strict: bool = Tru
     return list(judge.check(root, body["properties"], "properties"))
 
 
+def class_problems(name: str, body: Any, api_version: str = "") -> list[str]:
+    """The same of a body that is an object of one class of the contract, as actions have it."""
+    return list(_Judge(contract(api_version), True).check(name, body, name))
+
+
 class _Judge:
     def __init__(self, found: dict[str, Any], strict: bool) -> None:
         self.contract, self.strict = found, strict

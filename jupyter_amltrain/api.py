@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import msgspec
 
 from jupyter_amltrain.errors import CommandError, ConfirmationNeeded
+from jupyter_amltrain.jobs import flag_values
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, keyword_values
 from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.kernel.session import close, controller
@@ -167,12 +168,21 @@ def targets() -> list[ComputeTarget]:
     return controller().loop.call(controller().list_targets(), ANSWER_TIMEOUT_S)
 
 
-def compute(name: str | None = None) -> TargetInfo:
-    """Check a target and return the result; default: the target in use."""
+def compute(name: str | None = None, *, wait: bool = True) -> TargetInfo:
+    """Check a target and return the result.
+
+    Parameters
+    ----------
+    name
+        Default: the target in use.
+    wait
+        Whether to wait for a target that does not answer within a second; otherwise the result says what was known of
+        it, and is not ``reachable``.
+    """
     c = controller()
 
     async def read() -> TargetInfo:
-        info = await c.target_manager.check(name)
+        info = await (c.target_manager.check(name) if wait else c.target_manager.known(name))
         c.target_manager.forget_failure(info.target)
         return info
 
@@ -196,22 +206,41 @@ def use(name: str, *, default: bool = False) -> None:
     controller().loop.call(action, ANSWER_TIMEOUT_S)
 
 
-def configure_target(name: str, *, share_gpus: bool) -> dict[str, Any]:
-    """Change settings of a target's queue, effective immediately; returns all settings.
+#: Maximum wait for one of several workspaces.
+WORKSPACE_TIMEOUT_S = 20.0
+#: Maximum wait for a service that changes settings of a target.
+CONFIGURE_TIMEOUT_S = 120.0
+
+
+def configure_target(
+    name: str,
+    *,
+    share_gpus: bool | None = None,
+    idle_shutdown: int | None = None,
+    schedule_start: str | None = None,
+    schedule_stop: str | None = None,
+) -> dict[str, Any]:
+    """Change settings of a target, effective immediately; returns them.
 
     Parameters
     ----------
     share_gpus
         Whether runs may use GPUs that other processes are using.
+    idle_shutdown
+        Minutes before the idle machine is stopped; 0 for never.
+    schedule_start, schedule_stop
+        Daily times or cron expressions (UTC) of an Azure ML instance; empty for none.
     """
-    return dict(
-        controller().loop.call(
-            controller().target_manager.configure(name, {"share_gpus": share_gpus}), ANSWER_TIMEOUT_S
-        )
-    )
+    manager, settings = controller().target_manager, dict[str, Any]()
+    if share_gpus is not None:
+        settings |= controller().loop.call(manager.configure(name, {"share_gpus": share_gpus}), ANSWER_TIMEOUT_S)
+    power = {"idle_shutdown": idle_shutdown, "schedule_start": schedule_start, "schedule_stop": schedule_stop}
+    if changes := {key: value for key, value in power.items() if value is not None}:
+        settings |= controller().loop.call(manager.configure(name, changes), CONFIGURE_TIMEOUT_S)
+    return settings
 
 
-def compute_rows(patience: float = 1.5) -> tuple[TargetRow, ...]:
+def compute_rows(patience: float = 0.9) -> tuple[TargetRow, ...]:
     """Return every target with state, size and price; last known values if it needs over `patience` seconds."""
     c = controller()
 
@@ -666,6 +695,7 @@ def sweep(
     max_concurrent: int | None = None,
     max_duration: float | str | None = None,
     trial_timeout: float | str | None = None,
+    allow_unused: bool = False,
     target: str | None = None,
     args: Iterable[str] = (),
     secrets: Mapping[str, str] | None = None,
@@ -699,6 +729,8 @@ def sweep(
         Trials at the same time; default 4.
     max_duration, trial_timeout
         Seconds, or a text such as ``"10m"``, after which the sweep or a trial ends.
+    allow_unused
+        Search parameters that nothing in the code reads.
     **fields
         The other keywords of :func:`submit`.
 
@@ -713,7 +745,7 @@ def sweep(
     ...               params={"x": "uniform(0, 5)"}, max_trials=10)  # doctest: +SKIP
     >>> found.wait().children().to_frame()  # doctest: +SKIP
     """
-    from jupyter_amltrain.jobs.sweep import of_type, sample_point, search_of
+    from jupyter_amltrain.jobs.sweep import check_used, of_type, sample_point, search_of
 
     settings: dict[str, Any] = {
         "seed": seed, "policy": policy, "max_trials": max_trials, "max_concurrent": max_concurrent,
@@ -732,6 +764,8 @@ def sweep(
     # The code is checked with one point of the space.
     _job_of(script, args, {**fields, "params": {**fixed, **sample_point(search)}, "secrets": secrets})
     spec = _job_of(script, args, {**fields, "params": fixed, "secrets": secrets})
+    if not allow_unused:
+        check_used(spec, search)
     return submit_sweep(spec, search, target=target, secrets=secrets).accepted()
 
 
@@ -764,7 +798,7 @@ def _sweep_file(
     own, fields
         Keywords that a file sets itself, and the other ones.
     """
-    allowed = ("name", "experiment", "tags")
+    allowed = ("name", "experiment", "tags", "inputs")
     given = [name for name, value in own.items() if value is not None]
     if wrong := next(iter([*given, *(name for name in fields if name not in allowed)]), ""):
         raise CommandError(
@@ -773,11 +807,12 @@ def _sweep_file(
             code="submit.flag_of_file",
             field=wrong,
         )
-    job = az_yaml.with_params(az_yaml.load(path), params)
-    spec = az_yaml_job.spec_of(job)
+    job = az_yaml.load(path)
+    inputs = flag_values.inputs_of_file(flag_values.inputs_of(fields.get("inputs") or {}), job.doc.get("inputs"))
+    spec = az_yaml_job.spec_of_line(job, params, inputs)
     values = {name: fields[name] for name in ("name", "experiment") if fields.get(name) is not None}
     tags = {**spec.tags, **dict(fields.get("tags") or {})}
-    spec = msgspec.structs.replace(spec, params=dict(params), tags=tags, project=working_folder(), **values)
+    spec = msgspec.structs.replace(spec, tags=tags, project=working_folder(), **values)
     return spec, job.compute
 
 
@@ -785,6 +820,32 @@ def environments(target: str | None = None) -> list[EnvironmentRow]:
     """Return the environments of a target, last used first; default: the target in use."""
     c = controller()
     return c.loop.call(c.environments.rows(target or c.targets.current), ANSWER_TIMEOUT_S)
+
+
+def workspace_environments() -> tuple[dict[str, list[EnvironmentRow]], dict[str, str]]:
+    """Return the environments of every connected workspace, and why those of one are not known, by workspace."""
+    from jupyter_amltrain.backends.azureml.client import client_of
+    from jupyter_amltrain.backends.azureml.environments import row_of
+    from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
+    from jupyter_amltrain.errors import AmlTrainError
+
+    c = controller()
+
+    async def ask(name: str) -> Any:
+        link = client_of(c.loop, c.root)
+        return await link.request("environments.list", {"workspace": name}, timeout=WORKSPACE_TIMEOUT_S)
+
+    found: dict[str, list[EnvironmentRow]] = {}
+    failures: dict[str, str] = {}
+    own = {str(getattr(target, "workspace", "")): target.name for target in reversed(targets())}
+    for facts in Workspaces(c.root).all():
+        try:
+            rows = c.loop.call(ask(facts.name), None)
+        except AmlTrainError as error:
+            failures[facts.name] = str(error)
+        else:
+            found |= {facts.name: [row_of(row, own.get(facts.name, "")) for row in rows]} if rows else {}
+    return found, failures
 
 
 def environment(name: str, *, target: str | None = None) -> EnvironmentRow:

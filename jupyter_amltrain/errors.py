@@ -43,6 +43,7 @@ __all__ = [
     "EnvironmentFailed",
     "GpuDriverError",
     "MissingDependency",
+    "NoAnswer",
     "PreflightError",
     "ProtocolError",
     "QuotaExceeded",
@@ -168,6 +169,10 @@ class TargetError(AmlTrainError):
 
 class TargetUnreachable(TargetError):
     """The target did not answer; its runs are not affected."""
+
+
+class NoAnswer(TargetUnreachable, TimeoutError):
+    """A call took longer than callers wait for it."""
 
 
 class SubmitUnsure(TargetUnreachable):

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from jupyter_amltrain.errors import NoAnswer
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -96,7 +98,7 @@ class LoopThread:
         ------
         RuntimeError
             When called from the loop thread, where it would deadlock.
-        TimeoutError
+        NoAnswer
             When `timeout` has passed; the coroutine is canceled.
         """
         if self.on_loop:
@@ -115,7 +117,8 @@ class LoopThread:
                     if left is not None:
                         left -= wait
                         if left <= 0:
-                            raise TimeoutError(f"no answer within {timeout:g} s") from None
+                            reason = f"No answer within {timeout:g} s."
+                            raise NoAnswer(reason, hint="See which target is silent: %aml_compute") from None
         except BaseException:  # Ctrl-C too: the coroutine must not outlive its caller's wait
             future.cancel()
             raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, UnknownRun
+from jupyter_amltrain.errors import AmlTrainError, CommandError, NoAnswer, ResultMissing, UnknownRun
 from jupyter_amltrain.kernel.observers import FrameCallback
 from jupyter_amltrain.kernel.outcome_text import as_error
 from jupyter_amltrain.kernel.run_record import record_of
@@ -21,6 +21,7 @@ from jupyter_amltrain.schema.provenance import Provenance
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
 from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.text import seconds_text
 
 if TYPE_CHECKING:
     import pandas
@@ -155,7 +156,7 @@ class TrackedRun:
         """State, phases and exit code; queries the target."""
 
         async def get() -> RunStatus:
-            entry = await controller().refresh_run(self.handle)
+            entry = await controller().known_run(self.handle)
             return entry.run.status
 
         return controller().loop.call(get(), ANSWER_TIMEOUT_S)
@@ -170,7 +171,7 @@ class TrackedRun:
         """Path of the complete log."""
 
         async def get() -> str:
-            entry = await controller().refresh_run(self.handle)
+            entry = await controller().known_run(self.handle)
             return entry.log_path
 
         return controller().loop.call(get(), ANSWER_TIMEOUT_S)
@@ -185,12 +186,11 @@ class TrackedRun:
 
     def files(self) -> FileList:
         """Return the files that the script has written, those of ``$AML_OUTPUT_DIR`` first; queries the target."""
-        from jupyter_amltrain.kernel.result_files import result_files
         from jupyter_amltrain.output.file_list import FileList, ResultFile
 
         async def get() -> list[RunFile]:
-            run = (await controller().refresh_run(self.handle)).run
-            return await result_files(controller().backend(run.target), run)
+            await controller().known_run(self.handle)
+            return await controller().result_files(self.handle)
 
         return FileList(ResultFile(self.handle, file) for file in controller().loop.call(get(), ANSWER_TIMEOUT_S))
 
@@ -265,7 +265,7 @@ class TrackedRun:
 
     def _children(self) -> ChildRuns:
         async def get() -> ChildRuns:
-            return (await controller().refresh_run(self.handle)).children
+            return (await controller().known_run(self.handle)).children
 
         return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
@@ -273,7 +273,7 @@ class TrackedRun:
         """Return every metric as a list of ``(step, unix seconds, value)``; ``metrics().to_frame()`` for pandas."""
 
         async def get() -> MetricHistory:
-            entry = await controller().refresh_run(self.handle)
+            entry = await controller().known_run(self.handle)
             return MetricHistory(
                 (name, list(zip(m.steps, m.times, m.values, strict=True))) for name, m in entry.metrics.metrics.items()
             )
@@ -295,7 +295,7 @@ class TrackedRun:
         from jupyter_amltrain.output.telemetry_frame import frame_of, read_whole
 
         async def get() -> dict[int, bytes]:
-            run = (await controller().refresh_run(self.handle)).run
+            run = (await controller().known_run(self.handle)).run
             if not run.folder:
                 return {}
             return await read_whole(controller().backend(run.target), run.run_id, max(1, run.status.nodes))
@@ -348,7 +348,7 @@ class TrackedRun:
 
         return plain_dashboard(controller(), self.handle, window)
 
-    def result(self, name: str, *, allow_pickle: bool = False) -> Any:
+    def result(self, name: str, *, allow_pickle: bool = False, lazy: bool = False) -> Any:
         """Return the value of ``--out name``.
 
         Arrays, frames, tensors and estimators come back as such; above 64 MiB as a handle, whose ``load()`` reads
@@ -357,7 +357,10 @@ class TrackedRun:
         Parameters
         ----------
         allow_pickle
-            Read a value that could only be pickled. Reading a pickle can run any code: only if you trust the run.
+            Read a value that could only be pickled on another machine. Reading a pickle can run any code: only if you
+            trust the run.
+        lazy
+            Return a handle that says why, instead of an error, for a value that needs this consent.
 
         Raises
         ------
@@ -377,11 +380,22 @@ class TrackedRun:
                 hint=f"Wait for the end: %aml_runs wait {self.handle}",
             )
         run = self.run
+        if name in run.saved and not run.saved[name].file:
+            from jupyter_amltrain.agent import values
+
+            return values.read(run.saved[name].node, os.devnull)
         if name in run.saved:
             from jupyter_amltrain.output.result_value import LAZY_BYTES, ResultValue
 
             value = ResultValue(self, run.saved[name])
-            return value if value.size > LAZY_BYTES else value.load(allow_pickle=allow_pickle)
+            try:
+                return value if value.size > LAZY_BYTES else value.load(allow_pickle=allow_pickle)
+            except ResultMissing as error:
+                if error.code == "result.pickle" and name in run.outputs:
+                    return run.outputs[name]  # JSON has its content
+                if not lazy or error.code != "result.pickle":
+                    raise
+                return ResultValue(self, run.saved[name], error.why)
         if name not in run.outputs:
             raise self._missing(run, name)
         return run.outputs[name]
@@ -428,10 +442,14 @@ class TrackedRun:
         ------
         RunFailed, RunCanceled, RunLost
             The run did not complete.
-        TimeoutError
-            The run is still going.
+        NoAnswer
+            The run is still going; a ``TimeoutError``.
         """
-        run = controller().loop.call(controller().wait(self.handle), timeout)
+        try:
+            run = controller().loop.call(controller().wait(self.handle), timeout)
+        except NoAnswer:
+            reason = f"{self.handle} has not ended within {seconds_text(timeout or 0.0)}."
+            raise NoAnswer(reason, hint="It goes on. To wait again: run.wait()") from None
         if run.status.state is not RunState.COMPLETED:
             error = self._error(run)
             if error is not None:

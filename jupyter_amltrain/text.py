@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -133,6 +134,16 @@ def seconds_text(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def finite_or_text(value: float) -> float | str:
+    """Return the value of a metric for JSON, which has no number for ``nan``, ``inf`` and ``-inf``."""
+    return value if math.isfinite(value) else str(float(value))
+
+
+def money(amount: float, currency: str) -> str:
+    """``12.24 USD``; small amounts with as many decimals as they need."""
+    return f"{amount:.2f} {currency}".rstrip() if amount >= 0.1 else f"{amount:.3g} {currency}".rstrip()
 
 
 def bytes_text(size: float | None) -> str:

@@ -51,6 +51,7 @@ SETTINGS = {
     "AMLTRAIN_DISPATCHER_IDLE": "600",
     "AMLTRAIN_SAMPLE_PERIOD": "0.1",
     "AMLTRAIN_GRACE": "1",
+    "AMLTRAIN_READ_LIMIT": "60",  # a busy machine is no silent target
 }
 
 

@@ -95,7 +95,7 @@ def test_run_with_deleted_folder_is_lost(api: Any) -> None:
     until(lambda: "here" in run.logs())
     folder = Path(run.run.folder)
     processes = _pids(str(folder))
-    shutil.rmtree(folder, ignore_errors=True)
+    until(lambda: shutil.rmtree(folder, ignore_errors=True) or not folder.exists())  # the run writes into it meanwhile
     with pytest.raises(RunLost, match="folder .*gone-"):
         run.wait(60)
     for number in processes:

@@ -1,4 +1,4 @@
-"""Entry point of ``agent.pyz``: ``dispatch``, ``call``, ``monitor``, ``node`` and ``rank``, see :data:`_USAGE`."""
+"""Entry point of ``agent.pyz``: ``dispatch``, ``call``, ``monitor``, ``node``, ``idle``, ``rank``: :data:`_USAGE`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import List
 
 _USAGE = (
     "usage: agent.pyz dispatch QUEUE HOME | agent.pyz call OP [HOME [QUEUE]] < payload.json | agent.pyz monitor FOLDER"
-    " | agent.pyz node HOME QUEUE < node.json | agent.pyz rank JOBFILE [in:NAME=PATH ...] [out:NAME=PATH ...]"
+    " | agent.pyz node HOME QUEUE < node.json | agent.pyz idle HOME SECONDS"
+    " | agent.pyz rank JOBFILE [in:NAME=PATH ...] [out:NAME=PATH ...]"
 )
 
 
@@ -26,6 +27,10 @@ def main(argv: List[str]) -> int:
         from .distributed.node_connector import detach as detach_node
 
         return detach_node(argv[1], argv[2])
+    if len(argv) == 3 and argv[0] == "idle":
+        from .idle import main as idle_main
+
+        return idle_main(argv[1:])
     if len(argv) >= 2 and argv[0] == "rank":
         from .azure.fallback import main as rank_main
 

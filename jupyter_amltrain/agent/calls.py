@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import damage, machine
 from .damage import DamagedRun
+from .data import uploads
 from .distributed import node_connector
 from .environments import requests as environment_calls
 from .json_dir import WAITING, NumberedJsonDir, default_queue, open_queue
@@ -350,7 +351,9 @@ def _info(context: AgentContext, payload: Json) -> Json:
     open_queue(context.queue)
     reply = context.send_request("info", {})
     if "error" not in reply:
-        reply.update(machine.describe(reply["pid"], context.home), home=context.home, queue=context.queue)
+        base, tool = (str(payload.get(name) or "") for name in ("base", "tool"))
+        facts = machine.describe(reply["pid"], context.home, base, tool)
+        reply.update(facts, home=context.home, queue=context.queue)
     return reply
 
 
@@ -430,6 +433,10 @@ def _modules(context: AgentContext, payload: Json) -> Json:
         return {"reason": "it is no Python 3", "missing": []}
 
 
+def _data(context: AgentContext, payload: Json) -> Json:
+    return uploads.serve(context.home, payload)
+
+
 def _nodes(context: AgentContext, payload: Json) -> Json:
     return node_connector.serve(context, payload)
 
@@ -443,6 +450,7 @@ _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "delete": _delete,
     "pictures": _pictures,
     "configure": _configure,
+    "data": _data,
     "environments": _environments,
     "modules": _modules,
     "monitor": _monitor,

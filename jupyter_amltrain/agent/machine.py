@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from .environments.build import find_uv
+from .environments.build import uv_of_build
 from .processes import cgroup_paths
 from .queue.slots import usable_cpus
 from .telemetry.host import memory_total
@@ -177,11 +177,17 @@ _PROGRAMS = ("conda", "docker")
 _PROGRAM_FOLDERS = ("~/.local/bin", "~/.cargo/bin", "~/miniconda3/bin", "~/miniforge3/bin", "~/anaconda3/bin")
 
 
-def programs() -> Dict[str, str]:
-    """Return the path of each program that builds environments; empty for one that is not installed."""
+def programs(base: str = "", tool: str = "") -> Dict[str, str]:
+    """Return the path of each program that builds environments; empty for one that is not installed.
+
+    Parameters
+    ----------
+    base, tool
+        Interpreter of the jobs and the submitter's uv, as in a build's specification.
+    """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath)] + [os.path.expanduser(x) for x in _PROGRAM_FOLDERS])
     others = {name: shutil.which(name, path=path) or "" for name in _PROGRAMS}
-    return dict(uv=find_uv(os.environ), **others)
+    return dict(uv=uv_of_build({"base": base, "tool": tool}, os.environ), **others)
 
 
 def disk_free(folder: str) -> Optional[int]:
@@ -192,7 +198,7 @@ def disk_free(folder: str) -> Optional[int]:
         return None
 
 
-def describe(pid: int, home: str) -> Dict[str, Any]:
+def describe(pid: int, home: str, base: str = "", tool: str = "") -> Dict[str, Any]:
     """Return the static part of `info`: ``cpus, memory, disk_free, programs, survives, python, platform``.
 
     Parameters
@@ -201,12 +207,14 @@ def describe(pid: int, home: str) -> Dict[str, Any]:
         Process id of the dispatcher.
     home
         The state root.
+    base, tool
+        As in :func:`programs`.
     """
     return {
         "cpus": usable_cpus(),
         "memory": memory_total(),
         "disk_free": disk_free(home),
-        "programs": programs(),
+        "programs": programs(base, tool),
         "survives": survival(None, "/proc/%d/cgroup" % pid),
         "python": platform.python_version(),
         "platform": "%s-%s" % (sys.platform, platform.machine()),

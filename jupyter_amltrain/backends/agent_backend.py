@@ -30,7 +30,7 @@ from jupyter_amltrain.backends.local_limits import unsupported
 from jupyter_amltrain.backends.past_runs import Key, PastRun, PastRunIndex, listed_fields_of, tracking_of
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, damaged_run, file_of, output_of, run_of, status_of
 from jupyter_amltrain.backends.transport import FileEvents, Transport
-from jupyter_amltrain.errors import DamagedRun, PreflightError, ProtocolError, ResultMissing, SpecError
+from jupyter_amltrain.errors import AmlTrainError, DamagedRun, PreflightError, ProtocolError, ResultMissing, SpecError
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import kept_elsewhere
 from jupyter_amltrain.jobs.launch import downloads, launch_plan, restarts_of
@@ -42,7 +42,7 @@ from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CHILDREN_BYTES, Chil
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunStatus, make_handle
-from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.schema.run_file import OutValue, RunFile
 from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
 
@@ -91,7 +91,8 @@ class AgentBackend(Backend):
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`."""
-        answer = await self._transport.call("info", {})
+        uv = await self._loop.offload(environments.submitter_uv) if self._machine.has_our_disk else ""
+        answer = await self._transport.call("info", {"base": self._machine.python, "tool": uv})
         known = {field.name for field in msgspec.structs.fields(TargetInfo)}
         facts = {name: value for name, value in answer.items() if name in known}
         kind = str(type(self.target).__struct_config__.tag)
@@ -102,6 +103,8 @@ class AgentBackend(Backend):
 
     async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :meth:`Backend.configure`."""
+        if "share_gpus" not in settings:
+            return await super().configure(settings)
         return await self._transport.call("configure", dict(settings))
 
     def unsupported_reason(self, spec: JobSpec) -> str:
@@ -227,7 +230,7 @@ class AgentBackend(Backend):
             # The agent puts the environment's folder first on the PATH.
             machine = msgspec.structs.replace(machine, python="python")
         elif environments.is_image(spec):
-            container = environments.container_request(spec)
+            container = environments.container_request(spec, machine.has_our_disk)
             found = await self._find_image(container)
             notes = (environments.image_note(spec.environment.image, found),)
             # The agent finds python3 or python on the PATH of the image.
@@ -429,7 +432,7 @@ class AgentBackend(Backend):
         """See :meth:`Backend.log_path`."""
         return f"{self._folder(run_id)}/{file_of('log')}"
 
-    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, OutValue | AmlTrainError]:
         """See :meth:`Backend.outputs`."""
         values: dict[str, Any] = {}
         for name in names:

@@ -11,7 +11,7 @@ import msgspec
 
 from jupyter_amltrain.backends.azureml.catalog import Size, find, sizes_of
 from jupyter_amltrain.backends.azureml.client import NoReply, client_of
-from jupyter_amltrain.backends.azureml.cost_prompts import gpu_text, money
+from jupyter_amltrain.backends.azureml.cost_prompts import gpu_text
 from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
 from jupyter_amltrain.backends.base import LaunchPlan
 from jupyter_amltrain.backends.provisioner import (
@@ -30,6 +30,7 @@ from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.ssh_target import SshTarget
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
+from jupyter_amltrain.text import money
 
 #: Seconds without a progress event before a start or stop fails.
 OPERATION_TIMEOUT_S = 300.0
@@ -123,6 +124,11 @@ class AzureVmBackend(SshBackend, Provisioner):
             currency="" if size is None else size.currency,
             detail="" if row["power"] != _SHUT_DOWN else self._still_billed,
         )
+
+    @property
+    def _stop_command(self) -> str:
+        # A machine that is shut down from inside is still charged.
+        return f"az login --identity -o none && az vm deallocate --no-wait --ids {self._target.resource_id}"
 
     @property
     def _still_billed(self) -> str:

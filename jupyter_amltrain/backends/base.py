@@ -14,14 +14,14 @@ from jupyter_amltrain.agent.pictures.listing import list_pictures
 from jupyter_amltrain.agent.protocol import read_regular, valid_run_id
 from jupyter_amltrain.backends.local_limits import unsupported
 from jupyter_amltrain.backends.past_runs import TRACKING_FILE, PastRun, tracking_state
-from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.jobs.origin import Origin
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.child_run import ChildRuns
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus
-from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.schema.run_file import OutValue, RunFile
 from jupyter_amltrain.schema.sweep import Sweep
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
 
@@ -190,13 +190,25 @@ class Backend(abc.ABC):
         """Return the resources of the target. Raises ``TargetUnreachable``, ``AuthenticationError``."""
 
     async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Change settings of the target's queue (``share_gpus``), effective at once; return all settings.
+        """Change settings of the target, effective at once; return all settings.
+
+        Parameters
+        ----------
+        settings
+            ``share_gpus`` of its queue, or ``idle_shutdown`` (minutes), ``schedule_start`` and ``schedule_stop``.
 
         Raises
         ------
         CommandError
-            The target's queue has no settings.
+            The target has no such setting.
         """
+        if "share_gpus" not in settings:
+            raise CommandError(
+                f"{self.target.name!r} does not stop automatically.",
+                hint="Azure ML instances (--kind instance) and machines over SSH have --idle-shutdown.",
+                code="compute.setting",
+                field=next(iter(settings), ""),
+            )
         raise CommandError(
             f"{self.target.name!r} does not support sharing GPUs: each run has GPUs of its own.",
             hint="Targets that run jobs on this machine support it: %aml_compute edit local --share-gpus yes",
@@ -322,6 +334,14 @@ class Backend(abc.ABC):
         runs = await self.list()
         return {run.run_id for run in runs}, [run for run in runs if run.run_id not in known]
 
+    async def known_runs(self) -> Sequence[Run]:
+        """Return the runs that this machine knows without asking the target, by their copies here; oldest first."""
+        return ()
+
+    async def copied_file(self, run_id: str, path: str) -> bytes:
+        """Return what this machine has of a file of a run without asking the target, at most its last MiB."""
+        return b""
+
     @abc.abstractmethod
     async def cancel(self, run_id: str) -> None:
         """Request the end of a run; idempotent; return when it is requested, not when the run has ended."""
@@ -413,7 +433,7 @@ class Backend(abc.ABC):
         """Return the path of the complete log, for display."""
 
     @abc.abstractmethod
-    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, OutValue | AmlTrainError]:
         """Return values of ``--out``; a name without a value maps to a ``ResultMissing``."""
 
     def lost_reason(self, run: Run) -> str:
@@ -439,11 +459,21 @@ class Backend(abc.ABC):
             Indices of GPUs; ``None`` for all.
         period
             Seconds between samples.
+
+        Raises
+        ------
+        CommandError
+            The target has nothing to sample without a run.
         """
         raise CommandError(
             f"Target {self.target.name!r} does not support monitoring.",
             hint="Try: %aml_monitor local, or a run's dashboard.",
+            code="monitor.unsupported",
         )
+
+    def no_samples_reason(self, monitor_id: str) -> str:
+        """Return why a monitor that was read has no samples yet, if the target knows; empty if they are due."""
+        return ""
 
     async def stop_monitor(self, monitor_id: str) -> None:
         """End a monitor now; no error if it does not exist."""

@@ -34,6 +34,7 @@ from jupyter_amltrain.backends.provisioner import (
     stopped_runs_text,
 )
 from jupyter_amltrain.errors import (
+    AmlTrainError,
     CapacityError,
     CommandError,
     QuotaExceeded,
@@ -46,6 +47,7 @@ from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.fields import TargetAction
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Phase, Run, RunState, RunStatus, make_handle
+from jupyter_amltrain.schema.run_file import OutValue
 from jupyter_amltrain.schema.target import ComputeTarget, FakeTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
 
@@ -651,7 +653,7 @@ class FakeBackend(Backend, Provisioner):
         """See :meth:`Backend.log_path`."""
         return f"fake:{run_id}/log"
 
-    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, OutValue | AmlTrainError]:
         """See :meth:`Backend.outputs`."""
         self._machines.require_reachable()
         return {

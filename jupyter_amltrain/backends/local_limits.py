@@ -213,7 +213,7 @@ def _data_reasons(
         if data.type == "literal":
             continue
         flag, keys = f"--input {name}={data.path}", ("inputs", name, "path")
-        correction = f" Set it with --param {name}=PATH" if messages.of_file else " Give a path"
+        correction = f" Set it with --input {name}=PATH" if messages.of_file else " Give a path"
         typed = "Write type: {}" if messages.of_file else "Add the type ',{}'"
         otherwise = "." if messages.of_file else ", or leave the type out."
         if has_agent and is_web_address(data.path):
@@ -228,10 +228,8 @@ def _data_reasons(
             web = ", and web addresses," if has_agent else ""
             reason = f"{target!r} reads files and folders of this machine{web} only{shown}."
             yield messages(flag, keys, reason, f"{correction.strip()}, or use {_AZURE}.")
-        elif not has_our_disk:
-            if data.upload:
-                reason = f"{target!r} has no storage for uploads."
-                yield messages(flag, keys, reason, f"Copy the data there and give its path, or use {_AZURE}.")
+        elif not has_our_disk and not data.upload:
+            continue  # the machine is asked
         elif not (found := data_type_of(data)):
             reason = f"there is no such file or folder{f': {data.path}' if messages.of_file else ''}."
             yield messages(flag, keys, reason, f"{correction.strip()}.")

@@ -14,7 +14,10 @@ import msgspec
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.schema.fields import Field, TargetAction
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.sweep import trial_count
 from jupyter_amltrain.schema.target import ComputeTarget
+from jupyter_amltrain.text import money
 
 #: Callback that takes one sentence about the progress of an operation.
 Progress = Callable[[str], None]
@@ -37,6 +40,8 @@ class ProvisionState(msgspec.Struct, frozen=True, kw_only=True):
         Per hour: of one machine, and of all running ones; ``None`` if nothing is charged.
     quota
         One phrase, ``12 of 24 cores``.
+    stops
+        When the machine starts and stops automatically, as one phrase.
     detail
         One sentence about the state; empty if the state is sufficient.
     """
@@ -53,7 +58,45 @@ class ProvisionState(msgspec.Struct, frozen=True, kw_only=True):
     price: float | None = None
     currency: str = ""
     quota: str = ""
+    stops: str = ""
     detail: str = ""
+
+
+class RunPrice(msgspec.Struct, frozen=True, kw_only=True):
+    """Price per hour of the machines of one run.
+
+    Attributes
+    ----------
+    machine
+        What one machine is called: ``gpubox``, ``each machine of gpus``, ``the machine of this run``.
+    machines
+        Of the run; of a sweep those of all trials that run at the same time.
+    each
+        Of one machine.
+    most
+        Whether `machines` is a maximum.
+    """
+
+    machine: str
+    machines: int
+    each: float
+    currency: str
+    most: bool = False
+
+    @property
+    def amount(self) -> str:
+        """``2 x 3.67 = 7.34 USD``."""
+        total = money(self.machines * self.each, self.currency)
+        return f"{self.machines} x {self.each:.4g} = {total}" if self.machines > 1 else total
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+        if self.machines == 1:
+            return f"While it is on, {self.machine} costs {self.amount} per hour."
+        most = "up to " if self.most else ""
+        machines = f"{most}{self.machines}" if self.most else f"the {self.machines}"
+        return f"While they are on, {machines} machines of this run cost {most}{self.amount} per hour."
 
 
 class Provisioner(abc.ABC):
@@ -104,6 +147,29 @@ class Provisioner(abc.ABC):
     async def restart(self, progress: Progress) -> None:
         """Stop and start a running single machine."""
         raise self._cannot("restarted")
+
+    def state_for(self, spec: JobSpec, state: ProvisionState) -> ProvisionState:
+        """Return the state with the machines of a run, where a run may choose them. No I/O."""
+        return state
+
+    def run_price(self, spec: JobSpec, state: ProvisionState) -> RunPrice | None:
+        """Return the price of the machines of a run; ``None`` if nothing is charged or it is unknown. No I/O.
+
+        Parameters
+        ----------
+        state
+            The last one.
+        """
+        state = self.state_for(spec, state)
+        if not state.price_node:
+            return None
+        name = self.target.name
+        trials = 1 if spec.sweep is None else min(spec.sweep.limits.max_concurrent, trial_count(spec.sweep))
+        machines, most = spec.resources.nodes * trials, trials > 1
+        if most and state.max_nodes is not None:
+            machines = min(machines, max(state.max_nodes, spec.resources.nodes))
+        machine = name if state.max_nodes is None else f"each machine of {name}"
+        return RunPrice(machine=machine, machines=machines, each=state.price_node, currency=state.currency, most=most)
 
     async def prepare(self) -> None:
         """Fetch prices and quotas for :meth:`asks`; callers wait briefly for this before a create."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import MAX_RESTARTS
+from jupyter_amltrain.agent import values
+from jupyter_amltrain.agent.protocol import JOB, MAX_RESTARTS, STATE, valid_run_id
 from jupyter_amltrain.backends.base import Backend, stream_of
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import DAMAGED, PastAttempt, Phase, Run, RunHandle, RunState, RunStatus
-from jupyter_amltrain.schema.run_file import saved_value
+from jupyter_amltrain.schema.run_file import OutValue, SavedValue, saved_value
 from jupyter_amltrain.text import tilde
 
 _FILES = {
@@ -73,10 +76,8 @@ def file_of(stream: str) -> str:
     return _FILES[name].format(number)
 
 
-def output_of(name: str, data: bytes, handle: str, folder: str = "") -> Any:
+def output_of(name: str, data: bytes, handle: str, folder: str = "") -> OutValue | ResultMissing:
     """Return the value in ``outputs/NAME.json``, or a :class:`ResultMissing` with the reason why there is none.
-
-    A value without a JSON form is a :class:`SavedValue`.
 
     For a cell the file is a record of the agent. A file that a ``.py`` script wrote itself is the value.
 
@@ -101,21 +102,41 @@ def output_of(name: str, data: bytes, handle: str, folder: str = "") -> Any:
         value = json.loads(data)
     except (ValueError, RecursionError):
         return missing(f"{name}.json is not JSON", f"Write it with: json.dump(value, open({name + '.json'!r}, 'w'))")
+    record = _record(name, value)
+    node = None if record is None else record.pop("node", None)
     if _depth(value) > MAX_DEPTH:
         return missing(f"the value has more than {MAX_DEPTH} nested levels", location)
-    record = _record(name, value)
     if record is None:
-        return value
+        return OutValue(value=value)
+    graph = record.get("graph")
+    graph = graph if isinstance(graph, str) and graph.removesuffix(".graph").isidentifier() else ""
     if "value" in record and "error" not in record:
-        return record["value"]
+        file = record.get("file")
+        saved = saved_value(name, file, str(record.get("type") or ""), None, None) if _is_name(file) else None
+        return OutValue(value=record["value"], saved=saved or _exact(name, node), graph=graph)
     reason, file = str(record.get("error") or "no value"), record.get("file")
-    if not isinstance(file, str) or "/" in file or "\\" in file:
+    if not _is_name(file):
         return missing(reason, f"Set {name} to a number, text, list or dict at the top level of the cell.")
     saved = saved_value(name, file, str(record.get("type") or ""), record.get("shape"), record.get("label"))
     if saved is not None:
-        return saved
+        return OutValue(saved=saved, graph=graph)
     saved_path = f"{tilde(folder)}/{file}" if folder else f"{file} in the outputs of the run"
     return missing(f"{reason}, saved as {saved_path}")
+
+
+def _is_name(file: Any) -> TypeGuard[str]:
+    return isinstance(file, str) and "/" not in file and "\\" not in file
+
+
+def _exact(name: str, node: Any) -> SavedValue | None:
+    """Return the value of a node without files; ``None`` for anything else, as a run can write anything there."""
+    try:
+        if not isinstance(node, dict) or _depth(node) > MAX_DEPTH or next(values.files_of(node), None) is not None:
+            return None
+        values.read(node, os.devnull)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, OSError):
+        return None
+    return SavedValue(name=name, file="", node=node)
 
 
 def _record(name: str, value: Any) -> dict[str, Any] | None:
@@ -172,6 +193,37 @@ def run_of(handle: RunHandle, folder: str, job: Mapping[str, Any], state: Mappin
             f"Remove it with: %aml_runs delete --force {handle}"
         )
         return damaged_run(handle, folder, text, created if isinstance(created, (int, float)) else 0.0)
+
+
+def copied_runs(folder: Path) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Return id, job and state of the runs of which a folder has copies, oldest first. Blocks on the disk.
+
+    The state of a run without one is empty: only the end of some is copied.
+    """
+    found = []
+    for place in folder.iterdir() if folder.is_dir() else ():
+        job = _json_file(place / JOB)
+        if valid_run_id(place.name) and job.get("run") == place.name:
+            found.append((place.name, job, _json_file(place / STATE)))
+    return sorted(found, key=lambda one: float(one[1].get("submitted") or 0.0))
+
+
+def end_of(path: Path, limit: int = 1 << 20) -> bytes:
+    """Return the last bytes of a file; empty without one. Blocks on the disk."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+            return file.read(limit)
+    except OSError:
+        return b""
+
+
+def _json_file(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def damaged_run(handle: RunHandle, folder: str, why: str, created: float) -> Run:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import posixpath
+import shlex
 import shutil
 import time
 import uuid
@@ -14,27 +17,41 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.data.cache import KEY_CHARS
 from jupyter_amltrain.agent.protocol import JOB, METRICS, SOURCE, STATE
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.base import LaunchPlan, read_local
 from jupyter_amltrain.backends.file_copy import FileCopy
 from jupyter_amltrain.backends.manifest import Changes, Manifest, PartReader, manifest_of, read_contents
 from jupyter_amltrain.backends.past_runs import TRACKING_FILE, tracking_state
+from jupyter_amltrain.backends.run_files import copied_runs, end_of
 from jupyter_amltrain.backends.ssh_connection import LOST, REPLY_TIMEOUT_S, SshConnection
 from jupyter_amltrain.backends.transfer import PartSize, Transfer
 from jupyter_amltrain.backends.transport import FileEvents, Transport, agent_error
-from jupyter_amltrain.errors import AmlTrainError, SubmitUnsure, TargetError, TargetUnreachable
+from jupyter_amltrain.errors import (
+    AmlTrainError,
+    CommandError,
+    PreflightError,
+    SubmitError,
+    SubmitUnsure,
+    TargetError,
+    TargetUnreachable,
+)
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import only_here
 from jupyter_amltrain.jobs.launch import TargetMachine
+from jupyter_amltrain.jobs.local_data import read_data
 from jupyter_amltrain.jobs.snapshot import Snapshot, is_inside, script_text
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.inputs import uploads
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run
 from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.ssh_target import SshTarget
-from jupyter_amltrain.schema.target import TargetInfo
-from jupyter_amltrain.state_dir import StateRoot
+from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
+from jupyter_amltrain.state_dir import StateRoot, write_json
+
+log = logging.getLogger(__name__)
 
 #: Slowest link on which a request with data is waited for (bytes per second).
 MIN_RATE = 10_000
@@ -250,6 +267,10 @@ class SshTransport(Transport):
         """See :meth:`Transport.size`."""
         return int((await self._request("size", path=path))[0]["size"])
 
+    async def kind(self, path: str) -> str:
+        """Return ``file``, ``folder``, or an empty text if the machine has no such path."""
+        return str((await self._request("size", path=path))[0]["kind"])
+
     async def list(self, folder: str) -> Sequence[RunFile]:
         """See :meth:`Transport.list`."""
         return [file for file, _ in await self._list(folder, ())]
@@ -393,7 +414,35 @@ class SshBackend(AgentBackend):
         """See :meth:`Backend.check`; completes the target's fields with what the machine says."""
         assert isinstance(self.target, SshTarget)
         self.target = await self._connect(self.target)
-        return await super().check()
+        return msgspec.structs.replace(await super().check(), stops=self._stops_text())
+
+    async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :meth:`Backend.configure`."""
+        if set(settings) != {"idle_shutdown"}:
+            return await super().configure(settings)
+        requested: ComputeTarget = msgspec.structs.replace(self.target, **settings)
+        for field, error in requested.field_errors().items():
+            raise CommandError(error, code="compute.values", field=field, details={"errors": {field: error}})
+        await self.check()  # the line has paths of the machine
+        assert isinstance(self.target, SshTarget)
+        self.target = self._ssh.connection.target = msgspec.structs.replace(self.target, **settings)
+        return {**settings, "stops": self._stops_text() or "is not stopped; remove the line from crontab -e there"}
+
+    def _stops_text(self) -> str:
+        """Return the line for cron that stops the idle machine; empty if it is never stopped."""
+        assert isinstance(self.target, SshTarget)
+        minutes, facts = self.target.idle_shutdown, self._ssh.connection.facts
+        if not minutes or not facts:
+            return ""
+        agents = f"{shlex.quote(posixpath.dirname(facts['agent']))}/*.pyz"
+        request = f'{shlex.quote(facts["python"])} "$(ls -t {agents} | head -1)" idle {shlex.quote(facts["home"])}'
+        line = f"*/5 * * * * {request} {60 * minutes} && {self._stop_command}".replace("%", "\\%")
+        return f"stops after {minutes} min without a run once crontab -e there has this line: {line}"
+
+    @property
+    def _stop_command(self) -> str:
+        """Command that stops the machine from inside."""
+        return "sudo -n shutdown -h now"
 
     async def _connect(self, target: SshTarget) -> SshTarget:
         """Connect to a machine; return its target with what it says."""
@@ -417,19 +466,68 @@ class SshBackend(AgentBackend):
         """
         if not self._ssh.home:  # submitted while the target is being attached
             await self.check()
+        await self._check_inputs(spec)
         if environments.is_built(spec) or environments.is_image(spec):
-            return await self._with_path_notes(await super().plan(spec, snapshot, run_id))
+            return await self._completed(await super().plan(spec, snapshot, run_id))
         await self._check_interpreter(spec, snapshot)
-        return await self._with_path_notes(await super().plan(spec, snapshot, run_id))
+        return await self._completed(await super().plan(spec, snapshot, run_id))
 
-    async def _with_path_notes(self, plan: LaunchPlan) -> LaunchPlan:
+    async def _check_inputs(self, spec: JobSpec) -> None:
+        """Raise :class:`PreflightError` for an input that the machine does not have."""
+        for name, data in spec.inputs.items():
+            if not data.local or data.upload:
+                continue
+            kind = await self._ssh.kind(data.path)
+            flag, there = f"--input {name}={data.path}", self.target.name
+            if not kind:
+                is_here = await self._loop.offload(os.path.exists, data.path)
+                hint = f"It is on this computer. To send it: {flag},upload" if is_here else f"Give a path of {there}."
+                reason = f"{flag}: {there} has no such file or folder."
+                raise PreflightError(reason, hint=hint, code="data.missing", field="inputs")
+            if kind == "file" and data.type == "uri_folder":
+                reason, hint = f"{flag}: on {there} the path is a file.", "Add the type: ,uri_file"
+                raise PreflightError(reason, hint=hint, code="data.type", field="inputs")
+
+    async def _completed(self, plan: LaunchPlan) -> LaunchPlan:
+        """Return a plan with the data that is to be sent, and notes on paths that the machine does not have."""
+        sent = await self._loop.offload(_data_to_send, plan.spec)
         notes = await self._loop.offload(_path_notes, plan.spec, plan.snapshot, self.target.name)
-        return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
+        request = {**plan.request, "uploads": sent} if sent else plan.request
+        return msgspec.structs.replace(plan, request=request, notes=(*plan.notes, *notes))
+
+    async def _send(self, plan: LaunchPlan) -> None:
+        """Send the files of a job, and the data of its inputs that the machine does not have."""
+        for name, data in plan.request.get("uploads", {}).items():
+            await self._send_data(f"{plan.run_id}.{name}", data)
+        await super()._send(plan)
+
+    async def _send_data(self, staged: str, sent: Mapping[str, Any]) -> None:
+        request = {"key": sent["key"]}
+        if (await self._transport.call("data", {**request, "verb": "find"}))["found"]:
+            return
+        data = await self._loop.offload(read_data, sent["path"])
+        if data.sha256 != sent["sha256"]:
+            raise SubmitError(
+                f"{sent['path']} has changed since the submit.", hint="Submit again.", code="data.changed"
+            )
+        below = f"{sent['file']}/" if data.is_folder else ""
+        folder = self._staging(staged)
+        await self._transport.put({below + name: file.path for name, file in data.files.items()}, folder)
+        self._ssh.sent_digest(folder)  # only that of code is needed
+        keep = {**request, "verb": "keep", "staged": staged, "file": sent["file"]}
+        if not (await self._transport.call("data", keep))["found"]:
+            raise TargetError(f"{self.target.name} does not keep the data that was sent.")
 
     async def _submit(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """Submit a job; the machine's own environment is used, and a few variables of this one."""
         passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
-        return await super()._submit(plan, passed, secrets)
+        # Digests of paths of this machine would be those of other data: the machine's own are not read.
+        provenance = msgspec.structs.replace(plan.origin.provenance, inputs={})
+        plan = msgspec.structs.replace(plan, origin=plan.origin._replace(provenance=provenance))
+        run = await super()._submit(plan, passed, secrets)
+        job = {**plan.request, "submitted": run.created}
+        await self._loop.offload(_keep_submitted, self._mirror / "runs" / run.run_id, job, run.status.state.value)
+        return run
 
     async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
         """Return the digest of what was sent: a file may have changed between the plan and the copy."""
@@ -437,8 +535,11 @@ class SshBackend(AgentBackend):
 
     def sending(self, run_id: str) -> str:
         """See :meth:`Backend.sending`."""
-        transfer = self._ssh.sending.get(f"{self._ssh.home}/staging/{run_id}")
-        return transfer.text if transfer else ""
+        code = self._staging(run_id)  # that of data begins with it
+        transfers = [
+            one for folder, one in self._ssh.sending.items() if folder == code or folder.startswith(f"{code}.")
+        ]
+        return next((transfer.text for transfer in transfers), "")
 
     async def local_copy(self, run_id: str, path: str = "") -> str | None:
         """See :meth:`Backend.local_copy`; code comes with its list of names, which is beside it."""
@@ -474,6 +575,15 @@ class SshBackend(AgentBackend):
         below = posixpath.relpath(path, home) if home not in ("", "/") else ".."
         return f"{self.target.name}:{path if below.startswith('..') else f'~/{below}'}"
 
+    async def known_runs(self) -> Sequence[Run]:
+        """See :meth:`Backend.known_runs`; those whose state this machine has copied."""
+        found = await self._loop.offload(copied_runs, self._mirror / "runs")
+        return list(self._rows({"runs": [_listed(*one) for one in found if one[2]], "errors": {}}))
+
+    async def copied_file(self, run_id: str, path: str) -> bytes:
+        """See :meth:`Backend.copied_file`."""
+        return await self._loop.offload(end_of, self._mirror / "runs" / run_id / path)
+
     async def import_states(self, run_ids: Sequence[str]) -> Sequence[str]:
         """See :meth:`Backend.import_states`; the importer works on the copy here."""
         files = [self._mirror / "runs" / run_id / TRACKING_FILE for run_id in run_ids]
@@ -486,6 +596,21 @@ class SshBackend(AgentBackend):
         await self._loop.offload(shutil.rmtree, copy, True)
 
 
+def _keep_submitted(folder: Path, job: Mapping[str, Any], state: str) -> None:
+    """Write what is known of a run that was submitted, for kernels that start while the machine does not answer."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(folder / JOB, dict(job))
+        write_json(folder / STATE, {"state": state})
+    except OSError as error:
+        log.info("%s: %s", folder, error)
+
+
+def _listed(run_id: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as the agent lists it."""
+    return {"run": run_id, "job": job, "status": state}
+
+
 def _copy_of(to: Path, name: str, size: int, modified: float) -> FileCopy:
     """Return the copy of a file of a run; lines are only ever appended to the journals."""
     return FileCopy(to, size, modified, grows=name.endswith(".jsonl"))
@@ -496,6 +621,16 @@ def _set_modes(executable: Mapping[Path, bool]) -> None:
     for path, is_executable in executable.items():
         with contextlib.suppress(FileNotFoundError):  # it has changed during the copy
             path.chmod(0o700 if is_executable else 0o600)
+
+
+def _data_to_send(spec: JobSpec) -> dict[str, Any]:
+    """Return what the agent must know of the data that is to be sent, by the name of the input. Blocks on the disk."""
+    sent = {}
+    for name, path in uploads(spec.inputs).items():
+        data = read_data(path)
+        facts = {"path": path, "sha256": data.sha256, "files": len(data.files), "bytes": data.bytes}
+        sent[name] = {"key": data.sha256[:KEY_CHARS], "file": data.name, **facts}
+    return sent
 
 
 def _path_notes(spec: JobSpec, snapshot: Snapshot, target: str) -> list[str]:

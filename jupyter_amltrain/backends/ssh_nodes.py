@@ -38,7 +38,7 @@ from jupyter_amltrain.schema.child_run import ChildRuns
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus
-from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.schema.run_file import OutValue, RunFile
 from jupyter_amltrain.schema.ssh_target import SshTarget
 from jupyter_amltrain.schema.target import TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
@@ -120,6 +120,8 @@ class NodesBackend(Backend):
 
     async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :meth:`Backend.configure`; on all machines."""
+        if "share_gpus" not in settings:  # each machine is stopped alone, as a target of its own
+            return await super().configure(settings)
         first, *_ = await asyncio.gather(*(host.configure(settings) for host in self._hosts))
         return first
 
@@ -244,6 +246,16 @@ class NodesBackend(Backend):
                     self._placement.keep(run.run_id, number)
         return frozenset(ids), sorted(runs.values(), key=lambda run: run.created)
 
+    async def known_runs(self) -> Sequence[Run]:
+        """See :meth:`Backend.known_runs`."""
+        runs = [run for host in self._hosts for run in await host.known_runs()]
+        return sorted(runs, key=lambda run: run.created)
+
+    async def copied_file(self, run_id: str, path: str) -> bytes:
+        """See :meth:`Backend.copied_file`."""
+        copies = [await host.copied_file(run_id, path) for host in self._hosts]
+        return next(filter(None, copies), b"")
+
     async def cancel(self, run_id: str) -> None:
         """See :meth:`Backend.cancel`; asks all machines of a run at once, so that none waits for another."""
         first, others = await self._hosts_of(run_id)
@@ -303,7 +315,7 @@ class NodesBackend(Backend):
         """See :meth:`Backend.log_path`."""
         return await (await self._host(run_id)).log_path(run_id)
 
-    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, OutValue | AmlTrainError]:
         """See :meth:`Backend.outputs`."""
         return await (await self._host(run_id)).outputs(run_id, names)
 

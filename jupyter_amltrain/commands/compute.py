@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Prefix of a field's name in the parsed arguments.
 VALUE_PREFIX = "value_"
 #: Maximum wait of ``list`` for a service that does not respond (seconds).
-LIST_TIMEOUT_S = 1.5
+LIST_TIMEOUT_S = 0.9
 #: A shorter name of ``--min-nodes``.
 _NODES = Field(name="nodes", flag="--nodes", kind="int")
 
@@ -49,7 +49,7 @@ def _target(parser: Parser) -> None:
 
 
 def _show(args: argparse.Namespace, context: Context) -> Result:
-    info = show(args.target)
+    info = show(args.target, wait=False)
     return Result(show_text(info), info)
 
 
@@ -78,11 +78,33 @@ def _edit_flags(parser: Parser) -> None:
         type=flag_types.share_gpus,
         help="whether its runs may get GPUs that other processes use",
     )
+    parser.flag(
+        "--idle-shutdown", metavar="TIME", type=flag_types.minutes, samples=("30m", "1h", "off"),
+        help="stop the idle machine after this time (a number: minutes), or off: never",
+    )  # fmt: skip
+    for verb in ("start", "stop"):
+        parser.flag(
+            f"--schedule-{verb}", metavar="HH:MM|CRON", samples=("18:30", "off"),
+            help=f"{verb} the instance daily at this time, or by a cron expression (UTC), or off",
+        )  # fmt: skip
 
 
 def _edit(args: argparse.Namespace, context: Context) -> Result:
-    text = edit(args.target, args.share_gpus)
-    return Result(text, {"target": args.target, "share_gpus": args.share_gpus == "yes"})
+    from jupyter_amltrain import api
+
+    changes: dict[str, Any] = {"idle_shutdown": args.idle_shutdown}
+    for name in ("schedule_start", "schedule_stop"):
+        changes[name] = "" if getattr(args, name) == flag_types.OFF else getattr(args, name)
+    changes["share_gpus"] = None if args.share_gpus is None else args.share_gpus == "yes"
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if not changes:
+        raise CommandError(
+            "compute edit: nothing to change.",
+            hint=f"Example: %aml_compute edit {args.target} --share-gpus yes",
+            code="compute.nothing_to_change",
+        )
+    settings = api.configure_target(args.target, **changes)
+    return Result(_edit_text(args.target, settings), {"target": args.target, **settings})
 
 
 def _operation_flags(parser: Parser) -> None:
@@ -170,6 +192,7 @@ COMMANDS = (
         run=_edit,
         flags=_edit_flags,
         json=True,
+        examples=Examples(("%aml_compute edit desk --idle-shutdown 30m --schedule-stop 18:30",)),
     ),
     Command(
         verb="test",
@@ -254,6 +277,14 @@ class _Joined(argparse.Action):
         setattr(namespace, self.dest, f"{before},{values}" if before else values)
 
 
+def _minutes(text: str) -> str:
+    """``1h`` -> ``60``; another text is judged as the field's value."""
+    try:
+        return text if text.isdecimal() else f"{flag_types.minutes(text):g}"
+    except CommandError:
+        return text
+
+
 def _add_field(parser: Parser, field: Field, text: str = "") -> None:
     text = text or _field_help(field)
     options: dict[str, Any] = {"dest": VALUE_PREFIX + field.name, "default": argparse.SUPPRESS}
@@ -264,6 +295,8 @@ def _add_field(parser: Parser, field: Field, text: str = "") -> None:
             flag, text = f"--no-{flag[2:]}", f"turns this off: {text}"
     else:
         options["metavar"] = field.metavar or field.name.upper()
+        if field.metavar == "MINUTES":
+            options["type"] = _minutes
         if field.kind == "list":
             options["action"] = "append"
         elif field.joined:
@@ -369,11 +402,11 @@ def _now(row: dict[str, Any]) -> str:
     return f"{runs}; {row['quota']}" if row["quota"] else runs
 
 
-def show(name: str | None = None) -> TargetInfo:
+def show(name: str | None = None, *, wait: bool = True) -> TargetInfo:
     """Check one target; default the one in use."""
     from jupyter_amltrain import api
 
-    return api.compute(name)
+    return api.compute(name, wait=wait)
 
 
 def driver_text(gpus: Sequence[Mapping[str, Any]]) -> str:
@@ -422,6 +455,7 @@ def show_text(info: TargetInfo) -> str:
     facts += [(f"{kind} slots", _slots_text(slots)) for kind, slots in info.slots.items()]
     facts += [("GPU sharing", "allowed for every run (%aml_compute edit)" if info.share_gpus else "")]
     facts += [
+        ("power", info.stops),
         ("runs", f"{info.running} running, {info.queued} queued"),
         ("Python", info.python),
         ("platform", info.platform),
@@ -458,20 +492,16 @@ def _slots_text(slots: Mapping[str, int]) -> str:
     return f"{slots['free']} free of {slots['total']}{lost}"
 
 
-def edit(name: str, share_gpus: str | None) -> str:
-    """Change settings of a target; they apply at once, also to queued runs. Return one sentence."""
-    from jupyter_amltrain import api
-
-    if share_gpus is None:
-        raise CommandError(
-            "compute edit: nothing to change.",
-            hint=f"Example: %aml_compute edit {name} --share-gpus yes",
-            code="compute.nothing_to_change",
-        )
-    settings = api.configure_target(name, share_gpus=share_gpus == "yes")
-    if settings["share_gpus"]:
-        return f"Runs on {name} may now share GPUs with other processes, including runs that are waiting."
-    return f"Runs on {name} no longer get GPUs that other processes use, unless submitted with --share-gpus."
+def _edit_text(name: str, settings: Mapping[str, Any]) -> str:
+    """Return one sentence for each changed setting."""
+    texts = []
+    if settings.get("share_gpus"):
+        texts.append(f"Runs on {name} may now share GPUs with other processes, including runs that are waiting.")
+    elif "share_gpus" in settings:
+        texts.append(f"Runs on {name} no longer get GPUs that other processes use, unless submitted with --share-gpus.")
+    if settings.get("stops"):
+        texts.append(f"{name} {settings['stops']}.")
+    return " ".join(texts)
 
 
 def use(name: str, *, default: bool = False) -> str:

@@ -54,6 +54,7 @@ def _upload_flags(parser: Parser) -> None:
     parser.flag("--description", metavar="TEXT", default="", help="description of the version")
     parser.flag("--tag", metavar="K=V", type=flag_types.tag, repeated=True, help="tag of the version")
     _workspace_flag(parser)
+    parser.flag("--wait", action="store_true", help="no effect: an upload always waits until the data is there")
 
 
 def _upload(args: argparse.Namespace, context: Context) -> Result:

@@ -47,7 +47,14 @@ def _list(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
 
     rows = api.environments(target=args.target)
-    return Result(listing_text(rows, context.prog), rows)
+    text = listing_text(rows, context.prog)
+    if args.target or (rows and rows[0].version):  # the target in use is one of a workspace
+        return Result(text, rows)
+    others, failures = api.workspace_environments()
+    for name, found in others.items():
+        text += f"\n\nWorkspace {name} (--target {found[0].target}):\n{listing_text(found)}"
+    text += "".join(f"\n\nWorkspace {name} is not listed: {reason}" for name, reason in failures.items())
+    return Result(text, [*rows, *(row for found in others.values() for row in found)])
 
 
 def _one_flags(parser: Parser) -> None:

@@ -75,7 +75,7 @@ def _list(args: argparse.Namespace, context: Context) -> Result:
 
     listed = read_runs(args.target, args.limit, args.parent or "")
     runs = sorted_runs(listed, args.sort) if args.sort else listed.runs
-    if not runs:
+    if not runs and not listed.late:
         return Result("No runs yet. Start a cell with %%aml_submit, or type: amltrain submit train.py", [])
     shown = run_table(runs, listed.metrics)
     # A piped table is read by programs or opened in an editor.
@@ -83,6 +83,8 @@ def _list(args: argparse.Namespace, context: Context) -> Result:
     notes = []
     if listed.total > len(runs):
         notes.append(f"Showing {len(runs)} of {listed.total} runs. All of them: %aml_runs list -n 0")
+    if listed.late:
+        notes.append(f"Runs as last known, because there is no answer yet: {', '.join(listed.late)}.")
     rows = [_row(run, listed.metrics.get(run.handle, {})) for run in runs]
     notes_html = "".join(f"<div>{note}</div>" for note in notes)
     return Result(
@@ -263,11 +265,14 @@ COMMANDS = (
 
 
 class Listed(NamedTuple):
-    """The runs of a list: the newest ones, the last values of their metrics, and the number of all runs."""
+    """Runs of a list: the newest ones, the last values of their metrics, the number of all, and the targets that
+    have not answered yet.
+    """
 
     runs: list[Run]
     metrics: dict[RunHandle, dict[str, float]]
     total: int
+    late: list[str] = []
 
 
 def read_runs(target: str | None = None, limit: int = 20, parent: str = "") -> Listed:
@@ -296,6 +301,7 @@ def read_runs(target: str | None = None, limit: int = 20, parent: str = "") -> L
             [own.entry(handle).run for handle in shown],
             await own.last_metrics(shown[:MAX_METRIC_RUNS]),
             len(shown) if is_whole else len(handles),
+            own.backends.reads.late(),
         )
 
     return own.loop.call(get(), ANSWER_TIMEOUT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -107,7 +108,7 @@ def notebook_flags(parser: Parser) -> None:
         "--in",
         dest="in_names",
         metavar="NAME",
-        type=flag_types.variable,
+        type=flag_types.names,
         repeated=True,
         help="assign this variable of the notebook before the first line: data, arrays, frames, tensors, estimators",
     )
@@ -115,14 +116,14 @@ def notebook_flags(parser: Parser) -> None:
         "--with",
         dest="with_names",
         metavar="NAME",
-        type=flag_types.variable,
+        type=flag_types.names,
         repeated=True,
         help="include this function, class or named cell (%%%%aml_cell) of the notebook, with what it uses",
     )
     parser.flag(
         "--allow-pickle",
         action="store_true",
-        help="pickle values of --in that have no other form, and read those of --out: this can run any code",
+        help="read results of another machine that could only be pickled: this can run any code",
     )
 
 
@@ -311,6 +312,7 @@ def job_of_line(
             first_line=first_line,
             before=own.statements,
             known=(*own.names, *defined),
+            helpers="\n".join(own.modules.values()),
             namespace=None if notebook is None else notebook.namespace,
             check_names=True,
         )
@@ -351,19 +353,21 @@ class _OfNotebook(NamedTuple):
 
 def _of_notebook(args: argparse.Namespace, notebook: Notebook | None) -> _OfNotebook:
     """Pack the variables of ``--in`` and the source of ``--with``."""
-    sent, code = (tuple(dict.fromkeys(getattr(args, name, None) or ())) for name in ("in_names", "with_names"))
+    given = (getattr(args, name, None) or () for name in ("in_names", "with_names"))
+    sent, code = (tuple(dict.fromkeys(itertools.chain(*lists))) for lists in given)
     if notebook is None or not (sent or code):
         return _OfNotebook()
-    from jupyter_amltrain.jobs import notebook_source, values
+    from jupyter_amltrain.jobs import notebook_names, notebook_source, values
 
-    nodes = values.pack(sent, notebook.namespace, allow_pickle=args.allow_pickle)
     modules: dict[str, str] = {}
-    statements, names = values.assignments(sent), [*sent]
+    names, text = [*sent], ""
     if code:
         module = notebook_source.module_of(code, notebook.history(), namespace=notebook.namespace, sent=sent)
-        modules[notebook_source.MODULE] = module.text
+        modules[notebook_source.MODULE] = text = module.text
         names += module.names
-        statements.append(notebook_source.IMPORT)
+    known = notebook_names.defined_names(text)
+    nodes = values.pack(sent, notebook.namespace, allow_pickle=args.allow_pickle, known=known)
+    statements = values.statements(nodes, notebook_source.RUN if code else "")
     return _OfNotebook(nodes, modules, tuple(statements), tuple(names), tuple(values.notes(nodes)))
 
 
@@ -534,19 +538,16 @@ def _yaml_spec(
     for flag in FLAGS:
         if flag.yaml is None or getattr(args, flag.dest, None) in (None, False, []):
             continue
-        hint = f"Write it in {args.script} as {flag.yaml}:" if flag.yaml else "Leave it out."
-        if flag.field == "inputs":
-            hint = f"Set an input of {args.script} by --param NAME=VALUE, or write it there as inputs:"
         raise CommandError(
             f"{flag.flag} is not supported for a YAML job: the file sets it.",
-            hint=hint,
+            hint=f"Write it in {args.script} as {flag.yaml}:" if flag.yaml else "Leave it out.",
             code="submit.flag_of_file",
             field=flag.field,
         )
-    job = az_yaml.with_params(az_yaml.load(args.script), dict(args.param))
-    spec = az_yaml_job.spec_of(job)
+    job, line = az_yaml.load(args.script), typed_values(args)
+    inputs = flag_values.inputs_of_file(line.get("inputs", {}), job.doc.get("inputs"))
+    spec = az_yaml_job.spec_of_line(job, line.get("params", {}), inputs)
     changed: dict[str, Any] = {
-        "params": dict(args.param),
         "tags": {**spec.tags, **dict(args.tag)},
         "project": folder,
         "experiment": args.experiment or (spec.experiment if "experiment_name" in job.doc else experiment),
@@ -571,7 +572,8 @@ def yaml_text(plan: LaunchPlan, code: str = "") -> str:
     spec, request = requirements.completed(plan.spec), plan.request
     if spec.job_type:
         if "job" not in request:
-            return spec.cell
+            plain, changed = az_yaml.parse(spec.cell, spec.script_name), az_yaml_job.file_of(spec)
+            return spec.cell if changed.doc == plain.doc else az_yaml.to_yaml(changed.doc)
         job = {**request["job"], "tags": spec.tags}  # those of the request identify one run
         if not spec.tags:
             del job["tags"]

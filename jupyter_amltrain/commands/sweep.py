@@ -27,7 +27,7 @@ from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.jobs.flags import FLAGS, typed_values
 from jupyter_amltrain.jobs.params import with_params
-from jupyter_amltrain.jobs.sweep import continued, of_type, search_of, service_job
+from jupyter_amltrain.jobs.sweep import check_used, continued, of_type, search_of, service_job
 from jupyter_amltrain.schema.az_yaml import is_file
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run
@@ -100,6 +100,7 @@ def _flags(parser: Parser) -> None:
     job_flags(parser, without=_WITHOUT)
     if parser.magic:
         notebook_flags(parser)
+    parser.flag("--allow-unused", action="store_true", help="search parameters that nothing in the code reads")
     parser.flag("--wait", action="store_true", help="wait until the sweep ends; a failed sweep is an error")
     parser.flag("--save", metavar="FILE", samples=("sweep.yml",),
                 help="write the sweep as a file of az ml with its code beside it; submit nothing")  # fmt: skip
@@ -262,6 +263,8 @@ def _submission(
         else:
             spec, compute = job_of_line(args, args.rest, cell, prog, defaults, first_line, notebook, defined=names)
             spec = continued(_earlier(args), spec, sweep) if args.continued else spec
+        if not args.allow_unused:
+            check_used(spec, sweep)
     return submission_of(args, spec, compute, _earlier_target(args) or defaults.target, sweep=sweep)
 
 

@@ -11,7 +11,7 @@ from jupyter_amltrain.commands.model import registered_text
 from jupyter_amltrain.commands.run_compare import MAX_RUNS, code_diffs, code_of
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
-from jupyter_amltrain.kernel.result_files import read_result, result_files, result_models
+from jupyter_amltrain.kernel.result_files import read_result, result_models
 from jupyter_amltrain.schema.run import Run
 from jupyter_amltrain.schema.run_file import RunFile
 
@@ -106,7 +106,7 @@ class FileHandlers:
         """Return the files of a run."""
         run = await self._controller.load(await self._controller.find(request.handle))
         backend = self._controller.backend(run.target)
-        files = await result_files(backend, run)
+        files = await self._controller.result_files(run.handle)
         return FilesReply(
             files=tuple(files[:MAX_FILES]),
             hidden=max(0, len(files) - MAX_FILES),
@@ -136,7 +136,7 @@ class FileHandlers:
     async def register(self, request: RegisterModel) -> RegisterReply:
         """Register a model, as ``%aml_model register`` does."""
         controller = self._controller
-        entry = await controller.refresh_run(await controller.find(request.handle))
+        entry = await controller.known_run(await controller.find(request.handle))
         task = controller.loop.start(self._register(entry.run, request), f"register {request.name}")
         if not (await asyncio.wait({task}, timeout=REGISTER_TIMEOUT_S))[0]:
             task.add_done_callback(lambda task: self._tell(task, entry.run.target))

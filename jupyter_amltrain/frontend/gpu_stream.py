@@ -487,8 +487,8 @@ def note_of(entry: Entry) -> str:
     note = "; ".join(dict.fromkeys(node.note for node in nodes if node.note))
     if note or nodes:
         return note
-    if entry.run.error and entry.kind == "monitor":
-        return entry.run.error
+    if entry.kind == "monitor" and (reason := entry.run.error or entry.run.status.detail):
+        return reason
     if not entry.run.reachable:
         return f"Target {entry.run.target!r} is not responding."
     if entry.run.status.state.terminal:

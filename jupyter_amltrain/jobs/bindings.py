@@ -18,6 +18,9 @@ _OPAQUE_CALLS = frozenset({"globals", "locals", "vars", "exec", "eval"})
 #: Attributes by which a script reaches its own module from outside.
 _OPAQUE_ATTRIBUTES = frozenset({"modules", "__dict__", "__globals__"})
 _OPAQUE_WORDS = re.compile(rf"\b(?:{'|'.join(sorted(_OPAQUE_CALLS | _OPAQUE_ATTRIBUTES))}|__main__|import\s*\(?\s*\*)")
+#: Calls whose texts are code with names of variables (pandas, numexpr, DuckDB), and such a name in any text.
+_CODE_CALLS = frozenset({"query", "eval", "evaluate", "sql", "execute"})
+_AT_NAME = re.compile(r"@\w+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Names:
     opaque
         The text uses ``globals()``, ``exec``, ``import *`` or the like, so both sets may be too small.
     texts
-        The string constants, which may name variables, too (``df.query("x > @lr")``).
+        The string constants that are code: arguments of ``query``, ``eval`` and the like, and texts with ``@name``
+        (``df.query("x > @lr")``). A word in any other text is no use of a variable.
     """
 
     assigned: frozenset[str]
@@ -65,10 +69,26 @@ def names_of(tree: ast.Module, text: str) -> Names:
     for node in ast.walk(tree):
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             read.add(node.target.id)  # for a symbol table it is an assignment only
+        elif isinstance(node, ast.Call) and _called(node) in _CODE_CALLS:
+            texts += [
+                one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            ]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            texts.append(node.value)
+            texts += _AT_NAME.findall(node.value)
         opaque = opaque or is_opaque(node)
     return Names(frozenset(assigned), frozenset(read), opaque, tuple(texts))
+
+
+def _called(node: ast.Call) -> str:
+    """Return the last part of the name of what is called."""
+    return getattr(node.func, "attr", None) or getattr(node.func, "id", None) or ""
+
+
+def unread(names: Names, params: Iterable[str], also: Collection[str] = ()) -> list[str]:
+    """Return the parameters that nothing reads; `also` are names that are read elsewhere."""
+    if names.opaque:
+        return []
+    return [name for name in params if name not in names.read and name not in also and not names.mentioned(name)]
 
 
 def _collect(table: symtable.SymbolTable, assigned: set[str], read: set[str], *, top: bool) -> None:

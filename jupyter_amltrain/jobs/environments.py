@@ -18,6 +18,7 @@ from jupyter_amltrain.jobs import requirements
 from jupyter_amltrain.jobs.imports import local_modules
 from jupyter_amltrain.jobs.requirement_files import RequirementReader, has_password, name_of, read_text
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
+from jupyter_amltrain.schema.inputs import uploads
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.text import seconds_text, tilde
 
@@ -93,9 +94,10 @@ def is_image(spec: JobSpec) -> bool:
     return bool(spec.environment.image) and not spec.job_type
 
 
-def container_request(spec: JobSpec) -> dict[str, Any]:
+def container_request(spec: JobSpec, has_our_disk: bool) -> dict[str, Any]:
     """Return the container of a job as the agent runs it (``agent/environments/docker.py``)."""
-    inputs = [given.path for given in spec.inputs.values() if given.type != "literal"]
+    sent = () if has_our_disk else uploads(spec.inputs)
+    inputs = [given.path for name, given in spec.inputs.items() if given.type != "literal" and name not in sent]
     return {
         "image": spec.environment.image,
         "shm_size": spec.resources.shm_size,

@@ -28,6 +28,18 @@ def duration(text: str) -> float:
     return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)([smhd])", text))
 
 
+#: Word that turns a setting off.
+OFF = "off"
+
+
+def minutes(text: str) -> float:
+    """Minutes of ``30``, ``30m``, ``1h``, ``1h30m``; 0 for ``off``."""
+    if text == OFF:
+        return 0
+    number = float(text) if re.fullmatch(r"\d+(?:\.\d+)?", text) else duration(text) / 60
+    return int(number) if number == int(number) else number
+
+
 def duration_text(seconds: float) -> str:
     """``2h``: the shortest text that :func:`duration` reads as `seconds`."""
     unit = next(unit for unit in "dhms" if unit == "s" or seconds % _UNITS[unit] == 0)
@@ -116,7 +128,7 @@ def variable(text: str) -> str:
     return text
 
 
-def out(text: str) -> list[str]:
+def names(text: str) -> list[str]:
     """Names of variables, one or several with commas."""
     return [variable(name) for name in text.split(",")]
 

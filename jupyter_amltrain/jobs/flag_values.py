@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema.environment import KERNEL, Environment
 from jupyter_amltrain.schema.inputs import (
@@ -106,6 +108,25 @@ def inputs_of(values: Mapping[str, Any]) -> dict[str, JobInput]:
             result[name] = input_of(os.fspath(value), name)
         else:
             result[name] = JobInput(type="literal", value=value)
+    return result
+
+
+def inputs_of_file(inputs: Mapping[str, JobInput], declared: Any) -> dict[str, JobInput]:
+    """Return inputs of a line that replace those of a job's file.
+
+    An address has the type that the file declares, unless the line names another one than its address suggests.
+
+    Parameters
+    ----------
+    declared
+        ``inputs`` of the file.
+    """
+    types = declared if isinstance(declared, dict) else {}
+    result = dict(inputs)
+    for name, data in inputs.items():
+        kind = types[name].get("type") if isinstance(types.get(name), dict) else None
+        if kind in INPUT_TYPES and data.type != "literal" and is_address(data.path) and data.type == _type(data.path):
+            result[name] = msgspec.structs.replace(data, type=kind)
     return result
 
 

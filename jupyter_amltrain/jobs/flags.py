@@ -120,7 +120,7 @@ FLAGS = (
         keyword_help="values by name",
     ),
     JobFlag(
-        flag="--out", field="out", metavar="NAME", type=flag_types.out, repeated=True, convert=_names, yaml="outputs",
+        flag="--out", field="out", metavar="NAME", type=flag_types.names, repeated=True, convert=_names, yaml="outputs",
         help="return this variable to the notebook when the script finishes",
         keyword_help="names of variables; afterwards run.result(name)",
     ),
@@ -239,7 +239,7 @@ FLAGS = (
     ),
     JobFlag(
         flag="--input", field="inputs", metavar="NAME=URI", type=flag_values.input_pair, repeated=True, convert=_inputs,
-        yaml="inputs",
+        yaml=None,
         help="data, with its path in $AML_INPUT_NAME; after commas a mode (download, ro_mount), a type, or upload",
         keyword_help="by name: a path or address as for --input, a number, true or false, or a JobInput",
     ),

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.agent.data.cache import is_web_address, link_path
+from jupyter_amltrain.agent.data.cache import input_path, is_web_address, link_path
 from jupyter_amltrain.agent.protocol import OUTPUTS
+from jupyter_amltrain.jobs.local_data import data_name
 from jupyter_amltrain.schema import searched_values
-from jupyter_amltrain.schema.inputs import JobInput, input_variable, literal_text, output_variable, with_paths
+from jupyter_amltrain.schema.inputs import JobInput, input_variable, literal_text, output_variable, uploads, with_paths
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
 
 #: Exit code of a sweep's driver that another attempt would repeat, such as that of a sweep whose trials all fail.
@@ -65,8 +66,8 @@ def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> LaunchPla
     """
     python = spec.python or machine.python
     if spec.job_type:
-        return _command_plan(spec, source, python)
-    data = _data(spec, posixpath.dirname(source))
+        return _command_plan(spec, source, python, machine)
+    data = _data(spec, posixpath.dirname(source), machine)
     own = spec.source or not spec.notebook_dir or not machine.has_our_disk
     cwd = source if own else spec.notebook_dir
     return LaunchPlan(
@@ -95,11 +96,11 @@ def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]
     return argv
 
 
-def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
+def _command_plan(spec: JobSpec, source: str, python: str, machine: TargetMachine) -> LaunchPlan:
     """A ``type: command`` file: its line by ``sh`` in the code folder, where ``python`` is this interpreter."""
     from jupyter_amltrain.schema.az_yaml_job import fill_bindings
 
-    env = _data(spec, posixpath.dirname(source))
+    env = _data(spec, posixpath.dirname(source), machine)
     places: dict[str, str] = {}
     for name, given in spec.inputs.items():
         place = env[input_variable(name)]
@@ -164,13 +165,16 @@ def _deepspeed(spec: JobSpec, source: str) -> dict[str, str]:
     return {DEEPSPEED_VARIABLE: f"{source}/{DEEPSPEED_FILE}"} if spec.distribution.config else {}
 
 
-def _data(spec: JobSpec, folder: str) -> dict[str, str]:
+def _data(spec: JobSpec, folder: str, machine: TargetMachine) -> dict[str, str]:
     """Where inputs are and outputs go; the agent makes the folders of the outputs."""
     env = {
         input_variable(name): literal_text(given.value) if given.type == "literal" else given.path
         for name, given in spec.inputs.items()
     }
     env |= {input_variable(name): link_path(folder, name, url) for name, url in downloads(spec).items()}
+    if not machine.has_our_disk:
+        names = {name: data_name(path) for name, path in uploads(spec.inputs).items()}
+        env |= {input_variable(name): input_path(folder, name, file) for name, file in names.items()}
     return env | {output_variable(name): f"{folder}/{OUTPUTS}/{name}" for name in spec.outputs}
 
 

@@ -18,6 +18,8 @@ _MODULE_NAMES = frozenset(
     ["__annotations__", "__builtins__", "__cached__", "__conditional_annotations__", "__debug__", "__doc__", "__file__"]
     + ["__loader__", "__name__", "__package__", "__spec__", "WindowsError"]
 )
+#: Builtins of a script that IPython hides in a notebook, where they mean the kernel.
+_SCRIPT_ONLY = frozenset({"exit", "quit"})
 #: Functions that IPython adds to a notebook, and what a script writes instead.
 _NOTEBOOK_ONLY = {
     "display": "print(...)",
@@ -58,7 +60,7 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
     if changed:  # for a symbol table `total += 1` is an assignment: alone, it reads a name that does not exist
         only_changed = {name for name in changed - _stored(tree) if not _is_bound_otherwise(tree, name)}
         defined, read = defined - only_changed, read | only_changed
-    everywhere = set(dir(builtins)) - _NOTEBOOK_ONLY.keys()  # IPython adds its own to the builtins
+    everywhere = set(dir(builtins)) - _NOTEBOOK_ONLY.keys() | _SCRIPT_ONLY  # IPython adds its own to the builtins
     missing = read - defined - set(known) - _MODULE_NAMES - everywhere
     if not missing:
         return []

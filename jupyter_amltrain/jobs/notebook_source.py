@@ -10,11 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jupyter_amltrain.errors import AmlTrainError, SubmitError
-from jupyter_amltrain.jobs import notebook_names, preflight, values
+from jupyter_amltrain.jobs import notebook_names, preflight
 
-#: Module that has the source, beside the script, and the statement of the first line that imports its names.
+#: Module that has the source, beside the script.
 MODULE = "_amltrain_with"
-IMPORT = f"from {MODULE} import *"
+#: Statement of the first line that runs it. Its classes are in ``__main__``, as in the notebook: what they save can be
+#: loaded there, and by any program that defines them. The lines of tracebacks stay those of the module's file.
+RUN = f"exec(__import__('importlib.util').util.find_spec({MODULE!r}).loader.get_code({MODULE!r}))"
 
 
 class _Definition(NamedTuple):
@@ -73,9 +75,7 @@ def module_of(
             found.add(other.name, (name,))
         found.add_cell(named[name], text)
         given.update(dict.fromkeys(sorted(notebook_names.defined_names(text))))
-    # A cell may delete a name, or define it in one branch only.
-    exported = f"__all__ = [name for name in {list(given)!r} if name in globals()]"
-    return Module("\n\n".join(part for part in (found.text(), exported) if part) + "\n", tuple(given))
+    return Module(found.text() + "\n", tuple(given))
 
 
 def _expanded(history: Sequence[str]) -> tuple[list[str], dict[str, int]]:
@@ -139,10 +139,7 @@ class _Closure:
 
     def add(self, name: str, users: tuple[str, ...]) -> None:
         """Take the definition of a name, and of what it uses; `users` are the names that led here."""
-        if name in self._taken:
-            return
-        if name in self._sent:
-            self._taken[name] = (-1, 0), values.assignments([name])[0]
+        if name in self._taken or name in self._sent:  # values are assigned before
             return
         definition = self._known.get(name) or self._cell_of(name)
         if definition is None:

@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import notebook_source, script, values
-from jupyter_amltrain.schema import az_yaml, az_yaml_job
+from jupyter_amltrain.schema import az_yaml_job
 from jupyter_amltrain.schema import inputs as references
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.search_space import Expression
@@ -29,8 +29,7 @@ def with_params(spec: JobSpec, params: Mapping[str, Any]) -> JobSpec:
         return spec
     merged = {**spec.params, **references.with_literals(dict(params), spec.inputs)}
     if spec.job_type:
-        job = az_yaml.with_params(az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir), merged)
-        return msgspec.structs.replace(spec, params=merged, inputs=az_yaml_job.spec_of(job).inputs)
+        return az_yaml_job.with_line_params(spec, merged)
     if not spec.script:  # a file: parameters are its arguments
         return msgspec.structs.replace(spec, params=merged)
     if not spec.cell:
@@ -52,8 +51,9 @@ def with_script(spec: JobSpec, params: Mapping[str, Any], searched: Mapping[str,
     searched
         Parameters whose values the script reads from its environment (:mod:`..schema.searched_values`).
     """
-    statements = values.assignments(tuple(spec.values)) + ([notebook_source.IMPORT] if spec.modules else [])
+    statements = values.statements(spec.values, notebook_source.RUN if spec.modules else "")
     own: dict[str, Any] = {"out": spec.out, "before": statements, "known": tuple(spec.values)}
+    own["helpers"] = "\n".join(spec.modules.values())
     before = script.from_cell(spec.cell, params={**spec.params, **searched}, **own)
     after = script.from_cell(spec.cell, params={**params, **searched}, **own)
     return msgspec.structs.replace(

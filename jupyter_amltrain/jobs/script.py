@@ -15,7 +15,7 @@ import keyword
 import math
 import re
 import tokenize
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=]")
 _EPILOGUE = """
 # ---- added by amltrain: the values of --out ----
 {function}
-_amltrain_out({names}, {limit}, __import__("builtins"))
+_amltrain_out({names}, {limit}, __import__("builtins"), {known})
 """
 
 # After the values of ``--out`` are written: a `repr` that raises loses none of them.
@@ -83,6 +83,7 @@ def from_cell(
     first_line: int = 2,
     before: Sequence[str] = (),
     known: Collection[str] = (),
+    helpers: str = "",
     namespace: Mapping[str, Any] | None = None,
     check_names: bool = False,
 ) -> Script:
@@ -106,6 +107,8 @@ def from_cell(
         Statements for line 1 that define `known`: values and functions of the notebook.
     known
         Names that are defined before the first line of the cell.
+    helpers
+        Text of the functions among them, which may read parameters.
     namespace
         The variables of the notebook, which errors about undefined names tell apart; ``None`` if they are not known.
     check_names
@@ -150,7 +153,7 @@ def from_cell(
             assignments.insert(0, f"__doc__ = {doc!r}")
         futures, moved = _futures(tree, first_line, where)
         try:
-            changes, notes = _Parameters(tree, cell, first_line, where).checked(params or {}, out)
+            changes, notes = _Parameters(tree, cell, first_line, where, helpers).checked(params or {}, out)
         except RecursionError:
             changes, notes = [], ["--param: the cell is nested too deeply to check its assignments."]
         edits += [*moved, *changes]
@@ -165,7 +168,8 @@ def from_cell(
     if names:
         notes += _unassigned(tree, cell, names, {*known, *(params or {})})
         function = inspect.getsource(out_values._amltrain_out)
-        end = _EPILOGUE.format(function=function, names=json_names(names), limit=OUT_LIMIT)
+        shared = json_names(sorted(notebook_names.defined_names(helpers)))
+        end = _EPILOGUE.format(function=function, names=json_names(names), limit=OUT_LIMIT, known=shared)
     body = _edited(cell, edits)
     body = body if body.endswith("\n") else body + "\n"
     return Script(text=f"{first}\n{body}{end}{display}", line_offset=0, sha256=digest, notes=tuple(notes))
@@ -406,10 +410,12 @@ class _Parameters:
     ----------
     first_line, where
         As :func:`preflight.check` takes them.
+    helpers
+        Text of functions that travel with the cell, which read its variables, too.
     """
 
-    def __init__(self, tree: ast.Module, cell: str, first_line: int, where: str) -> None:
-        self._tree, self._cell, self._where = tree, cell, where
+    def __init__(self, tree: ast.Module, cell: str, first_line: int, where: str, helpers: str) -> None:
+        self._tree, self._cell, self._where, self._helpers = tree, cell, where, helpers
         self._above = first_line - 1
 
     def checked(self, params: Mapping[str, Any], out: Sequence[str]) -> tuple[list[_Edit], list[str]]:
@@ -418,6 +424,7 @@ class _Parameters:
         Names in `out` count as read.
         """
         names = bindings.names_of(self._tree, self._cell)
+        unread = bindings.unread(names, params, {*out, *read_elsewhere(self._helpers)})
         edits: dict[ast.AST, _Edit] = {}
         notes: list[str] = []
         for name, value in params.items():
@@ -442,7 +449,7 @@ class _Parameters:
                     f"--param {name}: {self._lines(found.possible)} may assign {name} before anything reads it;"
                     " then the value is not used."
                 )
-            if name not in names.read and name not in out and not names.opaque and not names.mentioned(name):
+            if name in unread:
                 near = names.near(name, (names.read | names.assigned) - set(params))
                 notes.append(f"--param {name}: nothing in the cell reads {name}.{' ' + near if near else ''}")
         return list(edits.values()), notes
@@ -470,6 +477,17 @@ class _Parameters:
         rest = self._cell.split("\n")[node.end_lineno - 1].encode()[node.end_col_offset :].strip()
         # Code after a semicolon would become part of the comment.
         return _edit_of(node, f"{target} = {_source_of(name, value)}{'' if rest and rest[:1] != b'#' else comment}")
+
+
+def read_elsewhere(helpers: str) -> frozenset[str]:
+    """Return the names that the functions of ``--with`` read."""
+    return bindings.names_of(preflight.parse(helpers), helpers).read if helpers else frozenset()
+
+
+def unread_params(cell: str, params: Iterable[str], *, helpers: str = "", out: Sequence[str] = ()) -> list[str]:
+    """Return the parameters that neither a cell nor its functions read, as far as the text tells."""
+    names = bindings.names_of(preflight.parse(cell), cell)
+    return bindings.unread(names, params, {*out, *read_elsewhere(helpers)})
 
 
 def _short(text: str, limit: int = 40) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.jobs.params import with_params, with_script
+from jupyter_amltrain.jobs.script import unread_params
 from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema.inputs import is_address, literal_text
@@ -23,6 +24,7 @@ from jupyter_amltrain.schema.search_space import (
     Expression,
     dimensions,
     is_expression,
+    parameter_names,
     parse_expression,
     quantile_point,
 )
@@ -138,6 +140,20 @@ def check_trial(spec: JobSpec, sweep: Sweep) -> None:
         raise SpecError("A sweep has no --scaling.", hint="Leave it out.", code="sweep.scaling", field="scaling")
 
 
+def check_used(spec: JobSpec, sweep: Sweep) -> None:
+    """Raise :class:`SpecError` if the code reads a searched parameter nowhere: all trials would be equal."""
+    if not spec.cell:
+        return
+    names = parameter_names(sweep.space)
+    if unread := unread_params(spec.cell, names, helpers="\n".join(spec.modules.values()), out=spec.out):
+        raise SpecError(
+            f"Nothing in the code reads {', '.join(unread)}, so that every value gives the same result.",
+            hint=f"Use the variable {unread[0]}, leave the parameter out, or add --allow-unused",
+            code="sweep.unused",
+            field="params",
+        ).about(f"--param {unread[0]}")
+
+
 def fit_to(sweep: Sweep, capacity: int | None, target: str, *, strict: bool = True) -> tuple[Sweep, str]:
     """Return a sweep with as many trials at the same time as its target can run, and a note if these are fewer.
 
@@ -220,7 +236,7 @@ def of_file(spec: JobSpec) -> tuple[JobSpec, Sweep]:
     SpecError
         The file is invalid, or only the service can run it.
     """
-    job = az_yaml.with_params(az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir), spec.params)
+    job = az_yaml_job.file_of(spec)
     sweep = sweep_from_yaml(job.doc)
     if sweep.seed is None:
         sweep = msgspec.structs.replace(sweep, seed=new_seed())

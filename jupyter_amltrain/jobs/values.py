@@ -6,12 +6,13 @@ import importlib.resources
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain.agent import values
+from jupyter_amltrain.agent import shared_objects, values
 from jupyter_amltrain.errors import SubmitError
+from jupyter_amltrain.jobs import value_graph
 from jupyter_amltrain.schema.job import JobSpec, looks_secret
 from jupyter_amltrain.state_dir import default_path
 from jupyter_amltrain.text import bytes_text
@@ -27,8 +28,15 @@ def store() -> Path:
     return default_path() / "values"
 
 
-def pack(names: Sequence[str], namespace: Mapping[str, Any], *, allow_pickle: bool = False) -> dict[str, Any]:
+def pack(
+    names: Sequence[str], namespace: Mapping[str, Any], *, allow_pickle: bool = False, known: Collection[str] = ()
+) -> dict[str, Any]:
     """Write variables of the notebook to the store; return their nodes (:mod:`jupyter_amltrain.agent.values`) by name.
+
+    Parameters
+    ----------
+    known
+        Names of the notebook's functions and classes whose source travels with the job (``--with``).
 
     Raises
     ------
@@ -44,8 +52,23 @@ def pack(names: Sequence[str], namespace: Mapping[str, Any], *, allow_pickle: bo
         size = _memory(value)
         if size > LIMIT_BYTES:
             raise _too_large(name, size)
+        if isinstance(value, str) and looks_secret(name, value):
+            raise _error(
+                name,
+                "looks like a secret; its value would be stored with the run.",
+                f"Write --secret {name}, and in the code: os.environ[{name!r}]",
+                "spec.secret",
+            )
+    sent = {name: namespace[name] for name in names}
+    together = {name: group for group in shared_objects.groups(sent) for name in group}
+    for name, value in sent.items():
+        if name in nodes:
+            continue
         try:
-            node = values.write(value, str(folder), allow_pickle)
+            if name in together:
+                nodes.update(value_graph.write(together[name], folder, known))
+            else:
+                nodes[name] = values.write(value, str(folder), allow_pickle or values.is_data(value), known)
         except values.CannotWrite as error:
             raise _error(name, f"{error}.", error.advice, "values.form") from error
         except OSError as error:
@@ -55,16 +78,9 @@ def pack(names: Sequence[str], namespace: Mapping[str, Any], *, allow_pickle: bo
                 "Free some space, or set AMLTRAIN_HOME.",
                 "values.disk",
             ) from error
-        if (total := sum(file["bytes"] for file in values.files_of(node))) > LIMIT_BYTES:
+        if (total := sum(file["bytes"] for file in values.files_of(nodes[name]))) > LIMIT_BYTES:
             raise _too_large(name, total)
-        if node["as"] == "json" and isinstance(value, str) and looks_secret(name, value):
-            raise _error(
-                name,
-                "looks like a secret; its value would be stored with the run.",
-                f"Write --secret {name}, and in the code: os.environ[{name!r}]",
-                "spec.secret",
-            )
-        nodes[name] = node
+    nodes = {name: nodes[name] for name in sent}
     _touch(folder, nodes)
     return nodes
 
@@ -137,9 +153,19 @@ def files(spec: JobSpec) -> dict[str, str | bytes]:
     return found
 
 
-def assignments(names: Sequence[str]) -> list[str]:
-    """Return the statements that read the values, for the first line of a script."""
-    return [f"{name} = __import__({values.MODULE!r}).value_of({name!r})" for name in names]
+def statements(nodes: Mapping[str, Any], run: str = "") -> list[str]:
+    """Return the statements that read the values, for the first line of a script.
+
+    Parameters
+    ----------
+    run
+        Statement that defines functions and classes of the notebook: they may use values, and some values need
+        the classes.
+    """
+    late = [name for name, node in nodes.items() if any("named" in file for file in values.files_of(node))]
+    first = [name for name in nodes if name not in late]
+    read = {name: f"{name} = __import__({values.MODULE!r}).value_of({name!r})" for name in nodes}
+    return [read[name] for name in first] + ([run] if run else []) + [read[name] for name in late]
 
 
 #: Kind of node -> the modules that reading it needs.
@@ -155,6 +181,7 @@ _MODULES = {
     "tensors": ("torch",),
     "estimator": ("sklearn", "skops"),
     "pickle": ("cloudpickle",),
+    **{kind: (kind,) for kind in ("lightgbm", "xgboost", "catboost", "keras")},
 }
 
 
@@ -162,7 +189,7 @@ def modules(spec: JobSpec) -> Iterator[str]:
     """Yield the modules that reading the values of a job needs."""
     for node in spec.values.values():
         for file in values.files_of(node):
-            yield from _MODULES.get(file["as"], ())
+            yield from file.get("needs", _MODULES.get(file["as"], ()))
             if str(file.get("file", "")).endswith(".safetensors"):
                 yield "safetensors"
 

@@ -12,6 +12,7 @@ import msgspec
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.provisioner import Provisioner
 from jupyter_amltrain.backends.target_kinds import backend_class, kind_of
+from jupyter_amltrain.kernel.bounded_reads import BoundedReads
 from jupyter_amltrain.kernel.pictures import PictureReader
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.target_file import TargetFile
@@ -46,6 +47,8 @@ class BackendPool:
         self._outcome, self._over = outcome, over
         #: Of the runs of all targets.
         self.pictures = PictureReader(loop, self.backend, self._on_pictures)
+        #: Reads for lists and records, which no silent target holds up.
+        self.reads = BoundedReads(loop)
         self._backends: dict[str, Backend] = {}
         self._watchers: dict[str, list[Watcher]] = {}
         self._tasks: dict[str, list[asyncio.Task[Any]]] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -15,10 +16,19 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan
-from jupyter_amltrain.backends.provisioner import Provisioner
-from jupyter_amltrain.backends.run_files import RunFiles
+from jupyter_amltrain.backends.provisioner import Provisioner, ProvisionState, RunPrice
+from jupyter_amltrain.backends.run_files import RunFiles, file_of
 from jupyter_amltrain.backends.target_kinds import target_kinds
-from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
+from jupyter_amltrain.errors import (
+    AmlTrainError,
+    CommandError,
+    SpecError,
+    TargetError,
+    TargetUnreachable,
+    UnknownRun,
+    UnrecordedRun,
+)
+from jupyter_amltrain.jobs.out_types import consent_notes
 from jupyter_amltrain.jobs.scaling import ScalingPlan, check_job, slices_of
 from jupyter_amltrain.jobs.sweep import capacity_of, check_trial, driver_of, fit_to, of_file, service_job
 from jupyter_amltrain.kernel.backend_pool import BackendPool
@@ -30,6 +40,7 @@ from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.kernel.models import ModelRegistry
 from jupyter_amltrain.kernel.monitors import Monitors
 from jupyter_amltrain.kernel.observers import FrameCallback, RunObservers
+from jupyter_amltrain.kernel.result_files import result_files
 from jupyter_amltrain.kernel.run_index import RunIndex, TargetRunReader
 from jupyter_amltrain.kernel.run_provenance import read_provenance
 from jupyter_amltrain.kernel.run_record import record_of
@@ -39,7 +50,6 @@ from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue, snapshot_of
 from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile
-from jupyter_amltrain.kernel.target_status import price_text
 from jupyter_amltrain.kernel.targets import TargetManager
 from jupyter_amltrain.kernel.workspaces import WorkspaceManager
 from jupyter_amltrain.loop import LoopThread
@@ -47,6 +57,7 @@ from jupyter_amltrain.schema.job import JobSpec, validated
 from jupyter_amltrain.schema.provenance import Provenance
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, split_handle
+from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.sweep import Sweep
 from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
@@ -133,6 +144,9 @@ class Controller:
         spec = await self.loop.offload(backend.complete_spec, spec)
         if reason := await self.loop.offload(backend.unsupported_reason, spec):
             raise SpecError(reason)
+        if not backend.files_are_local:
+            notes = await self.loop.offload(consent_notes, spec, name)
+            spec = msgspec.structs.replace(spec, notes=tuple(dict.fromkeys((*spec.notes, *notes))))
         return name, spec
 
     async def _target_name(self, target: str | None) -> str:
@@ -150,8 +164,10 @@ class Controller:
         backend = self.backend(name)
         snapshot = await snapshot_of(self.loop, spec, backend)
         plan = await backend.plan(spec, snapshot, new_run_id(spec.name))
-        notes = (*spec.notes, *await backend.notes(plan))
-        return msgspec.structs.replace(plan, request={**plan.request, "notes": list(notes)}) if notes else plan
+        notes, price = (*spec.notes, *await backend.notes(plan)), await self._run_price(name, spec)
+        more: dict[str, Any] = {"notes": list(notes)} if notes else {}
+        more |= {"price": price.text} if price else {}
+        return msgspec.structs.replace(plan, request={**plan.request, **more}) if more else plan
 
     async def submit(
         self,
@@ -248,7 +264,7 @@ class Controller:
         """Check a measurement and return its target and the job of each width. Sends nothing."""
         check_job(spec, plan)
         name, _ = await self.prepare(spec, target)
-        machine = await self._machine(name)
+        machine = await self._machine(name, spec)
         machine.check(plan, spec)
         jobs = slices_of(
             spec, plan, has_gpus=bool(machine.gpus), price=machine.price, currency=machine.currency,
@@ -268,8 +284,8 @@ class Controller:
         name, jobs = await self.slices(spec, plan, target)
         return self._scaling.begin(self.backend(name), jobs, dict(environ or {}), dict(secrets or {}))
 
-    async def _machine(self, name: str) -> Machine:
-        """Return what a measurement must know of a target; unknown fields are ``None``."""
+    async def _machine(self, name: str, spec: JobSpec) -> Machine:
+        """Return what a measurement of a job must know of a target; unknown fields are ``None``."""
         status, backend = self.target_manager.status, self.backend(name)
 
         async def read() -> None:
@@ -280,7 +296,10 @@ class Controller:
         with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):
             await status.refresh()
             await asyncio.wait_for(read(), MACHINE_TIMEOUT_S)
-        return machine_of(name, status.get(name))
+        target = status.get(name)
+        if target is not None and isinstance(backend, Provisioner) and target.state is not None:
+            target = msgspec.structs.replace(target, state=backend.state_for(spec, target.state))
+        return machine_of(name, target)
 
     async def _measured(self, handle: RunHandle) -> None:
         """Wait until a run has ended and its metrics are read."""
@@ -304,22 +323,28 @@ class Controller:
             self.loop.start(self._note_price(handle), f"price of {handle}")
 
     async def _note_price(self, handle: RunHandle) -> None:
-        """Note the price of a billed target in the first run that this notebook submits there."""
+        """Note the price of a run on a billed target in the first one of that price from this notebook."""
         name = split_handle(handle)[0]
-        status = self.target_manager.status
-        if not isinstance(self.backend(name), Provisioner):
+        price = await self._run_price(name, self.entry(handle).run.spec)
+        if price is None or not await self.loop.offload(self.targets.note_billed, name, price.amount):
             return
+        entry = self.store.get(handle)
+        if entry is not None:
+            self.store.amend(handle, notes=(*entry.run.notes, price.text))
+
+    async def _run_price(self, name: str, spec: JobSpec) -> RunPrice | None:
+        """Return the price of the machines of a run; ``None`` if nothing is charged or it is unknown."""
+        status, backend = self.target_manager.status, self.backend(name)
+        if not isinstance(backend, Provisioner):
+            return None
         target = status.get(name)
         if target is None or target.state is None:  # not listed so far
             with contextlib.suppress(AmlTrainError):
                 await status.refresh()
                 await status.check_now(name)
-        text = price_text(status.get(name))
-        if not text or not await self.loop.offload(self.targets.note_billed, name):
-            return
-        entry = self.store.get(handle)
-        if entry is not None:
-            self.store.amend(handle, notes=(*entry.run.notes, text))
+            target = status.get(name)
+        state = None if target is None else target.state
+        return backend.run_price(spec, state or ProvisionState())
 
     # ---- runs
 
@@ -368,8 +393,11 @@ class Controller:
                     with contextlib.suppress(AmlTrainError, OSError):
                         backend = self.backend(run.target)
                         if remote or backend.files_are_local:
-                            metrics = await read_all_metrics(backend, run.run_id)
-            return {name: metric.values[-1] for name, metric in metrics.metrics.items() if metric.values}
+                            read = functools.partial(read_all_metrics, backend, run.run_id)
+                            metrics = await self.backends.reads.value(
+                                backend, ("metrics", handle), read, metrics, self._probe(run)
+                            )
+            return {name: metric.last for name, metric in metrics.metrics.items() if metric.last is not None}
 
         return dict(zip(handles, await asyncio.gather(*map(last, handles)), strict=True))
 
@@ -518,7 +546,7 @@ class Controller:
         if entry is not None:
             return entry
         try:
-            entry = await self.refresh_run(await self.find(handle))
+            entry = await self.known_run(await self.find(handle))
             if entry.run.status.state.terminal:
                 await self.backends.pictures.complete(entry, PAGE_TIMEOUT_S)
             else:
@@ -538,8 +566,25 @@ class Controller:
             if self.store.get(handle) is not None:
                 self.change_viewers(handle, -1)
 
+    async def known_run(self, handle: RunHandle) -> Entry:
+        """Update a run as :meth:`refresh_run` does, or return it as it is known here if its target does not answer."""
+        entry = self.entry(handle)
+        backend = self.backend(entry.run.target)
+        read = functools.partial(self.refresh_run, handle)
+        entry = await self.backends.reads.value(backend, ("run", handle), read, entry, self._probe(entry.run))
+        is_silent = self.backends.reads.silent_s(entry.run.target) > 0
+        if is_silent and entry.run.reachable and not entry.run.status.state.terminal:
+            self.store.amend(handle, reachable=False)
+        return entry
+
+    def _probe(self, run: Run) -> Callable[[], Awaitable[object]]:
+        """Return a small request about a run."""
+        if run.folder and not run.status.state.terminal:
+            return functools.partial(self.backends.poll, run.target, [run.run_id])
+        return functools.partial(self.backend(run.target).read, run.run_id, "log", -1, 1)
+
     async def refresh_run(self, handle: RunHandle) -> Entry:
-        """Update the status, streams and output values of a run."""
+        """Update the status, streams and output values of a run; waits for its target."""
         await self._run_index.load(handle)
         entry = self.entry(handle)
         if entry.run.folder:
@@ -560,9 +605,10 @@ class Controller:
         return record_of(await self.with_pictures(handle))
 
     async def with_pictures(self, handle: RunHandle) -> Entry:
-        """Update a run and its pictures."""
-        entry = await self.refresh_run(handle)
-        await self.backends.pictures.complete(entry)
+        """Update a run and its pictures; what its target does not tell in time comes later."""
+        entry = await self.known_run(handle)
+        backend, complete = self.backend(entry.run.target), self.backends.pictures.complete
+        await self.backends.reads.value(backend, ("pictures", handle), lambda: complete(entry), None)
         return entry
 
     async def read_picture(self, handle: RunHandle, path: str) -> bytes:
@@ -577,10 +623,20 @@ class Controller:
 
     async def logs(self, handle: RunHandle, tail_bytes: int | None = None, child: str = "", rank: int = 0) -> bytes:
         """Return the log of one process of a run or of a child run: all of it, or the last `tail_bytes` bytes."""
-        run = self.entry(handle).run
+        entry = self.entry(handle)
+        run, backend = entry.run, self.backend(entry.run.target)
         if not run.folder:
             return b""
-        return await read_log(self.backend(run.target), run.run_id, tail_bytes, child, rank)
+        key = ("log", handle, tail_bytes, child, rank)
+        data = await self.backends.reads.value(
+            backend, key, lambda: read_log(backend, run.run_id, tail_bytes, child, rank), None, self._probe(run)
+        )
+        if data is not None:
+            return data
+        known = b"" if child or rank else entry.log.last(tail_bytes or entry.log.bytes)
+        if not known and not child:  # of an earlier kernel
+            known = (await backend.copied_file(run.run_id, file_of(f"log/{rank}")))[-(tail_bytes or 0) :]
+        return f"[{self.backends.reads.silence_text(run.target)} What is known here of its log:]\n".encode() + known
 
     async def read_log(self, handle: RunHandle, offset: int, limit: int = 1 << 20, rank: int = 0) -> Chunk:
         """Read a part of the log of one process of a run; see :meth:`Backend.read`."""
@@ -592,7 +648,26 @@ class Controller:
     async def provenance(self, handle: RunHandle) -> Provenance:
         """Return what is known about the origin of a run; empty fields are unknown."""
         run = self.entry(handle).run
-        return await read_provenance(self.backend(run.target), run)
+        backend = self.backend(run.target)
+        return await self.backends.reads.value(
+            backend, ("provenance", handle), lambda: read_provenance(backend, run), Provenance()
+        )
+
+    async def result_files(self, handle: RunHandle) -> list[RunFile]:
+        """Return the files that the script of a run has written.
+
+        Raises
+        ------
+        TargetUnreachable
+            The target does not answer in time.
+        """
+        run = self.entry(handle).run
+        backend, reads = self.backend(run.target), self.backends.reads
+        read = functools.partial(result_files, backend, run)
+        found = await reads.value(backend, ("files", handle), read, None, self._probe(run), strict=True)
+        if found is None:
+            raise TargetUnreachable(f"{reads.silence_text(run.target)} Its files are listed as soon as it does.")
+        return found
 
     def files(self, handle: RunHandle) -> RunFiles:
         """Return the files of a run, for reading in a thread."""

@@ -24,7 +24,7 @@ from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.watcher import read_streams
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
-from jupyter_amltrain.schema.run_file import SavedValue
+from jupyter_amltrain.schema.run_file import OutValue
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,7 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
     if not absent:
         return fields
     found = await backend.outputs(run.run_id, absent)
-    saved = {k: v for k, v in found.items() if isinstance(v, SavedValue)}
-    values = {k: v for k, v in found.items() if not isinstance(v, AmlTrainError | SavedValue)}
+    given = {k: v for k, v in found.items() if isinstance(v, OutValue)}
     missing = [v for v in found.values() if isinstance(v, AmlTrainError)]
     missing_error: AmlTrainError | None = missing[0] if missing else None
     known = [v for v in missing if isinstance(v, ResultMissing)]
@@ -67,8 +66,9 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
         missing_error = ResultMissing.of_all(run.handle, known)
     return {
         **fields,
-        "outputs": {**entry.run.outputs, **values},
-        "saved": {**entry.run.saved, **saved},
+        "outputs": {**entry.run.outputs, **{k: v.value for k, v in given.items() if v.value is not msgspec.UNSET}},
+        "saved": {**entry.run.saved, **{k: v.saved for k, v in given.items() if v.saved is not None}},
+        "graphs": {**entry.run.graphs, **{k: v.graph for k, v in given.items() if v.graph}},
         "error": None if missing_error is None else str(missing_error),
     }
 

@@ -134,6 +134,7 @@ class Monitors:
                         )
                     if await read_samples(backend, MONITORS + name, entry, backend.machines):
                         watch.sampled.set()
+                    self._explain(watch)
                     self._amend(entry, reachable=True, seen_at=time.time())
                     await changes.wait((), (MONITORS + name,), min(1.0, KEEP_ALIVE_INTERVAL_S / 2))
                 except TargetUnreachable:
@@ -150,6 +151,15 @@ class Monitors:
             self._amend(entry, status=status, seen_at=time.time())
             watch.ended.set()
             watch.sampled.set()
+
+    def _explain(self, watch: _Watch) -> None:
+        """Show why there are no samples yet, until the first one."""
+        run = watch.entry.run
+        reason = watch.backend.no_samples_reason(run.run_id) if watch.entry.telemetry.last_t is None else ""
+        if reason:
+            watch.sampled.set()
+        if reason != run.status.detail:
+            self._amend(watch.entry, status=msgspec.structs.replace(run.status, detail=reason))
 
     @staticmethod
     def _amend(entry: Entry, **changes: Any) -> None:
@@ -182,7 +192,7 @@ class Monitors:
                 await asyncio.wait_for(watch.ended.wait(), pause)
 
     async def first_sample(self, handle: str, patience: float) -> None:
-        """Wait up to `patience` seconds for the first sample of a monitor."""
+        """Wait up to `patience` seconds for the first sample of a monitor, or the reason why there is none."""
         watch = self._all.get(handle)
         if watch is not None:
             with contextlib.suppress(asyncio.TimeoutError):

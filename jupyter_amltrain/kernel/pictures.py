@@ -63,37 +63,42 @@ class PictureReader:
         while pictures.wanted:
             await asyncio.sleep(max(0.0, pictures.due - time.monotonic()))
             pictures.wanted = False
-            if await self._update(entry, pictures):
+            if await self._update(entry, pictures, entry.run.status.state.terminal):
                 self._notify(entry, pictures)
 
     def _notify(self, entry: Entry, pictures: RunPictures) -> None:
         if entry.has_pictures(pictures):
             self._on_change(entry.handle)
 
-    async def complete(self, entry: Entry, timeout: float = WAIT_TIMEOUT_S) -> None:
-        """Wait until the pictures of a run are known: of an ended run once, otherwise as they are now."""
-        pictures = entry.pictures
+    async def complete(self, entry: Entry, timeout: float = WAIT_TIMEOUT_S, *, has_ended: bool = False) -> None:
+        """Wait until the pictures of a run are known: of an ended run once, otherwise as they are now.
+
+        Parameters
+        ----------
+        has_ended
+            The run has ended, and its entry does not say so yet.
+        """
+        pictures, has_ended = entry.pictures, has_ended or entry.run.status.state.terminal
         if not entry.run.folder or entry.kind != "run" or pictures.final:
             return
-        if pictures.read and time.monotonic() < pictures.due and not entry.run.status.state.terminal:
+        if pictures.read and time.monotonic() < pictures.due and not has_ended:
             return
-        update = self._loop.start(self._update(entry, pictures), f"pictures of {entry.handle}")
+        update = self._loop.start(self._update(entry, pictures, has_ended), f"pictures of {entry.handle}")
         if not (await asyncio.wait({update}, timeout=timeout))[0]:
             update.add_done_callback(lambda task: self._notify(entry, pictures))  # the names are known now
 
-    async def _update(self, entry: Entry, pictures: RunPictures) -> bool:
+    async def _update(self, entry: Entry, pictures: RunPictures, has_ended: bool) -> bool:
         """Search now; return whether anything has changed."""
         try:
             async with pictures.lock:
-                return await self._search(entry, pictures)
+                return await self._search(entry, pictures, has_ended)
         except (AmlTrainError, OSError) as error:
             log.info("pictures of %s: %s", entry.handle, error)
         except Exception:  # a job can write anything into its folder
             log.warning("pictures of %s", entry.handle, exc_info=True)
         return False
 
-    async def _search(self, entry: Entry, pictures: RunPictures) -> bool:
-        has_ended = entry.run.status.state.terminal
+    async def _search(self, entry: Entry, pictures: RunPictures, has_ended: bool) -> bool:
         backend = self._backend(entry.run.target)
         rows = pictures_of(await backend.list_pictures(entry.run_id))
         pictures.due = time.monotonic() + SEARCH_INTERVAL_S

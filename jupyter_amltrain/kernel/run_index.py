@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
+import functools
 import itertools
 import logging
 import re
@@ -15,8 +16,9 @@ import msgspec
 
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.past_runs import PastRun
-from jupyter_amltrain.errors import AmlTrainError, TargetError, UnknownRun, UnknownTarget
+from jupyter_amltrain.errors import AmlTrainError, TargetError, TargetUnreachable, UnknownRun, UnknownTarget
 from jupyter_amltrain.kernel.backend_pool import BackendPool
+from jupyter_amltrain.kernel.bounded_reads import FIRST_S
 from jupyter_amltrain.kernel.outcome_text import explained
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.target_file import TargetFile
@@ -83,6 +85,18 @@ class TargetRunReader:
             return
         await self._adopt(backend, result, began)
         self._forget(target, ids, requested_at)
+
+    async def read_copies(self, backend: Backend) -> bool:
+        """Add the runs that this machine knows of a target that does not answer, once; return whether there are any."""
+        target = backend.target.name
+        if any(entry.target == target for entry in self._store.entries()):
+            return False
+        runs = await backend.known_runs()
+        for run in runs:
+            if self._store.get(run.handle) is None:
+                ended = run.status.state.terminal
+                self._store.put(explained(run) if ended else msgspec.structs.replace(run, reachable=False))
+        return bool(runs)
 
     async def find(self, backend: Backend, run_id: str) -> bool:
         """Add one run to the store; return False if the target does not have it."""
@@ -177,6 +191,11 @@ def job_name_in_url(text: str) -> str:
     return result[1] if result else text
 
 
+async def _found(backend: Backend, run_id: str) -> tuple[Run | None] | None:
+    """Return a run of a target, or that it has none; ``None`` is for a target that does not answer."""
+    return (await backend.find(run_id),)
+
+
 class RunIndex:
     """Reads the runs of the targets into the store, and resolves handles, ids and prefixes."""
 
@@ -196,10 +215,18 @@ class RunIndex:
         names = await self._names()
         if target is None:
             await self._read_all(names)
+            if not self._reader.entries(names):  # the only runs may be those of a target that is starting
+                await self._read_all(names, FIRST_S)
             return self._reader.entries(names)
         if target not in names:
             self._targets.get(target)  # names the near matches
-        await self._read(target)
+        try:
+            await self._read(target)
+            if not self._reader.entries([target]):
+                await self._read(target, FIRST_S)
+        except TargetUnreachable:
+            if not any(entry.unread or entry.run.folder for entry in self._reader.entries([target])):
+                raise  # nothing is known here
         return self._reader.entries([target])
 
     async def refresh(self, target: str | None = None) -> None:
@@ -213,27 +240,40 @@ class RunIndex:
         """Names of the targets, and of removed ones whose runs are kept."""
         return [*(is_current.name for is_current in await self._status.refresh()), *self._status.retired]
 
-    async def _read_all(self, names: Iterable[str]) -> None:
+    async def _read_all(self, names: Iterable[str], limit_s: float = 0.0) -> None:
         """Read the runs of targets concurrently; a target that does not answer does not delay the others."""
 
         async def read(name: str) -> None:
             try:
-                await self._read(name)
+                await self._read(name, limit_s)
             except (AmlTrainError, OSError) as error:
                 log.info("runs of %s: %s", name, error)
 
         await asyncio.gather(*map(read, names))
 
-    async def _read(self, name: str) -> None:
+    async def _read(self, name: str, limit_s: float = 0.0) -> None:
+        """Read the runs of a target; one that does not answer in time brings them later."""
         backend = self._backends.backend(name)
-        await self._reader.read(backend, lambda: self._backends.live(name) is backend)
-        self._backends.wake(name)
+
+        async def read() -> bool:
+            await self._reader.read(backend, lambda: self._backends.live(name) is backend)
+            self._backends.wake(name)
+            return True
+
+        is_read = False
+        try:
+            reads = self._backends.reads
+            is_read = await reads.value(backend, ("runs", name), read, False, strict=True, limit_s=limit_s)
+        finally:
+            if not is_read and await self._reader.read_copies(backend):
+                self._backends.wake(name)  # who watches them notices when it answers
 
     async def load(self, handle: RunHandle) -> None:
         """Read the whole job of a run of which only what lists show is known."""
         entry = self._store.get(handle)
         if entry is not None and entry.run.partial:
-            await self._reader.load(self._backends.backend(entry.run.target), handle)
+            backend = self._backends.backend(entry.run.target)
+            await self._backends.reads.value(backend, ("job", handle), lambda: self._reader.load(backend, handle), None)
 
     async def resolve(self, text: str = "last") -> RunHandle:
         """Resolve ``last``, ``best``, a handle, a run id, or an unambiguous prefix, and read the job of the run.
@@ -257,19 +297,23 @@ class RunIndex:
         if "/" in text:
             target, run_id = split_handle(text)
             handle = make_handle(target, run_id)
-            if self._store.get(handle) is not None or await self._reader.find(self._backends.backend(target), run_id):
-                self._backends.wake(target)
+            if await self._is_there(handle):
                 return handle
         entries = await self.runs()
         if text == "last":  # trials are parts of their sweep
             entries = list(itertools.islice((entry for entry in entries if not entry.run.parent), 1))
         try:
             return match_run(text, [entry.handle for entry in entries])
-        except UnknownRun:
-            result = await self._find_unlisted(text) if text.isprintable() and "/" not in text else None
-            if result is not None:
-                return result
-            raise
+        except UnknownRun as unknown:
+            if not text.isprintable() or "/" in text:
+                raise
+            found, silent = await self._find_unlisted(text)
+            if found is None and silent:
+                hint = f"{unknown.hint} It may be on {' or '.join(silent)}, of which there is no answer."
+                raise UnknownRun(unknown.message, hint=hint) from None
+            if found is None:
+                raise
+            return found
 
     async def _best(self, sweep: str) -> RunHandle:
         """Return the best trial of a sweep; empty for the newest one."""
@@ -305,30 +349,58 @@ class RunIndex:
         target, slash, run_id = handle.partition("/")
         if slash and target and run_id and "/" not in run_id and run_id not in (".", "..") and handle.isprintable():
             whole = make_handle(target, run_id)
-            if self._store.get(whole) is not None:
-                return whole
-            if await self._reader.find(self._backends.backend(target), run_id):
-                self._backends.wake(target)
+            if await self._is_there(whole):
                 return whole
         raise UnknownRun(f"No run {handle!r}.", hint="To list the runs: %aml_runs")
 
-    async def _find_unlisted(self, run_id: str) -> RunHandle | None:
+    async def _is_there(self, handle: RunHandle) -> bool:
+        """Whether a run is known, or its target has it.
+
+        Raises
+        ------
+        TargetUnreachable
+            The target does not answer, and the run is not known here.
+        """
+        if self._store.get(handle) is not None:
+            return True
+        target, run_id = split_handle(handle)
+        backend, reads = self._backends.backend(target), self._backends.reads
+        read = functools.partial(self._reader.find, backend, run_id)
+        found = await reads.value(backend, ("find", handle), read, None)
+        if found is None:
+            await self._reader.read_copies(backend)
+            if self._store.get(handle) is None:
+                found = await reads.value(backend, ("find", handle), read, None, limit_s=FIRST_S)
+        if found is None and self._store.get(handle) is None:
+            raise TargetUnreachable(f"{reads.silence_text(target)} {handle} is not known here.")
+        if found is not False:
+            self._backends.wake(target)
+        return found is not False
+
+    async def _find_unlisted(self, run_id: str) -> tuple[RunHandle | None, list[str]]:
         """Find a run that its target does not list, for example a run of another user of a service.
+
+        The other value are the targets that did not answer.
 
         A run folder that lists skip, such as one of a newer schema, raises its error here.
         """
         near: RunHandle | None = None
+        reads, silent = self._backends.reads, list[str]()
         for target_spec in await self._status.refresh():
             backend = self._backends.backend(target_spec.name)
             with contextlib.suppress(TargetError, UnknownTarget):
-                run = await backend.find(run_id)
+                read = functools.partial(_found, backend, run_id)
+                found = await reads.value(backend, ("search", target_spec.name, run_id), read, None, limit_s=FIRST_S)
+                run = found[0] if found else None
+                if found is None:
+                    silent.append(target_spec.name)
                 if run is not None and (near is None or backend.owns(run)):
                     near = make_handle(target_spec.name, run_id)
                     if backend.owns(run):
                         break
         if near is None:
-            return None
+            return None, silent
         target = split_handle(near)[0]
         await self._reader.find(self._backends.backend(target), run_id)
         self._backends.wake(target)
-        return near
+        return near, silent

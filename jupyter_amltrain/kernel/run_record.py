@@ -37,7 +37,7 @@ from jupyter_amltrain.schema.record import (
 )
 from jupyter_amltrain.schema.run import Run, RunState
 from jupyter_amltrain.schema.scaling import Measurement
-from jupyter_amltrain.text import tilde
+from jupyter_amltrain.text import finite_or_text, tilde
 
 if TYPE_CHECKING:
     import numpy as np
@@ -357,7 +357,7 @@ def record_of(entry: Entry) -> RunRecord:
         else None,
         summary=_part(entry, "summary", lambda: _summary(entry.telemetry.summaries), {}) if done else {},
         log=LogTail(tail=tail, bytes=entry.shown_log.bytes, lines_hidden=hidden, path=tilde(entry.log_path)),
-        outputs=_bounded({**run.outputs, **{name: f"<{saved.text}>" for name, saved in run.saved.items()}}),
+        outputs=_bounded({**{name: f"<{saved.text}>" for name, saved in run.saved.items()}, **run.outputs}),
         models=tuple(path[:_SENTENCE_CHARS] for path in (run.models or ())[:_NOTES]),
         error=run.error and run.error[:_SENTENCE_CHARS],
         excerpt=_excerpt(run, tail) if status.state is RunState.FAILED else None,
@@ -419,18 +419,18 @@ def _part(entry: Entry, name: str, make: Callable[[], _T], otherwise: _T) -> _T:
 def _short(seconds: Iterable[float]) -> tuple[float, ...]:
     """Return seconds in few characters: to a tenth, or whole ones in a long run."""
     known = [max(0.0, value) for value in seconds]
-    digits = 1 if not known or known[-1] < 1000 else None
+    digits = 1 if max(known, default=0.0) < 1000 else None
     return tuple(round(value, digits) for value in known)
 
 
 def _metric(metric: Metric, created: float, rank: int) -> MetricSeries:
-    keep = sorted({*metric.shown.indices(), *metric.not_finite})
+    keep = metric.in_order({*metric.shown.indices(), *metric.not_finite})
     return MetricSeries(
         step=tuple(metric.steps[i] for i in keep),
         # Nine digits are more than a chart shows, and half the characters.
         value=tuple(_finite(float(f"{metric.values[i]:.9g}")) for i in keep),
         seconds=_short(metric.times[i] - created for i in keep),
-        last=_finite(metric.values[-1]) if metric.values else None,
+        last=None if metric.last is None else finite_or_text(metric.last),
         n=len(metric.values),
         rank=rank,
     )

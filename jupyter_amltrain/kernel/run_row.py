@@ -15,6 +15,7 @@ from jupyter_amltrain.kernel.telemetry import RunTelemetry, grid, on_grid
 from jupyter_amltrain.schema.child_run import ChildRun, most_relevant
 from jupyter_amltrain.schema.rows import RunRow
 from jupyter_amltrain.schema.run import Phase, Run, RunState
+from jupyter_amltrain.text import finite_or_text
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Summary of a run's streams for its row; see :class:`RunRow`."""
 
     metric: str = ""
-    value: float | None = None
+    value: float | str | None = None
     metrics: dict[str, float] = {}
     spark: tuple[int, ...] = ()
     log_bytes: int = 0
@@ -118,11 +119,11 @@ def stream_summary_of(entry: Entry) -> StreamSummary:
     name, value, newest = "", None, -math.inf
     for metric, points in entry.metrics.metrics.items():
         if len(points.values) and points.times[-1] >= newest:  # of one log call the metric that was logged last
-            name, value, newest = metric, points.values[-1], points.times[-1]
+            name, value, newest = metric, points.last, points.times[-1]
     children = most_relevant(entry.children.runs, MAX_ROW_CHILDREN)
     return StreamSummary(
         metric=name[:250],
-        value=value if value is not None and math.isfinite(value) else None,
+        value=None if value is None else finite_or_text(value),
         metrics=_last_values(entry),
         spark=_spark(entry) or _metric_spark(entry, name),
         log_bytes=entry.log.bytes,
@@ -135,8 +136,8 @@ def _last_values(entry: Entry) -> dict[str, float]:
     """Return the last value of each metric, of at most :data:`MAX_ROW_METRICS`."""
     metrics: dict[str, float] = {}
     for name, points in entry.metrics.metrics.items():
-        if len(points.values) and math.isfinite(points.values[-1]):
-            metrics[name[:250]] = float(points.values[-1])
+        if points.last is not None and math.isfinite(points.last):
+            metrics[name[:250]] = points.last
             if len(metrics) == MAX_ROW_METRICS:
                 break
     return metrics

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from jupyter_amltrain.agent.mlflow.journal import parse, well_formed
+from jupyter_amltrain.agent.mlflow.latest import LatestPoint
 
 #: Maximum bytes of a line; longer ones are skipped, because a line is held in memory until its end.
 MAX_LINE_BYTES = 16 << 20
@@ -70,28 +72,65 @@ LOG_TAIL = 8 * 1024
 LOG_RESTARTED = "[The job truncated its log. New content starts here.]\n"
 
 
+#: Step, time and value of a point, to tell one that comes twice; all NaN are equal.
+_POINT = struct.Struct("qdd")
+
 #: Points of a metric without a finite value that are kept in a downsampled curve.
 MAX_NOT_FINITE = 20
 
 
 class Metric:
-    """Points of one metric: ``steps`` int64, ``times`` float64 unix s, ``values`` float64."""
+    """Points of one metric in order of arrival: ``steps`` int64, ``times`` float64 unix s, ``values`` float64."""
 
     def __init__(self) -> None:
         self.steps = array("q")
         self.times = array("d")
         self.values = array("d")
+        #: The point that is the value of the metric; ``None`` before the first.
+        self.latest: LatestPoint | None = None
+        self._known: set[bytes] | None = None  #: all points, once one has come that is not the latest
         self.shown = IncrementalDownsampler(self.values)
         #: Numbers of the first points that are NaN or infinite.
         self.not_finite: list[int] = []
 
-    def append(self, step: int, time: float, value: float) -> None:
-        """Add one point."""
+    @property
+    def last(self) -> float | None:
+        """Value of the metric; ``None`` before the first point."""
+        return None if self.latest is None else self.latest.value
+
+    def append(self, step: int, time: float, value: float) -> bool:
+        """Add one point; return whether it is new, because a script may send it twice."""
+        if self._is_repeated(step, time, value):
+            return False
+        if self.latest is None:
+            self.latest = LatestPoint(step, time, value)
+        else:
+            self.latest.offer(step, time, value)
         if not math.isfinite(value) and len(self.not_finite) < MAX_NOT_FINITE:
             self.not_finite.append(len(self.values))
         self.steps.append(step)
         self.times.append(time)
         self.values.append(value)
+        return True
+
+    def _is_repeated(self, step: int, time: float, value: float) -> bool:
+        latest = self.latest
+        # Most points are the latest ones, so most metrics never need the set.
+        if latest is None or step > latest.step or (step == latest.step and time > latest.time):
+            if self._known is not None:
+                self._known.add(_POINT.pack(step, time, value))
+            return False
+        if self._known is None:
+            self._known = set(map(_POINT.pack, self.steps, self.times, self.values))
+        point = _POINT.pack(step, time, value)
+        if point in self._known:
+            return True
+        self._known.add(point)
+        return False
+
+    def in_order(self, indices: Iterable[int]) -> list[int]:
+        """Return indices of points in the order of a chart: by step, then time, as in MLflow."""
+        return sorted(indices, key=lambda i: (self.steps[i], self.times[i], i))
 
 
 class MetricLog:

@@ -18,6 +18,8 @@ from jupyter_amltrain.state_dir import SCHEMA, StateRoot, check_schema, locked, 
 LOCAL = LocalTarget(name="local")
 #: Max notebooks whose choice of a target is kept.
 MAX_NOTEBOOKS = 500
+#: Maximum number of prices that are noted for one notebook.
+MAX_PRICES = 50
 #: Max deleted targets kept for their run history.
 MAX_RETIRED_TARGETS = 20
 
@@ -36,7 +38,7 @@ class TargetFile:
         self._kinds = kinds
         self._notebook = notebook
         self._choice = ""  #: without a notebook
-        self._billed: set[str] = set()  #: billed targets that this kernel has submitted to
+        self._billed: set[str] = set()  #: billed targets that this kernel has submitted to, with the price of a run
 
     def _read(self) -> dict[str, Any]:
         if not self._path.exists():
@@ -139,11 +141,12 @@ class TargetFile:
                 value["notebooks"] = dict(list(notebooks.items())[-MAX_NOTEBOOKS:])
             write_json(self._path, value)
 
-    def note_billed(self, name: str) -> bool:
-        """Note that this notebook submits to a billed target; return whether it is for the first time."""
-        if name in self._billed:
+    def note_billed(self, name: str, amount: str) -> bool:
+        """Note that this notebook submits to a billed target; return whether it is for the first time at this price."""
+        entry = f"{name} {amount}"
+        if entry in self._billed:
             return False
-        self._billed.add(name)
+        self._billed.add(entry)
         if not self._notebook:
             return True
         with locked(self._path.with_suffix(".lock")):
@@ -151,9 +154,9 @@ class TargetFile:
             billed = dict(value.get("billed", {}))
             names = billed.pop(self._notebook, [])
             names = names if isinstance(names, list) else []
-            if name in names:
+            if entry in names:
                 return False
-            billed[self._notebook] = [*names, name]
+            billed[self._notebook] = [*names, entry][-MAX_PRICES:]
             write_json(self._path, {**value, "billed": dict(list(billed.items())[-MAX_NOTEBOOKS:])})
         return True
 
@@ -216,7 +219,7 @@ class TargetFile:
     def _pop(self, value: dict[str, Any], name: str) -> Any:
         if self._choice == name:
             self._choice = LOCAL.name
-        self._billed.discard(name)
+        self._billed = {entry for entry in self._billed if not _is_of(entry, name)}
         return _pop_target(value, name)
 
     @contextlib.contextmanager
@@ -238,9 +241,14 @@ def _pop_target(value: dict[str, Any], name: str) -> Any:
     if any(chosen == name for _, chosen in notebooks):
         value["notebooks"] = {path: LOCAL.name if chosen == name else chosen for path, chosen in notebooks}
     for path, names in list(value.get("billed", {}).items()):
-        if isinstance(names, list) and name in names:  # another target of this name has another price
-            value["billed"] = {**value["billed"], path: [other for other in names if other != name]}
+        if isinstance(names, list):  # another target of this name has another price
+            value["billed"] = {**value["billed"], path: [entry for entry in names if not _is_of(entry, name)]}
     return value["targets"].pop(name, None)
+
+
+def _is_of(entry: object, name: str) -> bool:
+    """Return whether a noted price is of a target."""
+    return str(entry).partition(" ")[0] == name
 
 
 def _remember(value: dict[str, Any], name: str, fields: Any) -> None:

@@ -19,6 +19,7 @@ from jupyter_amltrain.backends.provisioner import Provisioner, ProvisionState
 from jupyter_amltrain.backends.target_kinds import kind_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
 from jupyter_amltrain.kernel.backend_pool import BackendPool
+from jupyter_amltrain.kernel.bounded_reads import FIRST_S
 from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile, stored_fields
 from jupyter_amltrain.loop import LoopThread
@@ -26,7 +27,7 @@ from jupyter_amltrain.schema.fields import TargetAction
 from jupyter_amltrain.schema.rows import Operation, TargetRow
 from jupyter_amltrain.schema.run import RunState
 from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
-from jupyter_amltrain.text import bytes_text
+from jupyter_amltrain.text import ago, bytes_text
 
 #: State of a target while an operation is under way.
 STATE_DURING = {
@@ -84,12 +85,20 @@ class TargetEntry(msgspec.Struct, kw_only=True):
 
 
 def target_row_of(
-    entry: TargetEntry, current: str, acts: tuple[TargetAction, ...], running: int, queued: int
+    entry: TargetEntry, current: str, acts: tuple[TargetAction, ...], running: int, queued: int, silence: str = ""
 ) -> TargetRow:
-    """Return the row of a target; the counts are of runs that this kernel knows."""
+    """Return the row of a target; the counts are of runs that this kernel knows.
+
+    Parameters
+    ----------
+    silence
+        A sentence, if the target does not answer now.
+    """
     target, info = entry.target, entry.info
     result = entry.state or ProvisionState()
     state, detail = _state(entry)
+    if silence and not entry.busy:
+        state, detail = "unreachable", silence
     gpus = _names(info.gpus) if info is not None else {}
     lost = lost_text(info.gpus_lost) if info is not None else ""
     return TargetRow(
@@ -112,6 +121,7 @@ def target_row_of(
         price_node=result.price_node,
         currency=result.currency,
         quota=result.quota,
+        stops=result.stops or (info.stops if info is not None else ""),
         running=running,
         queued=queued,
         checked_at=entry.checked_at,
@@ -177,16 +187,6 @@ def use_text(name: str, *, default: bool) -> str:
     if default:
         return f"New runs of this notebook, and of all that have chosen no target, now go to {name}."
     return f"New runs of this notebook now go to {name}."
-
-
-def price_text(target: TargetEntry | None) -> str:
-    """Return the sentence about the price of a target; empty if nothing is charged or the price is unknown."""
-    state = None if target is None else target.state
-    if target is None or state is None or not state.price_node:
-        return ""
-    one = f"{state.price_node:.3g} {state.currency}".rstrip()
-    machine = f"each machine of {target.target.name}" if state.max_nodes is not None else target.target.name
-    return f"While it is on, {machine} costs {one} per hour."
 
 
 def done_text(verb: str, name: str, values: Mapping[str, Any]) -> str:
@@ -412,6 +412,24 @@ class TargetStatusCache:
             self.find(name)
         return await self.check_now(name or self._current)
 
+    async def known(self, name: str | None = None) -> TargetInfo:
+        """Check a target; of one that does not answer in time return what is known, not `reachable`."""
+        await self.refresh()
+        name = name or self._current
+        entry, reads = self.find(name), self._backends.reads
+
+        async def check() -> TargetInfo:
+            return await self.check_now(name)
+
+        limit_s = 0.0 if entry.info else FIRST_S
+        backend = self._backends.backend(name)
+        info = await reads.value(backend, ("check", name), check, None, strict=True, limit_s=limit_s)
+        if info is not None:
+            return info
+        known = entry.info or TargetInfo(target=name, kind=str(type(entry.target).__struct_config__.tag))
+        since = f" What is shown was known {ago(entry.checked_at)}." if entry.info and entry.checked_at else ""
+        return msgspec.structs.replace(known, reachable=False, detail=reads.silence_text(name) + since)
+
     async def check_now(self, name: str) -> TargetInfo:
         """Check a target and store the result in its entry; the stored targets are not read again."""
         entry = self._entries.get(name)
@@ -460,12 +478,14 @@ class TargetStatusCache:
         self._loop.check()
         self.ensure()
         running, queued = self.run_counts()
-        return tuple(
-            target_row_of(
-                entry, self._current, self._actions(entry, running[name], queued[name]), running[name], queued[name]
-            )
-            for name, entry in self._entries.items()
-        )
+        reads = self._backends.reads
+
+        def row(name: str, entry: TargetEntry) -> TargetRow:
+            actions = self._actions(entry, running[name], queued[name])
+            silence = reads.silence_text(name) if reads.silent_s(name) else ""
+            return target_row_of(entry, self._current, actions, running[name], queued[name], silence)
+
+        return tuple(row(name, entry) for name, entry in self._entries.items())
 
     def run_counts(self) -> tuple[Counter[str], Counter[str]]:
         """Return the numbers of running and of waiting runs, by target."""

@@ -105,11 +105,19 @@ class TargetManager:
         """Check a target, by default the current one, and return the result."""
         return await self.status.check(name)
 
+    async def known(self, name: str | None = None) -> TargetInfo:
+        """Check a target; see :meth:`TargetStatusCache.known`."""
+        return await self.status.known(name)
+
     async def configure(self, name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Change settings of a target's queue; see :meth:`Backend.configure`."""
+        """Change settings of a target; see :meth:`Backend.configure`."""
         await self.status.refresh()
-        self.status.find(name)
-        return await self._backends.backend(name).configure(settings)
+        entry, backend = self.status.find(name), self._backends.backend(name)
+        result = await backend.configure(settings)
+        if backend.target != entry.target:
+            entry.target = backend.target
+            await self.status.save(self._targets.replace, backend.target)
+        return result
 
     # ---- operations
 
@@ -298,8 +306,8 @@ class TargetManager:
         errors = draft.field_errors()
         return ("", errors) if errors else (draft.confirmation("create", values, running=0), {})
 
-    async def _create_machines(self, entry: TargetEntry, progress: Progress, saved: asyncio.Event) -> None:
-        """Store a target and create its machines; a failure restores the stored targets."""
+    async def _create_machines(self, entry: TargetEntry, progress: Progress, saved: asyncio.Event) -> str | None:
+        """Store a target and create its machines; a failure restores the stored targets. Return a message, if any."""
         name = entry.target.name
         retired: ComputeTarget | None = None
         try:
@@ -323,6 +331,8 @@ class TargetManager:
                 if backend.target != entry.target:  # the backend has filled in what the machine says
                     entry.target = backend.target
                     await self.status.save(self._targets.replace, backend.target)
+                if entry.info.stops:
+                    return f"{done_text('attach', name, {})} It {entry.info.stops}"
         except CreateUnsure:
             raise  # the target may exist and cost money: it stays in the list, where it can be deleted
         except Exception:  # undo the creation after any error, and raise it again
@@ -334,6 +344,7 @@ class TargetManager:
             else:
                 await self.status.save(self._targets.restore, retired)
             raise
+        return None
 
     async def _recreate_machines(self, entry: TargetEntry, target: ComputeTarget, progress: Progress) -> None:
         """Create the machines of a stored target; a failure leaves the target unchanged."""

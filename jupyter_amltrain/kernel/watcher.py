@@ -505,7 +505,7 @@ class Watcher:
         if grown is None:
             return
         if status.state.terminal:  # the last record is saved in the notebook
-            await self._pictures.complete(entry)
+            await self._pictures.complete(entry, has_ended=True)
         elif has_viewers:
             self._pictures.request(entry)
         if entry.run.status.cancel_requested and not status.state.terminal:

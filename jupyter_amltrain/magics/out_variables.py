@@ -73,10 +73,18 @@ class OutVariables:
         ResultMissing
             A value was not returned; only if `strict`, after assigning the others.
         """
+        from jupyter_amltrain.output.result_value import values_that_share
+
         missing: list[ResultMissing] = []
+        together, notes = values_that_share(run)
+        for note in notes:
+            print(note)
         for name in run.spec.out:
             try:
-                value = run.result(name, allow_pickle=run.spec.allow_pickle)
+                if name in together:
+                    value = together[name]
+                else:
+                    value = run.result(name, allow_pickle=run.spec.allow_pickle, lazy=True)
             except ResultMissing as error:
                 missing.append(error)
                 if not strict:

@@ -257,13 +257,13 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
             self.sent[columns.node.node] = columns.node.ticks
         self.send({"snap": heads}, buffers)
 
-    def send_metrics(self, points: Mapping[str, Mapping[str, Sequence[float | None]]], *, whole: bool) -> None:
+    def send_metrics(self, points: Mapping[str, Mapping[str, Any]], *, whole: bool) -> None:
         """Send points of metrics.
 
         Parameters
         ----------
         points
-            ``{name: {"t": unix seconds, "s": steps, "i": numbers of the points, "v": values}}``.
+            ``{name: {"t": unix seconds, "s": steps, "i": numbers of the points, "v": values, "last": value}}``.
         whole
             Whether the points replace those sent before.
         """

@@ -236,6 +236,16 @@ def _fields(view: GpuView | None, views: tuple[GpuView, ...], *, many: bool) -> 
     return tuple(dict.fromkeys(("util", *view.fields, *beside)))
 
 
+def no_samples_text(entry: Entry) -> str:
+    """Return why an ended run or monitor has no charts."""
+    if entry.kind == "monitor":
+        return entry.run.error or "The monitor ended before its first sample."
+    began = any(phase.name == "running" for phase in entry.run.status.phases)
+    return "No samples were recorded for this run: " + (
+        "it was too short, or its machine does not report any." if began else "it never started."
+    )
+
+
 def _host(entry: Entry) -> tuple[str, ...]:
     # A monitor has no processes of its own, so show the whole machine.
     return ("host_cpu", "host_memory") if entry.kind == "monitor" else HOST

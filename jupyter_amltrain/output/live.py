@@ -20,8 +20,9 @@ from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.sweep_board import board_of
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 from jupyter_amltrain.loop import TokenBucket
-from jupyter_amltrain.output.layout import Layout, layout_of
+from jupyter_amltrain.output.layout import Layout, layout_of, no_samples_text
 from jupyter_amltrain.schema.child_run import ChildRuns
+from jupyter_amltrain.text import finite_or_text
 
 if TYPE_CHECKING:
     from jupyter_amltrain.output.dashboard import Dashboard
@@ -115,10 +116,7 @@ class LiveDashboards:
             deadline = time.monotonic() + NODES_TIMEOUT_S
             while (layout := layout_of(entry, window)) is None or _is_partial(layout, entry, deadline):
                 if entry.run.status.state.terminal:
-                    began = any(phase.name == "running" for phase in entry.run.status.phases)
-                    live.reason = "No samples were recorded for this run: " + (
-                        "it was too short, or its machine does not report any." if began else "it never started."
-                    )
+                    live.reason = no_samples_text(entry)
                     return
                 await asyncio.sleep(0.2)
                 if self._is_removed(live):
@@ -239,7 +237,7 @@ class LiveDashboards:
         if dashboard is None or dashboard.feed is None:
             return
         dashboard.add_metrics(tuple(metrics))
-        new_points: dict[str, dict[str, Sequence[float | None]]] = {}
+        new_points: dict[str, dict[str, Any]] = {}
         for name in dashboard.metrics:
             metric = metrics[name]
             first = live.sent.get(name, 0)
@@ -251,6 +249,7 @@ class LiveDashboards:
                     "s": [metric.steps[i] for i in keep],
                     "i": list(keep),
                     "v": [value if math.isfinite(value) else None for value in values],
+                    "last": None if metric.last is None else finite_or_text(metric.last),
                 }
                 live.sent[name] = len(metric.values)
         dashboard.feed.send_metrics(new_points, whole=whole)

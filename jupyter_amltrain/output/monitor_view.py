@@ -63,7 +63,8 @@ class Monitor:
         ``dram_bandwidth``, ``memory_busy`` (percent), ``pcie_rx``, ``pcie_tx``, ``nvlink_rx``, ``nvlink_tx``
         (MiB/s); ``processes``: rows of ``gpu``, ``label``, ``pid``, ``user``, ``command``, ``memory`` (MiB),
         ``sm`` (percent); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
-        ``note``: a sentence or empty. ``None`` marks values that the device does not report.
+        ``note``: a sentence or empty. ``None`` marks values that the device does not report; ``t`` is ``None`` before
+        the first sample of a service that has values only while something runs, which ``note`` says.
 
         Raises
         ------
@@ -104,7 +105,8 @@ def _newest(entry: Entry) -> dict[str, Any]:
     """Return the newest sample of the GPUs of all nodes and of the first host; empty without samples."""
     nodes = {node.node: node for node in entry.telemetry.nodes() if node.ticks}
     if not nodes:
-        return {}
+        reason = entry.run.status.detail
+        return {"t": None, "gpus": [], "processes": [], "host": {}, "note": reason} if reason else {}
     first = next(iter(nodes.values()))
 
     def value(node: NodeTelemetry | None, name: str) -> float | None:

@@ -120,8 +120,8 @@ def metric_charts(record: Record) -> list[Chart]:
             continue
         if len(set(steps[:count])) == 1 and count > 1:  # logged without steps
             steps = [float(index) for index in range(count)]
-        last = number(series.get("last"))
-        text = "" if math.isnan(last) else number_text(last)
+        last = series.get("last")
+        text = last[:8] if isinstance(last, str) else "" if math.isnan(number(last)) else number_text(number(last))
         charts.append(Chart(name, text, "step", steps[:count], ((values[:count], BLUE),)))
     return charts
 

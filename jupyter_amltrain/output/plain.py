@@ -21,7 +21,7 @@ from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 from jupyter_amltrain.loop import TokenBucket
-from jupyter_amltrain.output.layout import HOST_PREFIX, Layout, layout_of
+from jupyter_amltrain.output.layout import HOST_PREFIX, Layout, layout_of, no_samples_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -175,7 +175,7 @@ class _PlainDashboard:
             return times - layout.start, values
         if spec["kind"] == "metric":
             metric = self._entry.metrics.metrics[spec["name"]]
-            keep = [i for i in metric.shown.indices(MAX_POINTS) if metric.times[i] >= begin]
+            keep = metric.in_order([i for i in metric.shown.indices(MAX_POINTS) if metric.times[i] >= begin])
             # Points that were logged without steps all have step 0: use their order instead.
             steps = [metric.steps[i] for i in keep]
             x = steps if len(set(steps)) != 1 or len(steps) == 1 else keep
@@ -227,9 +227,9 @@ def plain_dashboard(runs: RunProvider, handle: str, window: float = 600.0) -> An
 async def _fill(runs: RunProvider, handle: str, window: float, box: Any) -> None:
     try:
         entry = await runs.source(handle)
-        layout = await _layout(runs, entry, window)
+        layout = await _layout(runs, entry, window, box.children[0])
         if layout is None:
-            box.children[0].value = "No samples were recorded for this run."
+            box.children[0].value = html.escape(no_samples_text(entry))
             return
         dashboard = await runs.loop.offload(_build, layout, tuple(entry.metrics.metrics))
         plain = _PlainDashboard(runs, entry, dashboard)
@@ -249,10 +249,12 @@ async def _fill(runs: RunProvider, handle: str, window: float, box: Any) -> None
         box.children[0].value = "Could not create the charts. See the kernel's log."
 
 
-async def _layout(runs: RunProvider, entry: Entry, window: float) -> Layout | None:
+async def _layout(runs: RunProvider, entry: Entry, window: float, waiting: Any) -> Layout | None:
     runs.change_viewers_of(entry.run.handle, 1)
     try:
         while (layout := layout_of(entry, window)) is None and not entry.run.status.state.terminal:
+            if reason := entry.run.status.detail:
+                waiting.value = html.escape(reason)
             await asyncio.sleep(0.2)
         return layout
     finally:

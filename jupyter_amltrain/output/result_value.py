@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent import values
-from jupyter_amltrain.errors import MissingDependency, ResultMissing
+from jupyter_amltrain.errors import AmlTrainError, MissingDependency, ResultMissing
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.schema.run_file import SavedValue
 from jupyter_amltrain.text import bytes_text
@@ -21,8 +21,37 @@ if TYPE_CHECKING:
 LAZY_BYTES = 64 << 20
 
 
+def values_that_share(run: TrackedRun) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of a run that share objects, such as a module and its optimizer, and notes on those kept apart.
+
+    Each of them alone would have copies of what they share.
+    """
+    found: dict[str, Any] = {}
+    notes = []
+    of_file: dict[str, list[str]] = {}
+    for name, file in run.run.graphs.items():
+        of_file.setdefault(file, []).append(name)
+    for file, names in of_file.items():
+        whole = ResultValue(run, SavedValue(name=names[0], file=file, node={"as": "pickle", "type": "builtins.dict"}))
+        why = f"over {bytes_text(LAZY_BYTES)}"
+        try:
+            if whole.size <= LAZY_BYTES:
+                value = whole.load(allow_pickle=run.spec.allow_pickle)
+                found.update({name: value[name] for name in names})
+                continue
+        except AmlTrainError as error:
+            why = error.message
+        notes.append(f"{' and '.join(names)} share objects in the run, but are read apart: {why}")
+    return found, notes
+
+
 class ResultValue:
     """A value that a run has returned, still in its file.
+
+    Parameters
+    ----------
+    reason
+        Why it is not read by itself; empty if it is only large.
 
     Attributes
     ----------
@@ -32,8 +61,8 @@ class ResultValue:
         Bytes of its files.
     """
 
-    def __init__(self, run: TrackedRun, saved: SavedValue) -> None:
-        self._run, self._saved, self.name = run, saved, saved.name
+    def __init__(self, run: TrackedRun, saved: SavedValue, reason: str = "") -> None:
+        self._run, self._saved, self._reason, self.name = run, saved, reason, saved.name
         self._listed: FileList | None = None
 
     @property
@@ -58,7 +87,8 @@ class ResultValue:
         Parameters
         ----------
         allow_pickle
-            Read a pickle, which can run any code: only if you trust the run.
+            Read a pickle of another machine, which can run any code: only if you trust the run. A run on this machine
+            is one's own code, and needs no consent.
 
         Raises
         ------
@@ -68,7 +98,8 @@ class ResultValue:
             A package that reads it is not installed.
         """
         try:
-            return self._read(self._folder(), allow_pickle)
+            folder, is_own = self._folder()
+            return self._read(folder, allow_pickle or is_own)
         except values.NeedsConsent as error:
             raise ResultMissing(
                 f"{self._run.handle} has {self.name} as {self._saved.file}, but {error}.",
@@ -100,26 +131,28 @@ class ResultValue:
         nodes: Mapping[str, Any] = json.loads(path.read_bytes())
         return values.read(dict(nodes), str(folder / f"{self.name}.values"), allow_pickle)
 
-    def _folder(self) -> Path:
-        """Return a local folder with the files."""
+    def _folder(self) -> tuple[Path, bool]:
+        """Return a local folder with the files, and whether the run was on this machine."""
         own, run = controller(), self._run.run
 
         async def is_local() -> bool:
             return own.backend(run.target).files_are_local
 
         if own.loop.call(is_local()):
-            return Path(run.folder) / "outputs"
+            return Path(run.folder) / "outputs", True
         folder = own.root.path / "results" / self._run.handle / "outputs"
         for path, file in self._files.items():
             to = folder.parent / path
             if not to.exists():
                 to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 file.save(to)
-        return folder
+        return folder, False
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(f"{self.name} is not loaded yet: use .load()")
 
     def __repr__(self) -> str:
+        if self._reason:
+            return f"<not loaded, of {self._run.handle}: {self._reason}>"
         size = bytes_text(self.size)
         return f"<{self._saved.text}, {size}, of {self._run.handle}; not loaded: .load() reads it>"

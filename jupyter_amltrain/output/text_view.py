@@ -59,7 +59,7 @@ def error_texts(gpus: Iterable[Mapping[str, Any]]) -> list[str]:
     return words
 
 
-def throughput_text(values: Mapping[str, float | None]) -> str:
+def throughput_text(values: Mapping[str, float | str | None]) -> str:
     """Return ``412 samples/s``; empty if no such metric is logged.
 
     Parameters
@@ -70,7 +70,7 @@ def throughput_text(values: Mapping[str, float | None]) -> str:
     best: tuple[int, str] | None = None
     for name, value in values.items():
         rate = rate_name(name)
-        if rate is None or value is None or not value > 0:
+        if rate is None or not isinstance(value, (int, float)) or not value > 0:
             continue
         words = f"{rate_text(value)} {rate.counted}/s" if rate.counted else f"throughput {rate_text(value)}"
         if best is None or rate.rank < best[0]:
@@ -282,5 +282,5 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _number(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4g}"
+def _number(value: float | str | None) -> str:
+    return "n/a" if value is None else value if isinstance(value, str) else f"{value:.4g}"

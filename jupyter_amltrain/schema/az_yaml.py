@@ -12,14 +12,14 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from jupyter_amltrain.errors import MissingDependency, SpecError
-from jupyter_amltrain.schema.inputs import is_address
+from jupyter_amltrain.schema.inputs import JobInput, is_address
 from jupyter_amltrain.state_dir import working_folder
 
 #: Nodes after every alias has been expanded, levels, and characters.
@@ -226,11 +226,8 @@ def with_params(job: JobFile, params: Mapping[str, Any]) -> JobFile:
     if not params:
         return job
     doc = copy.deepcopy(job.doc)
-    inputs = doc.get("inputs")
+    inputs = _declared(job, doc, "--param", params)
     for name, value in params.items():
-        if not isinstance(inputs, dict) or name not in inputs:
-            existing = ", ".join(map(str, inputs)) if isinstance(inputs, dict) and inputs else "none"
-            raise job.error(("inputs",), f"--param {name}: the job has no such input.", f"Its inputs: {existing}.")
         default = inputs[name]
         if isinstance(default, dict) and "path" in default:
             value = str(value) if is_address(str(value)) else os.path.abspath(os.path.expanduser(str(value)))
@@ -240,6 +237,40 @@ def with_params(job: JobFile, params: Mapping[str, Any]) -> JobFile:
         else:
             inputs[name] = value
     return msgspec.structs.replace(job, doc=doc)
+
+
+def with_inputs(job: JobFile, inputs: Mapping[str, JobInput]) -> JobFile:
+    """Return the job with other data for some of its inputs, as of ``--input``; lines still refer to the file.
+
+    The mode of the file stays unless an input has its own.
+
+    Raises
+    ------
+    SpecError
+        The job has no such input.
+    """
+    if not inputs:
+        return job
+    doc = copy.deepcopy(job.doc)
+    declared = _declared(job, doc, "--input", inputs)
+    for name, data in inputs.items():
+        if data.type == "literal":
+            declared[name] = data.value
+            continue
+        default = declared[name] if isinstance(declared[name], dict) else {}
+        kept = {key: value for key, value in default.items() if key not in ("value", "default")}
+        declared[name] = {**kept, "type": data.type, "path": data.path, **({"mode": data.mode} if data.mode else {})}
+    return msgspec.structs.replace(job, doc=doc)
+
+
+def _declared(job: JobFile, doc: Mapping[str, Any], flag: str, names: Iterable[str]) -> dict[str, Any]:
+    """Return the inputs of a file; raise :class:`SpecError` if one of `names` is not among them."""
+    inputs = doc.get("inputs")
+    declared: dict[str, Any] = inputs if isinstance(inputs, dict) else {}
+    if missing := next((name for name in names if name not in declared), ""):
+        existing = ", ".join(map(str, declared)) or "none"
+        raise job.error(("inputs",), f"{flag} {missing}: the job has no such input.", f"Its inputs: {existing}.")
+    return declared
 
 
 def with_compute(job: JobFile, compute: str, size: str = "") -> dict[str, Any]:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema import az_yaml, azure_terms, searched_values
 from jupyter_amltrain.schema.az_yaml import JobFile, Keys, to_yaml
@@ -331,6 +333,43 @@ def spec_of(job: JobFile) -> JobSpec:
             ):
                 _take(job, fields, (*key, str(item_name)) if is_mapping else key, field, read, item)
     return _make_spec(fields)
+
+
+def spec_of_line(job: JobFile, params: Mapping[str, Any], inputs: Mapping[str, JobInput]) -> JobSpec:
+    """Convert a job file with the parameters and inputs of the line that names it; see :func:`spec_of`.
+
+    Raises
+    ------
+    SpecError
+        The job has no such input, or a line gives it twice.
+    """
+    if twice := next((name for name in inputs if name in params), ""):
+        raise SpecError(
+            f"{twice} is given by --param and by --input.", hint="Give it once.", code="flag.twice", field="inputs"
+        )
+    spec = spec_of(az_yaml.with_inputs(az_yaml.with_params(job, params), inputs))
+    return msgspec.structs.replace(spec, params=dict(params), inputs={**inputs, **spec.inputs})
+
+
+def file_of(spec: JobSpec) -> JobFile:
+    """Return the file of a job as its line has changed it."""
+    job = az_yaml.with_params(az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir), spec.params)
+    return az_yaml.with_inputs(job, _inputs_of_line(spec, job))
+
+
+def with_line_params(spec: JobSpec, params: Mapping[str, Any]) -> JobSpec:
+    """Return the job of a file with these parameters instead, and the inputs of its line that they do not set."""
+    plain = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
+    inputs = _inputs_of_line(spec, az_yaml.with_params(plain, spec.params))
+    changed = {name for name, value in params.items() if name not in spec.params or spec.params[name] != value}
+    other = spec_of_line(plain, params, {name: data for name, data in inputs.items() if name not in changed})
+    return msgspec.structs.replace(spec, params=other.params, inputs=other.inputs)
+
+
+def _inputs_of_line(spec: JobSpec, job: JobFile) -> dict[str, JobInput]:
+    """Return the inputs of a job that are not those of its file."""
+    own = _inputs(job.doc.get("inputs") or {}, job.folder) if job.type == "command" else {}
+    return {name: data for name, data in spec.inputs.items() if own.get(name) != data}
 
 
 def _check_codes(job: JobFile) -> None:

@@ -86,6 +86,11 @@ class JobOutput(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = ""
 
 
+def uploads(inputs: Mapping[str, JobInput]) -> dict[str, str]:
+    """Return the paths of this machine that are sent to a target that does not see them, by the name of the input."""
+    return {name: data.path for name, data in inputs.items() if data.upload}
+
+
 def is_address(text: str) -> bool:
     """Return whether `text` has a scheme, and so is not a path of this machine."""
     return _SCHEME.match(text) is not None

@@ -26,6 +26,8 @@ class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     value
         ``None`` for NaN and infinite values.
+    last
+        The value of the metric; ``nan``, ``inf`` and ``-inf`` as text.
     seconds
         Times of the points, from the submit; empty in records of older versions.
     rank
@@ -35,7 +37,7 @@ class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
     step: tuple[int, ...]
     value: tuple[float | None, ...]
     seconds: tuple[float, ...] = ()
-    last: float | None
+    last: float | str | None
     n: int  #: points before downsampling
     rank: int = 0
 

@@ -55,6 +55,8 @@ class TargetRow(msgspec.Struct, frozen=True, kw_only=True):
         Price per hour of one machine.
     quota
         One phrase, e.g. ``12 of 24 cores``; empty if there is no quota.
+    stops
+        When the machine starts and stops automatically, as one phrase; empty where nothing is known.
     checked_at
         Unix seconds of the last check; 0 before the first.
     fields
@@ -79,6 +81,7 @@ class TargetRow(msgspec.Struct, frozen=True, kw_only=True):
     price_node: float | None = None
     currency: str = ""
     quota: str = ""
+    stops: str = ""
     running: int = 0
     queued: int = 0
     checked_at: float = 0.0
@@ -129,7 +132,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     gpus
         GPUs that the run owns, on all nodes.
     metric, value
-        The metric that was logged last, and its value.
+        The metric that was logged last, and its value; ``nan``, ``inf`` and ``-inf`` as text.
     metrics
         The last finite values of the metrics by name, at most 20; in the order of their first log calls.
     spark
@@ -174,7 +177,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     reachable: bool = True
     gpus: int = 0
     metric: str = ""
-    value: float | None = None
+    value: float | str | None = None
     metrics: dict[str, float] = {}
     spark: tuple[int, ...] = ()
     verdict: str = ""

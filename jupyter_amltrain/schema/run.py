@@ -160,6 +160,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tracking: str = "pending"  #: pending, imported, failed: <reason>, direct; see `tracking_state`
     outputs: dict[str, Any] = {}  #: values of ``--out`` that were returned
     saved: dict[str, SavedValue] = {}  #: values of ``--out`` that are files of the run
+    graphs: dict[str, str] = {}  #: files with the values of ``--out`` that share objects, by name of the value
     error: str | None = None  #: one line, for the end of the run
     models: tuple[str, ...] | None = None  #: models among its files, as ``%aml_model`` takes them; once it has ended
     notes: tuple[str, ...] = ()  #: notes of the submit, one sentence each

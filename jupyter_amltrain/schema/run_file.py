@@ -50,14 +50,14 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A value of ``--out`` that is a file in the run's ``outputs/``, because it has no JSON form.
+    """A value of ``--out`` that is a file in the run's ``outputs/``, or a small one that JSON would change.
 
     Attributes
     ----------
     name
         Of the variable.
     file
-        Name of the file.
+        Name of the file; empty if `node` has the value.
     node
         How to read it, as :func:`jupyter_amltrain.agent.values.read_file` takes it; ``{"as": "values"}`` for a
         container, whose file has the node and whose parts are in ``NAME.values/``.
@@ -71,6 +71,25 @@ class SavedValue(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """What it is: ``DataFrame 1797 x 65``."""
         return description(self.node)
+
+
+class OutValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of ``--out`` as a target has it.
+
+    Attributes
+    ----------
+    value
+        Its JSON value.
+    saved
+        The value itself, if JSON does not have it.
+    graph
+        Name of the file in the run's ``outputs/`` with all the values that it shares objects with, a pickle; empty
+        if it shares none.
+    """
+
+    value: Any = msgspec.UNSET
+    saved: SavedValue | None = None
+    graph: str = ""
 
 
 #: Suffix of a file in ``outputs/`` -> how it is read; a parquet file by the type of the value.

@@ -65,6 +65,17 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
         ),
     ] = ""
 
+    idle_shutdown: Annotated[
+        int,
+        form_field(
+            "Minutes without a run after which a line for cron there, which is shown, stops the machine; 0 for never",
+            metavar="MINUTES",
+            ge=0,
+            le=43200,
+            advanced=True,
+        ),
+    ] = 0
+
     resource_id: Annotated[
         str,
         form_field(
@@ -146,6 +157,8 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
                 errors["host"] = f"{wrong[:80]!r} is not an address. Example: --host ann@10.0.0.4:2222"
             elif len(set(self.hosts)) < len(self.hosts):
                 errors["host"] = "Each machine once: every node of a run needs a machine of its own."
+            if self.idle_shutdown:
+                errors["idle_shutdown"] = "For one machine only: attach each one alone as well."
             if self.resource_id:
                 errors["resource_id"] = "One virtual machine: give the addresses of several with --host."
         for name in ("passphrase_from", "password_from"):

@@ -83,6 +83,8 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
         Whether every run may get GPUs on which other processes compute.
     slots
         ``{"cpu": {"total", "free"}, "gpu": {"total", "free"}}``; ``lost`` of the GPUs if there are lost ones.
+    stops
+        When the machine stops automatically, or what would stop it; empty where nothing is known.
     survives
         Events that a run survives on this target: ``{"kernel": {"answer", "why"}, ...}`` with the
         answers ``yes``, ``no`` and ``unknown``.
@@ -102,6 +104,7 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
     slots: dict[str, dict[str, int]] = {}
     queued: int = 0
     running: int = 0
+    stops: str = ""
     survives: dict[str, dict[str, str]] = {}
     python: str = ""
     platform: str = ""

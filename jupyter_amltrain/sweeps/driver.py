@@ -86,6 +86,8 @@ class Trial:
         self.started: float | None = None
         self.ended: float | None = None
         self.value: float | None = None
+        self.latest: float | None = None  #: value of the primary metric so far
+        self._latest_step = -math.inf
         self.steps, self.values = array("q"), array("d")
         self.task: asyncio.Task[Run] | None = None
 
@@ -108,6 +110,9 @@ class Trial:
         """Add values of the primary metric with their steps."""
         self.steps.extend(step for step, _ in points)
         self.values.extend(value for _, value in points)
+        for step, value in points:  # until its metrics are read, which have the times too
+            if step >= self._latest_step:
+                self._latest_step, self.latest = step, value
 
     def end(self, event: Event) -> None:
         """Set its end; its curve takes the place of its reports."""
@@ -121,11 +126,6 @@ class Trial:
     def curve(self) -> list[tuple[int, float]]:
         """Steps and values, at most :data:`MAX_CURVE_POINTS`."""
         return [(self.steps[i], self.values[i]) for i in downsample(self.values, MAX_CURVE_POINTS)]
-
-    @property
-    def last_value(self) -> float | None:
-        """Last finite value of the primary metric."""
-        return next((value for value in reversed(self.values) if math.isfinite(value)), None)
 
 
 class Best(NamedTuple):
@@ -459,6 +459,8 @@ class SweepDriver:
         if self.sweep.policy is not None:
             self._append(REPORT, trial.number, **points_fields(new))
         trial.report(new)
+        if points is not None:
+            trial.latest = points.last
         reason = self._observe(trial, new)
         if reason and not trial.early and not done:
             trial.early, trial.reason = True, reason
@@ -497,7 +499,7 @@ class SweepDriver:
         elif trial.early and state == RunState.COMPLETED.value:
             trial.early = False  # it was faster
         event = self._append(
-            TELL, trial.number, state=state, reason=reason, early=trial.early, value=trial.last_value,
+            TELL, trial.number, state=state, reason=reason, early=trial.early, value=_finite(trial.latest),
             started=trial.started, ended=ended, **points_fields(trial.curve),
         )  # fmt: skip
         before = self.best
@@ -642,7 +644,7 @@ class SweepDriver:
             state=trial.state,
             detail=trial.reason,
             metric=self.sweep.objective.metric,
-            value=trial.value if trial.is_ended else trial.last_value,
+            value=trial.value if trial.is_ended else _finite(trial.latest),
             best=is_best,
             created=trial.created,
             started=trial.started,
@@ -659,6 +661,11 @@ class SweepDriver:
 def _next_number(trials: Sequence[ChildRun]) -> int:
     """Return the number after those of all trials."""
     return 1 + max((trial.number for trial in trials if trial.number is not None), default=-1)
+
+
+def _finite(value: float | None) -> float | None:
+    """Return a value that trials can be compared by: a trial that ends with NaN is not the best one."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _start(run: Run) -> float | None:

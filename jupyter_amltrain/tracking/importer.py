@@ -169,6 +169,8 @@ def _locked_import(
     chunk: int,
     result: dict[str, Any],
 ) -> None:
+    from jupyter_amltrain.tracking.registrations import repeat_registrations
+
     with open_store(project, LOCK_TIMEOUT_S, result) as store:
         # Read before the journal: the journal already has everything that this state refers to.
         state: dict[str, Any] = {}
@@ -179,7 +181,9 @@ def _locked_import(
         result["rejects"] = _earlier_rejects(folder, replay.cursor())
         replay.records(chunk)
         copy_files(replay)
-        replay.finish(state, handle or f"local/{job.get('run', folder.name)}")
+        handle = handle or f"local/{job.get('run', folder.name)}"
+        repeat_registrations(replay, project, handle)
+        replay.finish(state, handle)
     with contextlib.suppress(OSError):
         (folder / LIVE_FILE).unlink(missing_ok=True)
 
@@ -230,6 +234,8 @@ class JournalImport:
         self.position = position
         self.experiments = dict(position.experiments)
         self.traces = list(position.traces)
+        #: Records of the model registry; of those read by this import.
+        self.registrations: list[dict[str, Any]] = []
         self.main = position.main
         self._offset = position.offset
         result["run_id"] = self.run_id
@@ -287,6 +293,8 @@ class JournalImport:
                 self._add_experiment(str(added.get("id")), record)
             elif op == "traces" and isinstance(record["b"].get("trace"), dict):
                 self.traces.append(record["b"]["trace"].get("trace_info") or {})
+            elif op.startswith(("registered-models/", "model-versions/")):
+                self.registrations.append(record)
             if cursor < 0:
                 cursor = self.cursor()
             if record["seq"] > cursor:

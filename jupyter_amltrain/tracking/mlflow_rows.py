@@ -9,6 +9,7 @@ import uuid
 from typing import Any
 
 from jupyter_amltrain.agent.mlflow.journal import clean
+from jupyter_amltrain.agent.mlflow.latest import LatestPoint
 from jupyter_amltrain.agent.mlflow.validation import STATUSES
 from jupyter_amltrain.tracking.mlflow_store import TrackingStore
 
@@ -271,6 +272,7 @@ class Replay:
     def flush(self) -> None:
         """Write the collected points: thousands in one statement."""
         self.session.flush()
+        newest = self._newest()  # before the rows: it tells repeated points by those that are stored
         self._insert("SqlMetric", self._metrics)
         if self._model_metrics:
             known = {m["model_id"] for m in self._model_metrics}
@@ -278,16 +280,34 @@ class Replay:
             known = {i for i in known if self.session.get(table, i) is not None}
             rows = [m for m in self._model_metrics if m["model_id"] in known]
             self._insert("SqlLoggedModelMetric", rows)
-        latest: dict[tuple[str, str], Record] = {}
-        for row in self._metrics:
-            ends = (row["key"], row["run_uuid"])
-            if ends not in latest or _rank(row) > _rank(latest[ends]):
-                latest[ends] = row
-        for ends, row in latest.items():
-            old = self.session.get(self.tables.SqlLatestMetric, ends)
-            if old is None or _rank(row) > (old.step, old.timestamp, old.value):
-                self.merge("SqlLatestMetric", **row)
+        for ends, latest in newest.items():
+            self.merge("SqlLatestMetric", key=ends[0], run_uuid=ends[1], **_columns(latest))
         self._metrics, self._model_metrics = [], []
+
+    def _newest(self) -> dict[tuple[str, str], LatestPoint]:
+        """Return the values of the metrics that the collected points change."""
+        known: dict[tuple[str, str], LatestPoint] = {}
+        changed: dict[tuple[str, str], LatestPoint] = {}
+        for row in self._metrics:
+            ends, value = (row["key"], row["run_uuid"]), math.nan if row["is_nan"] else row["value"]
+            if ends not in known:
+                stored = self._stored(ends)
+                if stored is None:
+                    known[ends] = changed[ends] = LatestPoint(row["step"], row["timestamp"], value)
+                    continue
+                known[ends] = stored
+            if known[ends].offer(row["step"], row["timestamp"], value):
+                changed[ends] = known[ends]
+        return changed
+
+    def _stored(self, ends: tuple[str, str]) -> LatestPoint | None:
+        """Return the value of a metric in the store, with the other values of its step and time."""
+        old = self.session.get(self.tables.SqlLatestMetric, ends)
+        if old is None:
+            return None
+        place = {"key": ends[0], "run_uuid": ends[1], "step": old.step, "timestamp": old.timestamp}
+        equals = tuple(_value(row) for row in self.session.query(self.tables.SqlMetric).filter_by(**place))
+        return LatestPoint(int(old.step), int(old.timestamp), _value(old), equals)
 
     def _insert(self, table: str, rows: list[Record]) -> None:
         import sqlalchemy
@@ -311,8 +331,15 @@ def _derived(*parts: str) -> str:
     return uuid.uuid5(uuid.NAMESPACE_URL, "amltrain:" + json.dumps(parts)).hex
 
 
-def _rank(row: Record) -> tuple[int, int, float]:
-    return row["step"], row["timestamp"], row["value"]
+def _value(row: Any) -> float:
+    """Return the value of a row of the store."""
+    return math.nan if row.is_nan else float(row.value)
+
+
+def _columns(latest: LatestPoint) -> Record:
+    """Return the columns of a value in the form of MLflow's SQL store."""
+    is_nan, stored = _storable(latest.value)
+    return {"value": stored, "is_nan": is_nan, "step": latest.step, "timestamp": int(latest.time)}
 
 
 def change_model(replay: Replay, op: str, body: Record, added: Record) -> None:

@@ -15,7 +15,16 @@ from jupyter_amltrain.schema.run_file import RunFile, models_of
 from jupyter_amltrain.state_dir import locked, project_store, read_json
 from jupyter_amltrain.tracking import importer
 from jupyter_amltrain.tracking.copies import copy_file, copy_tree, local_folder
-from jupyter_amltrain.tracking.mlflow_store import TrackingStore, database_uri
+from jupyter_amltrain.tracking.mlflow_store import TrackingStore
+from jupyter_amltrain.tracking.registrations import (
+    HANDLE,
+    ORIGIN,
+    PATH,
+    TYPE,
+    ensure_model,
+    opened_registry,
+    versions_of,
+)
 
 
 def path_in_run(path: str) -> str:
@@ -115,10 +124,6 @@ def find_version(rows: Sequence[Mapping[str, Any]], name: str, version: str, whe
     raise UnknownModel(f"Model {name!r} has no version {version} in {where}.", hint=f"There are: {existing}.")
 
 
-#: Tags of a version: model type, handle of the run, and path in the run.
-TYPE, HANDLE, PATH = "amltrain.model_type", "amltrain.handle", "amltrain.path"
-
-
 def register(
     run_dir: str,
     project: str,
@@ -160,7 +165,9 @@ def register(
                 hint="Try: --type custom_model",
             )
         stored = run.store_files(files, source)
-        version = _version(registry, name, stored, run_id, description)
+        ensure_model(registry, name)
+        created = registry.create_model_version(name, stored.as_uri(), run_id, description=description or None)
+        version = int(created.version)
         version_tags = {**(tags or {}), TYPE: kind, HANDLE: handle, PATH: str(source)}
         from mlflow.entities import model_registry
 
@@ -175,7 +182,7 @@ def list_models(project: str) -> list[dict[str, Any]]:
     if not (project_store(project) / "mlflow.db").exists():
         return []
     with _store(project) as (_, registry):
-        rows = [_row(version) for version in _versions(registry, "")]
+        rows = [_row(version) for version in versions_of(registry, "")]
     return sorted(rows, key=lambda row: (row["name"].lower(), -int(row["version"])))
 
 
@@ -219,37 +226,9 @@ def download(project: str, name: str, version: str, folder: str) -> dict[str, An
 @contextlib.contextmanager
 def _store(project: str) -> Iterator[tuple[TrackingStore, Any]]:
     """Open the tracking store and registry of a project, under the lock of the importer."""
-    from mlflow.store.model_registry import sqlalchemy_store
-
     lock = project_store(project) / "import.lock"
-    with locked(lock, importer.LOCK_TIMEOUT_S), TrackingStore(project) as store:
-        opened: Any = sqlalchemy_store.SqlAlchemyStore
-        registry = opened(database_uri(project))
-        try:
-            yield store, registry
-        finally:
-            registry.engine.dispose()
-
-
-def _version(registry: Any, name: str, files: Path, run_id: str, description: str) -> int:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        registry.get_registered_model(name)
-    except MlflowException:
-        registry.create_registered_model(name)
-    created = registry.create_model_version(name, files.as_uri(), run_id, description=description or None)
-    return int(created.version)
-
-
-def _versions(registry: Any, filter_string: str) -> Iterator[Any]:
-    token = None
-    while True:
-        page = registry.search_model_versions(filter_string, max_results=500, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
+    with locked(lock, importer.LOCK_TIMEOUT_S), TrackingStore(project) as store, opened_registry(project) as registry:
+        yield store, registry
 
 
 def _row(version: Any) -> dict[str, Any]:
@@ -263,7 +242,7 @@ def _row(version: Any) -> dict[str, Any]:
         "path": str(files or version.source or ""),
         "created": (version.creation_timestamp or 0) / 1000,
         "description": version.description or "",
-        "tags": {key: value for key, value in tags.items() if key != PATH},
+        "tags": {key: value for key, value in tags.items() if key not in (PATH, ORIGIN)},
     }
 
 

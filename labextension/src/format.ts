@@ -75,8 +75,11 @@ export function percent(value: number): string {
   return `${Math.round(value)} %`;
 }
 
-/** Measured value with four significant digits, and an exponent only where the result is shorter. */
-export function number(value: number | null | undefined): string {
+/** Measured value with four significant digits, and an exponent only where the result is shorter; `nan` and `inf` are texts. */
+export function number(value: number | string | null | undefined): string {
+  if (typeof value === 'string') {
+    return value;
+  }
   if (value === null || value === undefined || !Number.isFinite(value)) {
     return '–';
   }

@@ -404,6 +404,7 @@ export interface ITargetRow {
   price_node: number | null;
   currency: string;
   quota: string;
+  stops: string;
   running: number;
   queued: number;
   checked_at: number;
@@ -431,7 +432,7 @@ export interface IRunRow {
   reachable: boolean;
   gpus: number;
   metric: string;
-  value: number | null;
+  value: number | string | null;
   metrics: Record<string, number>;
   spark: number[];
   verdict: string;
@@ -493,7 +494,7 @@ export interface IMetricSeries {
   step: number[];
   value: (number | null)[];
   seconds: number[];
-  last: number | null;
+  last: number | string | null;
   n: number;
   rank: number;
 }

@@ -40,13 +40,16 @@ function phase(x: unknown): IPhase {
   return { name: text(p.name, '?'), start: count(p.start) ?? 0, end: count(p.end), seconds: count(p.seconds) };
 }
 
+/** Values of a metric for which JSON has no number. */
+const NOT_FINITE: ReadonlySet<unknown> = new Set(['nan', 'inf', '-inf']);
+
 function metric(x: unknown): IMetricSeries {
   const m = object(x);
   const value = list(m.value).map(count);
   const step = list(m.step).map((s, i) => count(s) ?? i);
   const n = Math.min(step.length, value.length);
   const seconds = list(m.seconds).map(count).filter((at): at is number => at !== null);
-  const last = count(m.last) ?? value[n - 1] ?? null;
+  const last = NOT_FINITE.has(m.last) ? (m.last as string) : (count(m.last) ?? value[n - 1] ?? null);
   return { step: step.slice(0, n), value: value.slice(0, n), seconds: seconds.slice(0, n), last, n: count(m.n) ?? n, rank: count(m.rank) ?? 0 };
 }
 

@@ -22,6 +22,7 @@ const row = (more: Partial<ITargetRow>): ITargetRow => ({
   price_node: null,
   currency: '',
   quota: '',
+  stops: '',
   running: 0,
   queued: 0,
   checked_at: 0,
@@ -54,6 +55,11 @@ test('machines, GPUs and runs are counted', () => {
   assert.equal(nodesText(row({ nodes: 1 }), trans), '1 node');
   assert.equal(runsText(row({ running: 2, queued: 1 }), trans), '2 running, 1 queued');
   assert.equal(runsText(row({ queued: 1 }), trans), '1 queued');
+});
+
+test('the details say when a machine stops', () => {
+  const text = 'stops after 30 min idle';
+  assert.deepEqual(details(row({ stops: text }), trans).pop(), ['Power', text]);
 });
 
 test('the price of a node is not said twice', () => {

@@ -30,8 +30,8 @@ test('bytes are binary with three figures', () => {
 
 test('numbers', () => {
   assert.deepEqual(
-    [0, 3, 0.123456, 1e-7, 123456789, null, Infinity].map(number),
-    ['0', '3', '0.1235', '1.00e-7', '1.23e+8', '–', '–']
+    [0, 3, 0.123456, 1e-7, 123456789, null, Infinity, 'nan'].map(number),
+    ['0', '3', '0.1235', '1.00e-7', '1.23e+8', '–', '–', 'nan']
   );
 });
 

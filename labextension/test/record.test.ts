@@ -32,6 +32,11 @@ test('lengths of phases come from the target clock alone', () => {
   ]);
 });
 
+test('the value of a metric that is not finite is a text', () => {
+  const last = (x: unknown) => normalise({ metrics: { loss: { step: [0], value: [null], last: x } } }).metrics.loss.last;
+  assert.deepEqual(['nan', 'inf', '-inf', 'other', null].map(last), ['nan', 'inf', '-inf', null, null]);
+});
+
 test('the terminal state is not a phase that lasts', () => {
   const record = normalise({
     state: 'completed',

@@ -207,6 +207,20 @@ info = mlflow.sklearn.log_model(model, name="model", pip_requirements=["scikit-l
 out["model"] = info.model_id
 out["same"] = bool((mlflow.sklearn.load_model(info.model_uri).predict(x) == model.predict(x)).all())
 
+
+client = MlflowClient()
+first = mlflow.register_model(info.model_uri, "shop", tags={"stage": "trial"})
+client.set_registered_model_alias("shop", "best", first.version)
+second = mlflow.sklearn.log_model(
+    model, name="other", pip_requirements=["scikit-learn"], registered_model_name="shop")
+client.set_model_version_tag("shop", "2", "checked", "yes")
+client.update_registered_model("shop", "of a job")
+shop = client.get_registered_model("shop")
+out["shop"] = [shop.description, shop.aliases, [(v.version, v.status) for v in shop.latest_versions]]
+out["versions"] = [[v.version, v.tags] for v in client.search_model_versions("name = 'shop'")]
+out["by_alias"] = type(mlflow.sklearn.load_model("models:/shop@best")).__name__
+out["by_version"] = type(mlflow.sklearn.load_model("models:/shop/2")).__name__
+
 pid = os.fork()
 if pid == 0:
     mlflow.log_metric("forked", 1.0, run_id=run.info.run_id)                 # a fork has no active run
@@ -230,7 +244,7 @@ for name, call in {
     "long_metric": lambda: mlflow.log_metric("m" * 251, 1.0),
     "long_param": lambda: mlflow.log_param("p" * 251, 1),
     "changed_param": lambda: mlflow.log_param("layers", 4),
-    "registry": lambda: mlflow.register_model(info.model_uri, "shop"),
+    "missing_version": lambda: MlflowClient().get_model_version("shop", "7"),
     "unknown": lambda: MlflowClient().link_prompt_version_to_run(run.info.run_id, "p"),
     "webhook": lambda: MlflowClient().list_webhooks(),
 }.items():

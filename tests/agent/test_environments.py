@@ -107,6 +107,9 @@ def test_uv_of_python_package_is_found_beside_interpreter(tmp_path: Path, monkey
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(build.sys, "executable", str(tmp_path / "other" / "python"))
+    assert programs()["uv"] == "" and programs(str(tmp_path / "bin" / "python"))["uv"] == str(tmp_path / "bin" / "uv")
+    assert programs("", str(tmp_path / "bin" / "uv"))["uv"] == str(tmp_path / "bin" / "uv")
     monkeypatch.setattr(build.sys, "executable", str(tmp_path / "bin" / "python"))
     assert programs()["uv"] == str(tmp_path / "bin" / "uv") and programs()["docker"] == ""
 

@@ -120,12 +120,15 @@ def test_gpu_guard_stops_idle_run_with_cause(machine: Machine) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "curves", ["* 0 3 600 60", *thorough("* 0 98 600 60\n* 1.5 0 600 60")], ids=["display", "driver's start"]
+    ("curves", "most"),
+    [("* 0 3 600 60", "3 %"), *thorough(("* 0 98 600 60\n* 1.5 0 600 60", "98 %"))],
+    ids=["display", "driver's start"],
 )
-def test_gpu_guard_stops_cpu_run_on_foreign_busy_gpu(machine: Machine, curves: str) -> None:
+def test_gpu_guard_stops_cpu_run_on_foreign_busy_gpu(machine: Machine, curves: str, most: str) -> None:
     machine.curves.write_text(curves)
     state = machine.agent.wait(machine.submit(require_gpu="stop", gpu_grace=3))
     assert (state["reason"], state["truth"]["verdict"]) == ("gpu-unused", "not used")
+    assert most in state["detail"] and " 0 %" not in state["detail"]  # the charts show it, too
 
 
 def test_gpu_guard_kills_job_ignoring_sigterm(machine: Machine) -> None:
@@ -175,8 +178,12 @@ def test_gpu_guard_after_sampler_restart_keeps_verdict(machine: Machine) -> None
     state = machine.agent.running(run, "up")
     truth = machine.agent.run_folder(run) / "telemetry" / "truth-0.json"
     until(lambda: truth.exists() and '"began":null' not in truth.read_text(), "the first tick")
-    row = process_table()
-    (sampler,) = [p for p, r in row.items() if r.parent == state["supervisor"]["pid"] and p != state["rank"]["pid"]]
+
+    def children() -> list[int]:
+        parent, rank = state["supervisor"]["pid"], state["rank"]["pid"]
+        return [pid for pid, row in process_table().items() if row.parent == parent and pid != rank]
+
+    (sampler,) = until(lambda: found if len(found := children()) == 1 else None, "its only other process")
     os.kill(sampler, signal.SIGKILL)
     state = machine.agent.wait(run)
     assert state["reason"] == "gpu-unused", state

@@ -48,6 +48,16 @@ def test_mlflow_client_model_round_trip_in_job(logged):
     assert any(r["op"] == f"logged-models/{out['model']}" for r in journal)
 
 
+def test_mlflow_client_registers_models_in_job(logged):
+    _, out, journal = logged
+    assert out["shop"] == ["of a job", {"best": "1"}, [["2", "READY"]]]
+    assert out["versions"] == [["2", {"checked": "yes"}], ["1", {"stage": "trial"}]]
+    assert out["by_alias"] == out["by_version"] == "LogisticRegression"
+    assert [record["op"] for record in journal if record["op"].startswith("registered-models/")] == [
+        "registered-models/create", "registered-models/alias", "registered-models/update",
+    ]  # fmt: skip
+
+
 def test_mlflow_client_autolog_is_recorded(logged):
     _, _, journal = logged
     params = {p["key"] for r in journal if r["op"] == "runs/log-batch" for p in r["b"].get("params") or []}
@@ -81,7 +91,7 @@ def test_mlflow_client_limit_errors_keep_run(logged):
     assert "'Metric name' exceeds the maximum length of 250 characters" in errors["long_metric"]
     assert "'Param key' exceeds the maximum length of 250 characters" in errors["long_param"]
     assert "Changing param values is not allowed" in errors["changed_param"]
-    assert "registered_model_name" in errors["registry"]
+    assert "version=7" in errors["missing_version"]
     assert "not available inside an amltrain job" in errors["webhook"]
     assert (2, 0.25) in points(journal, "loss")  # logged after all of them
     notes = (folder / "log/agent.txt").read_text()

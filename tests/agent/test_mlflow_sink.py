@@ -208,8 +208,36 @@ def test_sink_unknown_call_is_refused_with_one_note(host):
     assert host.notes().count("unknown MLflow call POST") == 1
     assert host.call("POST", "/v1/traces", {})[0] == 404
     assert host.call("GET", "runs/get?run_id=nope")[1]["error_code"] == "RESOURCE_DOES_NOT_EXIST"
-    code, answer = host.call("POST", "registered-models/create", {"name": "shop"})
-    assert code == 400 and "registered_model_name" in answer["message"]
+    assert host.call("DELETE", "registered-models/delete", {"name": "shop"})[1]["error_code"] == "ENDPOINT_NOT_FOUND"
+
+
+def test_sink_registry_refuses_as_mlflow(host):
+    def refusal(op, **body):
+        code, answer = host.call("POST", op, body)
+        return (code, answer["error_code"])
+
+    assert host.call("POST", "registered-models/create", {"name": "taken"})[0] == 200
+    assert refusal("registered-models/create", name="taken") == (400, "RESOURCE_ALREADY_EXISTS")
+    assert refusal("registered-models/create", name="a/b") == (400, "INVALID_PARAMETER_VALUE")
+    assert refusal("registered-models/create", name="  ") == (400, "INVALID_PARAMETER_VALUE")
+    assert refusal("model-versions/create", name="none", source="s") == (404, "RESOURCE_DOES_NOT_EXIST")
+    assert refusal("model-versions/create", name="taken") == (400, "INVALID_PARAMETER_VALUE")
+    assert refusal("registered-models/alias", name="taken", alias="x", version="1") == (404, "RESOURCE_DOES_NOT_EXIST")
+    code, answer = host.call("GET", "registered-models/alias?name=taken&alias=x")
+    assert (code, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+
+
+def test_restarted_sink_knows_registered_versions(tmp_path):
+    with Host(tmp_path / "run") as host:
+        host.call("POST", "registered-models/create", {"name": "kept"})
+        body = {"name": "kept", "source": "s3://bucket/model", "tags": [{"key": "a", "value": "b"}]}
+        assert host.call("POST", "model-versions/create", body)[1]["model_version"]["version"] == "1"
+        os.kill(host.pid, signal.SIGKILL)
+        host.restarted()
+        versions = host.call("GET", "model-versions/search?filter=name%3D'kept'")[1]["model_versions"]
+        assert [(v["version"], v["source"]) for v in versions] == [("1", "s3://bucket/model")]
+        other = dict(body, source="s3://bucket/other")
+        assert host.call("POST", "model-versions/create", other)[1]["model_version"]["version"] == "2"
 
 
 def test_sink_refuses_foreign_token_and_host(host):
@@ -257,6 +285,29 @@ def test_sink_equal_point_is_stored_once(host):
     for _ in range(2):
         assert host.call("POST", "runs/log-metric", {**POINT, "key": "twice"})[0] == 200
     assert points(host.records(), "twice") == [(1, 0.5)]
+
+
+def test_sink_points_sent_again_change_neither_value_nor_history(tmp_path):
+    with Host(tmp_path) as host:
+        losses = [dict(POINT, value=3.0 - step, step=step, timestamp=POINT["timestamp"] + step) for step in range(3)]
+        model = [dict(point, model_id="m-1") for point in losses]
+        for sent in (losses, model, model[:1]):
+            for point in sent:
+                assert host.call("POST", "runs/log-metric", point)[0] == 200
+        run = host.call("GET", f"runs/get?run_id={RUN_ID}")[1]["run"]
+        assert [(point["value"], point["step"]) for point in run["data"]["metrics"]] == [(1.0, 2)]
+        history = host.call("GET", f"metrics/get-history?run_id={RUN_ID}&metric_key=loss")[1]["metrics"]
+        assert [point["value"] for point in history] == [3.0, 2.0, 1.0]
+        assert host.stop() == 0
+
+
+def test_sink_value_that_is_not_finite_is_text(tmp_path):
+    with Host(tmp_path) as host:
+        for name in ("NaN", "Infinity", "-Infinity"):
+            host.call("POST", "runs/log-metric", dict(POINT, key=name, value=name))
+        metrics = host.call("GET", f"runs/get?run_id={RUN_ID}")[1]["run"]["data"]["metrics"]
+        assert [point["value"] for point in metrics] == ["NaN", "Infinity", "-Infinity"]
+        assert host.stop() == 0
 
 
 def test_sink_filter_matches_expressions():

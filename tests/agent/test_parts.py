@@ -31,12 +31,16 @@ OPTIONAL = {
     ("matplotlib_hook.py", "matplotlib"),
     ("rank.py", "amltrain_identity"),  # beside it on the machine
     ("ray_cluster.py", "ray"),
+    ("tqdm_hook.py", "tqdm"),
 } | {
     ("values.py", name)
     for name in [
         "IPython",
+        "catboost",
         "cloudpickle",
         "joblib",
+        "keras",
+        "lightgbm",
         "numpy",
         "pandas",
         "polars",
@@ -45,6 +49,7 @@ OPTIONAL = {
         "scipy",
         "skops",
         "torch",
+        "xgboost",
     ]
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import decimal
+import fractions
 import importlib.util
 import io
 import itertools
@@ -12,6 +13,9 @@ import json
 import math
 import os
 import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +136,7 @@ def test_tensor_that_cannot_be_saved_is_one_line(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="no torch on this machine")
     with pytest.raises(values.CannotWrite) as caught:
         values.write({"w": torch.ones(2).to_sparse()}, str(tmp_path))
-    assert "\n" not in str(caught.value) and "--allow-pickle" in caught.value.advice and not os.listdir(tmp_path)
+    assert "\n" not in str(caught.value) and caught.value.advice and not os.listdir(tmp_path)
 
 
 @pytest.mark.thorough
@@ -172,9 +176,9 @@ CYCLE.append((CYCLE, {3}))
 @pytest.mark.parametrize(
     ("value", "word", "advice"),
     [
-        (Own(), "Own", "--allow-pickle"),
-        ([1, Own()], "[1]", "--allow-pickle"),
-        ({"net": Own()}, "net", "--allow-pickle"),
+        (Own(), "Own", "parts"),
+        ([1, Own()], "[1]", "parts"),
+        ({"net": Own()}, "net", "parts"),
         (lambda x: x, "function", "--with"),
         (Own, "class", "--with Own"),
         (math, "module", "Import"),
@@ -241,3 +245,129 @@ def test_file_outside_the_folder_is_refused(name: str, tmp_path: Path) -> None:
 )
 def test_description_names_type_and_shape(value: Any, text: str, tmp_path: Path) -> None:
     assert values.description(values.write(value, str(tmp_path))) == text
+
+
+def test_types_of_scikit_learn_are_data_and_others_are_not(tmp_path: Path) -> None:
+    from sklearn.ensemble import RandomForestRegressor
+    from sklearn.preprocessing import FunctionTransformer
+
+    forest = RandomForestRegressor(3).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0])
+    node = values.write(forest, str(tmp_path))
+    assert list(values.read(node, str(tmp_path)).predict([[2.0]])) == list(forest.predict([[2.0]]))
+    for function in (os.system, importlib.import_module):
+        node = values.write(FunctionTransformer(function), str(tmp_path))
+        with pytest.raises(values.NeedsConsent):
+            values.read(node, str(tmp_path))
+
+
+def _boosters() -> Iterator[Any]:
+    features, labels = np.arange(40.0).reshape(-1, 2), np.arange(20) > 9
+    if importlib.util.find_spec("lightgbm"):
+        import lightgbm
+
+        options = {"objective": "binary", "verbose": -1, "num_threads": 1, "min_data_in_leaf": 1}
+        yield lightgbm.train(options, lightgbm.Dataset(features, labels), 3), features
+        yield lightgbm.LGBMClassifier(n_estimators=3, n_jobs=1, verbose=-1).fit(features, labels), features
+    if importlib.util.find_spec("xgboost"):
+        import xgboost
+
+        matrix = xgboost.DMatrix(features, labels.astype(int))
+        yield xgboost.train({"nthread": 1}, matrix, 3), matrix
+        yield xgboost.XGBClassifier(n_estimators=3, n_jobs=1).fit(features, labels.astype(int)), features
+
+
+def test_boosters_come_back_without_pickle(tmp_path: Path) -> None:
+    for model, features in _boosters():
+        node = values.write(model, str(tmp_path))
+        back = values.read(node, str(tmp_path))
+        assert type(back) is type(model) and np.array_equal(back.predict(features), model.predict(features))
+
+
+KERAS = """
+import sys
+import keras, numpy
+from jupyter_amltrain.agent import values
+
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+x = numpy.ones((1, 3))
+back = values.read(values.write(model, sys.argv[1]), sys.argv[1])
+assert numpy.array_equal(back.predict(x, verbose=0), model.predict(x, verbose=0))
+own = keras.Sequential([keras.layers.Input((3,)), keras.layers.Lambda(lambda x: 2 * x)])
+node = values.write(own, sys.argv[1])
+assert values.read(node, sys.argv[1], allow_pickle=True).predict(x, verbose=0)[0][0] == 2
+try:
+    values.read(node, sys.argv[1])
+except values.NeedsConsent:
+    print("asks")
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_keras_model_comes_back_and_its_code_needs_consent(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KERAS, str(tmp_path)]
+    env = {**os.environ, "KERAS_BACKEND": "torch"}
+    assert "asks" in subprocess.check_output(command, text=True, env=env, timeout=240)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sklearn.tree._tree.Tree", True),
+        ("xgboost.core.Booster", True),
+        ("collections.OrderedDict", True),
+        ("lightgbm.basic.ctypes.CDLL", False),
+        ("numpy.random.mtrand.RandomState", True),
+        ("sklearn.utils.os.system", False),  # only imported there
+        ("numpy.load", False),
+        ("sklearn_other.Model", False),
+        ("os.system", False),
+        ("sklearn.nothing.Model", False),
+    ],
+)
+def test_only_classes_of_the_packages_are_data(name: str, expected: bool) -> None:
+    assert values._is_data_type(name) is expected
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+class TestModulesOfPyTorch:
+    """They are read by class and weights; what could run code needs consent."""
+
+    def test_module_of_known_classes_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+
+        class Net(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+                self.encoder = torch.nn.TransformerEncoderLayer(4, 2)
+                self.register_buffer("count", torch.ones(1), persistent=False)
+
+        monkeypatch.setattr(f"{__name__}.Net", Net, raising=False)
+        Net.__qualname__ = "Net"
+        net = Net()
+        torch.save(net, tmp_path / "net.pt")
+        back = values.read_file(str(tmp_path / "net.pt"), {"as": "torch"})
+        assert type(back) is Net and back.count == 1
+        assert all(torch.equal(a, b) for a, b in zip(net.parameters(), back.parameters(), strict=True))
+
+    def test_module_with_hook_or_own_restore_needs_consent(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import torch
+
+        class Own(torch.nn.Module):
+            def __setstate__(self, state: Any) -> None:
+                raise AssertionError("it ran")
+
+        monkeypatch.setattr(f"{__name__}.Own", Own, raising=False)
+        Own.__qualname__ = "Own"
+        hooked = torch.nn.Linear(1, 1)
+        hooked.register_forward_hook(os.path.join)
+        other = torch.nn.Linear(1, 1)
+        other.extra = fractions.Fraction(1)  # type: ignore[assignment]
+        for module in (Own(), hooked, other):
+            torch.save(module, tmp_path / "net.pt")
+            with pytest.raises(values.NeedsConsent):
+                values.read_file(str(tmp_path / "net.pt"), {"as": "torch"})

@@ -21,6 +21,7 @@ from jupyter_amltrain.schema.azure_target import AmlComputeTarget
 from jupyter_amltrain.schema.inputs import JobOutput
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunState
+from jupyter_amltrain.schema.run_file import OutValue
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id
 from tests.azure.conftest import Azure
@@ -291,9 +292,9 @@ async def three(bench: Bench, switch: str) -> None:
     assert await bench.points(backend, train) == [0, 1, 2]
     assert bench.source(train), "nobody says where the figures come from"
     values = await backend.outputs(train.run_id, ("acc",))
-    assert values["acc"] == 0.5 or isinstance(values["acc"], ResultMissing)
+    assert values["acc"] == OutValue(value=0.5) or isinstance(values["acc"], ResultMissing)
     if switch not in ("logs_in_details", "uploader_user"):
-        assert values["acc"] == 0.5 and await bench.nodes(backend, train) == [0]
+        assert values["acc"] == OutValue(value=0.5) and await bench.nodes(backend, train) == [0]
     into = bench.root.path / "fetched" / train.run_id
     left = list(await backend.download(train.run_id, str(into)))
     assert left == ["outputs/f.txt"], left

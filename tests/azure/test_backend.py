@@ -17,11 +17,19 @@ from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs.snapshot import Snapshot, take_snapshot
+from jupyter_amltrain.kernel.result_files import result_files
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.azure_target import AmlComputeTarget, ServerlessTarget
+from jupyter_amltrain.schema.azure_target import (
+    AmlComputeTarget,
+    AzureTarget,
+    MachineTarget,
+    ServerlessTarget,
+    SynapseSparkTarget,
+)
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput
 from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources
 from jupyter_amltrain.schema.run import Run, RunState
+from jupyter_amltrain.schema.run_file import OutValue
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id
 from tests.azure.conftest import Azure
@@ -137,6 +145,32 @@ class TestAzureBackend(BackendContract):
         call(backend.stop_monitor("watch-1"))
         assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
 
+    def test_idle_cluster_monitor_gives_reason(self, call: Call[Any], backend: AzureBackend) -> None:
+        """Azure Monitor has values of machines that run jobs, and there is none: the monitor says so at once."""
+        call(backend.monitor("watch-3", None, 1.0))
+        assert backend.no_samples_reason("watch-3") == ""
+        assert call(backend.read("monitors/watch-3", "telemetry", 0)).data == b""
+        assert "Azure Monitor" in backend.no_samples_reason("watch-3")
+        call(backend.stop_monitor("watch-3"))
+        assert backend.no_samples_reason("watch-3") == ""
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            ServerlessTarget(name="free", size=SIZE),
+            MachineTarget(name="box", resource_id="/x"),
+            SynapseSparkTarget(name="pool", resource_id="/x"),
+        ],
+        ids=lambda target: target.name,
+    )
+    def test_target_without_machines_of_its_own_monitor_is_refused(
+        self, call: Call[Any], backend: AzureBackend, target: AzureTarget
+    ) -> None:
+        """There is nothing to sample without a run: an error instead of a monitor that waits for ever."""
+        with pytest.raises(CommandError) as error:
+            call(AzureBackend(target, backend._loop, backend.compute.root).monitor("watch-4", None, 1.0))
+        assert error.value.code == "monitor.unsupported"
+
     # ---- of Azure alone
 
     def _run(self, call: Call[Any], backend: AzureBackend, wanted: tuple[JobSpec, Snapshot]) -> Run:
@@ -200,13 +234,42 @@ class TestAzureBackend(BackendContract):
             "with open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w') as f:\n    json.dump(0.5, f)\n"
         )
         run = self._run(call, backend, job("metrics", text, out=("acc",)))
-        assert call(backend.outputs(run.run_id, ("acc",))) == {"acc": 0.5}
+        assert call(backend.outputs(run.run_id, ("acc",))) == {"acc": OutValue(value=0.5)}
         records = [json.loads(line) for line in call(backend.read(run.run_id, "metrics", 0)).data.splitlines()]
         assert [r["seq"] for r in records] == list(range(1, len(records) + 1)) and records[0]["op"] == "init"
         assert records[0]["a"]["id"] == run.tracking_id
         points = [r["b"] for r in records if r["op"] == "runs/log-metric"]
         points += [p for r in records if r["op"] == "runs/log-batch" for p in r["b"].get("metrics", ())]
         assert [p["step"] for p in points if p["key"] == "loss"] == [0, 1, 2]
+
+    @pytest.mark.parametrize("in_arm", [True, False], ids=["uri-in-job", "uri-in-asset"])
+    def test_named_output_files_are_listed_and_read(
+        self, call: Call[Any], backend: AzureBackend, az: Azure, in_arm: bool
+    ) -> None:
+        """They are in a datastore, not with the job's own files: listed as on a machine, below the output's name."""
+        az.control("/switch", outputs_in_arm=in_arm)
+        text = (
+            "import os, pathlib\n"
+            "folder = pathlib.Path(os.environ['AML_OUTPUT_MODEL'])\n"
+            "(folder / 'parts').mkdir()\n"
+            "(folder / 'weights.bin').write_bytes(b'0123456789')\n"
+            "(folder / 'parts' / 'a.txt').write_text('part')\n"
+            "pathlib.Path(os.environ['AML_OUTPUT_MODELS'], 'other.txt').write_text('other')\n"
+            "pathlib.Path(os.environ['AML_OUTPUT_DIR'], 'own.txt').write_text('own')\n"
+        )
+        own = "azureml://datastores/workspaceblobstore/paths/kept/${{name}}/model"
+        outputs = {"model": JobOutput(path=own if in_arm else ""), "models": JobOutput()}
+        run = self._run(call, backend, job("named", text, outputs=outputs))
+        files = call(result_files(backend, run))
+        sizes = {file.path: file.size for file in files if file.path.startswith("outputs/")}
+        assert sizes == {
+            "outputs/model/parts/a.txt": 4,
+            "outputs/model/weights.bin": 10,
+            "outputs/models/other.txt": 5,
+            "outputs/own.txt": 3,
+        }
+        assert call(backend.read_part(run.run_id, "outputs/model/weights.bin", 2, 4)) == b"2345"
+        assert call(backend.read_part(run.run_id, "outputs/own.txt", 0, 10)) == b"own"
 
     @pytest.mark.thorough
     @pytest.mark.parametrize("switch", ["logs_uploaded_live", "logs_in_details"])
@@ -226,7 +289,7 @@ class TestAzureBackend(BackendContract):
             call(changes.wait((run.run_id,), (run.run_id,), 0.2))
             assert time.monotonic() < end
         changes.close()
-        assert call(backend.outputs(run.run_id, ("acc",))) == {"acc": 0.5}
+        assert call(backend.outputs(run.run_id, ("acc",))) == {"acc": OutValue(value=0.5)}
         records = [json.loads(line) for line in call(backend.read(run.run_id, "metrics", 0)).data.splitlines()]
         assert [r["seq"] for r in records] == list(range(1, len(records) + 1))
         points = [r["b"] for r in records if r["op"] == "runs/log-metric"]

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import close_client
 from jupyter_amltrain.backends.azureml.compute import AzureCompute
 from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
+from jupyter_amltrain.backends.provisioner import ProvisionState
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, QuotaExceeded, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import (
@@ -28,6 +30,9 @@ from jupyter_amltrain.schema.azure_target import (
     ServerlessTarget,
     SynapseSparkTarget,
 )
+from jupyter_amltrain.schema.expressions import Uniform
+from jupyter_amltrain.schema.job import JobSpec, Resources
+from jupyter_amltrain.schema.sweep import Objective, Sweep, SweepLimits
 from jupyter_amltrain.state_dir import StateRoot
 
 from ..contracts.lifecycle import LifecycleContract
@@ -37,6 +42,11 @@ from .connected_api import store_workspace
 
 GPU = "Standard_NC6s_v3"
 CPU = "Standard_DS2_v2"
+SWEEP = Sweep(
+    space={"lr": Uniform(low=0.0, high=1.0)},
+    objective=Objective(metric="loss", goal="minimize"),
+    limits=SweepLimits(max_trials=20, max_concurrent=4),
+)
 KEY = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQDtest user@host"
 
 
@@ -149,6 +159,62 @@ def test_invalid_compute_is_refused_before_request(
     assert words in str(caught.value) and "\n" not in str(caught.value) and not wire(azure_env, r"PUT ")
 
 
+def run_of(nodes: int = 1, size: str = "", tier: str = "", **more: Any) -> JobSpec:
+    resources = Resources(nodes=nodes, instance_type=size)
+    return JobSpec(name="x", script="pass", notebook_dir="/", project="/", resources=resources, tier=tier, **more)
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "amount"),
+    [
+        ("Spot", run_of(), "0.61 USD"),
+        ("Spot", run_of(nodes=2, tier="standard"), "2 x 3.06 = 6.12 USD"),
+        ("Standard", run_of(nodes=3, tier="spot"), "3 x 0.61 = 1.83 USD"),
+        ("Standard", run_of(size="Standard_NC12s_v3"), "6.12 USD"),
+        ("Standard", run_of(size="Standard_NC12s_v3", tier="spot"), "1.22 USD"),
+        ("Standard", run_of(nodes=2, sweep=SWEEP), "8 x 3.06 = 24.48 USD"),
+    ],
+)
+def test_price_of_serverless_run_is_of_its_own_machines(
+    make: Make, run: Callable[[Any], Any], own: Any, wanted: JobSpec, amount: str
+) -> None:
+    life = make(ServerlessTarget(name="free", size=GPU, tier=own))
+    price = life.run_price(wanted, run(life.state()))
+    assert price is not None and price.amount == amount and f"{amount} per hour" in price.text
+    assert life.run_price(run_of(size="Standard_Unknown"), ProvisionState()) is None
+
+
+def test_price_of_cluster_sweep_is_at_most_that_of_cluster(make: Make) -> None:
+    state = ProvisionState(price_node=3.06, currency="USD", nodes=0, max_nodes=3)
+    life = make(AmlComputeTarget(name="gpu", size=GPU, max_nodes=3))
+    price = life.run_price(run_of(sweep=SWEEP), state)
+    assert price is not None and (price.amount, price.most) == ("3 x 3.06 = 9.18 USD", True)
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "error", "words"),
+    [
+        ("Standard", run_of(nodes=8, tier="spot"), None, ""),  # 48 cores; the quota of dedicated ones is 24
+        ("Spot", run_of(nodes=8), None, ""),
+        ("Spot", run_of(nodes=8, tier="standard"), QuotaExceeded, "48 cores, the quota is 24"),
+        ("Standard", run_of(nodes=17, tier="spot"), QuotaExceeded, "102 low-priority cores, the quota is 100"),
+        ("Standard", run_of(nodes=2, size="Standard_NC12s_v3"), None, ""),
+        ("Standard", run_of(nodes=3, size="Standard_NC12s_v3"), QuotaExceeded, "36 cores, the quota is 24"),
+        ("Standard", run_of(size="Standard_NC12s_v33"), CommandError, "Standard_NC12s_v3"),
+    ],
+)
+def test_serverless_run_is_checked_against_quota_of_its_own_machines(
+    make: Make, run: Callable[[Any], Any], own: Any, wanted: JobSpec, error: type[Exception] | None, words: str
+) -> None:
+    life = make(ServerlessTarget(name="free", size=GPU, tier=own))
+    if error is None:
+        run(life.check_run(wanted))
+        return
+    with pytest.raises(error) as caught:
+        run(life.check_run(wanted))
+    assert words in str(caught.value)
+
+
 @pytest.mark.thorough
 def test_scale_beyond_quota_is_refused(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", scale_seconds=0.2)
@@ -220,6 +286,49 @@ def test_service_quota_refusal_raises_quota_exceeded(azure_env: Azure, make: Mak
     azure_env.control("/fault", match=r"PUT .*computes/no", times=1, status=400, body=body)
     with pytest.raises(QuotaExceeded, match="2 cores.*quota"):
         run(make(AmlComputeTarget(name="nope", size=CPU)).create(Messages()))
+
+
+def test_instance_settings_are_changed_and_shown(
+    azure_env: Azure, make: Make, run: Callable[[Any], Any], root: StateRoot
+) -> None:
+    box = AzureBackend(make(InstanceTarget(name="desk", size=CPU, schedule_stop="18:30")).target, *_of(make))
+    run(box.create(Messages()))
+    assert run(box.state()).stops == "stops after 60 min idle, and at 18:30 UTC"
+    run(box.configure({"idle_shutdown": 30, "schedule_start": "8:00"}))
+    state = run(box.state())
+    assert state.stops == run(box.check()).stops == "stops after 30 min idle, and at 18:30 UTC; starts at 08:00 UTC"
+    (idle,) = wire(azure_env, r"POST .*computes/desk/updateIdleShutdownSetting")
+    (schedules,) = wire(azure_env, r"POST .*computes/desk/updateSchedules")
+    assert idle["body"] == {"idleTimeBeforeShutdown": "PT30M"}
+    sent = {(one["action"], one["cron"]["expression"]) for one in schedules["body"]["computeStartStop"]}
+    assert sent == {("Stop", "30 18 * * *"), ("Start", "0 8 * * *")}
+    run(box.configure({"idle_shutdown": 0, "schedule_stop": ""}))
+    assert run(box.state()).stops == "does not stop automatically; starts at 08:00 UTC"
+    assert isinstance(box.target, InstanceTarget)
+    assert (box.target.idle_shutdown, box.target.schedule_start, box.target.schedule_stop) == (0, "8:00", "")
+    with pytest.raises(CommandError) as caught:
+        run(box.configure({"idle_shutdown": 5}))
+    assert caught.value.field == "idle_shutdown" and box.target.idle_shutdown == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "settings"),
+    [
+        (AmlComputeTarget(name="gpu", size=GPU), {"idle_shutdown": 30}),
+        (ServerlessTarget(name="free", size=GPU), {"schedule_stop": "18:30"}),
+    ],
+)
+def test_setting_of_other_kind_is_refused(
+    make: Make, run: Callable[[Any], Any], target: AzureTarget, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(CommandError) as caught:
+        run(AzureBackend(target, *_of(make)).configure(settings))
+    assert caught.value.code == "compute.setting"
+
+
+def _of(make: Make) -> tuple[LoopThread, StateRoot]:
+    compute = make(ServerlessTarget(name="free", size=GPU))
+    return compute.loop, compute.root
 
 
 def test_instance_restarts_with_schedules(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:

@@ -124,7 +124,7 @@ def test_data_is_uploaded_listed_and_shown(api: Any, workspace: str, azure_env: 
     text = line(f"upload images {folder} --tag stage=raw --description first")
     assert text.startswith("Registered images:1 (6 files") and "azureml:images:1" in text
     seen = entries(azure_env)
-    assert line(f"upload images {folder}").startswith("Unchanged: images:1") and uploads(azure_env, seen) == []
+    assert line(f"upload images {folder} --wait").startswith("Unchanged: images:1") and uploads(azure_env, seen) == []
     (folder / "labels.csv").write_text("x\n")
     assert line(f"upload images {folder}").startswith("Registered images:2")
     assert line(f"upload table {folder}/labels.csv --version v-1").startswith("Registered table:v-1 (1 file")

@@ -63,6 +63,13 @@ def repr_of(run: Any) -> str:
     return str(run._repr_mimebundle_()["text/plain"])
 
 
+def test_dry_run_has_price_of_run(api: Any) -> None:
+    line = "--target free --instance-type Standard_NC6s_v3 --nodes 2"
+    assert "2 x 3.06 = 6.12 USD per hour" in planned(line, "print(1)")["price"]
+    assert "2 x 0.61 = 1.22 USD per hour" in planned(f"{line} --tier spot", "print(1)")["price"]
+    assert "price" not in planned("--target free", "print(1)")  # Azure publishes none
+
+
 def test_target_environment_is_used(api: Any) -> None:
     carry_out("create own --kind serverless --size Standard_DS2_v2 --env AzureML-lightgbm-3.3@latest")
     assert planned("--target own", "import torch")["environment"] == {"name": "AzureML-lightgbm-3.3@latest"}

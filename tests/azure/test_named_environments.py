@@ -39,6 +39,18 @@ def test_environments_of_azure_are_listed_and_shown(api: Any) -> None:
     assert line(f"show AzureML-sklearn-1.5:{row.version} --target cpu") == shown
 
 
+def test_list_without_target_has_those_of_workspaces(api: Any, azure: Azure) -> None:
+    text = line("list")
+    assert "No environments yet" in text and "AzureML-sklearn-1.5" in text and "Workspace lab (--target cpu)" in text
+    found = run_command("env", ["list"], Context(prog="%aml_env")).data
+    assert [row.key for row in found] == [row.key for row in api.environments(target="cpu")]
+    azure.control("/fault", match="/environments", times=50, status=403, body={"error": {"code": "Forbidden"}})
+    try:
+        assert "Workspace lab is not listed" in line("list")
+    finally:
+        azure.control("/faults", clear=True)
+
+
 @pytest.mark.parametrize("name", ["nothing", "AzureML-sklearn-1.5:999999", "azureml:nothing@latest"])
 def test_unknown_environment_or_version_is_refused(api: Any, name: str) -> None:
     with pytest.raises(CommandError, match=name.removeprefix("azureml:").removesuffix("@latest")) as caught:

@@ -43,6 +43,21 @@ async def _deleted(backend: Any, name: str) -> None:
     await backend(name).compute.request("computes.delete", lambda text: None, DEADLINE, name=name)
 
 
+def test_instance_is_edited_and_shown(api: Any) -> None:
+    carry_out(f"create desk --kind instance --size {SIZE} --idle-shutdown 2h")
+
+    def edit(line: str) -> str:
+        return run_command("compute", ["edit", "desk", *line.split()], Context(prog="%aml_compute")).text
+
+    assert "after 30 min idle" in edit("--idle-shutdown 30m") and "18:30 UTC" in edit("--schedule-stop 18:30")
+    assert "30 min idle, and at 18:30 UTC" in compute.show_text(api.compute("desk"))
+    assert row("desk")["fields"]["idle_shutdown"] == 30 and row("desk")["stops"] == api.compute("desk").stops
+    assert "does not stop" in edit("--idle-shutdown off --schedule-stop off")
+    with pytest.raises(CommandError) as caught:
+        edit("--share-gpus yes")
+    assert "sharing" in str(caught.value)
+
+
 @pytest.mark.thorough
 def test_job_on_stopped_instance_names_start_line(api: Any) -> None:
     carry_out(f"create mine --kind instance --size {SIZE}")

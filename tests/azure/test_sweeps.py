@@ -129,7 +129,7 @@ def test_script_gets_searched_values_as_arguments(api: Any, tmp_path: Path) -> N
 
 def test_cancel_of_sweep_ends_its_trials(api: Any) -> None:
     run = api.sweep(
-        "import time; time.sleep(600)", goal="minimize loss", params={"x": "uniform(0, 1)"}, max_trials=4,
+        "import time; time.sleep(600 + x)", goal="minimize loss", params={"x": "uniform(0, 1)"}, max_trials=4,
         max_concurrent=2, policy="median_stopping", target="cpu",
     )  # fmt: skip
     until(lambda: any(child.state == "running" for child in run.children()), "a trial")

@@ -14,12 +14,21 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain._version import __version__
+from jupyter_amltrain.commands.resubmit import repeated_spec
 from jupyter_amltrain.errors import AmlTrainError, CommandError, RunCanceled, SpecError
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from tests.azure import yaml_files
 from tests.azure.conftest import Azure
 from tests.azure.connected_api import carry_out, lab, log, plan, submit
 from tests.helpers import DEADLINE, until
+
+AUTOLOG = """\
+import mlflow
+from sklearn.tree import DecisionTreeClassifier
+
+mlflow.sklearn.autolog()
+DecisionTreeClassifier().fit([[0], [1], [2], [3]], [0, 0, 1, 1])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +119,65 @@ def test_yaml_command_job_runs_locally(api: Any, folder: Path) -> None:
     assert "ray.yml line 5, distribution: 'local'" in refused(f"{folder}/ray.yml --target local")
     (folder / "shm.yml").write_text(f"{yaml_files.HELLO}resources:\n  shm_size: 2g\n")
     assert "without a container" in refused(f"{folder}/shm.yml --target local")
+
+
+def test_input_of_line_replaces_that_of_file_locally(api: Any, folder: Path) -> None:
+    """Data of the file is replaced as that of a cell; what the line does not name stays, also in a resubmit."""
+    (folder / "other.csv").write_text("c\n3\n")
+    run = submit(f"{folder}/command.yml --input data={folder}/other.csv --target local").wait(DEADLINE)
+    assert log(run) == "args True\nc\n3\n"
+    again = api.submit_spec(repeated_spec(run, {"word": "there"}), target="local").wait(DEADLINE)
+    assert log(again) == "args True\nc\n3\n"
+    assert next(Path(again.run.folder).rglob("word.txt")).read_text() == "there\n"
+    assert "no such input" in refused(f"{folder}/command.yml --input dat={folder}/other.csv --target local")
+    twice = f"{folder}/command.yml --input word=a,literal --param word=b --target local"
+    assert "--param and by --input" in refused(twice)
+
+
+def test_input_of_line_replaces_that_of_file_in_request(api: Any, folder: Path) -> None:
+    """An address has the type of the file, the mode of the file stays, and other types of jobs have inputs, too."""
+    text = yaml_files.COMMAND.replace("    path: data.csv\n", "    path: data.csv\n    mode: download\n")
+    (folder / "mode.yml").write_text(text)
+    job = json.loads(plan(f"{folder}/mode.yml --input data=azureml:digits:1 --input word=there,literal --target cpu"))
+    assert job["job"]["inputs"] == {
+        "data": {"type": "uri_file", "path": "azureml:digits:1", "mode": "download"},
+        "word": "there",
+    }
+    for file in ("sweep.yml --input rate=0.25,literal", "pipeline.yml --input word=there,literal"):
+        inputs = json.loads(plan(f"{folder}/{file} --target cpu"))["job"]["inputs"]
+        assert inputs in ({"rate": 0.25}, {"word": "there"})
+
+
+@pytest.mark.thorough
+def test_input_of_line_replaces_that_of_file_on_azure(api: Any, folder: Path) -> None:
+    (folder / "other.csv").write_text("c\n3\n")
+    run = submit(f"{folder}/command.yml --input data={folder}/other.csv --target cpu").wait(DEADLINE)
+    assert log(run) == "args True\nc\n3\n"
+
+
+def test_job_file_that_cannot_log_model_has_note(api: Any, folder: Path) -> None:
+    """The service's MLflow has no logged models; autologging stops there, without its metrics and without an error."""
+    refused_model = "API request to endpoint /api/2.0/mlflow/logged-models failed with error code 404 != 200."
+    (folder / "auto.yml").write_text(f"command: echo '{refused_model}'\nenvironment: {yaml_files.ENVIRONMENT}\n")
+    run = submit(f"{folder}/auto.yml --target cpu").wait(DEADLINE)
+    assert any("log_models=False" in note for note in run.status.notes)
+    assert any("log_models=False" in note for note in run.record().notes)
+    assert not submit(f"{folder}/hello.yml --target cpu").wait(DEADLINE).status.notes
+
+
+@pytest.mark.thorough
+def test_autologging_script_has_metrics_and_model(api: Any, folder: Path) -> None:
+    """As a script it runs under the agent, which has logged models; as a job file it has the note."""
+    (folder / "src" / "fit.py").write_text(AUTOLOG)
+    run = submit(f"{folder}/src/fit.py --target cpu").wait(DEADLINE)
+    assert run.metrics()["training_score"][-1][2] == 1.0 and not run.status.notes
+    assert any(file.path.endswith("MLmodel") for file in run.files())
+    (folder / "fit.yml").write_text(f"command: python fit.py\ncode: src\nenvironment: {yaml_files.ENVIRONMENT}\n")
+    run = submit(f"{folder}/fit.yml --target cpu").wait(DEADLINE)
+    assert any("log_models=False" in note for note in run.status.notes)
+    (folder / "src" / "fit.py").write_text(AUTOLOG.replace("autolog()", "autolog(log_models=False)"))
+    run = submit(f"{folder}/fit.yml --target cpu").wait(DEADLINE)
+    assert run.metrics()["training_score"][-1][2] == 1.0 and not run.status.notes
 
 
 def test_cell_as_yaml_file_runs_equally(api: Any, folder: Path, tmp_path: Path) -> None:

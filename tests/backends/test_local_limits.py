@@ -112,8 +112,8 @@ def test_local_yaml_job_with_one_process_is_accepted(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("fields", "where", "cure"),
     [
-        ({"path": "https://example.org/iris.csv"}, "job.yml line 4, inputs.data.path: ", "--param data="),
-        ({"path": "nowhere.csv"}, "job.yml line 4, inputs.data.path: ", "--param data="),
+        ({"path": "https://example.org/iris.csv"}, "job.yml line 4, inputs.data.path: ", "--input data="),
+        ({"path": "nowhere.csv"}, "job.yml line 4, inputs.data.path: ", "--input data="),
         ({"nodes": 2}, "job.yml line 6, resources.instance_count: ", "cluster"),
         ({"each": "4"}, "job.yml line 7, distribution: ", "Azure"),
     ],
@@ -124,7 +124,7 @@ def test_local_yaml_job_unsupported_error_names_keys(
     monkeypatch.chdir(tmp_path)
     Path("here.csv").write_text("1")
     sentence = unsupported(of_file(**fields), "local")
-    assert sentence.startswith(where) and cure in sentence and "--input" not in sentence and "\n" not in sentence
+    assert sentence.startswith(where) and cure in sentence and "\n" not in sentence
 
 
 @pytest.fixture

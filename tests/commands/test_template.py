@@ -35,7 +35,10 @@ def dotted_names(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_template_compiles_and_imports_only_its_packages(name: str, tmp_path: Path) -> None:
+def test_template_compiles_and_imports_only_its_packages(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
     template = template_of(name)
     (tmp_path / "cell.py").write_text(template.text)
     assert compileall.compile_file(tmp_path / "cell.py", quiet=1)

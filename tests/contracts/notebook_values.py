@@ -29,6 +29,7 @@ VALUES: dict[str, Any] = {
     "text": "größe",
     "größe": [1.5, None],
     "pair": (1, {"a": None}),
+    "by_number": {0: 0.5, (1, 2): [1.5]},
     "days": {2, 3},
     "when": datetime.datetime(2026, 11, 23, 10, 5, tzinfo=datetime.timezone.utc),
     "price": decimal.Decimal("1.10"),
@@ -44,8 +45,6 @@ VALUES: dict[str, Any] = {
     "sparse": scipy.sparse.csr_matrix([[0, 1], [2, 0]]),
     "parts": {"X": np.ones((3, 2)), "y": (np.zeros(3), ["labels"])},
 }
-#: Types that JSON has not: such a value of ``--out`` comes back as JSON.
-AS_JSON = {"pair": [1, {"a": None}], "place": str(VALUES["place"])}
 
 
 def send(line: str, cell: str, namespace: dict[str, Any], history: tuple[str, ...] = HISTORY) -> Any:
@@ -54,12 +53,21 @@ def send(line: str, cell: str, namespace: dict[str, Any], history: tuple[str, ..
     return command.send(command.parse_submit(magic_line.split(line), cell, prog="%%aml_submit", notebook=notebook))
 
 
-def check_round_trip(target: str, deadline: float) -> None:
-    """Send every value, take it back, and compare."""
+def check_round_trip(target: str, deadline: float, *, is_own: bool = False) -> None:
+    """Send every value, take it back, and compare.
+
+    Parameters
+    ----------
+    is_own
+        The target is this machine, whose pickles are one's own.
+    """
+    from sklearn.ensemble import RandomForestRegressor
     from sklearn.linear_model import Ridge
 
     model = Ridge(0.5).fit([[1.0], [2.0]], [1.0, 2.0])
+    forest = RandomForestRegressor(3)
     namespace: dict[str, Any] = {"__name__": "__main__", **VALUES, "model": model, "own": collections.deque("ab")}
+    namespace |= {"forest": forest, "first": (shared := [np.arange(20_000.0)]), "second": {"inner": shared}}
     if has_torch := importlib.util.find_spec("torch") is not None:
         import torch
 
@@ -68,19 +76,26 @@ def check_round_trip(target: str, deadline: float) -> None:
     for cell in HISTORY:
         exec(cell, namespace)
     sent = " ".join(f"--in {name}" for name in names)
-    back = " ".join(f"--out {name}" for name in (*names, "found", "figure"))
+    back = " ".join(f"--out {name}" for name in (*names, "found", "figure", "shares"))
     line = f"--target {target} --gpus 0 {sent} --with scaled {back} --allow-pickle"
     text = (
         "from matplotlib.figure import Figure\nfigure = Figure()\nfigure.subplots().plot([1, 2])\n"
+        "forest.fit([[0.0], [1.0]], [0.0, 1.0])\n"
+        "shares = second['inner'] is first\n"
         "found = scaled(number) + float(model.predict([[1.0]])[0] > 0)"
     )
     run = send(line, text, namespace).wait(deadline)
-    assert run.result("found") == 10.0
+    assert run.result("found") == 10.0 and run.result("shares")
     for name, value in VALUES.items():
-        assert same(run.result(name), AS_JSON.get(name, value)), name
+        assert same(run.result(name), value), name
     assert run.result("model").coef_ == model.coef_ and run.result("figure").data.startswith(b"\x89PNG")
-    with pytest.raises(ResultMissing):
-        run.result("own")
+    assert run.result("forest").predict([[1.0]]).shape == (1,)
+    if is_own:
+        assert run.result("own") == namespace["own"]
+    else:
+        with pytest.raises(ResultMissing) as caught:
+            run.result("own")
+        assert caught.value.code == "result.pickle" and "own" in repr(run.result("own", lazy=True))
     assert run.result("own", allow_pickle=True) == namespace["own"]
     if has_torch:
         assert run.result("tensor").equal(namespace["tensor"])

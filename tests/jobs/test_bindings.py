@@ -156,6 +156,40 @@ def test_possibly_read_param_adds_no_note(text: str) -> None:
     assert script.from_cell(text, params={"epochs": 3}).notes == ()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def train(epochs=3):\n    print('epochs:', epochs)\ntrain()",  # a parameter of the function
+        "print('epochs')",
+        "import mlflow\nmlflow.log_param('epochs', 3)",
+        "config = {'epochs': 3}",
+        "fit(epochs=3)",
+        "model.epochs = 3",
+        "[epochs for epochs in range(3)]",
+        "lambda epochs: epochs",
+        "class Config:\n    epochs: int = 3\nprint(Config().epochs)",
+        "def f():\n    epochs = 3\n    return epochs",
+        "import argparse\nargparse.ArgumentParser().add_argument('--epochs')",
+    ],
+)
+def test_param_whose_name_means_something_else_adds_note(text: str) -> None:
+    (note,) = script.from_cell(text, params={"epochs": 5}).notes
+    assert "nothing" in note and "epochs" in note
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["df.eval('y = epochs * x')", "import numexpr as ne\nne.evaluate('2 * epochs')", "duckdb.sql('from epochs')"],
+)
+def test_param_in_text_that_is_code_adds_no_note(text: str) -> None:
+    assert script.from_cell(text, params={"epochs": 3}).notes == ()
+
+
+def test_param_that_function_of_the_notebook_reads_adds_no_note() -> None:
+    made = script.from_cell("train()", params={"epochs": 3}, known=["train"], helpers="def train(): return epochs")
+    assert made.notes == ()
+
+
 def test_param_as_output_is_read() -> None:
     assert script.from_cell("x = 1", params={"epochs": 3}, out=["epochs"]).notes == ()
 

@@ -48,6 +48,12 @@ def test_defined_names_are_found(text: str) -> None:
     assert missing(text) == []
 
 
+@pytest.mark.parametrize("name", ["exit", "quit"])
+def test_builtin_that_ipython_hides_is_no_missing_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delattr(f"builtins.{name}")
+    assert missing(f"if True:\n    {name}()") == []
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -515,7 +515,7 @@ def test_out_values_are_returned(api: Any) -> None:
 
 def test_missing_out_values_raise(api: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    code = GATE.format(gate=str(gate)) + "good = 1\nthing = object()\nif good > 1: never = 1"
+    code = GATE.format(gate=str(gate)) + "import threading\ngood = 1\nthing = threading.Lock()\nif good > 1: never = 1"
     run = api.submit(code, out=["good", "thing", "never"])
     with pytest.raises(ResultMissing, match="available once"):
         run.result("good")

@@ -36,6 +36,7 @@ class Machine:
         self.requests, self.stopped = 0, 0
         self.on_keep: Callable[[], None] = lambda: None
         self.trouble: Exception | None = None
+        self.gap = ""
 
     async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
         self.requests += 1
@@ -45,6 +46,9 @@ class Machine:
 
     async def stop_monitor(self, monitor_id: str) -> None:
         self.stopped += 1
+
+    def no_samples_reason(self, monitor_id: str) -> str:
+        return self.gap
 
     async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
         if self.trouble is not None:
@@ -184,3 +188,18 @@ def test_ended_monitor_snapshot_gives_reason(kernel: Kernel, view: Monitor) -> N
     kernel.machine.trouble = StateError("The state root is full.")
     with pytest.raises(UnknownRun, match="The state root is full"):
         view.snapshot()
+
+
+def test_monitor_without_samples_gives_reason_until_first_sample(kernel: Kernel, view: Monitor) -> None:
+    """A service has figures of a machine only while something runs there: no wait, and no error."""
+    kernel.machine.gap = "Nothing runs there."
+    started = time.monotonic()
+    found = view.snapshot()
+    assert time.monotonic() - started < monitor_view.FIRST_SAMPLE_TIMEOUT_S / 2
+    assert (found["t"], found["gpus"], found["note"]) == (None, [], "Nothing runs there.")
+    record = view.record()
+    assert (record.state, record.detail) == ("running", "Nothing runs there.")
+    kernel.machine.file += rows(0, 3, 1000.0)
+    kernel.until(lambda: kernel.monitors.entry(view.handle).telemetry.last_t == 1002.0)  # type: ignore[union-attr]
+    kernel.until(lambda: not kernel.monitors.entry(view.handle).run.status.detail)  # type: ignore[union-attr]
+    assert view.snapshot()["t"] == 1002.0

@@ -92,6 +92,23 @@ def test_pictures_of_live_run_appear(api: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_first_record_of_ended_run_has_picture_of_its_last_moment(api: Any, tmp_path: Path) -> None:
+    """As `plt.show()` in the last line of a cell: executed notebooks are saved with this record."""
+    gate, own = tmp_path / "gate", api.controller()
+    files = {f"artifacts/{name}.png": image() for name in ("first", "last")}
+    lines = write(files, tmp_path / "files").split("\n")
+    wait = f"import time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    run = api.submit("\n".join([*lines[:4], wait, *lines[4:]]), gpus=0)
+    records: list[Any] = []
+    own.loop.post(own.watch(run.handle, lambda record, picture: records.append(record), 20))
+    until(lambda: any(record.pictures for record in records), "the first picture")
+    gate.touch()
+    run.wait(DEADLINE)
+    until(lambda: any(record.done for record in records), "the last record")
+    ended = next(record for record in records if record.done)
+    assert [picture.path.rpartition("/")[2] for picture in ended.pictures] == ["first.png", "last.png"]
+
+
 def test_many_pictures_are_bounded_in_record(api: Any, tmp_path: Path) -> None:
     files = {f"artifacts/runs/x/artifacts/{number:02}.png": image() for number in range(MAX_SHOWN + 5)}
     run = api.submit(write(files, tmp_path / "files")).wait(DEADLINE)

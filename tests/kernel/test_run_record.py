@@ -14,6 +14,7 @@ import pytest
 from jupyter_amltrain.kernel.run_record import METRICS, record_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric
+from jupyter_amltrain.output.text_view import record_text
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
@@ -73,15 +74,16 @@ def test_record_large_output_is_cut_and_others_kept() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_record_nan_or_infinity_is_valid_json(value: float) -> None:
+def test_record_nan_or_infinity_is_valid_json_and_named(value: float) -> None:
     entry = entry_of()
     entry.metrics.metrics["loss"] = Metric()
     entry.metrics.metrics["loss"].append(0, 0.0, value)
     text = msgspec.json.encode(record_of(entry))
     assert (
         msgspec.json.decode(text)["metrics"]["loss"].items()
-        >= {"step": [0], "value": [None], "last": None, "n": 1}.items()
+        >= {"step": [0], "value": [None], "last": str(value), "n": 1}.items()
     )
+    assert f"loss {value}" in record_text(record_of(entry))
 
 
 def test_record_of_ended_run_has_no_telemetry_age() -> None:

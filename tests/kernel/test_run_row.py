@@ -61,7 +61,7 @@ def test_row_metric_is_last_logged_number() -> None:
     row = row_of(entry)
     assert (row.metric, row.value, row.known) == ("loss", 0.4, True)
     point(entry, "accuracy", "nan", 40)
-    assert (row_of(entry).metric, row_of(entry).value) == ("accuracy", None)
+    assert (row_of(entry).metric, row_of(entry).value) == ("accuracy", "nan")
 
 
 def test_row_params_are_few_and_short() -> None:

@@ -55,6 +55,50 @@ def test_metric_journal_fed_twice_is_not_doubled() -> None:
     assert len(log.metrics["loss"].values) == 2
 
 
+def _logged(*points: tuple[int, int, float], **more: object) -> MetricLog:
+    """Metric ``loss`` of a journal with points: step, time in ms, value."""
+    log = MetricLog()
+    log.feed(json.dumps({"seq": 1, "op": "init", "b": {}, "a": {"id": "main"}}).encode() + b"\n")
+    for seq, (step, time, value) in enumerate(points, 2):
+        body = {"run_id": "main", "key": "loss", "value": value, "timestamp": time, "step": step, **more}
+        log.feed(json.dumps({"seq": seq, "op": "runs/log-metric", "b": body}).encode() + b"\n")
+    return log
+
+
+@pytest.mark.parametrize(
+    ("points", "last", "count"),
+    [
+        ([(0, 1, 3.0), (1, 2, 2.0), (0, 1, 3.0), (1, 2, 2.0)], 2.0, 2),  # log_model of MLflow 3 sends all again
+        ([(0, 1, 3.0), (1, 2, 2.0), (0, 1, 3.0)], 2.0, 2),  # ... or those of its step
+        ([(2, 1, 1.0), (0, 2, 3.0), (1, 3, 2.0)], 1.0, 3),  # steps out of order
+        ([(0, 1, 3.0), (0, 2, 2.0), (0, 3, 1.0)], 1.0, 3),  # no steps
+        ([(0, 3, 1.0), (0, 1, 3.0), (0, 2, 2.0)], 1.0, 3),  # sent late, as by asynchronous logging
+        ([(0, 1, 3.0), (0, 1, 1.0), (0, 1, 2.0), (0, 1, 1.0)], 2.0, 3),  # in one millisecond
+        ([(0, 1, 3.0), (1, 2, math.nan), (1, 2, math.nan)], math.nan, 2),
+    ],
+)
+def test_metric_value_is_that_of_last_step_and_time(
+    points: list[tuple[int, int, float]], last: float, count: int
+) -> None:
+    metric = _logged(*points).metrics["loss"]
+    assert metric.last == pytest.approx(last, nan_ok=True)
+    assert len(metric.values) == len(metric.steps) == len(metric.times) == count
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.sampled_from([1.0, 2.0, math.nan])), max_size=20))
+def test_metric_has_each_point_once(points: list[tuple[int, int, float]]) -> None:
+    metrics = _logged(*points).metrics
+    stored = [] if not points else [*zip(metrics["loss"].steps, map(str, metrics["loss"].values), strict=True)]
+    times = [] if not points else [round(1000 * time) for time in metrics["loss"].times]
+    expected = dict.fromkeys((step, str(value), time) for step, time, value in points)
+    assert [(*pair, time) for pair, time in zip(stored, times, strict=True)] == list(expected)
+
+
+def test_metric_chart_is_in_order_of_steps() -> None:
+    metric = _logged((2, 1, 1.0), (0, 2, 3.0), (1, 3, 2.0)).metrics["loss"]
+    assert [metric.values[i] for i in metric.in_order(metric.shown.indices())] == [3.0, 2.0, 1.0]
+
+
 def test_metric_journal_garbage_line_is_skipped() -> None:
     log = MetricLog()
     log.feed(b'{"seq": 0, broken\n' + _journal())

@@ -158,10 +158,11 @@ def test_removed_target_leaves_notebooks_at_local(tmp_path: Path) -> None:
 
 def test_first_submit_to_billed_target_is_noted_once_per_notebook(tmp_path: Path) -> None:
     found = targets(tmp_path, FAKE)
-    assert [of_notebook(tmp_path, "/w/a.ipynb").note_billed("fake") for _ in range(2)] == [True, False]
-    assert of_notebook(tmp_path, "/w/b.ipynb").note_billed("fake")
-    assert [found.note_billed("fake") for _ in range(2)] == [True, False]
+    assert [of_notebook(tmp_path, "/w/a.ipynb").note_billed("fake", "3 USD") for _ in range(2)] == [True, False]
+    assert of_notebook(tmp_path, "/w/a.ipynb").note_billed("fake", "2 x 3 = 6 USD")
+    assert of_notebook(tmp_path, "/w/b.ipynb").note_billed("fake", "3 USD")
+    assert [found.note_billed("fake", "3 USD") for _ in range(2)] == [True, False]
     was = found.get("fake")
     found.remove("fake")
     found.add(was)
-    assert of_notebook(tmp_path, "/w/a.ipynb").note_billed("fake")
+    assert found.note_billed("fake", "3 USD") and of_notebook(tmp_path, "/w/a.ipynb").note_billed("fake", "3 USD")

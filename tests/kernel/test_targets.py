@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -413,10 +413,26 @@ def test_first_run_on_billed_target_notes_price_once(kernel: Kernel) -> None:
     assert len(found) == 1 and "3.06 USD" in found[0] and "big" in found[0]
 
 
+def test_dry_run_has_price_of_run(kernel: Kernel) -> None:
+    kernel.create("big", **CLUSTER)
+    kernel.create("free")
+    found = {name: str(planned(kernel, name).get("price")) for name in ("big", "free")}
+    assert "3.06 USD per hour" in found["big"] and "USD" not in found["free"]
+
+
+JOB = JobSpec(name="x", script="pass", notebook_dir="/tmp", project="/tmp")
+
+
+def planned(kernel: Kernel, target: str) -> Mapping[str, Any]:
+    async def plan() -> Mapping[str, Any]:
+        return (await kernel.controller.plan(JOB, target)).request
+
+    return kernel.controller.loop.call(plan(), DEADLINE)
+
+
 def submitted(kernel: Kernel, target: str) -> RunHandle:
     async def submit() -> RunHandle:
-        spec = JobSpec(name="x", script="pass", notebook_dir="/tmp", project="/tmp")
-        handle = await kernel.controller.submit(spec, target)
+        handle = await kernel.controller.submit(JOB, target)
         await kernel.controller.accepted(handle)
         return handle
 

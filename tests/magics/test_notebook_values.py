@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import io
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +41,18 @@ def cell(ip: InteractiveShell) -> Cell:
 
 @pytest.mark.thorough
 def test_every_value_comes_back(api: Any) -> None:
-    check_round_trip("local", 120)
+    check_round_trip("local", 120, is_own=True)
 
 
 def test_outputs_and_logs_are_kept(api: Any, tmp_path: Path) -> None:
     check_kept_files("local", tmp_path, 60)
     check_example_output("local", tmp_path, 60)
+
+
+def test_several_names_stand_after_one_flag(cell: Cell, ip: InteractiveShell) -> None:
+    cell("a, b = 1, [2]\ndef f(x):\n    return x + 1\ndef g(x):\n    return 2 * f(x)")
+    cell("%%aml_submit --in a,b --with f,g --out c,d --wait\nc = g(a)\nd = f(b[0])")
+    assert (ip.user_ns["c"], ip.user_ns["d"]) == (4, 3)
 
 
 def test_outputs_of_a_cell_in_the_notebook_folder_are_noted(cell: Cell, ip: InteractiveShell) -> None:
@@ -119,6 +129,126 @@ def test_what_cannot_be_sent_is_one_line(cell: Cell, fails: Fails, line: str, co
     assert isinstance(error, SubmitError) and error.code == code and "\n" not in str(error) and not api.runs()
 
 
+def test_class_of_the_notebook_is_in_main(cell: Cell, ip: InteractiveShell, tmp_path: Path) -> None:
+    """What it saves can be loaded in the notebook, and by a program that defines it."""
+    source = "class Net:\n    def __init__(self, n): self.n = n\n    def twice(self): return double(self.n)\n"
+    cell(f"def double(n):\n    return 2 * n\n{source}")
+    saved = "import os, pickle\nnet = Net(4)\nfile = os.path.join(os.environ['AML_OUTPUT_DIR'], 'net.pickle')\n"
+    cell(f"%%aml_submit --with Net --out net --out where --as run --wait\n{saved}"
+         "with open(file, 'wb') as to: pickle.dump(net, to)\nwhere = Net.__module__")  # fmt: skip
+    assert ip.user_ns["where"] == "__main__" and ip.user_ns["net"].twice() == 8
+    file = next(iter((Path(ip.user_ns["run"].run.folder) / "outputs").glob("net.pickle")))
+    program = tmp_path / "program.py"
+    program.write_text(f"import pickle\ndef double(n): return 2 * n\n{source}"
+                       f"print(pickle.load(open({str(file)!r}, 'rb')).twice())\n")  # fmt: skip
+    assert subprocess.check_output([sys.executable, str(program)], text=True) == "8\n"
+
+
+def test_functions_of_the_notebook_work_in_processes_that_are_spawned(cell: Cell, ip: InteractiveShell) -> None:
+    cell("def square(x):\n    return x * x\nclass Point:\n    def __init__(self, x): self.x = square(x)\n")
+    cell("%%aml_submit --with square --with Point --out found --wait\nimport multiprocessing\n"
+         "if __name__ == '__main__':\n    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+         "        found = [*pool.map(square, [3]), *(p.x for p in pool.map(Point, [2]))]")  # fmt: skip
+    assert ip.user_ns["found"] == [9, 4]
+
+
+def test_error_in_a_function_of_the_notebook_has_its_line(cell: Cell, fails: Fails, capfd: Any) -> None:
+    cell("def fail():\n    x = 1\n    raise KeyError('here')")
+    fails("%%aml_submit --with fail --wait\nfail()")
+    assert "line 3, in fail" in (shown := capfd.readouterr().out) and "raise KeyError('here')" in shown
+
+
+def test_value_is_the_same_object_for_cell_and_function(cell: Cell, ip: InteractiveShell) -> None:
+    cell("seen = []\ndef note(x):\n    seen.append(x)")
+    cell("%%aml_submit --in seen --with note --out seen --wait\nnote(1)\nseen.append(2)")
+    assert ip.user_ns["seen"] == [1, 2]
+
+
+def test_optimizer_trains_the_module_that_is_sent_with_it(cell: Cell, ip: InteractiveShell) -> None:
+    pytest.importorskip("torch")
+    cell("import torch\ntorch.manual_seed(0)\nX = torch.linspace(-1, 1, 20).reshape(-1, 1)\ny = 2 * X + 1\n"
+         "model = torch.nn.Linear(1, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.3)\n"
+         "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30, 0.5)")  # fmt: skip
+    train = (
+        "for _ in range(60):\n    loss = torch.nn.functional.mse_loss(model(X), y)\n    optimizer.zero_grad()\n"
+        "    loss.backward()\n    optimizer.step()\n    scheduler.step()\nloss = float(loss)\n"
+        "rate = optimizer.param_groups[0]['lr']\n"
+    )
+    names = "--in X --in y --in model --in optimizer --in scheduler"
+    cell(f"%%aml_submit {names} --out loss --out rate --out model --wait\nimport torch\n{train}")
+    got = {name: ip.user_ns[name] for name in ("loss", "rate")}
+    assert got["loss"] < 0.01 and ip.user_ns["model"].weight.item() == pytest.approx(2, abs=0.1)
+    cell("torch.manual_seed(0)\nmodel = torch.nn.Linear(1, 1)\n"
+         "optimizer = torch.optim.SGD(model.parameters(), lr=0.3)\n"
+         f"scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30, 0.5)\n{train}")  # fmt: skip
+    assert ip.user_ns["loss"] == pytest.approx(got["loss"], rel=1e-3) and ip.user_ns["rate"] == got["rate"]
+
+
+def test_names_of_one_object_are_one_object_in_the_job(cell: Cell, ip: InteractiveShell) -> None:
+    cell("class Var:\n    def __init__(self, value): self.value = value\n"
+         "class Sum:\n    def __init__(self, *parts): self.parts = parts\n"
+         "    def total(self): return sum(part.value for part in self.parts)\n"
+         "x, y = Var(1), Var(2)\nf = Sum(x, y)\na = b = [1]")  # fmt: skip
+    cell("%%aml_submit --in x --in y --in f --in a --in b --out total --out same --wait\n"
+         "x.value = 40\ntotal = f.total()\na.append(2)\nsame = [b, a is b]")  # fmt: skip
+    assert ip.user_ns["total"] == 42 and ip.user_ns["same"] == [[1, 2], True]
+
+
+def test_results_that_share_objects_come_back_together(cell: Cell, ip: InteractiveShell) -> None:
+    cell("%%aml_submit --out a --out b --out inner --out alone --wait\n"
+         "import collections\na = b = [1]\ninner = {'of': a, 'more': collections.deque('x')}\nalone = [1]")  # fmt: skip
+    names = ip.user_ns
+    assert names["a"] is names["b"] is names["inner"]["of"] and names["alone"] is not names["a"]
+    assert names["a"] == [1] and names["inner"]["more"] == collections.deque("x")
+
+
+def test_training_goes_on_with_module_and_optimizer_that_came_back(cell: Cell, ip: InteractiveShell) -> None:
+    pytest.importorskip("torch")
+    cell("import torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+         "        self.line = torch.nn.Linear(1, 1)\n    def forward(self, x): return self.line(x)")  # fmt: skip
+    cell("torch.manual_seed(0)\nX = torch.linspace(-1, 1, 20).reshape(-1, 1)\ny = 2 * X + 1\nforward = Net.forward\n"
+         "model = Net()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.3)")  # fmt: skip
+    train = (
+        "for _ in range(30):\n    loss = torch.nn.functional.mse_loss(model(X), y)\n    optimizer.zero_grad()\n"
+        "    loss.backward()\n    optimizer.step()\nloss = float(loss)\n"
+    )
+    names = "--in X --in y --in model --in optimizer --out model --out optimizer --out loss --out same"
+    cell(f"%%aml_submit {names} --with Net --wait\nimport torch\n{train}same = type(model) is Net")
+    first = ip.user_ns["loss"]
+    assert ip.user_ns["same"] and ip.user_ns["Net"].forward is ip.user_ns["forward"]
+    assert type(ip.user_ns["model"]) is ip.user_ns["Net"]
+    cell(train)
+    assert ip.user_ns["loss"] < first / 10
+
+
+def test_class_of_the_cell_comes_back_and_class_of_the_notebook_stays(cell: Cell, ip: InteractiveShell) -> None:
+    cell("class Kept:\n    x = 1\n    def get(self): return self.x\nkept = Kept()\nget = Kept.get")
+    own = "class Made:\n    def get(self): return doubled(21)\ndef doubled(x): return 2 * x\nmade = Made()\nkept.x = 3"
+    cell(f"%%aml_submit --in kept --out kept --out made --wait\n{own}")
+    assert ip.user_ns["made"].get() == 42 and ip.user_ns["kept"].get() == 3
+    assert type(ip.user_ns["kept"]) is ip.user_ns["Kept"] and ip.user_ns["Kept"].get is ip.user_ns["get"]
+
+
+def test_module_of_a_class_of_the_cell_comes_back(cell: Cell, ip: InteractiveShell) -> None:
+    pytest.importorskip("torch")
+    cell("%%aml_submit --out net --wait\nimport torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n"
+         "        super().__init__()\n        self.line = torch.nn.Linear(2, 1)\n"
+         "    def forward(self, x): return self.line(x)\nnet = Net()")  # fmt: skip
+    assert ip.user_ns["net"](__import__("torch").ones(1, 2)).shape == (1, 1)
+
+
+def test_results_of_another_machine_that_share_objects_are_noted(
+    cell: Cell, ip: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = result_value.ResultValue._folder
+    monkeypatch.setattr(result_value.ResultValue, "_folder", lambda self: (own(self)[0], False))
+    cell("%%aml_submit --out a --out b --wait\na = [1]\nb = [a]")
+    assert ip.user_ns["a"] == [1] and ip.user_ns["b"] == [[1]]
+    assert "a and b" in capsys.readouterr().out
+    cell("%%aml_submit --out a --out b --allow-pickle --wait\na = [1]\nb = [a]")
+    assert ip.user_ns["b"][0] is ip.user_ns["a"]
+
+
 def test_too_large_value_is_refused_before_it_is_written(cell: Cell, fails: Fails, home: Path) -> None:
     cell("import numpy\nbig = numpy.broadcast_to(numpy.zeros(1), (1 << 40,))")
     error = fails("%%aml_submit --in big\nprint(big.shape)")
@@ -126,14 +256,53 @@ def test_too_large_value_is_refused_before_it_is_written(cell: Cell, fails: Fail
     assert not (home / "values").exists() or not list((home / "values").iterdir())
 
 
-def test_pickle_needs_consent_on_both_ways(cell: Cell, fails: Fails, ip: InteractiveShell) -> None:
+def test_pickle_of_own_machine_comes_back_by_itself(cell: Cell, fails: Fails, ip: InteractiveShell) -> None:
     cell("import collections\ncounts = collections.deque('aab')")
-    assert fails("%%aml_submit --in counts\nprint(counts)").code == "values.form"
     cell("%%aml_submit --in counts --allow-pickle --out back --as run --wait\nback = counts")
-    assert ip.user_ns["back"] == ip.user_ns["counts"]
+    assert ip.user_ns["back"] == ip.user_ns["run"].result("back") == ip.user_ns["counts"]
+
+
+def test_value_of_another_machine_becomes_handle_that_says_why(
+    cell: Cell, ip: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = result_value.ResultValue._folder
+    monkeypatch.setattr(result_value.ResultValue, "_folder", lambda self: (own(self)[0], False))
+    cell("import collections\ncounts = 1")
+    cell("%%aml_submit --out counts --wait\nimport collections\ncounts = collections.deque('ab')")
+    handle = ip.user_ns["counts"]
+    assert "pickle" in repr(handle) and handle.load(allow_pickle=True) == collections.deque("ab")
     with pytest.raises(ResultMissing) as caught:
-        ip.user_ns["run"].result("back")
-    assert caught.value.code == "result.pickle" and "allow_pickle=True" in caught.value.hint
+        handle.load()
+    assert caught.value.code == "result.pickle"
+
+
+ESTIMATORS = {
+    "forest": "from sklearn.ensemble import RandomForestClassifier as M\nmodel = M(5)",
+    "boosting": "from sklearn.ensemble import GradientBoostingClassifier as M\nmodel = M(n_estimators=3)",
+    "histogram": "from sklearn.ensemble import HistGradientBoostingClassifier as M\nmodel = M(max_iter=3)",
+    "bagging": "from sklearn.ensemble import BaggingClassifier as M\nmodel = M(n_estimators=3)",
+    "search": "from sklearn.linear_model import LogisticRegression as M\n"
+    "from sklearn.model_selection import GridSearchCV\nmodel = GridSearchCV(M(), {'C': [0.1, 1.0]}, cv=2)",
+    "pipeline": "from sklearn.pipeline import make_pipeline\nfrom sklearn.preprocessing import StandardScaler as S\n"
+    "from sklearn.tree import DecisionTreeClassifier\nmodel = make_pipeline(S(), DecisionTreeClassifier())",
+    "neighbors": "from sklearn.neighbors import KNeighborsClassifier as M\nmodel = M(2)",
+    "process": "from sklearn.gaussian_process import GaussianProcessClassifier as M\nmodel = M()",
+    "lightgbm": "from lightgbm import LGBMClassifier as M\nmodel = M(n_jobs=1, verbose=-1, min_child_samples=1)",
+    "xgboost": "from xgboost import XGBClassifier as M\nmodel = M(n_estimators=3, n_jobs=1)",
+}
+FIT = "import numpy\nX = numpy.arange(40.0).reshape(-1, 1)\ny = (X[:, 0] > 19).astype(int)\nmodel.fit(X, y)\n"
+
+
+def test_fitted_estimators_come_back(cell: Cell, ip: InteractiveShell) -> None:
+    """Each is also sent unfitted by the same name, which must not stay as it was."""
+    names = [name for name in ESTIMATORS if name not in ("lightgbm", "xgboost") or find_spec(name)]
+    for name in names:
+        cell(f"{ESTIMATORS[name]}\n{name} = model")
+    sent = " ".join(f"--in {name} --out {name}" for name in names)
+    lines = "".join(f"model = {name}\n{FIT}" for name in names)
+    cell(f"%%aml_submit {sent} --as run --wait\n{lines}")
+    for name in names:
+        assert list(ip.user_ns[name].predict([[1.0], [39.0]])) == [0, 1], name
 
 
 class Evil:

@@ -78,20 +78,20 @@ def test_failed_run_deletes_value_of_earlier_run(ip: InteractiveShell, cell: Cel
 
 
 def test_submit_wait_missing_out_fails_cell(ip: InteractiveShell, fails: Fails) -> None:
-    error = fails("%%aml_submit --wait --out a --out b\nb = 1; a = object()")
+    error = fails("%%aml_submit --wait --out a --out b\nimport threading\nb = 1; a = threading.Lock()")
     assert isinstance(error, ResultMissing) and ip.user_ns["b"] == 1
 
 
 def test_submit_missing_out_error_names_each_value(ip: InteractiveShell, fails: Fails) -> None:
-    source = "import numpy\ncoefs = numpy.arange(3)\nmodel = object()\nn = 1\nif n > 1: never = 1"
+    source = "import numpy, threading\ncoefs = numpy.arange(3)\nmodel = threading.Lock()\nn = 1\nif n > 1: never = 1"
     error = fails(f"%%aml_submit --wait --as run --out coefs,model,n,never\n{source}")
     run = ip.user_ns["run"]
     banner = run.record().error
     assert ip.user_ns["n"] == 1 and banner is not None
     assert ip.user_ns["coefs"].tolist() == [0, 1, 2]
-    assert all(word in str(error) for word in ("model", "pickle", "never")) and "\n" not in str(error)
+    assert all(word in str(error) for word in ("model", "pickled", "never")) and "\n" not in str(error)
     assert "never" in banner and "\n" not in banner
-    assert {"coefs.npy", "model.pickle"} <= {path.name for path in Path(run.run.folder, "outputs").iterdir()}
+    assert {"coefs.npy", "model.txt"} <= {path.name for path in Path(run.run.folder, "outputs").iterdir()}
 
 
 def test_submit_out_typo_is_refused_without_run(fails: Fails, api: Any) -> None:

@@ -187,6 +187,7 @@ def test_live_dashboard_new_metric_gets_chart(house: DashboardHarness, tmp_path:
         "s": [2],
         "i": [0],
         "v": [0.0],
+        "last": 0.0,
     }
     dashboard = house.live._all[(entry.run.handle, "page")].dashboard
     assert dashboard is not None and dashboard.feed is not None and dashboard.metrics[0] == "m0"

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.jobs import flag_values
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput
@@ -112,6 +113,36 @@ def test_yaml_parameters_become_inputs() -> None:
         az_yaml.with_params(file, {"rate": 1})
     with pytest.raises(SpecError, match=r"line 3, inputs.lr"):
         az_yaml.with_params(file, {"lr": [1]})
+
+
+def test_inputs_of_line_replace_those_of_file() -> None:
+    file = job("command: a\ninputs:\n  lr: 0.1\n  data: {type: uri_file, path: a.csv, mode: download}\n")
+    line = {"data": JobInput(type="mltable", path="azureml:t:1"), "lr": JobInput(type="literal", value=2)}
+    spec = az_yaml_job.spec_of_line(file, {}, line)
+    assert spec.inputs == {"data": JobInput(type="mltable", path="azureml:t:1", mode="download"), "lr": line["lr"]}
+    assert az_yaml_job.file_of(spec).doc["inputs"] == {
+        "lr": 2,
+        "data": {"type": "mltable", "path": "azureml:t:1", "mode": "download"},
+    }
+    other = az_yaml_job.with_line_params(spec, {"lr": 3})
+    assert (other.inputs["data"], other.inputs["lr"].value) == (spec.inputs["data"], 3)
+    with pytest.raises(SpecError, match=r"line 2, inputs: --input rate: .*lr, data"):
+        az_yaml_job.spec_of_line(file, {}, {"rate": line["lr"]})
+    with pytest.raises(SpecError) as error:
+        az_yaml_job.spec_of_line(file, {"lr": 1}, line)
+    assert error.value.code == "flag.twice"
+
+
+def test_address_has_type_of_file_unless_line_names_another() -> None:
+    declared = {"table": {"type": "mltable", "path": "azureml:t:1"}, "word": "here"}
+
+    def kind(text: str) -> str:
+        return flag_values.inputs_of_file(dict([flag_values.input_pair(text)]), declared).popitem()[1].type
+
+    assert kind("table=azureml:t:2") == "mltable"
+    assert kind("table=azureml:t:2,uri_file") == "uri_file"
+    assert kind("table=/nowhere/a.csv") == "uri_file"  # a path of this machine tells what it is
+    assert kind("word=azureml:t:2") == "uri_folder"
 
 
 SPECS: tuple[dict[str, Any], ...] = (

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from jupyter_amltrain.errors import CommandError
 from tests.web_server import serving
 from tools.openssh import Sshd
 
@@ -24,10 +21,3 @@ def test_web_input_is_downloaded_on_that_machine(api: Any, sshd: Sshd, home: Pat
         api.submit(script, target="box", inputs={"data": web.url}, gpus=0).wait(120)
         assert web.sent == len(web.content)
     assert list((remote_home / "data").iterdir()) and not (home / "data").exists()
-
-
-def test_upload_to_machine_is_refused(api: Any, sshd: Sshd) -> None:
-    attach(api, sshd)
-    Path("table.csv").write_text("a\n")
-    with pytest.raises(CommandError, match="upload"):
-        api.submit("x = 1", target="box", inputs={"data": "table.csv,upload"}, gpus=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,3 +40,13 @@ def test_path_of_this_machine_is_refused(api: Any, sshd: Sshd) -> None:
     with pytest.raises(SpecError, match="line 1") as caught:
         api.submit("x = 1", target="box", environment="requirements.txt", gpus=0)
     assert caught.value.code == "environment.requirements"
+
+
+def test_show_has_uv_that_builds_use(api: Any, sshd: Sshd, tmp_path: Path) -> None:
+    venv = tmp_path / "own" / "bin"  # uv is installed there only
+    venv.mkdir(parents=True)
+    (venv / "python").symlink_to(sys.executable)
+    (venv / "uv").write_text("#!/bin/sh\n")
+    (venv / "uv").chmod(0o755)
+    attach(api, sshd, python=str(venv / "python"))
+    assert api.compute("box").programs["uv"] in (str(venv / "uv"), shutil.which("uv") or str(venv / "uv"))

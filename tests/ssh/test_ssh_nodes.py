@@ -22,10 +22,12 @@ from jupyter_amltrain.backends.base import ACCEPT
 from jupyter_amltrain.backends.nodes_submit import NodesSubmit
 from jupyter_amltrain.backends.ssh import SshBackend, SshTransport
 from jupyter_amltrain.backends.ssh_nodes import NodesBackend
+from jupyter_amltrain.commands.registry import Context
+from jupyter_amltrain.commands.registry import run as command
 from jupyter_amltrain.errors import AuthenticationError, CommandError, RunFailed, RunLost, TargetError
 from jupyter_amltrain.schema.ssh_target import SshTarget
 from tests.conftest import end_all, processes_of
-from tests.distributed.scripts import ALL_REDUCE, ENVIRONMENT, LEAVE, TRAINING, needs_mpirun, needs_torch
+from tests.distributed.scripts import ALL_REDUCE, ENVIRONMENT, LEAVE, LEAVE_DDP, TRAINING, needs_mpirun, needs_torch
 from tests.helpers import api_of, until
 from tools.openssh import Sshd
 
@@ -185,7 +187,19 @@ def test_environment_has_cluster_of_both_machines_and_logs_are_read_by_rank(api:
     assert tasks == [("worker", index) for index in range(4)]
     assert all(row["cluster"] == seen[0]["cluster"] for row in seen) and len(set(seen[0]["cluster"]["worker"])) == 4
     assert run.status.ranks == 5 and "ps" in run.logs(rank=4)
+    listed = command("runs", ["logs", run.run_id], Context("%aml_runs")).text
+    for text in (run.logs(), listed):
+        assert all(f"[rank {rank}]" in text for rank in range(5))
     nothing_is_left(homes, run)
+
+
+@pytest.mark.thorough
+def test_data_is_sent_to_both_machines(api: Any, homes: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,b")
+    code = "import os; print(open(os.environ['AML_INPUT_DATA']).read(), os.path.realpath(os.environ['AML_INPUT_DATA']))"
+    run = submit(api, code, inputs={"data": f"{tmp_path / 'table.csv'},upload"}, name="sent").wait(WAIT_S)
+    assert [run.logs(rank=rank).split()[0] for rank in range(2)] == ["a,b", "a,b"]
+    assert all(str(home / "data") in run.logs(rank=rank) for rank, home in enumerate(homes))
 
 
 @pytest.mark.thorough
@@ -452,7 +466,8 @@ def test_failed_process_starts_all_machines_again(api: Any, homes: list[Path], k
     nothing_is_left(homes, run)
 
 
-CHECKPOINTS = """
+CHECKPOINTS = (
+    """
 import mlflow, os, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
@@ -480,8 +495,10 @@ for step in range(first, 20):
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, place)
         dist.barrier()
 weights = model.module.weight.detach().flatten().tolist()
-dist.destroy_process_group()
+dist.barrier()
 """
+    + LEAVE_DDP
+)
 
 
 @pytest.mark.thorough

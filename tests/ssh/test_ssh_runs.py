@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import random
 import sqlite3
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.ssh_connection import SshConnection
+from jupyter_amltrain.commands.compute import show_text
 from jupyter_amltrain.commands.registry import Context, run
 from jupyter_amltrain.commands.resubmit import repeated_spec
 from jupyter_amltrain.errors import CommandError, RunFailed
@@ -285,3 +287,31 @@ def test_code_comes_back_with_modes_and_one_that_its_run_changed_is_named(
         repeated_spec(changing, {})
     assert caught.value.code == "resubmit.changed"
     assert (home / "mirror" / "box" / "runs" / kept.run_id / "job.json").exists()
+
+
+def test_idle_machine_is_stopped_by_a_line_that_is_shown(
+    api: Any, sshd: Sshd, remote_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach(api, sshd)
+    shown = run("compute", ["edit", "box", "--idle-shutdown", "1h"], Context(prog="%aml_compute")).text
+    info = api.compute("box")
+    assert info.stops in shown and "60 min" in info.stops and info.stops in show_text(info)
+    assert api.controller().targets.get("box").idle_shutdown == 60
+    line = info.stops.partition("*/5 * * * * ")[2]
+    request, _, stop = line.partition(" && ")
+    assert " 3600" in request and stop == "sudo -n shutdown -h now"
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("AMLTRAIN_QUEUE", str(tmp_path / "remote-queue"))
+
+    def ask(seconds: int) -> int:
+        return subprocess.run(["sh", "-c", request.replace(" 3600", f" {seconds}")], check=False, timeout=60).returncode
+
+    assert ask(0) == 0
+    job = api.submit(WAIT.format(gate=str(gate)).replace("while", "import os, time\nwhile", 1), target="box", gpus=0)
+    until(lambda: job.state == "running", "the run")
+    assert ask(0) == 1
+    gate.touch()
+    job.wait(60)
+    assert ask(3600) == 1 and ask(0) == 0
+    off = run("compute", ["edit", "box", "--idle-shutdown", "off"], Context(prog="%aml_compute")).text
+    assert "crontab" in off and not api.compute("box").stops

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,22 @@ def test_outputs_and_logs_are_kept(api: Any, sshd: Sshd, tmp_path: Path) -> None
     attach(api, sshd)
     check_kept_files("box", tmp_path, 120)
     check_example_output("box", tmp_path, 120)
+
+
+def test_value_that_returns_as_pickle_is_noted_before_the_run(api: Any, sshd: Sshd) -> None:
+    attach(api, sshd)
+    cell = "class Net:\n    pass\nnet, count = Net(), 1\nnet = Net()"
+    run = api.submit(cell, target="box", gpus=0, out=["net", "count"])
+    assert any("--out net" in note for note in run.run.spec.notes)
+    assert run.wait(60).result("count") == 1
+    assert "pickle" in repr(run.result("net", lazy=True))
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_module_of_pytorch_returns_without_consent(api: Any, sshd: Sshd) -> None:
+    attach(api, sshd)
+    cell = "import torch\nnet = torch.nn.Sequential(torch.nn.Linear(2, 1))\nnet[0].bias.data.fill_(7)"
+    run = api.submit(cell, target="box", gpus=0, out=["net"]).wait(120)
+    assert not any("--out net" in note for note in run.run.spec.notes)
+    assert run.result("net")[0].bias.item() == 7

@@ -91,6 +91,55 @@ def driver_of(run: Any) -> psutil.Process:
     return until(find, "the driver")
 
 
+UNUSED = LOG + "def train(lr=0.01):\n    log('loss', lr, 0)\ntrain()\n"
+
+
+def test_sweep_over_parameter_that_nothing_reads_is_refused(api: Any) -> None:
+    before, words = (
+        len(api.runs()),
+        ["--param", "lr=choice(1,2)", "--goal", "minimize loss", "--gpus", "0", "--dry-run"],
+    )
+    with pytest.raises(SpecError) as caught:
+        api.sweep(UNUSED, goal="minimize loss", params={"lr": "choice(1, 2)"}, sampler="grid", gpus=0)
+    assert caught.value.code == "sweep.unused" and "lr" in str(caught.value) and len(api.runs()) == before
+    with pytest.raises(SpecError) as caught:
+        run("sweep", words, Context("%%aml_sweep", cell=UNUSED))
+    assert caught.value.code == "sweep.unused"
+    assert json.loads(run("sweep", [*words, "--allow-unused"], Context("%%aml_sweep", cell=UNUSED)).text)
+
+
+#: The loss is that of step 2; the points before it look better, and come last in some manners.
+MANNERS = """
+points = [(-5.0, 0), (-4.0, 1), ((x - 2) ** 2 + OFFSET[manner], 2)]
+if manner == "resent":  # as log_model of MLflow 3 does
+    points += points[:2]
+if manner == "out of order":
+    points.reverse()
+if manner == "diverged":
+    points.append((math.nan, 3))
+now = int(time.time() * 1000)
+for value, step in points:
+    log("loss", value, step, now + step)
+"""
+OFFSET = {"plain": 0.3, "resent": 0.2, "out of order": 0.1, "diverged": 0.0}
+
+
+def test_sweep_picks_best_trial_in_each_manner_of_logging(api: Any) -> None:
+    log = LOG.replace("value, step):", "value, step, at):").replace("int(time.time() * 1000)", "at")
+    code = f"import math\nOFFSET = {OFFSET!r}\n{log}{MANNERS}"
+    space = {"x": "choice(0, 2)", "manner": f"choice({', '.join(map(json.dumps, OFFSET))})"}
+    run = api.sweep(code, goal="minimize loss", params=space, sampler="grid", name="manners", gpus=0)
+    run.wait(DEADLINE)
+    values = {(child.params["x"], child.params["manner"]): child.value for child in run.children()}
+    assert values == {
+        (x, manner): None if manner == "diverged" else pytest.approx((x - 2) ** 2 + offset)
+        for x in (0, 2)
+        for manner, offset in OFFSET.items()
+    }
+    (best,) = (child for child in run.children() if child.best)
+    assert best.params == {"x": 2, "manner": "out of order"}
+
+
 def test_random_sweep_runs_every_trial_and_finds_best(api: Any) -> None:
     run = api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, seed=1, max_trials=6, name="quad", gpus=0)
     run.wait(DEADLINE)
@@ -130,7 +179,7 @@ def test_grid_tries_every_point_once_and_fixed_parameters_stay(api: Any) -> None
 
 def test_null_is_a_value_and_parameter_of_other_option_is_absent(api: Any) -> None:
     params = {"model": "choice({kind: sgd, momentum: choice(null, 0.9)}, {kind: adam})"}
-    code = LOG + "log('score', 1, 0)\n"
+    code = LOG + "print(kind, globals().get('momentum'))\nlog('score', 1, 0)\n"
     run = api.sweep(code, goal="maximize score", params=params, sampler="grid", gpus=0).wait(DEADLINE)
     assert [child.params for child in run.children()] == [
         {"kind": "sgd", "momentum": None}, {"kind": "sgd", "momentum": 0.9}, {"kind": "adam"},
@@ -177,7 +226,7 @@ def test_failed_trial_does_not_end_sweep(api: Any) -> None:
 
 
 def test_sweep_whose_first_trials_fail_stops_with_first_error(api: Any) -> None:
-    run = api.sweep("raise ValueError('broken')", goal="minimize loss", params=SPACE, max_trials=12, gpus=0)
+    run = api.sweep("raise ValueError('broken', x)", goal="minimize loss", params=SPACE, max_trials=12, gpus=0)
     with pytest.raises(RunFailed, match="broken"):
         run.wait(DEADLINE)
     assert 5 <= len(run.children()) < 12 and run.run.status.attempt == 1
@@ -209,7 +258,9 @@ def test_not_finite_metric_is_never_best(api: Any) -> None:
 
 @pytest.mark.thorough
 def test_cancel_while_driver_starts_again_cancels_its_trials(api: Any) -> None:
-    run = api.sweep(LOG + "time.sleep(600)", goal="minimize loss", params=SPACE, max_trials=8, max_concurrent=2, gpus=0)
+    run = api.sweep(
+        LOG + "time.sleep(600 + x)", goal="minimize loss", params=SPACE, max_trials=8, max_concurrent=2, gpus=0
+    )
     until(lambda: sum(child.state == "running" for child in run.children()) == 2, "two trials")
     trials = [api.attach(child.handle) for child in run.children()]
     driver_of(run).kill()
@@ -219,7 +270,9 @@ def test_cancel_while_driver_starts_again_cancels_its_trials(api: Any) -> None:
 
 
 def test_cancel_of_sweep_cancels_its_trials(api: Any) -> None:
-    run = api.sweep(LOG + "time.sleep(600)", goal="minimize loss", params=SPACE, max_trials=8, max_concurrent=2, gpus=0)
+    run = api.sweep(
+        LOG + "time.sleep(600 + x)", goal="minimize loss", params=SPACE, max_trials=8, max_concurrent=2, gpus=0
+    )
     until(lambda: sum(child.state == "running" for child in run.children()) == 2, "two trials")
     trials = [api.attach(child.handle) for child in run.children()]
     run.cancel()

@@ -15,9 +15,19 @@ from pathlib import Path
 from typing import Any
 
 #: Times of the import itself; everything else must be equal.
-VOLATILE = {"experiments": {"creation_time", "last_update_time"}, "alembic_version": set(), "trace_info": set()}
+VOLATILE = {
+    "experiments": {"creation_time", "last_update_time"},
+    "registered_models": {"creation_time", "last_updated_time"},
+    "model_versions": {"creation_time", "last_updated_time"},
+}
 CHUNK = 7
-POINTS = ("import_before_commit", "import_after_commit", "import_between_copies", "import_new_store")
+POINTS = (
+    "import_before_commit",
+    "import_after_commit",
+    "import_between_copies",
+    "import_after_model",
+    "import_new_store",
+)
 
 
 def forked(run: Path, project: Path, failpoint: str = "", chunk: int = CHUNK) -> int:

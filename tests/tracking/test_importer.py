@@ -42,7 +42,8 @@ def killed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "point", ["import_before_commit", "import_after_commit", "import_between_copies", "import_new_store"]
+    "point",
+    ["import_before_commit", "import_after_commit", "import_between_copies", "import_after_model", "import_new_store"],
 )
 def test_import_killed_at_failpoint_equals_clean_import(killed, point):
     case = killed["cases"][point]
@@ -58,7 +59,7 @@ def test_import_has_all_records(killed):
     rows = killed["rows"]
     assert rows["runs"] == 2
     assert rows["metrics"] > 5 and rows["latest_metrics"] > 3 and rows["params"] > 3
-    assert rows["logged_models"] == 1 and rows["logged_model_metrics"] >= 1
+    assert rows["logged_models"] == rows["model_versions"] == 2 and rows["logged_model_metrics"] >= 1
     assert rows["datasets"] >= 1 and rows["inputs"] >= 2
     assert rows["trace_info"] >= 1
     assert killed["files"] >= 5  # the model's, two artifacts, the trace
@@ -85,7 +86,12 @@ journal.write_bytes(b"".join(lines[:10]) + lines[10][:20])              # a live
 out["partial"] = importer.import_run(str(run), project)
 journal.write_bytes(whole)
 finish_folder(run, mode)
+mlflow.set_tracking_uri("sqlite:///" + project + "/.amltrain/mlflow.db")
+mlflow.MlflowClient().create_registered_model("shop")                    # the project has a version already
+mlflow.MlflowClient().create_model_version("shop", "s3://bucket/older")
 out["final"] = importer.import_run(str(run), project, handle="gpubox/digits-k3f9")
+mlflow.MlflowClient().delete_registered_model_alias("shop", "best")      # what is changed later stays
+mlflow.MlflowClient().set_registered_model_alias("shop", "best", "3")
 import errno, fcntl
 def no_locks(*args, **kwargs):
     raise OSError(errno.ENOLCK, "No locks available")
@@ -104,6 +110,10 @@ out["artifacts"] = sorted(f.path for f in client.list_artifacts(RUN_ID))
 models = client.search_logged_models([got.info.experiment_id])
 out["models"] = [(m.model_id, str(m.status), bool(m.metrics)) for m in models]
 out["loaded"] = type(mlflow.sklearn.load_model("models:/" + models[0].model_id)).__name__
+shop = client.get_registered_model("shop")
+out["shop"] = [shop.description, shop.aliases, sorted([str(v.version), v.run_id, v.tags]
+               for v in client.search_model_versions("name = 'shop'"))]
+out["by_alias"] = type(mlflow.sklearn.load_model("models:/shop@best")).__name__
 out["traces"] = len(client.search_traces([got.info.experiment_id]))
 print(json.dumps(out, default=str))
 """
@@ -146,6 +156,16 @@ def test_imported_run_is_readable_by_mlflow(read):
     assert {"notes.txt", "plots"} <= set(out["artifacts"])
     assert [m[1:] for m in out["models"]] == [["LoggedModelStatus.READY", True]] or out["models"][0][2]
     assert out["loaded"] == "LogisticRegression" and out["traces"] >= 1
+
+
+def test_models_of_job_are_registered_once(read):
+    _, out = read
+    description, aliases, versions = out["shop"]
+    assert description == "of a job" and aliases == {"best": 3} and out["by_alias"] == "LogisticRegression"
+    assert [[number, run or ""] for number, run, _ in versions] == [["1", ""], ["2", RUN_ID], ["3", RUN_ID]]
+    assert versions[1][2]["stage"] == "trial" and versions[2][2]["checked"] == "yes"
+    assert versions[1][2]["amltrain.handle"] == "gpubox/digits-k3f9"
+    assert any("shop version 3" in note for note in out["final"]["notes"])
 
 
 def test_mlflow_ui_is_reused_and_ends_with_parent(read, monkeypatch):

@@ -77,7 +77,17 @@ def link_path(folder: str, name: str, url: str) -> str:
     name
         Name of the input.
     """
-    return "%s/%s/%s/%s" % (folder, INPUTS, name, file_name(url))
+    return input_path(folder, name, file_name(url))
+
+
+def input_path(folder: str, name: str, file: str) -> str:
+    """Return the path at which a run finds a file or folder of the cache as its input."""
+    return "%s/%s/%s/%s" % (folder, INPUTS, name, file)
+
+
+def is_input_name(name: Any) -> bool:
+    """Whether `name` can be that of an input, which is a folder of the run."""
+    return isinstance(name, str) and _NAME.match(name) is not None
 
 
 def check(downloads: Mapping[str, Any]) -> Dict[str, str]:
@@ -89,7 +99,7 @@ def check(downloads: Mapping[str, Any]) -> Dict[str, str]:
         ``SubmitError`` that names the input.
     """
     for name, url in downloads.items():
-        if not _NAME.match(name) or not isinstance(url, str) or not is_web_address(url) or "\0" in url:
+        if not is_input_name(name) or not isinstance(url, str) or not is_web_address(url) or "\0" in url:
             raise AgentError("SubmitError", "Cannot submit the job: downloads.%s is not a web address." % name[:80])
     return dict(downloads)
 

@@ -75,7 +75,12 @@ def find_tool(spec: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     path = environ.get("PATH", os.defpath)
     if spec["conda"]:
         return next(filter(None, (shutil.which(name, path=path) for name in CONDA_TOOLS)), "")
-    base = shutil.which(spec["base"], path=path) or ""
+    return uv_of_build(spec, environ)
+
+
+def uv_of_build(spec: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """Return the ``uv`` that builds with the interpreter of a specification; empty if it is not installed here."""
+    base = shutil.which(spec["base"], path=environ.get("PATH", os.defpath)) or ""
     return find_uv(environ, spec["tool"], base, find_base(base))
 
 

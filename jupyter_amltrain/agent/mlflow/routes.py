@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import threading
@@ -10,6 +11,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import search
 from .journal import now_ms
+from .latest import rank
+from .registry import change_of
 from .store import Recorder, Run, State
 from .validation import Body, Refusal, invalid, missing
 
@@ -23,7 +26,10 @@ def run_view(state: State, run: Run) -> Body:
     if run.end:
         info["end_time"] = run.end
     data = {
-        "metrics": list(run.metrics.values()),
+        "metrics": [
+            {"key": key, "value": _number(point.value), "timestamp": int(point.time), "step": point.step}
+            for key, point in run.metrics.items()
+        ],
         "params": _pairs(run.params),
         "tags": _pairs(run.tags),
     }
@@ -57,7 +63,10 @@ def search_runs(state: State, body: Body) -> Body:
         kind, key, descending = search.order(column)
         known = [run for run in runs if run.column(kind, key) is not None]
         unknown = [run for run in runs if run.column(kind, key) is None]
-        known.sort(key=lambda run: run.column(kind, key), reverse=descending)
+        if kind == "metric":
+            known.sort(key=lambda run: rank(run.column(kind, key), descending))
+        else:
+            known.sort(key=lambda run: run.column(kind, key), reverse=descending)
         runs = known + unknown
     at, count = int(body.get("page_token") or 0), int(body.get("max_results") or 1000)
     answer: Body = {"runs": [run_view(state, run) for run in runs[at : at + count]]}
@@ -97,6 +106,24 @@ def _model_column(model: Body) -> search.Lookup:
         return value.replace("LOGGED_MODEL_", "") if key == "status" and value else value
 
     return column
+
+
+def _page(body: Body, points: List[Body]) -> Body:
+    """Return the page of points that a request names; all of them if it has no limit."""
+    if not body.get("max_results"):
+        return {"metrics": points}
+    at, count = int(body.get("page_token") or 0), int(body["max_results"])
+    answer: Body = {"metrics": points[at : at + count]}
+    if at + count < len(points):
+        answer["next_page_token"] = str(at + count)
+    return answer
+
+
+def _number(value: float) -> Any:
+    """Return a number as JSON of protobuf has it: what is not finite is a text."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def _pairs(values: Dict[str, str]) -> List[Body]:
@@ -163,12 +190,9 @@ class Sink:
         if op.startswith("traces/"):
             return self._trace(method, op, body)
         if op.startswith(("registered-models/", "model-versions/")):
-            self.recorder.note_once("the script called the model registry, which is not reachable from a job")
-            raise Refusal(
-                "INVALID_PARAMETER_VALUE",
-                "The model registry is not reachable from inside a job. The model itself is saved: "
-                "drop registered_model_name, and register it from the notebook after the run.",
-            )
+            answer = self._registry(method, op, body)
+            if answer is not None:
+                return answer
         self.recorder.note_once(f"unknown MLflow call {method} {path}; the script got an error, the run continues")
         raise Refusal(
             "ENDPOINT_NOT_FOUND",
@@ -177,6 +201,20 @@ class Sink:
             "after the run.",
             404,
         )
+
+    def _registry(self, method: str, op: str, body: Body) -> Optional[Body]:
+        """Return the response of the model registry; ``None`` for a call that it does not have."""
+        registry, change = self._state.registry, change_of(method, op)
+        if change:
+            added = self.recorder.change(change, body, {"id": uuid.uuid4().hex, "t": now_ms()})
+            with self.recorder.lock:
+                return registry.answer(change, body, added)
+        with self.recorder.lock:
+            answer = registry.read(op, body)
+            uri = str((answer or {}).get("artifact_uri") or "")
+            if answer and uri.startswith("models:/") and uri[len("models:/") :] in self._state.models:
+                answer["artifact_uri"] = self._state.model(uri[len("models:/") :])["info"]["artifact_uri"]
+            return answer
 
     def _experiment_by_name(self, body: Body) -> Body:
         name = body.get("experiment_name")
@@ -264,17 +302,12 @@ class Sink:
         key = str(body.get("metric_key"))
         with self.recorder.lock:
             run_id = self._state.run(body).run_id
-        points = []
+        points: Dict[Tuple[str, ...], Body] = {}  # as in a store of MLflow, none is there twice
         for point in self.recorder.journal.history(run_id, key):
-            points.append({name: point[name] for name in ("key", "value", "timestamp", "step") if name in point})
-            points[-1].setdefault("step", 0)
-        if not body.get("max_results"):
-            return {"metrics": points}
-        at, count = int(body.get("page_token") or 0), int(body["max_results"])
-        answer: Body = {"metrics": points[at : at + count]}
-        if at + count < len(points):
-            answer["next_page_token"] = str(at + count)
-        return answer
+            step, time = int(point.get("step") or 0), int(point.get("timestamp") or 0)
+            found = {"key": key, "value": point["value"], "timestamp": time, "step": step}
+            points.setdefault((str(step), str(time), str(point["value"])), found)
+        return _page(body, list(points.values()))
 
     def _artifacts(self, body: Body) -> Body:
         with self.recorder.lock:

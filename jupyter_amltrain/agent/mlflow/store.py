@@ -8,7 +8,9 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .. import testing
 from ..protocol import AgentError, read_state
+from . import registry
 from .journal import Journal, Record, now_ms
+from .latest import LatestPoint, same
 from .validation import Body, Refusal, fit, invalid, missing
 
 
@@ -26,7 +28,7 @@ class Run:
         self.active = True
         self.tags: Dict[str, str] = {"mlflow.runName": name}
         self.params: Dict[str, str] = {}
-        self.metrics: Dict[str, Body] = {}
+        self.metrics: Dict[str, LatestPoint] = {}
         self.datasets: List[Body] = []
         self.models_in: Dict[str, Body] = {}
         self.models_out: Dict[str, Body] = {}
@@ -34,7 +36,7 @@ class Run:
     def column(self, kind: str, key: str) -> Any:
         """Return a value for a filter or an order (see :mod:`.search`)."""
         if kind == "metric":
-            return float(self.metrics[key]["value"]) if key in self.metrics else None
+            return self.metrics[key].value if key in self.metrics else None
         if kind == "param":
             return self.params.get(key)
         if kind == "tag":
@@ -45,7 +47,7 @@ class Run:
 
 
 class State:
-    """Experiments, runs, logged models and traces of one job.
+    """Experiments, runs, logged and registered models, and traces of one job.
 
     Parameters
     ----------
@@ -62,6 +64,7 @@ class State:
         self.runs: Dict[str, Run] = {}
         self.models: Dict[str, Body] = {}
         self.traces: Dict[str, Body] = {}
+        self.registry = registry.Registry()
         #: Starts that became the job's own run: kind (``script``, ``autolog``) and rank.
         self.joined: Set[Tuple[str, str]] = set()
         self.add_experiment(experiment_id, experiment_name, 0)
@@ -133,6 +136,8 @@ class State:
             self.experiment(body.get("experiment_id"))
         elif op.startswith("logged-models/"):
             self.model(op.split("/")[1])
+        elif op in registry.CHANGES:
+            self.registry.check(op, body)
 
     def apply(self, op: str, body: Body, added: Body) -> None:
         """Apply one journal record. `added` holds the ids and times that the sink chose."""
@@ -144,6 +149,8 @@ class State:
             trace = self.traces.get(op.split("/")[1])
             if trace is not None and op.count("/") == 1:
                 trace.update(body)
+        elif op in registry.CHANGES:
+            self.registry.apply(op, body, added)
 
     def add_experiment(self, experiment_id: str, name: str, t: int, tags: Optional[List[Body]] = None) -> None:
         """Add an experiment."""
@@ -187,15 +194,18 @@ class State:
             run.name = run.tags["mlflow.runName"] = body["run_name"]
 
     def _metric(self, run: Run, point: Body) -> None:
-        newest: Body = {"key": point["key"], "value": point["value"]}
-        newest.update(timestamp=int(point.get("timestamp") or 0), step=int(point.get("step") or 0))
-        old = run.metrics.get(point["key"])
-        if old is None or _rank(newest) >= _rank(old):
-            run.metrics[point["key"]] = newest
+        key, value = point["key"], float(point["value"])
+        step, time = int(point.get("step") or 0), int(point.get("timestamp") or 0)
+        if key in run.metrics:
+            run.metrics[key].offer(step, time, value)
+        else:
+            run.metrics[key] = LatestPoint(step, time, value)
         model = self.models.get(point.get("model_id") or "")
         if model is not None:
-            # the last point for each data set; MLflow's page shows no more
-            model["metrics"][point["key"], point.get("dataset_name")] = dict(point)
+            # one point for each data set; MLflow's page shows no more
+            points, place = model["metrics"], (key, point.get("dataset_name"))
+            if place not in points or _place(point) >= _place(points[place]):
+                points[place] = dict(point)
 
     def _params(self, run: Run, params: List[Body]) -> None:
         for param in params:
@@ -276,12 +286,19 @@ def _by_model(body: Body) -> Dict[str, Body]:
     return {model["model_id"]: model for model in body.get("models") or []}
 
 
-def _rank(point: Body) -> Any:
-    return point["step"], point["timestamp"], float(point["value"])
+def _place(point: Body) -> Tuple[int, int]:
+    return int(point.get("step") or 0), int(point.get("timestamp") or 0)
 
 
 #: Changes that create an object: repeated, they would create it twice.
-_CREATING = ("runs/create", "logged-models", "traces", "experiments/create")
+_CREATING = (
+    "runs/create",
+    "logged-models",
+    "traces",
+    "experiments/create",
+    "registered-models/create",
+    "model-versions/create",
+)
 
 #: Last journal lines whose response a killed sink may not have sent: one for each open connection.
 _UNANSWERED = 64
@@ -395,12 +412,8 @@ class Recorder:
         """
         if op == "runs/log-metric" and not body.get("model_id"):
             last = self.state.run(body).metrics.get(body["key"])
-            now = (
-                str(body.get("timestamp") or 0),
-                str(body.get("step") or 0),
-                float(body["value"]),
-            )
-            if last and now == (str(last["timestamp"]), str(last["step"]), float(last["value"])):
+            step, time = _place(body)
+            if last and (step, time) == (last.step, last.time) and same(float(body["value"]), last.value):
                 return {}
         points = op == "runs/log-metric" or (op == "runs/log-batch" and bool(body.get("metrics")))
         if not self._unanswered or not (points or op in _CREATING):

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import protocol, testing
 from ..data import cache as data_cache
+from ..data import uploads as data_uploads
 from ..distributed import gang, launchers
 from ..environments import docker
 from ..environments import store as environments
@@ -108,7 +109,7 @@ _FIELDS: Dict[str, Any] = {
     "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
-    "notes": list, "container": dict, "downloads": dict,
+    "notes": list, "container": dict, "downloads": dict, "uploads": dict,
     "ranks": dict, "nodes": dict, "slice": dict, "restarts": dict, "no_slot": bool,
 }  # fmt: skip
 
@@ -201,6 +202,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         job["no_slot"] = True
     if payload.get("downloads"):
         job["downloads"] = data_cache.check(payload["downloads"])
+    if payload.get("uploads"):
+        job["uploads"] = data_uploads.check(payload["uploads"])
     return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))
 
 

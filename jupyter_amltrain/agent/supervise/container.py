@@ -234,7 +234,7 @@ def _mounts(task: Assignment, home: str, hook: str) -> List[str]:
         written.append(cwd)
     read = [path for path in (hook, notebook if notebook != cwd else "") if path]
     read += [path for path in task.job["container"]["inputs"] if path not in read]
-    if task.job.get("downloads"):  # inputs of the run's folder are links to files in it
+    if task.job.get("downloads") or task.job.get("uploads"):  # inputs of the run's folder are links to files in it
         read.append(DataCache(task.home).folder)
     for path in (*written, *read):
         if os.path.normpath(path) in _SYSTEM_FOLDERS:

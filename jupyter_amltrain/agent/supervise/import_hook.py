@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: Library -> module beside this file whose function ``imported`` gets the library.
-AFTER = {"torch": "amltrain_torch", "matplotlib": "amltrain_pictures"}
-#: Modules beside this file that a script can import: the backend of Matplotlib, and the files of values.
-IMPORTABLE = ("amltrain_pictures", "amltrain_values")
+AFTER = {"torch": "amltrain_torch", "matplotlib": "amltrain_pictures", "tqdm.notebook": "amltrain_tqdm"}
+#: Modules beside this file that a script can import: the backend of Matplotlib, the files of values, what they share.
+IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared")
 
 
 def _install(folder: str) -> None:

@@ -1,4 +1,4 @@
-"""Puts the hooks into a job's Python: the memory of PyTorch, the figures of Matplotlib, and files of values."""
+"""Puts the hooks into a job's Python: PyTorch's memory, Matplotlib's figures, tqdm's bars, and files of values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _PACKAGE = __name__.rpartition(".supervise")[0]
 _FILES = {
     "sitecustomize.py": "supervise/import_hook.py",
     import_hook.IMPORTABLE[1] + ".py": "values.py",
+    import_hook.IMPORTABLE[2] + ".py": "shared_objects.py",
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
+    import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
 }
 
 

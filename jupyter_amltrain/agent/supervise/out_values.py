@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator, List, Tuple
 _ = (Any, Callable, Iterator, List, Tuple)  # annotations are strings: in a script these names may be missing
 
 
-def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
+def _amltrain_out(names: "List[str]", limit: "Any", b: "Any", known: "Any" = ()) -> None:
     import json
     import os
     import sys
@@ -53,7 +53,7 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
         ):  # a subclass has more than its numbers
             yield ".npy", lambda path: array(path, value)
         if is_a(value, "torch", "Tensor") or is_a(value, "torch.nn", "Module"):
-            yield ".pt", lambda path: sys.modules["torch"].save(value, path)
+            yield ".pt", lambda path: torch_save(value, path)
         if is_a(value, "matplotlib.figure", "Figure"):
             yield ".png", lambda path: value.savefig(path, format="png", bbox_inches="tight")
         if is_state_dict(value):
@@ -63,9 +63,46 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
             yield ".skops", lambda path: b.__import__("skops.io").io.dump(value, path)
             yield ".joblib", lambda path: b.__import__("joblib").dump(value, path)
         yield ".values.json", lambda path: parts(path, name, value)
-        yield ".pickle", lambda path: write(path, b.__import__("cloudpickle").dumps(value, 4))  # with its class
+        yield ".pickle", lambda path: dump(value, path)
         yield ".pickle", lambda path: write(path, b.__import__("pickle").dumps(value, 4))
         yield ".txt", lambda path: write(path, b.repr(value).encode("utf-8", "replace"))
+
+    def pickler() -> "Any":
+        try:
+            return b.__import__("amltrain_values").pickler(known, [])
+        except b.ImportError:  # a script without the hooks
+            return b.__import__("cloudpickle").CloudPickler
+
+    def dump(value: "Any", path: "str") -> None:
+        kind = pickler()
+        with b.open(path, "wb") as file:
+            kind(file, 4).dump(value)
+
+    def torch_save(value: "Any", path: "str") -> None:
+        torch = sys.modules["torch"]
+        try:
+            kind = pickler()
+        except b.ImportError:  # readable only where the class is
+            torch.save(value, path)
+            return
+        torch.save(value, path, pickle_module=b.__import__("types").SimpleNamespace(Pickler=kind, __name__="pickle"))
+
+    def shared() -> "Any":
+        """Write each group of values that share objects to one more file; return the file by name."""
+        found: Any = {}
+        try:
+            groups = b.__import__("amltrain_shared").groups({one: variables[one] for one in names if one in variables})
+        except b.Exception:  # a script without the hooks
+            return found
+        for group in groups:
+            if b.len(group) > 1:
+                file = b.next(b.iter(group)) + ".graph"
+                try:
+                    put(file, b.__import__("functools").partial(dump, group))
+                except b.Exception:  # each alone may have a form
+                    continue
+                found.update(dict.fromkeys(group, file))
+        return found
 
     def is_state_dict(value: "Any") -> "Any":
         return (
@@ -87,6 +124,24 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
             b.__import__("shutil").rmtree(place, True)
             raise
         write(path, json.dumps(node).encode())
+
+    def exact(name: "str", value: "Any", most: "Any") -> "Any":
+        """Return what a record needs to have a value that JSON would change, as far as there is a way."""
+        try:
+            values = b.__import__("amltrain_values")
+        except b.ImportError:  # a script without the hooks
+            return {}
+        try:
+            node = values.inline(value)
+            return {"node": node} if b.len(json.dumps(node)) <= most else {}
+        except values.CannotWrite:  # a class of its own, such as a Counter
+            file = saved(name, value, "")
+            return {"file": file, "type": kind(value)} if b.isinstance(file, b.str) and file[-4:] != ".txt" else {}
+        except b.Exception:  # a user's object may raise anything
+            return {}
+
+    def kind(value: "Any") -> "str":
+        return "%s.%s" % (b.type(value).__module__, b.type(value).__qualname__)
 
     def write(path: "str", data: "bytes") -> None:
         with b.open(path, "wb") as file:
@@ -142,8 +197,11 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
         return ("an " if word[:1].lower() in ("a", "e", "i", "o", "u") or word[:2] == "nd" else "a ") + word
 
     variables = b.globals()
+    graphs = shared() if b.len(names) > 1 else {}
     for name in names:
         record: Any = {"amltrain": 1, "name": name}
+        if name in graphs:
+            record["graph"] = graphs[name]
         text, problem = "", ""
         if name not in variables:
             record["error"] = "never set"
@@ -155,6 +213,8 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
                     problem = "%d bytes, over the limit of %d" % (b.len(text), limit)
                 else:
                     record["value"] = json.loads(text)
+                    if b.isinstance(value, (b.dict, b.list, b.tuple, os.PathLike)):
+                        record.update(exact(name, value, limit - b.len(text)))
             except b.Exception as error:  # a user's object may raise anything when it is converted
                 problem = article(b.type(value).__name__) + ", which is not JSON"
                 if b.type(error) is b.TypeError and b.isinstance(value, (b.dict, b.list, b.tuple)):
@@ -165,7 +225,7 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
                     if file.endswith(".txt"):
                         problem += " and cannot be pickled: its text"
                     record["error"], record["file"] = problem, file
-                    record["type"] = "%s.%s" % (b.type(value).__module__, b.type(value).__qualname__)
+                    record["type"] = kind(value)
                     record["shape"] = shape(value)
                     record["label"] = b.str(b.getattr(value, "name", "")) if is_series(value) else None
                 else:

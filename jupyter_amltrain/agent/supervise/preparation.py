@@ -247,16 +247,21 @@ def _work_body(
 
 
 def _prepare_data(run: Supervisor) -> Optional[Outcome]:
-    """Download the inputs of the run that are web addresses, and link them into its folder."""
+    """Download the inputs of the run that are web addresses; link them, and those that were sent, into its folder."""
+    task = run.task
+    if not task.job.get("downloads") and not task.job.get("uploads"):
+        return None
     from ..data.cache import DataCache, key_of, link_path, shown_url
 
-    task = run.task
+    run.state["inputs"] = {}
+    for name, data in (task.job.get("uploads") or {}).items():
+        if reason := _link_upload(run, name, data):
+            return _data_failed(name, reason, "is missing")
     downloads = task.job.get("downloads")
     if not downloads:
         return None
     enter_preparing(run, "checking its data")
     cache = DataCache(task.home)
-    digests: Json = {}
     for name, url in downloads.items():
         try:
             record = _download_and_hold(run, cache, key_of(url), name, url)
@@ -268,18 +273,36 @@ def _prepare_data(run: Supervisor) -> Optional[Outcome]:
             return _data_failed(name, error.message)
         if "error" in record:
             return _data_failed(name, record["error"])
-        link = link_path(task.folder, name, url)
-        try:
-            os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
-            if os.path.lexists(link):  # of a try of this run whose supervisor was killed
-                os.unlink(link)
-            os.symlink(cache.path(key_of(url), record), link)
-        except OSError as error:
-            return _data_failed(name, "the link %s cannot be created: %s" % (link, error.strerror or error))
+        if reason := _link(cache.path(key_of(url), record), link_path(task.folder, name, url)):
+            return _data_failed(name, reason)
         facts = {"path": shown_url(url), "sha256": record["sha256"], "files": 1, "bytes": record["bytes"]}
-        digests[name] = facts
-    run.state["inputs"] = digests
+        run.state["inputs"][name] = facts
     return None
+
+
+def _link_upload(run: Supervisor, name: str, data: Json) -> str:
+    """Link data that was sent, and lock it until this process ends; return why that failed."""
+    from ..data import uploads
+    from ..data.cache import DataCache, input_path
+
+    cache = DataCache(run.task.home)
+    record = uploads.use(cache, data["key"])
+    if record is None or cache.hold(data["key"], record) is None:
+        return "it is no longer in %s. Submit again, which sends it again" % cache.folder
+    run.state["inputs"][name] = {field: data.get(field) for field in ("path", "sha256", "files", "bytes")}
+    return _link(cache.path(data["key"], record), input_path(run.task.folder, name, data["file"]))
+
+
+def _link(path: str, link: str) -> str:
+    """Make a link to data of the cache; return why that failed."""
+    try:
+        os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
+        if os.path.lexists(link):  # of a try of this run whose supervisor was killed
+            os.unlink(link)
+        os.symlink(path, link)
+    except OSError as error:
+        return "the link %s cannot be created: %s" % (link, error.strerror or error)
+    return ""
 
 
 def _download_and_hold(run: Supervisor, cache: Any, key: str, name: str, url: str) -> Json:
@@ -300,8 +323,8 @@ def _download_and_hold(run: Supervisor, cache: Any, key: str, name: str, url: st
     return {"error": "it was removed from the cache after each download"}
 
 
-def _data_failed(name: str, reason: str) -> Outcome:
-    return Outcome(FAILED, DATA_REASON, "its input %s could not be downloaded: %s" % (name, reason), None, None)
+def _data_failed(name: str, reason: str, what: str = "could not be downloaded") -> Outcome:
+    return Outcome(FAILED, DATA_REASON, "its input %s %s: %s" % (name, what, reason), None, None)
 
 
 def _download_body(

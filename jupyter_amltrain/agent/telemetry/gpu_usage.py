@@ -203,7 +203,7 @@ class GpuUsageCheck:
         self._ticks_above = [0] * len(gpus)
         self._above_since = [0.0] * len(gpus)
         self._absent = [False] * len(gpus)  # the complete list of processes has none of the run's
-        self._most = [0.0, 0.0]  # highest utilization, highest rise of memory
+        self._most = [0.0, 0.0]  # highest utilization by anybody, highest rise of memory
         self._shared = [False] * len(gpus)
         self._noted: Optional[float] = None
         self._dirty = not self._resume()
@@ -333,6 +333,7 @@ class GpuUsageCheck:
             Whether the memory is known to be the same as before the run.
         """
         before, began = self.busy[at], t if self.began is None else self.began
+        self._most[0] = max(self._most[0], busy or 0.0)
         if busy is None or self._absent[at]:
             self._ticks_above[at] = 0
             return False
@@ -344,7 +345,6 @@ class GpuUsageCheck:
             self._ticks_above[at] = 0
             return False
         name, usual = _name(self.gpus[at], at), before or 0.0
-        self._most[0] = max(self._most[0], busy)
         if usual >= RISE:
             self._doubt("%s was already busy before the run (%.0f %%)" % (name, usual))
         if busy - usual < RISE:
@@ -371,10 +371,13 @@ class GpuUsageCheck:
     def _idle_sentence(self) -> str:
         one = len(self.gpus) == 1
         subject = _name(self.gpus[0], 0) if one else "each of %d GPUs" % len(self.gpus)
-        absent = all(self._absent)
-        at = "" if absent and self._most[0] >= MIN_UTILIZATION else "at %.0f %% utilization and " % self._most[0]
-        return "%s stayed %swithin %.0f MiB of its memory before the run%s, for %g s" % (
-            subject, at, max(1.0, self._most[1]), " and had no process of this run" if absent else "", self.grace,
+        absent = " and had no process of this run" if all(self._absent) else ""
+        # The charts show the utilization of all processes; here the run's own is meant.
+        others = self._most[0] >= MIN_UTILIZATION
+        at = "" if others else "at 0 % utilization and "
+        most = "; its utilization, up to %.0f %%, is not the run's" % self._most[0] if others else ""
+        return "%s stayed %swithin %.0f MiB of its memory before the run%s, for %g s%s" % (
+            subject, at, max(1.0, self._most[1]), absent, self.grace, most,
         )  # fmt: skip
 
     # -- the file ------------------------------------------------------------------

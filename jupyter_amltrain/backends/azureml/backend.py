@@ -29,8 +29,8 @@ from jupyter_amltrain.backends.azureml.job_tracker import SYNC_TIMEOUT_S, JobTra
 from jupyter_amltrain.backends.azureml.polling import SingleFlight, poll_interval
 from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan, RunEvents, monitor_of, stream_of
 from jupyter_amltrain.backends.local_limits import data_type_of
-from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState
-from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, output_of
+from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState, RunPrice
+from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, end_of, output_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
 from jupyter_amltrain.jobs.environments import for_service
 from jupyter_amltrain.jobs.snapshot import Snapshot
@@ -42,7 +42,7 @@ from jupyter_amltrain.schema.fields import TargetAction
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.provenance import DataDigest
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
-from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.schema.run_file import OutValue, RunFile
 from jupyter_amltrain.schema.search_space import as_choice, check_grid
 from jupyter_amltrain.schema.searched_values import check_texts
 from jupyter_amltrain.schema.sweep import Sweep, azure_problem
@@ -115,6 +115,8 @@ async def _recover_submit(ask: Callable[..., Awaitable[Any]], name: str, error: 
 MONITOR_LIFETIME_S = 30.0
 #: Poll intervals between two requests to Azure Monitor, which has one value per minute.
 MONITOR_POLL_INTERVALS = 15.0
+#: Seconds before its begin from which a monitor has values.
+READ_BACK_S = 1800.0
 
 
 class _Watch:
@@ -122,7 +124,8 @@ class _Watch:
         self.folder = folder
         self.requested_at = time.monotonic()
         self.read_at = -1e9
-        self.since = time.time() - 1800
+        self.since = time.time() - READ_BACK_S
+        self.empty = False  #: whether the last read brought no values
 
 
 class MachineMonitors:
@@ -138,9 +141,11 @@ class MachineMonitors:
         Raises
         ------
         CommandError
-            The machines have no GPU with a requested index.
+            The machines have no GPU with a requested index, or the target has no machines without a run.
         """
         compute = self._compute
+        if reason := self._unsupported_reason():
+            raise CommandError(f"{compute.target.name!r} cannot be monitored: {reason}", code="monitor.unsupported")
         size = compute.size()
         indices = range(int(size.gpus or 0)) if size is not None else range(16)
         for index in gpus or ():
@@ -171,7 +176,24 @@ class MachineMonitors:
                 folder=str(watch.folder),
             )
             watch.since = max(watch.since, float(result.get("until") or 0))
+            watch.empty = not result.get("nodes")
         return watch.folder
+
+    def no_samples_reason(self, monitor_id: str) -> str:
+        """Return why a monitor that was read has no values; empty if it has some."""
+        watch = self._watches.get(monitor_id)
+        if watch is None or not watch.empty:
+            return ""
+        name, minutes = self._compute.azure.compute_name, READ_BACK_S / 60
+        return (
+            f"Azure Monitor has no values of {name!r} of the last {minutes:.0f} min:"
+            " it has one a minute, some minutes late, while a job runs there."
+        )
+
+    def _unsupported_reason(self) -> str:
+        if isinstance(self._compute.azure, ServerlessTarget):
+            return "serverless has machines only while a run runs. The output and the dashboard of a run have its GPUs."
+        return job_support.unsupported_reason(self._compute.kind, "command") or ""
 
     async def stop(self, monitor_id: str) -> None:
         """End a monitor; no error if it does not exist."""
@@ -200,7 +222,7 @@ class AzureBackend(Backend, Provisioner):
         self._monitors = MachineMonitors(self.compute)
         self._child_logs = SingleFlight()
         self._uploads: dict[str, str] = {}  #: progress of uploads of data, by run id
-        self._stored: dict[tuple[str, str], str] = {}  #: run and path in its folder -> path in the workspace's storage
+        self._stored: dict[tuple[str, str], dict[str, Any]] = {}  #: run and path -> its place in the storage
         super().__init__(target)
 
     @property
@@ -214,8 +236,8 @@ class AzureBackend(Backend, Provisioner):
 
     # ---- target
 
-    def _place(self, arm_id: str) -> job_body.JobLocation:
-        target, size = self.compute.azure, self.compute.size()
+    def _place(self, arm_id: str, spec: JobSpec) -> job_body.JobLocation:
+        target, size = self.compute.of_run(spec), self.compute.size(spec.resources.instance_type)
         serverless = isinstance(target, ServerlessTarget)
         return job_body.JobLocation(
             arm_id=arm_id,
@@ -225,6 +247,12 @@ class AzureBackend(Backend, Provisioner):
             tier=target.tier.lower() if isinstance(target, ServerlessTarget) else "",
             own_machines=isinstance(target, (AmlComputeTarget, InstanceTarget)),
         )
+
+    async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :meth:`Backend.configure`."""
+        if "share_gpus" in settings or not isinstance(self.target, InstanceTarget):
+            return await super().configure(settings)
+        return await self.compute.configure(settings)
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`."""
@@ -246,6 +274,7 @@ class AzureBackend(Backend, Provisioner):
             memory=None if state.memory is None else int(state.memory),
             gpus=tuple({"index": i, "name": state.gpu_name, "uuid": ""} for i in range(gpus)),
             slots=slots,
+            stops=state.stops,
             queued=queued,
             running=running,
             survives=dict.fromkeys(("kernel", "server", "logout", "container"), _SURVIVES),
@@ -308,7 +337,7 @@ class AzureBackend(Backend, Provisioner):
             raise SpecError(reason, code="azure.unsupported", details={"kind": kind})
         if spec.job_type:
             return
-        job_body.check(spec, self._place(""))
+        job_body.check(spec, self._place("", spec))
         for name, data in spec.inputs.items():
             if data.upload and (found := data_type_of(data)) != data.type:
                 reason = f"the data has the type {found}." if found else "there is no such file or folder."
@@ -321,8 +350,8 @@ class AzureBackend(Backend, Provisioner):
             return await self._plan_yaml(spec, snapshot, run_id)
         job_body.check_files(snapshot)
         facts = self.compute.workspace()
-        await self.compute.check_quota(spec.resources.nodes, size=spec.resources.instance_type, now=False)
-        place = self._place(facts.arm_id)
+        await self.compute.check_run(spec)
+        place = self._place(facts.arm_id, spec)
         sizes = await self._loop.offload(lambda: _sizes(snapshot))
         request = job_body.request_of(spec, snapshot, place, job_body.job_name(run_id), self._tags(spec))
         request["code"]["files"] = {name: sizes.get(name) for name in request["code"]["files"]}
@@ -387,9 +416,9 @@ class AzureBackend(Backend, Provisioner):
         )
 
     async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
-        place, name = self._place(self.compute.workspace().arm_id), job_body.job_name(run_id)
+        place, name = self._place(self.compute.workspace().arm_id, spec), job_body.job_name(run_id)
         payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
-        await self.compute.check_quota(spec.resources.nodes, size=spec.resources.instance_type, now=False)
+        await self.compute.check_run(spec)
         await self.compute.request("jobs.yaml_check", None, SYNC_TIMEOUT_S, job=payload)
         request = job_body.yaml_request_of(spec, place, name, self._tags(spec))
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
@@ -400,7 +429,7 @@ class AzureBackend(Backend, Provisioner):
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`. The submitter's environment is not sent to Azure."""
         spec, name = plan.spec, job_body.job_name(plan.run_id)
-        place = self._place(self.compute.workspace().arm_id)
+        place = self._place(self.compute.workspace().arm_id, spec)
         if spec.job_type:
             payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
             return await self._record_launch(
@@ -465,8 +494,8 @@ class AzureBackend(Backend, Provisioner):
         self.jobs.mark_accepted(name)
         created = float(submitted.get("created") or time.time())
         folder = self.jobs.folder(name)
-        digest, origin = plan.snapshot.digest, plan.origin
-        await self._loop.offload(lambda: mirror_store.create(folder, name, spec, created, digest, origin))
+        more = self.target.name, plan.snapshot.digest, plan.origin
+        await self._loop.offload(lambda: mirror_store.create(folder, name, spec, created, *more))
         links = (
             {"kind": "studio", "title": "Azure ML studio", "url": url} for url in [submitted.get("studio_url")] if url
         )
@@ -549,7 +578,8 @@ class AzureBackend(Backend, Provisioner):
         # Values of --out and files of $AML_OUTPUT_DIR travel with the logs, those of ./outputs by themselves.
         ours = f"{service_job.FOLDER}/"
         places = (f"{ours}{OUTPUTS}/", f"{service_job.ARTIFACTS}/") if folder == OUTPUTS else (f"{folder}/",)
-        rows = await self.compute.request("jobs.files", name=run_id, paths=list(places))
+        named = folder == OUTPUTS  # those of $AML_OUTPUT_NAME are in a datastore, each in a folder of its name
+        rows = await self.compute.request("jobs.files", name=run_id, paths=list(places), named=named)
         found: dict[str, RunFile] = {}
         for row in rows:
             if folder != OUTPUTS and row["path"].startswith(ours):
@@ -557,7 +587,7 @@ class AzureBackend(Backend, Provisioner):
             below = next(row["path"][len(place) :] for place in places if row["path"].startswith(place))
             if below not in found:
                 found[below] = RunFile(path=below, size=row["size"], modified=row["modified"])
-                self._stored[run_id, f"{folder}/{below}"] = row["path"]
+                self._stored[run_id, f"{folder}/{below}"] = row["stored"]
         return sorted(found.values(), key=lambda file: file.path)
 
     async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
@@ -570,14 +600,14 @@ class AzureBackend(Backend, Provisioner):
         stored = self._stored.get((run_id, path))
         if stored is None:
             return b""
-        data: bytes = await self.compute.request("jobs.file", name=run_id, path=stored, offset=offset, limit=limit)
+        data: bytes = await self.compute.request("jobs.file", name=run_id, offset=offset, limit=limit, **stored)
         return data
 
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""
         return str(self.jobs.folder(run_id) / "log" / "rank-0.txt")
 
-    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, OutValue | AmlTrainError]:
         """See :meth:`Backend.outputs`."""
         await self.jobs.synchronize(run_id)
         folder, handle = self.jobs.folder(run_id), make_handle(self.target.name, run_id)
@@ -602,6 +632,10 @@ class AzureBackend(Backend, Provisioner):
         """See :meth:`Backend.monitor`; one value per minute from Azure Monitor, some minutes late."""
         monitor_of(f"monitors/{monitor_id}")
         return await self._monitors.begin(monitor_id, gpus)
+
+    def no_samples_reason(self, monitor_id: str) -> str:
+        """See :meth:`Backend.no_samples_reason`."""
+        return self._monitors.no_samples_reason(monitor_id)
 
     async def stop_monitor(self, monitor_id: str) -> None:
         """See :meth:`Backend.stop_monitor`."""
@@ -633,6 +667,14 @@ class AzureBackend(Backend, Provisioner):
         """See :meth:`Backend.list_unknown`."""
         return await self.jobs.list_unknown(known)
 
+    async def known_runs(self) -> Sequence[Run]:
+        """See :meth:`Backend.known_runs`."""
+        return await self.jobs.known_runs()
+
+    async def copied_file(self, run_id: str, path: str) -> bytes:
+        """See :meth:`Backend.copied_file`."""
+        return await self._loop.offload(end_of, self.jobs.folder(run_id) / path)
+
     def lost_reason(self, run: Run) -> str:
         """See :meth:`Backend.lost_reason`."""
         return self.jobs.lost_reason(run)
@@ -650,6 +692,14 @@ class AzureBackend(Backend, Provisioner):
     async def state(self) -> ProvisionState:
         """See :meth:`Provisioner.state`."""
         return await self.compute.state()
+
+    def state_for(self, spec: JobSpec, state: ProvisionState) -> ProvisionState:
+        """See :meth:`Provisioner.state_for`."""
+        return self.compute.state_for(spec, state)
+
+    def run_price(self, spec: JobSpec, state: ProvisionState) -> RunPrice | None:
+        """See :meth:`Provisioner.run_price`."""
+        return self.compute.run_price(spec, state)
 
     async def is_gone(self) -> bool:
         """See :meth:`Provisioner.is_gone`."""

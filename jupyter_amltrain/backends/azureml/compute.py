@@ -20,6 +20,7 @@ from jupyter_amltrain.backends.provisioner import (
     Progress,
     Provisioner,
     ProvisionState,
+    RunPrice,
     scale_action,
     start_stop_actions,
 )
@@ -27,6 +28,7 @@ from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, 
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
 from jupyter_amltrain.schema.fields import TargetAction
+from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
 
@@ -178,11 +180,6 @@ class AzureCompute(Provisioner):
         return str(type(self.target).__struct_config__.tag)
 
     @property
-    def low_priority(self) -> bool:
-        """Whether its machines can be preempted."""
-        return bool(getattr(self.target, "low_priority", False))
-
-    @property
     def _type(self) -> str:
         """The service's compute type, by which sizes are filtered."""
         return "ComputeInstance" if isinstance(self.target, InstanceTarget) else "AmlCompute"
@@ -262,12 +259,49 @@ class AzureCompute(Provisioner):
         if getattr(self.target, "size", ""):
             await asyncio.gather(self.sizes(), self.quotas(), return_exceptions=True)
 
+    def of_run(self, spec: JobSpec) -> AzureTarget:
+        """Return the target with the size and the tier of a run, which a serverless run may choose itself."""
+        target = self.azure
+        if not isinstance(target, ServerlessTarget):
+            return target
+        return msgspec.structs.replace(
+            target,
+            size=spec.resources.instance_type or target.size,
+            tier=("Spot" if spec.tier == "spot" else "Standard") if spec.tier else target.tier,
+        )
+
+    def state_for(self, spec: JobSpec, state: ProvisionState) -> ProvisionState:
+        """See :meth:`Provisioner.state_for`."""
+        target = self.of_run(spec)
+        if not isinstance(target, ServerlessTarget):
+            return state
+        return cost_prompts.state_of(target, None, self.size(target.size), self.known_quotas(), created=False)
+
+    def run_price(self, spec: JobSpec, state: ProvisionState) -> RunPrice | None:
+        """See :meth:`Provisioner.run_price`."""
+        price = super().run_price(spec, state)
+        if price is None or not isinstance(self.target, ServerlessTarget):
+            return price
+        # The steps of a pipeline have their own machines.
+        return None if spec.job_type else msgspec.structs.replace(price, machine="the machine of this run")
+
+    async def check_run(self, spec: JobSpec) -> None:
+        """Raise an error for a run whose machines do not exist or exceed the quota of their tier.
+
+        Raises
+        ------
+        CommandError, QuotaExceeded, CapacityError
+        """
+        target = self.of_run(spec)
+        if target != self.target:
+            await self.check_size(target)
+        await self.check_quota(spec.resources.nodes, target=target, now=False)
+
     async def check_quota(
         self,
         nodes: int,
         *,
-        size: str = "",
-        low_priority: bool | None = None,
+        target: AzureTarget | None = None,
         most: int | None = None,
         now: bool = True,
         fresh: bool = False,
@@ -278,8 +312,8 @@ class AzureCompute(Provisioner):
         ----------
         nodes
             Machines that are requested together.
-        size
-            Default the target's own.
+        target
+            With the size and the tier of the machines; default the target itself.
         most
             Maximum number of nodes of the cluster, default the target's own.
         now
@@ -291,13 +325,13 @@ class AzureCompute(Provisioner):
         ------
         QuotaExceeded, CapacityError
         """
-        target = self.target
+        target = target or self.azure
         if isinstance(target, AmlComputeTarget) and nodes > (most := target.max_nodes if most is None else most):
             raise CapacityError(
                 f"{target.name!r} has at most {most} machine{'' if most == 1 else 's'}, but {nodes} are requested.",
                 hint=f"Use fewer nodes, or raise the maximum: %aml_compute scale {target.name} --max-nodes {nodes}",
             )
-        size_name = size or str(getattr(target, "size", ""))
+        size_name = str(getattr(target, "size", ""))
         if not size_name or (isinstance(target, InstanceTarget) and self._row is not None):
             return  # the machine exists already
         try:
@@ -307,28 +341,28 @@ class AzureCompute(Provisioner):
         size_row = find(sizes, size_name)
         if size_row is None:
             return
-        low = self.low_priority if low_priority is None else low_priority
         own_cores = 0
         if isinstance(target, AmlComputeTarget) and self._row is not None:
             own_cores = int(self._row.get("nodes") or 0) * (size_row.cpus or 0)
         over_quota = quota_error(
-            size_row, nodes, quotas, sizes, low_priority=low, kind=self._type, mine=own_cores, now=now, who=target.name
-        )
+            size_row, nodes, quotas, sizes, low_priority=_low_priority(target), kind=self._type, mine=own_cores,
+            now=now, who=target.name,
+        )  # fmt: skip
         if over_quota is not None and not fresh:  # cores may have become free in the last minute
-            await self.check_quota(nodes, size=size, low_priority=low_priority, most=most, now=now, fresh=True)
+            await self.check_quota(nodes, target=target, most=most, now=now, fresh=True)
         elif over_quota is not None:
             raise over_quota
 
-    async def check_size(self) -> None:
+    async def check_size(self, target: AzureTarget) -> None:
         """Raise an error for a size that is not available, before anything is sent."""
-        size_name = str(getattr(self.target, "size", ""))
+        size_name = str(getattr(target, "size", ""))
         try:
             sizes = await self.sizes()
         except AmlTrainError:
             return
         there = find(sizes, size_name)
         cost_prompts.check_size(
-            self.target.name, size_name, there, sizes, self._type, self.low_priority, self._region_text()
+            target.name, size_name, there, sizes, self._type, _low_priority(target), self._region_text()
         )
 
     def _region_text(self) -> str:
@@ -389,7 +423,7 @@ class AzureCompute(Provisioner):
         size = self.size(str(row.get("size") or ""))
         if size is None or not size.cpus or not row.get("nodes"):
             return False
-        low = bool(row.get("low_priority", self.low_priority))
+        low = bool(row.get("low_priority", _low_priority(self.azure)))
         return any(quota.used < row["nodes"] * size.cpus for quota in self.known_quotas().binding(size, low))
 
     def _store_workspace(self) -> None:
@@ -408,7 +442,7 @@ class AzureCompute(Provisioner):
         self._store_workspace()
         target = self.azure
         if getattr(target, "size", ""):
-            await self.check_size()
+            await self.check_size(target)
         if isinstance(target, AmlComputeTarget):
             existing = self._row = await self.request("computes.get", name=target.compute_name)
             if existing is None:  # an existing cluster has its quota already
@@ -482,6 +516,16 @@ class AzureCompute(Provisioner):
         )
         self.target = requested
 
+    async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :meth:`Backend.configure`; changes when an instance starts and stops automatically."""
+        assert isinstance(self.target, InstanceTarget)
+        requested = msgspec.structs.replace(self.target, **settings)
+        for field, error in requested.field_errors().items():
+            raise CommandError(error, code="compute.values", field=field, details={"errors": {field: error}})
+        self._row = await self.request("computes.configure", name=self.azure.compute_name, settings=dict(settings))
+        self.target = requested
+        return {**settings, "stops": cost_prompts.stops_text(requested, self._row)}
+
     def _known_scale(self) -> dict[str, Any]:
         """Return the scale settings that the service last reported."""
         row = self._row or {}
@@ -492,18 +536,19 @@ class AzureCompute(Provisioner):
 
     def field_errors(self) -> dict[str, str]:
         """See :meth:`Provisioner.field_errors`."""
-        target, sizes = self.azure, self.known_sizes()
+        target, sizes, low = self.azure, self.known_sizes(), _low_priority(self.azure)
         size_name = str(getattr(target, "size", ""))
         try:
             if size_name:
                 there = find(sizes, size_name)
-                cost_prompts.check_size("", size_name, there, sizes, self._type, self.low_priority, self._region_text())
+                cost_prompts.check_size("", size_name, there, sizes, self._type, low, self._region_text())
         except AmlTrainError as error:
             return {"size": str(error)}
         nodes = target.max_nodes if isinstance(target, AmlComputeTarget) else 1
         if size_name and there is not None:
-            low, quotas = self.low_priority, self.known_quotas()
-            over_quota = quota_error(there, nodes, quotas, sizes, low_priority=low, kind=self._type, now=False)
+            over_quota = quota_error(
+                there, nodes, self.known_quotas(), sizes, low_priority=low, kind=self._type, now=False
+            )
             if over_quota is not None:
                 return {"max_nodes" if isinstance(target, AmlComputeTarget) else "size": str(over_quota)}
         return wrong_secrets(target)
@@ -530,6 +575,11 @@ class AzureCompute(Provisioner):
                 delete,
             )
         return (delete,)
+
+
+def _low_priority(target: AzureTarget) -> bool:
+    """Return whether the machines of a target can be preempted."""
+    return bool(getattr(target, "low_priority", False))
 
 
 def _ignore_result(future: asyncio.Future[Any]) -> None:

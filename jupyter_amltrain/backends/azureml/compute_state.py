@@ -94,6 +94,7 @@ def row(arm: Mapping[str, Any]) -> dict[str, Any]:
         "idle_seconds": idle if cluster else iso_seconds(inner.get("idleTimeBeforeShutdown")),
         "low_priority": str(inner.get("vmPriority") or "").lower() == "lowpriority",
         "resource_id": str(outer.get("resourceId") or ""),
+        "schedules": inner.get("schedules") or {},
         "settings": _settings(target_type, arm, outer, inner, idle) if target_type else {},
     }
 
@@ -180,12 +181,71 @@ def _settings(
     return {k: v for k, v in settings.items() if k in target_type.__struct_fields__ and v not in (None, "")}
 
 
+def changed_schedules(schedules: Mapping[str, Any], changes: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return an instance's schedules after a change, in the service's form; those of the studio are kept.
+
+    Parameters
+    ----------
+    schedules
+        The service's description of the present ones.
+    changes
+        ``schedule_start`` or ``schedule_stop``, each a time or a cron expression; empty for none.
+    """
+    actions = {name.rpartition("_")[2]: text for name, text in changes.items()}
+    kept = [
+        schedule
+        for schedule in schedules.get("computeStartStop") or ()
+        if not (_is_ours(schedule) and str(schedule.get("action")).lower() in actions)
+    ]
+    return kept + [
+        {
+            "action": action.capitalize(),
+            "triggerType": "Cron",
+            "cron": {"timeZone": "UTC", "expression": cron(text)},
+            "status": "Enabled",
+        }
+        for action, text in actions.items()
+        if text
+    ]
+
+
+def _is_ours(schedule: Mapping[str, Any]) -> bool:
+    """Return whether a schedule is one that a target describes: an enabled one with a cron expression."""
+    return (
+        bool((schedule.get("cron") or {}).get("expression")) and str(schedule.get("status") or "Enabled") == "Enabled"
+    )
+
+
+def power_text(settings: Mapping[str, Any], others: int = 0) -> str:
+    """Return when an instance starts and stops automatically: ``stops after 60 min idle, and at 18:30 UTC``.
+
+    Parameters
+    ----------
+    settings
+        Fields of its target.
+    others
+        Number of schedules that no field describes.
+    """
+    idle = settings.get("idle_shutdown")
+    stops = [f"after {idle} min idle"] if idle else []
+    stops += [f"at {_clock(settings['schedule_stop'])}"] if settings.get("schedule_stop") else []
+    parts = [f"stops {', and '.join(stops)}" if stops else "does not stop automatically"]
+    parts += [f"starts at {_clock(settings['schedule_start'])}"] if settings.get("schedule_start") else []
+    parts += [f"{others} more schedule{'' if others == 1 else 's'} in the studio"] if others else []
+    return "; ".join(parts)
+
+
+def _clock(expression: str) -> str:
+    """``30 18 * * *`` -> ``18:30 UTC``; another cron expression stays."""
+    match = re.fullmatch(r"(\d+) (\d+) \* \* \*", cron(expression))
+    return f"{int(match[2]):02}:{int(match[1]):02} UTC" if match else f"'{expression}' UTC"
+
+
 def _schedules(schedules: Mapping[str, Any]) -> dict[str, str]:
     schedule_fields = {}
     for schedule in schedules.get("computeStartStop") or ():
-        cron = (schedule.get("cron") or {}).get("expression")
-        if cron and str(schedule.get("status") or "Enabled") == "Enabled":
-            schedule_fields[f"schedule_{str(schedule.get('action')).lower()}"] = str(cron)
+        if _is_ours(schedule):
+            schedule_fields[f"schedule_{str(schedule.get('action')).lower()}"] = str(schedule["cron"]["expression"])
     return schedule_fields
 
 

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jupyter_amltrain.backends.azureml import compute_state
 from jupyter_amltrain.backends.azureml.catalog import UNKNOWN, Quotas, Size, key, offered, retirement_warning
 from jupyter_amltrain.backends.provisioner import ProvisionState, stopped_runs_text
 from jupyter_amltrain.errors import CapacityError, CommandError
@@ -19,6 +20,7 @@ from jupyter_amltrain.schema.azure_target import (
     MachineTarget,
     ServerlessTarget,
 )
+from jupyter_amltrain.text import money
 
 #: Progress text until Azure has accepted the request.
 WAITING_FOR_AZURE_TEXT = "Sending the request to Azure"
@@ -58,8 +60,18 @@ def state_of(
         price=None if price is None else round(price * on, 4),
         currency="" if size is None else size.currency,
         quota=quota,
+        stops=stops_text(target, row),
         detail=_detail(target, described, state, nodes),
     )
+
+
+def stops_text(target: AzureTarget, row: Mapping[str, Any] | None) -> str:
+    """Return when an instance starts and stops automatically; empty for other kinds."""
+    if not isinstance(target, InstanceTarget) or not row or "settings" not in row:
+        return ""
+    schedules = (row.get("schedules") or {}).get("computeStartStop") or ()
+    fields = sum(name.startswith("schedule_") for name in row["settings"])
+    return compute_state.power_text(row["settings"], others=max(0, len(schedules) - fields))
 
 
 def gpu_text(size: Size) -> str:
@@ -84,11 +96,6 @@ def _detail(target: AzureTarget, described: Mapping[str, Any], state: str, nodes
     if nodes == 0 and state == "ready":
         return "No machine is on; a run starts one."
     return ""
-
-
-def money(amount: float, currency: str) -> str:
-    """``12.24 USD``; small amounts with as many decimals as they need."""
-    return f"{amount:.2f} {currency}".rstrip() if amount >= 0.1 else f"{amount:.3g} {currency}".rstrip()
 
 
 def confirmation(

@@ -24,7 +24,7 @@ from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs.launch import restarts_of, script_argv
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot
-from jupyter_amltrain.schema import az_yaml, azure_terms, searched_values
+from jupyter_amltrain.schema import az_yaml, az_yaml_job, azure_terms, searched_values
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
 from jupyter_amltrain.schema.provenance import GitState
@@ -574,9 +574,8 @@ COMPUTE_PROPERTY = "amltrain.compute"
 
 
 def doc_of(spec: JobSpec, place: JobLocation) -> dict[str, Any]:
-    """Return the file to submit: on the target's compute, with the line's parameters, named after the run."""
-    job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
-    doc = az_yaml.with_compute(az_yaml.with_params(job, spec.params), place.compute, place.size)
+    """Return the file to submit: on the target's compute, as the line has changed it, named after the run."""
+    doc = az_yaml.with_compute(az_yaml_job.file_of(spec), place.compute, place.size)
     doc.pop("name", None)  # replaced by the run's unique id
     doc["display_name"] = spec.name
     doc["experiment_name"] = spec.experiment

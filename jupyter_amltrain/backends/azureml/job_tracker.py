@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from jupyter_amltrain.backends.azureml import job_body, mirror_store
 from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.compute import AzureCompute
@@ -22,6 +24,7 @@ from jupyter_amltrain.backends.azureml.polling import (
     poll_interval,
 )
 from jupyter_amltrain.backends.base import STATUS, RunEvents, StreamNews
+from jupyter_amltrain.backends.run_files import copied_runs, run_of
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, WorkspaceGone
 from jupyter_amltrain.schema.azure_target import InstanceTarget, ServerlessTarget
 from jupyter_amltrain.schema.job import JobSpec
@@ -180,8 +183,7 @@ class JobTracker:
         ended = str(row.get("status")) in _ENDED
         if ended and run_id not in self._complete and folder.is_dir():
             await self._fetch_final_files(run_id)
-        agent = await self._loop.offload(lambda: mirror_store.agent_state(folder))
-        status = azure_status.status_of(row, agent)
+        status = await self._loop.offload(lambda: _status_of(folder, row))
         if ended and status is not None:
             final, ended_at = status, row.get("ended")
             await self._loop.offload(lambda: mirror_store.write_end(folder, final, ended_at))
@@ -306,12 +308,11 @@ class JobTracker:
         created = float(row.get("created") or time.time())
         folder = self.folder(name)
 
-        def begin_mirror() -> dict[str, Any]:
-            mirror_store.create(folder, name, spec, created)
-            return mirror_store.agent_state(folder)
+        def begin_mirror() -> RunStatus | None:
+            mirror_store.create(folder, name, spec, created, self._compute.target.name)
+            return _status_of(folder, row)
 
-        agent = await self._loop.offload(begin_mirror)
-        status = azure_status.status_of(row, agent) or RunStatus(
+        status = await self._loop.offload(begin_mirror) or RunStatus(
             state=RunState.QUEUED, detail="the service does not know its state"
         )
         self._rows[name] = time.monotonic(), dict(row)
@@ -335,6 +336,28 @@ class JobTracker:
         # A truncated list says nothing about the jobs after its end.
         unseen = () if result["whole"] else known
         return frozenset([*result["names"], *self._guests, *unseen]), runs[::-1]
+
+    async def known_runs(self) -> Sequence[Run]:
+        """See :meth:`Backend.known_runs`; of one that has not ended it is known whether it began."""
+        target, folder = self._compute.target.name, self.folder("").absolute()
+
+        def read() -> list[Run]:
+            runs = []
+            for name, job, end in copied_runs(folder):
+                began = "running" if mirror_store.has_begun(folder / name) else "queued"
+                if job.get("target") == target:
+                    runs.append(run_of(make_handle(target, name), str(folder / name), job, end or {"state": began}))
+            return runs
+
+        return await self._loop.offload(read)
+
+
+def _status_of(folder: Path, row: Mapping[str, Any]) -> RunStatus | None:
+    """Return the status of a job from the service's row and its mirror. Blocks on the disk."""
+    status = azure_status.status_of(row, mirror_store.agent_state(folder))
+    if status is None or not status.state.terminal:
+        return status
+    return msgspec.structs.replace(status, notes=mirror_store.notes(folder))
 
 
 def _young_job_s() -> float:

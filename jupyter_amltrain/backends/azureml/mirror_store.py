@@ -47,9 +47,9 @@ def spec_of(name: str, job: Mapping[str, Any]) -> tuple[JobSpec, bool]:
 
 
 def create(
-    folder: Path, name: str, spec: JobSpec, created: float, digest: str = "", origin: Origin | None = None
+    folder: Path, name: str, spec: JobSpec, created: float, target: str, digest: str = "", origin: Origin | None = None
 ) -> None:
-    """Create the folder with its ``job.json``; an existing one is not changed.
+    """Create the folder with its ``job.json``, which names the target; an existing one is not changed.
 
     Raises
     ------
@@ -62,6 +62,7 @@ def create(
     job = {
         "schema": SCHEMA,
         "run": name,
+        "target": target,
         "name": spec.name,
         "argv": [],
         "experiment": spec.experiment,
@@ -98,6 +99,11 @@ def agent_state(folder: Path) -> dict[str, Any]:
     return _json(folder / AGENT_STATE)
 
 
+def has_begun(folder: Path) -> bool:
+    """Return whether there is a sign of a running job: its agent's state, or a log."""
+    return bool(agent_state(folder)) or any(path.stat().st_size for path in (folder / "log").glob("*.txt"))
+
+
 def source_text(folder: Path) -> str:
     """Return a description of the source of the metrics."""
     return str(_json(folder / SOURCE).get("words") or "")
@@ -105,7 +111,20 @@ def source_text(folder: Path) -> str:
 
 def is_complete(folder: Path) -> bool:
     """Return whether the mirror has all files of an ended run."""
-    return bool((_json(folder / "mirror.json").get("facts") or {}).get("complete"))
+    return bool(_facts(folder).get("complete"))
+
+
+#: Note of a run that could not log a model.
+MODELS_REFUSED = (
+    "A model was not logged, nor the metrics of autologging with it: the job logs to Azure ML's own MLflow, which has"
+    " no logged models, and this version of MLflow needs them. Use mlflow.autolog(log_models=False), or submit the"
+    " script itself (%aml_submit train.py): then its models are recorded."
+)
+
+
+def notes(folder: Path) -> tuple[str, ...]:
+    """Return notes about an ended run, from its files."""
+    return (MODELS_REFUSED,) if _facts(folder).get("models_refused") else ()
 
 
 def read(folder: Path, stream: str, offset: int, limit: int) -> tuple[bytes, int]:
@@ -141,6 +160,11 @@ def children(folder: Path) -> ChildRuns:
 def remove(folder: Path) -> None:
     """Delete a mirror."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    facts = _json(folder / "mirror.json").get("facts")
+    return facts if isinstance(facts, dict) else {}
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -154,6 +154,7 @@ export function details(row: ITargetRow, trans: TranslationBundle): [string, str
     [trans.__('Price now'), price(row.price, row.currency, trans)],
     [trans.__('Price per node'), row.price_node === row.price ? '' : price(row.price_node, row.currency, trans)],
     [trans.__('Quota'), row.quota],
+    [trans.__('Power'), row.stops],
     [trans.__('Runs'), runsText(row, trans)]
   ];
   return known.filter(([, text]) => text !== '');

@@ -32,7 +32,7 @@ function stateOf(record: IRunRecord, trans: TranslationBundle): string {
 }
 
 /** Last, smallest and largest value of a metric. */
-export function range(series: IMetricSeries): { last: number | null; low: number | null; high: number | null } {
+export function range(series: IMetricSeries): { last: number | string | null; low: number | null; high: number | null } {
   let [low, high] = [Infinity, -Infinity];
   for (const value of series.value) {
     if (value !== null && Number.isFinite(value)) {
@@ -78,7 +78,7 @@ export function compareRows(records: readonly IRunRecord[], trans: TranslationBu
     }
   };
   /** Numbers are compared before they are rounded. */
-  const put = (group: string, name: string, values: readonly (number | null)[], format: (value: number) => string) =>
+  const put = <T>(group: string, name: string, values: readonly (T | null)[], format: (value: T) => string) =>
     add(group, name, values.map(value => (value === null ? '' : format(value))), differ(values));
   const run = trans.__('Run');
   const each = (of: (record: IRunRecord) => string) => records.map(of);

@@ -289,9 +289,9 @@ export function dashed({ x, y }: IPoints, span: number): IPoints {
   };
 }
 
-/** Points of metrics: times (unix seconds), steps, numbers of the points, values. */
+/** Points of metrics: times (unix seconds), steps, numbers of the points, values; and the value of each metric. */
 export interface IMetricPoints {
-  values: Record<string, { t: number[]; s: number[]; i: number[]; v: (number | null)[] }>;
+  values: Record<string, { t: number[]; s: number[]; i: number[]; v: (number | null)[]; last?: number | string | null }>;
   /** nothing that was known before is kept */
   all: boolean;
 }
@@ -307,8 +307,6 @@ interface IPoint {
   index: number;
   value: number;
 }
-
-const NONE: IPoint = { step: 0, time: NaN, index: -1, value: NaN };
 
 class Metric {
   add(steps: readonly number[], times: readonly number[], indices: readonly number[], values: readonly (number | null)[]): void {
@@ -334,10 +332,8 @@ class Metric {
     return this._points.filter(({ value }) => !Number.isFinite(value)).length;
   }
 
-  /** Newest value; NaN before the first. */
-  get last(): number {
-    return this._points.reduce((newest, point) => (point.index >= newest.index ? point : newest), NONE).value;
-  }
+  /** Value of the metric, which the kernel chooses; NaN before the first point. */
+  last: number | string = NaN;
 
   /** Along the x axis: by step, or by order where none was given; or by time, in unix seconds. */
   rows(byTime = false): IRows {
@@ -388,6 +384,7 @@ export class MetricStore {
         this._metrics.set(name, (metric = new Metric()));
       }
       metric.add(points.s ?? [], points.t ?? [], points.i ?? [], points.v ?? []);
+      metric.last = points.last ?? NaN;
     }
   }
 
@@ -400,7 +397,7 @@ export class MetricStore {
   }
 
   /** Number of points of a metric, of those that are not finite, and the newest value. */
-  facts(name: string): { length: number; missing: number; last: number } {
+  facts(name: string): { length: number; missing: number; last: number | string } {
     const metric = this._metrics.get(name);
     return metric ? { length: metric.length, missing: metric.missing, last: metric.last } : { length: 0, missing: 0, last: NaN };
   }

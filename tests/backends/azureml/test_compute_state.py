@@ -125,6 +125,22 @@ def test_instance_row_reports_failed_last_operation(status: str, state: str, our
     assert ("AllocationFailed" in row["detail"]) is failed
 
 
+def test_changed_schedule_keeps_those_of_the_studio() -> None:
+    weekly = {"action": "Stop", "triggerType": "Recurrence", "recurrence": {"frequency": "Week", "interval": 1}}
+    off = {"action": "Stop", "cron": {"expression": "0 1 * * *"}, "status": "Disabled"}
+    start, stop = ({"action": action, "cron": {"expression": "0 8 * * *"}} for action in ("Start", "Stop"))
+    found = compute_state.changed_schedules({"computeStartStop": [weekly, off, start, stop]}, {"schedule_stop": "9:05"})
+    assert found[:3] == [weekly, off, start] and found[3]["cron"]["expression"] == "5 9 * * *" and len(found) == 4
+    assert compute_state.changed_schedules({"computeStartStop": [weekly, start]}, {"schedule_start": ""}) == [weekly]
+
+
+def test_power_text_has_every_stop_and_start() -> None:
+    settings = {"idle_shutdown": 30, "schedule_stop": "0 18 * * 1-5", "schedule_start": "0 8 * * *"}
+    text = compute_state.power_text(settings, others=2)
+    assert all(part in text for part in ("30 min idle", "'0 18 * * 1-5' UTC", "08:00 UTC", "2 more"))
+    assert "not stop" in compute_state.power_text({})
+
+
 def test_schedule_and_duration_texts_are_converted() -> None:
     assert compute_state.cron("18:05") == "5 18 * * *" and compute_state.cron("0 18 * * 1-5") == "0 18 * * 1-5"
     assert [azure_terms.iso_seconds(t) for t in ("PT15M", "PT1M40S", "P1DT2H", "", None, "x")] == [

@@ -17,13 +17,15 @@ from urllib.parse import quote
 from jupyter_amltrain.backends.azureml import errors
 from jupyter_amltrain.backends.azureml.service import history, http
 from jupyter_amltrain.backends.file_copy import FileCopy
-from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.errors import AmlTrainError, CommandError
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace
     from jupyter_amltrain.backends.azureml.service.operations import ServiceCall
 
 STORE = "workspaceartifactstore"
+#: Code of the error about a datastore that is not a blob container.
+NOT_BLOBS = "azure.datastore_type"
 #: Bytes per request.
 _PART_BYTES = 16 << 20
 #: Token scope of the storage service.
@@ -68,6 +70,13 @@ class Container:
         self._call, self._workspace, self._store = call, workspace, f"datastores/{store}"
         answer = workspace.arm.get(self._store, api=http.ARM, act="read the workspace's storage")
         self._facts: dict[str, Any] = (answer.json or {})["properties"]
+        if "containerName" not in self._facts:
+            kind = self._facts.get("datastoreType") or "another type"
+            raise CommandError(
+                f"Cannot read datastore {store!r}: it is {kind}, not a blob container.",
+                hint="Read it with Azure's own tools.",
+                code=NOT_BLOBS,
+            )
         suffix = self._facts.get("endpoint") or "core.windows.net"
         self.url = f"https://{self._facts['accountName']}.blob.{suffix}/{self._facts['containerName']}"
         self._lock = threading.Lock()
@@ -161,23 +170,47 @@ _CONTAINER_AGE_S = 1800.0
 _containers: dict[tuple[str, str], tuple[float, Container]] = {}
 
 
-def read_job_file(
-    call: ServiceCall, *, workspace: str, name: str, path: str, offset: int = 0, limit: int = 1 << 20
-) -> bytes:
-    """Return up to `limit` bytes of a file of a job from byte `offset`; empty at its end."""
-    ws = call.cloud.workspace(workspace)
+def container_of(call: ServiceCall, workspace: Workspace, store: str) -> Container:
+    """Return the container of a datastore, kept for a while: each new one costs two requests."""
     now = time.monotonic()
-    made, container = _containers.get((ws.name, STORE), (0.0, None))
+    made, container = _containers.get((workspace.name, store), (0.0, None))
     if container is None or now - made > _CONTAINER_AGE_S:
-        container = Container(call, ws, STORE)
-        _containers[ws.name, STORE] = now, container
-    return container.get(quote(f"ExperimentRun/dcid.{name}/{path}"), offset, offset + limit)
+        container = Container(call, workspace, store)
+        _containers[workspace.name, store] = now, container
+    return container
 
 
-def job_files(call: ServiceCall, *, workspace: str, name: str, paths: Sequence[str]) -> list[dict[str, Any]]:
-    """List the files of a job below `paths`: ``path``, ``size``, ``modified``."""
-    found = list_job_files(call, call.cloud.workspace(workspace), name, paths)
-    return [{"path": file.path, "size": file.size, "modified": file.modified} for file in found]
+def read_job_file(
+    call: ServiceCall, *, workspace: str, name: str, path: str, store: str = "", offset: int = 0, limit: int = 1 << 20
+) -> bytes:
+    """Return up to `limit` bytes of a file of a job from byte `offset`; empty at its end.
+
+    Parameters
+    ----------
+    path
+        Path in the job's own artifacts; in `store`, if it is given.
+    """
+    container = container_of(call, call.cloud.workspace(workspace), store or STORE)
+    return container.get(quote(path if store else f"ExperimentRun/dcid.{name}/{path}"), offset, offset + limit)
+
+
+def job_files(
+    call: ServiceCall, *, workspace: str, name: str, paths: Sequence[str], named: bool = False
+) -> list[dict[str, Any]]:
+    """List the files of a job below `paths`: ``path``, ``size``, ``modified``, and ``stored`` for `read_job_file`.
+
+    Parameters
+    ----------
+    named
+        Also list the files of its named outputs, as ``outputs/NAME/...``.
+    """
+    from jupyter_amltrain.backends.azureml.service import job_outputs
+
+    place = call.cloud.workspace(workspace)
+    found = [({"path": file.path}, file) for file in list_job_files(call, place, name, paths)]
+    if named:
+        found += [({"path": f.name, "store": store}, f) for store, f in job_outputs.list_named(call, place, name)]
+    return [{"path": f.path, "size": f.size, "modified": f.modified, "stored": stored} for stored, f in found]
 
 
 def list_files(

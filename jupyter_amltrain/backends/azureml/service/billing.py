@@ -6,12 +6,12 @@ import contextlib
 import difflib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import catalog, errors
-from jupyter_amltrain.backends.azureml.catalog import quota_row, size_row
+from jupyter_amltrain.backends.azureml.catalog import Size, quota_row, size_row
 from jupyter_amltrain.backends.azureml.service import computes, http
 from jupyter_amltrain.backends.azureml.service.account import env_seconds
 from jupyter_amltrain.backends.azureml.service.computes import API
@@ -102,13 +102,13 @@ def list_all(call: ServiceCall, *, workspace: str) -> list[dict[str, Any]]:
 
     `price` is per hour for all nodes; `keeps` is the number of nodes that a cluster keeps when idle.
     """
-    prices = {str(size["name"]).lower(): size for size in list_sizes(call, workspace=workspace)}
+    sizes = catalog.sizes_of(list_sizes(call, workspace=workspace))
     rows = []
     for row in computes.list_all(call, workspace=workspace):
         cluster, instance = row["kind"] == "amlcompute", row["kind"] == "instance"
         nodes = max(row["nodes"], row["wanted"] or 0) if cluster else int(instance and row["state"] in _BILLED_STATES)
         if nodes or (cluster and row["min_nodes"]):
-            rows.append(_row(row["name"], row["kind"], row, nodes, row["min_nodes"] or 0, prices))
+            rows.append(_row(row["name"], row["kind"], row, nodes, row["min_nodes"] or 0, sizes))
     ws = call.cloud.workspace(workspace)
     pages = ws.arm.pages("jobs", api=http.ARM, params={"listViewType": "ActiveOnly"}, act="list the jobs")
     for number, job in enumerate(pages):
@@ -121,24 +121,22 @@ def list_all(call: ServiceCall, *, workspace: str) -> list[dict[str, Any]]:
             continue
         low = (body.get("queueSettings") or {}).get("jobTier") == "Spot"
         facts = {"size": str(resources.get("instanceType") or ""), "low_priority": low}
-        rows.append(
-            _row(str(job.get("name")), "serverless", facts, int(resources.get("instanceCount") or 1), 0, prices)
-        )
+        rows.append(_row(str(job.get("name")), "serverless", facts, int(resources.get("instanceCount") or 1), 0, sizes))
     return rows
 
 
 def _row(
-    name: str, kind: str, facts: Mapping[str, Any], nodes: int, keeps: int, prices: Mapping[str, Mapping[str, Any]]
+    name: str, kind: str, facts: Mapping[str, Any], nodes: int, keeps: int, sizes: Sequence[Size]
 ) -> dict[str, Any]:
-    size = prices.get(facts["size"].lower(), {})
-    node_price = size.get("price_low" if facts.get("low_priority") else "price")
+    size = catalog.find(sizes, facts["size"])
+    node_price = None if size is None else size.cost(bool(facts.get("low_priority")))
     return {
         "name": name,
         "kind": kind,
         "nodes": nodes,
         "keeps": keeps,
-        "size": str(size.get("name") or facts["size"]),  # Azure returns some names in capitals
+        "size": facts["size"] if size is None else size.name,  # Azure returns some names in capitals
         "low_priority": bool(facts.get("low_priority")),
         "price": None if node_price is None else round(node_price * max(nodes, keeps), 4),
-        "currency": str(size.get("currency") or ""),
+        "currency": "" if size is None else size.currency,
     }

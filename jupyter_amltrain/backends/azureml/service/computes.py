@@ -185,6 +185,43 @@ def _rescale(ws: Workspace, name: str, settings: Mapping[str, Any]) -> None:
         raise translate_error(error, ws, name, {}) from error
 
 
+#: API version of the schedules of an instance: the only published one that has the action.
+SCHEDULES_API = "2021-03-01-preview"
+
+
+def configure(call: ServiceCall, *, workspace: str, name: str, settings: Mapping[str, Any]) -> Row:
+    """Change when an instance starts and stops automatically; return it as the service has it then.
+
+    Parameters
+    ----------
+    settings
+        The changed ones of ``idle_shutdown`` (minutes, 0 for never), ``schedule_start`` and ``schedule_stop``.
+    """
+    ws = call.cloud.workspace(workspace)
+    old = find(ws, name)
+    if old is None or old["kind"] != "instance":
+        raise TargetError(f"There is no instance {name!r} in {ws.name}.", hint="See %aml_compute list.")
+    if "idle_shutdown" in settings:
+        minutes = int(settings["idle_shutdown"])
+        body: dict[str, Any] = {"idleTimeBeforeShutdown": compute_state.duration(minutes * 60) if minutes else None}
+        act = f"change the idle shutdown of {name}"
+        ws.arm.post(f"computes/{name}/updateIdleShutdownSetting", api=API, json=body, act=act)
+    schedules = {key: str(settings[key]) for key in ("schedule_start", "schedule_stop") if key in settings}
+    if schedules:
+        body = {"computeStartStop": compute_state.changed_schedules(old["schedules"], schedules)}
+        act = f"change the schedules of {name}"
+        ws.arm.post(f"computes/{name}/updateSchedules", api=SCHEDULES_API, json=body, act=act)
+    new = find(ws, name)
+    wanted: dict[str, Any] = {key: compute_state.cron(text) for key, text in schedules.items()}
+    wanted |= {"idle_shutdown": int(settings["idle_shutdown"])} if "idle_shutdown" in settings else {}
+    if new is not None and all((new["settings"].get(key) or "") == (value or "") for key, value in wanted.items()):
+        return new
+    raise TargetError(
+        f"Azure accepted the change of {name!r} but still reports the old settings.",
+        hint=f"Look again in a minute: %aml_compute show {name}. Or change them in the studio, under Schedules.",
+    )
+
+
 def start(call: ServiceCall, *, workspace: str, name: str) -> Row:
     """Start an instance; no effect if it is running."""
     return _power(call, workspace, name, "start", "Starting", "ready")

@@ -9,10 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-import os
 import threading
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from jupyter_amltrain.agent import testing
@@ -20,8 +18,7 @@ from jupyter_amltrain.backends.azureml.service import history
 from jupyter_amltrain.backends.azureml.service.artifacts import Container, files_in
 from jupyter_amltrain.backends.transfer import Transfer
 from jupyter_amltrain.errors import SubmitError
-from jupyter_amltrain.jobs.file_hash import hash_file
-from jupyter_amltrain.jobs.snapshot import data_files
+from jupyter_amltrain.jobs.local_data import LocalData, LocalFile, read_data, unreadable
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.operations import ServiceCall
@@ -32,96 +29,27 @@ log = logging.getLogger("amltrain.azure")
 STORE, FOLDER = "workspaceblobstore", "amltrain/data"
 #: Largest file that is sent in one request, and size of the blocks of larger ones.
 _WHOLE_BYTES, _BLOCK_BYTES = 16 << 20, 8 << 20
-#: Maximum number of files; a data set of more small files is better packed.
-MAX_FILES = 500_000
 #: Characters of a digest in a path.
 _DIGEST_CHARS = 32
 
 
-class LocalFile(NamedTuple):
-    """A file to upload: its path, size, and digest."""
-
-    path: str
-    size: int
-    sha256: bytes
+def _prefix(data: LocalData) -> str:
+    """Folder in the datastore that contains the files."""
+    inner = f"{data.name}/" if data.is_folder else ""
+    return f"{FOLDER}/{data.sha256[:_DIGEST_CHARS]}/{inner}"
 
 
-class LocalData(NamedTuple):
-    """A file or folder of this machine.
+def _read(call: ServiceCall, path: str) -> LocalData:
+    transfer = Transfer("reading", 0)
 
-    Attributes
-    ----------
-    name
-        Its own name, which it has in the storage too.
-    files
-        By path in the folder; the only one of a file has its name.
-    sha256
-        Digest of names and contents.
-    """
-
-    name: str
-    is_folder: bool
-    files: dict[str, LocalFile]
-    sha256: str
-
-    @property
-    def bytes(self) -> int:
-        """Size of all files."""
-        return sum(file.size for file in self.files.values())
-
-    @property
-    def prefix(self) -> str:
-        """Folder in the datastore that contains the files."""
-        inner = f"{self.name}/" if self.is_folder else ""
-        return f"{FOLDER}/{self.sha256[:_DIGEST_CHARS]}/{inner}"
-
-    @property
-    def uri_path(self) -> str:
-        """Path in the datastore of the folder, with a final slash, or of the file."""
-        return self.prefix if self.is_folder else f"{self.prefix}{self.name}"
-
-
-def read_data(call: ServiceCall, path: str) -> LocalData:
-    """Return the content of a file or folder; files that have not changed are not read again.
-
-    Raises
-    ------
-    SubmitError
-        It cannot be read, or is empty.
-    """
-    root = Path(path)
-    if not root.exists():
-        raise SubmitError(f"Cannot upload {path}: there is no such file or folder.", code="data.missing")
-    is_folder = root.is_dir()
-    names = data_files(root, MAX_FILES) if is_folder else {root.name: str(root)}
-    if not names:
-        raise SubmitError(
-            f"Cannot upload {path}: it contains no files.",
-            hint="Check the folder, and its .amlignore or .gitignore.",
-            code="data.empty",
-        )
-    whole, files = hashlib.sha256(), dict[str, LocalFile]()
-    transfer = Transfer("reading", sum(_size(file) for file in names.values()))
-
-    def on_block(size: int) -> None:  # a large file takes minutes
+    def on_block(size: int, total: int) -> None:  # a large file takes minutes
         call.check()
+        transfer.total = total
         transfer.advance(size)
         if transfer.text:
             call.progress(transfer.text)
 
-    for name in sorted(names):
-        call.check()
-        try:
-            found = hash_file(names[name], on_block=on_block)
-            whole.update(name.encode() + b"\0" + found.sha256)
-        except UnicodeEncodeError:
-            raise SubmitError(
-                f"Cannot upload {path}: the file name {name!r} is not UTF-8.", hint="Rename it."
-            ) from None
-        except OSError as error:
-            raise _unreadable(names[name], error) from error
-        files[name] = LocalFile(names[name], found.size, found.sha256)
-    return LocalData(root.name or "data", is_folder, files, whole.hexdigest())
+    return read_data(path, on_block)
 
 
 def send(call: ServiceCall, *, workspace: str, path: str) -> dict[str, Any]:
@@ -133,12 +61,12 @@ def send(call: ServiceCall, *, workspace: str, path: str) -> dict[str, Any]:
         ``uri``; ``folder``: whether it is a folder; ``sha256``, ``files`` and ``bytes``; ``sent``: bytes sent now.
     """
     place = call.cloud.workspace(workspace)
-    data = read_data(call, path)
+    data = _read(call, path)
     container = Container(call, place, STORE)
     sent = _Upload(call, container, data).run()
     log.info("data %s: %d bytes sent of %d", data.sha256[:12], sent, data.bytes)
     return {
-        "uri": f"azureml://datastores/{STORE}/paths/{data.uri_path}",
+        "uri": f"azureml://datastores/{STORE}/paths/{_prefix(data)}{'' if data.is_folder else data.name}",
         "folder": data.is_folder,
         "sha256": data.sha256,
         "files": len(data.files),
@@ -160,7 +88,7 @@ class _Upload:
         """Send the missing files, some concurrently; return the number of bytes sent."""
         data = self._data
         # The listing of a file's folder may have other files of the same content under other names.
-        present = {file.path: file.size for file in files_in(self._call, self._container, data.prefix, [""])}
+        present = {file.path: file.size for file in files_in(self._call, self._container, _prefix(data), [""])}
         missing = [name for name, file in data.files.items() if present.get(name) != file.size]
         have = sum(file.size for name, file in data.files.items()) - sum(data.files[name].size for name in missing)
         self._transfer = Transfer("uploading", data.bytes, have)
@@ -169,7 +97,7 @@ class _Upload:
 
     def _put(self, name: str) -> None:
         self._call.check()
-        file, target = self._data.files[name], quote(self._data.prefix + name)
+        file, target = self._data.files[name], quote(_prefix(self._data) + name)
         try:
             if file.size <= _WHOLE_BYTES:
                 with open(file.path, "rb") as stream:
@@ -181,7 +109,7 @@ class _Upload:
             else:
                 self._put_blocks(file, target)
         except OSError as error:
-            raise _unreadable(file.path, error) from error
+            raise unreadable(file.path, error) from error
         testing.hit("azure_during_data_upload")
 
     def _put_blocks(self, file: LocalFile, target: str) -> None:
@@ -213,20 +141,5 @@ class _Upload:
             self._call.progress(text)
 
 
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:  # reported when it is read
-        return 0
-
-
 def _changed(path: str) -> SubmitError:
     return SubmitError(f"{path} changed during the upload.", hint="Try again.", code="data.changed")
-
-
-def _unreadable(path: str, error: OSError) -> SubmitError:
-    return SubmitError(
-        f"Cannot read {path}: {error.strerror or error}.",
-        hint="Make the file readable, or exclude it in .amlignore of the folder.",
-        code="data.unreadable",
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -211,6 +212,15 @@ def label(name: str) -> str:
     if rank:
         return f"[rank {rank[1]}{(rank[2] or '').replace('_', ' ')}] "
     return f"[{name.removeprefix('user_logs/').removeprefix('logs/azureml/')}] "
+
+
+def contains(mirror: MirrorFiles, text: bytes) -> bool:
+    """Return whether the merged log has `text`, however long it is."""
+    path = mirror.folder / MERGED
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text) >= 0
 
 
 def append_logs(

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("amltrain.azure")
 
+#: What MLflow's client logs when a script logs a model through the service, whose MLflow has no logged models
+#: (azure-sdk-for-python#44896). Autologging stops there, before it sends its metrics.
+MODELS_REFUSED = b"mlflow/logged-models failed with error code 404"
 #: Source of telemetry and metrics, for display.
 SOURCE = "source.json"
 _TICKS = re.compile(r"telemetry/node-(\d+)\.jsonl")
@@ -125,6 +128,7 @@ class _Sync:
                     fallback.figures(any(name.startswith(AGENT) for name in self.files))
                 if self.ended and not self.more:
                     fallback.artifacts()
+                    facts["models_refused"] = logs.contains(self.mirror, MODELS_REFUSED)
                     facts["complete"] = True
                 testing.hit("azure_before_mirror_save")
             finally:

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import errors
-from jupyter_amltrain.backends.azureml.service import artifacts, assets, http, sdk
-from jupyter_amltrain.errors import AmlTrainError, CommandError, UnknownRun
+from jupyter_amltrain.backends.azureml.service import artifacts, assets, job_outputs, sdk
+from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.tracking.model_registry import (
     find_version,
     folder_size,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _OF_JOB = re.compile(r"azureml://jobs/(?P<job>[^/]+)/outputs/(?P<output>[^/]+)(?:/paths/(?P<path>.*))?")
 #: The agent's journal of the MLflow calls of the job's first process, and the folder of the models that they log.
 _JOURNAL, _MODELS = "logs/amltrain/metrics/rank-0.jsonl", "outputs/models"
-_OF_STORE = re.compile(r"azureml://(?:subscriptions/.+/)?datastores/(?P<store>[^/]+)/paths/(?P<path>.+)")
 
 
 def register(
@@ -58,9 +57,9 @@ def register(
         The job wrote nothing to that path.
     """
     place = call.cloud.workspace(workspace)
-    job_outputs = _JobOutputs(call, place, job)
+    outputs = _JobOutputs(call, place, job)
     call.progress(f"Looking for models of {job}")
-    uri, mlflow = job_outputs.at(path) if path else job_outputs.only()
+    uri, mlflow = outputs.at(path) if path else outputs.only()
     kind = kind or ("mlflow_model" if mlflow else "custom_model")
     if kind == "mlflow_model" and mlflow is False:
         raise CommandError(
@@ -114,13 +113,8 @@ class _JobOutputs:
 
     def __init__(self, call: ServiceCall, ws: Workspace, job: str) -> None:
         self.call, self.place, self.job = call, ws, job
-        answer = ws.arm.get(f"jobs/{job}", api=http.ARM, ok=(200, 404), act=f"read job {job}")
-        if answer.status == 404:
-            raise UnknownRun(f"There is no job {job!r} in {ws.name}.", hint="See %aml_runs.")
-        outputs = ((answer.json or {}).get("properties") or {}).get("outputs") or {}
-        self.outputs = {
-            name: str((output or {}).get("jobOutputType")) for name, output in outputs.items() if name != "default"
-        }
+        outputs = job_outputs.named_outputs(ws, job)
+        self.outputs = {name: str(output.get("jobOutputType")) for name, output in outputs.items()}
 
     def files(self, below: str) -> list[str] | None:
         """Return paths of the job's own artifacts below a path; ``None`` if access to the storage is denied."""
@@ -250,19 +244,10 @@ def _datastore_path(place: Workspace, uri: str) -> tuple[str, str] | None:
     if (match := _OF_JOB.fullmatch(uri)) is not None:
         if match["output"] in ("artifacts", "default"):
             return artifacts.STORE, f"ExperimentRun/dcid.{match['job']}/{match['path'] or ''}".rstrip("/")
-        job = place.arm.get(f"jobs/{match['job']}", api=http.ARM, act=f"read job {match['job']}").json or {}
-        output = (job["properties"].get("outputs") or {}).get(match["output"]) or {}
-        base_uri = str(output.get("uri") or "") or _output_asset_uri(place, match["job"], match["output"])
+        output = job_outputs.named_outputs(place, match["job"]).get(match["output"]) or {}
+        base_uri = job_outputs.output_uri(place, match["job"], match["output"], output)
         uri = f"{base_uri.rstrip('/')}/{match['path'] or ''}"
-    match = _OF_STORE.fullmatch(uri)
-    return None if match is None else (match["store"], match["path"].rstrip("/"))
-
-
-def _output_asset_uri(place: Workspace, job: str, output: str) -> str:
-    """Return the URI of a job's named output from its data asset; empty if there is none."""
-    path = f"data/azureml_{job}_output_data_{output}/versions/1"
-    answer = place.arm.get(path, api=http.ARM, ok=(200, 404), act=f"find the output {output} of {job}")
-    return str(((answer.json or {}).get("properties") or {}).get("dataUri") or "") if answer.status == 200 else ""
+    return job_outputs.store_path(uri)
 
 
 def _innermost(new: Path, name: str, uri: str) -> Path:

@@ -42,6 +42,7 @@ OPERATIONS = {
     "computes.create": f"{_PACKAGE}.computes:create",
     "computes.attach": f"{_PACKAGE}.computes:attach",
     "computes.update": f"{_PACKAGE}.computes:update",
+    "computes.configure": f"{_PACKAGE}.computes:configure",
     "computes.start": f"{_PACKAGE}.computes:start",
     "computes.stop": f"{_PACKAGE}.computes:stop",
     "computes.restart": f"{_PACKAGE}.computes:restart",

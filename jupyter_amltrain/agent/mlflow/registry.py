@@ -1,0 +1,260 @@
+"""Models that a job registers: known to the job at once, registered in the project when its record is imported.
+
+A job may run where the project's registry cannot be reached. The versions that it sees count
+from 1 within the job; the project's registry gives the final numbers.
+"""
+
+from typing import Any, Callable, Dict, List, Optional
+
+from . import search
+from .validation import NAME, TAG_VALUE, Body, Refusal, invalid, missing
+
+_TAG = ("registered-models/set-tag", "model-versions/set-tag")
+
+#: Changes of the registry that a job may make.
+CHANGES = (
+    "registered-models/create",
+    "registered-models/update",
+    "registered-models/set-tag",
+    "registered-models/delete-tag",
+    "registered-models/alias",
+    "registered-models/delete-alias",
+    "model-versions/create",
+    "model-versions/update",
+    "model-versions/transition-stage",
+    "model-versions/set-tag",
+    "model-versions/delete-tag",
+)
+
+
+class RegisteredModel:
+    """A name in the registry, with the versions that the job has created."""
+
+    def __init__(self, name: str, description: str, tags: Dict[str, str], created: int) -> None:
+        self.name = name
+        self.description = description
+        self.tags = tags
+        self.created = self.updated = created
+        self.versions: List[Body] = []
+        self.aliases: Dict[str, str] = {}
+
+    def view(self) -> Body:
+        """Return MLflow's ``RegisteredModel`` message."""
+        aliases = [{"alias": alias, "version": version} for alias, version in self.aliases.items()]
+        return {
+            "name": self.name,
+            "creation_timestamp": self.created,
+            "last_updated_timestamp": self.updated,
+            "description": self.description,
+            "latest_versions": [self.version_view(version) for version in self.latest([])],
+            "tags": _pairs(self.tags),
+            "aliases": aliases,
+        }
+
+    def latest(self, stages: List[str]) -> List[Body]:
+        """Return the newest version of each stage, or of the given stages."""
+        newest = {version["current_stage"]: version for version in self.versions}
+        wanted = {stage.lower() for stage in stages}
+        return [version for stage, version in newest.items() if not wanted or stage.lower() in wanted]
+
+    def version(self, number: Any) -> Body:
+        """Return a version of the model."""
+        for version in self.versions:
+            if version["version"] == str(number):
+                return version
+        raise missing(f"Model Version (name={self.name}, version={number}) not found")
+
+    def version_view(self, version: Body) -> Body:
+        """Return MLflow's ``ModelVersion`` message."""
+        aliases = [alias for alias, number in self.aliases.items() if number == version["version"]]
+        return dict(version, name=self.name, status="READY", tags=_pairs(version["tags"]), aliases=aliases)
+
+
+class Registry:
+    """The models that a job has registered."""
+
+    def __init__(self) -> None:
+        self.models: Dict[str, RegisteredModel] = {}
+        self._fold: Dict[str, Callable[[Body, Body], None]] = {
+            "registered-models/create": self._create,
+            "registered-models/update": lambda b, a: setattr(self.model(b), "description", b.get("description") or ""),
+            "registered-models/set-tag": lambda b, a: _set(self.model(b).tags, b),
+            "registered-models/delete-tag": lambda b, a: _delete(self.model(b).tags, b),
+            "registered-models/alias": lambda b, a: self.model(b).aliases.update({b["alias"]: str(b["version"])}),
+            "registered-models/delete-alias": lambda b, a: _forget(self.model(b).aliases, b.get("alias")),
+            "model-versions/create": self._create_version,
+            "model-versions/update": lambda b, a: self.version(b).update(description=b.get("description") or ""),
+            "model-versions/transition-stage": self._move,
+            "model-versions/set-tag": lambda b, a: _set(self.version(b)["tags"], b),
+            "model-versions/delete-tag": lambda b, a: _delete(self.version(b)["tags"], b),
+        }
+
+    def model(self, body: Body) -> RegisteredModel:
+        """Return the registered model that a request names."""
+        name = body.get("name")
+        if name not in self.models:
+            raise missing(f"Registered Model with name={name} not found")
+        return self.models[str(name)]
+
+    def version(self, body: Body) -> Body:
+        """Return the model version that a request names."""
+        return self.model(body).version(body.get("version"))
+
+    def check(self, op: str, body: Body) -> None:
+        """Refuse a change that MLflow would refuse; changes nothing."""
+        name = body.get("name")
+        if op == "registered-models/create":
+            if not isinstance(name, str) or not name.strip() or any(sign in name for sign in "/:"):
+                raise invalid(f"Invalid model name: {name!r}. A name is not empty and has no '/' and no ':'.")
+            if len(name) > NAME:
+                raise invalid(f"'name' exceeds the maximum length of {NAME} characters")
+            if name in self.models:
+                raise Refusal("RESOURCE_ALREADY_EXISTS", f"Registered Model (name={name}) already exists.")
+            return
+        self.model(body)
+        if op.startswith("model-versions/"):
+            if op == "model-versions/create":
+                if not isinstance(body.get("source"), str) or not body["source"]:
+                    raise invalid("Missing value for required parameter 'source'.")
+            else:
+                self.version(body)
+        if op in _TAG and (not body.get("key") or len(str(body.get("value") or "")) > TAG_VALUE):
+            raise invalid(f"A tag needs a key, and a value of at most {TAG_VALUE} characters.")
+        if op == "registered-models/alias":
+            self.version(body)
+            if not body.get("alias"):
+                raise invalid("Missing value for required parameter 'alias'.")
+
+    def apply(self, op: str, body: Body, added: Body) -> None:
+        """Apply one journal record."""
+        self._fold[op](body, added)
+
+    def _create(self, body: Body, added: Body) -> None:
+        tags = {tag["key"]: tag.get("value") or "" for tag in body.get("tags") or []}
+        name = body["name"]
+        self.models[name] = RegisteredModel(name, body.get("description") or "", tags, added.get("t") or 0)
+
+    def _create_version(self, body: Body, added: Body) -> None:
+        model = self.model(body)
+        added.setdefault("version", str(len(model.versions) + 1))  # here, as two ranks may register at the same time
+        version: Body = {
+            "version": added["version"],
+            "creation_timestamp": added["t"],
+            "last_updated_timestamp": added["t"],
+        }
+        version.update(current_stage="None", description=body.get("description") or "", source=body["source"])
+        version.update(run_id=body.get("run_id") or "", model_id=body.get("model_id") or "")
+        version["tags"] = {tag["key"]: tag.get("value") or "" for tag in body.get("tags") or []}
+        model.versions.append(version)
+        model.updated = added["t"]
+
+    def _move(self, body: Body, added: Body) -> None:
+        version, stage = self.version(body), str(body.get("stage") or "None")
+        if body.get("archive_existing_versions"):
+            for other in self.model(body).versions:
+                if other["current_stage"].lower() == stage.lower():
+                    other["current_stage"] = "Archived"
+        version["current_stage"] = stage.capitalize()
+
+    # -- answers
+
+    def read(self, op: str, body: Body) -> Optional[Body]:
+        """Return the response to a read; ``None`` for a call that is none."""
+        read = _READS.get(op)
+        return None if read is None else read(self, body)
+
+    def found(self, body: Body) -> Body:
+        """Return the registered models that match a filter."""
+        clauses = _parsed(body)
+        return {"registered_models": [m.view() for m in self.models.values() if search.matches(clauses, _columns(m))]}
+
+    def found_versions(self, body: Body) -> Body:
+        """Return the versions that match a filter, the newest first."""
+        clauses = _parsed(body)
+        found = [
+            model.version_view(version)
+            for model in self.models.values()
+            for version in model.versions
+            if search.matches(clauses, _columns(model, version))
+        ]
+        found.sort(key=lambda version: (version["name"], -int(version["version"])))
+        return {"model_versions": found}
+
+    def by_alias(self, body: Body) -> Body:
+        """Return the version that has an alias."""
+        model = self.model(body)
+        if body.get("alias") not in model.aliases:
+            raise invalid(f"Registered model alias {body.get('alias')} not found.")
+        return {"model_version": model.version_view(model.version(model.aliases[str(body["alias"])]))}
+
+    def answer(self, op: str, body: Body, added: Body) -> Body:
+        """Return the response to a change."""
+        if op.startswith("registered-models/"):
+            return {"registered_model": self.model(body).view()} if op.endswith(("create", "update")) else {}
+        if op.endswith("-tag"):
+            return {}
+        model = self.model(body)
+        return {"model_version": model.version_view(model.version(added.get("version") or body.get("version")))}
+
+
+def change_of(method: str, op: str) -> str:
+    """Return the change that a call makes, by its name in the journal; empty for a call that changes nothing."""
+    if op == "registered-models/alias":
+        return {"POST": op, "DELETE": "registered-models/delete-alias"}.get(method, "")
+    return op if method != "GET" and op in CHANGES else ""
+
+
+def _parsed(body: Body) -> List[search.Clause]:
+    try:
+        return search.parse(body.get("filter") or "")
+    except ValueError as error:
+        raise invalid(str(error)) from None
+
+
+def _columns(model: RegisteredModel, version: Optional[Body] = None) -> search.Lookup:
+    def column(kind: str, key: str) -> Any:
+        tags = model.tags if version is None else version["tags"]
+        if kind == "tag":
+            return tags.get(key)
+        if key == "name":
+            return model.name
+        return None if version is None else {**version, "version_number": version["version"]}.get(key)
+
+    return column
+
+
+def _pairs(values: Dict[str, str]) -> List[Body]:
+    return [{"key": key, "value": value} for key, value in values.items()]
+
+
+def _set(tags: Dict[str, str], body: Body) -> None:
+    tags[body["key"]] = body.get("value") or ""
+
+
+def _delete(tags: Dict[str, str], body: Body) -> None:
+    _forget(tags, body.get("key"))
+
+
+def _forget(values: Dict[str, str], key: Any) -> None:
+    values.pop(str(key), None)
+
+
+_READS: Dict[str, Callable[[Registry, Body], Body]] = {
+    "registered-models/get": lambda registry, body: {"registered_model": registry.model(body).view()},
+    "registered-models/search": Registry.found,
+    "registered-models/alias": Registry.by_alias,
+    "registered-models/get-latest-versions": lambda registry, body: {
+        "model_versions": [
+            registry.model(body).version_view(v) for v in registry.model(body).latest(_list(body.get("stages")))
+        ]
+    },
+    "model-versions/get": lambda registry, body: {
+        "model_version": registry.model(body).version_view(registry.version(body))
+    },
+    "model-versions/search": Registry.found_versions,
+    "model-versions/get-download-uri": lambda registry, body: {"artifact_uri": registry.version(body)["source"]},
+}
+
+
+def _list(value: Any) -> List[str]:
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)] if value else []

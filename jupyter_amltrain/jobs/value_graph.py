@@ -1,0 +1,89 @@
+"""Values of ``--in`` that share objects travel as one pickle; see :mod:`jupyter_amltrain.agent.shared_objects`.
+
+Large buffers (arrays) are files beside the pickle, named by their content like all files of values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyter_amltrain.agent.shared_objects import Walk
+from jupyter_amltrain.agent.values import NAMED, CannotWrite, Node, pickler
+
+#: Buffers of at least so many bytes are files of their own.
+MIN_BUFFER_BYTES = 64 * 1024
+
+
+def write(values: Mapping[str, Any], folder: Path, known: Collection[str] = ()) -> dict[str, Node]:
+    """Write values that share objects as one pickle, and return a node for each name.
+
+    Parameters
+    ----------
+    known
+        Names of ``__main__`` that the reader has, too; see :func:`jupyter_amltrain.agent.values.pickler`.
+
+    Raises
+    ------
+    CannotWrite
+        A value cannot be pickled.
+    """
+    buffers: list[Node] = []
+
+    def keep_inside(buffer: pickle.PickleBuffer) -> bool:
+        data = buffer.raw()
+        if data.nbytes < MIN_BUFFER_BYTES:
+            return True
+        buffers.append({"as": "buffer", "file": _store(folder, data, ".buffer"), "bytes": data.nbytes})
+        return False
+
+    try:
+        named: list[Any] = []
+        target = io.BytesIO()
+        pickler(known, named)(target, 5, buffer_callback=keep_inside).dump(dict(values))
+        data = target.getvalue()
+    except Exception as error:  # whatever the values' own code raises
+        first = next(iter(str(error).strip().splitlines()), "")[:200].rstrip(".")
+        reason = f"shares objects with {', '.join(values)}, and cannot be pickled ({type(error).__name__}: {first})"
+        raise CannotWrite(reason, "Send the parts that the cell needs.") from error
+    walk = Walk()
+    for name, value in values.items():
+        walk.add(name, value)
+    packages = set().union(*walk.packages.values()) - {"builtins", "__main__", *sys.stdlib_module_names}
+    packages |= {"cloudpickle"} if b"cloudpickle" in data else set()
+    node = {"as": "graph", "file": _store(folder, data, ".graph"), "bytes": len(data), "items": buffers}
+    node.update(NAMED if named else {})
+    return {
+        name: {**node, "name": name, "type": _type_name(value), "needs": sorted(packages), **_shape(value)}
+        for name, value in values.items()
+    }
+
+
+def _type_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _shape(value: Any) -> Node:
+    shape = getattr(value, "shape", None)
+    return {"shape": list(shape)} if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else {}
+
+
+def _store(folder: Path, data: bytes | memoryview, ending: str) -> str:
+    """Write a file that is named by its content, unless it exists; return its name."""
+    name = hashlib.sha256(data).hexdigest()[:32] + ending
+    path = folder / name
+    if not path.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = folder / f".part-{os.getpid()}-{name}"
+        try:
+            part.write_bytes(data)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    return name
