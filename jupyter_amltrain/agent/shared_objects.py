@@ -45,6 +45,7 @@ class Walk:
         )
         self.shared: List[Tuple[str, str]] = []
         self.packages: Dict[str, Set[str]] = {}  #: top-level packages of the types in each value
+        self.own: Dict[str, Any] = {}  #: classes and functions of ``__main__`` that the values refer to, by name
 
     def add(self, name: str, value: Any) -> None:
         """Look at a value and its parts."""
@@ -70,6 +71,8 @@ class Walk:
     def _reach(self, one: Any) -> bool:
         """Note that the newest part reaches an object; return whether what it refers to is still to be looked at."""
         is_whole = isinstance(one, self._whole)
+        if isinstance(one, (type, types.FunctionType)) and one.__module__ == "__main__":
+            self.own[one.__qualname__.partition(".")[0]] = one
         if isinstance(one, self._constants) or self._visits >= MAX_VISITS:
             return False
         if not (is_whole or type(one) in (*_CONTAINERS, bytearray) or gc.is_tracked(one)):

@@ -58,20 +58,25 @@ class NeedsConsent(Exception):
 # ---- write
 
 
-def write(value: Any, folder: str, allow_pickle: bool = False, known: Collection[str] = ()) -> Node:
+def write(
+    value: Any, folder: str, allow_pickle: bool = False, known: Collection[str] = (), exact: bool = False
+) -> Node:
     """Write the files of `value` into `folder`, and return its node.
 
     Parameters
     ----------
     known
         Names of ``__main__`` that the reader has, too; see :func:`pickler`.
+    exact
+        Whether only forms are used that give back the same object in every part: the gradient of a tensor, the
+        frequency of an index, the order of a mapping.
 
     Raises
     ------
     CannotWrite
         It has no form; no further file is left.
     """
-    return _Writer(folder, allow_pickle, known).node(value, "the value", ())
+    return _Writer(folder, allow_pickle, known, exact).node(value, "the value", ())
 
 
 def inline(value: Any) -> Optional[Node]:
@@ -86,9 +91,9 @@ def inline(value: Any) -> Optional[Node]:
 
 
 class _Writer:
-    def __init__(self, folder: str, allow_pickle: bool, known: Collection[str]) -> None:
+    def __init__(self, folder: str, allow_pickle: bool, known: Collection[str], exact: bool = False) -> None:
         self._folder, self._allow_pickle, self._nodes, self._inline = folder, allow_pickle, 0, 0
-        self._known = known
+        self._known, self._exact = known, exact
 
     def node(self, value: Any, place: str, outer: Tuple[int, ...]) -> Node:
         """Return the node of a value; `outer` are the ids of the containers that it is in."""
@@ -108,7 +113,7 @@ class _Writer:
             inner = outer + (id(value),)
             items = [self.node(item, "%s[%d]" % (place, i), inner) for i, item in enumerate(value)]
             return {"as": type(value).__name__, "items": items}
-        if _is_mapping(value) and not _is_tensors(value):
+        if type(value) is dict if self._exact else _is_mapping(value) and not _is_tensors(value):
             inner = outer + (id(value),)
             pairs = [
                 [self.node(key, "a key of %s" % place, inner), self.node(item, "%s[%r]" % (place, key), inner)]
@@ -125,6 +130,8 @@ class _Writer:
         return True
 
     def _leaf(self, value: Any, place: str) -> Node:
+        if self._exact and not _is_exact(value):
+            raise CannotWrite("%s has no form that keeps all of it" % place)
         for applies, kind, ending, writer, facts in _FORMS:
             if applies(value):
                 try:
@@ -440,6 +447,33 @@ def _is_plain_array(value: Any) -> bool:
     """Whether a value is an array that its file has whole: a subclass can have a mask, a unit, names of records."""
     kinds, scalar = _loaded("numpy", "ndarray", "memmap"), _loaded("numpy", "generic")
     return (type(value) in kinds or isinstance(value, scalar)) and not _has_objects(value)
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether the form of a value gives back the same object in every part."""
+    if type(value) in (bytes, bytearray):
+        return True
+    if type(value) in _loaded("numpy", "ndarray"):
+        return not _has_objects(value) and value.dtype.names is None
+    if type(value) in _loaded("torch", "Tensor"):
+        is_plain = value.is_contiguous() and not value.requires_grad and value.device.type == "cpu"
+        return is_plain and value.grad is None and value.layout == sys.modules["torch"].strided
+    if type(value) in _loaded("pandas", "DataFrame"):
+        columns = value.columns
+        return _is_plain_index(columns) and columns.is_unique and _is_plain_frame(value, value.dtypes)
+    return type(value) in _loaded("polars", "DataFrame") + _loaded("pyarrow", "Table")
+
+
+def _is_plain_frame(frame: Any, dtypes: Any) -> bool:
+    index = frame.index
+    is_counter = type(index).__name__ == "RangeIndex" and index.name is None
+    if frame.attrs or not is_counter or importlib.util.find_spec("pyarrow") is None:
+        return False
+    return all(getattr(dtype, "kind", "O") in "biuf" and not hasattr(dtype, "na_value") for dtype in dtypes)
+
+
+def _is_plain_index(columns: Any) -> bool:
+    return columns.name is None and columns.nlevels == 1 and all(type(one) is str for one in columns)
 
 
 #: Test, kind, ending, writer, and facts of each form; the first one that applies is used.

@@ -7,9 +7,9 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,7 +17,8 @@ from jupyter_amltrain.commands import saved_job, template
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.errors import CommandError, MissingDependency
-from jupyter_amltrain.jobs import flag_types, flag_values, script
+from jupyter_amltrain.jobs import closure, flag_types, flag_values, script
+from jupyter_amltrain.jobs.closure import Notebook
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
 from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
@@ -121,6 +122,11 @@ def notebook_flags(parser: Parser) -> None:
         help="include this function, class or named cell (%%%%aml_cell) of the notebook, with what it uses",
     )
     parser.flag(
+        "--isolated",
+        action="store_true",
+        help="take nothing from the notebook but what --in and --with name",
+    )
+    parser.flag(
         "--allow-pickle",
         action="store_true",
         help="read results of another machine that could only be pickled: this can run any code",
@@ -143,21 +149,6 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
     if submission.dry_run:
         return Result(plan_text(submission) + "\n", verbatim=True)
     return context.submitted(send(submission), submission)
-
-
-class Notebook(NamedTuple):
-    """What a submit can take from the notebook.
-
-    Attributes
-    ----------
-    namespace
-        Its variables.
-    history
-        Returns the cells that were run, oldest first.
-    """
-
-    namespace: Mapping[str, Any]
-    history: Callable[[], Sequence[str]] = tuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,7 +294,7 @@ def job_of_line(
     out = fields.get("out", ())
     if cell is not None:
         _check_cell_line(args, words, prog)
-        own = _of_notebook(args, notebook)
+        own = _of_notebook(args, notebook, cell, {*params, *defined}, first_line)
         cell_script = script.from_cell(
             cell,
             magic_line=prog,
@@ -341,34 +332,17 @@ def job_of_line(
     return JobSpec(**{**fields, **code, "args": tuple(map(str, words)), "project": folder}), ""
 
 
-class _OfNotebook(NamedTuple):
-    """What a job takes from the notebook, the statements of line 1 that use it, and the names that they define."""
-
-    values: dict[str, Any] = {}
-    modules: dict[str, str] = {}
-    statements: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def _of_notebook(args: argparse.Namespace, notebook: Notebook | None) -> _OfNotebook:
-    """Pack the variables of ``--in`` and the source of ``--with``."""
+def _of_notebook(
+    args: argparse.Namespace, notebook: Notebook | None, cell: str, known: Collection[str], first_line: int
+) -> closure.Closure:
+    """Return what a cell takes from the notebook; with ``--isolated`` only what ``--in`` and ``--with`` name."""
+    if notebook is None:
+        return closure.Closure()
     given = (getattr(args, name, None) or () for name in ("in_names", "with_names"))
     sent, code = (tuple(dict.fromkeys(itertools.chain(*lists))) for lists in given)
-    if notebook is None or not (sent or code):
-        return _OfNotebook()
-    from jupyter_amltrain.jobs import notebook_names, notebook_source, values
-
-    modules: dict[str, str] = {}
-    names, text = [*sent], ""
-    if code:
-        module = notebook_source.module_of(code, notebook.history(), namespace=notebook.namespace, sent=sent)
-        modules[notebook_source.MODULE] = text = module.text
-        names += module.names
-    known = notebook_names.defined_names(text)
-    nodes = values.pack(sent, notebook.namespace, allow_pickle=args.allow_pickle, known=known)
-    statements = values.statements(nodes, notebook_source.RUN if code else "")
-    return _OfNotebook(nodes, modules, tuple(statements), tuple(names), tuple(values.notes(nodes)))
+    if args.isolated:
+        return closure.named(notebook, sent, code, allow_pickle=args.allow_pickle)
+    return closure.closure_of(cell, notebook, sent=sent, code=code, known=known, above=first_line - 1)
 
 
 def _check_cell_line(args: argparse.Namespace, words: Sequence[str], prog: str) -> None:

@@ -15,7 +15,6 @@ from jupyter_amltrain.commands import saved_job
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.commands.submit import (
-    Notebook,
     Submission,
     job_flags,
     job_of_line,
@@ -25,6 +24,7 @@ from jupyter_amltrain.commands.submit import (
 )
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types
+from jupyter_amltrain.jobs.closure import Notebook
 from jupyter_amltrain.jobs.flags import FLAGS, typed_values
 from jupyter_amltrain.jobs.params import with_params
 from jupyter_amltrain.jobs.sweep import check_used, continued, of_type, search_of, service_job

@@ -158,6 +158,11 @@ def overrides_of(tree: ast.Module, name: str) -> Overrides:
         literals.append(scan.hit)  # go on as if the parameter's value stood there
 
 
+def is_read_first(tree: ast.Module, name: str) -> bool:
+    """Whether a script may read `name` before it certainly assigns it."""
+    return _Scan(name, ()).block(tree.body) is _Flow.READ
+
+
 class _Flow(enum.Enum):
     """How far the text before a point has come with a name."""
 

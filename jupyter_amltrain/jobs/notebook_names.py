@@ -6,6 +6,7 @@ import ast
 import builtins
 import re
 import symtable
+import sys
 import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ _NOTEBOOK_ONLY = {
 }
 #: An assignment such as ``total += 1``; it may be part of a text or a comment as well.
 _CHANGE = re.compile(r"(\w+)\s*(?:[-+*/%@&|^]|\*\*|//|<<|>>)=")
+_WORD = re.compile(r"[^\W\d]\w*")
+_MISSING = object()
 #: Names that are listed in one message.
 _MAX_LISTED = 6
 
@@ -69,6 +72,37 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
         if name in missing:
             lines[name] = min(line, lines.get(name, line))
     return sorted((Undefined(name, line) for name, line in lines.items()), key=lambda found: (found.line, found.name))
+
+
+def taken_names(
+    tree: ast.Module, text: str, namespace: Mapping[str, Any], known: Collection[str] = ()
+) -> list[Undefined]:
+    """Return the variables of the notebook that a script reads before it assigns them, in the order of their lines.
+
+    Parameters
+    ----------
+    known
+        Names that are defined before the first line.
+    """
+    defined, read = _module_names(text)
+    read |= {match[1] for match in _CHANGE.finditer(text)} & defined
+    # `df.query("x > @lr")` and `eval("x + 1")` read variables, too.
+    read |= {word for one in bindings.names_of(tree, text).texts for word in _WORD.findall(one)}
+    names = {name for name in read if name in namespace and name not in known and name not in _MODULE_NAMES}
+    names = {name for name in names if not _is_of_ipython(name, namespace[name])}
+    names = {name for name in names if name not in defined or bindings.is_read_first(tree, name)}
+    lines: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in names:
+            lines[node.id] = min(node.lineno, lines.get(node.id, node.lineno))
+    return sorted((Undefined(name, lines.get(name, 1)) for name in names), key=lambda one: (one.line, one.name))
+
+
+def _is_of_ipython(name: str, value: Any) -> bool:
+    """Whether a variable is one that IPython adds to every notebook, or a builtin."""
+    if name in _NOTEBOOK_ONLY or name in _SCRIPT_ONLY or value is getattr(builtins, name, _MISSING):
+        return True
+    return hasattr(builtins, name) and str(getattr(value, "__globals__", {}).get("__name__", "")).startswith("IPython.")
 
 
 def defined_names(text: str) -> set[str]:
@@ -231,14 +265,19 @@ def is_code(value: Any) -> bool:
 
 
 def imported_from(name: str, value: Any) -> str | None:
-    """Return the import statement of a function or class of a module; ``None`` for other values."""
-    module = getattr(value, "__module__", None)
-    if not isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) or not isinstance(module, str):
+    """Return the import of a function, class or ufunc from the shortest public module that has it; else ``None``."""
+    module, own = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    if not isinstance(own, str) or not own.isidentifier() or module == "__main__":
         return None
-    own = value.__name__
-    if module == "__main__" or not own.isidentifier() or value.__qualname__ != own:
+    if not callable(value) or getattr(value, "__qualname__", own) != own or isinstance(value, types.MethodType):
         return None
-    return f"from {module} import {own}{'' if own == name else f' as {name}'}"
+    parts = str(module or type(value).__module__).split(".")
+    for length in range(1, len(parts) + 1):
+        path = ".".join(parts[:length])
+        is_public = not any(part.startswith("_") for part in parts[:length])
+        if is_public and getattr(sys.modules.get(path), own, None) is value:
+            return f"from {path} import {own}{'' if own == name else f' as {name}'}"
+    return None
 
 
 def _near(name: str, namespace: Mapping[str, Any]) -> str:

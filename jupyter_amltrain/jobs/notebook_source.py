@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import linecache
 import types
 from collections.abc import Collection, Mapping, Sequence
@@ -11,25 +12,14 @@ from typing import Any, NamedTuple
 
 from jupyter_amltrain.errors import AmlTrainError, SubmitError
 from jupyter_amltrain.jobs import notebook_names, preflight
+from jupyter_amltrain.jobs.notebook_cells import Cells, Definition, defined, statement_at
 
 #: Module that has the source, beside the script.
 MODULE = "_amltrain_with"
 #: Statement of the first line that runs it. Its classes are in ``__main__``, as in the notebook: what they save can be
 #: loaded there, and by any program that defines them. The lines of tracebacks stay those of the module's file.
 RUN = f"exec(__import__('importlib.util').util.find_spec({MODULE!r}).loader.get_code({MODULE!r}))"
-
-
-class _Definition(NamedTuple):
-    """A statement of a cell that defines a name."""
-
-    cell: int
-    line: int
-    text: str
-    node: ast.stmt
-
-
-#: Magics whose cell defines names of the notebook, as the history has them.
-_TRANSPARENT = frozenset({"aml_cell", "time", "capture"})
+_MISSING = object()
 
 
 class Module(NamedTuple):
@@ -61,179 +51,202 @@ def module_of(
     PreflightError
         A named cell is not plain Python.
     """
-    cells, named = _expanded(history)
-    found = _Closure(cells, namespace, sent)
+    cells = Cells(history)
+    found = Sources(cells, namespace, sent)
     given: dict[str, None] = {}
     for name in names:
-        if name not in named:
-            found.add(name, ())
-            given[name] = None
+        if name in cells.named:
+            given.update(dict.fromkeys(found.add_named(name)))
             continue
-        text = cells[named[name]].rstrip("\n")
-        tree = preflight.check(text, first_line=2, where=f"--with {name}: cell line")
-        for other in notebook_names.undefined_names(tree, text):
-            found.add(other.name, (name,))
-        found.add_cell(named[name], text)
-        given.update(dict.fromkeys(sorted(notebook_names.defined_names(text))))
+        found.require_code(name)
+        given[name] = None
     return Module(found.text() + "\n", tuple(given))
 
 
-def _expanded(history: Sequence[str]) -> tuple[list[str], dict[str, int]]:
-    """Return the cells without the magics above them, and the number of the last cell of each name."""
-    cells: list[str] = []
-    named: dict[str, int] = {}
-    for number, cell in enumerate(history):
-        magic, line, body = _cell_magic(cell)
-        if magic == "aml_cell" and body.strip():
-            named[line.strip().rstrip(";")] = number
-        cells.append(body if magic in _TRANSPARENT else cell)
-    return cells, named
+class Sources:
+    """Collects the source of functions and classes until every name that they use is defined.
 
+    Parameters
+    ----------
+    sent
+        Names of values that travel with the job.
+    takes_values
+        Whether values that functions use travel, too, in :attr:`values`; else each is an error.
+    """
 
-def _cell_magic(cell: str) -> tuple[str, str, str]:
-    """Return name, line and body of a cell that is a call of a cell magic; empty texts for other cells."""
-    if not cell.lstrip().startswith("get_ipython().run_cell_magic("):
-        return "", "", ""
-    try:
-        (statement,) = preflight.parse(cell).body
-        words = [ast.literal_eval(part) for part in statement.value.args]  # type: ignore[attr-defined]
-        magic, line, body = map(str, words)
-    except (SyntaxError, ValueError, TypeError, AttributeError, RecursionError, MemoryError):
-        return "", "", ""
-    return magic, line, body
-
-
-def _definitions(cells: Sequence[str]) -> dict[str, _Definition]:
-    """Return the last definition of each name at the top level of the cells."""
-    found: dict[str, _Definition] = {}
-    for number, cell in enumerate(cells):
-        try:
-            tree = preflight.parse(cell)
-        except (SyntaxError, ValueError, RecursionError):  # it did not run, or is not Python
-            continue
-        lines = cell.split("\n")
-        for node in tree.body:
-            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
-            text = "\n".join(lines[first - 1 : node.end_lineno])
-            for name in _defined(node):
-                found[name] = _Definition(number, first, text, node)
-    return found
-
-
-def _defined(node: ast.stmt) -> list[str]:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [node.name]
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return [alias.asname or alias.name.partition(".")[0] for alias in node.names if alias.name != "*"]
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return [target.id for target in targets if isinstance(target, ast.Name)]
-
-
-class _Closure:
-    """Collects definitions until every name that they use is defined."""
-
-    def __init__(self, cells: Sequence[str], namespace: Mapping[str, Any], sent: Collection[str]) -> None:
-        self._known = _definitions(cells)
-        self._namespace, self._sent = namespace, frozenset(sent)
-        self._taken: dict[str, tuple[tuple[int, int], str]] = {}
+    def __init__(
+        self, cells: Cells, namespace: Mapping[str, Any], sent: Collection[str] = (), *, takes_values: bool = False
+    ) -> None:
+        self._cells, self._namespace, self._sent = cells, namespace, frozenset(sent)
+        self._takes_values = takes_values
+        self._statements: dict[str, tuple[tuple[int, int], str]] = {}  #: key -> place in the notebook, and text
+        self.values: dict[str, tuple[str, ...]] = {}  #: value -> the names that led to it
+        self.imports: dict[str, str] = {}
+        self.code: dict[str, int] = {}  #: function or class -> its cell
 
     def add(self, name: str, users: tuple[str, ...]) -> None:
         """Take the definition of a name, and of what it uses; `users` are the names that led here."""
-        if name in self._taken or name in self._sent:  # values are assigned before
+        if name in self.imports or name in self.code or name in self.values or name in self._sent:
             return
-        definition = self._known.get(name) or self._cell_of(name)
+        value = self._namespace.get(name, _MISSING)
+        if value is not _MISSING and (text := self._import_of(name, value)):
+            self.imports[name] = text
+            self._statements[f"import {name}"] = (-1, 0), text
+            return
+        definition = self._definition_of(name, value)
         if definition is None:
-            text = self._import_of(name)
-            if text is None:
-                raise self._unknown(name, users)
-            self._taken[name] = (-1, 0), text
+            self._add_value(name, users)
             return
-        node = definition.node
-        is_assigned = isinstance(node, ast.Assign | ast.AnnAssign)
-        if is_assigned and not (users or callable(self._namespace.get(name))):
-            raise self._is_value(name, users)
-        if isinstance(node, ast.Assign | ast.AnnAssign) and not self._is_setting(node):
-            raise self._is_value(name, users)
-        self._taken[name] = (definition.cell, definition.line), definition.text
-        for other in self._used(definition):
-            self.add(other, (*users, name))
+        self.code[name] = definition.cell
+        self._add_statement(name, definition, users)
+        if isinstance(value, type):
+            self._add_changes(name, value, definition, users)
 
-    def add_cell(self, number: int, text: str) -> None:
-        """Take a whole cell at its place in the notebook."""
-        self._taken[f"cell {number}"] = (number, 0), text
+    def require_code(self, name: str) -> None:
+        """Take a function or class, and what it uses; raises for a value."""
+        if name in self._namespace and not callable(self._namespace[name]):
+            raise _is_value(name, ())
+        self.add(name, ())
+        if name in self.values:
+            raise _no_source(name, ())
 
-    def _used(self, definition: _Definition) -> list[str]:
-        if isinstance(definition.node, ast.Import | ast.ImportFrom):
-            return []
+    def add_if_source(self, name: str) -> None:
+        """Take a class or function that a value refers to, if its source is known."""
+        if self._definition_of(name, self._namespace.get(name, _MISSING)) is not None:
+            self.add(name, ())
+
+    def _definition_of(self, name: str, value: Any) -> Definition | None:
+        """Return the statement that makes a name again; ``None`` for what travels as a value."""
+        if isinstance(value, types.FunctionType) and value.__module__ == "__main__":
+            if value.__name__ not in (name, "<lambda>"):
+                return None if self._takes_values else self._cells.definition_of(name)
+            own = self._cells.source_of(value, name)
+            if own is not None:
+                return own
+        definition = self._cells.definition_of(name)
+        if definition is None or definition.is_import:
+            return None
+        if isinstance(definition.node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            is_made_by_it = value is _MISSING or _is_made_by(value, definition.node)
+            return definition if is_made_by_it or not self._takes_values else None
+        if self._takes_values and not notebook_names.is_code(value):
+            return None
+        return definition if self._is_setting(definition.node) else None
+
+    def _add_statement(self, key: str, definition: Definition, users: tuple[str, ...]) -> None:
+        self._statements[key] = (definition.cell, definition.line), definition.text
         try:
             tree = preflight.parse(definition.text)
         except SyntaxError:
-            return []
-        own = _defined(definition.node)
-        found = notebook_names.undefined_names(tree, definition.text, own)
-        return [one.name for one in found if not hasattr(builtins, one.name)]
+            return
+        if self._takes_values:
+            used = notebook_names.taken_names(tree, definition.text, self._namespace)
+        else:
+            used = notebook_names.undefined_names(tree, definition.text, defined(definition.node))
+        for other in used:
+            if not hasattr(builtins, other.name) or self._takes_values:
+                self.add(other.name, (*users, key))
 
-    def _cell_of(self, name: str) -> _Definition | None:
-        """Return the definition of a function or class by the cell that made it; IPython keeps its lines."""
-        value = self._namespace.get(name)
-        if not notebook_names.is_code(value):
-            return None
-        functions = [value] if isinstance(value, types.FunctionType) else vars(value).values()
-        for function in functions:
-            code = getattr(function, "__code__", None)
-            if code is not None and (cell := "".join(linecache.getlines(code.co_filename))):
-                return _definitions([cell]).get(name)
-        return None
+    def _add_changes(self, name: str, kind: type, definition: Definition, users: tuple[str, ...]) -> None:
+        """Take what other statements have put into a class since: ``Net.forward = ...``, ``@add_to(Net)``."""
+        last = definition.line + definition.text.count("\n")
+        for attribute, value in list(vars(kind).items()):
+            function = inspect.unwrap(getattr(value, "__func__", None) or getattr(value, "fget", None) or value)
+            if not isinstance(function, types.FunctionType) or function.__module__ != "__main__":
+                continue
+            code = function.__code__
+            cell = "".join(linecache.getlines(code.co_filename))
+            number = self._cells.number_of(cell) if cell else -1
+            if not cell or (number == definition.cell and definition.line <= code.co_firstlineno <= last):
+                continue
+            change = statement_at(cell, code.co_firstlineno)
+            if change is None:
+                continue
+            change = change._replace(cell=number)
+            self._add_statement(f"{name}.{attribute}", change, (*users, name))
+            if isinstance(change.node, ast.FunctionDef) and not change.node.decorator_list:
+                put = self._cells.assignment_of(name, attribute)  # a decorator puts it there itself
+                text = put.text if put else f"{name}.{attribute} = {function.__name__}"
+                place = (put.cell, put.line) if put else (change.cell, change.line + 1)
+                self._statements[f"{name}.{attribute} = "] = place, text
 
-    def _import_of(self, name: str) -> str | None:
-        """Return an import of a name that no cell defines, such as one of ``from module import *``."""
-        value = self._namespace.get(name)
-        if isinstance(value, types.ModuleType):
+    def add_named(self, name: str) -> list[str]:
+        """Take a whole cell below ``%%aml_cell`` at its place in the notebook; return the names that it defines."""
+        number = self._cells.named[name]
+        text = self._cells.texts[number].rstrip("\n")
+        tree = preflight.check(text, first_line=2, where=f"--with {name}: cell line")
+        for other in notebook_names.undefined_names(tree, text):
+            self.add(other.name, (name,))
+        self._statements[f"cell {number}"] = (number, 0), text
+        return sorted(notebook_names.defined_names(text))
+
+    def _import_of(self, name: str, value: Any) -> str | None:
+        """Return the statement that imports a name: the notebook's own, else of the shortest public module."""
+        own = self._cells.import_of(name, value)
+        if own is not None or (not self._takes_values and self._cells.definition_of(name) is not None):
+            return own
+        if isinstance(value, types.ModuleType) and value.__name__ != "__main__":
             return f"import {value.__name__}{'' if value.__name__ == name else f' as {name}'}"
         return notebook_names.imported_from(name, value)
 
-    def _is_setting(self, node: ast.Assign | ast.AnnAssign) -> bool:
-        """Whether an assignment can run again.
+    def _is_setting(self, node: ast.stmt) -> bool:
+        """Whether a statement is an assignment that can run again.
 
         That is a literal, a lambda, a name of an imported module (``torch.float32``), or a call of one with literals.
         """
-        value = node.value
-        if value is None:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             return False
+        value = node.value
         if isinstance(value, ast.Lambda):
             return True
         if isinstance(value, ast.Call):
             parts = [*value.args, *(keyword.value for keyword in value.keywords)]
-            return self._is_imported(value.func) and all(_is_literal(part) for part in parts)
+            return self._is_imported(value.func) and all(map(_is_literal, parts))
         return self._is_imported(value) if isinstance(value, ast.Attribute) else _is_literal(value)
 
     def _is_imported(self, node: ast.expr) -> bool:
         while isinstance(node, ast.Attribute):
             node = node.value
-        definition = self._known.get(node.id) if isinstance(node, ast.Name) else None
-        return definition is not None and isinstance(definition.node, ast.Import | ast.ImportFrom)
+        definition = self._cells.definition_of(node.id) if isinstance(node, ast.Name) else None
+        return definition is not None and definition.is_import
 
     def text(self) -> str:
         """Return the statements in the order of the notebook, each once."""
-        ordered = sorted(dict.fromkeys(self._taken.values()), key=lambda item: item[0])
+        ordered = sorted(dict.fromkeys(self._statements.values()), key=lambda item: item[0])
         return "\n\n".join(text for _, text in ordered)
 
-    def _unknown(self, name: str, users: tuple[str, ...]) -> AmlTrainError:
+    def _add_value(self, name: str, users: tuple[str, ...]) -> None:
+        if self._takes_values and name in self._namespace:
+            self.values[name] = users
+            return
         where = f"{users[-1]} uses {name}, which " if users else f"{name} "
-        if name not in self._namespace:
-            return _error(users[0] if users else name, f"{where}is not defined in the notebook.", "Define it first.")
-        if not notebook_names.is_code(self._namespace[name]):
-            return self._is_value(name, users)
-        return _error(
-            users[0] if users else name,
-            f"{where}comes from no cell of this notebook that was run, so its source is not known.",
-            "Run the cell that defines it, or write it in a module: import it in the cell.",
-        )
+        if name not in self._namespace and self._cells.definition_of(name) is None:
+            raise _error(users[0] if users else name, f"{where}is not defined in the notebook.", "Define it first.")
+        if not notebook_names.is_code(self._namespace.get(name)):
+            raise _is_value(name, users)
+        raise _no_source(name, users)
 
-    def _is_value(self, name: str, users: tuple[str, ...]) -> AmlTrainError:
-        if not users:
-            return _error(name, f"{name} is a value, not a function or class.", f"Send the value: --in {name}")
-        return _error(users[0], f"{users[-1]} uses the value {name}.", f"Send it as well: --in {name}")
+
+def _no_source(name: str, users: tuple[str, ...]) -> AmlTrainError:
+    where = f"{users[-1]} uses {name}, which " if users else f"{name} "
+    return _error(
+        users[0] if users else name,
+        f"{where}comes from no cell of this notebook that was run, so its source is not known.",
+        "Run the cell that defines it, or write it in a module: import it in the cell.",
+    )
+
+
+def _is_made_by(value: Any, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Whether a definition has made a value: itself, or through its decorators."""
+    if notebook_names.is_code(value) and value.__qualname__ == node.name:
+        return True
+    return bool(node.decorator_list) and callable(value) and not isinstance(node, ast.ClassDef)
+
+
+def _is_value(name: str, users: tuple[str, ...]) -> AmlTrainError:
+    if not users:
+        return _error(name, f"{name} is a value, not a function or class.", f"Send the value: --in {name}")
+    return _error(users[0], f"{users[-1]} uses the value {name}.", f"Send it as well: --in {name}")
 
 
 def _is_literal(node: ast.expr) -> bool:

@@ -50,7 +50,8 @@ def write(values: Mapping[str, Any], folder: Path, known: Collection[str] = ()) 
         data = target.getvalue()
     except Exception as error:  # whatever the values' own code raises
         first = next(iter(str(error).strip().splitlines()), "")[:200].rstrip(".")
-        reason = f"shares objects with {', '.join(values)}, and cannot be pickled ({type(error).__name__}: {first})"
+        shares = f"shares objects with {', '.join(values)}, and " if len(values) > 1 else ""
+        reason = f"{shares}cannot be pickled ({type(error).__name__}{f': {first}' if first else ''})"
         raise CannotWrite(reason, "Send the parts that the cell needs.") from error
     walk = Walk()
     for name, value in values.items():

@@ -43,14 +43,29 @@ def pack(
     SubmitError
         A name does not exist, or its value has no form; says what would work.
     """
-    folder = store()
-    nodes: dict[str, Any] = {}
+    sent = checked(names, namespace)
+    try:
+        nodes = write_all(sent, allow_pickle=allow_pickle, known=known)
+    except CannotSend as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError):
+            advice, code = "Free some space, or set AMLTRAIN_HOME.", "values.disk"
+        else:
+            advice, code = getattr(cause, "advice", ""), "values.form"
+        raise _error(error.name, f"{error}.", advice, code) from cause
+    for name, node in nodes.items():
+        if (total := bytes_of(node)) > LIMIT_BYTES:
+            raise _too_large(name, total)
+    return nodes
+
+
+def checked(names: Sequence[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables of ``--in`` by name; raises the errors of :func:`pack` that need no writing."""
     for name in names:
         if name not in namespace:
             raise _error(name, "the notebook has no such variable.", _near(name, namespace), "values.unknown")
         value = namespace[name]
-        size = _memory(value)
-        if size > LIMIT_BYTES:
+        if (size := memory_of(value)) > LIMIT_BYTES:
             raise _too_large(name, size)
         if isinstance(value, str) and looks_secret(name, value):
             raise _error(
@@ -59,7 +74,40 @@ def pack(
                 f"Write --secret {name}, and in the code: os.environ[{name!r}]",
                 "spec.secret",
             )
-    sent = {name: namespace[name] for name in names}
+    return {name: namespace[name] for name in names}
+
+
+class CannotSend(Exception):
+    """A value that cannot be written; the cause is the error of its library or of the disk.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.name = name
+
+
+def write_all(
+    sent: Mapping[str, Any], *, allow_pickle: bool = False, known: Collection[str] = (), exact: bool = False
+) -> dict[str, Any]:
+    """Write values to the store, those that share objects together; return their nodes by name.
+
+    Parameters
+    ----------
+    exact
+        Whether a value without an exact form is pickled.
+
+    Raises
+    ------
+    CannotSend
+        A value cannot be written.
+    """
+    folder = store()
+    nodes: dict[str, Any] = {}
     together = {name: group for group in shared_objects.groups(sent) for name in group}
     for name, value in sent.items():
         if name in nodes:
@@ -67,25 +115,31 @@ def pack(
         try:
             if name in together:
                 nodes.update(value_graph.write(together[name], folder, known))
+            elif exact:
+                nodes[name] = _exact(name, value, folder, known)
             else:
                 nodes[name] = values.write(value, str(folder), allow_pickle or values.is_data(value), known)
         except values.CannotWrite as error:
-            raise _error(name, f"{error}.", error.advice, "values.form") from error
+            raise CannotSend(name, str(error)) from error
         except OSError as error:
-            raise _error(
-                name,
-                f"cannot be saved in {folder}: {error.strerror or error}.",
-                "Free some space, or set AMLTRAIN_HOME.",
-                "values.disk",
-            ) from error
-        if (total := sum(file["bytes"] for file in values.files_of(nodes[name]))) > LIMIT_BYTES:
-            raise _too_large(name, total)
-    nodes = {name: nodes[name] for name in sent}
+            raise CannotSend(name, f"cannot be saved in {folder}: {error.strerror or error}") from error
     _touch(folder, nodes)
-    return nodes
+    return {name: nodes[name] for name in sent}
 
 
-def _memory(value: Any) -> int:
+def _exact(name: str, value: Any, folder: Path, known: Collection[str]) -> Any:
+    try:
+        return values.write(value, str(folder), exact=True)
+    except values.CannotWrite:
+        return value_graph.write({name: value}, folder, known)[name]
+
+
+def bytes_of(node: Any) -> int:
+    """Return the size of a value's files."""
+    return sum(int(file["bytes"]) for file in values.files_of(node))
+
+
+def memory_of(value: Any) -> int:
     """Return the bytes that an array or frame has in memory; 0 for other values."""
     try:
         if hasattr(value, "memory_usage") and hasattr(value, "columns"):
@@ -197,7 +251,6 @@ def modules(spec: JobSpec) -> Iterator[str]:
 def notes(nodes: Mapping[str, Any]) -> list[str]:
     """Return one sentence for each value that travels with a job."""
     return [
-        f"--in {name}: {values.description(node)}"
-        + (f", {bytes_text(size)}." if (size := sum(file["bytes"] for file in values.files_of(node))) else ".")
+        f"--in {name}: {values.description(node)}" + (f", {bytes_text(size)}." if (size := bytes_of(node)) else ".")
         for name, node in nodes.items()
     ]

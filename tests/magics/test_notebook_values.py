@@ -17,7 +17,7 @@ import pytest
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 from jupyter_amltrain.commands.resubmit import resubmit
-from jupyter_amltrain.errors import AmlTrainError, PreflightError, ResultMissing, SubmitError
+from jupyter_amltrain.errors import AmlTrainError, PreflightError, ResultMissing
 from jupyter_amltrain.output import result_value
 
 from ..contracts.kept_files import check_example_output, check_kept_files
@@ -63,7 +63,7 @@ def test_outputs_of_a_cell_in_the_notebook_folder_are_noted(cell: Cell, ip: Inte
 
 def test_variable_of_the_notebook_is_refused_with_the_flags(cell: Cell, fails: Fails, api: Any) -> None:
     cell("import math\ndf = [1]\ndef clean(x): return x")
-    error = fails("%%aml_submit\n\nprint(clean(df), math.pi)")
+    error = fails("%%aml_submit --isolated\n\nprint(clean(df), math.pi)")
     assert isinstance(error, PreflightError) and error.code == "preflight.notebook_name"
     assert "--with clean --in df" in error.hint and "import math" in error.hint and not api.runs()
     assert error.details["line"] == 3
@@ -116,9 +116,10 @@ def test_run_again_has_the_same_values(cell: Cell, ip: InteractiveShell, api: An
     ("line", "code"),
     [
         ("--in missing", "values.unknown"),
-        ("--in handle", "values.form"),
+        ("--in handle", "closure.value"),
         ("--in token", "spec.secret"),
-        ("--in clean", "values.form"),
+        ("--isolated --in clean", "values.form"),
+        ("--isolated --in handle", "values.form"),
         ("--with df", "submit.source"),
         ("--with nothing", "submit.source"),
     ],
@@ -126,7 +127,7 @@ def test_run_again_has_the_same_values(cell: Cell, ip: InteractiveShell, api: An
 def test_what_cannot_be_sent_is_one_line(cell: Cell, fails: Fails, line: str, code: str, api: Any) -> None:
     cell("df = [1]\nhandle = open('/dev/null')\ntoken = 'hf_' + 'a1B2' * 9\ndef clean(): ...")
     error = fails(f"%%aml_submit {line}\nprint(1)")
-    assert isinstance(error, SubmitError) and error.code == code and "\n" not in str(error) and not api.runs()
+    assert error.code == code and "\n" not in str(error) and not api.runs()
 
 
 def test_class_of_the_notebook_is_in_main(cell: Cell, ip: InteractiveShell, tmp_path: Path) -> None:

@@ -1,0 +1,278 @@
+"""What a cell takes from the notebook: imports, functions and classes by their source, and values."""
+
+from __future__ import annotations
+
+import ast
+import io
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jupyter_amltrain.agent import shared_objects
+from jupyter_amltrain.agent.values import description, files_of
+from jupyter_amltrain.errors import PreflightError
+from jupyter_amltrain.jobs import notebook_names, notebook_source, preflight, secret_values, values
+from jupyter_amltrain.jobs.notebook_cells import Cells
+from jupyter_amltrain.text import bytes_text
+
+#: Largest value that is taken without being named on the line, in bytes.
+LIMIT_BYTES = 1 << 30
+#: Names of one kind that the line lists.
+_MAX_LISTED = 12
+#: Packages whose objects belong to the page or to the kernel.
+_OF_KERNEL = ("ipywidgets", "IPython", "ipykernel", "jupyter_amltrain", "traitlets", "bqplot")
+
+
+class Notebook(NamedTuple):
+    """What a submit can take from the notebook.
+
+    Attributes
+    ----------
+    namespace
+        Its variables.
+    history
+        Returns the cells that were run, oldest first.
+    """
+
+    namespace: Mapping[str, Any]
+    history: Callable[[], Sequence[str]] = tuple
+
+
+class Closure(NamedTuple):
+    """What a job takes from the notebook.
+
+    Attributes
+    ----------
+    values
+        Nodes of values (:mod:`jupyter_amltrain.agent.values`) by name.
+    modules
+        Text of the module with imports, functions and classes.
+    statements
+        Statements of line 1 that define all of it.
+    names
+        The names that they define.
+    notes
+        Sentences for the user.
+    """
+
+    values: dict[str, Any] = {}
+    modules: dict[str, str] = {}
+    statements: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def named(notebook: Notebook, sent: Sequence[str], code: Sequence[str], *, allow_pickle: bool = False) -> Closure:
+    """Return the values `sent` and the source of `code` (``--in``, ``--with``), and nothing else."""
+    if not (sent or code):
+        return Closure()
+    modules: dict[str, str] = {}
+    names, text = [*sent], ""
+    if code:
+        module = notebook_source.module_of(code, notebook.history(), namespace=notebook.namespace, sent=sent)
+        modules[notebook_source.MODULE] = text = module.text
+        names += module.names
+    known = notebook_names.defined_names(text)
+    nodes = values.pack(sent, notebook.namespace, allow_pickle=allow_pickle, known=known)
+    statements = values.statements(nodes, notebook_source.RUN if code else "")
+    return Closure(nodes, modules, tuple(statements), tuple(names), tuple(values.notes(nodes)))
+
+
+def closure_of(
+    cell: str,
+    notebook: Notebook,
+    *,
+    sent: Sequence[str] = (),
+    code: Sequence[str] = (),
+    known: Collection[str] = (),
+    above: int = 1,
+    where: str = "Cell line",
+) -> Closure:
+    """Return all that a cell needs of the notebook.
+
+    Parameters
+    ----------
+    sent, code
+        Names of ``--in`` and ``--with``: they are taken in any case, with less restriction.
+    known
+        Names that are defined before the first line of the cell: parameters.
+    above, where
+        Number of lines above the cell, and text before the number of a line, in messages.
+
+    Raises
+    ------
+    PreflightError
+        The cell needs a value that cannot travel, or must not.
+    """
+    try:
+        tree = preflight.parse(cell)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the check of the cell has the message
+        return named(notebook, sent, code)
+    namespace = notebook.namespace
+    taken = notebook_names.taken_names(tree, cell, namespace, {*known, *sent})
+    if not (taken or sent or code):
+        return Closure()
+    needs = _Needs(tree, cell, notebook, sent, above, where)
+    for name in code:
+        needs.add_code(name)
+    for one in taken:
+        needs.add(one.name, one.line)
+    return needs.closure()
+
+
+class _Needs:
+    """Collects what a cell needs until nothing more is missing."""
+
+    def __init__(
+        self, tree: ast.Module, cell: str, notebook: Notebook, sent: Sequence[str], above: int, where: str
+    ) -> None:
+        self._tree, self._cell, self._namespace = tree, cell, notebook.namespace
+        self._cells = Cells(notebook.history())
+        self._sent = tuple(sent)
+        self._sources = notebook_source.Sources(self._cells, notebook.namespace, sent, takes_values=True)
+        self._lines: dict[str, int] = {}
+        self._given: list[str] = []  #: names of ``--with``
+        self._above, self._where = above, where
+
+    def add(self, name: str, line: int) -> None:
+        """Take what the cell reads at a line."""
+        self._lines[name] = line
+        self._sources.add(name, ())
+
+    def add_code(self, name: str) -> None:
+        """Take what ``--with`` names."""
+        if name in self._cells.named:
+            self._given += self._sources.add_named(name)
+        else:
+            self._sources.require_code(name)
+            self._given.append(name)
+
+    def closure(self) -> Closure:
+        """Return all of it, with the classes that the values need."""
+        own = values.checked(self._sent, self._namespace)
+        taken: dict[str, Any] = {}
+        seen: set[str] = set()
+        while new := [name for name in (*self._sent, *self._sources.values) if name not in seen]:
+            seen.update(new)
+            walk = shared_objects.Walk()
+            for name in new:
+                value = self._namespace[name]
+                if not self._may_travel(name, value):
+                    continue
+                if name not in self._sent:
+                    taken[name] = value
+                walk.add(name, value)
+            for name, one in walk.own.items():  # by value, each would be another class than that of the cell
+                if self._namespace.get(name) is one:
+                    self._sources.add_if_source(name)
+        text = self._sources.text()
+        text += "\n" if text else ""
+        known = notebook_names.defined_names(text)
+        nodes = self._written({**own, **taken}, known)
+        for name in taken:
+            if (size := values.bytes_of(nodes.get(name, {}))) > LIMIT_BYTES:
+                raise self._refusal(name, _too_large(size), f"Send it: --in {name}", "values.size")
+        statements = values.statements(nodes, notebook_source.RUN if text else "")
+        names = dict.fromkeys([*nodes, *self._sources.imports, *self._sources.code, *self._given])
+        notes = values.notes({name: nodes[name] for name in own})
+        if line := self._line({name: nodes[name] for name in taken if name in nodes}):
+            notes.insert(0, line)
+        modules = {notebook_source.MODULE: text} if text else {}
+        return Closure(nodes, modules, tuple(statements), tuple(names), tuple(notes))
+
+    def _written(self, sent: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+        try:
+            return values.write_all(sent, known=known, exact=True)
+        except values.CannotSend as error:
+            failed = error
+        fine: dict[str, Any] = {}
+        for name, value in sent.items():
+            try:
+                values.write_all({name: value}, known=known, exact=True)
+            except values.CannotSend as error:
+                if self._is_assigned(name):
+                    continue
+                raise self._refusal(
+                    name, f"which cannot travel: it {error}", self._repeat(name), "closure.value"
+                ) from (error.__cause__)
+            fine[name] = value
+        if len(fine) == len(sent):  # each alone is fine
+            raise self._refusal(failed.name, f"which {failed}", "Name fewer of them in one cell.", "closure.value")
+        return self._written(fine, known)
+
+    def _may_travel(self, name: str, value: Any) -> bool:
+        """Whether a value is taken; raises for one that the cell needs and that must not be taken."""
+        reason, hint, code = "", self._repeat(name), "closure.value"
+        if isinstance(value, io.IOBase) and not isinstance(value, io.StringIO | io.BytesIO):
+            reason = "an open file, which cannot travel"
+        elif name in self._sent:
+            return True
+        elif type(value).__module__.partition(".")[0] in _OF_KERNEL:
+            reason = "which belongs to this notebook"
+        elif (size := values.memory_of(value)) > LIMIT_BYTES:
+            reason, hint, code = _too_large(size), f"Send it: --in {name}", "values.size"
+        elif secret := secret_values.secret_in(name, value):
+            reason, code = f"which {secret}; it would be stored with the run", "spec.secret"
+            hint = f"Write --secret {name}, and in the code: os.environ[{name!r}]"
+        if not reason:
+            return True
+        if self._is_assigned(name) and name not in self._sent:
+            return False
+        raise self._refusal(name, reason, hint, code)
+
+    def _is_assigned(self, name: str) -> bool:
+        """Whether the cell itself assigns a name, and may not need the notebook's."""
+        return name in notebook_names.defined_names(self._cell)
+
+    def _repeat(self, name: str) -> str:
+        definition = self._cells.definition_of(name)
+        if definition is None or definition.cell < 1:
+            return "Make it in the cell."
+        return f"Make it in the cell, as cell {definition.cell} does."
+
+    def _refusal(self, name: str, reason: str, hint: str, code: str) -> PreflightError:
+        users = self._sources.values.get(name, ())
+        line = self._lines.get(users[0] if users else name, 0)
+        kind = type(self._namespace.get(name)).__qualname__
+        user = f"{self._where} {line + self._above}" if not users else users[-1]
+        return PreflightError(
+            f"{user} uses {name} ({kind}), {reason}.",
+            hint=hint,
+            code=code,
+            details={"names": [name], "line": line + self._above},
+        )
+
+    def _line(self, nodes: Mapping[str, Any]) -> str:
+        """Return the line that says what was taken; empty if nothing was."""
+        parts = []
+        imports = [name for name in self._sources.imports if name in self._lines]
+        if imports:
+            parts.append(f"{_listed(imports)} ({'imports' if len(imports) > 1 else 'import'})")
+        code = {name: cell for name, cell in self._sources.code.items() if name not in self._given}
+        for cell, group in itertools.groupby(sorted(code, key=lambda one: code[one]), key=lambda one: code[one]):
+            names = list(group)
+            kind = "class" if all(isinstance(self._namespace.get(one), type) for one in names) else "function"
+            kind += ("es" if kind == "class" else "s") if len(names) > 1 else ""
+            parts.append(f"{_listed(names)} ({kind}{f' of cell {cell}' if cell > 0 else ''})")
+        described = [f"{name} {_described(node)}".strip() for name, node in nodes.items()]
+        if described:
+            files = {file["file"]: int(file["bytes"]) for node in nodes.values() for file in files_of(node)}
+            size = f" ({bytes_text(sum(files.values()))})" if files else ""
+            parts.append(_listed(described) + size)
+        return f"Takes {', '.join(parts)} from the notebook." if parts else ""
+
+
+def _too_large(size: int) -> str:
+    return f"which has {bytes_text(size)}; more than {bytes_text(LIMIT_BYTES)} is sent only when it is named"
+
+
+def _described(node: Any) -> str:
+    if node["as"] == "json" and not isinstance(node["value"], list | dict):
+        return f"= {node['value']!r}"[:24]
+    return description(node)
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = len(names) - _MAX_LISTED
+    return ", ".join(names[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")

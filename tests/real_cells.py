@@ -1,0 +1,171 @@
+"""Submits each cell of public notebooks as it stands, and compares its text with the kernel's.
+
+``python -m tests.real_cells NOTEBOOK.ipynb ... [--cells N] [--only K] [--dry-run]``
+
+Each notebook is executed from the top in a kernel. Before a cell is executed there, it is submitted to the local target
+as it stands. Prints the share of accepted cells, the share whose run printed the same text as the kernel, and each
+difference. The notebooks are not part of this repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jupyter_client.manager import start_new_kernel
+
+#: Seconds that a cell may take in the kernel, and that all runs of a notebook may take after its last cell.
+CELL_TIMEOUT, RUNS_TIMEOUT = 120.0, 240.0
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}|<ipython-input[^>]*>|ipykernel_\d+/\d+\.py")
+
+
+class Outcome(NamedTuple):
+    """What became of one cell; `kind` is ``same``, ``refused``, ``different``, ``failed`` or ``kernel failed``."""
+
+    notebook: str
+    number: int
+    kind: str
+    detail: str = ""
+
+
+class Session:
+    """A kernel with the extension, in a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.work = folder / "work"
+        self.work.mkdir(parents=True)
+        environ = {
+            **os.environ, "HOME": str(folder), "AMLTRAIN_HOME": str(folder / "state"), "MPLBACKEND": "agg",
+            "AMLTRAIN_QUEUE": str(folder / "queue"), "AMLTRAIN_DISPATCHER_IDLE": "5", "PYTHONWARNINGS": "ignore",
+        }  # fmt: skip
+        self.manager, self.client = start_new_kernel(
+            kernel_name="python3", env=environ, cwd=str(self.work), extra_arguments=["--log-level=50"]
+        )
+        self.run("%load_ext jupyter_amltrain")
+
+    def run(self, source: str, store: bool = True) -> tuple[str, str]:
+        """Execute a cell; return its text and its error."""
+        text: list[str] = []
+        error: list[str] = []
+
+        def output(message: dict[str, Any]) -> None:
+            content, kind = message["content"], message["msg_type"]
+            if kind == "stream" and content["name"] == "stdout":
+                text.append(content["text"])
+            elif kind == "execute_result":
+                text.append(content["data"].get("text/plain", "") + "\n")
+            elif kind == "error":
+                error.append(_ANSI.sub("", f"{content['ename']}: {content['evalue']}"))
+
+        with contextlib.suppress(TimeoutError):
+            self.client.execute_interactive(
+                source, output_hook=output, timeout=CELL_TIMEOUT, store_history=store, allow_stdin=False
+            )
+            return "".join(text), "".join(error)
+        self.manager.interrupt_kernel()
+        time.sleep(1)
+        return "".join(text), "TimeoutError: in the kernel"
+
+    def close(self) -> None:
+        """End the kernel and what it started."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def code_cells(path: Path) -> list[str]:
+    """The code of a notebook's cells that are not empty."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    sheets = notebook.get("cells") or notebook["worksheets"][0]["cells"]
+    cells = [cell for cell in sheets if cell["cell_type"] == "code"]
+    sources = ["".join(cell.get("source", cell.get("input", ""))) for cell in cells]
+    return [source for source in sources if source.strip()]
+
+
+def plain(text: str) -> list[str]:
+    """Text without what differs between any two executions."""
+    return _ADDRESS.sub("0x", _ANSI.sub("", text)).split()
+
+
+def check(path: Path, folder: Path, cells: int, dry_run: bool, prelude: str) -> list[Outcome]:
+    """Run a notebook from the top, and submit each of its cells before it is executed."""
+    session = Session(folder)
+    outcomes: list[Outcome] = []
+    waiting: list[tuple[int, str, str]] = []
+    flags = "--dry-run" if dry_run else "--as _run"
+    try:
+        if prelude:
+            session.run(prelude)
+        for number, source in enumerate(code_cells(path)[:cells], 1):
+            _, refused = session.run(f"%%aml_submit {flags}\n{source}", store=False)
+            handle, _ = session.run("print(_run.handle)", store=False) if not refused and not dry_run else ("", "")
+            text, error = session.run(source)
+            if refused:
+                kind = "refused, kernel failed" if error else "refused"
+                outcomes.append(Outcome(path.stem, number, kind, refused))
+            elif error:
+                outcomes.append(Outcome(path.stem, number, "kernel failed", error[:200]))
+            elif dry_run:
+                outcomes.append(Outcome(path.stem, number, "same"))
+            else:
+                waiting.append((number, handle.strip(), text))
+        for number, handle, text in waiting:
+            got, error = session.run(
+                "import jupyter_amltrain as _aml\n"
+                f"_one = _aml.attach({handle!r}).wait({RUNS_TIMEOUT})\n"
+                "print(_one.run.status.state.value)\nprint(_one.logs() or '', end='')",
+                store=False,
+            )
+            state, _, log = got.partition("\n")
+            if state != "completed":
+                outcomes.append(Outcome(path.stem, number, "failed", f"{state} {error} {log[-300:]}"))
+            elif plain(log) == plain(text):
+                outcomes.append(Outcome(path.stem, number, "same"))
+            else:
+                parts = difflib.unified_diff(plain(text), plain(log), "kernel", "run", lineterm="", n=0)
+                outcomes.append(Outcome(path.stem, number, "different", " ".join(list(parts)[2:])[:300]))
+    finally:
+        session.close()
+    return sorted(outcomes, key=lambda one: one.number)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("notebooks", nargs="+", type=Path)
+    parser.add_argument("--cells", type=int, default=1000)
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--prelude", default="", help="code that the kernel runs first, such as a seed")
+    args = parser.parse_args()
+    every: list[Outcome] = []
+    for path in args.notebooks:
+        folder = Path(tempfile.mkdtemp(prefix="cells-"))
+        start = time.monotonic()
+        outcomes = check(path, folder, args.cells, args.dry_run, args.prelude)
+        shutil.rmtree(folder, ignore_errors=True)
+        every += outcomes
+        print(f"{path.name}: {dict(Counter(one.kind for one in outcomes))}, {time.monotonic() - start:.0f} s")
+        for one in outcomes:
+            if one.kind != "same":
+                print(f"  cell {one.number}, {one.kind}: {' '.join(one.detail.split())[:330]}")
+        sys.stdout.flush()
+    kinds = Counter(one.kind for one in every)
+    runs = kinds["same"] + kinds["different"] + kinds["failed"]
+    alive = len(every) - kinds["kernel failed"] - kinds["refused, kernel failed"]
+    print(f"{len(every)} cells, {dict(kinds)}")
+    print(f"accepted of those that the kernel runs: {(alive - kinds['refused']) / max(1, alive):.1%}")
+    print(f"same text of those that ran: {kinds['same'] / max(1, runs):.1%}")
+
+
+if __name__ == "__main__":
+    main()
