@@ -23,6 +23,7 @@ from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
 from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema import inputs as references
+from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.job import JobSpec, validated
 from jupyter_amltrain.schema.sweep import Sweep
 from jupyter_amltrain.text import notebook_name
@@ -318,6 +319,7 @@ def job_of_line(
             "notes": (*own.notes, *cell_script.notes),
             "values": own.values,
             "modules": own.modules,
+            "environment": _with_packages(fields["environment"], cell_script.packages),
             "allow_pickle": bool(getattr(args, "allow_pickle", False)),
         }
     else:
@@ -343,6 +345,21 @@ def _of_notebook(
     if args.isolated:
         return closure.named(notebook, sent, code, allow_pickle=args.allow_pickle)
     return closure.closure_of(cell, notebook, sent=sent, code=code, known=known, above=first_line - 1)
+
+
+def _with_packages(environment: Environment, packages: Sequence[str]) -> Environment:
+    """Return the environment with the packages that the cell installs (``!pip install NAME``).
+
+    A job without an environment gets the packages of the kernel, where these may be installed already.
+    """
+    from jupyter_amltrain.jobs.requirements import is_installed
+
+    if not packages:
+        return environment
+    if not environment or environment.kernel:
+        environment = msgspec.structs.replace(environment, kernel=True)
+        packages = [one for one in packages if not is_installed(one)]
+    return msgspec.structs.replace(environment, pip=tuple(dict.fromkeys((*environment.pip, *packages))))
 
 
 def _check_cell_line(args: argparse.Namespace, words: Sequence[str], prog: str) -> None:

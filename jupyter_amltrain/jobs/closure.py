@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from jupyter_amltrain.agent import shared_objects
 from jupyter_amltrain.agent.values import description, files_of
 from jupyter_amltrain.errors import PreflightError
-from jupyter_amltrain.jobs import notebook_names, notebook_source, preflight, secret_values, values
+from jupyter_amltrain.jobs import notebook_names, notebook_source, notebook_syntax, preflight, secret_values, values
 from jupyter_amltrain.jobs.notebook_cells import Cells
 from jupyter_amltrain.text import bytes_text
 
@@ -104,12 +104,14 @@ def closure_of(
     PreflightError
         The cell needs a value that cannot travel, or must not.
     """
+    source = notebook_syntax.translated(cell, first_line=above + 1, where=where)
+    cell = source.text
     try:
         tree = preflight.parse(cell)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the check of the cell has the message
         return named(notebook, sent, code)
     namespace = notebook.namespace
-    taken = notebook_names.taken_names(tree, cell, namespace, {*known, *sent})
+    taken = notebook_names.taken_names(tree, cell, namespace, {*known, *sent}, source.reads)
     if not (taken or sent or code):
         return Closure()
     needs = _Needs(tree, cell, notebook, sent, above, where)

@@ -75,7 +75,7 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
 
 
 def taken_names(
-    tree: ast.Module, text: str, namespace: Mapping[str, Any], known: Collection[str] = ()
+    tree: ast.Module, text: str, namespace: Mapping[str, Any], known: Collection[str] = (), also: Collection[str] = ()
 ) -> list[Undefined]:
     """Return the variables of the notebook that a script reads before it assigns them, in the order of their lines.
 
@@ -83,8 +83,11 @@ def taken_names(
     ----------
     known
         Names that are defined before the first line.
+    also
+        Further names that the script reads.
     """
     defined, read = _module_names(text)
+    read |= {*also}
     read |= {match[1] for match in _CHANGE.finditer(text)} & defined
     # `df.query("x > @lr")` and `eval("x + 1")` read variables, too.
     read |= {word for one in bindings.names_of(tree, text).texts for word in _WORD.findall(one)}

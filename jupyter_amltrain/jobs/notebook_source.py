@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jupyter_amltrain.errors import AmlTrainError, SubmitError
-from jupyter_amltrain.jobs import notebook_names, preflight
+from jupyter_amltrain.jobs import notebook_names, notebook_syntax, preflight
 from jupyter_amltrain.jobs.notebook_cells import Cells, Definition, defined, statement_at
 
 #: Module that has the source, beside the script.
@@ -134,15 +134,16 @@ class Sources:
         return definition if self._is_setting(definition.node) else None
 
     def _add_statement(self, key: str, definition: Definition, users: tuple[str, ...]) -> None:
-        self._statements[key] = (definition.cell, definition.line), definition.text
+        source = notebook_syntax.translated(definition.text, where=f"{key}: line")
+        self._statements[key] = (definition.cell, definition.line), source.text
         try:
-            tree = preflight.parse(definition.text)
+            tree = preflight.parse(source.text)
         except SyntaxError:
             return
         if self._takes_values:
-            used = notebook_names.taken_names(tree, definition.text, self._namespace)
+            used = notebook_names.taken_names(tree, source.text, self._namespace, also=source.reads)
         else:
-            used = notebook_names.undefined_names(tree, definition.text, defined(definition.node))
+            used = notebook_names.undefined_names(tree, source.text, {*defined(definition.node), *source.defines})
         for other in used:
             if not hasattr(builtins, other.name) or self._takes_values:
                 self.add(other.name, (*users, key))
@@ -173,9 +174,11 @@ class Sources:
     def add_named(self, name: str) -> list[str]:
         """Take a whole cell below ``%%aml_cell`` at its place in the notebook; return the names that it defines."""
         number = self._cells.named[name]
-        text = self._cells.texts[number].rstrip("\n")
-        tree = preflight.check(text, first_line=2, where=f"--with {name}: cell line")
-        for other in notebook_names.undefined_names(tree, text):
+        where = f"--with {name}: cell line"
+        source = notebook_syntax.translated(self._cells.texts[number].rstrip("\n"), first_line=2, where=where)
+        text = source.text
+        tree = preflight.check(text, first_line=2, where=where)
+        for other in notebook_names.undefined_names(tree, text, source.defines):
             self.add(other.name, (name,))
         self._statements[f"cell {number}"] = (number, 0), text
         return sorted(notebook_names.defined_names(text))

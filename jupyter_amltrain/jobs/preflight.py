@@ -192,14 +192,14 @@ class _Checker:
         return not before.endswith("\\\n")
 
     def check_top_level(self, tree: ast.Module) -> None:
-        for node in _outside_functions(tree):
+        for node in outside_functions(tree):
             if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith) or (
                 isinstance(node, ast.comprehension) and node.is_async
             ):
                 lineno = node.target.lineno if isinstance(node, ast.comprehension) else node.lineno
                 raise self.error(
                     lineno,
-                    "'await' outside a function works in a notebook only.",
+                    "'await' outside a function works in a cell only.",
                     "Put it in 'async def main()' and end with: asyncio.run(main())",
                 )
             if isinstance(node, ast.Return):
@@ -232,13 +232,13 @@ def _shown(line: str, width: int = 60) -> str:
     return repr(line if len(line) <= width else line[: width - 1] + "…")
 
 
-def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+def outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield all nodes that run when the module is executed."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
         yield child
-        yield from _outside_functions(child)
+        yield from outside_functions(child)
 
 
 def _bound(tree: ast.Module) -> tuple[set[str], dict[str, str]]:

@@ -190,6 +190,19 @@ def package_of(module: str) -> str:
     return _PACKAGES.get(module, module)
 
 
+def is_installed(requirement: str) -> bool:
+    """Whether this Python has a package in a version that a requirement of pip allows."""
+    from importlib import metadata
+
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        wanted = Requirement(requirement)
+        return not wanted.url and wanted.specifier.contains(metadata.version(wanted.name), prereleases=True)
+    except (InvalidRequirement, metadata.PackageNotFoundError):
+        return False
+
+
 def _imports(node: ast.AST, needed: bool, package: Sequence[str]) -> Iterator[Import]:
     if isinstance(node, ast.Import):
         yield from (Import(alias.name, needed) for alias in node.names)

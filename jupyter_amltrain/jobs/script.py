@@ -24,7 +24,8 @@ import msgspec
 from jupyter_amltrain.agent.protocol import read_regular
 from jupyter_amltrain.agent.supervise import out_values
 from jupyter_amltrain.errors import CommandError, PreflightError
-from jupyter_amltrain.jobs import bindings, notebook_names, preflight
+from jupyter_amltrain.jobs import bindings, notebook_names, notebook_syntax, preflight
+from jupyter_amltrain.jobs.edits import Edit, edit_of, edited
 from jupyter_amltrain.schema import inputs, searched_values
 from jupyter_amltrain.schema.search_space import Expression, expression_text
 
@@ -66,12 +67,15 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
         Digest of the user's text, which does not depend on the parameters.
     notes
         Notes for the user on parameters and outputs, one sentence each.
+    packages
+        Requirements that the cell installs, which the run's environment gets.
     """
 
     text: str
     line_offset: int = 0
     sha256: str
     notes: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
 
 def from_cell(
@@ -132,30 +136,27 @@ def from_cell(
         )
     # Plain text has no magic above it: its first line is line 1.
     first_line, where = (first_line, "Cell line") if magic_line else (1, "Line")
-    tree = preflight.check(cell, first_line=first_line, where=where)
-    if not tree.body:
-        raise CommandError(
-            f"{magic}: the cell contains only comments.",
-            hint=f"Write Python below the line, or submit a file: %{magic.lstrip('%')} train.py",
-            code="submit.empty_cell",
-        )
-    if check_names:
-        missing = notebook_names.undefined_names(tree, cell, {*known, *(params or {})})
-        notebook_names.check_names(missing, namespace, above=first_line - 1, where=where)
     digest = hashlib.sha256(cell.encode()).hexdigest()
-    assignments = [*before]
+    source = notebook_syntax.translated(cell, first_line=first_line, where=where)
+    cell = source.text
+    tree = preflight.check(cell, first_line=first_line, where=where)
+    if check_names:
+        missing = notebook_names.undefined_names(tree, cell, {*known, *source.defines, *(params or {})})
+        notebook_names.check_names(missing, namespace, above=first_line - 1, where=where)
+    assignments = [*source.before, *before]
     assignments += [f"{_variable('--param', k)} = {_source_of(k, v)}" for k, v in (params or {}).items()]
     edits = _last_value(tree, cell)
     display = _DISPLAY if edits else ""
-    notes: list[str] = []
+    notes: list[str] = [*source.notes]
     if assignments:
         if (doc := ast.get_docstring(tree, clean=False)) is not None:
             assignments.insert(0, f"__doc__ = {doc!r}")
         futures, moved = _futures(tree, first_line, where)
         try:
-            changes, notes = _Parameters(tree, cell, first_line, where, helpers).checked(params or {}, out)
+            changes, more = _Parameters(tree, cell, first_line, where, helpers).checked(params or {}, out)
         except RecursionError:
-            changes, notes = [], ["--param: the cell is nested too deeply to check its assignments."]
+            changes, more = [], ["--param: the cell is nested too deeply to check its assignments."]
+        notes += more
         edits += [*moved, *changes]
         first = "; ".join([*futures, *assignments])
     else:
@@ -170,9 +171,15 @@ def from_cell(
         function = inspect.getsource(out_values._amltrain_out)
         shared = json_names(sorted(notebook_names.defined_names(helpers)))
         end = _EPILOGUE.format(function=function, names=json_names(names), limit=OUT_LIMIT, known=shared)
-    body = _edited(cell, edits)
+    body = edited(cell, edits)
     body = body if body.endswith("\n") else body + "\n"
-    return Script(text=f"{first}\n{body}{end}{display}", line_offset=0, sha256=digest, notes=tuple(notes))
+    return Script(
+        text=f"{first}\n{body}{source.after}{end}{display}",
+        line_offset=0,
+        sha256=digest,
+        notes=tuple(notes),
+        packages=source.packages,
+    )
 
 
 class ScriptFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -343,33 +350,9 @@ def _unassigned(tree: ast.Module, cell: str, out: Sequence[str], known: Collecti
     return notes
 
 
-class _Edit(msgspec.Struct, frozen=True):
-    """A part of the cell's text and its replacement. Lines count from 1, columns in UTF-8 from 0."""
-
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-    text: str
-
-
-def _edit_of(node: ast.stmt, text: str) -> _Edit:
-    assert node.end_lineno is not None and node.end_col_offset is not None
-    return _Edit(node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, text)
-
-
-def _edited(cell: str, edits: Sequence[_Edit]) -> str:
-    """Apply edits to `cell`; none of them adds or removes a line."""
-    lines = [line.encode() for line in cell.split("\n")]
-    for edit in sorted(edits, key=lambda edit: (edit.line, edit.column), reverse=True):
-        before, after = lines[edit.line - 1][: edit.column], lines[edit.end_line - 1][edit.end_column :]
-        lines[edit.line - 1 : edit.end_line] = (before + edit.text.encode() + after).split(b"\n")
-    return b"\n".join(lines).decode()
-
-
-def _last_value(tree: ast.Module, cell: str) -> list[_Edit]:
+def _last_value(tree: ast.Module, cell: str) -> list[Edit]:
     """Edit that assigns the value of a last expression to ``_``; none after ``;``, ``print()`` or a literal text."""
-    last = tree.body[-1]
+    last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr) or isinstance(last.value, ast.Await):
         return []
     value = last.value
@@ -380,13 +363,13 @@ def _last_value(tree: ast.Module, cell: str) -> list[_Edit]:
     assert last.end_lineno is not None and last.end_col_offset is not None
     if cell.split("\n")[last.end_lineno - 1].encode()[last.end_col_offset :].lstrip()[:1] == b";":
         return []
-    return [_Edit(last.lineno, last.col_offset, last.lineno, last.col_offset, "_ = ")]
+    return [Edit(last.lineno, last.col_offset, last.lineno, last.col_offset, "_ = ")]
 
 
-def _futures(tree: ast.Module, first_line: int, where: str) -> tuple[list[str], list[_Edit]]:
+def _futures(tree: ast.Module, first_line: int, where: str) -> tuple[list[str], list[Edit]]:
     """``from __future__`` imports for line 1, and edits that replace them with ``pass``."""
     names: list[str] = []
-    edits: list[_Edit] = []
+    edits: list[Edit] = []
     for node in tree.body:
         if not isinstance(node, ast.ImportFrom) or node.module != "__future__":
             continue
@@ -399,7 +382,7 @@ def _futures(tree: ast.Module, first_line: int, where: str) -> tuple[list[str], 
             )
         names += [alias.name for alias in node.names if alias.name not in names]
         lines = (node.end_lineno or node.lineno) - node.lineno
-        edits.append(_edit_of(node, "pass" if not lines else "pass" + "\n" * (lines - 1) + "\npass"))
+        edits.append(edit_of(node, "pass" if not lines else "pass" + "\n" * (lines - 1) + "\npass"))
     return [f"from __future__ import {', '.join(names)}"] if names else [], edits
 
 
@@ -418,14 +401,14 @@ class _Parameters:
         self._tree, self._cell, self._where, self._helpers = tree, cell, where, helpers
         self._above = first_line - 1
 
-    def checked(self, params: Mapping[str, Any], out: Sequence[str]) -> tuple[list[_Edit], list[str]]:
+    def checked(self, params: Mapping[str, Any], out: Sequence[str]) -> tuple[list[Edit], list[str]]:
         """Return edits that replace literals which would override parameters, and notes.
 
         Names in `out` count as read.
         """
         names = bindings.names_of(self._tree, self._cell)
         unread = bindings.unread(names, params, {*out, *read_elsewhere(self._helpers)})
-        edits: dict[ast.AST, _Edit] = {}
+        edits: dict[ast.AST, Edit] = {}
         notes: list[str] = []
         for name, value in params.items():
             found = bindings.overrides_of(self._tree, name)
@@ -464,7 +447,7 @@ class _Parameters:
         word = "line" if len(numbers) == 1 else "lines"
         return f"{word} {', '.join(map(str, numbers[:-1]))}{' and ' if numbers[:-1] else ''}{numbers[-1]}"
 
-    def _replacement(self, node: ast.Assign | ast.AnnAssign, name: str, value: Any) -> _Edit:
+    def _replacement(self, node: ast.Assign | ast.AnnAssign, name: str, value: Any) -> Edit:
         """``lr = 0.3  # --param, was 0.1``, on as many lines as the statement had."""
         assert node.value is not None and node.end_lineno is not None and node.end_col_offset is not None
         target = name
@@ -473,10 +456,10 @@ class _Parameters:
         was = _short(ast.get_source_segment(self._cell, node.value) or "")
         comment = f"  # --param, was {was}"
         if more := node.end_lineno - node.lineno:
-            return _edit_of(node, f"{target} = ({_source_of(name, value)}{comment}" + "\n" * more + ")")
+            return edit_of(node, f"{target} = ({_source_of(name, value)}{comment}" + "\n" * more + ")")
         rest = self._cell.split("\n")[node.end_lineno - 1].encode()[node.end_col_offset :].strip()
         # Code after a semicolon would become part of the comment.
-        return _edit_of(node, f"{target} = {_source_of(name, value)}{'' if rest and rest[:1] != b'#' else comment}")
+        return edit_of(node, f"{target} = {_source_of(name, value)}{'' if rest and rest[:1] != b'#' else comment}")
 
 
 def read_elsewhere(helpers: str) -> frozenset[str]:

@@ -196,7 +196,13 @@ def take_snapshot(
 
         root = Path(notebook_dir).absolute()
         text = script_text.encode() or _read(root / script_name)
-        files = {name: str(path) for name, path in local_modules(text, root).items()}
+        texts = [text, *(code for name, code in (more or {}).items() if "/" not in name and name.endswith(".py"))]
+        files = {
+            name: str(path)
+            for one in texts
+            if isinstance(one, bytes)
+            for name, path in local_modules(one, root).items()
+        }
         if not script_text:
             files[script_name] = str(root / script_name)
     if script_text:
@@ -222,11 +228,12 @@ def of_script(spec: JobSpec) -> Snapshot:
     SnapshotTooLarge, SubmitError
         See :func:`take_snapshot`.
     """
-    from jupyter_amltrain.jobs import values
+    from jupyter_amltrain.jobs import notebook_syntax, values
 
     more: dict[str, str | bytes] = {}
     if not spec.code_dir:  # which has them
         more = {**values.files(spec), **{f"{name}.py": text.encode() for name, text in spec.modules.items()}}
+        more |= notebook_syntax.files(spec.script, spec.modules.values())
         if spec.distribution.config:
             more[DEEPSPEED_FILE] = msgspec.json.encode(spec.distribution.config)
         if spec.trial is not None:
