@@ -4,17 +4,14 @@ The module travels alone, as ``_amltrain_notebook.py`` beside a job's script, so
 The script calls it where the cell had ``!ls`` or ``%time``; names are those of the line that calls.
 """
 
-import asyncio
 import builtins
 import contextlib
 import os
 import re
-import runpy
 import string
 import subprocess
 import sys
 import time as _time
-import timeit as _timeit
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 #: Name of this module beside the script.
@@ -223,14 +220,16 @@ class TimeitResult:
     __repr__ = lambda self: "<TimeitResult : %s>" % self  # noqa: E731
 
 
-def timeit(line: str, body: Optional[str] = None) -> Optional[TimeitResult]:
+def measured(line: str, body: Optional[str] = None) -> Optional[TimeitResult]:
     """Measure the statement of ``%timeit``, or the cell below ``%%timeit``, whose line is the setup."""
+    import timeit
+
     module, local = _names(1)
     options, statement = _options(line, "nrp", "oqtc")
     setup = "pass"
     if body is not None:
         setup, statement = statement or "pass", body
-    timer = _timeit.Timer(statement, setup, globals={**module, **local})
+    timer = timeit.Timer(statement, setup, globals={**module, **local})
     loops, repeat = int(options.get("n", 0)), int(options.get("r", _REPEAT))
     if not loops:
         for power in range(10):
@@ -288,8 +287,10 @@ def cd(line: str = "") -> None:
 
 def run(line: str) -> None:
     """Do ``%run file.py``: execute a file, and take the names that it defines."""
-    module, _ = _names(1)
+    import runpy
     import shlex
+
+    module, _ = _names(1)
 
     words = shlex.split(expanded(line))
     is_inside = "-i" in words[:1]
@@ -325,9 +326,12 @@ def writefile(line: str, body: str) -> None:
 
 def display(*values: Any, **options: Any) -> None:
     """Print the text of values."""
+    try:
+        text = __import__("amltrain_pretty").pretty  # among the hooks of a job
+    except ImportError:
+        text = repr
     for value in values:
-        write = getattr(value, "_repr_pretty_text_", None)
-        print(write() if callable(write) else repr(value))
+        print(text(value))
 
 
 def install() -> None:
@@ -339,11 +343,13 @@ def install() -> None:
 # ---- await
 
 
-_loop: Optional[asyncio.AbstractEventLoop] = None
+_loop: Any = None
 
 
 def start_loop() -> None:
     """Make the event loop of the script, in which ``asyncio.create_task`` works outside functions."""
+    import asyncio
+
     global _loop
     _loop = asyncio.new_event_loop()
     asyncio.set_event_loop(_loop)
@@ -352,7 +358,7 @@ def start_loop() -> None:
 
 def wait(awaitable: Any) -> Any:
     """Return the value of ``await awaitable``."""
-    assert _loop is not None
+    import asyncio
 
     async def result() -> Any:
         return await awaitable

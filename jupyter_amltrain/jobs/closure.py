@@ -151,6 +151,10 @@ class _Needs:
 
     def closure(self) -> Closure:
         """Return all of it, with the classes that the values need."""
+        if "eval(" in self._sources.text():  # a function of the notebook evaluates texts of the cell
+            for name in notebook_names.names_in_texts(self._tree):
+                if name in self._namespace and name not in self._sent:
+                    self._sources.add(name, ())
         own = values.checked(self._sent, self._namespace)
         taken: dict[str, Any] = {}
         seen: set[str] = set()

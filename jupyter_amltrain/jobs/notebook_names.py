@@ -32,6 +32,8 @@ _NOTEBOOK_ONLY = {
 _CHANGE = re.compile(r"(\w+)\s*(?:[-+*/%@&|^]|\*\*|//|<<|>>)=")
 _WORD = re.compile(r"[^\W\d]\w*")
 _MISSING = object()
+#: Longest text that is an expression.
+_MAX_EXPRESSION = 400
 #: Names that are listed in one message.
 _MAX_LISTED = 6
 
@@ -101,9 +103,22 @@ def taken_names(
     return sorted((Undefined(name, lines.get(name, 1)) for name in names), key=lambda one: (one.line, one.name))
 
 
+def names_in_texts(tree: ast.Module) -> set[str]:
+    """Return the names in the texts of a script that are expressions: ``show("df.head()")``."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= _MAX_EXPRESSION:
+            try:
+                inner = preflight.parse(node.value.strip())
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+            found |= {one.id for one in ast.walk(inner) if isinstance(one, ast.Name)}
+    return found
+
+
 def _is_of_ipython(name: str, value: Any) -> bool:
     """Whether a variable is one that IPython adds to every notebook, or a builtin."""
-    if name in _NOTEBOOK_ONLY or name in _SCRIPT_ONLY or value is getattr(builtins, name, _MISSING):
+    if name in ("In", "Out", *_SCRIPT_ONLY) or value is getattr(builtins, name, _MISSING):
         return True
     return hasattr(builtins, name) and str(getattr(value, "__globals__", {}).get("__name__", "")).startswith("IPython.")
 

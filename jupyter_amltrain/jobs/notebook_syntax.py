@@ -28,7 +28,7 @@ _SILENT = frozenset({"matplotlib", "config", "load_ext", "reload_ext", "unload_e
 #: Line magics that are commands of the shell.
 _SHELL = frozenset({"ls", "cat", "mkdir", "rm", "rmdir", "cp", "mv", "head", "tail", "ll", "man", "sx", "system"})
 #: Line magics that a function of the module does, with the text of the line.
-_FUNCTIONS = {"env": "env", "set_env": "env", "cd": "cd", "run": "run", "timeit": "timeit"}
+_FUNCTIONS = {"env": "env", "set_env": "env", "cd": "cd", "run": "run", "timeit": "measured"}
 _INSTALL = re.compile(
     r"\s*(?:(?:\{sys\.executable\}|\$?\{?sys\.executable\}?|\S*python[\d.]*|uv)\s+)?(?:-m\s+)?"
     r"(?:pip[\d.]*|conda|mamba)\s+install\s+(?P<rest>.*)"
@@ -125,11 +125,11 @@ class _Translation:
             text = _of_ipython(text)
             try:
                 tree = preflight.parse(text)
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                return Translated(self._cell)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):  # the check of the text names the line
+                return Translated(text)
         edits = [*self._magics(tree, text), *self._awaits(tree, text)]
         if re.search(r"\bdisplay\b", text):
-            self._before.insert(0, f"{_CALL}.install()")
+            self._before.insert(0, f"{_CALL}.install()")  # one of the notebook takes precedence
             self._defines.add("display")
         return Translated(
             edited(text, edits),
@@ -163,7 +163,7 @@ class _Translation:
             return "\n" * (number - 1) + f"_amltrain_timer = {_CALL}.Timer()\n" + body
         if name == "timeit" and body.strip():
             self._read_code(f"{body}\n{line}")
-            call = f"timeit({line!r}, {body!r})"
+            call = f"measured({line!r}, {body!r})"
         elif name in ("bash", "sh") and body.strip():
             call = f"script({f'{name} {line}'.strip()!r}, {body!r})"
         elif name in ("writefile", "file"):
@@ -211,7 +211,9 @@ class _Translation:
         if name in _SILENT:
             return "None"
         if name in _HELP:
-            raise self._error(line, "Help with '?' does not work here", "Move the line to another cell or delete it.")
+            raise self._error(
+                line, "help with '?' works in a notebook only.", "Move the line to another cell or delete it."
+            )
         if name in ("pip", "conda", "mamba"):
             if self._installs(f"{name} {rest}", line):
                 return "None"

@@ -50,7 +50,10 @@ _amltrain_out({names}, {limit}, __import__("builtins"), {known})
 # After the values of ``--out`` are written: a `repr` that raises loses none of them.
 _DISPLAY = """
 # ---- added by amltrain: displays the value of the last line ----
-__import__("sys").displayhook(_)
+try:
+    __import__("amltrain_pretty").show(_)
+except ImportError:  # started by other means
+    __import__("sys").displayhook(_)
 """
 
 
@@ -136,7 +139,7 @@ def from_cell(
         )
     # Plain text has no magic above it: its first line is line 1.
     first_line, where = (first_line, "Cell line") if magic_line else (1, "Line")
-    digest = hashlib.sha256(cell.encode()).hexdigest()
+    digest = hashlib.sha256(cell.encode(errors="surrogatepass")).hexdigest()
     source = notebook_syntax.translated(cell, first_line=first_line, where=where)
     cell = source.text
     tree = preflight.check(cell, first_line=first_line, where=where)

@@ -111,5 +111,5 @@ def test_function_of_a_cell_below_a_magic_is_found(magic: str) -> None:
 
 def test_named_cell_with_a_magic_is_refused_with_its_line() -> None:
     with pytest.raises(PreflightError) as caught:
-        module_of(["setup"], [parsed("aml_cell", "setup", "import math\n%matplotlib inline")], namespace={})
+        module_of(["setup"], [parsed("aml_cell", "setup", "import math\n%debug")], namespace={})
     assert caught.value.details["line"] == 3 and "--with setup" in str(caught.value)
