@@ -90,6 +90,8 @@ def taken_names(
     """
     defined, read = _module_names(text)
     read |= {*also}
+    if "del" in text:
+        read |= {one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Del)}
     read |= {match[1] for match in _CHANGE.finditer(text)} & defined
     # `df.query("x > @lr")` and `eval("x + 1")` read variables, too.
     read |= {word for one in bindings.names_of(tree, text).texts for word in _WORD.findall(one)}

@@ -118,17 +118,15 @@ class Sources:
     def _definition_of(self, name: str, value: Any) -> Definition | None:
         """Return the statement that makes a name again; ``None`` for what travels as a value."""
         if isinstance(value, types.FunctionType) and value.__module__ == "__main__":
-            if value.__name__ not in (name, "<lambda>"):
-                return None if self._takes_values else self._cells.definition_of(name)
-            own = self._cells.source_of(value, name)
+            own = self._cells.source_of(value, name) if value.__name__ in (name, "<lambda>") else None
             if own is not None:
-                return own
+                return own if not self._takes_values or _is_function(own.node) else None
         definition = self._cells.definition_of(name)
         if definition is None or definition.is_import:
             return None
         if isinstance(definition.node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            is_made_by_it = value is _MISSING or _is_made_by(value, definition.node)
-            return definition if is_made_by_it or not self._takes_values else None
+            is_made_by_it = value is _MISSING or not self._takes_values or _is_made_by(value, definition.node)
+            return definition if is_made_by_it else None
         if self._takes_values and not notebook_names.is_code(value):
             return None
         return definition if self._is_setting(definition.node) else None
@@ -237,6 +235,13 @@ def _no_source(name: str, users: tuple[str, ...]) -> AmlTrainError:
         f"{where}comes from no cell of this notebook that was run, so its source is not known.",
         "Run the cell that defines it, or write it in a module: import it in the cell.",
     )
+
+
+def _is_function(node: ast.stmt) -> bool:
+    """Whether a statement defines a function, and does not get it from a call."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return isinstance(node.value, ast.Lambda)
+    return True
 
 
 def _is_made_by(value: Any, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:

@@ -157,6 +157,7 @@ class _Translation:
         if match is None:
             return text
         name, line, body = match[1], match[2], text[lead + match.end() :]
+        body += "" if not body or body.endswith("\n") else "\n"  # as IPython passes it
         number = text.count("\n", 0, lead) + 1
         if name == "time" and body.strip():
             self._after = "_amltrain_timer.show()\n"
@@ -172,7 +173,7 @@ class _Translation:
         else:
             hint = _INSTEAD.get(name, "Delete the line, or write Python instead.")
             raise self._error(number, f"%%{name} does not work in a run.", hint)
-        return "\n" * (number - 1) + f"{_CALL}.{call}" + "\n" * (1 + body.count("\n"))
+        return "\n" * (number - 1) + f"{_CALL}.{call}" + "\n" * max(1, body.count("\n"))
 
     # ---- line magics and shell commands
 
@@ -244,7 +245,7 @@ class _Translation:
             raise self._error(line, f"{error.msg}.", "Correct the line and run the cell again.") from None
         if len(body) == 1 and isinstance(body[0], ast.Expr):
             return f"{_CALL}.time(lambda: ({inner.text.strip()}))"
-        if is_statement and not any(isinstance(node, _COMPOUND) for node in body):
+        if body and is_statement and not any(isinstance(node, _COMPOUND) for node in body):
             return f"with {_CALL}.Timer(): {inner.text.strip()}"
         self._read_code(inner.text)
         self._defines |= notebook_names.defined_names(inner.text)

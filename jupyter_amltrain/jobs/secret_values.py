@@ -76,8 +76,7 @@ def _parts(key: str, value: Any) -> Iterator[tuple[str, str, Any]]:
             for one, part in list(value.items()):
                 text = one if isinstance(one, str) else key
                 yield f"[{_shown(one)}]" + ("environ" if is_environ else ""), text, part
-                if not isinstance(one, str | int | float):
-                    yield "", key, one
+                yield "", "", one
         except Exception:  # a mapping of somebody else can raise anything
             return
         if type(value) is dict:
