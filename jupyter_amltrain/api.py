@@ -194,6 +194,17 @@ def current_target() -> str:
     return controller().targets.current
 
 
+def is_local(target: str | None = None) -> bool:
+    """Return whether jobs of a target (default: the one in use) run on this machine in this interpreter."""
+    from jupyter_amltrain.errors import AmlTrainError
+
+    known = controller().targets
+    try:
+        return known.get(target or known.current).__struct_config__.tag == "local"
+    except AmlTrainError:  # unknown: the submit says so
+        return True
+
+
 def use(name: str, *, default: bool = False) -> None:
     """Make `name` the target of this notebook.
 

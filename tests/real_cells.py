@@ -28,7 +28,11 @@ from jupyter_client.manager import start_new_kernel
 #: Seconds that a cell may take in the kernel, and that all runs of a notebook may take after its last cell.
 CELL_TIMEOUT, RUNS_TIMEOUT = 120.0, 240.0
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_ADDRESS = re.compile(r"0x[0-9a-f]{6,}|<ipython-input[^>]*>|ipykernel_\d+/\d+\.py")
+#: What differs between any two executions: addresses, times of day, durations.
+_ADDRESS = re.compile(
+    r"0x[0-9a-f]{6,}|<ipython-input[^>]*>|ipykernel_\d+/\d+\.py|\b\d\d:\d\d:\d\d(?:\.\d+)?\b"
+    r"|(?m:^.* per loop \(mean .*$)|(?m:^(?:CPU times|Wall time):.*$)"
+)
 
 
 class Outcome(NamedTuple):
@@ -108,7 +112,7 @@ def check(path: Path, folder: Path, cells: int, dry_run: bool, prelude: str) -> 
         if prelude:
             session.run(prelude)
         for number, source in enumerate(code_cells(path)[:cells], 1):
-            _, refused = session.run(f"%%aml_submit {flags}\n{source}", store=False)
+            _, refused = session.run(f"%%aml_submit {flags}\n{source}")
             handle, _ = session.run("print(_run.handle)", store=False) if not refused and not dry_run else ("", "")
             text, error = session.run(source)
             if refused:

@@ -45,6 +45,8 @@ class Walk:
         )
         self.shared: List[Tuple[str, str]] = []
         self.packages: Dict[str, Set[str]] = {}  #: top-level packages of the types in each value
+        self._memory: Dict[Any, int] = {}  #: part that reached the memory of an array first
+        self.memory: Set[Any] = set()  #: memory that several arrays share, see :func:`memory_of`
         self.own: Dict[str, Any] = {}  #: classes and functions of ``__main__`` that the values refer to, by name
 
     def add(self, name: str, value: Any) -> None:
@@ -64,16 +66,18 @@ class Walk:
         stack = [value]
         while stack:
             one = stack.pop()
-            if not self._reach(one) or isinstance(one, self._whole):
+            if not self._reach(one) or issubclass(type(one), self._whole):
                 continue
             stack += self._items(one) if type(one) in _CONTAINERS else gc.get_referents(one)
 
     def _reach(self, one: Any) -> bool:
         """Note that the newest part reaches an object; return whether what it refers to is still to be looked at."""
-        is_whole = isinstance(one, self._whole)
-        if isinstance(one, (type, types.FunctionType)) and one.__module__ == "__main__":
+        # Not isinstance: it reads an attribute of the object, which may run code or raise.
+        kind = type(one)
+        is_whole = issubclass(kind, self._whole)
+        if issubclass(kind, (type, types.FunctionType)) and one.__module__ == "__main__":
             self.own[one.__qualname__.partition(".")[0]] = one
-        if isinstance(one, self._constants) or self._visits >= MAX_VISITS:
+        if issubclass(kind, self._constants) or self._visits >= MAX_VISITS:
             return False
         if not (is_whole or type(one) in (*_CONTAINERS, bytearray) or gc.is_tracked(one)):
             return False
@@ -81,6 +85,12 @@ class Walk:
         part, first = len(self._parts) - 1, self._part_of.get(id(one))
         if first is None:
             self._part_of[id(one)] = part
+            memory = memory_of(one) if is_whole else None
+            if memory is not None:
+                other = self._memory.setdefault(memory, part)
+                if other != part:
+                    self.memory.add(memory)
+                    self.shared.append((self._parts[other], self._parts[part]))
             self.packages[self._parts[part]].add(type(one).__module__.partition(".")[0])
             return True
         if first != part and type(one) not in (tuple, frozenset):
@@ -90,6 +100,27 @@ class Walk:
     def _items(self, container: Any) -> Sequence[Any]:
         items = [*container, *container.values()] if type(container) is dict else list(container)
         return [] if set(map(type, items)) <= {str, bytes, int, float, bool, complex, type(None)} else items
+
+
+def memory_of(value: Any) -> Any:
+    """Return what identifies the memory of an array or tensor; ``None`` if it is not known."""
+    kind = type(value)
+    if kind in _loaded("numpy:ndarray"):
+        root = root_of(value)
+        return None if root is None else id(root)
+    if kind in _loaded("torch:Tensor", "torch.nn:Parameter"):
+        strided = sys.modules["torch"].strided
+        return ("torch", value.untyped_storage().data_ptr()) if value.layout == strided and value.numel() else None
+    return None
+
+
+def root_of(array: Any) -> Any:
+    """Return the array that owns the memory of a view; ``None`` if it is no plain array."""
+    while array.base is not None:
+        array = array.base
+        if type(array) not in _loaded("numpy:ndarray"):
+            return None
+    return None if array.dtype.hasobject else array
 
 
 def groups(values: Mapping[str, Any]) -> List[Dict[str, Any]]:

@@ -386,7 +386,7 @@ def _write_pickle(value: Any, path: str, known: Collection[str], named: List[Any
         kind(file, 4).dump(value)
 
 
-def pickler(known: Collection[str], named: List[Any]) -> Any:
+def pickler(known: Collection[str], named: List[Any], reduce: Optional[Callable[[Any], Any]] = None) -> Any:
     """Return a Pickler that includes classes and functions of ``__main__``, but only names those that the reader has.
 
     By value, a class would be another one for the reader: no ``isinstance`` with its own holds.
@@ -397,6 +397,8 @@ def pickler(known: Collection[str], named: List[Any]) -> Any:
         Names of ``__main__`` that the reader has, too.
     named
         Gets what was pickled by its name.
+    reduce
+        Returns how an object is pickled, or ``NotImplemented``.
 
     Raises
     ------
@@ -410,6 +412,9 @@ def pickler(known: Collection[str], named: List[Any]) -> Any:
             if known and getattr(one, "__module__", "") == "__main__" and _is_named(one, known):
                 named.append(one)
                 return NotImplemented
+            made = NotImplemented if reduce is None else reduce(one)
+            if made is not NotImplemented:
+                return made
             return super().reducer_override(one)
 
     return Pickler
@@ -458,22 +463,8 @@ def _is_exact(value: Any) -> bool:
     if type(value) in _loaded("torch", "Tensor"):
         is_plain = value.is_contiguous() and not value.requires_grad and value.device.type == "cpu"
         return is_plain and value.grad is None and value.layout == sys.modules["torch"].strided
-    if type(value) in _loaded("pandas", "DataFrame"):
-        columns = value.columns
-        return _is_plain_index(columns) and columns.is_unique and _is_plain_frame(value, value.dtypes)
+    # A frame of pandas has blocks, whose memory a library may write to: only a pickle keeps them.
     return type(value) in _loaded("polars", "DataFrame") + _loaded("pyarrow", "Table")
-
-
-def _is_plain_frame(frame: Any, dtypes: Any) -> bool:
-    index = frame.index
-    is_counter = type(index).__name__ == "RangeIndex" and index.name is None
-    if frame.attrs or not is_counter or importlib.util.find_spec("pyarrow") is None:
-        return False
-    return all(getattr(dtype, "kind", "O") in "biuf" and not hasattr(dtype, "na_value") for dtype in dtypes)
-
-
-def _is_plain_index(columns: Any) -> bool:
-    return columns.name is None and columns.nlevels == 1 and all(type(one) is str for one in columns)
 
 
 #: Test, kind, ending, writer, and facts of each form; the first one that applies is used.
@@ -825,6 +816,8 @@ def _unpickler() -> Any:
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
+            if module == _KERNEL_NAME:  # this module has another name in a job
+                return globals()[name]
             found = super().find_class(module, name)
             if module.partition(".")[0] == "cloudpickle" and name in ("_make_skeleton_class", "_make_skeleton_enum"):
                 return lambda *parts: noted(found(*parts))
@@ -842,6 +835,42 @@ def _unpickler() -> Any:
 
 #: Values that share objects, by the path of their file: each name of a group gives its part of one graph.
 _GRAPHS: Dict[str, Dict[str, Any]] = {}
+
+
+def array_view(root: Any, dtype: Any, shape: Any, strides: Any, offset: int) -> Any:
+    """Return an array in the memory of another one."""
+    import numpy
+
+    memory = root if root.flags.c_contiguous else root.T
+    return numpy.ndarray(shape, dtype, memory, offset, strides)
+
+
+def tensor_view(
+    memory: Any, dtype: str, shape: Any, strides: Any, offset: int, device: str, kind: str, needs_grad: bool, grad: Any
+) -> Any:
+    """Return a tensor in memory that is an array of bytes, on a device of the same type if there is one."""
+    import torch
+
+    storage = _STORAGES.get(id(memory))
+    if storage is None:
+        storage = torch.from_numpy(memory).untyped_storage()
+        if device != "cpu" and getattr(torch, device).is_available():
+            storage = torch.from_numpy(memory).to(device).untyped_storage()
+        _STORAGES[id(memory)] = storage
+        _MEMORY.append(memory)  # so that no other one gets its id
+    tensor = torch.empty(0, dtype=getattr(torch, dtype), device=storage.device).set_(storage, offset, shape, strides)
+    if kind == "Parameter":
+        tensor = torch.nn.Parameter(tensor, requires_grad=needs_grad)
+    else:
+        tensor.requires_grad_(needs_grad)
+    tensor.grad = grad
+    return tensor
+
+
+_STORAGES: Dict[int, Any] = {}
+_MEMORY: List[Any] = []
+#: Name of this module in the kernel, by which pickles name its functions.
+_KERNEL_NAME = "jupyter_amltrain.agent.values"
 
 
 def _read_graph(path: str, node: Node) -> Any:

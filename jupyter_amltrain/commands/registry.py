@@ -33,6 +33,7 @@ class Defaults(NamedTuple):
     experiment: str = ""
     timeout: float | None = None
     environment: str = ""
+    isolated: bool = False
 
 
 # %load_ext executes this module, and each method that a dataclass generates costs it 0.1 ms.

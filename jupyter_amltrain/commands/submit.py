@@ -123,6 +123,14 @@ def notebook_flags(parser: Parser) -> None:
         help="include this function, class or named cell (%%%%aml_cell) of the notebook, with what it uses",
     )
     parser.flag(
+        "--replay",
+        metavar="CELL",
+        type=flag_types.cells,
+        repeated=True,
+        samples=("5", "all"),
+        help="run this cell (its number, or all that are needed) before the script, instead of sending what it made",
+    )
+    parser.flag(
         "--isolated",
         action="store_true",
         help="take nothing from the notebook but what --in and --with name",
@@ -295,7 +303,7 @@ def job_of_line(
     out = fields.get("out", ())
     if cell is not None:
         _check_cell_line(args, words, prog)
-        own = _of_notebook(args, notebook, cell, {*params, *defined}, first_line)
+        own = _of_notebook(args, notebook, cell, {*params, *defined}, first_line, defaults)
         cell_script = script.from_cell(
             cell,
             magic_line=prog,
@@ -335,16 +343,35 @@ def job_of_line(
 
 
 def _of_notebook(
-    args: argparse.Namespace, notebook: Notebook | None, cell: str, known: Collection[str], first_line: int
+    args: argparse.Namespace,
+    notebook: Notebook | None,
+    cell: str,
+    known: Collection[str],
+    first_line: int,
+    defaults: Defaults,
 ) -> closure.Closure:
     """Return what a cell takes from the notebook; with ``--isolated`` only what ``--in`` and ``--with`` name."""
     if notebook is None:
         return closure.Closure()
     given = (getattr(args, name, None) or () for name in ("in_names", "with_names"))
     sent, code = (tuple(dict.fromkeys(itertools.chain(*lists))) for lists in given)
-    if args.isolated:
+    if args.isolated or defaults.isolated:
         return closure.named(notebook, sent, code, allow_pickle=args.allow_pickle)
-    return closure.closure_of(cell, notebook, sent=sent, code=code, known=known, above=first_line - 1)
+    from jupyter_amltrain import api
+
+    is_local = api.is_local(args.target or defaults.target or None)
+    limit = closure.LIMIT_BYTES if is_local else closure.REMOTE_LIMIT_BYTES
+    replay = [*itertools.chain(*args.replay)]
+    return closure.closure_of(
+        cell,
+        notebook,
+        sent=sent,
+        code=code,
+        replay=replay,
+        known=known,
+        limit_bytes=limit,
+        above=first_line - 1,
+    )
 
 
 def _with_packages(environment: Environment, packages: Sequence[str]) -> Environment:

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from jupyter_amltrain.agent import shared_objects
 from jupyter_amltrain.agent.values import description, files_of
-from jupyter_amltrain.errors import PreflightError
+from jupyter_amltrain.errors import CommandError, PreflightError
 from jupyter_amltrain.jobs import notebook_names, notebook_source, notebook_syntax, preflight, secret_values, values
-from jupyter_amltrain.jobs.notebook_cells import Cells
+from jupyter_amltrain.jobs.notebook_cells import Cells, defined
 from jupyter_amltrain.text import bytes_text
 
-#: Largest value that is taken without being named on the line, in bytes.
-LIMIT_BYTES = 1 << 30
+#: Largest value that is taken without being named on the line, in bytes: to this machine, and to another one.
+LIMIT_BYTES, REMOTE_LIMIT_BYTES = 1 << 30, 100 << 20
 #: Names of one kind that the line lists.
 _MAX_LISTED = 12
 #: Packages whose objects belong to the page or to the kernel.
@@ -84,7 +84,9 @@ def closure_of(
     *,
     sent: Sequence[str] = (),
     code: Sequence[str] = (),
+    replay: Sequence[str] = (),
     known: Collection[str] = (),
+    limit_bytes: int = LIMIT_BYTES,
     above: int = 1,
     where: str = "Cell line",
 ) -> Closure:
@@ -94,8 +96,12 @@ def closure_of(
     ----------
     sent, code
         Names of ``--in`` and ``--with``: they are taken in any case, with less restriction.
+    replay
+        Numbers of cells that run before the script, in place of values that they make; ``all`` for every value.
     known
         Names that are defined before the first line of the cell: parameters.
+    limit_bytes
+        Largest value that is taken without being named.
     above, where
         Number of lines above the cell, and text before the number of a line, in messages.
 
@@ -103,6 +109,8 @@ def closure_of(
     ------
     PreflightError
         The cell needs a value that cannot travel, or must not.
+    CommandError
+        A cell of `replay` was not run in this notebook.
     """
     source = notebook_syntax.translated(cell, first_line=above + 1, where=where)
     cell = source.text
@@ -110,23 +118,41 @@ def closure_of(
         tree = preflight.parse(cell)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the check of the cell has the message
         return named(notebook, sent, code)
-    namespace = notebook.namespace
-    taken = notebook_names.taken_names(tree, cell, namespace, {*known, *sent}, source.reads)
-    if not (taken or sent or code):
+    if outputs := _outputs_read(tree, notebook.namespace):
+        notebook = Notebook({**notebook.namespace, "Out": outputs}, notebook.history)
+    taken = notebook_names.taken_names(tree, cell, notebook.namespace, {*known, *sent}, source.reads)
+    if not (taken or sent or code or replay or outputs):
         return Closure()
-    needs = _Needs(tree, cell, notebook, sent, above, where)
+    needs = _Needs(tree, cell, notebook, sent, limit_bytes, above, where)
+    needs.replay(replay, [one.name for one in taken])
     for name in code:
         needs.add_code(name)
     for one in taken:
         needs.add(one.name, one.line)
+    if outputs:
+        needs.add("Out", 1)
     return needs.closure()
+
+
+def _outputs_read(tree: ast.Module, namespace: Mapping[str, Any]) -> dict[int, Any]:
+    """Return the outputs of cells that a script reads as ``Out[3]``."""
+    outputs = namespace.get("Out")
+    if not isinstance(outputs, dict):
+        return {}
+    numbers = [
+        node.slice.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Out"
+        if isinstance(node.slice, ast.Constant)
+    ]
+    return {number: outputs[number] for number in numbers if isinstance(number, int) and number in outputs}
 
 
 class _Needs:
     """Collects what a cell needs until nothing more is missing."""
 
     def __init__(
-        self, tree: ast.Module, cell: str, notebook: Notebook, sent: Sequence[str], above: int, where: str
+        self, tree: ast.Module, cell: str, notebook: Notebook, sent: Sequence[str], limit: int, above: int, where: str
     ) -> None:
         self._tree, self._cell, self._namespace = tree, cell, notebook.namespace
         self._cells = Cells(notebook.history())
@@ -134,7 +160,27 @@ class _Needs:
         self._sources = notebook_source.Sources(self._cells, notebook.namespace, sent, takes_values=True)
         self._lines: dict[str, int] = {}
         self._given: list[str] = []  #: names of ``--with``
-        self._above, self._where = above, where
+        self._limit, self._above, self._where = limit, above, where
+
+    def replay(self, cells: Sequence[str], names: Sequence[str]) -> None:
+        """Let cells run before the script: those with these numbers, or all that made the values of `names`."""
+        numbers = self._cells.makers_of(names, self._sources.is_value) if "all" in cells else []
+        for word in cells:
+            if word != "all":
+                numbers.append(self._number(word))
+        for number in sorted(set(numbers)):
+            self._given += self._sources.add_cell(number)
+
+    def _number(self, word: str) -> int:
+        number = int(word)
+        if not 0 < number < len(self._cells.texts) or not self._cells.texts[number].strip():
+            raise CommandError(
+                f"--replay {word}: no cell with this number was run.",
+                hint="Its number is in brackets beside the cell: [5]",
+                code="closure.replay",
+                field="replay",
+            )
+        return number
 
     def add(self, name: str, line: int) -> None:
         """Take what the cell reads at a line."""
@@ -155,6 +201,9 @@ class _Needs:
             for name in notebook_names.names_in_texts(self._tree):
                 if name in self._namespace and name not in self._sent:
                     self._sources.add(name, ())
+        self._sources.add_submodules(self._tree)
+        imported = [node for node in ast.walk(self._tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        self._sources.add_settings([name for node in imported for name in defined(node)])
         own = values.checked(self._sent, self._namespace)
         taken: dict[str, Any] = {}
         seen: set[str] = set()
@@ -176,8 +225,8 @@ class _Needs:
         known = notebook_names.defined_names(text)
         nodes = self._written({**own, **taken}, known)
         for name in taken:
-            if (size := values.bytes_of(nodes.get(name, {}))) > LIMIT_BYTES:
-                raise self._refusal(name, _too_large(size), f"Send it: --in {name}", "values.size")
+            if (size := values.bytes_of(nodes.get(name, {}))) > self._limit:
+                raise self._refusal(name, self._too_large(size), f"Send it: --in {name}", "values.size")
         statements = values.statements(nodes, notebook_source.RUN if text else "")
         names = dict.fromkeys([*nodes, *self._sources.imports, *self._sources.code, *self._given])
         notes = values.notes({name: nodes[name] for name in own})
@@ -209,14 +258,14 @@ class _Needs:
     def _may_travel(self, name: str, value: Any) -> bool:
         """Whether a value is taken; raises for one that the cell needs and that must not be taken."""
         reason, hint, code = "", self._repeat(name), "closure.value"
-        if isinstance(value, io.IOBase) and not isinstance(value, io.StringIO | io.BytesIO):
+        if issubclass(type(value), io.IOBase) and not issubclass(type(value), io.StringIO | io.BytesIO):
             reason = "an open file, which cannot travel"
         elif name in self._sent:
             return True
         elif type(value).__module__.partition(".")[0] in _OF_KERNEL:
             reason = "which belongs to this notebook"
-        elif (size := values.memory_of(value)) > LIMIT_BYTES:
-            reason, hint, code = _too_large(size), f"Send it: --in {name}", "values.size"
+        elif (size := values.memory_of(value)) > self._limit:
+            reason, hint, code = self._too_large(size), f"Send it: --in {name}", "values.size"
         elif secret := secret_values.secret_in(name, value):
             reason, code = f"which {secret}; it would be stored with the run", "spec.secret"
             hint = f"Write --secret {name}, and in the code: os.environ[{name!r}]"
@@ -230,11 +279,14 @@ class _Needs:
         """Whether the cell itself assigns a name, and may not need the notebook's."""
         return name in notebook_names.defined_names(self._cell)
 
+    def _too_large(self, size: int) -> str:
+        return f"which has {bytes_text(size)}; more than {bytes_text(self._limit)} is sent only when it is named"
+
     def _repeat(self, name: str) -> str:
         definition = self._cells.definition_of(name)
         if definition is None or definition.cell < 1:
             return "Make it in the cell."
-        return f"Make it in the cell, as cell {definition.cell} does."
+        return f"Make it in the cell, or run the cell that made it before: --replay {definition.cell}"
 
     def _refusal(self, name: str, reason: str, hint: str, code: str) -> PreflightError:
         users = self._sources.values.get(name, ())
@@ -266,10 +318,6 @@ class _Needs:
             size = f" ({bytes_text(sum(files.values()))})" if files else ""
             parts.append(_listed(described) + size)
         return f"Takes {', '.join(parts)} from the notebook." if parts else ""
-
-
-def _too_large(size: int) -> str:
-    return f"which has {bytes_text(size)}; more than {bytes_text(LIMIT_BYTES)} is sent only when it is named"
 
 
 def _described(node: Any) -> str:

@@ -133,6 +133,16 @@ def names(text: str) -> list[str]:
     return [variable(name) for name in text.split(",")]
 
 
+def cells(text: str) -> list[str]:
+    """Numbers of cells, one or several with commas, or ``all``."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word == "all" or word.isdecimal() for word in words):
+        raise CommandError(
+            "expected the number of a cell, or all.", hint="Try: --replay 5", code="closure.replay", field="replay"
+        ).about(f"--replay {text[:80]!r}")
+    return words
+
+
 def param(text: str) -> tuple[str, Any]:
     """``k=v`` with a JSON or Python literal, or plain text, as value."""
     name, value = _pair("lr=0.1")(text)

@@ -7,7 +7,7 @@ import functools
 import linecache
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -18,6 +18,31 @@ _TRANSPARENT = frozenset({"aml_cell", "time", "timeit", "capture"})
 #: Statements whose inner ones run in the scope of the notebook.
 _BLOCKS = (ast.If, ast.Try, ast.With, ast.For, ast.While)
 _MISSING = object()
+#: Functions that set options of a library, when their arguments are literals, and tables of options.
+_SETTERS = frozenset(
+    {
+        *(
+            "set_printoptions",
+            "set_option",
+            "set_default_dtype",
+            "set_theme",
+            "set_style",
+            "set_context",
+            "set_palette",
+        ),
+        *(
+            "filterwarnings",
+            "simplefilter",
+            "set_config",
+            "set_verbosity",
+            "set_verbosity_error",
+            "disable_progress_bar",
+        ),
+        *("set_float32_matmul_precision", "use", "rc", "set_loglevel", "seterr", "register_matplotlib_converters"),
+    }
+)
+_OPTIONS = frozenset({"options", "rcParams", "config"})
+_SETTING_WORDS = (*_SETTERS, *_OPTIONS)
 
 
 class Definition(NamedTuple):
@@ -88,6 +113,35 @@ class Cells:
                     return _definition(text, node)._replace(cell=number)
         return None
 
+    def makers_of(self, names: Sequence[str], is_value: Callable[[str], bool]) -> list[int]:
+        """Return the numbers of the cells that made or changed values, and what those needed.
+
+        Parameters
+        ----------
+        is_value
+            Whether a name travels as a value; imports and functions need no cell.
+        """
+        numbers: set[int] = set()
+        waiting, seen = [*names], set[str]()
+        while waiting:
+            name = waiting.pop()
+            if name in seen or not is_value(name):
+                continue
+            seen.add(name)
+            for number, text in enumerate(self.texts):
+                if name in text and number not in numbers and name in _changed(text):
+                    numbers.add(number)
+                    waiting += _read(text)
+        return sorted(numbers)
+
+    def settings(self) -> Iterator[Definition]:
+        """Yield the statements that set options of libraries, in the order of the cells."""
+        for number, text in enumerate(self.texts):
+            if any(word in text for word in _SETTING_WORDS):
+                for node in _statements(text):
+                    if _is_setting(node):
+                        yield _definition(text, node)._replace(cell=number, text=ast.unparse(node))
+
     def number_of(self, cell: str) -> int:
         """Return the number of the last cell with this text; -1 if there is none."""
         for number in range(len(self.texts) - 1, -1, -1):
@@ -123,6 +177,59 @@ class Cells:
                 if node.module and getattr(sys.modules.get(node.module), name, _MISSING) is value:
                     return node.module
         return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _changed(cell: str) -> frozenset[str]:
+    """Return the names that a cell binds, or whose object it changes: ``x[0] = 1``, ``x.fit(y)``."""
+    found: set[str] = set()
+    for node in _statements(cell):
+        found.update(defined(node))
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            targets = [node.value.func, *node.value.args]
+        for target in targets:
+            while isinstance(target, ast.Attribute | ast.Subscript | ast.Call):
+                target = target.func if isinstance(target, ast.Call) else target.value
+            if isinstance(target, ast.Name):
+                found.add(target.id)
+    return frozenset(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(cell: str) -> frozenset[str]:
+    """Return the names that a cell reads."""
+    nodes = (node for one in _statements(cell) for node in ast.walk(one))
+    return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+
+
+def _is_setting(node: ast.stmt) -> bool:
+    """Whether a statement only sets options of a library."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call = node.value
+        parts = [*call.args, *(keyword.value for keyword in call.keywords)]
+        is_setter = isinstance(call.func, ast.Attribute) and call.func.attr in _SETTERS and _root(call.func) is not None
+        return is_setter and all(map(_is_literal, parts))
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and _is_literal(node.value):
+        target = node.targets[0]
+        names = {one.attr for one in ast.walk(target) if isinstance(one, ast.Attribute)}
+        return bool(names & _OPTIONS) and _root(target) is not None
+    return False
+
+
+def _root(node: ast.expr) -> str | None:
+    """Return the name at the start of ``name.part[0].part``; ``None`` for another expression."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return isinstance(node, ast.Attribute) and _root(node) is not None  # torch.float64
+    return True
 
 
 def _is_attribute(node: ast.expr, name: str, attribute: str) -> bool:

@@ -6,6 +6,7 @@ import ast
 import builtins
 import inspect
 import linecache
+import sys
 import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -77,7 +78,7 @@ class Sources:
     def __init__(
         self, cells: Cells, namespace: Mapping[str, Any], sent: Collection[str] = (), *, takes_values: bool = False
     ) -> None:
-        self._cells, self._namespace, self._sent = cells, namespace, frozenset(sent)
+        self._cells, self._namespace, self._sent = cells, namespace, {*sent}
         self._takes_values = takes_values
         self._statements: dict[str, tuple[tuple[int, int], str]] = {}  #: key -> place in the notebook, and text
         self.values: dict[str, tuple[str, ...]] = {}  #: value -> the names that led to it
@@ -145,6 +146,36 @@ class Sources:
         for other in used:
             if not hasattr(builtins, other.name) or self._takes_values:
                 self.add(other.name, (*users, key))
+        if self._takes_values:
+            self.add_submodules(tree)
+
+    def add_submodules(self, tree: ast.Module) -> None:
+        """Import the modules that a script reaches as attributes, and that something else has imported here."""
+        imported = _imported_modules(tree)
+        for node in ast.walk(tree):
+            parts: list[str] = []
+            inner: ast.expr = node if isinstance(node, ast.Attribute) else ast.Constant(None)
+            while isinstance(inner, ast.Attribute):
+                parts.insert(0, inner.attr)
+                inner = inner.value
+            if not isinstance(inner, ast.Name):
+                continue
+            module = imported.get(inner.id) or self._namespace.get(inner.id)
+            for part in parts:
+                if not isinstance(module, types.ModuleType):
+                    break
+                path = f"{module.__name__}.{part}"
+                module = getattr(module, part, None)
+                if isinstance(module, types.ModuleType) and sys.modules.get(path) is module:
+                    self._statements[f"import {path}"] = (-1, 1), f"__import__({path!r})"
+
+    def add_settings(self, names: Collection[str]) -> None:
+        """Take the calls that set options of imported libraries, such as ``np.set_printoptions(precision=3)``."""
+        for setting in self._cells.settings():
+            root = next((node.id for node in ast.walk(setting.node) if isinstance(node, ast.Name)), "")
+            if root in names or root in self.imports:
+                self.add(root, ())
+                self._statements[f"setting {setting.cell} {setting.line}"] = (setting.cell, setting.line), setting.text
 
     def _add_changes(self, name: str, kind: type, definition: Definition, users: tuple[str, ...]) -> None:
         """Take what other statements have put into a class since: ``Net.forward = ...``, ``@add_to(Net)``."""
@@ -170,16 +201,32 @@ class Sources:
                 self._statements[f"{name}.{attribute} = "] = place, text
 
     def add_named(self, name: str) -> list[str]:
-        """Take a whole cell below ``%%aml_cell`` at its place in the notebook; return the names that it defines."""
-        number = self._cells.named[name]
-        where = f"--with {name}: cell line"
+        """Take the cell below ``%%aml_cell NAME``; return the names that it defines."""
+        return self.add_cell(self._cells.named[name], name)
+
+    def add_cell(self, number: int, name: str = "") -> list[str]:
+        """Take a whole cell at its place in the notebook, with what it uses; return the names that it defines."""
+        where = f"--with {name}: cell line" if name else f"--replay {number}: cell line"
         source = notebook_syntax.translated(self._cells.texts[number].rstrip("\n"), first_line=2, where=where)
         text = source.text
         tree = preflight.check(text, first_line=2, where=where)
-        for other in notebook_names.undefined_names(tree, text, source.defines):
-            self.add(other.name, (name,))
+        given = sorted(notebook_names.defined_names(text))
+        key = name or f"cell {number}"
+        if self._takes_values:
+            used = notebook_names.taken_names(tree, text, self._namespace, also=source.reads)
+            self._sent |= {*given}
+            used = [one for one in used if one.name not in given]
+        else:
+            used = notebook_names.undefined_names(tree, text, source.defines)
+        for other in used:
+            self.add(other.name, (key,))
         self._statements[f"cell {number}"] = (number, 0), text
-        return sorted(notebook_names.defined_names(text))
+        return given
+
+    def is_value(self, name: str) -> bool:
+        """Whether a name travels as a value, by itself."""
+        value = self._namespace.get(name, _MISSING)
+        return not self._import_of(name, value) and self._definition_of(name, value) is None
 
     def _import_of(self, name: str, value: Any) -> str | None:
         """Return the statement that imports a name: the notebook's own, else of the shortest public module."""
@@ -235,6 +282,18 @@ def _no_source(name: str, users: tuple[str, ...]) -> AmlTrainError:
         f"{where}comes from no cell of this notebook that was run, so its source is not known.",
         "Run the cell that defines it, or write it in a module: import it in the cell.",
     )
+
+
+def _imported_modules(tree: ast.Module) -> dict[str, types.ModuleType]:
+    """Return the modules that a script imports itself, as far as they are loaded here."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = {alias.asname or alias.name.partition(".")[0]: alias for alias in node.names}
+            found.update({name: alias.name if alias.asname else name for name, alias in names.items()})
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    return {name: sys.modules[path] for name, path in found.items() if path in sys.modules}
 
 
 def _is_function(node: ast.stmt) -> bool:

@@ -7,6 +7,7 @@ with the script, so that the target needs no IPython.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.resources
 import re
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from jupyter_amltrain.agent.notebook_syntax import MODULE
 from jupyter_amltrain.errors import PreflightError
-from jupyter_amltrain.jobs import notebook_names, preflight
+from jupyter_amltrain.jobs import bindings, notebook_names, preflight
 from jupyter_amltrain.jobs.edits import Edit, edit_of, edited
 
 _CALL = f"__import__({MODULE!r})"
@@ -299,6 +300,8 @@ class _Translation:
             self._reads |= set(re.findall(r"[^\W\d]\w*", text))
             return
         self._reads |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        with contextlib.suppress(SyntaxError):
+            self._reads |= {word for one in bindings.names_of(tree, text).texts for word in re.findall(r"\w+", one)}
 
     # ---- await
 

@@ -35,20 +35,26 @@ def secret_in(name: str, value: Any) -> str:
         if not stack:
             break
         place, key, one = stack.pop()
-        if isinstance(one, _LEAVES) or id(one) in seen:
+        # Not isinstance: it reads an attribute of the object, which may run code or raise.
+        if issubclass(type(one), _LEAVES) or id(one) in seen:
             continue
         if (kind := _credential_type(one)) is not None:
             return f"holds credentials ({kind}{f' in {place}' if place else ''})"
-        if isinstance(one, str | bytes | bytearray):
+        if issubclass(type(one), str | bytes | bytearray):
             text = one[:_MAX_TEXT] if isinstance(one, str) else bytes(one[:_MAX_TEXT]).decode("latin-1")
             if looks_secret(key, text, env="environ" in place):
                 return f"looks like a secret{f' ({place})' if place else ''}"
             continue
         seen.add(id(one))
-        stack += (
-            (f"{place}{step}" if place else f"{name}{step}", inner, part) for step, inner, part in _parts(key, one)
-        )
+        stack += _safe_parts(name, place, key, one)
     return ""
+
+
+def _safe_parts(name: str, place: str, key: str, value: Any) -> list[tuple[str, str, Any]]:
+    try:
+        return [(f"{place or name}{step}" if step else place, inner, part) for step, inner, part in _parts(key, value)]
+    except Exception:  # objects of others can raise anything
+        return []
 
 
 def _credential_type(value: Any) -> str | None:
@@ -58,7 +64,7 @@ def _credential_type(value: Any) -> str | None:
         module == one or module.startswith(f"{one}.") for one in _CREDENTIAL_MODULES
     ):
         return kind.__name__
-    if isinstance(value, type | types.FunctionType):
+    if issubclass(kind, type | types.FunctionType):
         return None
     headers = getattr(value, "headers", None) if module.partition(".")[0] in ("requests", "httpx", "aiohttp") else None
     if headers is not None and (

@@ -14,7 +14,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain.agent.shared_objects import Walk
+from jupyter_amltrain.agent import values as agent_values
+from jupyter_amltrain.agent.shared_objects import Walk, memory_of, root_of
 from jupyter_amltrain.agent.values import NAMED, CannotWrite, Node, pickler
 
 #: Buffers of at least so many bytes are files of their own.
@@ -43,19 +44,19 @@ def write(values: Mapping[str, Any], folder: Path, known: Collection[str] = ()) 
         buffers.append({"as": "buffer", "file": _store(folder, data, ".buffer"), "bytes": data.nbytes})
         return False
 
+    walk = Walk()
+    for name, value in values.items():
+        walk.add(name, value)
     try:
         named: list[Any] = []
         target = io.BytesIO()
-        pickler(known, named)(target, 5, buffer_callback=keep_inside).dump(dict(values))
+        pickler(known, named, _Memory(walk.memory).reduce)(target, 5, buffer_callback=keep_inside).dump(dict(values))
         data = target.getvalue()
     except Exception as error:  # whatever the values' own code raises
         first = next(iter(str(error).strip().splitlines()), "")[:200].rstrip(".")
         shares = f"shares objects with {', '.join(values)}, and " if len(values) > 1 else ""
         reason = f"{shares}cannot be pickled ({type(error).__name__}{f': {first}' if first else ''})"
         raise CannotWrite(reason, "Send the parts that the cell needs.") from error
-    walk = Walk()
-    for name, value in values.items():
-        walk.add(name, value)
     packages = set().union(*walk.packages.values()) - {"builtins", "__main__", *sys.stdlib_module_names}
     packages |= {"cloudpickle"} if b"cloudpickle" in data else set()
     node = {"as": "graph", "file": _store(folder, data, ".graph"), "bytes": len(data), "items": buffers}
@@ -64,6 +65,51 @@ def write(values: Mapping[str, Any], folder: Path, known: Collection[str] = ()) 
         name: {**node, "name": name, "type": _type_name(value), "needs": sorted(packages), **_shape(value)}
         for name, value in values.items()
     }
+
+
+class _Memory:
+    """Pickles arrays and tensors that share memory as parts of it.
+
+    Parameters
+    ----------
+    shared
+        What identifies the memory (:func:`..agent.shared_objects.memory_of`) of several arrays.
+    """
+
+    def __init__(self, shared: Collection[Any]) -> None:
+        self._shared = frozenset(shared)
+        self._bytes: dict[Any, Any] = {}  #: memory of tensors as arrays of bytes
+
+    def reduce(self, value: Any) -> Any:
+        """Return how a value is pickled; ``NotImplemented`` for its own way."""
+        kind = type(value)
+        if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+            root = root_of(value) if self._shared else None
+            if root is None or root is value or memory_of(value) not in self._shared:
+                return NotImplemented
+            if not (root.flags.c_contiguous or root.flags.f_contiguous):
+                return NotImplemented
+            offset = value.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+            return agent_values.array_view, (root, value.dtype, value.shape, value.strides, offset)
+        if kind.__module__.partition(".")[0] == "torch" and kind.__name__ in ("Tensor", "Parameter"):
+            return self._tensor(value, kind.__name__)
+        return NotImplemented
+
+    def _tensor(self, value: Any, kind: str) -> Any:
+        import torch
+
+        key = memory_of(value)
+        if key is None or value.is_quantized or value.is_conj() or value.is_neg() or not value.is_leaf:
+            return NotImplemented
+        part, offset = value.detach(), value.storage_offset()
+        if key not in self._shared:  # only what the tensor has of its memory
+            part, offset = part.contiguous().clone(), 0
+        if key not in self._bytes or key not in self._shared:
+            storage = part.untyped_storage().cpu()
+            self._bytes[key] = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        dtype, device = str(value.dtype).partition(".")[2], value.device.type
+        parts = (self._bytes[key], dtype, tuple(part.shape), part.stride(), offset, device, kind)
+        return agent_values.tensor_view, (*parts, value.requires_grad, value.grad)
 
 
 def _type_name(value: Any) -> str:

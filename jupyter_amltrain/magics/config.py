@@ -25,6 +25,9 @@ class AMLTrain(Configurable):
         help="Environment of runs without --env, on targets that create environments and have no default; empty for"
         " one that fits the imports.",
     ).tag(config=True)
+    isolated = Bool(
+        False, help="Whether a cell takes from the notebook only what --in and --with name, as with --isolated."
+    ).tag(config=True)
     short_errors = Bool(True, help="Show errors as one line; False shows tracebacks.").tag(config=True)
     log_lines = Int(
         0, min=0, help="Lines that %aml_runs logs shows without --tail; 0 for all (long logs are shortened)."
@@ -71,4 +74,10 @@ class AMLTrain(Configurable):
     def defaults(self) -> Defaults:
         """Return the defaults for the commands."""
         timeout = flag_types.duration(self.timeout) if self.timeout else None
-        return Defaults(target=self.target, experiment=self.experiment, timeout=timeout, environment=self.environment)
+        return Defaults(
+            target=self.target,
+            experiment=self.experiment,
+            timeout=timeout,
+            environment=self.environment,
+            isolated=self.isolated,
+        )

@@ -32,6 +32,7 @@ OPTIONAL = {
     ("rank.py", "amltrain_identity"),  # beside it on the machine
     ("ray_cluster.py", "ray"),
     ("tqdm_hook.py", "tqdm"),
+    ("pandas_hook.py", "pandas"),
 } | {
     ("values.py", name)
     for name in [

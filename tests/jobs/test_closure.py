@@ -307,3 +307,42 @@ def test_named_value_and_function_go_with_what_the_cell_needs(take: Take) -> Non
 
 def test_text_with_an_error_takes_nothing(take: Take) -> None:
     assert take("print(x", "x = 1") == closure.Closure()
+
+
+def test_outputs_of_cells_are_taken_by_their_numbers(shell: InteractiveShell, take: Take) -> None:
+    shell.user_ns["Out"].update({3: [1], 4: "x"})
+    taken = take("print(Out[3], _)", "4 + 5")
+    assert set(taken.values) == {"Out", "_"} and "4" not in str(taken.values["Out"]["items"][0][0])
+
+
+def test_replayed_cell_runs_before_the_script_with_what_it_uses(take: Take) -> None:
+    cells = ("import threading", "n = 3\ndef limit(): return n", "locks = [threading.Lock() for _ in range(limit())]")
+    with pytest.raises(PreflightError) as caught:
+        take("print(len(locks))", *cells)
+    assert "--replay 3" in caught.value.hint
+    taken = take("print(len(locks))", replay=["3"])
+    assert set(taken.values) == {"n"} and "locks" in taken.names
+    namespace: dict[str, Any] = {"n": 3}
+    exec(text_of(taken), namespace)
+    assert len(namespace["locks"]) == 3
+
+
+def test_replay_of_all_needs_no_values(take: Take) -> None:
+    cells = (
+        "import math",
+        "unused = 1",
+        "n = 3\nitems = [n]",
+        "items.append(math.floor(4.5))",
+        "n = 9",
+        "items[0] += 1",
+    )
+    taken = take("print(items)", *cells, replay=["all"])
+    namespace: dict[str, Any] = {}
+    exec(text_of(taken), namespace)
+    assert not taken.values and namespace["items"] == [4, 4] and "unused" not in text_of(taken)
+
+
+def test_replay_of_a_cell_that_was_not_run_is_refused(take: Take) -> None:
+    with pytest.raises(AmlTrainError) as caught:
+        take("print(x)", "x = 1", replay=["9"])
+    assert caught.value.code == "closure.replay"

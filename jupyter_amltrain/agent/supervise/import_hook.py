@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: Library -> module beside this file whose function ``imported`` gets the library.
-AFTER = {"torch": "amltrain_torch", "matplotlib": "amltrain_pictures", "tqdm.notebook": "amltrain_tqdm"}
+AFTER = {
+    "torch": "amltrain_torch",
+    "matplotlib": "amltrain_pictures",
+    "tqdm.notebook": "amltrain_tqdm",
+    "pandas": "amltrain_pandas",
+}
 #: Modules beside this file that a script can import: the backend of Matplotlib, the files of values, what they share,
 #: the text of the last line's value.
 IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltrain_pretty")

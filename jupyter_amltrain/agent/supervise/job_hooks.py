@@ -1,4 +1,5 @@
-"""Puts the hooks into a job's Python: PyTorch's memory, Matplotlib's figures, tqdm's bars, and files of values."""
+"""Puts the hooks into a job's Python: PyTorch's memory, Matplotlib's figures, tqdm's bars,
+pandas' tables, and files of values."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Dict
 from ..pictures import matplotlib_hook
 from ..protocol import PICTURES
 from ..telemetry import torch_hook
-from . import import_hook
+from . import import_hook, pandas_hook
 
 _PACKAGE = __name__.rpartition(".supervise")[0]
 #: Files of the hooks and their sources; the first one is written last.
@@ -22,12 +23,13 @@ _FILES = {
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
+    import_hook.AFTER["pandas"] + ".py": "supervise/pandas_hook.py",
 }
 
 
 def clear(env: Dict[str, str]) -> None:
     """Remove the variables of an outer job, which submits this one."""
-    for name in (torch_hook.FOLDER, matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT):
+    for name in (torch_hook.FOLDER, matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT, pandas_hook.IS_CELL):
         env.pop(name, None)
 
 
@@ -45,7 +47,7 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, is_cell: boo
     gpus
         Whether to record PyTorch's memory.
     is_cell
-        Whether figures that the job does not show are shown at its end.
+        Whether figures that the job does not show are shown at its end, and tables are as wide as in a notebook.
     """
     places = {matplotlib_hook.FOLDER: os.path.join(folder, PICTURES)}
     if gpus:
@@ -59,7 +61,7 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, is_cell: boo
         return ""
     env.update(places)
     if is_cell:
-        env[matplotlib_hook.AT_EXIT] = "1"
+        env[matplotlib_hook.AT_EXIT] = env[pandas_hook.IS_CELL] = "1"
     env["PYTHONPATH"] = os.pathsep.join(part for part in (hook, env.get("PYTHONPATH")) if part)
     return hook
 
