@@ -29,7 +29,7 @@ def python(folder: Path, home: Path, code: str, is_cell: bool = False, **env: st
     """Run code in a Python with the hooks, for the run folder `folder`."""
     folder.mkdir(exist_ok=True)
     environ = {name: value for name, value in os.environ.items() if name not in ("MPLBACKEND", "DISPLAY")} | env
-    job_hooks.add(environ, str(folder), str(home), gpus=False, is_cell=is_cell)
+    job_hooks.add(environ, str(folder), str(home), gpus=False, cell="script.py" if is_cell else "")
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, cwd=folder)
 

@@ -26,7 +26,7 @@ from ..protocol import CHECKPOINTS_VARIABLE, STATE, TELEMETRY, write_json
 from ..queue.submission import first_state
 from ..supervise import job_hooks
 from ..supervise.outcome import GPU_UNUSED, SLICE, Outcome
-from ..supervise.process import Assignment, environment, is_cell, spawn
+from ..supervise.process import Assignment, cell_of, environment, spawn
 from ..supervise.supervisor import Helpers, Supervisor
 from ..telemetry.gpu_usage import GpuUsageGuard
 from . import code_archive
@@ -145,7 +145,7 @@ class ServiceRank:
                 pass
         if self.service_helpers.can_write:
             home = service_job.hook_folder(self.job["run"])
-            job_hooks.add(env, self.task.folder, home, gpus=False, is_cell=is_cell(self.job))
+            job_hooks.add(env, self.task.folder, home, gpus=False, cell=cell_of(self.job))
         sys.stdout.flush()
         sys.stderr.flush()
         # Descriptors that the service left open for the command stay open.

@@ -17,6 +17,7 @@ AFTER = {
     "matplotlib": "amltrain_pictures",
     "tqdm.notebook": "amltrain_tqdm",
     "pandas": "amltrain_pandas",
+    "multiprocessing.spawn": "amltrain_spawn",
 }
 #: Modules beside this file that a script can import: the backend of Matplotlib, the files of values, what they share,
 #: the text of the last line's value.

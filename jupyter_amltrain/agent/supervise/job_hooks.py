@@ -11,7 +11,7 @@ from typing import Dict
 from ..pictures import matplotlib_hook
 from ..protocol import PICTURES
 from ..telemetry import torch_hook
-from . import import_hook, pandas_hook
+from . import import_hook, spawn_hook
 
 _PACKAGE = __name__.rpartition(".supervise")[0]
 #: Files of the hooks and their sources; the first one is written last.
@@ -24,16 +24,17 @@ _FILES = {
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
     import_hook.AFTER["pandas"] + ".py": "supervise/pandas_hook.py",
+    import_hook.AFTER["multiprocessing.spawn"] + ".py": "supervise/spawn_hook.py",
 }
 
 
 def clear(env: Dict[str, str]) -> None:
     """Remove the variables of an outer job, which submits this one."""
-    for name in (torch_hook.FOLDER, matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT, pandas_hook.IS_CELL):
+    for name in (torch_hook.FOLDER, matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT, spawn_hook.CELL):
         env.pop(name, None)
 
 
-def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, is_cell: bool = False) -> str:
+def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, cell: str = "") -> str:
     """Write the hooks and set their variables; return their folder, empty for a job that runs without them.
 
     Parameters
@@ -46,8 +47,9 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, is_cell: boo
         Folder for the files of the hooks. All runs share them, with their byte code.
     gpus
         Whether to record PyTorch's memory.
-    is_cell
-        Whether figures that the job does not show are shown at its end, and tables are as wide as in a notebook.
+    cell
+        Name of the script of a cell, empty for a file. Figures that a cell does not show are shown at its end, tables
+        are as wide as in a notebook, and children of ``multiprocessing`` do not run its body.
     """
     places = {matplotlib_hook.FOLDER: os.path.join(folder, PICTURES)}
     if gpus:
@@ -60,8 +62,9 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, is_cell: boo
     except OSError:  # the job runs without it
         return ""
     env.update(places)
-    if is_cell:
-        env[matplotlib_hook.AT_EXIT] = env[pandas_hook.IS_CELL] = "1"
+    if cell:
+        env[matplotlib_hook.AT_EXIT] = "1"
+        env[spawn_hook.CELL] = cell
     env["PYTHONPATH"] = os.pathsep.join(part for part in (hook, env.get("PYTHONPATH")) if part)
     return hook
 

@@ -10,8 +10,8 @@ TYPE_CHECKING = False  # do not import the module typing into the user's program
 if TYPE_CHECKING:
     from typing import Any
 
-#: Variable of a job that is the cell of a notebook.
-IS_CELL = "AMLTRAIN_IS_CELL"
+#: Variable of a job that is a cell; see :mod:`.spawn_hook`.
+CELL = "AMLTRAIN_CELL"
 #: Columns that pandas shows in a notebook.
 _COLUMNS = 20
 
@@ -20,5 +20,5 @@ def imported(pandas: Any) -> None:
     """Show as many columns as in a notebook, unless somebody has set their number."""
     import os
 
-    if os.environ.get(IS_CELL) and not pandas.get_option("display.max_columns"):
+    if os.environ.get(CELL) and not pandas.get_option("display.max_columns"):
         pandas.set_option("display.max_columns", _COLUMNS)

@@ -114,10 +114,12 @@ def environment(task: Assignment, sink: Optional[SinkEndpoint]) -> Dict[str, str
     return env
 
 
-def is_cell(job: Dict[str, Any]) -> bool:
-    """Return whether the job is a cell of a notebook, not a file."""
+def cell_of(job: Dict[str, Any]) -> str:
+    """Return the name of the script of a job that is a cell of a notebook; empty for a file."""
     spec = job.get("spec")
-    return isinstance(spec, dict) and bool(spec.get("script") or spec.get("is_cell"))
+    if not isinstance(spec, dict) or not (spec.get("script") or spec.get("is_cell")):
+        return ""
+    return os.path.basename(str(spec.get("script_name") or "script.py"))
 
 
 def start(
@@ -141,7 +143,7 @@ def start(
         task = task._replace(environ=containers.inherited(task.environ))
     env = environment(task, sink)
     hook = job_hooks.add(
-        env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), is_cell=is_cell(task.job)
+        env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), cell=cell_of(task.job)
     )
     _create_outputs(task, env)
     _link_kept_folders(task)

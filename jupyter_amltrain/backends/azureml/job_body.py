@@ -459,7 +459,11 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
         "project": "",
         "tracking": {"run_id": "", "mode": spec.tracking},
         "snapshot": {},
-        "spec": {"resources": {"nodes": spec.resources.nodes}, "is_cell": bool(spec.script)},
+        "spec": {
+            "resources": {"nodes": spec.resources.nodes},
+            "is_cell": bool(spec.script),
+            "script_name": spec.script_name,
+        },
         "inputs": sorted(spec.inputs),
         "outputs": sorted(spec.outputs),
         **({"slice": limits} if (limits := slice_limits(spec)) else {}),
