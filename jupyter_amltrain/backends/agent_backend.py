@@ -34,7 +34,7 @@ from jupyter_amltrain.errors import AmlTrainError, DamagedRun, PreflightError, P
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import kept_elsewhere
 from jupyter_amltrain.jobs.launch import downloads, launch_plan, restarts_of
-from jupyter_amltrain.jobs.requirements import needed_modules, package_of
+from jupyter_amltrain.jobs.requirements import absent_modules, needed_modules, package_of
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.loop import LoopThread
@@ -481,6 +481,16 @@ class _FolderRunEvents(RunEvents):
         self._changes.close()
 
 
+def _absent(modules: Sequence[str]) -> PreflightError:
+    packages = " ".join(f"--pip {package_of(name)}" for name in modules)
+    return PreflightError(
+        f"{', '.join(modules)} {'is' if len(modules) == 1 else 'are'} not installed here.",
+        hint=f"Add to the line: {packages}",
+        code="interpreter.missing_modules",
+        details={"modules": list(modules)},
+    )
+
+
 class LocalBackend(AgentBackend):
     """Backend of this machine, the built-in default target. Its list of ended runs comes from an index."""
 
@@ -504,8 +514,11 @@ class LocalBackend(AgentBackend):
             An interpreter other than the kernel's does not have what the script imports.
         """
         has_packages = environments.is_built(spec) or environments.is_image(spec)
-        if not has_packages and not spec.job_type and (spec.python or self._machine.python) != sys.executable:
-            await self._check_interpreter(spec, snapshot)
+        if not has_packages and not spec.job_type:
+            if (spec.python or self._machine.python) != sys.executable:
+                await self._check_interpreter(spec, snapshot)
+            elif missing := await self._loop.offload(absent_modules, spec, snapshot):
+                raise _absent(missing)
         plan = await super().plan(spec, snapshot, run_id)
         if not spec.script or spec.source or not spec.notebook_dir:
             return plan

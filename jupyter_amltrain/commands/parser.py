@@ -216,7 +216,7 @@ def read_value(action: argparse.Action, text: str) -> Any:
 
 def _close(word: str, words: Iterable[str]) -> list[str]:
     words = list(words)
-    matches = close_matches(word, words, 2, 0.6)
+    matches = close_matches(word, words, 1, 0.85) or close_matches(word, words, 2, 0.6)
     if not matches:  # --target-name, --timeout-seconds
         stem = word.lstrip("-").partition("-")[0].partition("_")[0]
         return [w for w in words if stem and w.lstrip("-") and w.lstrip("-") == stem]

@@ -154,6 +154,7 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
             return Result(scaling_plan_text(submission) + "\n", verbatim=True)
         return context.measured(send_scaling(submission), submission)
     if args.save:
+        check_saved_line(args)
         return Result(saved_job.save(submission, args.save))
     if submission.dry_run:
         return Result(plan_text(submission) + "\n", verbatim=True)
@@ -452,6 +453,17 @@ def send_scaling(submission: Submission, environ: Mapping[str, str] = os.environ
     return api.submit_scaling(submission.spec, submission.scaling, target=submission.target_name, secrets=secrets)
 
 
+def check_saved_line(args: argparse.Namespace) -> None:
+    """Raise for a line that writes a file and prints a plan: each is instead of a submit."""
+    if args.dry_run:
+        raise CommandError(
+            f"--save {args.save}: --dry-run prints the job, and writes no file.",
+            hint="Leave out one of them.",
+            code="submit.save_and_dry_run",
+            field="save",
+        )
+
+
 def scaling_plan_text(submission: Submission) -> str:
     """Return the requests of a measurement, by increasing width, as indented JSON."""
     from jupyter_amltrain import api
@@ -506,7 +518,7 @@ def secret(name: str, environ: Mapping[str, str] = os.environ) -> str:
         value = keyring.get_password(KEYRING_SERVICE, name)
     except Exception as error:  # backends raise any exception; none has the value
         raise CommandError(
-            f"--secret {name}: not set in the environment, and keyring failed ({type(error).__name__}).",
+            f"--secret {name}: not set in the environment, and {_keyring_problem(error)}.",
             hint=f"Set it without storing it: import os, getpass; os.environ[{name!r}] = getpass.getpass()",
             code="submit.no_secret",
             field="secrets",
@@ -519,6 +531,11 @@ def secret(name: str, environ: Mapping[str, str] = os.environ) -> str:
             field="secrets",
         )
     return str(value)
+
+
+def _keyring_problem(error: Exception) -> str:
+    kind = type(error).__name__
+    return "this machine has no keyring" if kind == "NoKeyringError" else f"the keyring failed ({kind})"
 
 
 def _free_name(source: str | None) -> str:

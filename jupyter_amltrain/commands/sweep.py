@@ -16,6 +16,7 @@ from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.commands.submit import (
     Submission,
+    check_saved_line,
     job_flags,
     job_of_line,
     notebook_flags,
@@ -306,6 +307,7 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
     sweep = submission.sweep
     assert sweep is not None
     if args.save:
+        check_saved_line(args)
         job = submission.spec
         if not job.job_type:
             check_texts(sweep.space)

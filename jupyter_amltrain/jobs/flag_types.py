@@ -48,6 +48,8 @@ def duration_text(seconds: float) -> str:
 
 def count(text: str) -> int:
     """A whole number, 0 or more."""
+    if re.fullmatch(r"-\d+", text):
+        raise _wrong("0 or more", text, "Example: 1")
     if not re.fullmatch(r"\d{1,9}", text):
         raise _wrong("a whole number", text, "Example: 1")
     return int(text)
@@ -216,7 +218,8 @@ def _pair(example: str) -> Callable[[str], tuple[str, str]]:
     def read(text: str) -> tuple[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise CommandError(f"{text[:80]!r} has no '='.", hint=f"Example: {example}", code="flag.value")
+            missing = "no name before the '='" if equals else "no '='"
+            raise CommandError(f"{text[:80]!r} has {missing}.", hint=f"Example: {example}", code="flag.value")
         return name.strip(), value
 
     return read

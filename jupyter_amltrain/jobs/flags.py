@@ -80,6 +80,23 @@ def _names(value: Iterable[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for item in value for name in ([item] if isinstance(item, str) else item)))
 
 
+def _pairs_of(flag: str) -> Callable[[Iterable[tuple[str, Any]]], dict[str, Any]]:
+    """Return the function that makes the values of a flag a dictionary, in which each name is given once."""
+
+    def pairs(value: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, one in value:
+            if name in found:
+                field = {"--param": "params", "--env-var": "env"}.get(flag, "tags")
+                raise CommandError(
+                    f"{flag} {name} is given twice.", hint="Give it once.", code="flag.twice", field=field
+                )
+            found[name] = one
+        return found
+
+    return pairs
+
+
 def _specs(value: Iterable[Any]) -> tuple[str, ...]:
     """Requirements, each once; of a flag that takes several with spaces, lists of them."""
     return _names(requirement_files.split_specs(item) if isinstance(item, str) else item for item in value)
@@ -114,7 +131,8 @@ FLAGS = (
         help="include this folder and make it the working folder (.amlignore and .gitignore apply)",
     ),
     JobFlag(
-        flag="--param", field="params", metavar="K=V", type=flag_types.param, repeated=True, convert=dict, yaml=None,
+        flag="--param", field="params", metavar="K=V", type=flag_types.param, repeated=True,
+        convert=_pairs_of("--param"), yaml=None,
         help="set K before the first line; a script gets --K V as arguments; '${{inputs.data}}' is the path of"
         " --input data",
         keyword_help="values by name",
@@ -125,7 +143,8 @@ FLAGS = (
         keyword_help="names of variables; afterwards run.result(name)",
     ),
     JobFlag(
-        flag="--env-var", field="env", metavar="K=V", type=flag_types.env_var, repeated=True, convert=dict,
+        flag="--env-var", field="env", metavar="K=V", type=flag_types.env_var, repeated=True,
+        convert=_pairs_of("--env-var"),
         yaml="environment_variables",
         help="set a public environment variable of the run; for secrets use --secret",
         keyword_help="environment variables by name",
@@ -164,7 +183,8 @@ FLAGS = (
         help="MLflow experiment; default the notebook's name",
     ),
     JobFlag(
-        flag="--tag", field="tags", metavar="K=V", type=flag_types.tag, repeated=True, convert=dict, yaml=None,
+        flag="--tag", field="tags", metavar="K=V", type=flag_types.tag, repeated=True,
+        convert=_pairs_of("--tag"), yaml=None,
         help="MLflow tag", keyword_help="MLflow tags by name",
     ),
     JobFlag(

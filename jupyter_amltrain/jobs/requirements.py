@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import importlib.util
 import inspect
 import json
 import re
@@ -37,7 +38,39 @@ _PACKAGES = {
     "cv2": "opencv-python",
     "yaml": "pyyaml",
     "mlflow": "mlflow-skinny",
+    "bs4": "beautifulsoup4",
+    "skimage": "scikit-image",
+    "imblearn": "imbalanced-learn",
+    "dotenv": "python-dotenv",
+    "dateutil": "python-dateutil",
+    "attr": "attrs",
+    "Crypto": "pycryptodome",
+    "OpenSSL": "pyOpenSSL",
+    "fitz": "PyMuPDF",
+    "docx": "python-docx",
+    "pptx": "python-pptx",
+    "umap": "umap-learn",
+    "git": "GitPython",
+    "zmq": "pyzmq",
+    "magic": "python-magic",
+    "faiss": "faiss-cpu",
+    "ot": "POT",
+    "hydra": "hydra-core",
+    "Levenshtein": "python-Levenshtein",
+    "community": "python-louvain",
+    "pkg_resources": "setuptools",
+    "mpl_toolkits": "matplotlib",
+    "serial": "pyserial",
+    "jwt": "PyJWT",
+    "psycopg2": "psycopg2-binary",
+    "MySQLdb": "mysqlclient",
+    "slugify": "python-slugify",
+    "pytorch_lightning": "pytorch-lightning",
+    "sentence_transformers": "sentence-transformers",
+    "torch_geometric": "torch-geometric",
 }
+#: Parts of a text that look for modules in further folders.
+_CHANGES_PATH = re.compile(rb"sys\.path|site\.addsitedir|_amltrain_notebook|\bexec\(")
 
 
 class Captured(NamedTuple):
@@ -183,6 +216,23 @@ def needed_modules(spec: JobSpec, snapshot: Snapshot) -> list[str]:
     needed = [one.name.partition(".")[0] for text in texts for one in imports(text) if one.needed]
     found = dict.fromkeys([*needed, *values.modules(spec)])
     return [name for name in found if name not in own and name not in _OWN]
+
+
+def absent_modules(spec: JobSpec, snapshot: Snapshot) -> list[str]:
+    """Return the top-level modules that a job needs and this interpreter does not have. Blocks on the disk.
+
+    Nothing for a script that looks for modules in other folders.
+    """
+    if spec.env.get("PYTHONPATH") or _CHANGES_PATH.search(script_text(spec, snapshot)):
+        return []
+    return [name for name in needed_modules(spec, snapshot) if name not in sys.modules and not _has_module(name)]
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError, AttributeError):  # one that a package has put there itself
+        return name in sys.modules
 
 
 def package_of(module: str) -> str:

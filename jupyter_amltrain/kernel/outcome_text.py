@@ -10,12 +10,14 @@ import msgspec
 from jupyter_amltrain.agent.protocol import RESTART_PREFIX
 from jupyter_amltrain.agent.supervise.outcome import cause_in_log
 from jupyter_amltrain.errors import AmlTrainError, RunCanceled, RunFailed, RunLost, SubmitError
+from jupyter_amltrain.jobs.requirements import package_of
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _ERROR = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
 #: Python 3.13 can color its tracebacks; PyTorch writes the rank before each line.
 _AROUND = re.compile(r"\x1b\[[0-9;]*m|^\[rank\d+\]: ?", re.MULTILINE)
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 #: Lines of log that an error shows.
 TAIL_LINES = 12
 
@@ -84,6 +86,8 @@ def failure_reason(run: Run, log: str) -> str | None:
         what = f"{rank}raised {_short(error)}{location}"
         if cause.get("text"):
             what = _with_cause(status, cause, error, location)
+        if module := _NO_MODULE.search(error):
+            what += f". Add the package: --pip {package_of(module[1])}"
         if status.attempt > 1:
             what += f" (after {status.attempt} attempts)"
     elif cause.get("text") and not status.cause:

@@ -44,6 +44,15 @@ def unregister(ip: InteractiveShell) -> None:
         extension.remove()
 
 
+def _help_of_empty_cell(lines: list[str]) -> list[str]:
+    """Make ``%%aml_submit --help`` without a cell below it a line; IPython refuses a cell magic without a cell."""
+    if lines and lines[0].startswith("%%aml_") and not "".join(lines[1:]).strip():
+        words = lines[0].split()
+        if {"-h", "--help"} & set(words):
+            return [lines[0][1:], *lines[1:]]
+    return lines
+
+
 class _Extension:
     """Everything that the extension added to one shell."""
 
@@ -57,6 +66,7 @@ class _Extension:
             kind = "line_cell" if noun.takes_cell else "line"
             ip.magics_manager.register_function(self._magic(noun), kind, f"aml_{noun.name}")
         ip.events.register("pre_run_cell", self.variables.collect)
+        ip.input_transformers_cleanup.insert(0, _help_of_empty_cell)
         tab_completion.install(ip)
         self.control_channel = ControlChannel(ip, self.config.defaults) if hasattr(ip, "kernel") else None
         if self.control_channel is not None:
@@ -73,6 +83,7 @@ class _Extension:
         configurables: list[Any] = ip.configurables
         configurables.remove(self.config)
         ip.events.unregister("pre_run_cell", self.variables.collect)
+        ip.input_transformers_cleanup.remove(_help_of_empty_cell)
         tab_completion.remove(ip)
         self.config.unobserve_all()
         if self.control_channel is not None:
