@@ -6,6 +6,7 @@ import collections
 import datetime
 import decimal
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,47 @@ def check_round_trip(target: str, deadline: float, *, is_own: bool = False) -> N
         assert run.result("tensor").equal(namespace["tensor"])
         state = run.result("state")
         assert all(state[name].equal(value) for name, value in namespace["state"].items())
+
+
+#: Cells of a notebook that were run, and one that is submitted as it stands.
+CELLS = (
+    "import math\nimport numpy as np\nfrom collections import Counter as Count",
+    "SCALE = 3\ndef scaled(x):\n    return math.floor(x * SCALE)",
+    "class Net:\n    def __init__(self, w): self.weights = w\n    def total(self): return self.weights.sum()",
+)
+CELL = r"""
+%matplotlib inline
+!echo shell {scaled(2)}
+weights[0] = 10
+%env AML_A=1
+print("net", float(net.total()), view[0], frame.shape, Count("aa")["a"])
+import asyncio
+got = await asyncio.sleep(0, scaled(1.5))
+display([got, "x"])
+lines = !printf 'a\nb\n'
+answer = [got, len(lines), _exit_code, __import__("os").environ["AML_A"]]
+answer
+"""
+
+
+def check_cell_as_it_stands(target: str, deadline: float) -> None:
+    """Submit a cell that takes imports, functions, classes and values that share memory, and has notebook syntax."""
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    for cell in CELLS:
+        exec(cell, scope)
+    weights = np.arange(4.0)
+    scope |= {"weights": weights, "view": weights[:2], "frame": FRAME, "unused": 1, "net": scope["Net"](weights)}
+    main = sys.modules["__main__"]
+    before = dict(vars(main))
+    vars(main).update({name: scope[name] for name in ("Net", "scaled")})  # as in a kernel
+    try:
+        run = send(f"--target {target} --gpus 0 --out answer", CELL, scope, ("", *CELLS))
+    finally:
+        for name in set(vars(main)) - set(before):
+            delattr(main, name)
+    run.wait(deadline)
+    log = run.logs()
+    assert "shell 6" in log and "net 16.0 10.0" in log and "[4, 'x']" in log and "[4, 2, 0, '1']" in log
+    assert run.result("answer") == [4, 2, 0, "1"]
+    (taken,) = [note for note in run.run.spec.notes if note.startswith("Takes")]
+    assert all(name in taken for name in ("Count", "scaled", "weights", "view")) and "unused" not in taken
