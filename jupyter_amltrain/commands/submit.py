@@ -328,6 +328,7 @@ def job_of_line(
             "notes": (*own.notes, *cell_script.notes),
             "values": own.values,
             "modules": own.modules,
+            "taken": own.taken,
             "environment": _with_packages(fields["environment"], cell_script.packages),
             "allow_pickle": bool(getattr(args, "allow_pickle", False)),
         }

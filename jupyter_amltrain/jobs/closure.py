@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
-import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jupyter_amltrain.agent import shared_objects
@@ -13,12 +12,13 @@ from jupyter_amltrain.agent.values import description, files_of
 from jupyter_amltrain.errors import CommandError, PreflightError
 from jupyter_amltrain.jobs import notebook_names, notebook_source, notebook_syntax, preflight, secret_values, values
 from jupyter_amltrain.jobs.notebook_cells import Cells, defined
+from jupyter_amltrain.schema.taken import Taken
 from jupyter_amltrain.text import bytes_text
 
 #: Largest value that is taken without being named on the line, in bytes: to this machine, and to another one.
 LIMIT_BYTES, REMOTE_LIMIT_BYTES = 1 << 30, 100 << 20
-#: Names of one kind that the line lists.
-_MAX_LISTED = 12
+#: Names that the line lists, and characters of a value that are shown.
+_MAX_LISTED, _MAX_VALUE = 10, 40
 #: Packages whose objects belong to the page or to the kernel.
 _OF_KERNEL = ("ipywidgets", "IPython", "ipykernel", "jupyter_amltrain", "traitlets", "bqplot")
 
@@ -53,6 +53,8 @@ class Closure(NamedTuple):
         The names that they define.
     notes
         Sentences for the user.
+    taken
+        What was taken without being named on the line.
     """
 
     values: dict[str, Any] = {}
@@ -60,6 +62,7 @@ class Closure(NamedTuple):
     statements: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    taken: Taken = Taken()
 
 
 def named(notebook: Notebook, sent: Sequence[str], code: Sequence[str], *, allow_pickle: bool = False) -> Closure:
@@ -230,10 +233,9 @@ class _Needs:
         statements = values.statements(nodes, notebook_source.RUN if text else "")
         names = dict.fromkeys([*nodes, *self._sources.imports, *self._sources.code, *self._given])
         notes = values.notes({name: nodes[name] for name in own})
-        if line := self._line({name: nodes[name] for name in taken if name in nodes}):
-            notes.insert(0, line)
         modules = {notebook_source.MODULE: text} if text else {}
-        return Closure(nodes, modules, tuple(statements), tuple(names), tuple(notes))
+        shown = self._shown({name: nodes[name] for name in taken if name in nodes})
+        return Closure(nodes, modules, tuple(statements), tuple(names), tuple(notes), shown)
 
     def _written(self, sent: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
         try:
@@ -300,33 +302,30 @@ class _Needs:
             details={"names": [name], "line": line + self._above},
         )
 
-    def _line(self, nodes: Mapping[str, Any]) -> str:
-        """Return the line that says what was taken; empty if nothing was."""
-        parts = []
-        imports = [name for name in self._sources.imports if name in self._lines]
-        if imports:
-            parts.append(f"{_listed(imports)} ({'imports' if len(imports) > 1 else 'import'})")
-        code = {name: cell for name, cell in self._sources.code.items() if name not in self._given}
-        for cell, group in itertools.groupby(sorted(code, key=lambda one: code[one]), key=lambda one: code[one]):
-            names = list(group)
-            kind = "class" if all(isinstance(self._namespace.get(one), type) for one in names) else "function"
-            kind += ("es" if kind == "class" else "s") if len(names) > 1 else ""
-            parts.append(f"{_listed(names)} ({kind}{f' of cell {cell}' if cell > 0 else ''})")
-        described = [f"{name} {_described(node)}".strip() for name, node in nodes.items()]
-        if described:
-            files = {file["file"]: int(file["bytes"]) for node in nodes.values() for file in files_of(node)}
-            size = f" ({bytes_text(sum(files.values()))})" if files else ""
-            parts.append(_listed(described) + size)
-        return f"Takes {', '.join(parts)} from the notebook." if parts else ""
+    def _shown(self, nodes: Mapping[str, Any]) -> Taken:
+        """Return what was taken, as people read it."""
+        items = [f"{name}: {text}" for name, text in self._sources.imports.items() if name in self._lines]
+        for name, cell in self._sources.code.items():
+            if name not in self._given:
+                kind = "class" if isinstance(self._namespace.get(name), type) else "function"
+                items.append(f"{name}: {kind}{f' of cell {cell}' if cell > 0 else ''}")
+        sizes: dict[str, int] = {}
+        for name, node in nodes.items():
+            own = {file["file"]: int(file["bytes"]) for file in files_of(node)}
+            sizes |= own
+            items.append(f"{name}: {_described(node)}{f', {bytes_text(sum(own.values()))}' if own else ''}")
+        if not items:
+            return Taken()
+        names = [item.partition(":")[0] for item in items]
+        more = len(names) - _MAX_LISTED
+        listed = ", ".join(names[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+        size = f" ({bytes_text(sum(sizes.values()))})" if sizes else ""
+        return Taken(line=f"Takes {listed} from the notebook{size}.", items=tuple(items))
 
 
 def _described(node: Any) -> str:
+    """Return a small value itself, and of others the type and size."""
     if node["as"] == "json" and not isinstance(node["value"], list | dict):
-        return f"= {node['value']!r}"[:24]
+        text = repr(node["value"])
+        return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"
     return description(node)
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    more = len(names) - _MAX_LISTED
-    return ", ".join(names[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -37,6 +37,7 @@ from jupyter_amltrain.schema.record import (
 )
 from jupyter_amltrain.schema.run import Run, RunState
 from jupyter_amltrain.schema.scaling import Measurement
+from jupyter_amltrain.schema.taken import Taken
 from jupyter_amltrain.text import finite_or_text, tilde
 
 if TYPE_CHECKING:
@@ -309,6 +310,9 @@ _SENTENCE_CHARS = 2000
 
 _NOTES = 8
 
+#: Names of the notebook that a record lists.
+_ITEMS = 100
+
 # Lines of code above and below the one that raised, and their characters.
 _LINES_AROUND, _LINE_CHARS = 2, 200
 
@@ -366,6 +370,10 @@ def record_of(entry: Entry) -> RunRecord:
         notes=tuple(
             note[:_SENTENCE_CHARS]
             for note in (*status.notes, *run.spec.notes, *run.notes, *entry.unreadable.values())[:_NOTES]
+        ),
+        taken=Taken(
+            line=run.spec.taken.line[:_SENTENCE_CHARS],
+            items=tuple(item[:_SENTENCE_CHARS] for item in run.spec.taken.items[:_ITEMS]),
         ),
         doors=status.doors[:_NOTES],
         sweep=_part(entry, "sweep", lambda: board_of(entry), None),

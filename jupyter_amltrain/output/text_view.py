@@ -112,7 +112,8 @@ def state_line(record: RunRecord) -> str:
 
 def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int = CHILD_ROWS) -> str:
     """Return the record in a few lines, with at most `child_rows` steps or trials."""
-    lines = [state_line(record), *(f"note: {_one_line(note)}" for note in record.notes)]
+    lines = [state_line(record), *([_one_line(record.taken.line)] if record.taken.line else [])]
+    lines += [f"note: {_one_line(note)}" for note in record.notes]
     lines += [f"{link.title}: {_one_line(link.url or link.hint)}" for link in record.doors]
     if record.error:
         lines.append(record.error)

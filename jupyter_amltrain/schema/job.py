@@ -15,6 +15,7 @@ from jupyter_amltrain.schema.environment import Environment, check_environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, check_data, check_references
 from jupyter_amltrain.schema.scaling import ScalingSlice
 from jupyter_amltrain.schema.sweep import Sweep
+from jupyter_amltrain.schema.taken import Taken
 
 IDENTITIES = azure_terms.IDENTITIES.names
 
@@ -432,6 +433,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         :mod:`jupyter_amltrain.agent.values`, by name.
     modules
         Sources of modules that travel with the script, by module name: functions and classes of the notebook.
+    taken
+        Names of the notebook that the cell took, without being told.
     allow_pickle
         Whether values may be pickled, and this notebook reads pickles that the job returns.
     env
@@ -520,6 +523,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     out: tuple[str, ...] = ()
     values: dict[str, Any] = {}
     modules: dict[str, str] = {}
+    taken: Taken = Taken()
     allow_pickle: bool = False
     env: dict[str, str] = {}
     secrets: tuple[str, ...] = ()

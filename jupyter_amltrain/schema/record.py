@@ -14,6 +14,7 @@ from jupyter_amltrain.schema.child_run import ChildRun
 from jupyter_amltrain.schema.run import Phase, RunLink
 from jupyter_amltrain.schema.scaling import Measurement
 from jupyter_amltrain.schema.sweep_board import SweepBoard
+from jupyter_amltrain.schema.taken import Taken
 
 RECORD_MIME = "application/vnd.amltrain.run+json"
 RECORD_SCHEMA = 1
@@ -311,6 +312,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     tracking: dict[str, str] = {}
     source_sha256: str = ""
     notes: tuple[str, ...] = ()  #: notes of the submit, one sentence each
+    taken: Taken = Taken()  #: what the cell took from the notebook
     doors: tuple[RunLink, ...] = ()  #: links: its page at the service, and services of the run while it is running
     children: tuple[ChildRun, ...] = ()  #: steps of a pipeline, trials of a sweep or AutoML job, oldest first
     children_hidden: int = 0  #: further ones

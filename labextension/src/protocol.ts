@@ -359,6 +359,7 @@ export interface IRunRecord {
   tracking: Record<string, string>;
   source_sha256: string;
   notes: string[];
+  taken: ITaken;
   doors: IRunLink[];
   children: IChildRun[];
   children_hidden: number;
@@ -540,6 +541,11 @@ export interface ICodeExcerpt {
   first: number;
   lines: string[];
   line: number;
+}
+
+export interface ITaken {
+  line: string;
+  items: string[];
 }
 
 export interface IRunLink {

@@ -336,6 +336,7 @@ export function normalise(raw: unknown): IRunRecord {
     tracking: object(r.tracking) as Record<string, string>,
     source_sha256: text(r.source_sha256),
     notes: list(r.notes).map(note => text(note)),
+    taken: { line: text(object(r.taken).line), items: list(object(r.taken).items).map(item => text(item)) },
     scaling: null, // compared in the table of all widths, and not shown by one run
     sweep: board(r.sweep),
     doors: list(r.doors).map(door),

@@ -144,5 +144,5 @@ def check_cell_as_it_stands(target: str, deadline: float) -> None:
     log = run.logs()
     assert "shell 6" in log and "net 16.0 10.0" in log and "[4, 'x']" in log and "[4, 2, 0, '1']" in log
     assert run.result("answer") == [4, 2, 0, "1"]
-    (taken,) = [note for note in run.run.spec.notes if note.startswith("Takes")]
+    taken = run.record().taken.line
     assert all(name in taken for name in ("Count", "scaled", "weights", "view")) and "unused" not in taken

@@ -80,7 +80,7 @@ def test_function_comes_with_its_imports_functions_and_values(take: Take) -> Non
     )
     assert set(taken.values) == {"K", "table"} and taken.values["K"]["value"] == 4
     assert "def half" in text_of(taken) and "import math" in text_of(taken) and "K = " not in text_of(taken)
-    assert taken.notes[0].startswith("Takes ") and "scale" in taken.notes[0]
+    assert "scale" in taken.taken.line and "K: 4" in taken.taken.items and not taken.notes
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,9 @@ export class RunView {
     this._verdict = new VerdictView(_trans);
     this.node.append(this._verdict.node);
     this._notice = element('div', 'notice', this.node);
+    this._taken = element('details', 'taken', this.node);
+    this._takenLine = element('summary', 'takenLine', this._taken);
+    this._takenItems = element('div', 'takenItems', this._taken);
     this._notes = element('div', 'notes', this.node);
     this._doors = element('div', 'doors', this.node);
     this._error = element('div', 'error', this.node);
@@ -179,6 +182,9 @@ export class RunView {
           )
         : situation.notice
     );
+    this._taken.hidden = !record.taken.line;
+    write(this._takenLine, record.taken.line);
+    write(this._takenItems, record.taken.items.join('\n'));
     write(this._notes, record.notes.join('\n'));
     drawLinks(this._doors, record.doors, this._trans);
     write(this._error, record.error ?? '');
@@ -393,6 +399,9 @@ export class RunView {
   private readonly _phases: HTMLElement;
   private readonly _notice: HTMLElement;
   private readonly _waiting: HTMLElement;
+  private readonly _taken: HTMLElement;
+  private readonly _takenLine: HTMLElement;
+  private readonly _takenItems: HTMLElement;
   private readonly _notes: HTMLElement;
   private readonly _doors: HTMLElement;
   private readonly _error: HTMLElement;
