@@ -434,7 +434,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     modules
         Sources of modules that travel with the script, by module name: functions and classes of the notebook.
     taken
-        Names of the notebook that the cell took, without being told.
+        Names of the notebook that the cell took.
     allow_pickle
         Whether values may be pickled, and this notebook reads pickles that the job returns.
     env
