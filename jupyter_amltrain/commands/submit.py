@@ -362,7 +362,6 @@ def _of_notebook(
     from jupyter_amltrain import api
 
     is_local = api.is_local(args.target or defaults.target or None)
-    limit = closure.LIMIT_BYTES if is_local else closure.REMOTE_LIMIT_BYTES
     replay = [*itertools.chain(*args.replay)]
     return closure.closure_of(
         cell,
@@ -371,7 +370,7 @@ def _of_notebook(
         code=code,
         replay=replay,
         known=known,
-        limit_bytes=limit,
+        is_local=is_local,
         above=first_line - 1,
     )
 

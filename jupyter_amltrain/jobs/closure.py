@@ -89,7 +89,7 @@ def closure_of(
     code: Sequence[str] = (),
     replay: Sequence[str] = (),
     known: Collection[str] = (),
-    limit_bytes: int = LIMIT_BYTES,
+    is_local: bool = True,
     above: int = 1,
     where: str = "Cell line",
 ) -> Closure:
@@ -103,8 +103,8 @@ def closure_of(
         Numbers of cells that run before the script, in place of values that they make; ``all`` for every value.
     known
         Names that are defined before the first line of the cell: parameters.
-    limit_bytes
-        Largest value that is taken without being named.
+    is_local
+        Whether the job runs in this interpreter.
     above, where
         Number of lines above the cell, and text before the number of a line, in messages.
 
@@ -126,7 +126,7 @@ def closure_of(
     taken = notebook_names.taken_names(tree, cell, notebook.namespace, {*known, *sent}, source.reads)
     if not (taken or sent or code or replay or outputs):
         return Closure()
-    needs = _Needs(tree, cell, notebook, sent, limit_bytes, above, where)
+    needs = _Needs(tree, cell, notebook, sent, is_local, above, where)
     needs.replay(replay, [one.name for one in taken])
     for name in code:
         needs.add_code(name)
@@ -155,7 +155,14 @@ class _Needs:
     """Collects what a cell needs until nothing more is missing."""
 
     def __init__(
-        self, tree: ast.Module, cell: str, notebook: Notebook, sent: Sequence[str], limit: int, above: int, where: str
+        self,
+        tree: ast.Module,
+        cell: str,
+        notebook: Notebook,
+        sent: Sequence[str],
+        is_local: bool,
+        above: int,
+        where: str,
     ) -> None:
         self._tree, self._cell, self._namespace = tree, cell, notebook.namespace
         self._cells = Cells(notebook.history())
@@ -163,7 +170,8 @@ class _Needs:
         self._sources = notebook_source.Sources(self._cells, notebook.namespace, sent, takes_values=True)
         self._lines: dict[str, int] = {}
         self._given: list[str] = []  #: names of ``--with``
-        self._limit, self._above, self._where = limit, above, where
+        self._is_local, self._above, self._where = is_local, above, where
+        self._limit = LIMIT_BYTES if is_local else REMOTE_LIMIT_BYTES
 
     def replay(self, cells: Sequence[str], names: Sequence[str]) -> None:
         """Let cells run before the script: those with these numbers, or all that made the values of `names`."""
@@ -239,13 +247,13 @@ class _Needs:
 
     def _written(self, sent: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
         try:
-            return values.write_all(sent, known=known, exact=True)
+            return values.write_all(sent, known=known, exact=True, is_local=self._is_local)
         except values.CannotSend as error:
             failed = error
         fine: dict[str, Any] = {}
         for name, value in sent.items():
             try:
-                values.write_all({name: value}, known=known, exact=True)
+                values.write_all({name: value}, known=known, exact=True, is_local=self._is_local)
             except values.CannotSend as error:
                 if self._is_assigned(name):
                     continue

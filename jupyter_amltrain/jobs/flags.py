@@ -80,10 +80,12 @@ def _names(value: Iterable[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for item in value for name in ([item] if isinstance(item, str) else item)))
 
 
-def _pairs_of(flag: str) -> Callable[[Iterable[tuple[str, Any]]], dict[str, Any]]:
+def _pairs_of(flag: str) -> Callable[[Iterable[tuple[str, Any]] | Mapping[str, Any]], dict[str, Any]]:
     """Return the function that makes the values of a flag a dictionary, in which each name is given once."""
 
-    def pairs(value: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    def pairs(value: Iterable[tuple[str, Any]] | Mapping[str, Any]) -> dict[str, Any]:
+        if isinstance(value, Mapping):
+            return dict(value)
         found: dict[str, Any] = {}
         for name, one in value:
             if name in found:

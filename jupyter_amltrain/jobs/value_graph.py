@@ -5,9 +5,7 @@ Large buffers (arrays) are files beside the pickle, named by their content like 
 
 from __future__ import annotations
 
-import hashlib
 import io
-import os
 import pickle
 import sys
 from collections.abc import Collection, Mapping
@@ -17,6 +15,7 @@ from typing import Any
 from jupyter_amltrain.agent import values as agent_values
 from jupyter_amltrain.agent.shared_objects import Walk, memory_of, root_of
 from jupyter_amltrain.agent.values import NAMED, CannotWrite, Node, pickler
+from jupyter_amltrain.jobs.content_names import store
 
 #: Buffers of at least so many bytes are files of their own.
 MIN_BUFFER_BYTES = 64 * 1024
@@ -41,7 +40,7 @@ def write(values: Mapping[str, Any], folder: Path, known: Collection[str] = ()) 
         data = buffer.raw()
         if data.nbytes < MIN_BUFFER_BYTES:
             return True
-        buffers.append({"as": "buffer", "file": _store(folder, data, ".buffer"), "bytes": data.nbytes})
+        buffers.append({"as": "buffer", "file": store(folder, data, ".buffer"), "bytes": data.nbytes})
         return False
 
     walk = Walk()
@@ -59,7 +58,7 @@ def write(values: Mapping[str, Any], folder: Path, known: Collection[str] = ()) 
         raise CannotWrite(reason, "Send the parts that the cell needs.") from error
     packages = set().union(*walk.packages.values()) - {"builtins", "__main__", *sys.stdlib_module_names}
     packages |= {"cloudpickle"} if b"cloudpickle" in data else set()
-    node = {"as": "graph", "file": _store(folder, data, ".graph"), "bytes": len(data), "items": buffers}
+    node = {"as": "graph", "file": store(folder, memoryview(data), ".graph"), "bytes": len(data), "items": buffers}
     node.update(NAMED if named else {})
     return {
         name: {**node, "name": name, "type": _type_name(value), "needs": sorted(packages), **_shape(value)}
@@ -119,18 +118,3 @@ def _type_name(value: Any) -> str:
 def _shape(value: Any) -> Node:
     shape = getattr(value, "shape", None)
     return {"shape": list(shape)} if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else {}
-
-
-def _store(folder: Path, data: bytes | memoryview, ending: str) -> str:
-    """Write a file that is named by its content, unless it exists; return its name."""
-    name = hashlib.sha256(data).hexdigest()[:32] + ending
-    path = folder / name
-    if not path.exists():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = folder / f".part-{os.getpid()}-{name}"
-        try:
-            part.write_bytes(data)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-    return name

@@ -13,6 +13,7 @@ from typing import Any
 from jupyter_amltrain.agent import shared_objects, values
 from jupyter_amltrain.errors import SubmitError
 from jupyter_amltrain.jobs import value_graph
+from jupyter_amltrain.jobs.content_names import MIN_BYTES
 from jupyter_amltrain.schema.job import JobSpec, looks_secret
 from jupyter_amltrain.state_dir import default_path
 from jupyter_amltrain.text import bytes_text
@@ -92,7 +93,12 @@ class CannotSend(Exception):
 
 
 def write_all(
-    sent: Mapping[str, Any], *, allow_pickle: bool = False, known: Collection[str] = (), exact: bool = False
+    sent: Mapping[str, Any],
+    *,
+    allow_pickle: bool = False,
+    known: Collection[str] = (),
+    exact: bool = False,
+    is_local: bool = False,
 ) -> dict[str, Any]:
     """Write values to the store, those that share objects together; return their nodes by name.
 
@@ -100,6 +106,8 @@ def write_all(
     ----------
     exact
         Whether a value without an exact form is pickled.
+    is_local
+        Whether only this interpreter reads them: then large arrays are buffers, which are written the fastest.
 
     Raises
     ------
@@ -116,7 +124,7 @@ def write_all(
             if name in together:
                 nodes.update(value_graph.write(together[name], folder, known))
             elif exact:
-                nodes[name] = _exact(name, value, folder, known)
+                nodes[name] = _exact(name, value, folder, known, is_local)
             else:
                 nodes[name] = values.write(value, str(folder), allow_pickle or values.is_data(value), known)
         except values.CannotWrite as error:
@@ -127,9 +135,11 @@ def write_all(
     return {name: nodes[name] for name in sent}
 
 
-def _exact(name: str, value: Any, folder: Path, known: Collection[str]) -> Any:
+def _exact(name: str, value: Any, folder: Path, known: Collection[str], is_local: bool) -> Any:
     try:
-        return values.write(value, str(folder), exact=True)
+        if not (is_local and memory_of(value) >= MIN_BYTES):
+            return values.write(value, str(folder), exact=True)
+        return value_graph.write({name: value}, folder, known)[name]
     except values.CannotWrite:
         return value_graph.write({name: value}, folder, known)[name]
 
