@@ -317,6 +317,7 @@ def job_of_line(
             namespace=None if notebook is None else notebook.namespace,
             check_names=True,
         )
+        fields["environment"] = _with_packages(fields["environment"], cell_script.packages)
         name = "cell"
         code = {
             "script": cell_script.text,
@@ -329,7 +330,6 @@ def job_of_line(
             "values": own.values,
             "modules": own.modules,
             "taken": own.taken,
-            "environment": _with_packages(fields["environment"], cell_script.packages),
             "allow_pickle": bool(getattr(args, "allow_pickle", False)),
         }
     else:

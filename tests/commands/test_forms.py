@@ -117,7 +117,7 @@ def test_composed_line_magic_keeps_variable_script_and_arguments(
         ({"param": ["lr=1"]}, "lr = abs(1)", "param", "Cell line 1, "),
         ({}, "", "", "the cell is empty"),
         ({}, "x = (", "", "Cell line 1"),  # it has no magic line yet
-        ({}, "!ls", "", "plain Python script"),
+        ({}, "%debug", "", "does not work in a run"),
         ({}, "input()", "", "keyboard"),
     ],
 )

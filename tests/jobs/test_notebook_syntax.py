@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
+import json
 import random
 import re
 import subprocess
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.lib.pretty import pretty
 
 from jupyter_amltrain.agent import notebook_syntax as runtime
@@ -246,12 +244,27 @@ def plain(text: str) -> str:
     return _ADDRESS.sub("0x", _TIMES.sub("", text.replace("\r\n", "\n"))).strip()
 
 
-def in_ipython(shell: InteractiveShell, cell: str) -> str:
+#: Prints what each cell prints in one shell. In a process of its own: an event loop may run in that of the tests.
+_IN_IPYTHON = """
+import contextlib, io, json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell, texts = InteractiveShell(), []
+shell.enable_gui = lambda *_: None
+for cell in json.load(sys.stdin):
+    shell.reset(new_session=False)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        result = shell.run_cell(cell, store_history=False)
-    result.raise_error()
-    return out.getvalue()
+        shell.run_cell(cell, store_history=False).raise_error()
+    texts.append(out.getvalue())
+json.dump(texts, sys.__stdout__)
+"""
+
+
+def in_ipython(cells: list[str], folder: Path) -> list[str]:
+    """What IPython prints for each cell."""
+    command = [sys.executable, "-c", _IN_IPYTHON]
+    done = subprocess.run(command, input=json.dumps(cells), cwd=folder, capture_output=True, text=True, check=True)
+    return [str(text) for text in json.loads(done.stdout)]
 
 
 def as_script(cell: str, folder: Path, *, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -274,19 +287,14 @@ _START = (
 )
 
 
-def test_cells_print_what_they_print_in_ipython(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_print_what_they_print_in_ipython(tmp_path: Path) -> None:
     """One test for all of them: files and folders of a cell are there for the next."""
-    shell = InteractiveShell()
-    monkeypatch.setattr(shell, "enable_gui", lambda *_: None)
     here, there = tmp_path / "ipython", tmp_path / "script"
     here.mkdir(), there.mkdir()
     different = []
-    for cell in cells():
-        monkeypatch.chdir(here)
-        shell.reset(new_session=False)
-        expected = plain(in_ipython(shell, cell))
+    for cell, expected in zip(cells(), in_ipython(cells(), here), strict=True):
         got = as_script(cell, there, check=False)
-        if plain(got.stdout).replace(str(there), str(here)) != expected or got.returncode:
+        if plain(got.stdout).replace(str(there), str(here)) != plain(expected) or got.returncode:
             different.append((cell, expected, got.stdout, got.stderr[-400:]))
     assert different == [] and len(cells()) >= 60
 

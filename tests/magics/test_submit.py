@@ -210,8 +210,8 @@ def test_submit_dry_run_prints_request_without_run(cell: Cell, capsys: Any, api:
 
 BAD_LINES: list[tuple[str, type[AmlTrainError], str]] = [
     ("%%aml_submit\n  \n", CommandError, "the cell is empty"),
-    ("%%aml_submit\nx = 1\n%matplotlib inline", PreflightError, "Cell line 3"),
-    ("%%aml_submit\n!ls", PreflightError, "Cell line 2"),
+    ("%%aml_submit\nx = 1\n%debug", PreflightError, "Cell line 3"),
+    ("%%aml_submit\nx?", PreflightError, "Cell line 2"),
     ("%%aml_submit\nx = = 1", PreflightError, "Cell line 2"),
     ("%%aml_submit\nx = input()", PreflightError, "Cell line 2"),
     ("%%aml_submit --targt local\nx = 1", CommandError, "--target"),
