@@ -65,18 +65,24 @@ def names_of(tree: ast.Module, text: str) -> Names:
     read: set[str] = set()
     _collect(preflight.table(text), assigned, read, top=True)
     opaque = False
-    texts = []
-    for node in ast.walk(tree):
+    for node in preflight.nodes_of(tree):
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             read.add(node.target.id)  # for a symbol table it is an assignment only
-        elif isinstance(node, ast.Call) and _called(node) in _CODE_CALLS:
+        opaque = opaque or is_opaque(node)
+    return Names(frozenset(assigned), frozenset(read), opaque, tuple(code_texts(tree)))
+
+
+def code_texts(tree: ast.Module) -> list[str]:
+    """Return the string constants of a script that are code; see :class:`Names`."""
+    texts: list[str] = []
+    for node in preflight.nodes_of(tree):
+        if isinstance(node, ast.Call) and _called(node) in _CODE_CALLS:
             texts += [
                 one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)
             ]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             texts += _AT_NAME.findall(node.value)
-        opaque = opaque or is_opaque(node)
-    return Names(frozenset(assigned), frozenset(read), opaque, tuple(texts))
+    return texts
 
 
 def _called(node: ast.Call) -> str:

@@ -144,7 +144,7 @@ def _outputs_read(tree: ast.Module, namespace: Mapping[str, Any]) -> dict[int, A
         return {}
     numbers = [
         node.slice.value
-        for node in ast.walk(tree)
+        for node in preflight.nodes_of(tree)
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Out"
         if isinstance(node.slice, ast.Constant)
     ]
@@ -213,7 +213,7 @@ class _Needs:
                 if name in self._namespace and name not in self._sent:
                     self._sources.add(name, ())
         self._sources.add_submodules(self._tree)
-        imported = [node for node in ast.walk(self._tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        imported = [node for node in preflight.nodes_of(self._tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         self._sources.add_settings([name for node in imported for name in defined(node)])
         own = values.checked(self._sent, self._namespace)
         taken: dict[str, Any] = {}
@@ -267,7 +267,7 @@ class _Needs:
 
     def _may_travel(self, name: str, value: Any) -> bool:
         """Whether a value is taken; raises for one that the cell needs and that must not be taken."""
-        reason, hint, code = "", self._repeat(name), "closure.value"
+        reason, hint, code = "", "", "closure.value"
         if issubclass(type(value), io.IOBase) and not issubclass(type(value), io.StringIO | io.BytesIO):
             reason = "an open file, which cannot travel"
         elif name in self._sent:
@@ -283,7 +283,7 @@ class _Needs:
             return True
         if self._is_assigned(name) and name not in self._sent:
             return False
-        raise self._refusal(name, reason, hint, code)
+        raise self._refusal(name, reason, hint or self._repeat(name), code)
 
     def _is_assigned(self, name: str) -> bool:
         """Whether the cell itself assigns a name, and may not need the notebook's."""

@@ -79,6 +79,7 @@ class Cells:
     def __init__(self, history: Sequence[str]) -> None:
         self.texts: list[str] = []
         self.named: dict[str, int] = {}  #: number of the last cell of each name (``%%aml_cell NAME``)
+        self._known: dict[str, Definition | None] = {}
         for number, cell in enumerate(history):
             magic, line, body = _cell_magic(cell)
             if magic == "aml_cell" and body.strip():
@@ -87,6 +88,11 @@ class Cells:
 
     def definition_of(self, name: str) -> Definition | None:
         """Return the last statement that defines a name."""
+        if name not in self._known:
+            self._known[name] = self._last_definition(name)
+        return self._known[name]
+
+    def _last_definition(self, name: str) -> Definition | None:
         for number in range(len(self.texts) - 1, -1, -1):
             text = self.texts[number]
             if name in text and (found := definitions(text).get(name)) is not None:

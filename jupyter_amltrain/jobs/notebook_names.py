@@ -58,7 +58,7 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
     known
         Names that are defined before the first line.
     """
-    if bindings.may_be_opaque(text) and any(map(bindings.is_opaque, ast.walk(tree))):
+    if bindings.may_be_opaque(text) and any(map(bindings.is_opaque, preflight.nodes_of(tree))):
         return []
     defined, read = _module_names(text)
     changed = {match[1] for match in _CHANGE.finditer(text)} & defined
@@ -91,24 +91,26 @@ def taken_names(
     defined, read = _module_names(text)
     read |= {*also}
     if "del" in text:
-        read |= {one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Del)}
+        read |= {
+            one.id for one in preflight.nodes_of(tree) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Del)
+        }
     read |= {match[1] for match in _CHANGE.finditer(text)} & defined
     # `df.query("x > @lr")` and `eval("x + 1")` read variables, too.
-    read |= {word for one in bindings.names_of(tree, text).texts for word in _WORD.findall(one)}
-    names = {name for name in read if name in namespace and name not in known and name not in _MODULE_NAMES}
-    names = {name for name in names if not _is_of_ipython(name, namespace[name])}
-    names = {name for name in names if name not in defined or bindings.is_read_first(tree, name)}
+    read |= {word for one in bindings.code_texts(tree) for word in _WORD.findall(one)}
+    taken = {name for name in read if name in namespace and name not in known and name not in _MODULE_NAMES}
+    taken = {name for name in taken if not _is_of_ipython(name, namespace[name])}
+    taken = {name for name in taken if name not in defined or bindings.is_read_first(tree, name)}
     lines: dict[str, int] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in names:
+    for node in preflight.nodes_of(tree):
+        if isinstance(node, ast.Name) and node.id in taken:
             lines[node.id] = min(node.lineno, lines.get(node.id, node.lineno))
-    return sorted((Undefined(name, lines.get(name, 1)) for name in names), key=lambda one: (one.line, one.name))
+    return sorted((Undefined(name, lines.get(name, 1)) for name in taken), key=lambda one: (one.line, one.name))
 
 
 def names_in_texts(tree: ast.Module) -> set[str]:
     """Return the names in the texts of a script that are expressions: ``show("df.head()")``."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in preflight.nodes_of(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= _MAX_EXPRESSION:
             try:
                 inner = preflight.parse(node.value.strip())

@@ -152,9 +152,11 @@ class Sources:
     def add_submodules(self, tree: ast.Module) -> None:
         """Import the modules that a script reaches as attributes, and that something else has imported here."""
         imported = _imported_modules(tree)
-        for node in ast.walk(tree):
+        for node in preflight.nodes_of(tree):
+            if not isinstance(node, ast.Attribute):
+                continue
             parts: list[str] = []
-            inner: ast.expr = node if isinstance(node, ast.Attribute) else ast.Constant(None)
+            inner: ast.expr = node
             while isinstance(inner, ast.Attribute):
                 parts.insert(0, inner.attr)
                 inner = inner.value
@@ -287,7 +289,7 @@ def _no_source(name: str, users: tuple[str, ...]) -> AmlTrainError:
 def _imported_modules(tree: ast.Module) -> dict[str, types.ModuleType]:
     """Return the modules that a script imports itself, as far as they are loaded here."""
     found = {}
-    for node in ast.walk(tree):
+    for node in preflight.nodes_of(tree):
         if isinstance(node, ast.Import):
             names = {alias.asname or alias.name.partition(".")[0]: alias for alias in node.names}
             found.update({name: alias.name if alias.asname else name for name, alias in names.items()})

@@ -301,7 +301,7 @@ class _Translation:
             return
         self._reads |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         with contextlib.suppress(SyntaxError):
-            self._reads |= {word for one in bindings.names_of(tree, text).texts for word in re.findall(r"\w+", one)}
+            self._reads |= {word for one in bindings.code_texts(tree) for word in re.findall(r"\w+", one)}
 
     # ---- await
 

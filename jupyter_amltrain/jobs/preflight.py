@@ -32,6 +32,15 @@ def parse(text: str | bytes) -> ast.Module:
     return tree
 
 
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """Return all nodes of a tree, which several checks look at, as :func:`ast.walk` yields them."""
+    nodes: list[ast.AST] | None = getattr(tree, "_amltrain_nodes", None)
+    if nodes is None:
+        nodes = list(ast.walk(tree))
+        tree._amltrain_nodes = nodes  # type: ignore[attr-defined]
+    return nodes
+
+
 def literal(text: str) -> Any:
     """Return the value of a literal; raises the errors of :func:`ast.literal_eval`."""
     return ast.literal_eval(_parsed(text.lstrip(" \t"), "eval"))
