@@ -28,6 +28,7 @@ for name in (
     "sweeps",
     "snapshot",
     "results",
+    "closure",
 ):
     if not sys.argv[1:] or name in sys.argv[1:]:
         subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False)
