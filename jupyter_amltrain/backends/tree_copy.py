@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jupyter_amltrain.agent.file_store import share_blocks
 from jupyter_amltrain.agent.protocol import open_regular
+from jupyter_amltrain.agent.values import FOLDER
 from jupyter_amltrain.backends.transfer import Transfer
 
 _BLOCK = 1 << 20
@@ -23,7 +24,8 @@ class CopyStopped(Exception):
 class TreeCopy:
     """A copy of files into a new folder, for this user alone; nothing stays of one that fails or is stopped.
 
-    Blocks are shared where the file system can (Btrfs, XFS). There are no hard links: a job may write into its copy.
+    Blocks are shared where the file system can (Btrfs, XFS). A job may write into its copy, so that only the values of
+    the notebook are hard links: they are write-protected, and the trials of a sweep have the same large ones.
 
     Parameters
     ----------
@@ -65,6 +67,8 @@ class TreeCopy:
             with _created(path, 0o600) as file:
                 self._append(file, path, content)
             return
+        if Path(path).parent.name == FOLDER and self._link(content, path):
+            return
         with os.fdopen(open_regular(content), "rb", buffering=0) as source:
             facts = os.fstat(source.fileno())
             # As in the snapshot's digest. os.access would also depend on mount options, and on being root.
@@ -74,6 +78,18 @@ class TreeCopy:
                     return
                 while block := source.read(_BLOCK):
                     self._append(file, path, block)
+
+    def _link(self, source: str, path: str) -> bool:
+        """Whether a file could be linked: not one that others may write, or on another file system."""
+        try:
+            facts = os.lstat(source)
+            if not stat.S_ISREG(facts.st_mode) or facts.st_mode & 0o222:
+                return False
+            os.link(source, path)
+        except OSError:
+            return False
+        self.transfer.advance(facts.st_size)
+        return True
 
     def _append(self, file: FileIO, path: str, data: bytes) -> None:
         if self._stopped:

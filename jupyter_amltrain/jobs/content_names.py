@@ -66,6 +66,7 @@ def store(folder: Path, data: memoryview, ending: str) -> str:
         part = folder / f".part-{os.getpid()}-{threading.get_ident()}-{name}"
         try:
             part.write_bytes(data)
+            part.chmod(0o400)  # runs have links to it
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)

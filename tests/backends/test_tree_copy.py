@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.agent.values import FOLDER
 from jupyter_amltrain.backends import transfer, tree_copy
 from jupyter_amltrain.backends.tree_copy import CopyStopped, TreeCopy
 from jupyter_amltrain.schema.job import JobSpec
@@ -76,3 +77,25 @@ def test_slow_copy_shows_progress_and_is_canceled(
     run.cancel()
     until(lambda: run.state == "canceled", "the run is canceled")
     until(lambda: not list((home / "staging").iterdir()), "nothing stays")
+
+
+def test_values_of_the_notebook_are_links_and_code_is_not(tmp_path: Path) -> None:
+    value, code = tmp_path / "a.buffer", tmp_path / "script.py"
+    value.write_bytes(b"value")
+    code.write_bytes(b"code")
+    value.chmod(0o400)
+    code.chmod(0o400)
+    files = {f"{FOLDER}/a.buffer": str(value), "script.py": str(code), f"trial/{FOLDER}/b": str(code)}
+    TreeCopy(files, tmp_path / "run").run()
+    linked = tmp_path / "run" / FOLDER / "a.buffer"
+    assert linked.samefile(value) and not linked.stat().st_mode & 0o222
+    assert not (tmp_path / "run" / "script.py").samefile(code)
+    value.unlink()
+    assert linked.read_bytes() == b"value"
+
+
+def test_value_that_can_be_written_is_copied(tmp_path: Path) -> None:
+    value = tmp_path / "a.npy"
+    value.write_bytes(b"value")
+    TreeCopy({f"{FOLDER}/a.npy": str(value)}, tmp_path / "run").run()
+    assert not (tmp_path / "run" / FOLDER / "a.npy").samefile(value)
