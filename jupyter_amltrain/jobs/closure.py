@@ -124,7 +124,8 @@ def closure_of(
     if outputs := _outputs_read(tree, notebook.namespace):
         notebook = Notebook({**notebook.namespace, "Out": outputs}, notebook.history)
     taken = notebook_names.taken_names(tree, cell, notebook.namespace, {*known, *sent}, source.reads)
-    if not (taken or sent or code or replay or outputs):
+    imports = any(isinstance(node, ast.Import | ast.ImportFrom) for node in tree.body)
+    if not (taken or sent or code or replay or outputs or imports):
         return Closure()
     needs = _Needs(tree, cell, notebook, sent, is_local, above, where)
     needs.replay(replay, [one.name for one in taken])
@@ -257,9 +258,12 @@ class _Needs:
             except values.CannotSend as error:
                 if self._is_assigned(name):
                     continue
+                hint = self._repeat(name)
+                if isinstance(error.__cause__, OSError):
+                    hint = "Free some space, or set AMLTRAIN_HOME."
                 raise self._refusal(
-                    name, f"which cannot travel: it {error}", self._repeat(name), "closure.value"
-                ) from (error.__cause__)
+                    name, f"which cannot travel: it {error}", hint, "closure.value"
+                ) from error.__cause__
             fine[name] = value
         if len(fine) == len(sent):  # each alone is fine
             raise self._refusal(failed.name, f"which {failed}", "Name fewer of them in one cell.", "closure.value")

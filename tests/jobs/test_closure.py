@@ -346,3 +346,30 @@ def test_replay_of_a_cell_that_was_not_run_is_refused(take: Take) -> None:
     with pytest.raises(AmlTrainError) as caught:
         take("print(x)", "x = 1", replay=["9"])
     assert caught.value.code == "closure.replay"
+
+
+def test_options_of_libraries_go_with_their_imports(take: Take) -> None:
+    cells = (
+        "import numpy as np\nnp.set_printoptions(precision=2)\nnp.random.seed(3)\nnp.set_printoptions(linewidth=n)",
+    )
+    text = text_of(take("np.ones(3)", "n = 70", *cells))
+    assert "set_printoptions(precision=2)" in text and "seed" not in text and "linewidth" not in text
+    assert "set_printoptions" in text_of(take("import numpy as np\nnp.ones(3)"))
+    assert "set_printoptions" not in text_of(take("import json\njson.dumps(1)"))
+
+
+def test_module_that_something_else_imported_is_imported(take: Take) -> None:
+    text = text_of(take("x = xml.dom.minidom.Node", "import xml.dom.minidom\nimport xml"))
+    assert "xml.dom.minidom" in text
+    own = text_of(take("from xml import etree\netree.ElementTree.Element('a')", "import xml.etree.ElementTree"))
+    assert "xml.etree.ElementTree" in own
+
+
+def test_value_that_the_disk_refuses_says_so(take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("jupyter_amltrain.agent.values.write", full)
+    with pytest.raises(PreflightError) as caught:
+        take("print(x)", "x = 1")
+    assert "space" in caught.value.hint
