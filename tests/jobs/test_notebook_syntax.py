@@ -246,11 +246,13 @@ def plain(text: str) -> str:
 
 #: Prints what each cell prints in one shell. In a process of its own: an event loop may run in that of the tests.
 _IN_IPYTHON = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 from IPython.core.interactiveshell import InteractiveShell
 shell, texts = InteractiveShell(), []
 shell.enable_gui = lambda *_: None
+folder = os.getcwd()
 for cell in json.load(sys.stdin):
+    os.chdir(folder)
     shell.reset(new_session=False)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
