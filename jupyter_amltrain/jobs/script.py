@@ -170,7 +170,9 @@ def from_cell(
     names = [_variable("--out", name) for name in out]
     end = ""
     if names:
-        notes += _unassigned(tree, cell, names, {*known, *(params or {})})
+        # A line that is checked without its notebook: what the cell reads may come from there.
+        taken = () if check_names or not magic_line else notebook_names.undefined_names(tree, cell)
+        notes += _unassigned(tree, cell, names, {*known, *(params or {}), *(one.name for one in taken)})
         function = inspect.getsource(out_values._amltrain_out)
         shared = json_names(sorted(notebook_names.defined_names(helpers)))
         end = _EPILOGUE.format(function=function, names=json_names(names), limit=OUT_LIMIT, known=shared)

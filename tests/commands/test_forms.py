@@ -165,3 +165,8 @@ def test_submit_form_any_text_round_trip_is_equal(name: str, value: str) -> None
     assert made.errors == {}, made
     assert made.values == {"experiment": name.strip(), "tag": [f"k={value}".strip()]} or not name.strip()
     assert compose(made.line, made.values, cell="pass").line == made.line
+
+
+def test_submit_form_leaves_names_of_the_notebook_to_the_kernel() -> None:
+    assert compose("", {"out": ["df"]}, cell="df['a'] = clean(other)").errors == {}
+    assert "out" in compose("", {"out": ["gone"]}, cell="df['a'] = clean(other)").errors
