@@ -315,7 +315,8 @@ def job_of_line(
             known=(*own.names, *defined),
             helpers="\n".join(own.modules.values()),
             namespace=None if notebook is None else notebook.namespace,
-            check_names=notebook is not None,  # the form checks a line before the kernel has the cell
+            check_names=notebook is not None,
+            is_alone=notebook is None,  # the form checks a line before the kernel has the cell
         )
         fields["environment"] = _with_packages(fields["environment"], cell_script.packages)
         name = "cell"

@@ -93,6 +93,7 @@ def from_cell(
     helpers: str = "",
     namespace: Mapping[str, Any] | None = None,
     check_names: bool = False,
+    is_alone: bool = False,
 ) -> Script:
     """Make the script of a cell.
 
@@ -120,6 +121,8 @@ def from_cell(
         The variables of the notebook, which errors about undefined names tell apart; ``None`` if they are not known.
     check_names
         Whether to check that the cell defines the names that it uses.
+    is_alone
+        Whether the cell is checked without its notebook, from which it may take other names.
 
     Raises
     ------
@@ -170,8 +173,7 @@ def from_cell(
     names = [_variable("--out", name) for name in out]
     end = ""
     if names:
-        # A line that is checked without its notebook: what the cell reads may come from there.
-        taken = () if check_names or not magic_line else notebook_names.undefined_names(tree, cell)
+        taken = notebook_names.undefined_names(tree, cell) if is_alone else ()
         notes += _unassigned(tree, cell, names, {*known, *(params or {}), *(one.name for one in taken)})
         function = inspect.getsource(out_values._amltrain_out)
         shared = json_names(sorted(notebook_names.defined_names(helpers)))
