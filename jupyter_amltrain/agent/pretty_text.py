@@ -3,8 +3,8 @@
 The module travels alone, as ``amltrain_pretty.py`` among the hooks of a job, so it imports only the standard library.
 """
 
-import inspect
 import sys
+import types
 from typing import Any, Dict, List, Tuple
 
 #: Characters of a line, and items of a container that are shown.
@@ -92,7 +92,9 @@ def _of_object(value: Any) -> str:
     kind: Any = type(value)
     if isinstance(value, type):
         return _name(value)
-    if inspect.isfunction(value) or inspect.isbuiltin(value):
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        import inspect  # slow: keep it out of most jobs
+
         try:
             return "<function %s%s>" % (_name(value), inspect.signature(value))
         except (ValueError, TypeError):
