@@ -128,6 +128,17 @@ def test_submit_form_writes_line_undoes_and_submits(panel: PanelPage, notebook: 
 
 
 @pytest.mark.thorough
+def test_submit_form_takes_names_of_the_notebook(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    notebook.cell("numbers = [1, 2]\ndef total(items): return sum(items)")
+    put(notebook, "print('sum', total(numbers))")
+    expect(panel.submit.locator(".jp-AmlSubmit-wrong")).to_be_hidden(timeout=MS)
+    press(panel, "Submit")
+    newest(notebook)
+    expect(notebook.runs.first.locator(".jp-AmlRun-takenLine")).to_contain_text("total, numbers", timeout=MS)
+    panel.page.screenshot(path=shots / "submit-taken.png")
+
+
+@pytest.mark.thorough
 def test_submit_form_reads_existing_line_and_keeps_flags(panel: PanelPage, notebook: NotebookPage) -> None:
     old = "%%aml_submit --name 'my run' --param \"a=it's 1\" --env X=$HOME --gpus 1"
     put(notebook, f"{old}\npass", "pass")
