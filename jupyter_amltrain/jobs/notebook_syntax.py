@@ -1,6 +1,6 @@
 """Translates what only a notebook understands (``!ls``, ``%time``, ``await``) to Python at the same lines.
 
-IPython finds the magics; what they mean in a job is in :mod:`jupyter_amltrain.agent.notebook_syntax`, which travels
+IPython finds the magics; what they mean in a job is in :mod:`jupyter_amltrain.agent.notebook_runtime`, which travels
 with the script, so that the target needs no IPython.
 """
 
@@ -16,7 +16,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from jupyter_amltrain.agent.notebook_syntax import MODULE
+from jupyter_amltrain.agent.notebook_runtime import MODULE
 from jupyter_amltrain.errors import PreflightError
 from jupyter_amltrain.jobs import bindings, notebook_names, preflight
 from jupyter_amltrain.jobs.edits import Edit, edit_of, edited
@@ -103,7 +103,7 @@ def files(script: str, modules: Iterable[str]) -> dict[str, str | bytes]:
     """Return the module beside a script that calls it; nothing for other scripts."""
     if not any(MODULE in text for text in (script, *modules)):
         return {}
-    source = importlib.resources.files("jupyter_amltrain.agent").joinpath("notebook_syntax.py").read_bytes()
+    source = importlib.resources.files("jupyter_amltrain.agent").joinpath("notebook_runtime.py").read_bytes()
     return {f"{MODULE}.py": source}
 
 

@@ -373,3 +373,14 @@ def test_value_that_the_disk_refuses_says_so(take: Take, monkeypatch: pytest.Mon
     with pytest.raises(PreflightError) as caught:
         take("print(x)", "x = 1")
     assert "space" in caught.value.hint
+
+
+def test_object_whose_attributes_raise_is_named(shell: InteractiveShell, take: Take, tmp_path: Path) -> None:
+    """An archive of NumPy raises for ``__class__``, and holds an open file."""
+    np = pytest.importorskip("numpy")
+    np.savez(tmp_path / "a.npz", x=[1])
+    with np.load(tmp_path / "a.npz") as archive:
+        shell.user_ns["archive"] = archive
+        with pytest.raises(PreflightError) as caught:
+            take("archive.keys()")
+    assert caught.value.code == "closure.value" and "archive" in str(caught.value)

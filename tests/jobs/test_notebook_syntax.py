@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from IPython.lib.pretty import pretty
 
-from jupyter_amltrain.agent import notebook_syntax as runtime
+from jupyter_amltrain.agent import notebook_runtime as runtime
 from jupyter_amltrain.agent import pretty_text
 from jupyter_amltrain.errors import PreflightError
 from jupyter_amltrain.jobs import script

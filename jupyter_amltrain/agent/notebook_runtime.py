@@ -101,7 +101,7 @@ class Lines(list):  # type: ignore[type-arg]
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # closed, or replaced by the script with anything
             stream.flush()
 
 
