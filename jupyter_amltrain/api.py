@@ -15,6 +15,7 @@ import msgspec
 from jupyter_amltrain.errors import CommandError, ConfirmationNeeded
 from jupyter_amltrain.jobs import flag_values
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, keyword_values
+from jupyter_amltrain.jobs.kept_names import Keep, keep_for
 from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.kernel.session import close, controller
 from jupyter_amltrain.run import ANSWER_TIMEOUT_S, TrackedRun
@@ -646,14 +647,17 @@ def submit(
         0.95
     """
     plan = plan_of(scaling, scaling_time, scaling_steps)
-    spec = _job_of(script, args, {**fields, "secrets": secrets})
+    keep = keep_for(is_local(target))
+    spec = _job_of(script, args, {**fields, "secrets": secrets}, keep)
     if plan is not None:
         return submit_scaling(spec, plan, target=target, secrets=dict(secrets or {}))
     # The calling script may end after this call, so wait until the target has accepted the job.
     return submit_spec(spec, target=target, secrets=dict(secrets or {})).accepted()
 
 
-def _job_of(script: str | os.PathLike[str], args: Iterable[str], keywords: Mapping[str, Any]) -> JobSpec:
+def _job_of(
+    script: str | os.PathLike[str], args: Iterable[str], keywords: Mapping[str, Any], keep: Keep = Keep.NOTHING
+) -> JobSpec:
     """Return the job of a ``.py`` file or of code, from the keywords of :func:`submit`."""
     from jupyter_amltrain.jobs import script as scripts
 
@@ -677,7 +681,7 @@ def _job_of(script: str | os.PathLike[str], args: Iterable[str], keywords: Mappi
         }
         name = Path(script).stem
     else:
-        cell = scripts.from_cell(script, magic_line="", params=params, out=out)
+        cell = scripts.from_cell(script, magic_line="", params=params, out=out, keep=keep)
         code = {
             "script": cell.text,
             "source_sha256": cell.sha256,

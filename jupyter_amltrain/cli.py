@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from jupyter_amltrain.commands.parser import HelpRequested
 from jupyter_amltrain.commands.registry import SHELL_NOUNS, Context, Result, noun_of, run, shell_text
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, RunCanceled, RunFailed
+from jupyter_amltrain.schema.job import EVERY
 
 if TYPE_CHECKING:
     from jupyter_amltrain.commands.submit import Submission
@@ -130,7 +131,7 @@ def _submitted(run: TrackedRun, submission: Submission) -> Result:
     if submission.as_json:
         return Result(data=run.record(), exit_code=0 if run.state == "completed" else 1)
     missing: list[ResultMissing] = []
-    for name in run.spec.out:
+    for name in run.results if EVERY in run.spec.out else run.spec.out:
         try:
             print(f"{name} = {run.result(name)!r}")
         except ResultMissing as error:

@@ -16,11 +16,11 @@ from jupyter_amltrain.kernel.outcome_text import as_error
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.schema.child_run import ChildRun, ChildRuns
-from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.job import EVERY, JobSpec
 from jupyter_amltrain.schema.provenance import Provenance
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
-from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.schema.run_file import RunFile, SavedValue
 from jupyter_amltrain.text import seconds_text
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Seconds to wait for a target's reply before the target counts as unreachable.
 ANSWER_TIMEOUT_S = 60.0
+#: Names of values that a line lists.
+_MAX_LISTED = 5
 #: Bytes of log that an error may quote from.
 _MAX_QUOTED_LOG_BYTES = 64 * 1024
 
@@ -349,7 +351,7 @@ class TrackedRun:
         return plain_dashboard(controller(), self.handle, window)
 
     def result(self, name: str, *, allow_pickle: bool = False, lazy: bool = False) -> Any:
-        """Return the value of ``--out name``.
+        """Return the value of a variable of the cell: of ``--out name``, or of another name that the run keeps.
 
         Arrays, frames, tensors and estimators come back as such; above 64 MiB as a handle, whose ``load()`` reads
         the value. A figure comes back as its picture.
@@ -365,14 +367,8 @@ class TrackedRun:
         Raises
         ------
         ResultMissing
-            The value was not requested, or the run has not completed.
+            The run has no such value, or has not completed.
         """
-        run = self.run
-        if name not in run.spec.out:
-            raise ResultMissing(
-                f"{self.handle} has no value {name!r}: the run was submitted without --out {name}.",
-                hint=f"Available: {', '.join(run.spec.out) or 'none'}.",
-            )
         status = self.status
         if not status.state.terminal:
             raise ResultMissing(
@@ -380,25 +376,66 @@ class TrackedRun:
                 hint=f"Wait for the end: %aml_runs wait {self.handle}",
             )
         run = self.run
+        if name not in run.spec.out:
+            return self._kept(name, allow_pickle, lazy)
         if name in run.saved and not run.saved[name].file:
             from jupyter_amltrain.agent import values
 
             return values.read(run.saved[name].node, os.devnull)
         if name in run.saved:
-            from jupyter_amltrain.output.result_value import LAZY_BYTES, ResultValue
-
-            value = ResultValue(self, run.saved[name])
-            try:
-                return value if value.size > LAZY_BYTES else value.load(allow_pickle=allow_pickle)
-            except ResultMissing as error:
-                if error.code == "result.pickle" and name in run.outputs:
-                    return run.outputs[name]  # JSON has its content
-                if not lazy or error.code != "result.pickle":
-                    raise
-                return ResultValue(self, run.saved[name], error.why)
+            return self._loaded(run.saved[name], allow_pickle, lazy)
         if name not in run.outputs:
             raise self._missing(run, name)
         return run.outputs[name]
+
+    def _loaded(self, saved: SavedValue, allow_pickle: bool, lazy: bool) -> Any:
+        """Return the value of files, or its handle."""
+        from jupyter_amltrain.output.result_value import LAZY_BYTES, ResultValue
+
+        value, outputs = ResultValue(self, saved), self.run.outputs
+        try:
+            return value if value.size > LAZY_BYTES else value.load(allow_pickle=allow_pickle)
+        except ResultMissing as error:
+            if error.code == "result.pickle" and saved.name in outputs:
+                return outputs[saved.name]  # JSON has its content
+            if not lazy or error.code != "result.pickle":
+                raise
+            return ResultValue(self, saved, error.why)
+
+    def _kept(self, name: str, allow_pickle: bool, lazy: bool) -> Any:
+        """Return a value that ``--out`` does not name."""
+        from jupyter_amltrain.output.result_value import kept_values_of
+
+        kept = kept_values_of(self)
+        if name in kept.values:
+            return self._loaded(kept.values[name], allow_pickle, lazy)
+        reason = f": {kept.reasons[name]}" if name in kept.reasons else ""
+        again = "" if reason else f" To get it from the next run: --out {name}"
+        raise ResultMissing(
+            f"{self.handle} has no value {name!r}{reason}.",
+            hint=f"Available: {', '.join(self.results) or 'none'}.{again}",
+            name=name,
+        )
+
+    def kept_text(self, variable: str) -> str:
+        """Return a line on what the run keeps besides ``--out``; `variable` has the run."""
+        from jupyter_amltrain.output.result_value import kept_values_of
+
+        if EVERY in self.run.spec.out or not (names := [*kept_values_of(self).values]):
+            return ""
+        more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+        return f"Keeps {', '.join(names[:_MAX_LISTED])}{more}: {variable}.result({names[0]!r})"
+
+    @property
+    def results(self) -> dict[str, str]:
+        """What :meth:`result` can return: names of ``--out``, then other variables of the cell, each with its type."""
+        from jupyter_amltrain.output.result_value import kept_values_of
+
+        run = self.run
+        named = {name: run.saved[name].text if name in run.saved else "" for name in run.spec.out_names}
+        for name in [name for name in named if not named[name]]:
+            named[name] = type(run.outputs[name]).__name__ if name in run.outputs else "no value"
+        return {**named, **{name: saved.text for name, saved in kept_values_of(self).values.items()}}
 
     def _missing(self, run: Run, name: str) -> AmlTrainError:
         """Return the error that explains why an ended run has no value `name`."""

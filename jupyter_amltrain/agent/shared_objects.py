@@ -83,6 +83,7 @@ class Walk:
             return False
         self._visits += 1
         part, first = len(self._parts) - 1, self._part_of.get(id(one))
+        self.packages[self._parts[part]].add(type(one).__module__.partition(".")[0])
         if first is None:
             self._part_of[id(one)] = part
             memory = memory_of(one) if is_whole else None
@@ -91,7 +92,6 @@ class Walk:
                 if other != part:
                     self.memory.add(memory)
                     self.shared.append((self._parts[other], self._parts[part]))
-            self.packages[self._parts[part]].add(type(one).__module__.partition(".")[0])
             return True
         if first != part and type(one) not in (tuple, frozenset):
             self.shared.append((self._parts[first], self._parts[part]))
@@ -128,9 +128,14 @@ def groups(values: Mapping[str, Any]) -> List[Dict[str, Any]]:
     walk = Walk()
     for name, value in values.items():
         walk.add(name, value)
+    return grouped(walk, values)
+
+
+def grouped(walk: Walk, values: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """Return the groups of values that a walk has found, as :func:`groups` does."""
     group_of: Dict[str, Set[str]] = {}
     for one, other in walk.shared:
         merged = group_of.get(one, {one}) | group_of.get(other, {other})
         group_of.update(dict.fromkeys(merged, merged))
-    unique = {id(group): group for group in group_of.values()}
+    unique = {id(group): group for group in group_of.values() if not group.isdisjoint(values)}
     return [{name: values[name] for name in values if name in group} for group in unique.values()]

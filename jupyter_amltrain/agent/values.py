@@ -59,7 +59,12 @@ class NeedsConsent(Exception):
 
 
 def write(
-    value: Any, folder: str, allow_pickle: bool = False, known: Collection[str] = (), exact: bool = False
+    value: Any,
+    folder: str,
+    allow_pickle: bool = False,
+    known: Collection[str] = (),
+    exact: bool = False,
+    limit: Optional[int] = None,
 ) -> Node:
     """Write the files of `value` into `folder`, and return its node.
 
@@ -70,13 +75,24 @@ def write(
     exact
         Whether only forms are used that give back the same object in every part: the gradient of a tensor, the
         frequency of an index, the order of a mapping.
+    limit
+        Largest pickle, in bytes.
 
     Raises
     ------
     CannotWrite
         It has no form; no further file is left.
     """
-    return _Writer(folder, allow_pickle, known, exact).node(value, "the value", ())
+    return _Writer(folder, allow_pickle, known, exact, limit).node(value, "the value", ())
+
+
+def write_graph(group: Dict[str, Any], folder: str, known: Collection[str], limit: int) -> Dict[str, Node]:
+    """Write values that share objects as one pickle of at most `limit` bytes; return a node for each name."""
+    whole = _Writer(folder, True, known, True, limit).pickle(group, "the value")
+    return {
+        name: dict(whole, **{"as": "graph", "items": [], "name": name, "type": _type_name(value)})
+        for name, value in group.items()
+    }
 
 
 def inline(value: Any) -> Optional[Node]:
@@ -91,9 +107,16 @@ def inline(value: Any) -> Optional[Node]:
 
 
 class _Writer:
-    def __init__(self, folder: str, allow_pickle: bool, known: Collection[str], exact: bool = False) -> None:
+    def __init__(
+        self,
+        folder: str,
+        allow_pickle: bool,
+        known: Collection[str],
+        exact: bool = False,
+        limit: Optional[int] = None,
+    ) -> None:
         self._folder, self._allow_pickle, self._nodes, self._inline = folder, allow_pickle, 0, 0
-        self._known, self._exact = known, exact
+        self._known, self._exact, self._limit = known, exact, limit
 
     def node(self, value: Any, place: str, outer: Tuple[int, ...]) -> Node:
         """Return the node of a value; `outer` are the ids of the containers that it is in."""
@@ -131,28 +154,36 @@ class _Writer:
 
     def _leaf(self, value: Any, place: str) -> Node:
         if self._exact and not _is_exact(value):
+            if self._allow_pickle:
+                return self.pickle(value, place)
             raise CannotWrite("%s has no form that keeps all of it" % place)
         for applies, kind, ending, writer, facts in _FORMS:
             if applies(value):
                 try:
                     return dict(self._file(value, kind, ending, writer), **facts(value))
-                except (CannotWrite, OSError):
+                except OSError:
                     raise
                 except Exception as error:  # the value's library can raise anything
-                    problem = _first_line(error)
-                    if not self._allow_pickle:
-                        reason = "%s cannot be saved (%s)" % (_named(value, place), problem)
-                        raise CannotWrite(reason, _SEND_PARTS) from error
+                    if self._allow_pickle:
+                        break
+                    if isinstance(error, CannotWrite):
+                        raise
+                    reason = "%s cannot be saved (%s)" % (_named(value, place), _first_line(error))
+                    raise CannotWrite(reason, _SEND_PARTS) from error
         if not self._allow_pickle:
             reason, advice = _refusal(value)
             raise CannotWrite("%s %s" % (place, reason), advice)
+        return self.pickle(value, place)
+
+    def pickle(self, value: Any, place: str) -> Node:
+        """Return the node of a value that is written as a pickle."""
+        named: List[Any] = []
         try:
-            named: List[Any] = []
             node = self._file(
-                value, "pickle", ".pickle", lambda one, path: _write_pickle(one, path, self._known, named)
+                value, "pickle", ".pickle", lambda one, path: _write_pickle(one, path, self._known, named, self._limit)
             )
             return dict(node, **NAMED) if named else node
-        except OSError:
+        except (CannotWrite, OSError):
             raise
         except Exception as error:  # whatever the value's own code raises
             raise CannotWrite("%s cannot be pickled (%s)" % (_named(value, place), _first_line(error))) from error
@@ -377,13 +408,28 @@ def _write_json(value: Any, path: str) -> None:
         json.dump(value, file)
 
 
-def _write_pickle(value: Any, path: str, known: Collection[str], named: List[Any]) -> None:
+def _write_pickle(value: Any, path: str, known: Collection[str], named: List[Any], limit: Optional[int] = None) -> None:
     try:
         kind = pickler(known, named)
     except ImportError:
         from pickle import Pickler as kind
     with open(path, "wb") as file:
-        kind(file, 4).dump(value)
+        kind(file if limit is None else _LimitedFile(file, limit), 4).dump(value)
+
+
+class _LimitedFile:
+    """A file that refuses to become larger than `limit` bytes."""
+
+    def __init__(self, file: Any, limit: int) -> None:
+        self._file, self._left = file, limit
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        if size > self._left:
+            raise CannotWrite("it is too large")
+        self._left -= size
+        self._file.write(data)
+        return size
 
 
 def pickler(known: Collection[str], named: List[Any], reduce: Optional[Callable[[Any], Any]] = None) -> Any:
@@ -911,7 +957,20 @@ _READERS: Dict[str, Callable[[str, Node], Any]] = {
 }
 
 
-# ---- facts of a node
+# ---- facts of a value and of a node
+
+
+def memory_of(value: Any, depth: int = 3) -> int:
+    """Return the bytes that an array or frame has in memory, also those in lists and dicts; 0 for other values."""
+    if type(value) in (list, tuple, dict):
+        items = list(value.values()) if type(value) is dict else list(value)
+        return sum(memory_of(one, depth - 1) for one in items) if len(items) <= 1000 and depth else 0
+    try:
+        if hasattr(value, "memory_usage") and hasattr(value, "columns"):
+            return int(value.memory_usage(deep=False).sum())
+        return int(getattr(value, "nbytes", 0))
+    except (TypeError, ValueError, AttributeError):  # another kind of object with such a name
+        return 0
 
 
 def files_of(node: Node) -> Iterator[Node]:

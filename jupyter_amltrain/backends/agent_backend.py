@@ -249,7 +249,7 @@ class AgentBackend(Backend):
             "gpu_grace": spec.gpu_grace,
             "share_gpus": spec.share_gpus,
             **({"gpu_ids": spec.gpu_ids} if spec.gpu_ids else {}),
-            "out": list(spec.out),
+            "out": list(spec.out_names),
             "experiment": spec.experiment,
             "notebook_dir": spec.notebook_dir if self._machine.has_our_disk else "",
             "project": spec.project,

@@ -20,6 +20,7 @@ from jupyter_amltrain.errors import CommandError, MissingDependency
 from jupyter_amltrain.jobs import closure, flag_types, flag_values, script
 from jupyter_amltrain.jobs.closure import Notebook
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
+from jupyter_amltrain.jobs.kept_names import Keep, keep_for
 from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema import inputs as references
@@ -272,6 +273,7 @@ def job_of_line(
     first_line: int,
     notebook: Notebook | None,
     defined: Sequence[str] = (),
+    keeps: bool = True,
 ) -> tuple[JobSpec, str]:
     """Return the job, and the compute that its file names.
 
@@ -279,6 +281,8 @@ def job_of_line(
     ----------
     defined
         Names that the cell may use besides its own and those of the line.
+    keeps
+        Whether the run keeps what its cell binds; each trial of a sweep would.
     """
     try:
         folder = os.getcwd()
@@ -317,6 +321,7 @@ def job_of_line(
             namespace=None if notebook is None else notebook.namespace,
             check_names=notebook is not None,
             is_alone=notebook is None,  # the form checks a line before the kernel has the cell
+            keep=keep_for(_is_local(args, defaults)) if keeps and notebook else Keep.NOTHING,
         )
         fields["environment"] = _with_packages(fields["environment"], cell_script.packages)
         name = "cell"
@@ -360,9 +365,6 @@ def _of_notebook(
     sent, code = (tuple(dict.fromkeys(itertools.chain(*lists))) for lists in given)
     if args.isolated or defaults.isolated:
         return closure.named(notebook, sent, code, allow_pickle=args.allow_pickle)
-    from jupyter_amltrain import api
-
-    is_local = api.is_local(args.target or defaults.target or None)
     replay = [*itertools.chain(*args.replay)]
     return closure.closure_of(
         cell,
@@ -371,9 +373,16 @@ def _of_notebook(
         code=code,
         replay=replay,
         known=known,
-        is_local=is_local,
+        is_local=_is_local(args, defaults),
         above=first_line - 1,
     )
+
+
+def _is_local(args: argparse.Namespace, defaults: Defaults) -> bool:
+    """Whether the job of a line runs in this interpreter."""
+    from jupyter_amltrain import api
+
+    return api.is_local(args.target or defaults.target or None)
 
 
 def _with_packages(environment: Environment, packages: Sequence[str]) -> Environment:

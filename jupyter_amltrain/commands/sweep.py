@@ -262,7 +262,9 @@ def _submission(
             earlier = continued(_earlier(args), None, sweep)
             spec, compute = with_params(_with_flags(earlier, args), fixed), ""
         else:
-            spec, compute = job_of_line(args, args.rest, cell, prog, defaults, first_line, notebook, defined=names)
+            spec, compute = job_of_line(
+                args, args.rest, cell, prog, defaults, first_line, notebook, defined=names, keeps=False
+            )
             spec = continued(_earlier(args), spec, sweep) if args.continued else spec
         if not args.allow_unused:
             check_used(spec, sweep)

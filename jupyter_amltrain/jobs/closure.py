@@ -7,10 +7,10 @@ import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jupyter_amltrain.agent import shared_objects
-from jupyter_amltrain.agent.values import description, files_of
+from jupyter_amltrain.agent import secret_values, shared_objects
+from jupyter_amltrain.agent.values import description, files_of, memory_of
 from jupyter_amltrain.errors import CommandError, PreflightError
-from jupyter_amltrain.jobs import notebook_names, notebook_source, notebook_syntax, preflight, secret_values, values
+from jupyter_amltrain.jobs import notebook_names, notebook_source, notebook_syntax, preflight, values
 from jupyter_amltrain.jobs.notebook_cells import Cells, defined
 from jupyter_amltrain.schema.taken import Taken
 from jupyter_amltrain.text import bytes_text
@@ -278,7 +278,7 @@ class _Needs:
             return True
         elif type(value).__module__.partition(".")[0] in _OF_KERNEL:
             reason = "which belongs to this notebook"
-        elif (size := values.memory_of(value)) > self._limit:
+        elif (size := memory_of(value)) > self._limit:
             reason, hint, code = self._too_large(size), f"Send it: --in {name}", "values.size"
         elif secret := secret_values.secret_in(name, value):
             reason, code = f"which {secret}; it would be stored with the run", "spec.secret"

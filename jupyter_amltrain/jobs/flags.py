@@ -140,8 +140,8 @@ FLAGS = (
         keyword_help="values by name",
     ),
     JobFlag(
-        flag="--out", field="out", metavar="NAME", type=flag_types.names, repeated=True, convert=_names, yaml="outputs",
-        help="return this variable to the notebook when the script finishes",
+        flag="--out", field="out", metavar="NAME", type=flag_types.out_names, repeated=True, convert=_names,
+        yaml="outputs", help="return this variable to the notebook when the script finishes; * for all of the cell",
         keyword_help="names of variables; afterwards run.result(name)",
     ),
     JobFlag(

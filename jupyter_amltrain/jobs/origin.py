@@ -14,8 +14,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from jupyter_amltrain.agent.secret_values import looks_secret
 from jupyter_amltrain.jobs.file_hash import hash_file
-from jupyter_amltrain.schema.job import JobSpec, looks_secret
+from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.provenance import DataDigest, GitState, Provenance
 
 log = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ import msgspec
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import notebook_source, script, values
+from jupyter_amltrain.jobs.kept_names import keep_of
 from jupyter_amltrain.schema import az_yaml_job
 from jupyter_amltrain.schema import inputs as references
 from jupyter_amltrain.schema.job import JobSpec
@@ -54,6 +55,7 @@ def with_script(spec: JobSpec, params: Mapping[str, Any], searched: Mapping[str,
     statements = values.statements(spec.values, notebook_source.RUN if spec.modules else "")
     own: dict[str, Any] = {"out": spec.out, "before": statements, "known": tuple(spec.values)}
     own["helpers"] = "\n".join(spec.modules.values())
+    own["keep"] = keep_of(spec.script)
     before = script.from_cell(spec.cell, params={**spec.params, **searched}, **own)
     after = script.from_cell(spec.cell, params={**params, **searched}, **own)
     return msgspec.structs.replace(

@@ -24,9 +24,11 @@ import msgspec
 from jupyter_amltrain.agent.protocol import read_regular
 from jupyter_amltrain.agent.supervise import out_values
 from jupyter_amltrain.errors import CommandError, PreflightError
-from jupyter_amltrain.jobs import bindings, notebook_names, notebook_syntax, preflight
+from jupyter_amltrain.jobs import bindings, kept_names, notebook_names, notebook_syntax, preflight
 from jupyter_amltrain.jobs.edits import Edit, edit_of, edited
+from jupyter_amltrain.jobs.kept_names import Keep
 from jupyter_amltrain.schema import inputs, searched_values
+from jupyter_amltrain.schema.job import EVERY
 from jupyter_amltrain.schema.search_space import Expression, expression_text
 
 #: Largest JSON text of one ``--out`` value, in bytes.
@@ -47,7 +49,7 @@ _EPILOGUE = """
 _amltrain_out({names}, {limit}, __import__("builtins"), {known})
 """
 
-# After the values of ``--out`` are written: a `repr` that raises loses none of them.
+# After the values are written: a `repr` that raises loses none of them.
 _DISPLAY = """
 # ---- added by amltrain: displays the value of the last line ----
 try:
@@ -94,6 +96,7 @@ def from_cell(
     namespace: Mapping[str, Any] | None = None,
     check_names: bool = False,
     is_alone: bool = False,
+    keep: Keep = Keep.NOTHING,
 ) -> Script:
     """Make the script of a cell.
 
@@ -123,6 +126,8 @@ def from_cell(
         Whether to check that the cell defines the names that it uses.
     is_alone
         Whether the cell is checked without its notebook, from which it may take other names.
+    keep
+        Whether and how the run keeps what the cell binds.
 
     Raises
     ------
@@ -170,14 +175,17 @@ def from_cell(
         # Line 2 may declare an encoding; the script is UTF-8, and a declaration on line 1 takes precedence.
         if _COOKIE.match(cell):
             first += " -*- coding: utf-8 -*-"
-    names = [_variable("--out", name) for name in out]
+    names = [_variable("--out", name) for name in out if name != EVERY]
+    shared = notebook_names.defined_names(helpers)
     end = ""
     if names:
         taken = notebook_names.undefined_names(tree, cell) if is_alone else ()
         notes += _unassigned(tree, cell, names, {*known, *(params or {}), *(one.name for one in taken)})
         function = inspect.getsource(out_values._amltrain_out)
-        shared = json_names(sorted(notebook_names.defined_names(helpers)))
-        end = _EPILOGUE.format(function=function, names=json_names(names), limit=OUT_LIMIT, known=shared)
+        end = _EPILOGUE.format(
+            function=function, names=json_names(names), limit=OUT_LIMIT, known=json_names(sorted(shared))
+        )
+    end += kept_names.epilogue(tree, keep, names, known, shared)
     body = edited(cell, edits)
     body = body if body.endswith("\n") else body + "\n"
     return Script(

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain.agent import shared_objects, values
+from jupyter_amltrain.agent.secret_values import looks_secret
 from jupyter_amltrain.errors import SubmitError
 from jupyter_amltrain.jobs import value_graph
 from jupyter_amltrain.jobs.content_names import MIN_BYTES
-from jupyter_amltrain.schema.job import JobSpec, looks_secret
+from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.state_dir import default_path
 from jupyter_amltrain.text import bytes_text
 
@@ -66,7 +67,7 @@ def checked(names: Sequence[str], namespace: Mapping[str, Any]) -> dict[str, Any
         if name not in namespace:
             raise _error(name, "the notebook has no such variable.", _near(name, namespace), "values.unknown")
         value = namespace[name]
-        if (size := memory_of(value)) > LIMIT_BYTES:
+        if (size := values.memory_of(value)) > LIMIT_BYTES:
             raise _too_large(name, size)
         if isinstance(value, str) and looks_secret(name, value):
             raise _error(
@@ -137,7 +138,7 @@ def write_all(
 
 def _exact(name: str, value: Any, folder: Path, known: Collection[str], is_local: bool) -> Any:
     try:
-        if not (is_local and memory_of(value) >= MIN_BYTES):
+        if not (is_local and values.memory_of(value) >= MIN_BYTES):
             return values.write(value, str(folder), exact=True)
         return value_graph.write({name: value}, folder, known)[name]
     except values.CannotWrite:
@@ -147,16 +148,6 @@ def _exact(name: str, value: Any, folder: Path, known: Collection[str], is_local
 def bytes_of(node: Any) -> int:
     """Return the size of a value's files."""
     return sum(int(file["bytes"]) for file in values.files_of(node))
-
-
-def memory_of(value: Any) -> int:
-    """Return the bytes that an array or frame has in memory; 0 for other values."""
-    try:
-        if hasattr(value, "memory_usage") and hasattr(value, "columns"):
-            return int(value.memory_usage(deep=False).sum())
-        return int(getattr(value, "nbytes", 0))
-    except (TypeError, ValueError, AttributeError):  # another kind of object with such a name
-        return 0
 
 
 def _too_large(name: str, size: int) -> SubmitError:

@@ -54,7 +54,7 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
         if run.spec.trial is not None and status.exit_code == FINAL_EXIT_CODE:  # the driver says why
             error = (await backend.children(run.run_id)).message or error
         return {**fields, "error": error}
-    absent = [name for name in run.spec.out if name not in run.outputs and name not in run.saved]
+    absent = [name for name in run.spec.out_names if name not in run.outputs and name not in run.saved]
     if not absent:
         return fields
     found = await backend.outputs(run.run_id, absent)

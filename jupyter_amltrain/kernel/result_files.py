@@ -7,11 +7,14 @@ import posixpath
 import re
 from collections.abc import Sequence
 
+from jupyter_amltrain.agent import kept_values
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.schema.run import Run
 from jupyter_amltrain.schema.run_file import NOT_RESULTS, RESULT_FOLDERS, RunFile, models_of
 
+#: Start of the paths of values that a run keeps.
+_KEPT = f"outputs/{kept_values.NAME}."
 #: Start of the journal of MLflow calls that is searched for names of logged models (bytes).
 _MAX_JOURNAL_BYTES = 1 << 20
 _LOGGED = re.compile(r"artifacts/models/(?P<id>[^/]+)/artifacts")
@@ -19,11 +22,23 @@ _ARTIFACTS = re.compile(r"artifacts/runs/[^/]+/artifacts/(?P<path>.+)")
 
 
 async def result_files(backend: Backend, run: Run) -> list[RunFile]:
-    """Return the files that the script of a run has written, with paths in the run's folder."""
+    """Return the files that the script of a run has written, with paths in the run's folder.
+
+    Values that the run keeps (:mod:`..agent.kept_values`) are not among them.
+    """
+    return [file for file in await _all_files(backend, run) if not file.path.startswith(_KEPT)]
+
+
+async def kept_files(backend: Backend, run: Run) -> list[RunFile]:
+    """Return the files of the values that a run keeps."""
+    return [file for file in await _all_files(backend, run, ("outputs",)) if file.path.startswith(_KEPT)]
+
+
+async def _all_files(backend: Backend, run: Run, folders: Sequence[str] = RESULT_FOLDERS) -> list[RunFile]:
     if not run.folder or run.damaged:
         return []
     found: list[RunFile] = []
-    for folder in RESULT_FOLDERS:
+    for folder in folders:
         for file in await backend.list_files(run.run_id, folder):
             path = f"{folder}/{file.path}"
             if path not in NOT_RESULTS:

@@ -144,6 +144,8 @@ class _Extension:
                 self.variables.expect(run)
         if submission.wait:
             self.variables.assign(run)
+            if kept := run.kept_text(submission.as_name or "_"):
+                print(kept)
         return Result(value=run, shown=True)
 
     def _measured(self, runs: ScalingRuns, submission: Submission) -> Result:

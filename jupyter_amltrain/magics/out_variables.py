@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
+from jupyter_amltrain.schema.job import EVERY
 
 if TYPE_CHECKING:
     from jupyter_amltrain.run import TrackedRun
@@ -48,7 +49,7 @@ class OutVariables:
                 if last_known.status.state.value == "completed":
                     self.assign(run, strict=False)
                 else:
-                    self._unset(run, last_known.spec.out)
+                    self._unset(run, last_known.spec.out_names)
             except AmlTrainError as error:  # deleted, or its target does not respond
                 if run in self._awaited:
                     self._awaited.remove(run)
@@ -79,7 +80,7 @@ class OutVariables:
         together, notes = values_that_share(run)
         for note in notes:
             print(note)
-        for name in run.spec.out:
+        for name in run.results if EVERY in run.spec.out else run.spec.out:
             try:
                 if name in together:
                     value = together[name]

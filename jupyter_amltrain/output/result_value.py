@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jupyter_amltrain.agent import values
+from jupyter_amltrain.agent import kept_values, values
 from jupyter_amltrain.errors import AmlTrainError, MissingDependency, ResultMissing
+from jupyter_amltrain.kernel.result_files import kept_files
 from jupyter_amltrain.kernel.session import controller
-from jupyter_amltrain.schema.run_file import SavedValue
+from jupyter_amltrain.schema.job import EVERY
+from jupyter_amltrain.schema.run_file import OutValue, RunFile, SavedValue
 from jupyter_amltrain.text import bytes_text
 
 if TYPE_CHECKING:
@@ -28,11 +30,16 @@ def values_that_share(run: TrackedRun) -> tuple[dict[str, Any], list[str]]:
     """
     found: dict[str, Any] = {}
     notes = []
-    of_file: dict[str, list[str]] = {}
+    of_file: dict[tuple[str, str], list[str]] = {}
     for name, file in run.run.graphs.items():
-        of_file.setdefault(file, []).append(name)
-    for file, names in of_file.items():
-        whole = ResultValue(run, SavedValue(name=names[0], file=file, node={"as": "pickle", "type": "builtins.dict"}))
+        of_file.setdefault(("", file), []).append(name)
+    if EVERY in run.run.spec.out:
+        for name, saved in kept_values_of(run).values.items():
+            if saved.node["as"] == "graph":
+                of_file.setdefault((saved.folder, saved.node["file"]), []).append(name)
+    for (folder, file), names in of_file.items():
+        node = {"as": "pickle", "type": "builtins.dict", "file": file}
+        whole = ResultValue(run, SavedValue(name=names[0], file="" if folder else file, node=node, folder=folder))
         why = f"over {bytes_text(LAZY_BYTES)}"
         try:
             if whole.size <= LAZY_BYTES:
@@ -43,6 +50,36 @@ def values_that_share(run: TrackedRun) -> tuple[dict[str, Any], list[str]]:
             why = error.message
         notes.append(f"{' and '.join(names)} share objects in the run, but are read apart: {why}")
     return found, notes
+
+
+class KeptValues(NamedTuple):
+    """What a run keeps without being told to.
+
+    Attributes
+    ----------
+    values
+        Its values by name, the newest first.
+    reasons
+        Why others are not kept, by name.
+    """
+
+    values: dict[str, SavedValue]
+    reasons: dict[str, str]
+
+
+def kept_values_of(run: TrackedRun) -> KeptValues:
+    """Return what a run keeps; queries the target."""
+    own, name, of = controller(), kept_values.NAME, run.run
+
+    async def get() -> Any:
+        return (await own.backend(of.target).outputs(of.run_id, [name])).get(name)
+
+    found = own.loop.call(get(), None) if of.folder and of.status.state.terminal else None
+    if not isinstance(found, OutValue) or not isinstance(found.value, dict):
+        return KeptValues({}, {})
+    nodes, folder = found.value.get("nodes", {}), f"{name}.values"
+    kept = {one: SavedValue(name=one, file="", node=node, folder=folder) for one, node in nodes.items()}
+    return KeptValues(kept, found.value.get("left", {}))
 
 
 class ResultValue:
@@ -72,6 +109,8 @@ class ResultValue:
 
     @property
     def _files(self) -> dict[str, Any]:
+        if self._saved.folder:
+            return self._kept_files
         if self._listed is None:
             self._listed = self._run.files()
         parts = f"outputs/{self.name}.values/"
@@ -80,6 +119,19 @@ class ResultValue:
             for file in self._listed
             if file.path == f"outputs/{self._saved.file}" or file.path.startswith(parts)
         }
+
+    @property
+    def _kept_files(self) -> dict[str, Any]:
+        from jupyter_amltrain.output.file_list import ResultFile
+
+        own, run = controller(), self._run.run
+        wanted = {f"outputs/{self._saved.folder}/{one['file']}" for one in values.files_of(self._saved.node)}
+
+        async def get() -> list[RunFile]:
+            return await kept_files(own.backend(run.target), run)
+
+        found = own.loop.call(get(), None) if wanted else []
+        return {file.path: ResultFile(run.handle, file) for file in found if file.path in wanted}
 
     def load(self, *, allow_pickle: bool = False) -> Any:
         """Return the value; a file on another machine is copied first.
@@ -102,7 +154,7 @@ class ResultValue:
             return self._read(folder, allow_pickle or is_own)
         except values.NeedsConsent as error:
             raise ResultMissing(
-                f"{self._run.handle} has {self.name} as {self._saved.file}, but {error}.",
+                f"{self._run.handle} has {self.name}{self._place(' as ')}, but {error}.",
                 hint=f"If you trust the run: run.result({self.name!r}, allow_pickle=True)",
                 name=self.name,
                 why=f"{self._saved.text}: {error}; to read it, run.result({self.name!r}, allow_pickle=True)",
@@ -116,7 +168,7 @@ class ResultValue:
             ) from error
         except Exception as error:  # what the libraries raise for damaged files
             raise ResultMissing(
-                f"{self.name} of {self._run.handle} cannot be read from {self._saved.file}:"
+                f"{self.name} of {self._run.handle} cannot be read{self._place(' from ')}:"
                 f" {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}",
                 hint="Copy the file: run.files()",
                 name=self.name,
@@ -124,8 +176,16 @@ class ResultValue:
                 code="result.damaged",
             ) from error
 
+    def _place(self, word: str) -> str:
+        return f"{word}{self._saved.file}" if self._saved.file else ""
+
     def _read(self, folder: Path, allow_pickle: bool) -> Any:
         path, node = folder / self._saved.file, dict(self._saved.node)
+        if self._saved.folder and node["as"] == "graph":
+            path = folder / self._saved.folder / node["file"]
+            return values.read_file(str(path), {**node, "as": "pickle"}, allow_pickle)[self.name]
+        if self._saved.folder:
+            return values.read(node, str(folder / self._saved.folder), allow_pickle)
         if node["as"] != "values":
             return values.read_file(str(path), node, allow_pickle)
         nodes: Mapping[str, Any] = json.loads(path.read_bytes())

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.agent.protocol import MAX_RESTARTS
+from jupyter_amltrain.agent.secret_values import looks_secret
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema import azure_terms
 from jupyter_amltrain.schema.environment import Environment, check_environment
@@ -245,80 +246,6 @@ def check_resources(resources: Resources, distribution: Distribution) -> None:
         ).about("--deepspeed")
 
 
-# Values that tell by themselves. A key has digits, `risk-assessment-model` and `sk-learn-pipeline` have none.
-_VALUE = re.compile(
-    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20}|\bgithub_pat_\w|\bhf_[A-Za-z0-9]{20}|\bglpat-[\w-]{8}"
-    r"|(?<![\w-])sk-(?=[\w-]*\d)(?:[a-z0-9]+-){0,3}\w{16}|\bxox[abeoprs]-\w|\bAIza[\w-]{35}|\bnpm_[A-Za-z0-9]{30}"
-    r"|\bpypi-AgEI|\bdapi[0-9a-f]{32}|\beyJ[\w-]{10,}\.eyJ|\bBearer\s+[\w.~+/-]{20}|-----BEGIN"
-    r"|AccountKey=|SharedAccess(?:Key|Signature)|[?&]sig=|://[^/\s:@]*:[^/\s@]+@"
-    r"|(?i:;\s*(?:password|passwd|pwd)\s*=\s*[^\s;])|(?i:^(?:password|passwd|pwd)=[^\s;]+;)|(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{86}=="
-)
-
-# Words that mark a name as secret, alone or at the end of a word (MYPASSWORD).
-_WORDS = frozenset(
-    ["PASSWORD", "PASSWD", "PASSPHRASE", "PWD", "SECRET", "SECRETS", "APIKEY", "CREDENTIAL", "CREDENTIALS"]
-)
-
-_ENDS = ("PASSWORD", "PASSWD", "PASSPHRASE", "APIKEY", "SECRET")
-
-_PAIRS = frozenset(
-    ["API KEY", "ACCESS KEY", "PRIVATE KEY", "ACCOUNT KEY", "STORAGE KEY", "CONNECTION STRING", "SAS KEY", "SAS TOKEN",
-     "ACCESS TOKEN", "AUTH TOKEN", "BEARER TOKEN", "REFRESH TOKEN"]
-)  # fmt: skip
-
-#: Words that mark an environment variable as secret; in a parameter they mostly mean a tokenizer, an early-stopping
-#: patience or a forward pass.
-_ENV_WORDS = ("TOKEN", "PAT", "PASS")
-
-#: Words that mark a name as secret only if the value looks generated.
-_WEAK_WORDS = frozenset([*_ENV_WORDS, "AUTH"])
-
-#: A last word that makes the name a property of a secret, not a secret: PASSWORD_FILE, token_type, secret_name.
-_ABOUT = frozenset(
-    ["FILE", "PATH", "DIR", "URL", "URI", "NAME", "TYPE", "POLICY", "MODE", "FORMAT", "LENGTH", "LEN", "SIZE", "DIM",
-     "COUNT", "LIMIT", "TTL", "SCOPE", "FIELD", "COLUMN", "HEADER", "CLASSIFICATION", "PROMPT", "SEED", "RATE",
-     "STRATEGY", "VARIABLE"]
-)  # fmt: skip
-
-_HARMLESS = re.compile(r"(?:-?[\d.]*|-?[\d.]+e[+-]?\d+|true|false|yes|no|on|off|none|null|<\w*>|\[\w*\]|</?\w+>)", re.I)
-
-_PIN = re.compile(r"[\d.]{5,}")
-
-_GENERATED = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+=-]{16,}")
-
-
-def looks_secret(name: str, value: str, *, env: bool = False) -> bool:
-    """Return whether a value should be passed by ``--secret``.
-
-    Parameters
-    ----------
-    name
-        Name as typed: ``DB_PASS``, ``api-key``, ``dbPassword``; empty for a value without a name.
-    env
-        Whether it is an environment variable, for which weaker evidence is enough.
-    """
-    if _VALUE.search(value):
-        return True
-    words = re.sub(r"[^A-Z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()).strip("_").split("_")
-    if words[-1] in _ABOUT:
-        return False
-    certain = (
-        not _WORDS.isdisjoint(words)
-        or words[-1].endswith(_ENDS)
-        or any(f"{a} {b}" in _PAIRS for a, b in zip(words, words[1:], strict=False))
-    )
-    if certain:
-        return not _HARMLESS.fullmatch(value) or bool(_PIN.fullmatch(value))
-    if env and ("TOKEN" in words or words[-1] in _ENV_WORDS or _glued(words[-1])):
-        return not _HARMLESS.fullmatch(value)
-    return words[-1] in _WEAK_WORDS and _GENERATED.fullmatch(value) is not None
-
-
-def _glued(word: str) -> bool:
-    """Return whether a word ends with ``PASS`` and is not a common English word."""
-    return word.endswith("PASS") and word not in ("BYPASS", "COMPASS", "SURPASS", "LOWPASS", "HIGHPASS", "BANDPASS")
-
-
 #: Fields of a job by their names in messages.
 _FIELDS = {
     "--param": "params",
@@ -337,8 +264,8 @@ def check_confidential(spec: JobSpec) -> None:
     """Raise :class:`SpecError` for a value that looks like a secret; the message never contains the value."""
     for flag, name, value, env in _stored(spec):
         # The name itself may look like a secret.
-        if looks_secret(name, value, env=env) or _VALUE.search(name):
-            shown = "" if _VALUE.search(name) else name
+        if looks_secret(name, value, env=env) or looks_secret("", name):
+            shown = "" if looks_secret("", name) else name
             variable = re.sub(r"\W", "_", shown) if shown and flag != "--tag" else "NAME"
             raise SpecError(
                 f"{flag}{' ' if shown else ''}{shown} looks like a secret; its value would be stored with the run.",
@@ -406,6 +333,10 @@ REQUIRE_GPU = ("", "stop", "warn")
 GPU_IDS = ("", "uuid", "index")
 
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+#: Word of ``--out`` for all values that a run keeps.
+EVERY = "*"
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -565,6 +496,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     trial_slots: dict[str, int] = {}
     continues: str = ""
 
+    @property
+    def out_names(self) -> tuple[str, ...]:
+        """Names of ``--out``, without the word for all values."""
+        return tuple(name for name in self.out if name != EVERY)
+
 
 def validated(spec: JobSpec) -> JobSpec:
     """Return `spec`, or raise :class:`SpecError` that names the field and its valid values."""
@@ -666,7 +602,14 @@ def _check_variables(spec: JobSpec) -> None:
                     code="spec.value",
                     field="env" if kind == "--env-var" else "secrets",
                 )
-    for name in spec.out:
+    if EVERY in spec.out and (spec.sweep is not None or not spec.cell):
+        raise SpecError(
+            "all values are returned only of a single run of a cell.",
+            hint="Name them: --out accuracy",
+            code="spec.value",
+            field="out",
+        ).about("--out *")
+    for name in spec.out_names:
         if not name.isidentifier():
             raise SpecError("not a variable name.", hint="Try: --out accuracy", code="spec.value", field="out").about(
                 f"--out {name!r}"

@@ -61,11 +61,14 @@ class SavedValue(msgspec.Struct, frozen=True, kw_only=True):
     node
         How to read it, as :func:`jupyter_amltrain.agent.values.read_file` takes it; ``{"as": "values"}`` for a
         container, whose file has the node and whose parts are in ``NAME.values/``.
+    folder
+        Folder in ``outputs/`` with the files that `node` names; empty for a value in `file`.
     """
 
     name: str
     file: str
     node: dict[str, Any]
+    folder: str = ""
 
     @property
     def text(self) -> str:

@@ -20,8 +20,9 @@ AFTER = {
     "multiprocessing.spawn": "amltrain_spawn",
 }
 #: Modules beside this file that a script can import: the backend of Matplotlib, the files of values, what they share,
-#: the text of the last line's value.
-IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltrain_pretty")
+#: the text of the last line's value, what is secret, and the values that are kept.
+IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltrain_pretty", "amltrain_secrets",
+              "amltrain_kept")  # fmt: skip
 
 
 def _install(folder: str) -> None:

@@ -20,6 +20,8 @@ _FILES = {
     import_hook.IMPORTABLE[1] + ".py": "values.py",
     import_hook.IMPORTABLE[2] + ".py": "shared_objects.py",
     import_hook.IMPORTABLE[3] + ".py": "pretty_text.py",
+    import_hook.IMPORTABLE[4] + ".py": "secret_values.py",
+    import_hook.IMPORTABLE[5] + ".py": "kept_values.py",
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from .. import testing
 from ..distributed import launchers
 from ..environments.build import INTERPRETER_VARIABLES
+from ..kept_values import SECRETS
 from ..protocol import ARTIFACTS, CHECKPOINTS, CHECKPOINTS_VARIABLE, KEPT_LINKS, LOG, MARK, METRICS, OUTPUTS, SOURCE
 from ..queue import visible_gpus
 from . import container as containers
@@ -111,6 +112,8 @@ def environment(task: Assignment, sink: Optional[SinkEndpoint]) -> Dict[str, str
     elif task.hide_gpus and visible_gpus.VARIABLE not in task.job["env"]:
         env[visible_gpus.VARIABLE] = ""
     env.update(task.secrets)
+    if task.secrets:
+        env[SECRETS] = ",".join(task.secrets)
     return env
 
 

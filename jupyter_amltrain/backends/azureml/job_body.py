@@ -453,7 +453,7 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
         "require_gpu": spec.require_gpu,
         "gpu_grace": spec.gpu_grace,
         **({"restarts": restarts} if (restarts := restarts_of(spec)) else {}),
-        "out": list(spec.out),
+        "out": list(spec.out_names),
         "experiment": "",
         "notebook_dir": "",
         "project": "",

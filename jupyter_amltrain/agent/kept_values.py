@@ -1,0 +1,175 @@
+"""Keeps what a cell binds as files of its run, for ``run.result("model")`` of names that no ``--out`` names.
+
+The module travels alone, as ``amltrain_kept.py`` among the hooks of a job, so it imports only the standard library and
+other hooks. Nothing that goes wrong here may change how the script ends.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import types
+from typing import Any, Collection, Dict, Iterator, List, Mapping, Sequence, Set
+
+#: Name of the value of ``--out`` that has the nodes, and with ``.values`` of the folder with their files.
+NAME = "_amltrain_kept"
+#: Variable with the names of a job's secrets, separated by commas.
+SECRETS = "AMLTRAIN_SECRETS"
+#: Bytes that all of a run's values may have together, and the part of the free space of the disk.
+MAX_BYTES, _FREE_PART = 256 << 20, 0.01
+#: Seconds that writing may take: a value's own code can wait for ever.
+_MAX_SECONDS = 60
+#: Packages whose objects are drawn: the pictures of a run have them already.
+_DRAWN = frozenset({"matplotlib"})
+#: Types that a method or a function hardly ever changes; writing a large one again would cost more than it is worth.
+_DATA = ("numpy:ndarray", "pandas:DataFrame", "pandas:Series", "pandas:Index", "polars:DataFrame", "polars:Series",
+         "torch:Tensor", "pyarrow:Table")  # fmt: skip
+
+
+def keep(bound: Sequence[str], used: Sequence[str] = (), known: Collection[str] = (), exact: bool = False) -> None:
+    """Write the values of variables of the script, and the file that names them.
+
+    Parameters
+    ----------
+    bound
+        Variables that the script binds or assigns to, the newest first.
+    used
+        Variables of the notebook that it may have changed by a method or a function.
+    known
+        Names of ``__main__`` that the reader has, too.
+    exact
+        Whether the reader trusts pickles, which are whole and fast; otherwise the forms of values come first.
+    """
+    folder = os.environ.get("AML_OUTPUT_DIR", "")
+    if not folder or os.path.basename(folder).startswith("rank-"):  # of a distributed run, rank 0 keeps
+        return
+    try:
+        keeper = _Keeper(folder, known, exact)
+        with _Deadline():
+            keeper.add(bound, used)
+        keeper.finish()
+    except Exception:  # for example no space is left
+        pass
+
+
+class _Keeper:
+    def __init__(self, folder: str, known: Collection[str], exact: bool) -> None:
+        self._folder, self._known, self._exact = folder, known, exact
+        self._files = os.path.join(folder, NAME + ".values")
+        self._values: Any = __import__("amltrain_values")
+        os.makedirs(folder, exist_ok=True)
+        self._left = min(MAX_BYTES, int(shutil.disk_usage(folder).free * _FREE_PART))
+        self._nodes: Dict[str, Any] = {}
+        self._reasons: Dict[str, str] = {}
+
+    def add(self, bound: Sequence[str], used: Sequence[str]) -> None:
+        """Write what can be kept, until there is no more room."""
+        shared: Any = __import__("amltrain_shared")
+        secrets: Any = __import__("amltrain_secrets")
+        variables = vars(sys.modules["__main__"])
+        found = {name: variables[name] for name in bound if _is_value(variables.get(name))}
+        found.update((name, variables[name]) for name in used if _may_have_changed(variables.get(name)))
+        hidden = _secret_texts(secrets)
+        walk = shared.Walk()
+        for name in list(found):
+            if secrets.secret_in(name, found[name], hidden):
+                self._reasons[name] = "it looks like a secret"
+                del found[name]
+                continue
+            walk.add(name, found[name])
+        for name in [name for name in found if not _DRAWN.isdisjoint(walk.packages[name])]:
+            self._reasons[name] = "figures are among the run's pictures"
+            del found[name]
+        groups = {name: group for group in shared.grouped(walk, found) for name in group}
+        for name, value in found.items():
+            if name not in self._nodes and name not in self._reasons:
+                self._write(groups.get(name, {name: value}))
+
+    def _write(self, group: Mapping[str, Any]) -> None:
+        """Write values that share objects."""
+        values = self._values
+        name = next(iter(group))
+        size = sum(map(values.memory_of, group.values()))
+        reason, nodes = "", {}
+        if size > self._left:
+            self._too_large(name, group[name], size)
+            reason = "it is too large"
+        else:
+            try:
+                if len(group) > 1:
+                    nodes = values.write_graph(dict(group), self._files, self._known, self._left)
+                else:
+                    nodes = {name: values.write(group[name], self._files, True, self._known, self._exact, self._left)}
+            except values.CannotWrite as error:
+                reason = str(error)
+        self._nodes.update(nodes)
+        if reason:
+            self._reasons.update(dict.fromkeys(group, reason))
+            return
+        self._left -= sum({file["file"]: int(file["bytes"]) for file in _all_files(values, nodes)}.values())
+
+    def _too_large(self, name: str, value: Any, size: int) -> None:
+        """Say while the run is alive that a value will be gone with it."""
+        text = "%s, %d MiB" % (type(value).__name__, size >> 20)
+        print("amltrain: %s (%s) is too large to be kept: to get it, --out %s" % (name, text, name), file=sys.stderr)
+
+    def finish(self) -> None:
+        """Write the file that names the values."""
+        record = {"amltrain": 1, "name": NAME, "value": {"nodes": self._nodes, "left": self._reasons}}
+        path = os.path.join(self._folder, NAME + ".json")
+        part = "%s.%d.part" % (path, os.getpid())
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(record, file)
+        os.replace(part, path)
+
+
+def _all_files(values: Any, nodes: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for node in nodes.values():
+        yield from values.files_of(node)
+
+
+def _is_value(value: Any) -> bool:
+    """Whether a variable holds data; the text of a run has functions and classes."""
+    kinds = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+    return value is not None and not issubclass(type(value), kinds)
+
+
+def _may_have_changed(value: Any) -> bool:
+    """Whether a method or a function may have changed a value: a model and not a number, a text or an array."""
+    kind = type(value)
+    data: List[type] = [str, bytes, int, float, complex, tuple, frozenset, range]
+    for one in _DATA:
+        module, _, name = one.partition(":")
+        found = getattr(sys.modules.get(module), name, None)
+        data += [found] if isinstance(found, type) else []
+    return _is_value(value) and not issubclass(kind, tuple(data))
+
+
+def _secret_texts(secrets: Any) -> Set[str]:
+    """Return the values of environment variables that are secret."""
+    named = os.environ.get(SECRETS, "").split(",")
+    return {
+        text
+        for name, text in os.environ.items()
+        if text and (name in named or secrets.looks_secret(name, text, env=True))
+    }
+
+
+class _Deadline:
+    """Ends the block with an exception when it takes too long, where Python can be interrupted."""
+
+    def __enter__(self) -> None:
+        self._old: Any = None
+        if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
+            self._old = signal.signal(signal.SIGALRM, self._end)
+            signal.setitimer(signal.ITIMER_REAL, _MAX_SECONDS)
+
+    def _end(self, number: int, frame: Any) -> None:
+        raise TimeoutError("it takes longer than %d s" % _MAX_SECONDS)
+
+    def __exit__(self, *error: Any) -> None:
+        if self._old is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._old)
