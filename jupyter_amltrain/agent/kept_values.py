@@ -98,10 +98,7 @@ class _Keeper:
             reason = "it is too large"
         else:
             try:
-                if len(group) > 1:
-                    nodes = values.write_graph(dict(group), self._files, self._known, self._left)
-                else:
-                    nodes = {name: values.write(group[name], self._files, True, self._known, self._exact, self._left)}
+                nodes = self._apart(group) or values.write_graph(dict(group), self._files, self._known, self._left)
             except values.CannotWrite as error:
                 reason = str(error)
         self._nodes.update(nodes)
@@ -109,6 +106,21 @@ class _Keeper:
             self._reasons.update(dict.fromkeys(group, reason))
             return
         self._left -= sum({file["file"]: int(file["bytes"]) for file in _all_files(values, nodes)}.values())
+
+    def _apart(self, group: Mapping[str, Any]) -> Dict[str, Any]:
+        """Write values one by one; return nothing if they must be written together."""
+        write, is_one = self._values.write, len(group) == 1
+        if self._exact and not is_one:
+            return {}
+        try:
+            return {
+                name: write(value, self._files, is_one, self._known, self._exact, self._left)
+                for name, value in group.items()
+            }
+        except self._values.CannotWrite:
+            if is_one:
+                raise
+            return {}
 
     def _too_large(self, name: str, value: Any, size: int) -> None:
         """Say while the run is alive that a value will be gone with it."""
@@ -157,6 +169,10 @@ def _secret_texts(secrets: Any) -> Set[str]:
     }
 
 
+class _TooSlow(Exception):
+    """A value's own code takes too long."""
+
+
 class _Deadline:
     """Ends the block with an exception when it takes too long, where Python can be interrupted."""
 
@@ -164,10 +180,10 @@ class _Deadline:
         self._old: Any = None
         if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
             self._old = signal.signal(signal.SIGALRM, self._end)
-            signal.setitimer(signal.ITIMER_REAL, _MAX_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, _MAX_SECONDS, 5)  # each further value has less
 
     def _end(self, number: int, frame: Any) -> None:
-        raise TimeoutError("it takes longer than %d s" % _MAX_SECONDS)
+        raise _TooSlow("it takes longer than %d s" % _MAX_SECONDS)
 
     def __exit__(self, *error: Any) -> None:
         if self._old is not None:

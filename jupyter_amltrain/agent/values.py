@@ -185,7 +185,7 @@ class _Writer:
             return dict(node, **NAMED) if named else node
         except (CannotWrite, OSError):
             raise
-        except Exception as error:  # whatever the value's own code raises
+        except (Exception, SystemExit) as error:  # whatever the value's own code raises
             raise CannotWrite("%s cannot be pickled (%s)" % (_named(value, place), _first_line(error))) from error
 
     def _file(self, value: Any, kind: str, ending: str, writer: Callable[[Any, str], None]) -> Node:

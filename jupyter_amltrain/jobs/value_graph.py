@@ -51,7 +51,7 @@ def write(values: Mapping[str, Any], folder: Path, known: Collection[str] = ()) 
         target = io.BytesIO()
         pickler(known, named, _Memory(walk.memory).reduce)(target, 5, buffer_callback=keep_inside).dump(dict(values))
         data = target.getvalue()
-    except Exception as error:  # whatever the values' own code raises
+    except (Exception, SystemExit) as error:  # whatever the values' own code raises
         first = next(iter(str(error).strip().splitlines()), "")[:200].rstrip(".")
         shares = f"shares objects with {', '.join(values)}, and " if len(values) > 1 else ""
         reason = f"{shares}cannot be pickled ({type(error).__name__}{f': {first}' if first else ''})"

@@ -29,7 +29,7 @@ async def result_files(backend: Backend, run: Run) -> list[RunFile]:
     return [file for file in await _all_files(backend, run) if not file.path.startswith(_KEPT)]
 
 
-async def kept_files(backend: Backend, run: Run) -> list[RunFile]:
+async def kept_value_files(backend: Backend, run: Run) -> list[RunFile]:
     """Return the files of the values that a run keeps."""
     return [file for file in await _all_files(backend, run, ("outputs",)) if file.path.startswith(_KEPT)]
 

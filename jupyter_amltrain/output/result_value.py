@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_amltrain.agent import kept_values, values
 from jupyter_amltrain.errors import AmlTrainError, MissingDependency, ResultMissing
-from jupyter_amltrain.kernel.result_files import kept_files
+from jupyter_amltrain.kernel.result_files import kept_value_files
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.schema.job import EVERY
 from jupyter_amltrain.schema.run_file import OutValue, RunFile, SavedValue
@@ -128,7 +128,7 @@ class ResultValue:
         wanted = {f"outputs/{self._saved.folder}/{one['file']}" for one in values.files_of(self._saved.node)}
 
         async def get() -> list[RunFile]:
-            return await kept_files(own.backend(run.target), run)
+            return await kept_value_files(own.backend(run.target), run)
 
         found = own.loop.call(get(), None) if wanted else []
         return {file.path: ResultFile(run.handle, file) for file in found if file.path in wanted}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ..contracts.kept_files import check_example_output, check_kept_files
-from ..contracts.notebook_values import check_cell_as_it_stands, check_round_trip
+from ..contracts.notebook_values import check_cell_as_it_stands, check_kept_values, check_round_trip
 from .conftest import Azure
 from .connected_api import lab
 
@@ -26,3 +26,8 @@ def test_files_of_a_job_are_kept_listed_and_read(azure: Azure, tmp_path: Path) -
 def test_cell_is_submitted_as_it_stands(azure: Azure, tmp_path: Path) -> None:
     with lab(azure, tmp_path):
         check_cell_as_it_stands("cpu", 240)
+
+
+def test_values_are_kept_without_being_named(azure: Azure, tmp_path: Path) -> None:
+    with lab(azure, tmp_path):
+        check_kept_values("cpu", 240)

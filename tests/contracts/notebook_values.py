@@ -146,3 +146,48 @@ def check_cell_as_it_stands(target: str, deadline: float) -> None:
     assert run.result("answer") == [4, 2, 0, "1"]
     taken = run.record().taken.line
     assert all(name in taken for name in ("Count", "scaled", "weights", "view")) and "unused" not in taken
+
+
+#: A cell whose values are not named by ``--out``.
+KEEPS = """
+import collections, threading
+import numpy as np
+def double(x): return 2 * x
+steps = [1, 2]
+history = {"steps": steps, "own": (1, {2: 3})}
+array = np.arange(6.0)
+frame["new"] = double(frame["number"])
+counts.update("ab")
+bag = collections.deque("ab")
+lock = threading.Lock()
+token = "hf_" + "a1B2c3D4e5F6g7H8i9J0k1L2"
+for step in steps:
+    total = step
+"""
+
+
+def check_kept_values(target: str, deadline: float, *, is_own: bool = False) -> None:
+    """Take values back that no ``--out`` named.
+
+    Parameters
+    ----------
+    is_own
+        The target is this machine, whose pickles are one's own.
+    """
+    scope: dict[str, Any] = {"__name__": "__main__", "frame": FRAME[["number"]].copy(), "counts": collections.Counter()}
+    run = send(f"--target {target} --gpus 0 --out total", KEEPS, scope, ("",)).wait(deadline)
+    assert run.result("history") == {"steps": [1, 2], "own": (1, {2: 3})} and run.result("total") == 2
+    assert same(run.result("array"), np.arange(6.0))
+    assert same(run.result("frame"), FRAME[["number"]].assign(new=2 * FRAME["number"]))
+    assert run.result("counts", allow_pickle=True) == {"a": 1, "b": 1}
+    if not is_own:
+        with pytest.raises(ResultMissing) as caught:
+            run.result("bag")
+        assert caught.value.code == "result.pickle" and "bag" in repr(run.result("bag", lazy=True))
+    assert run.result("bag", allow_pickle=True) == collections.deque("ab")
+    for name in ("lock", "token", "double", "np", "nothing"):
+        assert name not in run.results
+        with pytest.raises(ResultMissing):
+            run.result(name)
+    assert [*run.results][0] == "total" and {"step", "bag", "frame", "array", "history", "steps"} <= {*run.results}
+    assert not [file.path for file in run.files() if file.path.startswith("outputs/_")]

@@ -21,7 +21,7 @@ from jupyter_amltrain.errors import AmlTrainError, PreflightError, ResultMissing
 from jupyter_amltrain.output import result_value
 
 from ..contracts.kept_files import check_example_output, check_kept_files
-from ..contracts.notebook_values import check_cell_as_it_stands, check_round_trip
+from ..contracts.notebook_values import check_cell_as_it_stands, check_kept_values, check_round_trip
 from .conftest import Cell
 
 Fails = Callable[[str], AmlTrainError]
@@ -46,6 +46,10 @@ def test_every_value_comes_back(api: Any) -> None:
 
 def test_cell_is_submitted_as_it_stands(api: Any) -> None:
     check_cell_as_it_stands("local", 60)
+
+
+def test_values_are_kept_without_being_named(api: Any) -> None:
+    check_kept_values("local", 60, is_own=True)
 
 
 def test_outputs_and_logs_are_kept(api: Any, tmp_path: Path) -> None:

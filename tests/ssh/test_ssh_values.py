@@ -9,7 +9,7 @@ import pytest
 from tools.openssh import Sshd
 
 from ..contracts.kept_files import check_example_output, check_kept_files
-from ..contracts.notebook_values import check_cell_as_it_stands, check_round_trip
+from ..contracts.notebook_values import check_cell_as_it_stands, check_kept_values, check_round_trip
 from .test_ssh_runs import attach
 
 
@@ -22,6 +22,11 @@ def test_every_value_comes_back(api: Any, sshd: Sshd) -> None:
 def test_cell_is_submitted_as_it_stands(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     check_cell_as_it_stands("box", 120)
+
+
+def test_values_are_kept_without_being_named(api: Any, sshd: Sshd) -> None:
+    attach(api, sshd)
+    check_kept_values("box", 120)
 
 
 def test_note_on_a_path_stays_with_the_run(api: Any, sshd: Sshd) -> None:
