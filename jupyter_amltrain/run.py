@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jupyter_amltrain.errors import AmlTrainError, CommandError, NoAnswer, ResultMissing, UnknownRun
+from jupyter_amltrain.jobs.kept_names import keeps
 from jupyter_amltrain.kernel.observers import FrameCallback
 from jupyter_amltrain.kernel.outcome_text import as_error
 from jupyter_amltrain.kernel.run_record import record_of
@@ -369,7 +370,9 @@ class TrackedRun:
         ResultMissing
             The run has no such value, or has not completed.
         """
-        status = self.status
+        run, status = self.run, self.status
+        if name not in run.spec.out and not keeps(run.spec.script, name):
+            raise self._absent(name, "")
         if not status.state.terminal:
             raise ResultMissing(
                 f"{self.handle} is {status.state.value}; {name} is available once the run has ended.",
@@ -410,11 +413,13 @@ class TrackedRun:
         if name in kept.values:
             return self._loaded(kept.values[name], allow_pickle, lazy)
         reason = f": {kept.reasons[name]}" if name in kept.reasons else ""
+        raise self._absent(name, reason)
+
+    def _absent(self, name: str, reason: str) -> ResultMissing:
         again = "" if reason else f" To get it from the next run: --out {name}"
-        raise ResultMissing(
-            f"{self.handle} has no value {name!r}{reason}.",
-            hint=f"Available: {', '.join(self.results) or 'none'}.{again}",
-            name=name,
+        available = ", ".join(self.results) or "none"
+        return ResultMissing(
+            f"{self.handle} has no value {name!r}{reason}.", hint=f"Available: {available}.{again}", name=name
         )
 
     def kept_text(self, variable: str) -> str:

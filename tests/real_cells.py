@@ -1,15 +1,16 @@
-"""Submits each cell of public notebooks as it stands, and compares its text with the kernel's.
+"""Submits each cell of public notebooks as it stands, and compares its text and values with the kernel's.
 
-``python -m tests.real_cells NOTEBOOK.ipynb ... [--cells N] [--only K] [--dry-run]``
+``python -m tests.real_cells NOTEBOOK.ipynb ... [--cells N] [--dry-run]``
 
 Each notebook is executed from the top in a kernel. Before a cell is executed there, it is submitted to the local target
-as it stands. Prints the share of accepted cells, the share whose run printed the same text as the kernel, and each
-difference. The notebooks are not part of this repository.
+as it stands. Prints the share of accepted cells, the share whose run printed the same text as the kernel, the share of
+equal values among those that the run kept, and each difference. The notebooks are not part of this repository.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import difflib
 import json
@@ -25,12 +26,16 @@ from typing import Any, NamedTuple
 
 from jupyter_client.manager import start_new_kernel
 
+from jupyter_amltrain.jobs import kept_names, notebook_syntax
+
+from . import fingerprints
+
 #: Seconds that a cell may take in the kernel, and that all runs of a notebook may take after its last cell.
 CELL_TIMEOUT, RUNS_TIMEOUT = 120.0, 240.0
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 #: What differs between any two executions: addresses, times of day, durations.
 _ADDRESS = re.compile(
-    r"0x[0-9a-f]{6,}|<ipython-input[^>]*>|ipykernel_\d+/\d+\.py|\b\d\d:\d\d:\d\d(?:\.\d+)?\b"
+    r"0[xX][0-9a-fA-F]{6,}|<ipython-input[^>]*>|ipykernel_\d+/\d+\.py|\b\d\d:\d\d:\d\d(?:\.\d+)?\b"
     r"|(?m:^.* per loop \(mean .*$)|(?m:^(?:CPU times|Wall time):.*$)"
 )
 
@@ -42,6 +47,23 @@ class Outcome(NamedTuple):
     number: int
     kind: str
     detail: str = ""
+    values: int = 0
+    other_values: str = ""
+
+
+#: Code of the kernel: fingerprints of the variables that a cell binds, and of those that its run has kept.
+_MARK = """
+_aml_marks[{number}] = {{_n: _aml.fingerprint(globals()[_n]) for _n in {names!r} if _n in globals()}}
+"""
+_COMPARE = """
+_one = _aml.attach({handle!r}).wait({timeout})
+print(_one.run.status.state.value)
+_kept = {{}} if _one.run.status.state.value != "completed" else {{_n: _one.result(_n) for _n in _one.results}}
+_marks = {{_n: _m for _n, _m in _aml_marks[{number}].items() if _n in _kept}}
+_other = [_n for _n, _m in _marks.items() if _aml.fingerprint(_kept[_n]) != _m]
+print(len(_marks), *_other)
+print(_one.logs() or "", end="")
+"""
 
 
 class Session:
@@ -58,6 +80,9 @@ class Session:
             kernel_name="python3", env=environ, cwd=str(self.work), extra_arguments=["--log-level=50"]
         )
         self.run("%load_ext jupyter_amltrain")
+        module = Path(fingerprints.__file__).read_text(encoding="utf-8")
+        self.run("import types as _aml, jupyter_amltrain\n_aml = _aml.ModuleType('_aml')\n_aml_marks = {}")
+        self.run(f"exec({module!r}, vars(_aml))\n_aml.attach = jupyter_amltrain.attach\ndel jupyter_amltrain")
 
     def run(self, source: str, store: bool = True) -> tuple[str, str]:
         """Execute a cell; return its text and its error."""
@@ -97,6 +122,15 @@ def code_cells(path: Path) -> list[str]:
     return [source for source in sources if source.strip()]
 
 
+def bound_names(source: str) -> list[str]:
+    """The variables that a cell binds."""
+    try:
+        tree = ast.parse(notebook_syntax.translated(source).text)
+    except Exception:  # the kernel says so, too
+        return []
+    return [*kept_names.kept_names(tree).bound]
+
+
 def plain(text: str) -> list[str]:
     """Text without what differs between any two executions."""
     return _ADDRESS.sub("0x", _ANSI.sub("", text)).split()
@@ -115,6 +149,7 @@ def check(path: Path, folder: Path, cells: int, dry_run: bool, prelude: str) -> 
             _, refused = session.run(f"%%aml_submit {flags}\n{source}")
             handle, _ = session.run("print(_run.handle)", store=False) if not refused and not dry_run else ("", "")
             text, error = session.run(source)
+            session.run(_MARK.format(number=number, names=bound_names(source)), store=False)
             if refused:
                 kind = "refused, kernel failed" if error else "refused"
                 outcomes.append(Outcome(path.stem, number, kind, refused))
@@ -125,20 +160,19 @@ def check(path: Path, folder: Path, cells: int, dry_run: bool, prelude: str) -> 
             else:
                 waiting.append((number, handle.strip(), text))
         for number, handle, text in waiting:
-            got, error = session.run(
-                "import jupyter_amltrain as _aml\n"
-                f"_one = _aml.attach({handle!r}).wait({RUNS_TIMEOUT})\n"
-                "print(_one.run.status.state.value)\nprint(_one.logs() or '', end='')",
-                store=False,
-            )
-            state, _, log = got.partition("\n")
+            compare = _COMPARE.format(handle=handle, timeout=RUNS_TIMEOUT, number=number)
+            got, error = session.run(compare, store=False)
+            state, _, rest = got.partition("\n")
+            line, _, log = rest.partition("\n")
+            count, _, other = line.partition(" ")
+            values = (int(count) if count.isdecimal() else 0, other)
             if state != "completed":
                 outcomes.append(Outcome(path.stem, number, "failed", f"{state} {error} {log[-300:]}"))
             elif plain(log) == plain(text):
-                outcomes.append(Outcome(path.stem, number, "same"))
+                outcomes.append(Outcome(path.stem, number, "same", "", *values))
             else:
                 parts = difflib.unified_diff(plain(text), plain(log), "kernel", "run", lineterm="", n=0)
-                outcomes.append(Outcome(path.stem, number, "different", " ".join(list(parts)[2:])[:300]))
+                outcomes.append(Outcome(path.stem, number, "different", " ".join(list(parts)[2:])[:300], *values))
     finally:
         session.close()
     return sorted(outcomes, key=lambda one: one.number)
@@ -162,6 +196,8 @@ def main() -> None:
         for one in outcomes:
             if one.kind != "same":
                 print(f"  cell {one.number}, {one.kind}: {' '.join(one.detail.split())[:330]}")
+            if one.other_values:
+                print(f"  cell {one.number}, other values: {one.other_values}")
         sys.stdout.flush()
     kinds = Counter(one.kind for one in every)
     runs = kinds["same"] + kinds["different"] + kinds["failed"]
@@ -169,6 +205,8 @@ def main() -> None:
     print(f"{len(every)} cells, {dict(kinds)}")
     print(f"accepted of those that the kernel runs: {(alive - kinds['refused']) / max(1, alive):.1%}")
     print(f"same text of those that ran: {kinds['same'] / max(1, runs):.1%}")
+    values, other = sum(one.values for one in every), sum(len(one.other_values.split()) for one in every)
+    print(f"{values} values that runs kept, equal to the kernel's: {(values - other) / max(1, values):.1%}")
 
 
 if __name__ == "__main__":

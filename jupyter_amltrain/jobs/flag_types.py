@@ -13,7 +13,6 @@ from typing import Any
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import preflight
-from jupyter_amltrain.schema.job import EVERY
 from jupyter_amltrain.text import close_matches, did_you_mean
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -138,7 +137,7 @@ def names(text: str) -> list[str]:
 
 def out_names(text: str) -> list[str]:
     """Names of variables, one or several with commas, or ``*`` for all."""
-    return [EVERY] if text == EVERY else names(text)
+    return [text] if text == "*" else names(text)
 
 
 def cells(text: str) -> list[str]:

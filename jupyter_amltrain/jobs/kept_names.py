@@ -47,6 +47,12 @@ def keep_of(script: str) -> Keep:
     return Keep.NOTHING if found is None else Keep.EXACT if found["exact"] == "True" else Keep.FORMS
 
 
+def keeps(script: str, name: str) -> bool:
+    """Whether the run of a script may keep the value of a variable."""
+    found = _LINE.search(script)
+    return found is not None and repr(name) in found[0]
+
+
 def epilogue(tree: ast.Module, keep: Keep, out: Collection[str], known: Collection[str], shared: Iterable[str]) -> str:
     """Return the lines of a script that keep what its cell binds.
 

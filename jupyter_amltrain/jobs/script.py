@@ -366,13 +366,11 @@ def _unassigned(tree: ast.Module, cell: str, out: Sequence[str], known: Collecti
 
 
 def _last_value(tree: ast.Module, cell: str) -> list[Edit]:
-    """Edit that assigns the value of a last expression to ``_``; none after ``;``, ``print()`` or a literal text."""
+    """Edit that assigns the value of a last expression to ``_``; none after ``;`` or ``print()``."""
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr) or isinstance(last.value, ast.Await):
         return []
     value = last.value
-    if isinstance(value, ast.Constant) and (value.value is ... or isinstance(value.value, str) and len(tree.body) == 1):
-        return []
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print":
         return []
     assert last.end_lineno is not None and last.end_col_offset is not None

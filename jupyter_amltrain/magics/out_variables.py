@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
-from jupyter_amltrain.schema.job import EVERY
 
 if TYPE_CHECKING:
     from jupyter_amltrain.run import TrackedRun
@@ -75,6 +74,7 @@ class OutVariables:
             A value was not returned; only if `strict`, after assigning the others.
         """
         from jupyter_amltrain.output.result_value import values_that_share
+        from jupyter_amltrain.schema.job import EVERY
 
         missing: list[ResultMissing] = []
         together, notes = values_that_share(run)

@@ -43,8 +43,8 @@ def keep(folder: Path, code: str, *bound: str, used: tuple[str, ...] = (), exact
 
 
 def test_newest_values_are_kept_up_to_the_limit(tmp_path: Path) -> None:
-    code = "import numpy as np\namltrain_kept.MAX_BYTES = 3_000_000\na, b, c = (np.ones(100_000) * i for i in range(3))\nd = 1"
-    kept = keep(tmp_path, code + "\nbig = np.ones(500_000)", "big", "d", "c", "b", "a", "gone")
+    code = "import numpy as np\namltrain_kept.MAX_BYTES = 3_000_000\na, b, c = (np.ones(100_000) * i for i in range(3))"
+    kept = keep(tmp_path, code + "\nd = 1\nbig = np.ones(500_000)", "big", "d", "c", "b", "a", "gone")
     assert {*kept.nodes} == {"d", "c", "b", "a"} and kept.left == {"big": "it is too large"}
     assert kept.done.returncode == 0 and "--out big" in kept.done.stderr
     assert kept.read("c").sum() == 200_000
@@ -59,14 +59,18 @@ def test_pickle_over_the_limit_leaves_nothing(tmp_path: Path) -> None:
 def test_values_that_share_objects_are_one_file_here_and_apart_elsewhere(tmp_path: Path) -> None:
     code = "import numpy as np\na = [np.arange(3.0)]\nb = {'a': a}"
     kept = keep(tmp_path, code, "b", "a")
-    assert kept.nodes["a"]["as"] == kept.nodes["b"]["as"] == "graph" and kept.nodes["a"]["file"] == kept.nodes["b"]["file"]
+    assert (
+        kept.nodes["a"]["as"] == kept.nodes["b"]["as"] == "graph" and kept.nodes["a"]["file"] == kept.nodes["b"]["file"]
+    )
     kept = keep(tmp_path, code, "b", "a", exact=False)
     assert list(kept.read("a")[0]) == list(kept.read("b")["a"][0]) == [0, 1, 2]
     assert not {file["as"] for node in kept.nodes.values() for file in values.files_of(node)} & {*values.PICKLES}
 
 
 def test_frame_is_exact_here_and_has_a_form_elsewhere(tmp_path: Path) -> None:
-    code = "import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]}, index=pd.date_range('2026-01-01', periods=2, freq='D'))"
+    code = (
+        "import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]}, index=pd.date_range('2026-01-01', periods=2, freq='D'))"
+    )
     assert keep(tmp_path, code, "df").read("df").index.freq is not None
     assert keep(tmp_path, code, "df", exact=False).nodes["df"]["as"] == "frame"
 

@@ -269,7 +269,7 @@ def test_unmentioned_out_of_file_adds_note(tmp_path: Path) -> None:
         ("None", ""),
         ("print('once')", "once\n"),
         ("[].append(1)", ""),
-        ('"""only a docstring"""', ""),
+        ('"""only a docstring"""', "'only a docstring'\n"),
         ("x = 1", ""),
         ("if True:\n    5", ""),
     ],

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.agent.secret_values import looks_secret
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.schema.inputs import JobInput
-from jupyter_amltrain.agent.secret_values import looks_secret
 from jupyter_amltrain.schema.job import JobSpec, Resources, validated
 
 GITHUB = "ghp_" + "a1B2" * 9
