@@ -92,7 +92,8 @@ class _Keeper:
         values = self._values
         name = next(iter(group))
         size = sum(map(values.memory_of, group.values()))
-        reason, nodes = "", {}
+        reason = ""
+        nodes: Dict[str, Any] = {}
         if size > self._left:
             self._too_large(name, group[name], size)
             reason = "it is too large"
