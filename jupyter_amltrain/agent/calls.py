@@ -42,7 +42,8 @@ Json = Dict[str, Any]
 
 #: Seconds after which an interpreter that is asked for its modules counts as hanging.
 _MODULES_TIMEOUT_S = 30.0
-#: Prints as JSON the arguments that are modules which this interpreter does not find.
+#: Prints as JSON which modules of the first argument, a list, this interpreter does not find, and the versions of
+#: Python and of the packages of the second one, as far as they are known.
 _FIND_MODULES = """
 import importlib.util, json, sys
 def missing(name):
@@ -50,7 +51,18 @@ def missing(name):
         return importlib.util.find_spec(name) is None
     except Exception:
         return True
-print(json.dumps([name for name in sys.argv[1:] if missing(name)]))
+names, packages = map(json.loads, sys.argv[1:])
+versions = {"python": sys.version.split()[0]}
+try:
+    from importlib import metadata
+except ImportError:  # Python 3.7
+    packages = []
+for name in packages:
+    try:
+        versions[name] = metadata.version(name)
+    except Exception:
+        pass
+print(json.dumps({"missing": [name for name in names if missing(name)], "versions": versions}))
 """
 
 
@@ -413,8 +425,9 @@ def _monitor(context: AgentContext, payload: Json) -> Json:
 
 
 def _modules(context: AgentContext, payload: Json) -> Json:
-    """Return the modules that an interpreter does not have, or the reason why it cannot be asked."""
-    argv = [payload["python"], "-c", _FIND_MODULES] + list(payload["names"])
+    """Return the modules that an interpreter does not have, and versions, or the reason why it cannot be asked."""
+    lists = [json.dumps(list(payload[name])) if name in payload else "[]" for name in ("names", "packages")]
+    argv = [payload["python"], "-c", _FIND_MODULES] + lists
     # Imports of the job do not see the folder of this process, nor the packages of its interpreter.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     try:
@@ -424,7 +437,7 @@ def _modules(context: AgentContext, payload: Json) -> Json:
         if done.returncode:
             lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
             return {"reason": lines[-1] if lines else "exit code %d" % done.returncode, "missing": []}
-        return {"reason": "", "missing": json.loads(done.stdout.decode())}
+        return dict(json.loads(done.stdout.decode()), reason="")
     except subprocess.TimeoutExpired:
         return {"reason": "it does not answer", "missing": []}
     except OSError as error:

@@ -18,7 +18,8 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 MODULE = "_amltrain_notebook"
 #: A loop of ``%timeit`` takes at least so many seconds, and is repeated so many times.
 _LOOP_S, _REPEAT = 0.2, 7
-_NAME = re.compile(r"\$\$|\$(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
+#: ``$name`` outside single quotes, and ``$$name``, as IPython's DollarFormatter finds them.
+_DOLLAR = re.compile(r"\$(?P<name>\$?[\w.]+)(?=(?:[^']*'[^']*')*[^']*$)")
 
 
 # ---- names of the calling line
@@ -31,27 +32,26 @@ def _names(depth: int) -> Tuple[Dict[str, Any], Dict[str, Any]]:
 
 
 def expanded(text: str, depth: int = 1) -> str:
-    """Return a command with ``$name`` and ``{expression}`` replaced, as IPython does; what fails stays as it is."""
+    """Return a command with ``$name`` and ``{expression}`` replaced, as IPython does: all of them or none."""
     module, local = _names(depth + 1)
     formatter = string.Formatter()
 
-    def value(field: str, form: Optional[str], how: Optional[str]) -> str:
-        return format(formatter.convert_field(eval(field, module, local), how), form or "")
+    def value(field: str, form: Optional[str] = None, how: Optional[str] = None) -> str:
+        whole = ":".join([field, form]) if form else field  # IPython reads what follows a colon as a slice
+        return str(formatter.convert_field(eval(whole, module, local), how))
 
-    def dollar(match: "re.Match[str]") -> str:
-        if match[0] == "$$":
-            return "$"
-        try:
-            return str(eval(match["name"], module, local))
-        except Exception:  # a variable of the shell
-            return match[0]
-
+    parts: List[str] = []
     try:
-        parts = list(formatter.parse(text))
-        text = "".join(start + ("" if field is None else value(field, form, how)) for start, field, form, how in parts)
-    except Exception:  # such as braces of awk, or a name that does not exist: IPython leaves the text, too
-        pass
-    return _NAME.sub(dollar, text)
+        for start, field, form, how in formatter.parse(text):
+            at = 0
+            for match in _DOLLAR.finditer(start):
+                name = match["name"]
+                parts += [start[at : match.start("name") - 1], name if name[0] == "$" else value(name)]
+                at = match.end()
+            parts += [start[at:], "" if field is None else value(field, form, how)]
+    except Exception:  # a variable of the shell, or braces of awk: IPython leaves all of the text, too
+        return text
+    return "".join(parts)
 
 
 # ---- shell commands
@@ -105,12 +105,18 @@ def _flush() -> None:
             stream.flush()
 
 
+def _user_shell() -> Optional[str]:
+    """Return the shell that IPython would use; ``None`` for the system's."""
+    path = os.environ.get("SHELL", "")
+    return path if path.endswith("sh") and os.access(path, os.X_OK) else None  # a service may have ``nologin``
+
+
 def system(command: str) -> None:
     """Run ``!command``; its exit code is ``_exit_code``."""
     module, _ = _names(1)
     command = expanded(command)
     _flush()
-    code = subprocess.call(command, shell=True)
+    code = subprocess.call(command, shell=True, executable=_user_shell())
     module["_exit_code"] = code if code <= 128 else 128 - code
 
 
@@ -118,7 +124,9 @@ def getoutput(command: str) -> Lines:
     """Run ``lines = !command``."""
     command = expanded(command)
     _flush()
-    done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        command, shell=True, executable=_user_shell(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     return Lines(done.stdout.decode(errors="replace").splitlines())
 
 

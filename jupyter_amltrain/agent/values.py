@@ -996,11 +996,25 @@ def description(node: Node) -> str:
 
 
 def value_of(name: str) -> Any:
-    """Return the value of ``--in NAME``, in the script of a job."""
+    """Return a value of the notebook, in the script of a job."""
     folder = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(folder, INDEX), encoding="utf-8") as file:
         node = json.load(file)[name]
     try:
         return read(node, os.path.join(folder, FOLDER), allow_pickle=True, trusted=True)
     except ImportError as error:
-        raise ImportError("--in %s: reading it needs %s, which is not installed here" % (name, error.name)) from error
+        text = "%s: reading it needs %s, which is not installed here%s"
+        raise ImportError(text % (name, error.name or error, _made_with(node)), name=error.name) from error
+    except Exception as error:
+        if not _made_with(node):
+            raise
+        raise ValueError("%s cannot be read here%s: %s" % (name, _made_with(node), _first_line(error))) from error
+
+
+def _made_with(node: Node) -> str:
+    """Return the versions that wrote a pickle, where these are others."""
+    made = dict(next((file["made"] for file in files_of(node) if "made" in file), {}))
+    here = {name: getattr(sys.modules.get(name), "__version__", None) for name in made}
+    here["python"] = sys.version.split()[0]
+    other = ["%s %s" % (name, version) for name, version in made.items() if here.get(name, version) != version]
+    return " (it was made with %s)" % ", ".join(other) if other else ""

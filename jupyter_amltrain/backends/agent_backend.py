@@ -37,6 +37,7 @@ from jupyter_amltrain.jobs.launch import downloads, launch_plan, restarts_of
 from jupyter_amltrain.jobs.requirements import absent_modules, needed_modules, package_of
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
+from jupyter_amltrain.jobs.values import makers, other_versions, with_code
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CHILDREN_BYTES, ChildRuns
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
@@ -81,6 +82,7 @@ class AgentBackend(Backend):
             self._machine = msgspec.structs.replace(self._machine, python=python)
         self._damage: dict[str, str] = {}  #: by run id, of the last poll
         self._modules: dict[str, set[str]] = {}  #: by interpreter, modules that it is known to have
+        self._versions: dict[str, dict[str, str]] = {}  #: by interpreter, versions of its packages by their modules
 
     def _folder(self, run_id: str) -> str:
         monitor = monitor_of(run_id)
@@ -180,8 +182,8 @@ class AgentBackend(Backend):
         """See :meth:`Backend.delete_environment`."""
         await self._transport.call("environments", {"verb": "delete", "key": key})
 
-    async def _check_interpreter(self, spec: JobSpec, snapshot: Snapshot) -> None:
-        """Check that a job's interpreter has what the script imports.
+    async def _check_interpreter(self, spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
+        """Check that a job's interpreter has what the script imports; return notes on its versions.
 
         Raises
         ------
@@ -190,11 +192,14 @@ class AgentBackend(Backend):
         """
         python, name = spec.python or self._machine.python, self.target.name
         modules = await self._loop.offload(needed_modules, spec, snapshot)
+        made, versions = makers(spec), self._versions.setdefault(python, {})
+        packages = [package_of(module) for module in made if module not in versions]
         if python in self._modules:
             modules = [module for module in modules if module not in self._modules[python]]
-            if not modules:
-                return
-        answer = await self._transport.call("modules", {"python": python, "names": modules})
+            if not modules and not packages:
+                return self._version_notes(spec, made, versions)
+        request = {"python": python, "names": modules, "packages": packages}
+        answer = await self._transport.call("modules", request)
         if answer["reason"]:
             other = "--python PATH" if spec.python else "delete the target, and attach it with --python PATH"
             raise PreflightError(
@@ -206,11 +211,31 @@ class AgentBackend(Backend):
         if missing := answer["missing"]:
             raise PreflightError(
                 f"{python} on {name} does not have: {', '.join(missing)}.",
-                hint=f"Install there: {python} -m pip install {' '.join(map(package_of, missing))}",
+                hint=f"Install there: {python} -m pip install {' '.join(map(package_of, missing))}; or give the job"
+                f" an environment: {' '.join(f'--pip {package_of(module)}' for module in missing)}",
                 code="interpreter.missing_modules",
                 details={"modules": missing},
             )
         self._modules.setdefault(python, set()).update(modules)
+        found = answer.get("versions", {})
+        versions.update({module: found.get(package_of(module), "") for module in made if module not in versions})
+        versions["python"] = found.get("python", "")
+        return self._version_notes(spec, made, versions)
+
+    def _version_notes(self, spec: JobSpec, made: Mapping[str, str], there: Mapping[str, str]) -> tuple[str, ...]:
+        other = other_versions(made, {name: version for name, version in there.items() if version})
+        if not other:
+            return ()
+        names = with_code(spec)
+        if names and other.startswith("Python"):
+            raise PreflightError(
+                f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} functions without source, which only this"
+                f" version of Python can read: {other}.",
+                hint="Make them there: --replay all, or define the functions by def in a cell.",
+                code="closure.version",
+            )
+        return (f"Values travel as pickles to other versions: {other}. If one cannot be read on {self.target.name!r},"
+                " send arrays or a file, or make it there: --replay all",)  # fmt: skip
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`."""
@@ -514,12 +539,14 @@ class LocalBackend(AgentBackend):
             An interpreter other than the kernel's does not have what the script imports.
         """
         has_packages = environments.is_built(spec) or environments.is_image(spec)
+        versions: tuple[str, ...] = ()
         if not has_packages and not spec.job_type:
             if (spec.python or self._machine.python) != sys.executable:
-                await self._check_interpreter(spec, snapshot)
+                versions = await self._check_interpreter(spec, snapshot)
             elif missing := await self._loop.offload(absent_modules, spec, snapshot):
                 raise _absent(missing)
         plan = await super().plan(spec, snapshot, run_id)
+        plan = msgspec.structs.replace(plan, notes=(*plan.notes, *versions)) if versions else plan
         if not spec.script or spec.source or not spec.notebook_dir:
             return plan
         paths = await self._loop.offload(kept_elsewhere, spec.script.encode())

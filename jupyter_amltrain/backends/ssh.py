@@ -469,8 +469,9 @@ class SshBackend(AgentBackend):
         await self._check_inputs(spec)
         if environments.is_built(spec) or environments.is_image(spec):
             return await self._completed(await super().plan(spec, snapshot, run_id))
-        await self._check_interpreter(spec, snapshot)
-        return await self._completed(await super().plan(spec, snapshot, run_id))
+        notes = await self._check_interpreter(spec, snapshot)
+        plan = await self._completed(await super().plan(spec, snapshot, run_id))
+        return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
 
     async def _check_inputs(self, spec: JobSpec) -> None:
         """Raise :class:`PreflightError` for an input that the machine does not have."""

@@ -382,7 +382,7 @@ def _is_local(args: argparse.Namespace, defaults: Defaults) -> bool:
     """Whether the job of a line runs in this interpreter."""
     from jupyter_amltrain import api
 
-    return api.is_local(args.target or defaults.target or None)
+    return not args.python and api.is_local(args.target or defaults.target or None)
 
 
 def _with_packages(environment: Environment, packages: Sequence[str]) -> Environment:

@@ -59,6 +59,8 @@ def write(values: Mapping[str, Any], folder: Path, known: Collection[str] = ()) 
     packages = set().union(*walk.packages.values()) - {"builtins", "__main__", *sys.stdlib_module_names}
     packages |= {"cloudpickle"} if b"cloudpickle" in data else set()
     node = {"as": "graph", "file": store(folder, memoryview(data), ".graph"), "bytes": len(data), "items": buffers}
+    node["made"] = {"python": sys.version.split()[0], **_versions(packages)}
+    node.update({"code": True} if b"_make_function" in data else {})
     node.update(NAMED if named else {})
     return {
         name: {**node, "name": name, "type": _type_name(value), "needs": sorted(packages), **_shape(value)}
@@ -109,6 +111,12 @@ class _Memory:
         dtype, device = str(value.dtype).partition(".")[2], value.device.type
         parts = (self._bytes[key], dtype, tuple(part.shape), part.stride(), offset, device, kind)
         return agent_values.tensor_view, (*parts, value.requires_grad, value.grad)
+
+
+def _versions(packages: Collection[str]) -> dict[str, str]:
+    """Return the versions of loaded packages that say theirs."""
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in sorted(packages)}
+    return {name: version for name, version in found.items() if isinstance(version, str)}
 
 
 def _type_name(value: Any) -> str:

@@ -249,6 +249,30 @@ def modules(spec: JobSpec) -> Iterator[str]:
                 yield "safetensors"
 
 
+def makers(spec: JobSpec) -> dict[str, str]:
+    """Return the versions of Python and of packages with which the pickles of a job were made, by package."""
+    found: dict[str, str] = {}
+    for node in spec.values.values():
+        for file in values.files_of(node):
+            found.update(file.get("made", {}))
+    return found
+
+
+def with_code(spec: JobSpec) -> list[str]:
+    """Return the values whose pickles have compiled functions, which only the same version of Python can read."""
+    return [name for name, node in spec.values.items() if any("code" in file for file in values.files_of(node))]
+
+
+def other_versions(made: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """Return the versions that differ in more than a bug fix: ``Python 3.11 here, 3.8 there``; empty if none does."""
+    parts = []
+    for name, version in made.items():
+        one, other = (".".join(text.split(".")[:2]) for text in (version, there.get(name, version)))
+        if one != other:
+            parts.append(f"{name.replace('python', 'Python')} {one} here, {other} there")
+    return "; ".join(parts)
+
+
 def notes(nodes: Mapping[str, Any]) -> list[str]:
     """Return one sentence for each value that travels with a job."""
     return [

@@ -22,6 +22,20 @@ from jupyter_amltrain.jobs.notebook_syntax import files, translated
 CELLS = """
 !echo one
 ---
+!echo ${BASH_VERSION:+bash}
+lines = !echo ${BASH_VERSION:+bash}
+lines
+---
+name = "here"
+!echo $name '$name' {name[1:3]} {name!r}
+---
+name = "here"
+!echo {name} $HOME | sed "s#$HOME#home#"
+---
+!echo a b | awk '{print $2}'
+---
+"a text"
+---
 !echo one two; echo three
 ---
 !printf 'a\\nb\\n'
@@ -382,5 +396,5 @@ def test_seconds_are_written_as_ipython_writes_them() -> None:
 
 
 def test_shell_expands_names_of_the_function_that_calls(tmp_path: Path) -> None:
-    done = as_script("def f(a):\n    !echo $a {a * 2} $missing\n    return 1\nf('x')", tmp_path)
-    assert done.stdout.split() == ["x", "xx", "1"]
+    done = as_script("def f(a):\n    !echo $a {a * 2}\n    !echo $a $missing\n    return 1\nf('x')", tmp_path)
+    assert done.stdout.split() == ["x", "xx", "1"]  # IPython expands all names of a line or none
