@@ -5,6 +5,7 @@ this module is executed in a kernel, so it imports nothing of ours.
 """
 
 import hashlib
+import json
 import re
 import types
 from typing import Any
@@ -78,8 +79,8 @@ class Walk:
             self.note(value.to_dicts() if name == "DataFrame" else value.to_list())
         elif package == "scipy" and hasattr(value, "tocoo"):
             self.add(value.toarray())
-        elif package == "plotly" and hasattr(value, "to_plotly_json"):
-            self.add(value.to_plotly_json())
+        elif package == "plotly" and hasattr(value, "to_json"):  # its pickles have another order
+            self.note(json.dumps(json.loads(value.to_json()), sort_keys=True))
         else:
             self._add_state(value)
 

@@ -12,6 +12,7 @@ from jupyter_amltrain.agent.values import description, files_of, memory_of
 from jupyter_amltrain.errors import CommandError, PreflightError
 from jupyter_amltrain.jobs import notebook_names, notebook_source, notebook_syntax, preflight, values
 from jupyter_amltrain.jobs.notebook_cells import Cells, defined
+from jupyter_amltrain.jobs.seeds import seed_note
 from jupyter_amltrain.schema.taken import Taken
 from jupyter_amltrain.text import bytes_text
 
@@ -214,11 +215,10 @@ class _Needs:
                 if name in self._namespace and name not in self._sent:
                     self._sources.add(name, ())
         self._sources.add_submodules(self._tree)
-        imported = [node for node in preflight.nodes_of(self._tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-        self._sources.add_settings([name for node in imported for name in defined(node)])
         own = values.checked(self._sent, self._namespace)
         taken: dict[str, Any] = {}
         seen: set[str] = set()
+        packages: set[str] = set()
         while new := [name for name in (*self._sent, *self._sources.values) if name not in seen]:
             seen.update(new)
             walk = shared_objects.Walk()
@@ -229,9 +229,12 @@ class _Needs:
                 if name not in self._sent:
                     taken[name] = value
                 walk.add(name, value)
+            packages.update(*walk.packages.values())
             for name, one in walk.own.items():  # by value, each would be another class than that of the cell
                 if self._namespace.get(name) is one:
                     self._sources.add_if_source(name)
+        imported = [node for node in preflight.nodes_of(self._tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        self._sources.add_settings([name for node in imported for name in defined(node)], packages)
         text = self._sources.text()
         text += "\n" if text else ""
         known = notebook_names.defined_names(text)
@@ -242,6 +245,7 @@ class _Needs:
         statements = values.statements(nodes, notebook_source.RUN if text else "")
         names = dict.fromkeys([*nodes, *self._sources.imports, *self._sources.code, *self._given])
         notes = values.notes({name: nodes[name] for name in own})
+        notes += [note] if (note := seed_note(self._tree, self._cells.texts)) else []
         modules = {notebook_source.MODULE: text} if text else {}
         shown = self._shown({name: nodes[name] for name in taken if name in nodes})
         return Closure(nodes, modules, tuple(statements), tuple(names), tuple(notes), shown)

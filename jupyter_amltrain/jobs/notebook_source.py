@@ -171,11 +171,20 @@ class Sources:
                 if isinstance(module, types.ModuleType) and sys.modules.get(path) is module:
                     self._statements[f"import {path}"] = (-1, 1), f"__import__({path!r})"
 
-    def add_settings(self, names: Collection[str]) -> None:
-        """Take the calls that set options of imported libraries, such as ``np.set_printoptions(precision=3)``."""
+    def add_settings(self, names: Collection[str], packages: Collection[str] = ()) -> None:
+        """Take the calls that set options of imported libraries, such as ``np.set_printoptions(precision=3)``.
+
+        Parameters
+        ----------
+        names
+            What the script itself imports.
+        packages
+            Top-level packages of the values that it takes.
+        """
         for setting in self._cells.settings():
             root = next((node.id for node in ast.walk(setting.node) if isinstance(node, ast.Name)), "")
-            if root in names or root in self.imports:
+            package = str(getattr(self._namespace.get(root), "__name__", "")).partition(".")[0]
+            if root in names or root in self.imports or package in packages:
                 self.add(root, ())
                 self._statements[f"setting {setting.cell} {setting.line}"] = (setting.cell, setting.line), setting.text
 
