@@ -17,7 +17,7 @@ from jupyter_amltrain.jobs import flag_values
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, keyword_values
 from jupyter_amltrain.jobs.kept_names import Keep, keep_for
 from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
-from jupyter_amltrain.kernel.session import close, controller
+from jupyter_amltrain.kernel.session import close, controller, known_targets
 from jupyter_amltrain.run import ANSWER_TIMEOUT_S, TrackedRun
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema.inputs import with_literals
@@ -199,8 +199,8 @@ def is_local(target: str | None = None) -> bool:
     """Return whether jobs of a target (default: the one in use) run on this machine in this interpreter."""
     from jupyter_amltrain.errors import AmlTrainError
 
-    known = controller().targets
     try:
+        known = known_targets()
         return known.get(target or known.current).__struct_config__.tag == "local"
     except AmlTrainError:  # unknown: the submit says so
         return True

@@ -48,8 +48,8 @@ class Undefined(NamedTuple):
 def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) -> list[Undefined]:
     """Return the names that a script reads and nothing defines, in the order of their lines.
 
-    A name that is read only below ``try:`` with a handler for ``NameError`` is left out, and so is every name of a
-    script whose names its text does not show (``exec``, ``import *``).
+    A name that is read only below ``try:`` with a handler for ``NameError`` is left out, or in a function that the
+    script does not use, and so is every name of a script whose names its text does not show (``exec``, ``import *``).
 
     Parameters
     ----------
@@ -70,10 +70,27 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
     if not missing:
         return []
     lines: dict[str, int] = {}
+    unused = _unused_bodies(tree)
     for name, line in _reads(tree):
-        if name in missing:
+        if name in missing and not any(line in body for body in unused):
             lines[name] = min(line, lines.get(name, line))
     return sorted((Undefined(name, line) for name, line in lines.items()), key=lambda found: (found.line, found.name))
+
+
+def _unused_bodies(tree: ast.Module) -> list[range]:
+    """Return the lines of functions, also of methods, that a script defines and does not use: a notebook runs it."""
+    used = {
+        node.id for node in preflight.nodes_of(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    used |= {name for text in bindings.code_texts(tree) for name in _WORD.findall(text)}
+    found: list[range] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name not in used:
+            inner = node.body if isinstance(node, ast.ClassDef) else [node]
+            for one in inner:
+                if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list:
+                    found.append(range(one.body[0].lineno, (one.end_lineno or one.lineno) + 1))
+    return found
 
 
 def taken_names(

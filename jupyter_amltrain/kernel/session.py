@@ -7,7 +7,11 @@ import contextlib
 import os
 import threading
 
+from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.kernel.controller import Controller
+from jupyter_amltrain.kernel.target_file import TargetFile
+from jupyter_amltrain.state_dir import StateRoot
+from jupyter_amltrain.text import notebook_path
 
 _guard = threading.Lock()
 _controller: Controller | None = None
@@ -56,6 +60,11 @@ def controller() -> Controller:
 def current_controller() -> Controller | None:
     """Return the controller if this process has one, without creating it."""
     return _controller
+
+
+def known_targets() -> TargetFile:
+    """Return the targets of this user, without creating a controller."""
+    return controller().targets if _controller is not None else TargetFile(StateRoot(), target_kinds(), notebook_path())
 
 
 def close() -> None:

@@ -111,3 +111,19 @@ def test_several_names_are_in_one_error() -> None:
         check_names(found, {"clean": _here, "df": 1, "np": math}, above=1, where="Cell line")
     assert "--with clean --in df" in caught.value.hint and "import math as np" in caught.value.hint
     assert caught.value.details["names"] == ["clean", "df", "np"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ("def f():\n    return absent", []),
+        ("class Net:\n    def forward(self):\n        return absent", []),
+        ("def f():\n    return absent\nf()", ["absent"]),
+        ("def f(x=absent): pass", ["absent"]),
+        ("class Net(absent): pass", ["absent"]),
+        ("@register\ndef f():\n    return absent", ["register", "absent"]),
+        ("def f():\n    return absent\ng = f", ["absent"]),
+    ],
+)
+def test_name_in_a_function_that_the_cell_does_not_use_may_come_later(cell: str, expected: list[str]) -> None:
+    assert [one.name for one in undefined_names(preflight.parse(cell), cell)] == expected
