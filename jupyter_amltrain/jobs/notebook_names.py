@@ -89,7 +89,9 @@ def _unused_bodies(tree: ast.Module) -> list[range]:
             inner = node.body if isinstance(node, ast.ClassDef) else [node]
             for one in inner:
                 if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list:
-                    found.append(range(one.body[0].lineno, (one.end_lineno or one.lineno) + 1))
+                    head = [one, *one.args.defaults, *filter(None, (*one.args.kw_defaults, one.returns))]
+                    if one.body[0].lineno > max(part.lineno for part in head):
+                        found.append(range(one.body[0].lineno, (one.end_lineno or one.lineno) + 1))
     return found
 
 
