@@ -116,7 +116,7 @@ class _Memory:
 def _versions(packages: Collection[str]) -> dict[str, str]:
     """Return the versions of loaded packages that say theirs."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in sorted(packages)}
-    return {name: version for name, version in found.items() if isinstance(version, str)}
+    return {name: str(version) for name, version in found.items() if isinstance(version, str)}  # TorchVersion is one
 
 
 def _type_name(value: Any) -> str:
