@@ -79,6 +79,8 @@ class Walk:
             self.note(value.to_dicts() if name == "DataFrame" else value.to_list())
         elif package == "scipy" and hasattr(value, "tocoo"):
             self.add(value.toarray())
+        elif package == "keras" and hasattr(value, "get_weights"):  # its files have times, and its names are counted
+            self.add(value.get_weights())
         elif package == "plotly" and hasattr(value, "to_json"):  # its pickles have another order
             self.note(json.dumps(json.loads(value.to_json()), sort_keys=True))
         else:

@@ -40,6 +40,10 @@ _ADDRESS = re.compile(
 )
 
 
+#: Bars of tqdm, which are widgets in a notebook.
+_PROGRESS = re.compile(r"[^\r\n]*\d%\|[^\r\n]*")
+
+
 class Outcome(NamedTuple):
     """What became of one cell; `kind` is ``same``, ``refused``, ``different``, ``failed`` or ``kernel failed``."""
 
@@ -58,9 +62,14 @@ _aml_marks[{number}] = {{_n: _aml.fingerprint(globals()[_n]) for _n in {names!r}
 _COMPARE = """
 _one = _aml.attach({handle!r}).wait({timeout})
 print(_one.run.status.state.value)
-_kept = {{}} if _one.run.status.state.value != "completed" else {{_n: _one.result(_n) for _n in _one.results}}
+_kept = [] if _one.run.status.state.value != "completed" else _one.results
 _marks = {{_n: _m for _n, _m in _aml_marks[{number}].items() if _n in _kept}}
-_other = [_n for _n, _m in _marks.items() if _aml.fingerprint(_kept[_n]) != _m]
+_other = []
+for _n, _m in _marks.items():
+    try:
+        _other += [] if _aml.fingerprint(_one.result(_n)) == _m else [_n]
+    except Exception as _error:
+        _other.append(f"{{_n}}:{{type(_error).__name__}}")
 print(len(_marks), *_other)
 print(_one.logs() or "", end="")
 """
@@ -133,7 +142,7 @@ def bound_names(source: str) -> list[str]:
 
 def plain(text: str) -> list[str]:
     """Text without what differs between any two executions."""
-    return _ADDRESS.sub("0x", _ANSI.sub("", text)).split()
+    return _ADDRESS.sub("0x", _PROGRESS.sub("", _ANSI.sub("", text))).split()
 
 
 def check(path: Path, folder: Path, cells: int, dry_run: bool, prelude: str) -> list[Outcome]:

@@ -11,6 +11,8 @@ import threading
 import time
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
+from .values import FOLDER as VALUES
+
 Json = Dict[str, Any]
 #: Digest of the content, and whether the file is executable.
 Row = Tuple[str, bool]
@@ -357,8 +359,20 @@ def share_blocks(source: int, target: int) -> bool:
     return True
 
 
+def _link(source: str, path: str) -> bool:
+    """Whether a value of the notebook could be linked: trials of a sweep have the same large ones."""
+    try:
+        os.chmod(source, 0o400)
+        os.link(source, path)
+    except OSError:
+        return False
+    return True
+
+
 def _copy(source: str, path: str, mode: int) -> None:
-    """Copy a file: not a link, so that a job that changes its code does not change that of later runs."""
+    """Copy a file: no link, unless it is a value, so that a job that changes its code leaves that of later runs."""
+    if os.path.basename(os.path.dirname(path)) == VALUES and _link(source, path):
+        return
     come = os.open(source, os.O_RDONLY)
     try:
         go = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

@@ -823,7 +823,8 @@ def _read_keras(path: str, trust: bool) -> Any:
     import keras
 
     try:
-        return keras.models.load_model(path, safe_mode=not trust)
+        with _own_classes():
+            return keras.models.load_model(path, safe_mode=not trust)
     except ValueError as error:
         if trust or "safe_mode" not in str(error):
             raise
@@ -846,8 +847,17 @@ def _read_picture(path: str, node: Node) -> Any:
 
 
 def _read_pickle(path: str, node: Node) -> Any:
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, _own_classes():
         return _unpickler()(file).load()
+
+
+def _own_classes() -> Any:
+    """Return a context in which Keras finds the layers of ``__main__`` by their names, as its own."""
+    keras = sys.modules.get("keras")
+    if keras is None or not hasattr(keras, "utils"):
+        return contextlib.nullcontext()
+    own = {name: one for name, one in vars(sys.modules["__main__"]).items() if isinstance(one, type)}
+    return keras.utils.custom_object_scope({name: one for name, one in own.items() if one.__module__ == "__main__"})
 
 
 def _unpickler() -> Any:
@@ -925,7 +935,9 @@ def _read_graph(path: str, node: Node) -> Any:
         for part in node["items"]:
             with open(os.path.join(os.path.dirname(path), os.path.basename(part["file"])), "rb") as file:
                 buffers.append(bytearray(file.read()))  # arrays of it can be changed
-        with open(path, "rb") as file:
+        if "keras" in node.get("needs", ()):
+            import keras  # noqa: F401  # its classes are looked up by name
+        with open(path, "rb") as file, _own_classes():
             _GRAPHS[path] = _unpickler()(file, buffers=buffers).load()
     return _GRAPHS[path][node["name"]]
 

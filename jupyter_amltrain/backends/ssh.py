@@ -141,6 +141,7 @@ class SshTransport(Transport):
         self.home = target.workdir
         self.machine = TargetMachine(python=target.python or "python3", has_our_disk=False)
         self._sent: set[str] = set()  # digests of files that the machine has
+        self._uploads: dict[str, asyncio.Future[None]] = {}  # of large files that are being sent, by digest
         self._manifests: list[Manifest] = []  # lists of files that the machine has, the newest last
         self._digests: dict[str, str] = {}  # of trees, by the folder that `put` has made
         self._fetching = asyncio.Lock()
@@ -248,6 +249,19 @@ class SshTransport(Transport):
         return missing
 
     async def _send_large(self, digest: str, content: bytes | str, transfer: Transfer) -> None:
+        """Send a file in parts, or wait for another submit that sends it: trials that start at once share values."""
+        if (other := self._uploads.get(digest)) is not None:
+            await asyncio.wait([other])
+            if not other.cancelled() and other.exception() is None:
+                return
+        upload = self._uploads[digest] = asyncio.ensure_future(self._upload(digest, content, transfer))
+        try:
+            await upload
+        finally:
+            if self._uploads.get(digest) is upload:
+                del self._uploads[digest]
+
+    async def _upload(self, digest: str, content: bytes | str, transfer: Transfer) -> None:
         upload, reader = uuid.uuid4().hex, PartReader(digest, content)
         while True:
             offset = reader.offset

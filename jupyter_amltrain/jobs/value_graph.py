@@ -61,7 +61,7 @@ def write(values: Mapping[str, Any], folder: Path, known: Collection[str] = ()) 
     node = {"as": "graph", "file": store(folder, memoryview(data), ".graph"), "bytes": len(data), "items": buffers}
     node["made"] = {"python": sys.version.split()[0], **_versions(packages)}
     node.update({"code": True} if b"_make_function" in data else {})
-    node.update(NAMED if named else {})
+    node.update(NAMED if named or not {*walk.own}.isdisjoint(known) else {})  # Keras names classes in its own way
     return {
         name: {**node, "name": name, "type": _type_name(value), "needs": sorted(packages), **_shape(value)}
         for name, value in values.items()

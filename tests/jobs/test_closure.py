@@ -356,7 +356,9 @@ def test_options_of_libraries_go_with_their_imports(take: Take) -> None:
     assert "set_printoptions(precision=2)" in text and "seed" not in text and "linewidth" not in text
     assert "set_printoptions" in text_of(take("import numpy as np\nnp.ones(3)"))
     assert "set_printoptions" not in text_of(take("import json\njson.dumps(1)"))
-    assert "set_printoptions" in text_of(take("array", *cells, "array = np.ones(3)"))  # a value of the library, which the cell does not name
+    assert "set_printoptions" in text_of(
+        take("array", *cells, "array = np.ones(3)")
+    )  # a value of the library, which the cell does not name
 
 
 def test_module_that_something_else_imported_is_imported(take: Take) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from jupyter_amltrain.commands import magic_line
+from jupyter_amltrain.commands.registry import Context, run
 from tests.helpers import DEADLINE
 from tests.sweeps.test_driver import QUADRATIC
 from tools.openssh import Sshd
@@ -35,3 +39,22 @@ def test_grid_has_same_trials_over_ssh_as_here(api: Any, sshd: Sshd, remote_home
     assert {handle.partition("/")[0] for handle in shared} == {"box", "local"}
     trials += [api.attach(handle) for handle in shared if handle.startswith("box/")]
     assert sorted(trial.run_id for trial in trials) == sorted(path.name for path in (remote_home / "runs").iterdir())
+
+
+def test_values_travel_once_for_all_trials(
+    api: Any, sshd: Sshd, remote_home: Path, trials: int = 6, size: int = 1 << 20
+) -> None:
+    attach(api, sshd)
+    found: list[Any] = []
+    namespace = {"__name__": "__main__", "array": np.arange(size, dtype="float64")}
+    context = Context(
+        "%%aml_sweep", cell="loss = array[:x].sum()", namespace=namespace, submitted=lambda run, *_: found.append(run)
+    )
+    line = f"--target box --param x=choice({','.join(map(str, range(1, trials + 1)))}) --sampler grid --out loss"
+    line += f" --goal 'minimize loss' --max-concurrent 4 --gpus 0 --max-trials {trials}"
+    run("sweep", magic_line.split(line), context)
+    children = found[0].wait(20 * DEADLINE).children()
+    assert [child.value for child in children] == [sum(range(x)) for x in range(1, trials + 1)]
+    stored = [path for path in remote_home.rglob("*") if path.is_file() and path.stat().st_size >= 8 * size]
+    of_runs = [path for path in stored if "runs" in path.relative_to(remote_home).parts]
+    assert len({path.stat().st_ino for path in stored}) == 1 and len(of_runs) == trials, stored
