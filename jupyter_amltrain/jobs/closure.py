@@ -240,7 +240,7 @@ class _Needs:
         known = notebook_names.defined_names(text)
         nodes = self._written({**own, **taken}, known)
         for name in taken:
-            if (size := values.bytes_of(nodes.get(name, {}))) > self._limit:
+            if (size := values.bytes_of(nodes.get(name, {}))) > self._limit * 1.01:  # a file has a header, too
                 raise self._refusal(name, self._too_large(size), f"Send it: --in {name}", "values.size")
         statements = values.statements(nodes, notebook_source.RUN if text else "")
         names = dict.fromkeys([*nodes, *self._sources.imports, *self._sources.code, *self._given])

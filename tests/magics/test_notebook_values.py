@@ -360,3 +360,29 @@ def test_figure_comes_back_as_picture(cell: Cell, ip: InteractiveShell) -> None:
         "import matplotlib.pyplot as plt\nfig, axes = plt.subplots()\naxes.plot([1, 2])"
     )
     assert io.BytesIO(ip.user_ns["fig"].data).read(4) == b"\x89PNG"
+
+
+@pytest.fixture
+def old_python(tmp_path: Path) -> str:
+    """An interpreter that says it is another version, with an older numpy."""
+    path = tmp_path / "python"
+    path.write_text('#!/bin/sh\necho \'{"missing": [], "versions": {"python": "3.8.1", "numpy": "1.17.3"}}\'\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_other_versions_are_named_before_pickles_travel(
+    cell: Cell, ip: InteractiveShell, old_python: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell("import numpy as np\nclass Net: pass\nnet = Net()\nnet.w = np.zeros(3)\nplain = np.ones(3)")
+    cell(f"%%aml_submit --dry-run --python {old_python}\nprint(net.w)")
+    text = capsys.readouterr().out
+    assert "3.8 there" in text and "numpy" in text and "1.17 there" in text
+    cell(f"%%aml_submit --dry-run --python {old_python}\nprint(plain)")
+    assert "there" not in capsys.readouterr().out  # an array is no pickle
+
+
+def test_function_without_source_needs_the_same_python(cell: Cell, fails: Fails, old_python: str) -> None:
+    cell("functions = [lambda: 1]")
+    error = fails(f"%%aml_submit --dry-run --python {old_python}\nprint(functions[0]())")
+    assert error.code == "closure.version" and "functions" in str(error)
