@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import io
+import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ from jupyter_amltrain.agent import secret_values, shared_objects
 from jupyter_amltrain.agent.values import description, files_of, memory_of
 from jupyter_amltrain.errors import CommandError, PreflightError
 from jupyter_amltrain.jobs import notebook_names, notebook_source, notebook_syntax, preflight, values
+from jupyter_amltrain.jobs.edited_modules import note_on_edited
 from jupyter_amltrain.jobs.notebook_cells import Cells, defined
 from jupyter_amltrain.jobs.seeds import seed_note
 from jupyter_amltrain.schema.taken import Taken
@@ -18,6 +21,8 @@ from jupyter_amltrain.text import bytes_text
 
 #: Largest value that is taken without being named on the line, in bytes: to this machine, and to another one.
 LIMIT_BYTES, REMOTE_LIMIT_BYTES = 1 << 30, 100 << 20
+#: Calls that draw by Matplotlib without naming it.
+_DRAWS = re.compile(r"\.(?:plot|hist|boxplot|scatter|bar|barh|box|kde)\(|\.plot\.|\bsns\.")
 #: Names that the line lists, and characters of a value that are shown.
 _MAX_LISTED, _MAX_VALUE = 10, 40
 #: Packages whose objects belong to the page or to the kernel.
@@ -234,6 +239,7 @@ class _Needs:
                 if self._namespace.get(name) is one:
                     self._sources.add_if_source(name)
         imported = [node for node in preflight.nodes_of(self._tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        packages |= {"matplotlib"} if _DRAWS.search(self._cell) else set()
         self._sources.add_settings([name for node in imported for name in defined(node)], packages)
         text = self._sources.text()
         text += "\n" if text else ""
@@ -245,14 +251,24 @@ class _Needs:
         statements = values.statements(nodes, notebook_source.RUN if text else "")
         names = dict.fromkeys([*nodes, *self._sources.imports, *self._sources.code, *self._given])
         notes = values.notes({name: nodes[name] for name in own})
-        notes += [note] if (note := seed_note(self._tree, self._cells.texts)) else []
+        notes += filter(None, (seed_note(self._tree, self._cells.texts), self._edited(imported)))
         modules = {notebook_source.MODULE: text} if text else {}
         shown = self._shown({name: nodes[name] for name in taken if name in nodes})
         return Closure(nodes, modules, tuple(statements), tuple(names), tuple(notes), shown)
 
+    def _edited(self, imported: Sequence[ast.Import | ast.ImportFrom]) -> str:
+        """Return a note on modules of this folder that the run has in another version than the kernel."""
+        found = [getattr(node, "module", None) or alias.name for node in imported for alias in node.names]
+        for name in self._sources.imports:
+            value = self._namespace.get(name)
+            found.append(str(getattr(value, "__module__", None) or getattr(value, "__name__", "")))
+        return note_on_edited(found, os.getcwd())
+
     def _written(self, sent: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
         try:
             return values.write_all(sent, known=known, exact=True, is_local=self._is_local)
+        except values.Interrupted as error:
+            raise self._refusal(error.name, f"which {error}", self._repeat(error.name), "closure.value") from None
         except values.CannotSend as error:
             failed = error
         fine: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.resources
 import json
 import os
@@ -93,6 +94,10 @@ class CannotSend(Exception):
         self.name = name
 
 
+class Interrupted(CannotSend):
+    """The user does not wait for a value any longer."""
+
+
 def write_all(
     sent: Mapping[str, Any],
     *,
@@ -132,17 +137,17 @@ def write_all(
             raise CannotSend(name, str(error)) from error
         except OSError as error:
             raise CannotSend(name, f"cannot be saved in {folder}: {error.strerror or error}") from error
+        except KeyboardInterrupt:  # its own code may wait for ever
+            raise Interrupted(name, "was not pickled: interrupted") from None
     _touch(folder, nodes)
     return {name: nodes[name] for name in sent}
 
 
 def _exact(name: str, value: Any, folder: Path, known: Collection[str], is_local: bool) -> Any:
-    try:
-        if not (is_local and values.memory_of(value) >= MIN_BYTES):
+    if not (is_local and values.memory_of(value) >= MIN_BYTES):
+        with contextlib.suppress(values.CannotWrite):
             return values.write(value, str(folder), exact=True)
-        return value_graph.write({name: value}, folder, known)[name]
-    except values.CannotWrite:
-        return value_graph.write({name: value}, folder, known)[name]
+    return value_graph.write({name: value}, folder, known)[name]
 
 
 def bytes_of(node: Any) -> int:

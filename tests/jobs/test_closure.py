@@ -196,6 +196,8 @@ def test_definition_of_a_cell_that_failed_before_it_does_not_count(shell: Intera
         lambda: __import__("socket").socket(),
         lambda: {"deep": [threading.Lock()]},
         lambda: _Fails(),
+        lambda: _Exits(),
+        lambda: _Waits(),
         lambda: __import__("ipywidgets").IntSlider(),
         lambda: iter(open(os.devnull)),  # noqa: SIM115
         lambda: __import__("concurrent.futures").futures.ThreadPoolExecutor(),
@@ -214,6 +216,18 @@ def test_value_that_cannot_travel_is_named(shell: InteractiveShell, take: Take, 
 class _Fails:
     def __reduce__(self) -> Any:
         raise ValueError("two\nlines")
+
+
+class _Exits:
+    def __reduce__(self) -> Any:
+        raise SystemExit
+
+
+class _Waits:
+    """Its pickling does not end until the user interrupts the cell."""
+
+    def __reduce__(self) -> Any:
+        raise KeyboardInterrupt
 
 
 def test_value_inside_a_function_is_named_with_the_function(shell: InteractiveShell, take: Take) -> None:
@@ -359,6 +373,15 @@ def test_options_of_libraries_go_with_their_imports(take: Take) -> None:
     assert "set_printoptions" in text_of(
         take("array", *cells, "array = np.ones(3)")
     )  # a value of the library, which the cell does not name
+
+
+def test_options_of_matplotlib_go_with_what_draws(take: Take) -> None:
+    cells = (
+        "import matplotlib.pyplot as plt\nplt.rc('figure', figsize=(3, 2))",
+        "import pandas as pd\ndf = pd.Series([1])",
+    )
+    assert "figsize" in text_of(take("df.plot()", *cells))
+    assert "figsize" not in text_of(take("df.mean()", *cells))
 
 
 def test_module_that_something_else_imported_is_imported(take: Take) -> None:

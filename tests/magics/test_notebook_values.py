@@ -386,3 +386,11 @@ def test_function_without_source_needs_the_same_python(cell: Cell, fails: Fails,
     cell("functions = [lambda: 1]")
     error = fails(f"%%aml_submit --dry-run --python {old_python}\nprint(functions[0]())")
     assert error.code == "closure.version" and "functions" in str(error)
+
+
+def test_job_has_what_the_kernel_has_when_names_are_used_twice(cell: Cell, ip: InteractiveShell) -> None:
+    cell("class A:\n    x = 1\na = A()\ndef f(): return 'first'\nn = [1]")
+    cell("class A:\n    x = 2\ndef f(): return 'second'")
+    cell("%%aml_submit --as run --out found\nfound = [a.x, isinstance(a, A), A().x, f(), n]")
+    cell("n = [2]\na = f = A = None")  # after the submit
+    assert ip.user_ns["run"].wait(60).result("found") == [1, False, 2, "second", [1]]
