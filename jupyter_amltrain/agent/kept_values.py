@@ -4,14 +4,14 @@ The module travels alone, as ``amltrain_kept.py`` among the hooks of a job, so i
 other hooks. Nothing that goes wrong here may change how the script ends.
 """
 
-import json
+from __future__ import annotations
+
 import os
-import shutil
-import signal
 import sys
-import threading
-import types
-from typing import Any, Collection, Dict, Iterator, List, Mapping, Sequence, Set
+
+TYPE_CHECKING = False  # most scripts end sooner than these modules are imported
+if TYPE_CHECKING:
+    from typing import Any, Collection, Dict, Iterator, List, Mapping, Sequence, Set
 
 #: Name of the value of ``--out`` that has the nodes, and with ``.values`` of the folder with their files.
 NAME = "_amltrain_kept"
@@ -46,45 +46,71 @@ def keep(bound: Sequence[str], used: Sequence[str] = (), known: Collection[str] 
     if not folder or os.path.basename(folder).startswith("rank-"):  # of a distributed run, rank 0 keeps
         return
     try:
-        keeper = _Keeper(folder, known, exact)
-        with _Deadline():
-            keeper.add(bound, used)
-        keeper.finish()
+        variables = vars(sys.modules["__main__"])
+        found = {name: variables[name] for name in bound if _is_value(variables.get(name))}
+        found.update((name, variables[name]) for name in used if _may_have_changed(variables.get(name)))
+        numbers = {name: value for name, value in found.items() if _is_number(value)}
+        nodes: Dict[str, Any] = {name: {"as": "json", "value": value} for name, value in numbers.items()}
+        reasons: Dict[str, str] = {}
+        if len(found) > len(numbers):
+            keeper = _Keeper(folder, known, exact, nodes)
+            with _Deadline():
+                keeper.add({name: value for name, value in found.items() if name not in numbers})
+            reasons = keeper.reasons
+        _finish(folder, {name: nodes[name] for name in found if name in nodes}, reasons)
     except Exception:  # for example no space is left
         pass
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a value is its own JSON, and no secret."""
+    return type(value) in (bool, int) or (type(value) is float and value - value == 0)
+
+
+def _finish(folder: str, nodes: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
+    """Write the file that names the values."""
+    import json
+
+    record = {"amltrain": 1, "name": NAME, "value": {"nodes": nodes, "left": reasons}}
+    path = os.path.join(folder, NAME + ".json")
+    part = "%s.%d.part" % (path, os.getpid())
+    os.makedirs(folder, exist_ok=True)
+    with open(part, "w", encoding="utf-8") as file:
+        json.dump(record, file)
+    os.replace(part, path)
+
+
 class _Keeper:
-    def __init__(self, folder: str, known: Collection[str], exact: bool) -> None:
-        self._folder, self._known, self._exact = folder, known, exact
+    """Writes values, and adds their nodes to `nodes`."""
+
+    def __init__(self, folder: str, known: Collection[str], exact: bool, nodes: Dict[str, Any]) -> None:
+        import shutil
+
+        self._known, self._exact, self._nodes = known, exact, nodes
         self._files = os.path.join(folder, NAME + ".values")
         self._values: Any = __import__("amltrain_values")
         os.makedirs(folder, exist_ok=True)
         self._left = min(MAX_BYTES, int(shutil.disk_usage(folder).free * _FREE_PART))
-        self._nodes: Dict[str, Any] = {}
-        self._reasons: Dict[str, str] = {}
+        self.reasons: Dict[str, str] = {}
 
-    def add(self, bound: Sequence[str], used: Sequence[str]) -> None:
+    def add(self, found: Dict[str, Any]) -> None:
         """Write what can be kept, until there is no more room."""
         shared: Any = __import__("amltrain_shared")
         secrets: Any = __import__("amltrain_secrets")
-        variables = vars(sys.modules["__main__"])
-        found = {name: variables[name] for name in bound if _is_value(variables.get(name))}
-        found.update((name, variables[name]) for name in used if _may_have_changed(variables.get(name)))
         hidden = _secret_texts(secrets)
         walk = shared.Walk()
         for name in list(found):
             if secrets.secret_in(name, found[name], hidden):
-                self._reasons[name] = "it looks like a secret"
+                self.reasons[name] = "it looks like a secret"
                 del found[name]
                 continue
             walk.add(name, found[name])
         for name in [name for name in found if not _DRAWN.isdisjoint(walk.packages[name])]:
-            self._reasons[name] = "figures are among the run's pictures"
+            self.reasons[name] = "figures are among the run's pictures"
             del found[name]
         groups = {name: group for group in shared.grouped(walk, found) for name in group}
         for name, value in found.items():
-            if name not in self._nodes and name not in self._reasons:
+            if name not in self._nodes and name not in self.reasons:
                 self._write(groups.get(name, {name: value}))
 
     def _write(self, group: Mapping[str, Any]) -> None:
@@ -104,7 +130,7 @@ class _Keeper:
                 reason = str(error)
         self._nodes.update(nodes)
         if reason:
-            self._reasons.update(dict.fromkeys(group, reason))
+            self.reasons.update(dict.fromkeys(group, reason))
             return
         self._left -= sum({file["file"]: int(file["bytes"]) for file in _all_files(values, nodes)}.values())
 
@@ -128,15 +154,6 @@ class _Keeper:
         text = "%s, %d MiB" % (type(value).__name__, size >> 20)
         print("amltrain: %s (%s) is too large to be kept: to get it, --out %s" % (name, text, name), file=sys.stderr)
 
-    def finish(self) -> None:
-        """Write the file that names the values."""
-        record = {"amltrain": 1, "name": NAME, "value": {"nodes": self._nodes, "left": self._reasons}}
-        path = os.path.join(self._folder, NAME + ".json")
-        part = "%s.%d.part" % (path, os.getpid())
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump(record, file)
-        os.replace(part, path)
-
 
 def _all_files(values: Any, nodes: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for node in nodes.values():
@@ -145,7 +162,7 @@ def _all_files(values: Any, nodes: Mapping[str, Any]) -> Iterator[Mapping[str, A
 
 def _is_value(value: Any) -> bool:
     """Whether a variable holds data; the text of a run has functions and classes."""
-    kinds = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+    kinds = (type(sys), type(_is_value), type(len), type)  # modules, functions, classes
     return value is not None and not issubclass(type(value), kinds)
 
 
@@ -178,6 +195,10 @@ class _Deadline:
     """Ends the block with an exception when it takes too long, where Python can be interrupted."""
 
     def __enter__(self) -> None:
+        import signal
+        import threading
+
+        self._signal: Any = signal
         self._old: Any = None
         if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
             self._old = signal.signal(signal.SIGALRM, self._end)
@@ -188,5 +209,5 @@ class _Deadline:
 
     def __exit__(self, *error: Any) -> None:
         if self._old is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self._old)
+            self._signal.setitimer(self._signal.ITIMER_REAL, 0)
+            self._signal.signal(self._signal.SIGALRM, self._old)

@@ -251,7 +251,7 @@ class _Needs:
         statements = values.statements(nodes, notebook_source.RUN if text else "")
         names = dict.fromkeys([*nodes, *self._sources.imports, *self._sources.code, *self._given])
         notes = values.notes({name: nodes[name] for name in own})
-        notes += filter(None, (seed_note(self._tree, self._cells.texts), self._edited(imported)))
+        notes += filter(None, (seed_note(self._tree, self._cell, self._cells.texts), self._edited(imported)))
         modules = {notebook_source.MODULE: text} if text else {}
         shown = self._shown({name: nodes[name] for name in taken if name in nodes})
         return Closure(nodes, modules, tuple(statements), tuple(names), tuple(notes), shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -95,7 +96,7 @@ class Cells:
     def _last_definition(self, name: str) -> Definition | None:
         for number in range(len(self.texts) - 1, -1, -1):
             text = self.texts[number]
-            if name in text and (found := definitions(text).get(name)) is not None:
+            if name in _words(text) and (found := definitions(text).get(name)) is not None:
                 return found._replace(cell=number)
         return None
 
@@ -183,6 +184,12 @@ class Cells:
                 if node.module and getattr(sys.modules.get(node.module), name, _MISSING) is value:
                     return node.module
         return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _words(cell: str) -> frozenset[str]:
+    """Return the words of a cell."""
+    return frozenset(re.findall(r"\w+", cell))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -21,14 +21,18 @@ _DRAWS = frozenset(
 _GENERATORS = frozenset({"random", "torch", "numpy", "np", "tf"})
 
 
-def seed_note(tree: ast.Module, cells: Sequence[str]) -> str:
+def seed_note(tree: ast.Module, text: str, cells: Sequence[str]) -> str:
     """Return a sentence about the seed of another cell; empty if the cell needs none, or sets its own.
 
     Parameters
     ----------
+    tree, text
+        The cell.
     cells
         Texts of the cells that were run, by number.
     """
+    if not any(word in text for word in _GENERATORS):
+        return ""
     calls = [_path(node.func) for node in preflight.nodes_of(tree) if isinstance(node, ast.Call)]
     if any(path[-1:] and path[-1] in _SEEDS for path in calls):
         return ""

@@ -15,7 +15,7 @@ CELLS = ("", "import numpy as np", "np.random.seed(42)\nx = 1", "torch.manual_se
     "cell", ["x = np.random.rand(3)", "random.shuffle(x)", "def f():\n    return torch.randn(2)\nf()"]
 )
 def test_draw_names_the_seed_of_the_last_cell(cell: str) -> None:
-    note = seed_note(ast.parse(cell), CELLS)
+    note = seed_note(ast.parse(cell), cell, CELLS)
     assert "cell 3" in note and "torch.manual_seed(1)" in note
 
 
@@ -30,8 +30,8 @@ def test_draw_names_the_seed_of_the_last_cell(cell: str) -> None:
     ],
 )
 def test_cell_without_draws_or_with_its_own_seed_needs_no_note(cell: str) -> None:
-    assert not seed_note(ast.parse(cell), CELLS)
+    assert not seed_note(ast.parse(cell), cell, CELLS)
 
 
 def test_notebook_without_a_seed_needs_no_note() -> None:
-    assert not seed_note(ast.parse("np.random.rand(3)"), ("", "import numpy as np", "%broken seed"))
+    assert not seed_note(ast.parse(text := "np.random.rand(3)"), text, ("", "import numpy as np", "%broken seed"))

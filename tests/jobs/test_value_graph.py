@@ -84,7 +84,7 @@ def test_large_arrays_are_files_by_content_that_can_be_changed(tmp_path: Path) -
 def test_group_says_what_reading_it_needs(tmp_path: Path) -> None:
     frame = FRAME.copy()
     node = value_graph.write({"a": frame, "b": [frame]}, tmp_path)["a"]
-    assert node["needs"] [:1] == ["pandas"]
+    assert node["needs"][:1] == ["pandas"]
 
 
 def test_group_that_cannot_be_pickled_is_refused(tmp_path: Path) -> None:
