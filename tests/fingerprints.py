@@ -56,10 +56,11 @@ class Walk:
                 self.add(one)
         elif kind in (set, frozenset):
             self.note(*sorted(map(fingerprint, value)))
-        elif kind is dict:
-            for key, one in value.items():
-                self.add(key)
-                self.add(one)
+        elif isinstance(value, dict):  # of a Bunch, pickles keep the items only
+            keys = {fingerprint(key): key for key in value}
+            for text in sorted(keys):  # equal mappings may have another order
+                self.note(text)
+                self.add(value[keys[text]])
         else:
             self._add_object(value, kind.__module__.partition(".")[0], kind.__name__)
 

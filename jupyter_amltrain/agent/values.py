@@ -874,6 +874,8 @@ def _unpickler() -> Any:
         def find_class(self, module: str, name: str) -> Any:
             if module == _KERNEL_NAME:  # this module has another name in a job
                 return globals()[name]
+            if (module, name) in _LINES:
+                return _lines()
             found = super().find_class(module, name)
             if module.partition(".")[0] == "cloudpickle" and name in ("_make_skeleton_class", "_make_skeleton_enum"):
                 return lambda *parts: noted(found(*parts))
@@ -887,6 +889,20 @@ def _unpickler() -> Any:
         return kind
 
     return Unpickler
+
+
+#: Class of ``lines = !command`` in a job and in a notebook.
+_LINES = (("_amltrain_notebook", "Lines"), ("IPython.utils.text", "SList"))
+
+
+def _lines() -> Any:
+    """Return the class of lines that this process has."""
+    for module, name in reversed(_LINES):
+        try:
+            return getattr(importlib.import_module(module), name)
+        except ImportError:
+            continue
+    return list
 
 
 #: Values that share objects, by the path of their file: each name of a group gives its part of one graph.

@@ -296,7 +296,7 @@ class _Needs:
             reason = "an open file, which cannot travel"
         elif name in self._sent:
             return True
-        elif type(value).__module__.partition(".")[0] in _OF_KERNEL:
+        elif type(value).__module__.partition(".")[0] in _OF_KERNEL and type(value).__name__ != "SList":
             reason = "which belongs to this notebook"
         elif (size := memory_of(value)) > self._limit:
             reason, hint, code = self._too_large(size), f"Send it: --in {name}", "values.size"

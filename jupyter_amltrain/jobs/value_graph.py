@@ -57,6 +57,7 @@ def write(values: Mapping[str, Any], folder: Path, known: Collection[str] = ()) 
         reason = f"{shares}cannot be pickled ({type(error).__name__}{f': {first}' if first else ''})"
         raise CannotWrite(reason, "Send the parts that the cell needs.") from error
     packages = set().union(*walk.packages.values()) - {"builtins", "__main__", *sys.stdlib_module_names}
+    packages -= {"IPython"} if b"SList" in data else set()  # a job has lines of its own
     packages |= {name for name in ("cloudpickle", "pyarrow") if name.encode() in data}  # texts of pandas are Arrow's
     node = {"as": "graph", "file": store(folder, memoryview(data), ".graph"), "bytes": len(data), "items": buffers}
     node["made"] = {"python": sys.version.split()[0], **_versions(packages)}
