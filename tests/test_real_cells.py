@@ -77,4 +77,4 @@ def test_cells_give_the_text_and_the_values_of_the_kernel(tmp_path: Path) -> Non
     path.write_text(json.dumps({"cells": cells}))
     outcomes = real_cells.check(path, tmp_path / "home", len(cells), dry_run=False, prelude="")
     assert [one for one in outcomes if one.kind != "same" or one.other_values] == []
-    assert len(outcomes) == len(cells) and sum(one.values for one in outcomes) >= 15
+    assert len(outcomes) == len(cells) and sum(one.values for one in outcomes) >= 12
