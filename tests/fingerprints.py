@@ -1,7 +1,7 @@
 """Fingerprints of values, to compare what a kernel has with what a run has kept, in any process.
 
 Two values have one fingerprint if they are of the same types and have equal parts; addresses do not count. The text of
-this module is executed in a kernel, so it imports nothing of ours.
+this module is executed in a kernel, so it imports no module of this project.
 """
 
 import hashlib

@@ -14,7 +14,7 @@ from jupyter_amltrain.schema.run import Run
 from jupyter_amltrain.schema.run_file import NOT_RESULTS, RESULT_FOLDERS, RunFile, models_of
 
 #: Start of the paths of values that a run keeps.
-_KEPT = f"outputs/{kept_values.NAME}."
+_VALUES_PREFIX = f"outputs/{kept_values.NAME}."
 #: Start of the journal of MLflow calls that is searched for names of logged models (bytes).
 _MAX_JOURNAL_BYTES = 1 << 20
 _LOGGED = re.compile(r"artifacts/models/(?P<id>[^/]+)/artifacts")
@@ -26,12 +26,12 @@ async def result_files(backend: Backend, run: Run) -> list[RunFile]:
 
     Values that the run keeps (:mod:`..agent.kept_values`) are not among them.
     """
-    return [file for file in await _all_files(backend, run) if not file.path.startswith(_KEPT)]
+    return [file for file in await _all_files(backend, run) if not file.path.startswith(_VALUES_PREFIX)]
 
 
 async def kept_value_files(backend: Backend, run: Run) -> list[RunFile]:
     """Return the files of the values that a run keeps."""
-    return [file for file in await _all_files(backend, run, ("outputs",)) if file.path.startswith(_KEPT)]
+    return [file for file in await _all_files(backend, run, ("outputs",)) if file.path.startswith(_VALUES_PREFIX)]
 
 
 async def _all_files(backend: Backend, run: Run, folders: Sequence[str] = RESULT_FOLDERS) -> list[RunFile]:

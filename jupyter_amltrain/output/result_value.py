@@ -53,7 +53,7 @@ def values_that_share(run: TrackedRun) -> tuple[dict[str, Any], list[str]]:
 
 
 class KeptValues(NamedTuple):
-    """What a run keeps without being told to.
+    """What a run keeps without a flag.
 
     Attributes
     ----------
