@@ -33,6 +33,11 @@ def test_cell_takes_what_it_needs_and_its_frame_comes_back(page: Page, lab: LabS
         page.screenshot(path=shots / "values-open.png")
         notebook.cell("print('sum', report.x.sum())")
         eventually("the frame is here", lambda: "sum 12" in notebook.outputs_text())
+        notebook.cell("%%aml_submit --name kept --wait\nlargest = int(twice(df).x.max())\nmodel = {'best': largest}")
+        eventually("the run says what it keeps", lambda: "_.result('model')" in notebook.outputs_text())
+        notebook.cell("print('kept', _.result('model'))")
+        eventually("the value is here", lambda: "kept {'best': 6}" in notebook.outputs_text())
+        page.screenshot(path=shots / "values-kept.png")
     finally:
         notebook.close()
         lab.end_runs()
