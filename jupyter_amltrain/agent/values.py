@@ -410,11 +410,29 @@ def _write_json(value: Any, path: str) -> None:
 
 def _write_pickle(value: Any, path: str, known: Collection[str], named: List[Any], limit: Optional[int] = None) -> None:
     try:
-        kind = pickler(known, named)
+        kind = pickler(known, named, _to_host)
     except ImportError:
         from pickle import Pickler as kind
     with open(path, "wb") as file:
         kind(file if limit is None else _LimitedFile(file, limit), 4).dump(value)
+
+
+def _to_host(value: Any) -> Any:
+    """Return how a tensor of a GPU is pickled: as one of the host, which is read where there is no GPU."""
+    if type(value) not in _loaded("torch", "Tensor") + _loaded("torch.nn", "Parameter") or not _is_elsewhere(value):
+        return NotImplemented
+    return host_tensor, (value.detach().cpu(), type(value).__name__ == "Parameter", value.requires_grad)
+
+
+def _is_elsewhere(tensor: Any) -> bool:
+    return tensor.device.type not in ("cpu", "meta")
+
+
+def host_tensor(part: Any, is_parameter: bool, needs_grad: bool) -> Any:
+    """Return a tensor with the numbers of `part`."""
+    if is_parameter:
+        return sys.modules["torch"].nn.Parameter(part, requires_grad=needs_grad)
+    return part.requires_grad_(needs_grad)
 
 
 class _LimitedFile:
@@ -872,7 +890,7 @@ def _unpickler() -> Any:
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
-            if module == _KERNEL_NAME:  # this module has another name in a job
+            if module in _NAMES:  # this module has other names in a job
                 return globals()[name]
             if (module, name) in _LINES:
                 return _lines()
@@ -941,8 +959,8 @@ def tensor_view(
 
 _STORAGES: Dict[int, Any] = {}
 _MEMORY: List[Any] = []
-#: Name of this module in the kernel, by which pickles name its functions.
-_KERNEL_NAME = "jupyter_amltrain.agent.values"
+#: Names of this module in the kernel, beside a script and among the hooks, by which pickles name its functions.
+_NAMES = ("jupyter_amltrain.agent.values", MODULE, "amltrain_values")
 
 
 def _read_graph(path: str, node: Node) -> Any:

@@ -15,6 +15,7 @@ import os
 import pickle
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,7 @@ def test_boosters_come_back_without_pickle(tmp_path: Path) -> None:
 
 KERAS = """
 import sys
+import types
 import keras, numpy
 from jupyter_amltrain.agent import values
 
@@ -371,3 +373,17 @@ class TestModulesOfPyTorch:
             torch.save(module, tmp_path / "net.pt")
             with pytest.raises(values.NeedsConsent):
                 values.read_file(str(tmp_path / "net.pt"), {"as": "torch"})
+
+
+def test_tensors_of_a_gpu_are_pickled_as_those_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    parts = types.SimpleNamespace(model=model, optimizer=optimizer, loss=model(torch.ones(1, 2)).sum().detach())
+    there = (model.weight, model.bias, parts.loss)  # this machine may have no GPU
+    monkeypatch.setattr(values, "_is_elsewhere", lambda tensor: any(tensor is one for one in there))
+    node = values.write(parts, str(tmp_path), allow_pickle=True)
+    back = values.read(node, str(tmp_path), allow_pickle=True)
+    assert back.model.weight is back.optimizer.param_groups[0]["params"][0]
+    assert isinstance(back.model.weight, torch.nn.Parameter) and back.model.weight.requires_grad
+    assert back.loss.equal(parts.loss) and not back.loss.requires_grad

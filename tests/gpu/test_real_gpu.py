@@ -217,3 +217,34 @@ def test_real_gpu_sample_cost_is_small(gpu: tuple[Any, str]) -> None:
     print(f" wall {statistics.median(found['wall']):.3f} (max {max(found['wall']):.3f})", end="")
     print(f"; seldom values {statistics.median(found['slow']):.3f}; a call:", found["calls"], end="")
     print("; the driver has samples" if found["sampled"] else "; the driver keeps no samples")
+
+
+KEEP = """
+import torch
+model = torch.nn.Linear(3, 1).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.ones(2, 3, device="cuda")).sum().backward()
+optimizer.step()
+import amltrain_kept
+amltrain_kept.keep(["optimizer", "model"], [], [], True)
+"""
+
+
+def test_values_of_a_gpu_are_read_without_one(tmp_path: Path, gpu: tuple[Any, str]) -> None:
+    from jupyter_amltrain.agent.supervise import job_hooks
+
+    environ = {**os.environ, "AML_OUTPUT_DIR": str(tmp_path / "outputs")}
+    job_hooks.add(environ, str(tmp_path), str(tmp_path), gpus=False, cell="script.py")
+    (tmp_path / "script.py").write_text(KEEP)
+    subprocess.run([sys.executable, str(tmp_path / "script.py")], env=environ, check=True, timeout=300)
+    read = (
+        "import json, sys; sys.path.insert(0, sys.argv[2]); from jupyter_amltrain.agent import values\n"
+        "nodes = json.load(open(sys.argv[1] + '/_amltrain_kept.json'))['value']['nodes']\n"
+        "found = values.read(nodes['model'], sys.argv[1] + '/_amltrain_kept.values', True)\n"
+        "print(found.weight.device.type, list(found.weight.shape))"
+    )
+    command = [sys.executable, "-c", read, str(tmp_path / "outputs"), str(REPOSITORY)]
+    done = subprocess.run(
+        command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, stdout=subprocess.PIPE, text=True, timeout=300
+    )
+    assert done.stdout.strip() == "cpu [1, 3]"
