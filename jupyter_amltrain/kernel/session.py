@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 
 from jupyter_amltrain.backends.target_kinds import target_kinds
@@ -46,11 +47,21 @@ def _at_exit() -> None:
             register(close)
 
 
+def _import_numpy() -> None:
+    """Import numpy before the loop thread needs it, while no code of a cell runs.
+
+    Some libraries (plotly) take it from ``sys.modules``, also while another thread has imported a half of it.
+    """
+    if "ipykernel" in sys.modules and threading.current_thread() is threading.main_thread():
+        import numpy  # noqa: F401
+
+
 def controller() -> Controller:
     """Return the controller of this process, created at first use."""
     global _controller, _owner
     with _guard:
         if _controller is None:
+            _import_numpy()
             _controller = Controller()
             _owner = os.getpid()
             _at_exit()
