@@ -18,7 +18,10 @@ _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 def fingerprint(value: Any) -> str:
     """Return a text that is equal for equal values."""
     walk = Walk()
-    walk.add(value)
+    try:
+        walk.add(value)
+    except Exception as error:  # nested too deeply, or its own code raises
+        return type(error).__name__
     return walk.digest.hexdigest()
 
 

@@ -175,7 +175,7 @@ def check(path: Path, folder: Path, cells: int, dry_run: bool, prelude: str) -> 
             line, _, log = rest.partition("\n")
             count, _, other = line.partition(" ")
             values = (int(count) if count.isdecimal() else 0, other)
-            if state != "completed":
+            if state != "completed" or error:
                 outcomes.append(Outcome(path.stem, number, "failed", f"{state} {error} {log[-300:]}"))
             elif sorted(plain(log)) == sorted(plain(text)):  # the order of two streams is chance
                 outcomes.append(Outcome(path.stem, number, "same", "", *values))
