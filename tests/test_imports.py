@@ -102,3 +102,11 @@ def test_load_ext_imports_only_light_modules(live: Any) -> None:
     added = modules(live) - before
     assert not {name for name in added if name.partition(".")[0] in HEAVY}
     assert "jupyter_amltrain.kernel.controller" in added
+
+
+def test_cell_after_the_first_submit_meets_no_half_of_numpy(tmp_path: Path) -> None:
+    with kernel_of(tmp_path) as live:
+        # Nothing runs between the submit and the look, so that a thread's import would not be at its end.
+        text = "%%aml_submit --gpus 0\npass"
+        look = "import sys\nprint(hasattr(sys.modules.get('numpy'), 'isscalar'))"
+        assert live.run(f"get_ipython().run_cell({text!r})\n{look}").stdout.split()[-1] == "True"
