@@ -302,7 +302,7 @@ def _imports_mlflow(spec: JobSpec) -> bool:
     source = Path(spec.source).expanduser() if spec.source else None
     script = (source or Path(spec.notebook_dir or ".").absolute()) / spec.script_name
     try:
-        text = spec.script.encode() or script.read_bytes()
+        text = requirements.with_notebook(spec, spec.script.encode() or script.read_bytes())
     except OSError:
         return False  # the snapshot reports it
     own = {**(local_modules(text, source) if source else {}), **local_modules(text, script.parent)}

@@ -45,11 +45,13 @@ class Undefined(NamedTuple):
     line: int
 
 
-def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) -> list[Undefined]:
+def undefined_names(
+    tree: ast.Module, text: str, known: Collection[str] = (), *, skip_unused: bool = False
+) -> list[Undefined]:
     """Return the names that a script reads and nothing defines, in the order of their lines.
 
-    A name that is read only below ``try:`` with a handler for ``NameError`` is left out, or in a function that the
-    script does not use, and so is every name of a script whose names its text does not show (``exec``, ``import *``).
+    A name that is read only below ``try:`` with a handler for ``NameError`` is left out, and so is every name of a
+    script whose names its text does not show (``exec``, ``import *``).
 
     Parameters
     ----------
@@ -57,6 +59,8 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
         A script that compiles.
     known
         Names that are defined before the first line.
+    skip_unused
+        Whether to leave out what is read only in functions that the script does not use.
     """
     if bindings.may_be_opaque(text) and any(map(bindings.is_opaque, preflight.nodes_of(tree))):
         return []
@@ -70,7 +74,7 @@ def undefined_names(tree: ast.Module, text: str, known: Collection[str] = ()) ->
     if not missing:
         return []
     lines: dict[str, int] = {}
-    unused = _unused_bodies(tree)
+    unused = _unused_bodies(tree) if skip_unused else []
     for name, line in _reads(tree):
         if name in missing and not any(line in body for body in unused):
             lines[name] = min(line, lines.get(name, line))

@@ -160,13 +160,19 @@ def completed(spec: JobSpec) -> JobSpec:
     source = Path(spec.source).expanduser() if spec.source else None
     script = (source or Path(spec.notebook_dir or ".").absolute()) / spec.script_name
     try:
-        text = spec.script.encode() or script.read_bytes()
+        text = with_notebook(spec, spec.script.encode() or script.read_bytes())
     except OSError:
         text = b""  # the snapshot says it, with its words
     found = captured(text, script.parent, source, has_more=bool(environment.pip))
     return msgspec.structs.replace(
         spec, environment=msgspec.structs.replace(environment, python=found.python, packages=found.packages)
     )
+
+
+def with_notebook(spec: JobSpec, text: bytes) -> bytes:
+    """Return the text of a script with the imports that it takes from the notebook, and those that read its values."""
+    readers = (f"import {module}" for module in dict.fromkeys(values.modules(spec)))
+    return b"\n".join([text, *(part.encode() for part in (*spec.modules.values(), *readers))])
 
 
 def reached(text: bytes, own: Mapping[str, str | bytes | Path]) -> Iterator[bytes]:

@@ -152,7 +152,8 @@ def from_cell(
     cell = source.text
     tree = preflight.check(cell, first_line=first_line, where=where)
     if check_names:
-        missing = notebook_names.undefined_names(tree, cell, {*known, *source.defines, *(params or {})})
+        names_of_line = {*known, *source.defines, *(params or {})}
+        missing = notebook_names.undefined_names(tree, cell, names_of_line, skip_unused=True)
         notebook_names.check_names(missing, namespace, above=first_line - 1, where=where)
     assignments = [*source.before, *before]
     assignments += [f"{_variable('--param', k)} = {_source_of(k, v)}" for k, v in (params or {}).items()]

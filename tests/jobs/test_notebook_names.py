@@ -126,4 +126,4 @@ def test_several_names_are_in_one_error() -> None:
     ],
 )
 def test_name_in_a_function_that_the_cell_does_not_use_may_come_later(cell: str, expected: list[str]) -> None:
-    assert [one.name for one in undefined_names(preflight.parse(cell), cell)] == expected
+    assert [one.name for one in undefined_names(preflight.parse(cell), cell, skip_unused=True)] == expected

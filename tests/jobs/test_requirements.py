@@ -142,3 +142,23 @@ def test_completed_requirements_are_kept(site: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import onefile\n")
     file = JobSpec(name="x", script_name="train.py", notebook_dir=str(tmp_path), environment=Environment(kernel=True))
     assert requirements.completed(file).environment.packages == ("one-file==9",)
+
+
+def test_packages_include_those_of_the_notebook_and_of_its_values() -> None:
+    node = {
+        "as": "graph",
+        "file": "a.graph",
+        "bytes": 1,
+        "items": [],
+        "name": "frame",
+        "needs": ["pandas", "cloudpickle"],
+    }
+    spec = JobSpec(
+        name="n",
+        script="print(frame)",
+        modules={"_amltrain_with": "import msgspec"},
+        values={"frame": node},
+        environment=Environment(kernel=True),
+    )
+    names = {pin.partition("==")[0] for pin in requirements.completed(spec).environment.packages}
+    assert {"pandas", "cloudpickle", "msgspec"} <= names

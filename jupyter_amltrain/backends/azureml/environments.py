@@ -433,7 +433,7 @@ def imports_of(spec: JobSpec, snapshot: Snapshot | None = None) -> ScriptImports
     root = Path(spec.source or spec.notebook_dir or ".").expanduser()
     beside = (root / spec.script_name).parent  # the first entry of sys.path
     try:
-        text = spec.script.encode() or (root / spec.script_name).read_bytes()
+        text = requirements.with_notebook(spec, spec.script.encode() or (root / spec.script_name).read_bytes())
         files: dict[str, str | bytes | Path] = {**(snapshot.files if snapshot else local_modules(text, root))}
         if snapshot:
             above = f"{PurePosixPath(spec.script_name).parent}/"

@@ -20,8 +20,16 @@ NOTEBOOK = Path(__file__).resolve().parents[3] / "notebooks" / "01_local_digits.
 
 def digits() -> str:
     """The cell of the first notebook, without its magic."""
-    cells = ["".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"]]
-    return next(text for text in cells if text.startswith("%%aml_submit")).partition("\n")[2]
+    return next(text for text in _cells() if text.startswith("%%aml_submit")).partition("\n")[2]
+
+
+def imports_of_digits() -> str:
+    """The cell with its imports."""
+    return next(text for text in _cells() if text.startswith("import"))
+
+
+def _cells() -> list[str]:
+    return ["".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"]]
 
 
 def job(text: str, **more: Any) -> JobSpec:
@@ -122,7 +130,8 @@ def test_default_environment_has_imported_packages(text: str, gpus: bool, name: 
 @pytest.mark.parametrize("gpus", [False, True])
 def test_digits_cell_environment_has_its_packages(gpus: bool) -> None:
     """MLflow of the newest images saves models by skops, which none of the images has."""
-    spec = environments.with_environment(job(digits()), "", gpus)
+    taken = {"_amltrain_with": imports_of_digits()}
+    spec = environments.with_environment(job(digits(), modules=taken), "", gpus)
     check_environment(spec.environment)
     names = {environments.package_name(pin) for pin in spec.environment.packages}
     assert spec.environment.kernel and {"mlflow", "scikit-learn", "numpy", "matplotlib"} <= names
