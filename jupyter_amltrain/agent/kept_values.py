@@ -19,6 +19,8 @@ NAME = "_amltrain_kept"
 SECRETS = "AMLTRAIN_SECRETS"
 #: Bytes that all of a run's values may have together, and the part of the free space of the disk.
 MAX_BYTES, _FREE_PART = 256 << 20, 0.01
+#: Bytes of a value in the file that names all, which is read at once: of its texts, and with all its parts.
+_INLINE_BYTES, _MAX_NODE_BYTES = 1024, 4096
 #: Seconds that writing may take: a value's own code can wait for ever.
 _MAX_SECONDS = 60
 #: Packages whose objects are drawn: the pictures of a run have them already.
@@ -89,6 +91,7 @@ class _Keeper:
         self._known, self._exact, self._nodes = known, exact, nodes
         self._files = os.path.join(folder, NAME + ".values")
         self._values: Any = __import__("amltrain_values")
+        vars(self._values)["MAX_INLINE_BYTES"] = _INLINE_BYTES
         os.makedirs(folder, exist_ok=True)
         self._left = min(MAX_BYTES, int(shutil.disk_usage(folder).free * _FREE_PART))
         self.reasons: Dict[str, str] = {}
@@ -115,6 +118,8 @@ class _Keeper:
 
     def _write(self, group: Mapping[str, Any]) -> None:
         """Write values that share objects."""
+        import json
+
         values = self._values
         name = next(iter(group))
         size = sum(map(values.memory_of, group.values()))
@@ -125,7 +130,9 @@ class _Keeper:
             reason = "it is too large"
         else:
             try:
-                nodes = self._apart(group) or values.write_graph(dict(group), self._files, self._known, self._left)
+                nodes = self._apart(group)
+                if not nodes or len(json.dumps(nodes)) > _MAX_NODE_BYTES:
+                    nodes = values.write_graph(dict(group), self._files, self._known, self._left)
             except values.CannotWrite as error:
                 reason = str(error)
         self._nodes.update(nodes)
@@ -144,9 +151,7 @@ class _Keeper:
                 name: write(value, self._files, is_one, self._known, self._exact, self._left)
                 for name, value in group.items()
             }
-        except self._values.CannotWrite:
-            if is_one:
-                raise
+        except self._values.CannotWrite:  # too many parts, or no form
             return {}
 
     def _too_large(self, name: str, value: Any, size: int) -> None:

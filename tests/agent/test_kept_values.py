@@ -123,3 +123,12 @@ def test_further_ranks_keep_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         keep(tmp_path, code, "x", AML_OUTPUT_DIR=str(folder))
     assert not folder.exists()
+
+
+def test_file_that_names_the_values_stays_small(tmp_path: Path) -> None:
+    code = "n, text = 1, 'word ' * 100_000\npairs = {i: {i} for i in range(2000)}\n"
+    code += "many = [({i}, {i: {i}}) for i in range(2400)]"
+    kept = keep(tmp_path, code, "n", "text", "pairs", "many")
+    assert (tmp_path / "outputs" / "_amltrain_kept.json").stat().st_size < 10_000
+    assert kept.read("text") == "word " * 100_000 and kept.read("n") == 1
+    assert kept.read("pairs")[3] == {3} and kept.read("many")[2] == ({2}, {2: {2}}) and not kept.left
