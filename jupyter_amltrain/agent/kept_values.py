@@ -56,8 +56,11 @@ def keep(bound: Sequence[str], used: Sequence[str] = (), known: Collection[str] 
         reasons: Dict[str, str] = {}
         if len(found) > len(numbers):
             keeper = _Keeper(folder, known, exact, nodes)
-            with _Deadline():
-                keeper.add({name: value for name, value in found.items() if name not in numbers})
+            try:
+                with _Deadline():
+                    keeper.add({name: value for name, value in found.items() if name not in numbers})
+            except _TooSlow:  # what is written stays
+                pass
             reasons = keeper.reasons
         _finish(folder, {name: nodes[name] for name in found if name in nodes}, reasons)
     except Exception:  # for example no space is left

@@ -137,7 +137,7 @@ def names(text: str) -> list[str]:
 
 def out_names(text: str) -> list[str]:
     """Names of variables, one or several with commas, or ``*`` for all."""
-    return [text] if text == "*" else names(text)
+    return [part if part == "*" else variable(part) for part in text.split(",")]
 
 
 def cells(text: str) -> list[str]:
