@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -252,6 +253,10 @@ def test_azure_form_error_is_at_field(panel: PanelPage, shots: Path) -> None:
     expect(panel.target("oops")).to_have_count(0)
 
 
+def _is_create(request: dict[str, Any], name: str) -> bool:
+    return request["method"] == "PUT" and str(request["path"]).endswith(f"/computes/{name}")
+
+
 def test_kernel_death_during_create_keeps_target(
     panel: PanelPage, notebook: NotebookPage, azure: Azure, page: Page
 ) -> None:
@@ -260,6 +265,9 @@ def test_kernel_death_during_create_keeps_target(
     expect(page.locator(".jp-Dialog")).to_be_visible(timeout=MS)
     panel.confirm("Create")
     expect(panel.target("slow").locator(".jp-AmlTarget-work")).to_contain_text("Creating", timeout=MS)
+    eventually(
+        "the service has the request", lambda: any(_is_create(request, "slow") for request in azure.control("/wire"))
+    )
     with panel.reconnects():  # it was connected before
         notebook.restart_kernel()
     # What the service was asked for goes on there, and is a target that can be used or deleted.
