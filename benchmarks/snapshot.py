@@ -87,7 +87,7 @@ def main(rounds: int = 9) -> None:
         files = make_tree(root)
 
         def ours() -> Snapshot:
-            return take_snapshot("script.py", "pass\n", notebook_dir=root, source=root)
+            return take_snapshot("script.py", "pass\n", root=root, source=root)
 
         def timed_ours(known: bool) -> float:
             if not known:

@@ -673,13 +673,7 @@ def _job_of(
     code: dict[str, Any]
     if isinstance(script, os.PathLike) or _FILE.fullmatch(script):
         file = scripts.from_file(Path(script), source=Path(source) if source else None, out=out)
-        code = {
-            "script_name": file.name,
-            "source_sha256": file.sha256,
-            "notebook_dir": file.folder,
-            "notes": file.notes,
-        }
-        name = Path(script).stem
+        code, name = file.job, Path(script).stem
     else:
         cell = scripts.from_cell(script, magic_line="", params=params, out=out, keep=keep)
         code = {

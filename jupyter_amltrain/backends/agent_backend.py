@@ -289,6 +289,7 @@ class AgentBackend(Backend):
             **({"container": container} if container else {}),
             **({"downloads": urls} if (urls := downloads(spec)) else {}),
             **({"ranks": launch.ranks} if launch.ranks else {}),
+            **({"code": launch.code} if launch.code else {}),
             **({"restarts": restarts} if (restarts := restarts_of(spec)) else {}),
             **({"slice": limits} if (limits := slice_limits(spec)) else {}),
             **({"no_slot": True} if spec.trial is not None else {}),

@@ -80,7 +80,7 @@ def with_code_of(run: Run, spec: JobSpec, files: RunFiles) -> JobSpec:
     original, names = _snapshot_of(files)
     reason = "has changed"
     try:
-        then = msgspec.structs.replace(run.spec, source=spec.source, notebook_dir=spec.notebook_dir)
+        then = msgspec.structs.replace(run.spec, source=spec.source, root=spec.root, notebook_dir=spec.notebook_dir)
         current = "" if run.spec.code_dir else _current_digest(then, original)
     except (AmlTrainError, OSError):
         current, reason = "", "can no longer be read"
@@ -105,7 +105,7 @@ def _changed(run: Run, reason: str) -> CommandError:
         )
         hint = "Run its cell to submit the current code."
     else:
-        path = os.path.join(spec.source or spec.notebook_dir, spec.script_name)
+        path = os.path.join(spec.code_root, spec.script_name)
         code = f"{path}, or a module that it imports,"
         hint = f"To submit the current code: %aml_submit {path}"
     return CommandError(
@@ -192,6 +192,7 @@ def _moved(spec: JobSpec, old: str, new: str) -> JobSpec:
         notebook_dir=path(spec.notebook_dir),
         project=path(spec.project),
         source=path(spec.source) if spec.source else spec.source,
+        root=path(spec.root) if spec.root else "",
         inputs=inputs,
     )
 

@@ -41,12 +41,7 @@ KEYRING_SERVICE = "amltrain"
 
 
 def _flags(parser: Parser) -> None:
-    parser.takes_rest = True
-    parser.flag(
-        "script",
-        nargs="?",
-        help="a .py file (arguments follow --), or a job.yml of az ml",
-    )
+    script_flags(parser, "a job.yml of az ml")
     parser.flag("--target", metavar="NAME", help="where to run; default the target in use")
     job_flags(parser)
     if parser.magic:
@@ -78,6 +73,16 @@ def _flags(parser: Parser) -> None:
         parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
     else:
         parser.flag("--json", action="store_true", help="print JSON")
+
+
+def script_flags(parser: Parser, more: str) -> None:
+    """Add what names the script, and the words behind it; `more` says what else may be named."""
+    parser.takes_rest = True
+    parser.flag("script", nargs="?", help=f"a .py file or a folder with a __main__.py (arguments follow --), or {more}")
+    parser.flag(
+        "--module", "-m", metavar="NAME", default="", samples=("package.train",),
+        help="run this module, as python -m does",
+    )  # fmt: skip
 
 
 def job_flags(parser: Parser, without: Collection[str] = ()) -> None:
@@ -422,20 +427,14 @@ def _file_code(
     args: argparse.Namespace, prog: str, source: str | None, out: Sequence[str]
 ) -> tuple[dict[str, Any], str]:
     """Return the fields of a job that describe the code of a file, and a name for the job."""
-    if not args.script:
+    if not args.script and not args.module:
         raise CommandError(
             f"{prog}: no script.",
             hint=f"Name one: {prog} train.py" + (f" -- or start a cell with %{prog}" if prog.startswith("%") else ""),
             code="submit.no_script",
         )
-    file_script = script.from_file(args.script, source=source, out=out)
-    code = {
-        "script_name": file_script.name,
-        "source_sha256": file_script.sha256,
-        "notebook_dir": file_script.folder,
-        "notes": file_script.notes,
-    }
-    return code, Path(file_script.name).stem
+    file_script = script.from_file(args.script or "", source=source, out=out, module=args.module)
+    return file_script.job, args.module.rpartition(".")[2] or Path(args.script).stem
 
 
 def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> TrackedRun:
@@ -647,7 +646,7 @@ def yaml_text(plan: LaunchPlan, code: str = "") -> str:
         planned,
         argv=["python" if word == "@python" else word for word in job_body.argv_of(spec)],
         script=_script(plan) if not code and (single_file or spec.script) else "",
-        code=code or ("" if single_file else spec.source or spec.notebook_dir),
+        code=code or ("" if single_file else spec.code_root),
         compute=str(body.get("computeId") or "").rpartition("/")[2],
     )
     remarks = ["Send it with: az ml job create --file THIS_FILE"]

@@ -20,6 +20,7 @@ from jupyter_amltrain.commands.submit import (
     job_flags,
     job_of_line,
     notebook_flags,
+    script_flags,
     secret,
     submission_of,
 )
@@ -62,8 +63,7 @@ def _policy(text: str) -> Policy | Literal[False]:
 
 
 def _flags(parser: Parser) -> None:
-    parser.takes_rest = True
-    parser.flag("script", nargs="?", help="a .py file (arguments follow --), or a sweep.yml of az ml")
+    script_flags(parser, "a sweep.yml of az ml")
     parser.flag(
         "--param", metavar="K=V", type=param, repeated=True, field="params",
         samples=("lr=loguniform(1e-4,1e-1)", "layers=choice(1,2,3)"),

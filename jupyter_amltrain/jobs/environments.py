@@ -299,7 +299,7 @@ def _imports_mlflow(spec: JobSpec) -> bool:
     """Whether the script, or a module of its own that it needs, imports MLflow."""
     if spec.job_type:
         return False
-    source = Path(spec.source).expanduser() if spec.source else None
+    source = Path(spec.source or spec.root).expanduser() if spec.source or spec.root else None
     script = (source or Path(spec.notebook_dir or ".").absolute()) / spec.script_name
     try:
         text = requirements.with_notebook(spec, spec.script.encode() or script.read_bytes())

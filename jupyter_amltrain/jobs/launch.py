@@ -49,33 +49,54 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
         Public variables on top of the submitter's environment.
     ranks
         Processes of a distributed job, for ``agent/distributed/launchers.py``; empty for one process.
+    code
+        Where the code is, for ``agent/supervise/code_place.py``; empty for a copy without further places.
     """
 
     argv: tuple[str, ...]
     cwd: str
     env: dict[str, str]
     ranks: dict[str, Any] = {}
+    code: dict[str, Any] = {}
 
 
 def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> LaunchPlan:
     """Plan one plain Python process for `spec`, whose code will be in the folder `source`.
 
     The working folder is the notebook's (read-only by convention, also in ``$AML_NOTEBOOK_DIR``), so that
-    relative paths of data hold. It is the copied folder with ``--source``, and on a machine that does not have
-    the notebook's.
+    relative paths of data hold. It is the copied folder with ``--source``, and its place in the copy on a machine that
+    does not have the notebook's. A file runs where it is (:func:`runs_in_place`).
     """
     python = spec.python or machine.python
     if spec.job_type:
         return _command_plan(spec, source, python, machine)
     data = _data(spec, posixpath.dirname(source), machine)
     own = spec.source or not spec.notebook_dir or not machine.has_our_disk
-    cwd = source if own else spec.notebook_dir
+    cwd = posixpath.join(source, spec.working_place).rstrip("/") if own else spec.notebook_dir
+    in_place = machine.has_our_disk and runs_in_place(spec)
     return LaunchPlan(
-        argv=tuple(script_argv(spec, source, python, data)),
+        argv=tuple(script_argv(spec, spec.root if in_place else source, python, data)),
         cwd=cwd,
         env={**_alone(spec, source), **_deepspeed(spec, source), **spec.env, **data},
         ranks=_ranks(spec, python),
+        code=code_place(spec, in_place),
     )
+
+
+def runs_in_place(spec: JobSpec) -> bool:
+    """Whether a job on this machine runs the file where it is, as ``python`` does, and not its copy.
+
+    A container does not have the folder, and with ``--source`` the copy is what the user wants.
+    """
+    return bool(spec.root and not spec.script and not spec.source and not spec.environment.image)
+
+
+def code_place(spec: JobSpec, in_place: bool = False) -> dict[str, Any]:
+    """Return the field ``code`` of a job: the folder of its code, where modules are below it, and what is not in it."""
+    place: dict[str, Any] = {"root": spec.root} if in_place else {}
+    if in_place and spec.distribution.config:
+        place["made"] = [DEEPSPEED_FILE]
+    return {**place, "search": list(spec.search)} if spec.search else place
 
 
 def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]) -> list[str]:
@@ -86,7 +107,8 @@ def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]
     data
         Variables with the paths of inputs and outputs; references to those that are not in it stay as they are.
     """
-    argv = [python, "-u", f"{source}/{spec.script_name}", *with_paths(spec.args, data)]
+    script = ["-m", spec.module] if spec.module else [f"{source}/{spec.script_name}"]
+    argv = [python, "-u", *script, *with_paths(spec.args, data)]
     if not spec.script:  # a file: its parameters are arguments, nothing is injected
         for name, value in with_paths(spec.params, data).items():
             argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]

@@ -47,7 +47,7 @@ def origin_of(spec: JobSpec) -> Origin:
     """Return the origin of a job. Blocks on git and the disk; never raises."""
     git, diff = None, ""
     try:
-        git, diff = git_state(spec.source or spec.notebook_dir or spec.project)
+        git, diff = git_state(spec.code_root or spec.project)
     except Exception:  # a broken repository must not stop a submit
         log.info("git state", exc_info=True)
     inputs = {}

@@ -157,7 +157,7 @@ def completed(spec: JobSpec) -> JobSpec:
     environment = spec.environment
     if not environment.kernel or environment.python:
         return spec
-    source = Path(spec.source).expanduser() if spec.source else None
+    source = Path(spec.source or spec.root).expanduser() if spec.source or spec.root else None
     script = (source or Path(spec.notebook_dir or ".").absolute()) / spec.script_name
     try:
         text = with_notebook(spec, spec.script.encode() or script.read_bytes())

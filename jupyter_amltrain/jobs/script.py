@@ -13,6 +13,7 @@ import inspect
 import io
 import keyword
 import math
+import os
 import re
 import tokenize
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,12 +25,13 @@ import msgspec
 from jupyter_amltrain.agent.protocol import read_regular
 from jupyter_amltrain.agent.supervise import out_values
 from jupyter_amltrain.errors import CommandError, PreflightError
-from jupyter_amltrain.jobs import bindings, kept_names, notebook_names, notebook_syntax, preflight
+from jupyter_amltrain.jobs import bindings, kept_names, notebook_names, notebook_syntax, preflight, project
 from jupyter_amltrain.jobs.edits import Edit, edit_of, edited
 from jupyter_amltrain.jobs.kept_names import Keep
 from jupyter_amltrain.schema import inputs, searched_values
 from jupyter_amltrain.schema.job import EVERY
 from jupyter_amltrain.schema.search_space import Expression, expression_text
+from jupyter_amltrain.state_dir import working_folder
 
 #: Largest JSON text of one ``--out`` value, in bytes.
 OUT_LIMIT = 1_000_000
@@ -203,23 +205,19 @@ class ScriptFile(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    name
-        Its name in the run's ``source/`` (posix; a path inside the folder of ``--source``).
-    folder
-        Absolute path of its folder.
-    sha256
-        Digest of its bytes.
-    notes
-        Notes for the user on its outputs, one sentence each.
+    path
+        Its absolute path.
+    job
+        Fields of its job: where it is, the digest of its bytes, and notes for the user on its outputs.
     """
 
-    name: str
-    folder: str
-    sha256: str
-    notes: tuple[str, ...] = ()
+    path: str
+    job: dict[str, Any]
 
 
-def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequence[str] = ()) -> ScriptFile:
+def from_file(
+    path: str | Path, *, source: str | Path | None = None, out: Sequence[str] = (), module: str = ""
+) -> ScriptFile:
     """Find and check a ``.py`` file; nothing is added to its text.
 
     Its parameters become ``--name value`` arguments, and a value of ``--out`` is what
@@ -228,11 +226,13 @@ def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequen
     Parameters
     ----------
     path
-        Of the file; with `source` it may be relative to that folder.
+        Of the file, or of a folder that has a ``__main__.py``; with `source` it may be relative to that folder.
     source
         Folder that is copied with the run; the file must be in it.
     out
         Names of the values that are returned; a note is added for those that the text does not mention.
+    module
+        Name of a module to run as ``python -m`` does, in place of `path`.
 
     Raises
     ------
@@ -241,26 +241,60 @@ def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequen
     PreflightError
         The text would certainly fail; names the line.
     """
-    requested, path = str(path), Path(path).expanduser()
+    requested, path, working = str(path), Path(path).expanduser(), Path(working_folder())
     root = Path(source).expanduser().resolve() if source is not None else None
+    folders: tuple[str, ...] = ()
     if root is not None and not root.is_dir():
         raise CommandError(
             f"--source {source}: no such folder.", hint=f"The working folder is {Path.cwd()}.", field="source"
         )
+    if module:
+        path, folder = project.module_file(module, root or working)
+        folders = (str(folder),)
     if root is not None and not path.is_absolute() and not path.exists():
         path = root / path
-    path = path.absolute()
-    name = path.name
-    if root is not None:
-        folder = path.parent.resolve()
-        if folder != root and root not in folder.parents:
-            raise CommandError(
-                f"The script {requested} is not in the source folder {root}.",
-                hint="Name a script of that folder, or another --source.",
-            )
-        name = (folder / path.name).relative_to(root).as_posix()
+    path = Path(os.path.normpath(path.absolute()))
+    if path.is_dir() and (path / "__main__.py").is_file():
+        path = path / "__main__.py"
     if path.is_file() and path.suffix.lower() not in _PYTHON:
         raise CommandError(f"{path.name} is not a Python file.", hint=_hint_for_file(path))
+    data, text = _python_text(path, requested)
+    preflight.check(text, where=f"{path.name} line")
+    notes = [
+        f"--out {one}: {path.name} does not mention {one}. A file writes its values itself:"
+        f" json.dump(value, open(os.environ['AML_OUTPUT_DIR'] + '/{one}.json', 'w'))"
+        for one in out
+        if not re.search(rf"\b{re.escape(one)}\b", text)
+    ]
+    if root is not None:
+        place = project.Place("", _name_in_source(path, root, requested))
+    else:
+        place = project.place_of(path, data, working, folders)
+    job = {
+        "script_name": place.name,
+        "root": place.root,
+        "search": place.search,
+        "module": module,
+        "source_sha256": hashlib.sha256(data).hexdigest(),
+        "notebook_dir": str(working),
+        "notes": tuple(notes),
+    }
+    return ScriptFile(path=str(path), job=job)
+
+
+def _name_in_source(path: Path, root: Path, requested: str) -> str:
+    """Return the path of a script in its ``--source`` folder."""
+    folder = path.parent.resolve()
+    if folder != root and root not in folder.parents:
+        raise CommandError(
+            f"The script {requested} is not in the source folder {root}.",
+            hint="Name a script of that folder, or another --source.",
+        )
+    return (folder / path.name).relative_to(root).as_posix()
+
+
+def _python_text(path: Path, requested: str) -> tuple[bytes, str]:
+    """Return the bytes and the text of a Python file."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -274,14 +308,7 @@ def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequen
         raise CommandError(f"{path.name} is not Python source code: {error}.", hint="Save it as UTF-8.") from None
     if not text.strip():
         raise CommandError(f"{path.name} is empty, there is nothing to run.", hint="Save it first.")
-    preflight.check(text, where=f"{path.name} line")
-    notes = [
-        f"--out {one}: {path.name} does not mention {one}. A file writes its values itself:"
-        f" json.dump(value, open(os.environ['AML_OUTPUT_DIR'] + '/{one}.json', 'w'))"
-        for one in out
-        if not re.search(rf"\b{re.escape(one)}\b", text)
-    ]
-    return ScriptFile(name=name, folder=str(path.parent), sha256=hashlib.sha256(data).hexdigest(), notes=tuple(notes))
+    return data, text
 
 
 def literal(value: Any) -> str:

@@ -145,7 +145,10 @@ def take_snapshot(
     script_name: str,
     script_text: str,
     *,
-    notebook_dir: str | os.PathLike[str],
+    root: str | os.PathLike[str],
+    search: Iterable[str] = (),
+    module: str = "",
+    named: Iterable[str] = (),
     source: str | os.PathLike[str] | None = None,
     more: Mapping[str, str | bytes] | None = None,
     code_dir: str | os.PathLike[str] = "",
@@ -160,9 +163,13 @@ def take_snapshot(
         Path of the script in the snapshot.
     script_text
         Its text; empty when `script_name` is a file of `source`, else of
-        `notebook_dir`, which is then taken byte for byte.
-    notebook_dir
-        Folder in which the script's imports are searched.
+        `root`, which is then taken byte for byte.
+    root
+        Folder in which the script's imports are searched, in its own folder there and in the folders `search`.
+    module
+        Name of the module that the script is, if it runs as one.
+    named
+        Further files below `root`.
     source
         Folder to include whole, except for files that its ``.amlignore`` (else its
         ``.gitignore`` files) names.
@@ -192,17 +199,18 @@ def take_snapshot(
         folder = _Folder(root, limit_bytes, limit_files)
         files, facts = dict(folder.walk()), folder.facts
     else:
-        from jupyter_amltrain.jobs.imports import local_modules
+        from jupyter_amltrain.jobs.project import project_modules
 
-        root = Path(notebook_dir).absolute()
+        root = Path(root).absolute()
         text = script_text.encode() or _read(root / script_name)
         texts = [text, *(code for name, code in (more or {}).items() if "/" not in name and name.endswith(".py"))]
         files = {
             name: str(path)
             for one in texts
             if isinstance(one, bytes)
-            for name, path in local_modules(one, root).items()
+            for name, path in project_modules(one, root, script_name, search, module).items()
         }
+        files |= {name: str(root / name) for name in named}
         if not script_text:
             files[script_name] = str(root / script_name)
     if script_text:
@@ -242,7 +250,10 @@ def of_script(spec: JobSpec) -> Snapshot:
     return take_snapshot(
         spec.script_name,
         spec.script,
-        notebook_dir=spec.notebook_dir or working_folder(),
+        root=spec.root or spec.notebook_dir or working_folder(),
+        search=spec.search,
+        module=spec.module,
+        named=spec.files,
         source=spec.source,
         code_dir=spec.code_dir,
         more=more,

@@ -351,6 +351,15 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     source
         Folder that is copied with the run; ``None`` for the script and the
         local modules that it imports.
+    root
+        Folder that `script_name`, `search` and `files` are relative to: the project around the script, where a file
+        runs on this machine. Empty for `source`, else `notebook_dir`.
+    module
+        Name of the module that is run as a script (``python -m``); its file is `script_name`. Empty for a file.
+    search
+        Folders below `root` that the job's modules are imported from, besides the script's own.
+    files
+        Further files below `root` that the code names, which another machine gets with it.
     params
         Values assigned on the script's first line, or ``--name value`` arguments
         of a file. JSON values; ``${{inputs.NAME}}`` and ``${{outputs.NAME}}`` in them are the
@@ -389,7 +398,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     gpu_ids
         Format of the job's ``CUDA_VISIBLE_DEVICES``: ``index`` for tools that parse numbers, ``uuid`` or empty.
     notebook_dir
-        Folder of the notebook: the job's working folder, and ``$AML_NOTEBOOK_DIR``.
+        Folder of the notebook, or the one in which a file was submitted: the job's working folder, and
+        ``$AML_NOTEBOOK_DIR``.
     project
         Folder whose ``.amltrain`` holds the MLflow store of the run.
     tracking
@@ -449,6 +459,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     script: str = ""
     script_name: str = "script.py"
     source: str | None = None
+    root: str = ""
+    module: str = ""
+    search: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     params: dict[str, Any] = {}
     args: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
@@ -495,6 +509,17 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     trial_target: str = ""
     trial_slots: dict[str, int] = {}
     continues: str = ""
+
+    @property
+    def code_root(self) -> str:
+        """Folder that the names of the job's files are relative to; empty for the working folder."""
+        return self.source or self.root or self.notebook_dir
+
+    @property
+    def working_place(self) -> str:
+        """Place of the working folder below `code_root`, on a machine that has only the files of the job."""
+        inside = self.root and not self.source and self.notebook_dir.startswith(self.root.rstrip("/") + "/")
+        return self.notebook_dir[len(self.root.rstrip("/")) + 1 :] if inside else ""
 
     @property
     def out_names(self) -> tuple[str, ...]:

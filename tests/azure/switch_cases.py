@@ -206,9 +206,7 @@ class Bench:
 
     async def launch(self, backend: AzureBackend, name: str, text: str, **more: Any) -> Run:
         spec = JobSpec(name=name, script=text, **more)
-        plan = await backend.plan(
-            spec, take_snapshot(spec.script_name, text, notebook_dir=Path.cwd()), new_run_id(name)
-        )
+        plan = await backend.plan(spec, take_snapshot(spec.script_name, text, root=Path.cwd()), new_run_id(name))
         return await backend.launch(plan, {}, {})
 
     async def ended(self, backend: AzureBackend, run: Run) -> Run:

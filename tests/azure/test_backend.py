@@ -103,7 +103,7 @@ def az(azure: Azure, shared: AzureBackend) -> Iterator[Azure]:
 
 def job(name: str, text: str, **more: Any) -> tuple[JobSpec, Snapshot]:
     spec = JobSpec(name=name, script=text, **more)
-    return spec, take_snapshot(spec.script_name, text, notebook_dir=Path.cwd())
+    return spec, take_snapshot(spec.script_name, text, root=Path.cwd())
 
 
 async def raw_job(backend: AzureBackend, name: str, **body: Any) -> None:
@@ -499,7 +499,7 @@ class TestAzureBackend(BackendContract):
 
         def submitted() -> tuple[Run, list[dict[str, Any]]]:
             spec = JobSpec(name="tree", script_name="train.py", source=str(source))
-            snapshot = take_snapshot("train.py", "", notebook_dir=tmp_path, source=source)
+            snapshot = take_snapshot("train.py", "", root=tmp_path, source=source)
             before = len(az.control("/wire"))
             run = self._run(call, backend, (spec, snapshot))
             wire = az.control("/wire")[before:]

@@ -42,7 +42,7 @@ class Submitter:
         """Submit it; of every file written to the storage its size, and whether the service copied it itself."""
         before = len(self._wire())
         spec = JobSpec(name="tree", script_name="train.py", source=str(self._folder))
-        snapshot = take_snapshot("train.py", "", notebook_dir=self._folder, source=self._folder)
+        snapshot = take_snapshot("train.py", "", root=self._folder, source=self._folder)
 
         async def go() -> None:
             plan = await self._backend.plan(spec, snapshot, new_run_id("tree"))

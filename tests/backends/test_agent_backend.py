@@ -43,7 +43,7 @@ def backend(loop: LoopThread, home: Path) -> Iterator[LocalBackend]:
 class TestLocalBackend(BackendContract):
     def _job(self, name: str, text: str) -> tuple[JobSpec, Snapshot]:
         spec = JobSpec(name=name, script=text, python=sys.executable, resources=Resources(gpus=0), secrets=("TOKEN",))
-        return spec, take_snapshot(spec.script_name, text, notebook_dir=Path.cwd())
+        return spec, take_snapshot(spec.script_name, text, root=Path.cwd())
 
     def short(self) -> tuple[JobSpec, Snapshot]:
         return self._job("short", "print('one line')\nprint('and the end')\n")
@@ -123,7 +123,7 @@ def test_changed_file_digest_is_of_copy(loop: LoopThread, backend: LocalBackend,
     source.mkdir()
     (source / "train.py").write_text("print(1)")
     spec = JobSpec(name="r", script_name="train.py", source=str(source), python=sys.executable)
-    made = take_snapshot("train.py", "", notebook_dir=tmp_path, source=source)
+    made = take_snapshot("train.py", "", root=tmp_path, source=source)
     plan = loop.call(backend.plan(spec, made, new_run_id("r")))
     (source / "train.py").write_text("print(2)")
     run = loop.call(backend.launch(plan, {}, {}))
@@ -140,7 +140,7 @@ def test_job_of_other_interpreter_gets_no_variables_of_kernels(
     python.chmod(0o755)
     code = "import os\nprint(sorted(set(os.environ) & {'VIRTUAL_ENV', 'CONDA_PREFIX', 'KEPT'}))"
     spec = JobSpec(name="r", script=code, script_name="script.py", python=str(python) if other else sys.executable)
-    made = take_snapshot("script.py", code, notebook_dir=tmp_path)
+    made = take_snapshot("script.py", code, root=tmp_path)
     plan = loop.call(backend.plan(spec, made, new_run_id("r")))
     environ = {**os.environ, "VIRTUAL_ENV": "/x", "CONDA_PREFIX": "/y", "KEPT": "1"}
     loop.call(backend.launch(plan, environ, {}))
@@ -190,7 +190,7 @@ def test_plan_with_non_utf8_folder_is_refused(loop: LoopThread, tmp_path: Path, 
     backend = LocalBackend(LocalTarget(name="local"), loop, StateRoot(home))
     spec = JobSpec(name="x", script="pass\n", python=sys.executable, project=str(project))
     with pytest.raises(SpecError, match="UTF-8") as caught:
-        loop.call(backend.plan(spec, take_snapshot("x.py", "pass\n", notebook_dir=tmp_path), "x"))
+        loop.call(backend.plan(spec, take_snapshot("x.py", "pass\n", root=tmp_path), "x"))
     loop.call(backend.close())
     str(caught.value).encode()  # it can be shown
     assert odd in str(caught.value) and "\n" not in str(caught.value)
@@ -231,7 +231,7 @@ def test_named_interpreter_of_notebook_folder_runs_job(loop: LoopThread, backend
         resources=Resources(gpus=0),
     )  # fmt: skip
     spec = backend.complete_spec(spec)
-    made = take_snapshot("script.py", code, notebook_dir=tmp_path)
+    made = take_snapshot("script.py", code, root=tmp_path)
     plan = loop.call(backend.plan(spec, made, new_run_id("r")))
     loop.call(backend.launch(plan, os.environ, {}))
     text = until(lambda: loop.call(backend.read(plan.run_id, "log", 0)).data.decode())
@@ -251,7 +251,7 @@ def test_import_that_named_interpreter_does_not_have_is_named(
     venv.create(tmp_path / "venv", with_pip=False)
     code = "import numpy\nimport json\n"
     spec = JobSpec(name="r", script=code, script_name="script.py", python=str(tmp_path / "venv" / "bin" / "python"))
-    made = take_snapshot("script.py", code, notebook_dir=tmp_path)
+    made = take_snapshot("script.py", code, root=tmp_path)
     with pytest.raises(PreflightError) as caught:
         loop.call(backend.plan(spec, made, new_run_id("r")))
     assert caught.value.details == {"modules": ["numpy"]}

@@ -82,7 +82,7 @@ def test_put_of_any_rights_keeps_snapshot_digest(
     script.parent.mkdir()
     script.write_text("pass\n")
     script.chmod(rights)
-    taken = take_snapshot("train.py", "", notebook_dir=script.parent, source=script.parent)
+    taken = take_snapshot("train.py", "", root=script.parent, source=script.parent)
     # On a file system that is mounted without `exec` nothing may be executed, whatever its rights.
     monkeypatch.setattr(os, "access", lambda path, mode, **how: not mode & os.X_OK)
     loop.call(local.put(taken.files, str(tmp_path / "copy")))

@@ -56,7 +56,7 @@ def backend(loop: LoopThread, home: Path, sshd: Sshd) -> Iterator[SshBackend]:
 
 def job(name: str, text: str, **more: Any) -> tuple[JobSpec, Snapshot]:
     spec = JobSpec(name=name, script=text, resources=Resources(gpus=0), **more)
-    return spec, take_snapshot(spec.script_name, text, notebook_dir=Path.cwd())
+    return spec, take_snapshot(spec.script_name, text, root=Path.cwd())
 
 
 class TestSshBackend(BackendContract):
@@ -139,7 +139,7 @@ def test_only_changed_files_travel(loop: LoopThread, backend: SshBackend, home: 
 
     def submit() -> str:
         spec = JobSpec(name="tree", script_name="train.py", source=str(source), resources=Resources(gpus=0))
-        made = spec, take_snapshot("train.py", "", notebook_dir=tmp_path, source=source)
+        made = spec, take_snapshot("train.py", "", root=tmp_path, source=source)
         run = ended(loop, backend, made)
         return str(loop.call(backend.read(run.run_id, "log", 0)).data.decode())
 

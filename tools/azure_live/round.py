@@ -119,7 +119,7 @@ class Round:
         run_id = f"{self.mark}-{name}"
 
         async def send() -> Any:
-            plan = await backend.plan(spec, take_snapshot(spec.script_name, text, notebook_dir=self.root.path), run_id)
+            plan = await backend.plan(spec, take_snapshot(spec.script_name, text, root=self.root.path), run_id)
             return await backend.launch(plan, {}, {})
 
         self.jobs.append(run_id)

@@ -24,7 +24,7 @@ from ..process_setup import wakeup_pipe
 from ..processes import become_subreaper, identity
 from ..protocol import CHECKPOINTS_VARIABLE, STATE, TELEMETRY, write_json
 from ..queue.submission import first_state
-from ..supervise import job_hooks
+from ..supervise import code_place, job_hooks
 from ..supervise.outcome import GPU_UNUSED, SLICE, Outcome
 from ..supervise.process import Assignment, cell_of, environment, spawn
 from ..supervise.supervisor import Helpers, Supervisor
@@ -56,6 +56,7 @@ def main(argv: List[str]) -> int:
         job = service_job.read(argv[0], service_job.data_paths(argv[1:]))
         code = code_archive.unpack(os.getcwd(), job["run"])
         job["cwd"] = service_job.working_folder(code, job)
+        job["code"] = {"search": code_place.search_folders(job, code)}
     except BadJob as error:
         log_to_job("the job cannot be started: %s" % error)
         return _BAD_JOB
@@ -137,6 +138,7 @@ class ServiceRank:
     def start(self, run: Supervisor) -> subprocess.Popen[bytes]:
         """Start the command with the output of this process."""
         env = environment(self.task, self.helpers.sink_endpoint)
+        code_place.add_search(env, self.job["code"]["search"])
         env["AML_OUTPUT_DIR"] = self.folders.outputs
         for folder in (self.folders.outputs, env[CHECKPOINTS_VARIABLE]):
             try:

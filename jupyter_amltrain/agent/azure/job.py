@@ -25,7 +25,7 @@ _SEARCHED = "AML_SWEEP_"
 #: Fields of a submission that `submission.checked` accepts and that apply to a service's job.
 _FIELDS = (
     "run", "name", "argv", "cwd", "env", "gpus", "timeout", "grace", "out", "spec", "snapshot", "project", "experiment",
-    "tracking", "require_gpu", "gpu_grace", "provenance", "slice", "restarts",
+    "tracking", "require_gpu", "gpu_grace", "provenance", "slice", "restarts", "code",
 )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ from ..protocol import (
     write_json,
     write_text,
 )
-from ..supervise import attempts, measured_slice
+from ..supervise import attempts, code_place, measured_slice
 from . import claims
 from .gpu_users import MAX_ANCESTORS
 from .visible_gpus import GPU_IDS
@@ -110,7 +110,7 @@ _FIELDS: Dict[str, Any] = {
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
     "notes": list, "container": dict, "downloads": dict, "uploads": dict,
-    "ranks": dict, "nodes": dict, "slice": dict, "restarts": dict, "no_slot": bool,
+    "ranks": dict, "nodes": dict, "slice": dict, "restarts": dict, "no_slot": bool, "code": dict,
 }  # fmt: skip
 
 
@@ -190,6 +190,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         job["container"] = docker.check(payload["container"])
     if payload.get("ranks"):
         job["ranks"] = launchers.check(payload["ranks"])
+    if payload.get("code"):
+        job["code"] = code_place.check(payload["code"])
     if payload.get("restarts"):
         job["restarts"] = attempts.check(payload["restarts"])
     if payload.get("slice"):

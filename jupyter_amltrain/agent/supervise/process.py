@@ -14,8 +14,8 @@ from ..environments.build import INTERPRETER_VARIABLES
 from ..kept_values import SECRETS
 from ..protocol import ARTIFACTS, CHECKPOINTS, CHECKPOINTS_VARIABLE, KEPT_LINKS, LOG, MARK, METRICS, OUTPUTS, SOURCE
 from ..queue import visible_gpus
+from . import code_place, job_hooks
 from . import container as containers
-from . import job_hooks
 from .container import Container, ContainerError
 from .env_filter import without_kernel
 
@@ -145,12 +145,14 @@ def start(
     if container is not None:
         task = task._replace(environ=containers.inherited(task.environ))
     env = environment(task, sink)
+    code = code_place.place_of(task)
+    code_place.add_search(env, code.search)
     hook = job_hooks.add(
         env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), cell=cell_of(task.job)
     )
     _create_outputs(task, env)
     _link_kept_folders(task)
-    argv, cwd, output = task.job["argv"], task.job["cwd"], LOG
+    argv, cwd, output = code.argv, task.job["cwd"], LOG
     ranks = task.job.get("ranks")
     if ranks:
         home = os.path.join(task.home, "agent")
@@ -169,6 +171,8 @@ def start(
         log = os.open(os.path.join(task.folder, output), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
         raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
+    if code.note:
+        os.write(log, code.note.encode("utf-8", "replace") + b"\n")
     umask = os.umask(USER_UMASK)
     try:
         return spawn(argv, cwd, env, stdout=log, stderr=log, close_fds=True)

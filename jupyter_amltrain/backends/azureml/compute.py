@@ -400,7 +400,8 @@ class AzureCompute(Provisioner):
             return ProvisionState(
                 state="failed",
                 detail=f"There is no compute {target.compute_name!r} in {self.workspace().name}: it was deleted in"
-                " Azure, or the kernel ended before Azure got the request. Create it again under this name, or remove it from the list:"
+                " Azure, or the kernel ended before Azure got the request."
+                " Create it again under this name, or remove it from the list:"
                 f" %aml_compute delete {target.name}",
             )
         return cost_prompts.state_of(target, row, self.size(str(row.get("size") or "")), self.known_quotas())

@@ -430,7 +430,7 @@ def imports_of(spec: JobSpec, snapshot: Snapshot | None = None) -> ScriptImports
         The job's files, if they are known.
     """
     what = "The cell" if spec.cell else spec.script_name
-    root = Path(spec.source or spec.notebook_dir or ".").expanduser()
+    root = Path(spec.code_root or ".").expanduser()
     beside = (root / spec.script_name).parent  # the first entry of sys.path
     try:
         text = requirements.with_notebook(spec, spec.script.encode() or (root / spec.script_name).read_bytes())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import posixpath
 import re
 import shlex
 import zlib
@@ -21,7 +22,7 @@ import msgspec
 from jupyter_amltrain.agent.protocol import CHECKPOINTS_VARIABLE
 from jupyter_amltrain.backends.azureml.environments import environment_body, environment_shown
 from jupyter_amltrain.errors import CommandError, SpecError
-from jupyter_amltrain.jobs.launch import restarts_of, script_argv
+from jupyter_amltrain.jobs.launch import code_place, restarts_of, script_argv
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema import az_yaml, az_yaml_job, azure_terms, searched_values
@@ -408,6 +409,7 @@ def command_of(spec: JobSpec, place: JobLocation) -> str:
         )
     )
     plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
+    enter = f"cd {shlex.quote(spec.working_place)}; " if spec.working_place else ""
     for name in _searched(spec):  # from the variable: the reference is not replaced in single quotes
         reference = shlex.quote(searched_values.reference(name))
         plain = plain.replace(reference, f'"${searched_values.variable(name)}"')
@@ -417,7 +419,7 @@ def command_of(spec: JobSpec, place: JobLocation) -> str:
         'exec "$P" .amltrain/agent.pyz rank .amltrain/job.json; fi; '
         'echo "amltrain: no Python 3.8+ in this image: no telemetry"; '
         'for F in .amltrain/*.tar.gz; do if [ -e "$F" ]; then tar -xzf "$F"; fi; done; '
-        f"exec {plain}"
+        f"{enter}exec {plain}"
     )
 
 
@@ -426,12 +428,14 @@ def _searched(spec: JobSpec) -> Mapping[str, Expression]:
 
 
 def argv_of(spec: JobSpec) -> list[str]:
-    """Return program and arguments in the code folder; ``@python`` is the interpreter of the image.
+    """Return program and arguments in the working folder; ``@python`` is the interpreter of the image.
 
     References to inputs and outputs are kept: the agent, or in the plain command the service, replaces them by paths.
     """
     words = script_argv(spec, ".", spec.python or _INTERPRETER, {})
-    return [*words[:2], words[2].removeprefix("./"), *words[3:]]
+    if words[2] != "-m":
+        words[2] = posixpath.relpath(words[2], spec.working_place or ".")
+    return words
 
 
 def job_file(spec: JobSpec) -> dict[str, Any]:
@@ -446,8 +450,9 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
         "run": "",
         "name": "",
         "argv": argv_of(spec),
-        "cwd": "",
+        "cwd": spec.working_place,
         "env": {},
+        **({"code": place} if (place := code_place(spec)) else {}),
         "gpus": spec.resources.gpus,
         "timeout": spec.timeout,
         "require_gpu": spec.require_gpu,

@@ -15,7 +15,7 @@ def test_code_tree_digest_equals_snapshot_digest(tmp_path):
     (tmp_path / "deep" / "one.py").write_text("1\n")
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")
     (tmp_path / "run.sh").chmod(0o755)
-    taken = snapshot.take_snapshot("cell.py", "print(1)\n", notebook_dir=tmp_path, source=tmp_path)
+    taken = snapshot.take_snapshot("cell.py", "print(1)\n", root=tmp_path, source=tmp_path)
     assert len(taken.files) == 4
     assert code_upload.snapshot_digest(code_upload.hash_files(taken.files)) == taken.digest
     (tmp_path / "train.py").write_text("import deep.two\n")

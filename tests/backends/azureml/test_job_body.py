@@ -178,7 +178,7 @@ def test_setting_that_azure_does_not_have_is_refused_with_its_field(fields: dict
 
 def test_file_in_the_reserved_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("1")
-    snapshot = take_snapshot("a.py", "", notebook_dir=tmp_path, source=tmp_path)
+    snapshot = take_snapshot("a.py", "", root=tmp_path, source=tmp_path)
     job_body.check_files(snapshot)
     with pytest.raises(CommandError) as caught:
         job_body.check_files(Snapshot(files={".amltrain/agent.pyz": b""}, digest="", bytes=0))
@@ -187,7 +187,7 @@ def test_file_in_the_reserved_folder_is_refused(tmp_path: Path) -> None:
 
 def test_dry_run_request_is_json_without_secret(tmp_path: Path) -> None:
     spec = JobSpec(name="n", script="print(1)")
-    snapshot = take_snapshot("script.py", "print(1)", notebook_dir=tmp_path)
+    snapshot = take_snapshot("script.py", "print(1)", root=tmp_path)
     found = job_body.request_of(spec, snapshot, PLACE, "n-22222", {"a": "b"})
     assert found["request"] == f"PUT {WS}/jobs/n-22222" and found["code"]["digest"] == snapshot.digest
     assert found["properties"]["tags"] == {"a": "b"} and json.dumps(found)

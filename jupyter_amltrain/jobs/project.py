@@ -1,0 +1,165 @@
+"""The project around a script: where its files are, seen from one folder. Blocks on the disk; any thread."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.jobs import preflight
+from jupyter_amltrain.jobs.imports import local_modules
+from jupyter_amltrain.jobs.path_expressions import ScriptPaths, paths_of
+
+#: Files of the top folder of a project.
+_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "MLproject", ".hg")
+#: Folders that are nobody's project, although they may have such a file.
+_NO_PROJECT = frozenset({os.path.expanduser("~"), "/", "/tmp", "/home", "/root"})
+
+
+class Place(NamedTuple):
+    """Where a script is.
+
+    Attributes
+    ----------
+    root
+        Absolute folder that has the script, the working folder if it belongs to the same project, and the folders
+        that modules come from.
+    name
+        Path of the script below it, posix.
+    search
+        Folders below it, posix, that modules come from besides the script's own folder; ``.`` for itself.
+    """
+
+    root: str
+    name: str
+    search: tuple[str, ...] = ()
+
+
+def top_of(folder: Path) -> Path | None:
+    """Return the top folder of the project of `folder`; ``None`` for a folder without one."""
+    for one in (folder, *folder.parents):
+        if str(one) in _NO_PROJECT:
+            return None
+        if any((one / mark).exists() for mark in _MARKS):
+            return one
+    return None
+
+
+def place_of(script: Path, text: bytes, working: Path, more: Iterable[str] = ()) -> Place:
+    """Return the place of a script.
+
+    Parameters
+    ----------
+    script
+        Its absolute path.
+    working
+        Absolute folder in which it runs.
+    more
+        Further folders that its modules may come from, such as ``sys.path`` of a kernel.
+    """
+    top = top_of(script.parent)
+    parts = [script.parent]
+    if _is_inside(script, working) or (top is not None and _is_inside(working, top)):
+        parts.append(working)
+    wanted = [*script_paths(text, script, working).search, *more, *(_installed_folders(top) if top else ())]
+    near = top or working
+    search = [Path(one) for one in dict.fromkeys(wanted) if os.path.isdir(one) and _is_inside(Path(one), near)]
+    search = [one for one in search if one != script.parent and _provides(text, one)]
+    root = os.path.commonpath([*map(str, parts), *map(str, search)])
+    return Place(
+        root,
+        script.relative_to(root).as_posix(),
+        tuple(one.relative_to(root).as_posix() for one in search),
+    )
+
+
+def module_file(name: str, working: Path) -> tuple[Path, Path]:
+    """Return the file of a module that ``python -m`` would run, and the folder of the search path that has it.
+
+    Raises
+    ------
+    CommandError
+        There is no such module.
+    """
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise CommandError(
+            f"-m {name}: not the name of a module.",
+            hint="A module has dots and no suffix: -m package.train",
+            field="module",
+        )
+    tail = Path(*name.split("."))
+    folders = dict.fromkeys([str(working), *(os.path.abspath(one or working) for one in sys.path)])
+    for folder in map(Path, folders):
+        for path in (folder / tail / "__main__.py", (folder / tail).with_suffix(".py")):
+            if path.is_file():
+                return path, folder
+    raise CommandError(
+        f"-m {name}: no such module.",
+        hint=f"Modules are searched in {working}, and among the packages of this kernel.",
+        code="submit.no_module",
+        field="module",
+    )
+
+
+def project_modules(text: bytes, root: Path, name: str, search: Iterable[str], module: str = "") -> Mapping[str, Path]:
+    """Return the files below `root` that a script imports, directly or indirectly, by name.
+
+    Parameters
+    ----------
+    name
+        Name of the script.
+    search
+        Folders below `root` that modules come from besides the script's own.
+    module
+        Name of the module that the script is, if it runs as one.
+    """
+    own = [] if module else [str(Path(name).parent)]
+    folders = [*dict.fromkeys([*own, *search])] or ["."]
+    found: dict[str, Path] = {}
+    texts = [f"import {module}".encode() if module else text]
+    seen = 0
+    while seen < len(texts):
+        for folder in folders:
+            for inside, path in local_modules(texts[seen], root / folder).items():
+                key = os.path.normpath(os.path.join(folder, inside)).replace(os.sep, "/")
+                if key not in found:
+                    found[key] = path
+                    if len(folders) > 1 and path.suffix == ".py":  # it may import from another folder
+                        texts.append(path.read_bytes())
+        seen += 1
+    return found
+
+
+def script_paths(text: bytes, script: Path | None, working: Path) -> ScriptPaths:
+    """Return the places that a script names; none for a text that is not Python."""
+    if b"__file__" not in text and b"sys.path" not in text:
+        return ScriptPaths((), ())
+    try:
+        tree = preflight.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return ScriptPaths((), ())
+    return paths_of(tree, str(script or ""), str(working))
+
+
+def _installed_folders(top: Path) -> Iterator[str]:
+    """Yield the folders of a project from which this kernel imports, as those of editable installs."""
+    for one in sys.path:
+        if one and _is_inside(Path(os.path.abspath(one)), top) and "site-packages" not in one:
+            yield os.path.abspath(one)
+
+
+def _provides(text: bytes, folder: Path) -> bool:
+    """Whether a folder has a module whose name stands in a script."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return False
+    tops = {name[:-3] if name.endswith(".py") else name for name in names if name.endswith(".py") or "." not in name}
+    return any(name.isidentifier() and name.encode() in text for name in tops)
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path == folder or folder in path.parents
