@@ -672,7 +672,9 @@ def _job_of(
     out, source = values.get("out", ()), values.get("source")
     code: dict[str, Any]
     if isinstance(script, os.PathLike) or _FILE.fullmatch(script):
-        file = scripts.from_file(Path(script), source=Path(source) if source else None, out=out)
+        where = Path(source) if source else None
+        style = str(values.get("style", ""))
+        file = scripts.from_file(Path(script), source=where, out=out, params=params, style=style)
         code, name = file.job, Path(script).stem
     else:
         cell = scripts.from_cell(script, magic_line="", params=params, out=out, keep=keep)
@@ -771,8 +773,9 @@ def sweep(
         )
     search, fixed = search_of(params or {}, goal=goal, sampler=sampler or "random", **settings)
     # The code is checked with one point of the space.
-    _job_of(script, args, {**fields, "params": {**fixed, **sample_point(search)}, "secrets": secrets})
+    trial = _job_of(script, args, {**fields, "params": {**fixed, **sample_point(search)}, "secrets": secrets})
     spec = _job_of(script, args, {**fields, "params": fixed, "secrets": secrets})
+    spec = msgspec.structs.replace(spec, forms=trial.forms)
     if not allow_unused:
         check_used(spec, search)
     return submit_sweep(spec, search, target=target, secrets=secrets).accepted()

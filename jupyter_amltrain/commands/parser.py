@@ -124,14 +124,46 @@ class Parser(argparse.ArgumentParser):
         if self.verbs:
             return self._parse_verb(tokens)
         rest: list[str] = []
-        if self.takes_rest and "--" in tokens:
-            at = tokens.index("--")
-            tokens, rest = tokens[:at], tokens[at + 1 :]
+        if self.takes_rest:
+            at = self._end_of_own(tokens)
+            tokens, rest = tokens[:at], tokens[at + (tokens[at : at + 1] == ["--"]) :]
         args, unknown = self.parse_known_args(tokens)
         if unknown:
             self._unknown(unknown[0])
         args.verb, args.rest = "", rest
         return args
+
+    def _end_of_own(self, tokens: Sequence[str]) -> int:
+        """Return where the arguments of the script begin: behind ``--``, or with the first word that is not ours.
+
+        A word that is nearly one of our flags is ours, and an error.
+        """
+        at, has_script = 0, False
+        flags = self._option_string_actions
+        while at < len(tokens):
+            word = tokens[at]
+            flag, equals, _ = word.partition("=")
+            if word == "--":
+                return at
+            if not word.startswith("-") or word == "-":
+                if has_script:
+                    return at
+                has_script = True
+            elif flag in flags or (flag[:2] in flags and not flag.startswith("--")):
+                action = flags.get(flag) or flags[flag[:2]]
+                takes = action.nargs is None and not equals and flag in flags
+                has_script = has_script or action.dest == "module"
+                optional = action.nargs == "?" and not equals and tokens[at + 1 : at + 2]
+                at += takes or bool(optional and not tokens[at + 1].startswith("-"))
+            elif has_script and not self._near_flags(flag):
+                return at
+            at += 1
+        return at
+
+    def _near_flags(self, flag: str) -> list[str]:
+        """Return our flags that a word begins or nearly is."""
+        flags = [name for name in self._option_string_actions if name.startswith("--")]
+        return [name for name in flags if name.startswith(flag)] or close_matches(flag, flags, 1, _SURE)
 
     def _parse_verb(self, tokens: list[str]) -> argparse.Namespace:
         if tokens[:1] in (["-h"], ["--help"]):
@@ -161,6 +193,8 @@ class Parser(argparse.ArgumentParser):
             hint = f"For a parameter of the script: --param {name}=VALUE. See: {self.help_call}"
         else:
             hint = did_you_mean(_close(flag, flags), f"See: {self.help_call}")
+            if self.takes_rest:
+                hint += " Words for the script stand behind --"
         raise CommandError(f"{self.prog}: unknown flag {flag}.", hint=hint, code="command.unknown_flag")
 
     def format_help(self) -> str:

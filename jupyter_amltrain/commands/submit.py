@@ -344,7 +344,7 @@ def job_of_line(
             "allow_pickle": bool(getattr(args, "allow_pickle", False)),
         }
     else:
-        code, name = _file_code(args, prog, source, out)
+        code, name = _file_code(args, prog, source, out, {*params, *defined})
     title = notebook_name()
     fields.setdefault("name", (title or name)[:64] if cell is not None else name[:64])
     fields.setdefault("experiment", defaults.experiment or title or "default")
@@ -424,7 +424,7 @@ def _check_cell_line(args: argparse.Namespace, words: Sequence[str], prog: str) 
 
 
 def _file_code(
-    args: argparse.Namespace, prog: str, source: str | None, out: Sequence[str]
+    args: argparse.Namespace, prog: str, source: str | None, out: Sequence[str], params: Collection[str]
 ) -> tuple[dict[str, Any], str]:
     """Return the fields of a job that describe the code of a file, and a name for the job."""
     if not args.script and not args.module:
@@ -433,7 +433,9 @@ def _file_code(
             hint=f"Name one: {prog} train.py" + (f" -- or start a cell with %{prog}" if prog.startswith("%") else ""),
             code="submit.no_script",
         )
-    file_script = script.from_file(args.script or "", source=source, out=out, module=args.module)
+    file_script = script.from_file(
+        args.script or "", source=source, out=out, module=args.module, params=params, style=args.style or ""
+    )
     return file_script.job, args.module.rpartition(".")[2] or Path(args.script).stem
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import preflight
+from jupyter_amltrain.schema.param_forms import STYLES
 from jupyter_amltrain.text import close_matches, did_you_mean
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -127,6 +128,13 @@ def variable(text: str) -> str:
     """A Python variable name."""
     if not text.isidentifier() or keyword.iskeyword(text):
         raise _wrong("a variable name", text, "Example: run")
+    return text
+
+
+def style(text: str) -> str:
+    """How a script takes its parameters."""
+    if text not in STYLES:
+        raise _wrong(f"one of {', '.join(STYLES)}", text, "Example: hydra")
     return text
 
 

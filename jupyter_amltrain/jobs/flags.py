@@ -19,6 +19,7 @@ from jupyter_amltrain.jobs import flag_types, flag_values, requirement_files
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput
 from jupyter_amltrain.schema.job import DISTRIBUTIONS, IDENTITIES, SERVICES, Distribution, Resources, distribution_of
+from jupyter_amltrain.schema.param_forms import STYLES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,6 +139,11 @@ FLAGS = (
         help="set K before the first line; a script gets --K V as arguments; '${{inputs.data}}' is the path of"
         " --input data",
         keyword_help="values by name",
+    ),
+    JobFlag(
+        flag="--style", field="style", metavar="STYLE", offers=tuple(STYLES), type=flag_types.style, yaml="command",
+        help="how a script takes parameters: argparse (--k v), flag (--k), hydra (k=v), absl (--k=v), fire, env;"
+        " default what its parser is",
     ),
     JobFlag(
         flag="--out", field="out", metavar="NAME", type=flag_types.out_names, repeated=True, convert=_names,

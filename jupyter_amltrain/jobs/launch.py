@@ -16,6 +16,7 @@ from jupyter_amltrain.jobs.local_data import data_name
 from jupyter_amltrain.schema import searched_values
 from jupyter_amltrain.schema.inputs import JobInput, input_variable, literal_text, output_variable, uploads, with_paths
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
+from jupyter_amltrain.schema.param_forms import form_of, variables_of, words_of
 
 #: Exit code of a sweep's driver that another attempt would repeat, such as that of a sweep whose trials all fail.
 FINAL_EXIT_CODE = 3
@@ -77,7 +78,7 @@ def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> LaunchPla
     return LaunchPlan(
         argv=tuple(script_argv(spec, spec.root if in_place else source, python, data)),
         cwd=cwd,
-        env={**_alone(spec, source), **_deepspeed(spec, source), **spec.env, **data},
+        env={**_alone(spec, source), **_deepspeed(spec, source), **spec.env, **_variables(spec, data), **data},
         ranks=_ranks(spec, python),
         code=code_place(spec, in_place),
     )
@@ -110,12 +111,18 @@ def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]
     script = ["-m", spec.module] if spec.module else [f"{source}/{spec.script_name}"]
     argv = [python, "-u", *script, *with_paths(spec.args, data)]
     if not spec.script:  # a file: its parameters are arguments, nothing is injected
-        for name, value in with_paths(spec.params, data).items():
-            argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]
+        given = with_paths(spec.params, data)
         if spec.sweep is not None and spec.trial is None:  # the service chooses their values
-            for name in spec.sweep.space:
-                argv += [f"--{name}", searched_values.reference(name)]
+            given |= {name: searched_values.reference(name) for name in spec.sweep.space}
+        forms = {name: form_of(name, spec.forms) for name in given}
+        for name in sorted(given, key=lambda name: forms[name] != "positional"):
+            argv += words_of(name, given[name], forms[name])
     return argv
+
+
+def _variables(spec: JobSpec, data: Mapping[str, str]) -> dict[str, str]:
+    """Parameters of a file that are environment variables."""
+    return {} if spec.script else variables_of(with_paths(spec.params, data), spec.forms)
 
 
 def _command_plan(spec: JobSpec, source: str, python: str, machine: TargetMachine) -> LaunchPlan:
@@ -208,11 +215,3 @@ def downloads(spec: JobSpec) -> dict[str, str]:
 def is_downloaded(data: JobInput) -> bool:
     """Whether the agent downloads an input; with the mode ``direct`` the job gets the address itself."""
     return data.type != "literal" and data.mode != "direct" and is_web_address(data.path)
-
-
-def _argument(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (Mapping, list, tuple)):
-        return msgspec.json.encode(value).decode()
-    return str(value)

@@ -25,7 +25,15 @@ import msgspec
 from jupyter_amltrain.agent.protocol import read_regular
 from jupyter_amltrain.agent.supervise import out_values
 from jupyter_amltrain.errors import CommandError, PreflightError
-from jupyter_amltrain.jobs import bindings, kept_names, notebook_names, notebook_syntax, preflight, project
+from jupyter_amltrain.jobs import (
+    bindings,
+    kept_names,
+    notebook_names,
+    notebook_syntax,
+    preflight,
+    project,
+    script_options,
+)
 from jupyter_amltrain.jobs.edits import Edit, edit_of, edited
 from jupyter_amltrain.jobs.kept_names import Keep
 from jupyter_amltrain.schema import inputs, searched_values
@@ -216,11 +224,17 @@ class ScriptFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_file(
-    path: str | Path, *, source: str | Path | None = None, out: Sequence[str] = (), module: str = ""
+    path: str | Path,
+    *,
+    source: str | Path | None = None,
+    out: Sequence[str] = (),
+    module: str = "",
+    params: Collection[str] = (),
+    style: str = "",
 ) -> ScriptFile:
     """Find and check a ``.py`` file; nothing is added to its text.
 
-    Its parameters become ``--name value`` arguments, and a value of ``--out`` is what
+    Its parameters become arguments as its parser takes them, and a value of ``--out`` is what
     the script itself writes to ``$AML_OUTPUT_DIR/<name>.json``.
 
     Parameters
@@ -233,6 +247,8 @@ def from_file(
         Names of the values that are returned; a note is added for those that the text does not mention.
     module
         Name of a module to run as ``python -m`` does, in place of `path`.
+    params, style
+        Names of its parameters, and how it takes them; by default what its parser is.
 
     Raises
     ------
@@ -240,6 +256,8 @@ def from_file(
         The file does not exist, is not text, or is not in `source`.
     PreflightError
         The text would certainly fail; names the line.
+    SubmitError
+        The script does not take a parameter.
     """
     requested, path, working = str(path), Path(path).expanduser(), Path(working_folder())
     root = Path(source).expanduser().resolve() if source is not None else None
@@ -275,6 +293,7 @@ def from_file(
         "root": place.root,
         "search": place.search,
         "module": module,
+        "forms": script_options.forms_of(text, params, path.name, style),
         "source_sha256": hashlib.sha256(data).hexdigest(),
         "notebook_dir": str(working),
         "notes": tuple(notes),

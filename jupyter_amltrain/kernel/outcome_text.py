@@ -18,6 +18,13 @@ _ERROR = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
 #: Python 3.13 can color its tracebacks; PyTorch writes the rank before each line.
 _AROUND = re.compile(r"\x1b\[[0-9;]*m|^\[rank\d+\]: ?", re.MULTILINE)
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+#: How parsers of arguments begin what they complain about, and the exit codes that they end with.
+_COMPLAINT = re.compile(
+    r"^[\w./-]+: error: |^(?:Usage )?[Ee]rror: |^Could not override |^Error merging override |^ERROR: "
+)
+USAGE_CODES = (1, 2)
+#: Lines at the end of a log in which such a complaint stands.
+_COMPLAINT_LINES = 12
 #: Lines of log that an error shows.
 TAIL_LINES = 12
 
@@ -61,6 +68,19 @@ def last_error(log: str) -> str:
     return ""
 
 
+def last_complaint(log: str) -> str:
+    """Return the last line of a log if a parser of arguments complains there, e.g. ``train.py: error: no --x``.
+
+    Typer draws a box around its complaint, and Hydra has more lines behind its own.
+    """
+    lines = [line.strip(" \t│╭╰─╯╮") for line in log.splitlines()[-_COMPLAINT_LINES:]]
+    lines = [line for line in lines if line]
+    found = [line for line in lines if _COMPLAINT.search(line)]
+    if found and (found[-1] == lines[-1] or found[-1] == lines[0] or "override" in found[-1]):
+        return found[-1]
+    return lines[-1] if lines and any(line.startswith("Usage:") for line in lines) else ""
+
+
 def _short(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else f"{text[:limit].rstrip()} …"
 
@@ -90,6 +110,8 @@ def failure_reason(run: Run, log: str) -> str | None:
             what += f". Add the package: --pip {package_of(module[1])}"
         if status.attempt > 1:
             what += f" (after {status.attempt} attempts)"
+    elif status.reason == "exit" and status.exit_code in USAGE_CODES and (complaint := last_complaint(log)):
+        what = f"{what.rstrip('.')}: {_short(complaint)}"
     elif cause.get("text") and not status.cause:
         what = f"{what.rstrip('.')}; {cause['text']}" if what else cause["text"]
     if cause.get("action"):

@@ -14,6 +14,7 @@ from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema import azure_terms
 from jupyter_amltrain.schema.environment import Environment, check_environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, check_data, check_references
+from jupyter_amltrain.schema.param_forms import form_of, words_of
 from jupyter_amltrain.schema.scaling import ScalingSlice
 from jupyter_amltrain.schema.sweep import Sweep
 from jupyter_amltrain.schema.taken import Taken
@@ -364,6 +365,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Values assigned on the script's first line, or ``--name value`` arguments
         of a file. JSON values; ``${{inputs.NAME}}`` and ``${{outputs.NAME}}`` in them are the
         paths of data (:mod:`.inputs`).
+    style, forms
+        Style of a file's parameters on its command line, if the user named one, and the form of each
+        (:mod:`.param_forms`).
     args
         Further arguments of the script, with the same references.
     out
@@ -464,6 +468,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     search: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     params: dict[str, Any] = {}
+    style: str = ""
+    forms: dict[str, str] = {}
     args: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
     values: dict[str, Any] = {}
@@ -534,6 +540,9 @@ def validated(spec: JobSpec) -> JobSpec:
     check_resources(spec.resources, spec.distribution)
     _check_times_and_gpus(spec)
     _check_restarts(spec)
+    if not spec.script and not spec.job_type:
+        for name, value in spec.params.items():
+            words_of(name, value, form_of(name, spec.forms))
     _check_variables(spec)
     check_environment(spec.environment)
     check_data(spec.inputs, spec.outputs)

@@ -28,6 +28,7 @@ from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema import az_yaml, az_yaml_job, azure_terms, searched_values
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
+from jupyter_amltrain.schema.param_forms import variables_of
 from jupyter_amltrain.schema.provenance import GitState
 from jupyter_amltrain.schema.search_space import Expression
 from jupyter_amltrain.schema.sweep import Sweep, sweep_from_rest, sweep_to_rest
@@ -307,7 +308,8 @@ def _environ(spec: JobSpec) -> dict[str, str]:
         input_variable(name): literal_text(data.value) for name, data in spec.inputs.items() if data.type == "literal"
     }
     config = {DEEPSPEED_VARIABLE: DEEPSPEED_FILE} if spec.distribution.config else {}  # in the working folder
-    return {**literals, **config, **spec.env}
+    parameters = {} if spec.script else variables_of(spec.params, spec.forms)
+    return {**literals, **config, **spec.env, **parameters}
 
 
 def _input(data: JobInput) -> dict[str, Any]:
@@ -411,8 +413,7 @@ def command_of(spec: JobSpec, place: JobLocation) -> str:
     plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
     enter = f"cd {shlex.quote(spec.working_place)}; " if spec.working_place else ""
     for name in _searched(spec):  # from the variable: the reference is not replaced in single quotes
-        reference = shlex.quote(searched_values.reference(name))
-        plain = plain.replace(reference, f'"${searched_values.variable(name)}"')
+        plain = plain.replace(searched_values.reference(name), f"'\"${searched_values.variable(name)}\"'")
     return (
         f"{exports}P=$(command -v python3 || command -v python); "
         'if [ -n "$P" ] && "$P" -c \'import sys; sys.exit(sys.version_info < (3, 8))\'; then '
