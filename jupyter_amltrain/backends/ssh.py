@@ -38,10 +38,10 @@ from jupyter_amltrain.errors import (
     TargetUnreachable,
 )
 from jupyter_amltrain.jobs import environments
-from jupyter_amltrain.jobs.data_paths import only_here
 from jupyter_amltrain.jobs.launch import TargetMachine
 from jupyter_amltrain.jobs.local_data import read_data
-from jupyter_amltrain.jobs.snapshot import Snapshot, is_inside, script_text
+from jupyter_amltrain.jobs.named_files import path_notes
+from jupyter_amltrain.jobs.snapshot import Snapshot, is_inside
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.inputs import uploads
 from jupyter_amltrain.schema.job import JobSpec
@@ -67,8 +67,6 @@ SUBMIT_RETRY_S = 30.0
 _MAX_MANIFESTS = 4
 #: Copies of one file that changes meanwhile, before it is left for the next time.
 _MAX_COPIES = 3
-#: Notes on paths that a machine does not have, for one submit.
-_MAX_PATH_NOTES = 5
 #: Seconds that the machine waits for changes before it answers.
 _WAIT_S = 20.0
 
@@ -506,7 +504,7 @@ class SshBackend(AgentBackend):
     async def _completed(self, plan: LaunchPlan) -> LaunchPlan:
         """Return a plan with the data that is to be sent, and notes on paths that the machine does not have."""
         sent = await self._loop.offload(_data_to_send, plan.spec)
-        notes = await self._loop.offload(_path_notes, plan.spec, plan.snapshot, self.target.name)
+        notes = await self._loop.offload(path_notes, plan.spec, plan.snapshot, self.target.name)
         request = {**plan.request, "uploads": sent} if sent else plan.request
         return msgspec.structs.replace(plan, request=request, notes=(*plan.notes, *notes))
 
@@ -646,18 +644,6 @@ def _data_to_send(spec: JobSpec) -> dict[str, Any]:
         facts = {"path": path, "sha256": data.sha256, "files": len(data.files), "bytes": data.bytes}
         sent[name] = {"key": data.sha256[:KEY_CHARS], "file": data.name, **facts}
     return sent
-
-
-def _path_notes(spec: JobSpec, snapshot: Snapshot, target: str) -> list[str]:
-    """Return a note for each path in a script that exists on this machine alone."""
-    folder = Path(spec.source or spec.notebook_dir or ".").expanduser()
-    where = "the cell" if spec.cell else spec.script_name
-    advice = "Send it with the code: --source DIR" if not spec.source else "Its ignore files leave it out"
-    return [
-        f"Line {path.line - spec.line_offset} of {where} names {path.text!r}, which {target} does not get."
-        f" {advice}; or copy it there, and pass its path: --param."
-        for path in only_here(script_text(spec, snapshot), folder, frozenset(snapshot.files))
-    ][:_MAX_PATH_NOTES]
 
 
 def _write_all(copies: Sequence[FileCopy], sizes: Sequence[int | None], data: bytes) -> None:

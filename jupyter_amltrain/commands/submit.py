@@ -21,6 +21,7 @@ from jupyter_amltrain.jobs import closure, flag_types, flag_values, script
 from jupyter_amltrain.jobs.closure import Notebook
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
 from jupyter_amltrain.jobs.kept_names import Keep, keep_for
+from jupyter_amltrain.jobs.project import Place, place_of_cell
 from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema import inputs as references
@@ -80,7 +81,7 @@ def script_flags(parser: Parser, more: str) -> None:
     parser.takes_rest = True
     parser.flag("script", nargs="?", help=f"a .py file or a folder with a __main__.py (arguments follow --), or {more}")
     parser.flag(
-        "--module", "-m", metavar="NAME", default="", samples=("package.train",),
+        "-m", "--module", metavar="NAME", default="", samples=("package.train",),
         help="run this module, as python -m does",
     )  # fmt: skip
 
@@ -330,9 +331,15 @@ def job_of_line(
         )
         fields["environment"] = _with_packages(fields["environment"], cell_script.packages)
         name = "cell"
+        place = Place("", "script.py")
+        if notebook is not None and not source:
+            own_text = "\n".join([cell_script.text, *own.modules.values()])
+            place = place_of_cell(own_text.encode(errors="replace"), Path(folder))
         code = {
             "script": cell_script.text,
             "script_name": _free_name(source),
+            "root": place.root,
+            "search": place.search,
             "cell": cell,
             "line_offset": cell_script.line_offset,
             "source_sha256": cell_script.sha256,

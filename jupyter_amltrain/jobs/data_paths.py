@@ -4,51 +4,68 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from jupyter_amltrain.agent.protocol import KEPT_LINKS
 from jupyter_amltrain.jobs import preflight
+from jupyter_amltrain.jobs.path_expressions import paths_of
 
 #: Longest text that is taken for a path.
 _MAX_CHARS = 300
 
 
 class DataPath(NamedTuple):
-    """A path in a script: its text, and the line where it stands first."""
+    """A path in a script: its text, the line where it stands first, and where it is here."""
 
     text: str
     line: int
+    path: str = ""
 
 
-def only_here(script: bytes, folder: Path, sent: Collection[str]) -> list[DataPath]:
-    """Return the paths in the texts of a script that exist here and do not travel with it. Blocks on the disk.
+def named_here(script: bytes, folder: Path, file: str = "") -> list[DataPath]:
+    """Return the paths that a script reads, by its text, and that exist here. Blocks on the disk.
 
-    Absolute paths count if they are in the user's home folder: others may be the same on both machines.
+    Absolute paths in its text count if they are in the user's home folder: others may be the same elsewhere.
 
     Parameters
     ----------
     folder
         Folder that relative paths begin at here.
-    sent
-        Paths of the files that travel, posix, relative to the working folder there.
+    file
+        Absolute path of the script, which it may find data with; empty for a cell.
     """
     try:
         tree = preflight.parse(script)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    folders = {parent for name in sent for parent in _parents(name)}
-    found: dict[str, int] = {}
+    found: dict[str, DataPath] = {}
     for text, line in _texts(tree):
-        path = os.path.normpath(text)
-        if path in sent or path in folders or text in found or not _is_path(text):
+        if not _is_path(text) or text in found:
             continue
         if os.path.isabs(text) and not text.startswith(os.path.expanduser("~") + os.sep):
             continue
-        if (folder / path).exists():
-            found[text] = line
-    return [DataPath(text, line) for text, line in found.items()]
+        if (folder / text).exists():
+            found[text] = DataPath(text, line, os.path.normpath(folder / text))
+    named = paths_of(tree, file, str(folder)).named if file else ()
+    for one in named:
+        if one.path != file and os.path.exists(one.path):
+            text = os.path.relpath(one.path, folder)
+            found.setdefault(text, DataPath(text, one.line, one.path))
+    return list(found.values())
+
+
+def only_here(named: Iterable[DataPath], sent: Collection[str]) -> list[DataPath]:
+    """Return the paths among `named` that do not travel with a script.
+
+    Parameters
+    ----------
+    sent
+        Absolute paths here of the files that travel; folders of such files count as sent.
+    """
+    folders = {parent for path in sent for parent in _parents(path)}
+    return [one for one in named if one.path not in sent and one.path not in folders]
 
 
 def kept_elsewhere(script: bytes) -> list[DataPath]:
@@ -68,6 +85,8 @@ def _texts(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield the texts that are arguments of calls or values of assignments, in their order."""
     for node in ast.walk(tree):
         values: list[ast.expr] = []
+        if isinstance(node, ast.Call) and _is_written(node):
+            continue
         if isinstance(node, ast.Call):
             values = [*node.args, *(keyword.value for keyword in node.keywords)]
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -75,6 +94,15 @@ def _texts(tree: ast.AST) -> Iterator[tuple[str, int]]:
         for value in values:
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
                 yield value.value, value.lineno
+
+
+def _is_written(call: ast.Call) -> bool:
+    """Whether a call writes the file that it names, such as ``df.to_csv("out.csv")``, ``open("log", "w")``."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name == "open" and len(call.args) > 1:
+        mode = call.args[1].value if isinstance(call.args[1], ast.Constant) else ""
+        return isinstance(mode, str) and mode[:1] in ("w", "a", "x")
+    return name.startswith(("to_", "save", "write", "dump", "export"))
 
 
 def _is_path(text: str) -> bool:

@@ -8,14 +8,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.jobs import requirements
-from jupyter_amltrain.jobs.imports import local_modules
+from jupyter_amltrain.jobs.project import own_modules
 from jupyter_amltrain.jobs.requirement_files import RequirementReader, has_password, name_of, read_text
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.inputs import uploads
@@ -299,13 +298,11 @@ def _imports_mlflow(spec: JobSpec) -> bool:
     """Whether the script, or a module of its own that it needs, imports MLflow."""
     if spec.job_type:
         return False
-    source = Path(spec.source or spec.root).expanduser() if spec.source or spec.root else None
-    script = (source or Path(spec.notebook_dir or ".").absolute()) / spec.script_name
     try:
-        text = requirements.with_notebook(spec, spec.script.encode() or script.read_bytes())
+        text = requirements.with_notebook(spec, requirements.script_bytes(spec))
     except OSError:
         return False  # the snapshot reports it
-    own = {**(local_modules(text, source) if source else {}), **local_modules(text, script.parent)}
+    own = own_modules(spec, text)
     contents = [text, *(path.read_bytes() for path in own.values() if path.suffix == ".py")]
     return any(
         one.name.partition(".")[0] == "mlflow"

@@ -27,9 +27,10 @@ MAX_DIFF_BYTES = 1 << 20
 GIT_TIMEOUT_S = 2.0
 #: Local data over one of these limits gets no digest: reading it would delay the submit.
 MAX_DATA_BYTES, MAX_DATA_FILES = 64 << 20, 2000
-#: Files whose changes are never stored: they hold secrets, or the outputs of cells.
-_NEVER = (".env*", "*.env", "*.pem", "*.key", "*.pfx", "*.p12", "id_rsa*", "id_ed25519*", "id_ecdsa*", ".netrc",
-          ".npmrc", ".pypirc", "*credential*", "*secret*", "*password*", "*.ipynb")  # fmt: skip
+#: Files that hold secrets; and those whose changes are never stored, with the outputs of cells.
+SECRET_FILES = (".env*", "*.env", "*.pem", "*.key", "*.pfx", "*.p12", "id_rsa*", "id_ed25519*", "id_ecdsa*", ".netrc",
+                ".npmrc", ".pypirc", "*credential*", "*secret*", "*password*")  # fmt: skip
+_NEVER = (*SECRET_FILES, "*.ipynb")
 _ASSIGNMENT = re.compile(r"[+\- ]\s*[\"']?(?:export\s+)?(?P<name>[\w.-]+)[\"']?\]?\s*[:=]\s*(?P<value>\S.*)")
 #: Parts of names that can mark a secret: only such lines are examined, because the check of a line is slow.
 _SUSPICIOUS = re.compile(r"pass|pwd|secret|key|token|cred|auth|pat|connection", re.IGNORECASE)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import preflight
 from jupyter_amltrain.jobs.imports import local_modules
 from jupyter_amltrain.jobs.path_expressions import ScriptPaths, paths_of
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.schema.job import JobSpec
+
+_Content = TypeVar("_Content")
 
 #: Files of the top folder of a project.
 _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "MLproject", ".hg")
@@ -76,6 +81,27 @@ def place_of(script: Path, text: bytes, working: Path, more: Iterable[str] = ())
     )
 
 
+def place_of_cell(text: bytes, working: Path) -> Place:
+    """Return the place of a cell's script, whose modules come from the folders of this kernel's ``sys.path``.
+
+    Parameters
+    ----------
+    text
+        The script, and the modules of the notebook that it takes.
+    working
+        Absolute folder of the notebook. Folders of its project count, or those beside it if it has none.
+    """
+    near = top_of(working) or (working.parent if str(working.parent) not in _NO_PROJECT else working)
+    wanted = [*_installed_folders(near), *_loaded_folders(text, near)]
+    search = [Path(one) for one in dict.fromkeys(wanted)]
+    search = [one for one in search if one != working and _provides(text, one)]
+    if not search:
+        return Place("", "script.py")
+    root = os.path.commonpath([str(working), *map(str, search)])
+    folders = dict.fromkeys([working, *search])
+    return Place(root, "script.py", tuple(one.relative_to(root).as_posix() for one in folders))
+
+
 def module_file(name: str, working: Path) -> tuple[Path, Path]:
     """Return the file of a module that ``python -m`` would run, and the folder of the search path that has it.
 
@@ -133,6 +159,29 @@ def project_modules(text: bytes, root: Path, name: str, search: Iterable[str], m
     return found
 
 
+def import_folders(spec: JobSpec) -> list[str]:
+    """Return the folders below the root of a job's code from which it imports, posix."""
+    own = [] if spec.module else [PurePosixPath(spec.script_name).parent.as_posix()]
+    return [*dict.fromkeys([*own, *spec.search, *(["."] if spec.source else [])])] or ["."]
+
+
+def by_import(files: Mapping[str, _Content], spec: JobSpec) -> dict[str, _Content]:
+    """Return a job's files by their names below the folder from which they are imported."""
+    found: dict[str, _Content] = {}
+    for folder in import_folders(spec):
+        above = "" if folder == "." else f"{folder}/"
+        for name, content in files.items():
+            if name.startswith(above):
+                found.setdefault(name[len(above) :], content)
+    return found
+
+
+def own_modules(spec: JobSpec, text: bytes) -> dict[str, Path]:
+    """Return the modules of a job's own that its script `text` imports, by their names for an import."""
+    root = Path(spec.code_root or ".").expanduser().absolute()
+    return by_import(project_modules(text, root, spec.script_name, import_folders(spec), spec.module), spec)
+
+
 def script_paths(text: bytes, script: Path | None, working: Path) -> ScriptPaths:
     """Return the places that a script names; none for a text that is not Python."""
     if b"__file__" not in text and b"sys.path" not in text:
@@ -149,6 +198,18 @@ def _installed_folders(top: Path) -> Iterator[str]:
     for one in sys.path:
         if one and _is_inside(Path(os.path.abspath(one)), top) and "site-packages" not in one:
             yield os.path.abspath(one)
+
+
+def _loaded_folders(text: bytes, top: Path) -> Iterator[str]:
+    """Yield the folders of a project from which this kernel has loaded modules that a script names."""
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or "." in name or name.startswith("_") or name.encode() not in text:
+            continue
+        path = Path(os.path.abspath(file))
+        folder = path.parent.parent if path.name == "__init__.py" else path.parent
+        if _is_inside(folder, top) and "site-packages" not in folder.parts:
+            yield str(folder)
 
 
 def _provides(text: bytes, folder: Path) -> bool:

@@ -23,7 +23,7 @@ import msgspec
 
 from jupyter_amltrain.errors import PreflightError
 from jupyter_amltrain.jobs import preflight, values
-from jupyter_amltrain.jobs.imports import local_modules
+from jupyter_amltrain.jobs.project import by_import, own_modules
 from jupyter_amltrain.jobs.snapshot import Snapshot, script_text
 from jupyter_amltrain.schema.job import JobSpec
 
@@ -103,15 +103,13 @@ class Import(NamedTuple):
     needed: bool
 
 
-def captured(text: bytes, root: Path, source: Path | None = None, *, has_more: bool = False) -> Captured:
-    """What `text` and the modules of its own below `root` import. Blocks on the disk.
+def captured(text: bytes, own: Mapping[str, Path], *, has_more: bool = False) -> Captured:
+    """What `text` and the modules of its own import. Blocks on the disk.
 
     Parameters
     ----------
-    root
-        Where the script lies.
-    source
-        Folder that is taken along whole: what is imported of it comes with the code.
+    own
+        Modules that come with the code, by their names for an import (:func:`.project.own_modules`).
     has_more
         The environment has other packages as well, which may contain modules that are not installed here.
 
@@ -121,7 +119,6 @@ def captured(text: bytes, root: Path, source: Path | None = None, *, has_more: b
         The script cannot go without a module that is not installed here, or that is installed from a
         folder of this machine.
     """
-    own = {**(local_modules(text, source) if source else {}), **local_modules(text, root)}
     found = dict.fromkeys(imports(text))
     ends = set(reached(text, own))
     for path in own.values():
@@ -157,16 +154,19 @@ def completed(spec: JobSpec) -> JobSpec:
     environment = spec.environment
     if not environment.kernel or environment.python:
         return spec
-    source = Path(spec.source or spec.root).expanduser() if spec.source or spec.root else None
-    script = (source or Path(spec.notebook_dir or ".").absolute()) / spec.script_name
     try:
-        text = with_notebook(spec, spec.script.encode() or script.read_bytes())
+        text = with_notebook(spec, script_bytes(spec))
     except OSError:
         text = b""  # the snapshot says it, with its words
-    found = captured(text, script.parent, source, has_more=bool(environment.pip))
+    found = captured(text, own_modules(spec, text), has_more=bool(environment.pip))
     return msgspec.structs.replace(
         spec, environment=msgspec.structs.replace(environment, python=found.python, packages=found.packages)
     )
+
+
+def script_bytes(spec: JobSpec) -> bytes:
+    """Return the text of a job's script, from its file if it is one. Blocks on the disk; raises :class:`OSError`."""
+    return spec.script.encode() or (Path(spec.code_root or ".").expanduser() / spec.script_name).read_bytes()
 
 
 def with_notebook(spec: JobSpec, text: bytes) -> bytes:
@@ -217,7 +217,7 @@ def imports(text: bytes, package: str = "") -> tuple[Import, ...]:
 
 def needed_modules(spec: JobSpec, snapshot: Snapshot) -> list[str]:
     """Return the top-level modules that a job needs from its interpreter's packages. Blocks on the disk."""
-    own = {name.split("/")[0].removesuffix(".py") for name in snapshot.files}
+    own = {name.split("/")[0].removesuffix(".py") for name in by_import(snapshot.files, spec)}
     texts = [script_text(spec, snapshot), *(module.encode() for module in spec.modules.values())]
     needed = [one.name.partition(".")[0] for text in texts for one in imports(text) if one.needed]
     found = dict.fromkeys([*needed, *values.modules(spec)])

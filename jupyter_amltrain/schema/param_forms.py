@@ -96,7 +96,7 @@ def _switch(name: str, value: Any, kind: str, words: list[str]) -> list[str]:
         state = {1: True, 0: False}.get(value) if isinstance(value, int) else None
     if state is None:
         raise SpecError(
-            f"--param {name}={text_of(value)}: the script has {' and '.join(words)}, which take no value.",
+            f"--param {name}={text_of(value)}: the script has {' and '.join(words)} without a value.",
             hint=f"Write: --param {name}=true",
             code="param.switch",
             field="params",

@@ -25,7 +25,7 @@ def spec_of(line: str) -> Any:
 def test_submit_form_has_every_flag_common_first() -> None:
     fields = submit_fields()
     assert [field.name for field in fields if not field.advanced] == list(BASIC_FIELDS)
-    flags = {flag for action in submit_actions().values() for flag in action.option_strings}
+    flags = {flag for action in submit_actions().values() for flag in action.option_strings if flag[:2] == "--"}
     assert {field.flag for field in fields} == flags and all(field.help for field in fields)
     kinds = {field.name: field.kind for field in fields}
     assert kinds["param"] == "list" and kinds["gpus"] == "int" and kinds["wait"] == "bool"

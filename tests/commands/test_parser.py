@@ -48,7 +48,7 @@ def test_unknown_flag_that_is_a_parameter_names_param(line: str, name: str) -> N
 
 def test_unknown_flag_without_match_points_to_help() -> None:
     assert failure("submit", "--zzz").endswith("See: %aml_submit?")
-    assert failure("submit", "x.py --zzz", "amltrain submit").endswith("See: amltrain submit --help")
+    assert failure("submit", "--zzz", "amltrain submit").endswith("See: amltrain submit --help")
 
 
 def test_abbreviated_flag_is_refused() -> None:
@@ -73,8 +73,31 @@ def test_unknown_verb_error_suggests_similar_verb(line: str, guess: str) -> None
 
 def test_missing_value_or_extra_argument_is_refused() -> None:
     assert "--gpus: expected one argument" in failure("submit", "--gpus")
-    assert "unexpected argument 'b.py'" in failure("submit", "a.py b.py")
+    assert "unexpected argument 'b.py'" in failure("runs", "show a.py b.py")
     assert "required: run" in failure("runs", "cancel")
+
+
+@pytest.mark.parametrize(
+    ("line", "rest"),
+    [
+        ("train.py --param lr=1 -- --gpus 2", ["--gpus", "2"]),
+        ("train.py conf.yaml --gpus 2", ["conf.yaml", "--gpus", "2"]),
+        ("train.py --gpus 1 --lr 0.1", ["--lr", "0.1"]),
+        ("--gpus 1 train.py fit --lr=0.1 -v", ["fit", "--lr=0.1", "-v"]),
+        ("-m package.train fit", ["fit"]),
+        ("--module=package.train --gpus=1 fit --wait", ["fit", "--wait"]),
+        ("train.py --name a --wait", []),
+        ("train.py -", ["-"]),
+    ],
+)
+def test_words_behind_the_script_are_its_arguments(line: str, rest: list[str]) -> None:
+    args = parser_of("submit", "%aml_submit").parse(line.split())
+    assert args.rest == rest and (args.script == "train.py" or args.module == "package.train")
+
+
+@pytest.mark.parametrize("line", ["train.py --parm lr=1", "train.py --targte gpu x"])
+def test_misspelled_flag_behind_the_script_is_no_argument(line: str) -> None:
+    assert "unknown flag" in failure("submit", line)
 
 
 def test_runs_without_verb_lists() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.jobs.data_paths import only_here
+from jupyter_amltrain.jobs.data_paths import named_here, only_here
 
 
 @pytest.fixture
@@ -33,14 +33,45 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_paths_that_exist_only_here_are_found(folder: Path, script: str, found: list[tuple[str, int]]) -> None:
-    assert only_here(script.encode(), folder, {"script.py", "helper.py"}) == found
+    sent = {str(folder / "script.py"), str(folder / "helper.py")}
+    assert [one[:2] for one in only_here(named_here(script.encode(), folder), sent)] == found
 
 
 def test_absolute_path_counts_in_home_alone(folder: Path) -> None:
     script = f"open({str(folder / 'table.parquet')!r}); open('/etc/passwd.d/x'); open('/etc/hostname.txt')"
-    assert [path.text for path in only_here(script.encode(), folder, ())] == [str(folder / "table.parquet")]
+    assert [path.text for path in only_here(named_here(script.encode(), folder), ())] == [str(folder / "table.parquet")]
 
 
 def test_files_that_travel_are_not_found(folder: Path) -> None:
-    sent = {"data/train.csv", "script.py"}
-    assert only_here(b"open('data/train.csv'); list('./data/')", folder, sent) == []
+    sent = {str(folder / "data" / "train.csv"), str(folder / "script.py")}
+    assert only_here(named_here(b"open('data/train.csv'); list('./data/')", folder), sent) == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "df.to_csv('table.parquet')",
+        "open('table.parquet', 'w')",
+        "plt.savefig('table.parquet')",
+        "np.save('table.parquet', x)",
+    ],
+)
+def test_files_that_are_written_are_not_found(folder: Path, script: str) -> None:
+    assert named_here(script.encode(), folder) == []
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "os.path.join(os.path.dirname(__file__), 'data', 'train.csv')",
+        "os.path.dirname(os.path.abspath(__file__)) + '/data/train.csv'",
+        "Path(__file__).parent / 'data' / 'train.csv'",
+        "pathlib.Path(__file__).resolve().parent.joinpath('data', 'train.csv')",
+        "Path(__file__).resolve().parents[0] / f'data/train.csv'",
+        "HERE / 'train.csv'",
+    ],
+)
+def test_data_beside_the_script_is_found_from_its_file(folder: Path, expression: str) -> None:
+    script = f"HERE = Path(__file__).parent / 'data'\nopen({expression})"
+    found = named_here(script.encode(), folder.parent, str(folder / "train.py"))
+    assert str(folder / "data" / "train.csv") in [one.path for one in found]

@@ -10,6 +10,7 @@ import pytest
 
 from jupyter_amltrain.errors import PreflightError
 from jupyter_amltrain.jobs import requirements
+from jupyter_amltrain.jobs.imports import local_modules
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.job import JobSpec
 
@@ -42,7 +43,8 @@ def install(
 
 
 def found(text: str, root: Path, source: Path | None = None) -> tuple[str, ...]:
-    got = requirements.captured(text.encode(), root, source)
+    own = {**(local_modules(text.encode(), source) if source else {}), **local_modules(text.encode(), root)}
+    got = requirements.captured(text.encode(), own)
     assert got.python == HERE
     return got.packages
 

@@ -253,9 +253,9 @@ def test_possibly_assigned_out_adds_note(text: str) -> None:
 def test_unmentioned_out_of_file_adds_note(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("x = 1")
-    assert "acc.json" in script.from_file(path, out=["acc"]).notes[0]
+    assert "acc.json" in script.from_file(path, out=["acc"]).job["notes"][0]
     path.write_text("open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w')")
-    assert script.from_file(path, out=["acc"]).notes == ()
+    assert script.from_file(path, out=["acc"]).job["notes"] == ()
 
 
 @pytest.mark.parametrize(
@@ -426,16 +426,16 @@ def test_script_file_is_taken_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_bytes("# -*- coding: latin-1 -*-\nprint('ü')\n".encode("latin-1"))
     found = script.from_file(path)
-    assert (found.name, found.folder) == ("train.py", str(tmp_path))
+    assert (found.job["script_name"], found.job["root"]) == ("train.py", str(tmp_path))
 
 
 def test_script_file_of_source_folder_is_relative(tmp_path: Path) -> None:
     (tmp_path / "src" / "sub").mkdir(parents=True)
     (tmp_path / "src" / "sub" / "train.py").write_text("x = 1")
     (tmp_path / "other.py").write_text("x = 1")
-    assert script.from_file("sub/train.py", source=tmp_path / "src").name == "sub/train.py"
+    assert script.from_file("sub/train.py", source=tmp_path / "src").job["script_name"] == "sub/train.py"
     inside = tmp_path / "src" / "sub" / "train.py"
-    assert script.from_file(inside, source=tmp_path / "src").name == "sub/train.py"
+    assert script.from_file(inside, source=tmp_path / "src").job["script_name"] == "sub/train.py"
     with pytest.raises(CommandError, match="is not in the source folder"):
         script.from_file(tmp_path / "other.py", source=tmp_path / "src")
 

@@ -33,6 +33,7 @@ from jupyter_amltrain.backends.provisioner import Progress, Provisioner, Provisi
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, end_of, output_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
 from jupyter_amltrain.jobs.environments import for_service
+from jupyter_amltrain.jobs.named_files import named_files, path_notes
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
@@ -293,6 +294,7 @@ class AzureBackend(Backend, Provisioner):
 
     def complete_spec(self, spec: JobSpec) -> JobSpec:
         """See :meth:`Backend.complete_spec`; fills in the environment and the packages of ``--env kernel``."""
+        spec = msgspec.structs.replace(spec, files=named_files(spec))
         size = self.compute.size(spec.resources.instance_type)
         return environments.with_environment(spec, str(getattr(self.target, "env", "")), bool(size and size.gpus))
 
@@ -356,6 +358,7 @@ class AzureBackend(Backend, Provisioner):
         request = job_body.request_of(spec, snapshot, place, job_body.job_name(run_id), self._tags(spec))
         request["code"]["files"] = {name: sizes.get(name) for name in request["code"]["files"]}
         notes = await self.environment_notes(spec, snapshot, request["environment"])
+        notes = (*notes, *await self._loop.offload(path_notes, spec, snapshot, self.target.name))
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request}, notes=notes)
 
     async def environment_notes(

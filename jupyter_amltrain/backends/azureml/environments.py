@@ -14,7 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,7 +23,7 @@ from jupyter_amltrain.backends.azureml import mlflow_pins
 from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed, PreflightError, SubmitError
 from jupyter_amltrain.jobs import preflight, requirements
 from jupyter_amltrain.jobs.flag_values import environment_of
-from jupyter_amltrain.jobs.imports import local_modules
+from jupyter_amltrain.jobs.project import by_import, own_modules
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
@@ -433,13 +433,10 @@ def imports_of(spec: JobSpec, snapshot: Snapshot | None = None) -> ScriptImports
     root = Path(spec.code_root or ".").expanduser()
     beside = (root / spec.script_name).parent  # the first entry of sys.path
     try:
-        text = requirements.with_notebook(spec, spec.script.encode() or (root / spec.script_name).read_bytes())
-        files: dict[str, str | bytes | Path] = {**(snapshot.files if snapshot else local_modules(text, root))}
-        if snapshot:
-            above = f"{PurePosixPath(spec.script_name).parent}/"
-            files |= {name.removeprefix(above): content for name, content in files.items() if name.startswith(above)}
-        elif beside != root:
-            files |= local_modules(text, beside)
+        text = requirements.with_notebook(spec, requirements.script_bytes(spec))
+        files: dict[str, str | bytes | Path] = {
+            **(by_import(snapshot.files, spec) if snapshot else own_modules(spec, text))
+        }
         own = {name.partition("/")[0].removesuffix(".py") for name in files}
         if not snapshot and spec.source:
             own |= {one.stem for one in (*root.iterdir(), *beside.iterdir())}

@@ -413,7 +413,8 @@ def command_of(spec: JobSpec, place: JobLocation) -> str:
     plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
     enter = f"cd {shlex.quote(spec.working_place)}; " if spec.working_place else ""
     for name in _searched(spec):  # from the variable: the reference is not replaced in single quotes
-        plain = plain.replace(searched_values.reference(name), f"'\"${searched_values.variable(name)}\"'")
+        reference, value = searched_values.reference(name), f'"${searched_values.variable(name)}"'
+        plain = plain.replace(shlex.quote(reference), value).replace(reference, f"'{value}'")
     return (
         f"{exports}P=$(command -v python3 || command -v python); "
         'if [ -n "$P" ] && "$P" -c \'import sys; sys.exit(sys.version_info < (3, 8))\'; then '

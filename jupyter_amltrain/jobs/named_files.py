@@ -1,0 +1,113 @@
+"""Files beside a script or cell that its code names: those that travel with it, and those that stay here."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from jupyter_amltrain.errors import SubmitError
+from jupyter_amltrain.jobs import project, requirements
+from jupyter_amltrain.jobs.data_paths import DataPath, named_here, only_here
+from jupyter_amltrain.jobs.origin import SECRET_FILES
+from jupyter_amltrain.jobs.snapshot import ALWAYS_SKIPPED, Snapshot, data_files
+from jupyter_amltrain.schema.job import JobSpec
+
+#: Largest file or folder that travels without being asked for, and largest total; the rest is named before the run.
+MAX_BYTES, MAX_TOTAL_BYTES, MAX_FILES = 16 << 20, 64 << 20, 500
+
+#: Maximum number of notes on paths that stay here.
+MAX_NOTES = 5
+
+
+def named_files(spec: JobSpec) -> tuple[str, ...]:
+    """Return the files that the code of a job names and that travel with it, relative to its root. Blocks on the disk.
+
+    A folder travels as a whole, without what its ignore files name. Files with secrets never do.
+    """
+    if spec.source or spec.job_type or spec.code_dir:
+        return ()
+    root = os.path.abspath(spec.code_root or ".")
+    found: dict[str, int] = {}
+    for one in _named(spec):
+        inside = os.path.relpath(one.path, root)
+        if inside == "." or inside.startswith(".." + os.sep) or _is_above(one.path, spec):
+            continue
+        sizes = dict(_files(one.path))
+        if sum(sizes.values()) <= MAX_BYTES and sum(found.values()) + sum(sizes.values()) <= MAX_TOTAL_BYTES:
+            found |= {os.path.relpath(path, root).replace(os.sep, "/"): size for path, size in sizes.items()}
+    return tuple(name for name in sorted(found) if name != spec.script_name)
+
+
+def path_notes(spec: JobSpec, snapshot: Snapshot, target: str) -> list[str]:
+    """Return a note for each path in a script that exists on this machine alone, at most :data:`MAX_NOTES`."""
+    root = os.path.abspath(Path(spec.code_root or ".").expanduser())
+    where = "the cell" if spec.cell else spec.script_name
+    advice = "Send it with the code: --source DIR" if not spec.source else "Its ignore files leave it out"
+    sent = {os.path.normpath(os.path.join(root, name)) for name in snapshot.files}
+    return [
+        f"Line {path.line - spec.line_offset} of {where} names {path.text!r}, which {target} does not get."
+        f" {advice}; or copy it there, and pass its path: --param."
+        for path in only_here(_of_script(spec), sent)
+        if not _is_above(path.path, spec)
+    ][:MAX_NOTES]
+
+
+def _named(spec: JobSpec) -> list[DataPath]:
+    """Return the paths that a script and the modules of its own name."""
+    found = _of_script(spec)
+    try:
+        text = requirements.with_notebook(spec, requirements.script_bytes(spec))
+        modules = project.own_modules(spec, text)
+    except (OSError, SubmitError):  # the snapshot reports it
+        return found
+    for path in modules.values():
+        if path.suffix == ".py":
+            content = path.read_bytes()
+            if b"__file__" in content:
+                found += [one for one in named_here(content, _working(spec), str(path)) if _is_data(one.path)]
+    return found
+
+
+def _of_script(spec: JobSpec) -> list[DataPath]:
+    try:
+        text = requirements.script_bytes(spec)
+    except OSError:
+        return []
+    file = "" if spec.script else os.path.join(os.path.abspath(spec.code_root or "."), spec.script_name)
+    return named_here(text, _working(spec), file)
+
+
+def _working(spec: JobSpec) -> Path:
+    """Return the folder here that relative paths of the job begin at."""
+    return Path(spec.source or spec.notebook_dir or ".").expanduser().absolute()
+
+
+def _is_above(path: str, spec: JobSpec) -> bool:
+    """Whether a path is the folder of the code, or one above it or above the working folder."""
+    places = (os.path.join(os.path.abspath(spec.code_root or "."), spec.script_name), str(_working(spec)))
+    return any(place == path or place.startswith(path.rstrip(os.sep) + os.sep) for place in places)
+
+
+def _is_data(path: str) -> bool:
+    return not path.endswith((".py", ".pyc"))
+
+
+def _files(path: str) -> Iterator[tuple[str, int]]:
+    """Yield the files of a path that may travel, and their sizes; none if they are too many."""
+    name = os.path.basename(path)
+    if name in ALWAYS_SKIPPED or _is_secret(name):
+        return
+    if os.path.isfile(path):
+        yield path, os.path.getsize(path)
+    elif os.path.isdir(path):
+        try:
+            names = data_files(Path(path), MAX_FILES)
+        except SubmitError:  # too many, or a link that leads out
+            return
+        yield from ((one, os.path.getsize(one)) for one in names.values() if not _is_secret(os.path.basename(one)))
+
+
+def _is_secret(name: str) -> bool:
+    return any(fnmatch.fnmatch(name.lower(), pattern) for pattern in SECRET_FILES)
