@@ -30,6 +30,7 @@ _FUNCTIONS: dict[str, _Function] = {
     "os.path.normpath": os.path.normpath,
     "os.path.expanduser": os.path.expanduser,
 }
+_CONSTANTS = {"os.pardir": os.pardir, "os.curdir": os.curdir, "os.sep": os.sep, "os.path.sep": os.sep}
 #: Methods of ``pathlib.Path`` with the same meaning for the path of this script, and those that add parts.
 _SAME = frozenset({"resolve", "absolute", "expanduser", "as_posix", "__str__", "__fspath__"})
 _ADDING = frozenset({"joinpath"})
@@ -133,6 +134,8 @@ class _Places:
                 return None
             return os.path.join(left, right) if isinstance(node.op, ast.Div) else left + right
         if isinstance(node, ast.Attribute):
+            if (constant := _CONSTANTS.get(_dotted(node))) is not None:
+                return constant
             base = self.value(node.value)
             return os.path.dirname(base) if base is not None and node.attr == "parent" else None
         if isinstance(node, ast.Subscript):

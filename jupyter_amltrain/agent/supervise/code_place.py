@@ -15,16 +15,12 @@ if TYPE_CHECKING:
 _MAX_LINKS = 5000
 
 
-#: Prefix of the line of the log that says which code runs.
-_PREFIX = "[code] "
-
-
 class CodePlace(NamedTuple):
     """What the process of a job gets: its arguments, and further folders of modules."""
 
     argv: List[str]
     search: List[str]
-    note: str = ""  #: line of the log that says why the copy runs; empty if it does not
+    note: str = ""  #: why the copy runs, one sentence; empty if it does not
 
 
 def check(value: Dict[str, Any]) -> Dict[str, Any]:
@@ -73,7 +69,7 @@ def place_of(task: Assignment) -> CodePlace:
     inside = os.path.join(root, "")
     argv = [os.path.join(copy, word[len(inside) :]) if word.startswith(inside) and at == 2 else word
             for at, word in enumerate(argv)]  # fmt: skip
-    note = _PREFIX + "%s is no longer as it was submitted: the run uses its copy" % changed
+    note = "%s is no longer as it was submitted: the run uses its copy." % changed
     return CodePlace(argv, [*search, *([os.path.normpath(copy)] if "-m" in argv[:3] else [])], note)
 
 

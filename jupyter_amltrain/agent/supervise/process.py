@@ -147,6 +147,8 @@ def start(
     env = environment(task, sink)
     code = code_place.place_of(task)
     code_place.add_search(env, code.search)
+    if code.note and code.note not in task.state.get("notes", ()):
+        task.state["notes"] = [*task.state.get("notes", ()), code.note]
     hook = job_hooks.add(
         env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), cell=cell_of(task.job)
     )
@@ -171,8 +173,6 @@ def start(
         log = os.open(os.path.join(task.folder, output), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
         raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
-    if code.note:
-        os.write(log, code.note.encode("utf-8", "replace") + b"\n")
     umask = os.umask(USER_UMASK)
     try:
         return spawn(argv, cwd, env, stdout=log, stderr=log, close_fds=True)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.openssh import Sshd
+
+from ..contracts.script_projects import FEW, check_projects, travelling
+from .test_ssh_runs import attach
+
+
+def test_projects_run_as_with_python(api: Any, sshd: Sshd, tmp_path: Path) -> None:
+    attach(api, sshd)
+    check_projects(FEW, tmp_path, "box", 120)
+
+
+@pytest.mark.thorough
+def test_all_projects_run_as_with_python(api: Any, sshd: Sshd, tmp_path: Path) -> None:
+    attach(api, sshd)
+    check_projects([name for name in travelling() if name not in FEW], tmp_path, "box", 120)
+
+
+def test_secret_file_stays_here_with_a_note(api: Any, sshd: Sshd, tmp_path: Path, monkeypatch: Any) -> None:
+    attach(api, sshd)
+    (tmp_path / ".env").write_text("A=1")
+    (tmp_path / "train.py").write_text("import os\nprint('has', os.path.exists(os.path.dirname(__file__) + '/.env'))\n")
+    monkeypatch.chdir(tmp_path)
+    run = api.submit(Path("train.py"), target="box", gpus=0).wait(60)
+    assert "has False" in run.logs() and any(".env" in note for note in run.record().notes)

@@ -1,0 +1,96 @@
+"""Scripts with their projects on the real local target, beside ``python``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.commands.submit import parse_submit, send
+from jupyter_amltrain.errors import AmlTrainError
+
+from .contracts.script_projects import PROJECTS, check_project, shown, write
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_project_runs_as_with_python(api: Any, tmp_path: Path, name: str) -> None:
+    project = PROJECTS[name]
+    if any(importlib.util.find_spec(module) is None for module in project.needs):
+        pytest.skip(f"{project.needs[0]} is not installed")
+    check_project(project, tmp_path, "local", 60)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a script that shows where it is and what a neighbor has."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "code" / "train.py"
+    path.parent.mkdir()
+    text = "import helper, os\nhere = os.path.dirname(__file__)\n"
+    path.write_text(text + "print('<<<', __file__, helper.A, open(os.path.join(here, 'd.txt')).read(), '>>>')\n")
+    (path.parent / "helper.py").write_text("A = 1\n")
+    (path.parent / "d.txt").write_text("data")
+    return path
+
+
+def test_script_runs_where_it_is(api: Any, script: Path) -> None:
+    run = api.submit(Path("code/train.py")).wait(60)
+    assert shown(run.logs()) == [f" {script} 1 data "]
+
+
+def test_edit_before_the_start_changes_nothing(api: Any, script: Path, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.05)"
+    first = [api.submit(wait, gpus=0) for _ in range(os.cpu_count() or 1)]
+    run = api.submit(Path("code/train.py"))
+    run.accepted()
+    (script.parent / "helper.py").write_text("A = 2\n")
+    gate.touch()
+    log = run.wait(120).logs()
+    ((path, value, data),) = [one.split() for one in shown(log)]
+    # What was submitted ran: in place if it started before the edit, else from the copy, which finds the data.
+    assert (value, data) == ("1", "data") and os.path.basename(path) == "train.py"
+    for one in first:
+        one.wait(60)
+
+
+def test_again_runs_what_ran(api: Any, script: Path) -> None:
+    from jupyter_amltrain.commands.resubmit import resubmit
+
+    run = api.submit(Path("code/train.py")).wait(60)
+    (script.parent / "helper.py").write_text("A = 2\n")
+    spec, _ = resubmit(run.run, run.reader)
+    again = api.submit_spec(spec).wait(60)
+    assert [one.split()[1:] for one in shown(again.logs())] == [["1", "data"]]
+    assert any("helper.py" in note for note in again.run.status.notes)
+    (script.parent / "helper.py").write_text("A = 1\n")
+    spec, _ = resubmit(run.run, run.reader)
+    assert shown(api.submit_spec(spec).wait(60).logs()) == [f" {script} 1 data "]
+
+
+def test_complaint_of_a_parser_stands_in_the_headline(
+    api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(PROJECTS["argparse"], tmp_path)
+    run = send(parse_submit(["train.py", "--gpus", "0", "--", "--typo"]))
+    with pytest.raises(AmlTrainError, match="unrecognized arguments: --typo"):
+        run.wait(60)
+
+
+def test_unknown_parameter_is_found_before_the_run(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(PROJECTS["argparse"], tmp_path)
+    with pytest.raises(AmlTrainError) as caught:
+        parse_submit(["train.py", "--param", "learning_rat=1"])
+    assert caught.value.code == "submit.unknown_param" and "learning_rate" in caught.value.hint
+
+
+def test_module_that_does_not_exist_is_refused(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AmlTrainError) as caught:
+        parse_submit(["-m", "absent.module"])
+    assert caught.value.code == "submit.no_module"
