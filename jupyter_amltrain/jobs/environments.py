@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -170,13 +170,17 @@ def _of_project(environment: Environment, name: str) -> Environment:
         raise _error(f"{name}: its dependencies are dynamic", "List them in [project], or use requirements.txt.")
     python = str(project.get("requires-python") or "")
     if os.path.exists(os.path.join(os.path.dirname(environment.project), "uv.lock")):
-        return msgspec.structs.replace(environment, python=python, packages=_exported(environment.project, name))
+        locked = _exported(environment.project, name, _extra_options(environment.extras, document, name))
+        return msgspec.structs.replace(environment, python=python, packages=locked)
     lines = project.get("dependencies") or []
     sources = ((document.get("tool") or {}).get("uv") or {}).get("sources") or {}
     if isinstance(sources, dict) and sources:
         raise _error(f"{name}: [tool.uv.sources] needs a lock file", "Create uv.lock beside it: uv lock")
     if not isinstance(lines, list):
         raise _error(f"{name}: dependencies must be a list", 'Example: dependencies = ["pandas>=2"]')
+    extras = _extras_of(document)
+    _extra_options(environment.extras, document, name)
+    lines = [*lines, *(line for extra in environment.extras for line in extras[extra])]
     reader = RequirementReader(name)
     packages = [
         line
@@ -186,15 +190,51 @@ def _of_project(environment: Environment, name: str) -> Environment:
     return msgspec.structs.replace(environment, python=python, packages=tuple(packages))
 
 
-def _exported(path: str, name: str) -> tuple[str, ...]:
-    """Return the exact packages of ``uv.lock``."""
+def _extras_of(document: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the requirements of the extras and the dependency groups of a project, by name."""
+    extras = dict((document.get("project") or {}).get("optional-dependencies") or {})
+    groups = document.get("dependency-groups") or {}
+
+    def lines(name: str, above: tuple[str, ...] = ()) -> list[str]:
+        found: list[str] = []
+        for one in groups.get(name) or ():
+            inner = one.get("include-group") if isinstance(one, dict) else None
+            if isinstance(one, str):
+                found.append(one)
+            elif inner and inner not in above:
+                found += lines(inner, (*above, name))
+        return found
+
+    return {**{name: lines(name) for name in groups}, **{name: [*map(str, items)] for name, items in extras.items()}}
+
+
+def _extra_options(names: Sequence[str], document: Mapping[str, Any], file: str) -> list[str]:
+    """Return the options of uv for extras and dependency groups of a project.
+
+    Raises
+    ------
+    SpecError
+        The project has no such extra.
+    """
+    known, extras = _extras_of(document), (document.get("project") or {}).get("optional-dependencies") or {}
+    for name in names:
+        if name not in known:
+            has = f"It has: {', '.join(sorted(known))}." if known else "It has none."
+            raise _error(f"{file}[{name}]: there is no such extra", has)
+    return [word for name in names for word in ("--extra" if name in extras else "--group", name)]
+
+
+def _exported(path: str, name: str, extras: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the exact packages of ``uv.lock``, with the options `extras`."""
     uv = submitter_uv()
     if not uv:
         raise _error(f"{name}: uv is needed to read uv.lock", "Install it: %pip install uv", "environment.no_uv")
     argv = [uv, "export", "--frozen", "--no-emit-project", "--no-dev", "--no-hashes", "--no-header", "--no-annotate"]
     folder = os.path.dirname(path)
     try:
-        done = subprocess.run([*argv, "--directory", folder], capture_output=True, text=True, timeout=_EXPORT_TIMEOUT_S)
+        done = subprocess.run(
+            [*argv, *extras, "--directory", folder], capture_output=True, text=True, timeout=_EXPORT_TIMEOUT_S
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise _error(f"{name}: uv export failed ({error})", "Try it yourself: uv export --frozen") from None
     if done.returncode:

@@ -137,6 +137,10 @@ def outputs_of(values: Mapping[str, Any] | Iterable[str]) -> dict[str, JobOutput
     return dict(output_pair(name) for name in values)
 
 
+#: A project file or its lock, with extras.
+_PROJECT = re.compile(r"(?P<path>[^,]*(?:\.toml|uv\.lock))(?:\[(?P<extras>[\w.,\s-]*)\])?")
+
+
 def environment_of(text: str, derive: bool = False) -> Environment:
     """Parse ``--env``: ``kernel``, ``NAME:3``, ``azureml:...``, an image, a file with packages, a folder.
 
@@ -151,6 +155,10 @@ def environment_of(text: str, derive: bool = False) -> Environment:
         return Environment(kernel=True, derive=derive)
     if text.startswith(_NAMED):
         return Environment(name=text, derive=derive)
+    if project := _PROJECT.fullmatch(text):
+        path = re.sub(r"uv\.lock$", "pyproject.toml", project["path"])
+        extras = tuple(extra for extra in re.split(r"[,\s]+", project["extras"] or "") if extra)
+        return Environment(project=_absolute(path), extras=extras, derive=derive)
     first, comma, second = text.partition(",")
     if comma:
         parts = [environment_of(first), environment_of(second)]
@@ -172,8 +180,6 @@ def environment_of(text: str, derive: bool = False) -> Environment:
         )
     if text.endswith((".yml", ".yaml")):
         return Environment(conda=_absolute(text), derive=derive)
-    if text.endswith(".toml"):
-        return Environment(project=_absolute(text), derive=derive)
     if text.endswith((".txt", ".in")):
         return Environment(requirements=_absolute(text), derive=derive)
     path = os.path.expanduser(text)

@@ -41,6 +41,10 @@ _VARIABLE = re.compile(r"\$\{[A-Z_][A-Z0-9_]*\}")
 _PASSWORD = re.compile(r"://[^/\s@]+@")
 _CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s@]+)@")
 _ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*:)//|file:")
+#: An address of a repository without the name of its package, which pip and uv take.
+_REPOSITORY = re.compile(r"(?:git|hg|svn|bzr)\+[a-z]+://\S+")
+#: Line that ``pip freeze`` writes for a package that conda has built, on the machine where it was built.
+_BUILT_ELSEWHERE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*@\s*file://(?:localhost)?(?P<path>/[^\s;#]+)")
 
 
 def split_specs(text: str) -> list[str]:
@@ -69,6 +73,8 @@ def _problem(text: str) -> str:
 
     if has_password(text):
         return "its address contains a password, which would be stored with the run"
+    if _REPOSITORY.fullmatch(text):
+        return ""
     try:
         Requirement(text)
     except InvalidRequirement:
@@ -159,6 +165,9 @@ class RequirementReader:
             yield f"{prefix}{path[0]}{path[1]}{text[len(requirement) :]}{_digest_comment(path[0], self._has_our_disk)}"
         elif requirement.endswith(_ARCHIVES) and _ADDRESS.match(requirement):
             yield prefix + text
+        elif (built := _BUILT_ELSEWHERE.match(requirement)) and not os.path.exists(built["path"]):
+            hint = f"Write {built['name']} in its place; or freeze again: pip list --format=freeze > requirements.txt"
+            raise self._error(f"{where}: {built['name']} is a folder of the machine where conda has built it", hint)
         elif _problem(_VARIABLE.sub("x", requirement)):
             raise self._error(
                 f"{where}: {_shown(requirement)!r} is not a requirement as pip writes it", "Example: pandas>=2.1"

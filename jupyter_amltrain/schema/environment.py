@@ -42,6 +42,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         Absolute path of a conda file on the submitter's machine.
     requirements, project
         Absolute path of a ``requirements.txt`` or a ``pyproject.toml`` on the submitter's machine.
+    extras
+        Extras and dependency groups of `project` whose packages are included.
     pip
         Requirements of the line itself, as pip writes them: alone, or in addition to a file or to `kernel`.
     build
@@ -70,6 +72,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     chosen: str = ""
     requirements: str = ""
     project: str = ""
+    extras: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
     conda_text: str = ""
 

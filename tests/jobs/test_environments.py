@@ -54,6 +54,45 @@ def test_project_file_gives_dependencies_and_python(tmp_path: Path) -> None:
     assert result.packages == ("six>1", "idna") and result.python == ">=3.10"
 
 
+PROJECT = """
+[project]
+name = "x"
+dependencies = ["six"]
+[project.optional-dependencies]
+train = ["idna", "git+https://h/y.git"]
+[dependency-groups]
+dev = ["ruff", {include-group = "test"}]
+test = ["pytest"]
+"""
+
+
+def test_extras_and_groups_of_a_project_are_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    monkeypatch.chdir(tmp_path)
+    filled = environments.read_environment(environment_of("pyproject.toml[train, dev]"))
+    assert filled.packages == ("six", "idna", "git+https://h/y.git", "ruff", "pytest")
+    assert environment_of("uv.lock[train]").project == str(tmp_path / "pyproject.toml")
+    with pytest.raises(SpecError, match="dev, test, train"):
+        environments.read_environment(environment_of("pyproject.toml[trian]"))
+
+
+def test_extras_of_a_lock_are_options_of_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "uv.lock").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(environments, "submitter_uv", lambda: "uv")
+    called: list[list[str]] = []
+
+    def run(argv: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        called.append(argv)
+        return subprocess.CompletedProcess(argv, 0, "six==1\n", "")
+
+    monkeypatch.setattr(environments.subprocess, "run", run)
+    assert environments.read_environment(environment_of("uv.lock[train,dev]")).packages == ("six==1",)
+    options = called[0][called[0].index("--extra") :]
+    assert options[:4] == ["--extra", "train", "--group", "dev"]
+
+
 def test_project_with_lock_gives_exact_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "uv.lock").write_text("")
     lines = "-e .\nsix==1.16.0 ; python_full_version >= '3.8'\n"

@@ -17,6 +17,8 @@ from tests.wheels import make_wheel
         ("pandas", ["pandas"]),
         ("pandas >= 2, < 3", ["pandas >= 2, < 3"]),
         ("pandas>=2 scikit-learn[a,b]==1.5", ["pandas>=2", "scikit-learn[a,b]==1.5"]),
+        ("git+https://h/x.git@main#egg=x", ["git+https://h/x.git@main#egg=x"]),
+        ("git+https://h/x.git pandas", ["git+https://h/x.git", "pandas"]),
         ("x @ git+https://h/x@v1 ; python_version>'3'", ["x @ git+https://h/x@v1 ; python_version>'3'"]),
     ],
 )
@@ -65,6 +67,8 @@ def read(folder: Path, text: str, has_our_disk: bool = True) -> tuple[str, ...]:
         ("-i https://h/simple\n--pre\n--no-index\n", ("--index-url https://h/simple", "--no-index")),
         ("-e ./wheels[test]\n", ("-e {0}/wheels[test]",)),
         ("six==1.0 --hash=sha256:ab\n", ("six==1.0 --hash=sha256:ab",)),
+        ("git+ssh://git@h/x.git@v1#subdirectory=a  # why\n", ("git+ssh://git@h/x.git@v1#subdirectory=a",)),
+        ("x[a] @ git+https://h/x ; os_name == 'nt'\n", ("x[a] @ git+https://h/x ; os_name == 'nt'",)),
         ("--index-url https://${USER}:${TOKEN}@h/simple\n", ("--index-url https://${USER}:${TOKEN}@h/simple",)),
         ("x @ https://h/${NAME}/x.whl\nhttps://h/y-1-py3-none-any.whl\n", None),
     ],
@@ -105,6 +109,8 @@ def test_local_package_has_digest_of_its_content(tmp_path: Path) -> None:
         ("-r requirements.txt\n", "itself"),
         ("# x\n--index-url https://me:hidden@h/simple\n", "line 2"),
         ("numpy @@ x\n", "line 1"),
+        ("a\nnumpy @ file:///home/conda/feedstock_root/build_artifacts/numpy_1/work\n", "line 2: numpy"),
+        ("git+https://me:hidden@h/x.git\n", "line 1"),
     ],
 )
 def test_error_in_file_names_its_line(tmp_path: Path, text: str, line: str) -> None:
