@@ -660,6 +660,7 @@ def _job_of(
 ) -> JobSpec:
     """Return the job of a ``.py`` file or of code, from the keywords of :func:`submit`."""
     from jupyter_amltrain.jobs import script as scripts
+    from jupyter_amltrain.jobs import script_file
 
     if isinstance(args, str):
         raise CommandError(
@@ -674,7 +675,7 @@ def _job_of(
     if isinstance(script, os.PathLike) or _FILE.fullmatch(script):
         where = Path(source) if source else None
         style = str(values.get("style", ""))
-        file = scripts.from_file(Path(script), source=where, out=out, params=params, style=style)
+        file = script_file.from_file(Path(script), source=where, out=out, params=params, style=style)
         code, name = file.job, Path(script).stem
     else:
         cell = scripts.from_cell(script, magic_line="", params=params, out=out, keep=keep)

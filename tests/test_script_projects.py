@@ -94,3 +94,56 @@ def test_module_that_does_not_exist_is_refused(api: Any, tmp_path: Path, monkeyp
     with pytest.raises(AmlTrainError) as caught:
         parse_submit(["-m", "absent.module"])
     assert caught.value.code == "submit.no_module"
+
+
+def notebook(path: Path, *sources: str) -> None:
+    """Write a notebook whose first cell has default values of parameters."""
+    from nbformat import write
+    from nbformat.v4 import new_code_cell, new_notebook
+
+    cells = [new_code_cell(source) for source in sources]
+    cells[0].metadata["tags"] = ["parameters"]
+    write(new_notebook(cells=cells), str(path))
+
+
+def executed(run: Any, name: str) -> Any:
+    """Return the executed notebook among the files of a run."""
+    from nbformat import read
+
+    return read(os.path.join(run.run.folder, "outputs", name), 4)
+
+
+def test_notebook_runs_as_one_job(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nb").mkdir()
+    (tmp_path / "nb" / "helper.py").write_text("A = 1\n")
+    cells = ("lr = 0.1", "import helper\n!echo shell\nprint('<<<', lr, helper.A, '>>>')", "[lr] * 2")
+    notebook(tmp_path / "nb" / "train.ipynb", *cells)
+    run = send(parse_submit(["nb/train.ipynb", "--gpus", "0", "--param", "lr=0.5"])).wait(120)
+    log = run.logs()
+    assert shown(log) == [" 0.5 1 "] and "shell" in log and "[0.5, 0.5]" in log
+    made = executed(run, "train.ipynb")
+    assert [cell.execution_count for cell in made.cells] == [1, 2, 3, 4]
+    assert made.cells[1].metadata.tags == ["injected-parameters"]
+    assert made.cells[-1].outputs[0].data["text/plain"] == "[0.5, 0.5]"
+
+
+def test_notebook_with_an_error_fails_and_is_kept(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    notebook(tmp_path / "train.ipynb", "x = 1", "x / 0", "x")
+    run = send(parse_submit(["train.ipynb", "--gpus", "0"]))
+    with pytest.raises(AmlTrainError, match="ZeroDivisionError"):
+        run.wait(120)
+    counts = [cell.execution_count for cell in executed(run, "train.ipynb").cells]
+    assert counts == [1, 2, None]
+
+
+@pytest.mark.parametrize("text", ["{}", '{"cells": []}', "no JSON"])
+def test_damaged_notebook_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.ipynb").write_text(text)
+    with pytest.raises(AmlTrainError):
+        parse_submit([str(tmp_path / "a.ipynb")])
+    notebook(tmp_path / "b.ipynb", "1")
+    with pytest.raises(AmlTrainError) as caught:
+        parse_submit([str(tmp_path / "b.ipynb"), "--", "--flag"])
+    assert caught.value.code == "submit.notebook_arguments"

@@ -17,7 +17,7 @@ from jupyter_amltrain.commands import saved_job, template
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.errors import CommandError, MissingDependency
-from jupyter_amltrain.jobs import closure, flag_types, flag_values, script
+from jupyter_amltrain.jobs import closure, flag_types, flag_values, script, script_file
 from jupyter_amltrain.jobs.closure import Notebook
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
 from jupyter_amltrain.jobs.kept_names import Keep, keep_for
@@ -440,7 +440,7 @@ def _file_code(
             hint=f"Name one: {prog} train.py" + (f" -- or start a cell with %{prog}" if prog.startswith("%") else ""),
             code="submit.no_script",
         )
-    file_script = script.from_file(
+    file_script = script_file.from_file(
         args.script or "", source=source, out=out, module=args.module, params=params, style=args.style or ""
     )
     return file_script.job, args.module.rpartition(".")[2] or Path(args.script).stem

@@ -13,6 +13,7 @@ import msgspec
 from jupyter_amltrain.agent.data.cache import input_path, is_web_address, link_path
 from jupyter_amltrain.agent.protocol import OUTPUTS
 from jupyter_amltrain.jobs.local_data import data_name
+from jupyter_amltrain.jobs.notebook_file import RUNNER, is_notebook
 from jupyter_amltrain.schema import searched_values
 from jupyter_amltrain.schema.inputs import JobInput, input_variable, literal_text, output_variable, uploads, with_paths
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
@@ -109,6 +110,9 @@ def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]
         Variables with the paths of inputs and outputs; references to those that are not in it stay as they are.
     """
     script = ["-m", spec.module] if spec.module else [f"{source}/{spec.script_name}"]
+    if is_notebook(spec.script_name):
+        params = msgspec.json.encode(with_paths(spec.params, data)).decode()
+        return [python, "-u", "-m", RUNNER, *script, params]
     argv = [python, "-u", *script, *with_paths(spec.args, data)]
     if not spec.script:  # a file: its parameters are arguments, nothing is injected
         given = with_paths(spec.params, data)

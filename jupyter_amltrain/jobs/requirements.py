@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from jupyter_amltrain.errors import PreflightError
-from jupyter_amltrain.jobs import preflight, values
+from jupyter_amltrain.jobs import notebook_file, preflight, values
 from jupyter_amltrain.jobs.project import by_import, own_modules
 from jupyter_amltrain.jobs.snapshot import Snapshot, script_text
 from jupyter_amltrain.schema.job import JobSpec
@@ -166,7 +166,8 @@ def completed(spec: JobSpec) -> JobSpec:
 
 def script_bytes(spec: JobSpec) -> bytes:
     """Return the text of a job's script, from its file if it is one. Blocks on the disk; raises :class:`OSError`."""
-    return spec.script.encode() or (Path(spec.code_root or ".").expanduser() / spec.script_name).read_bytes()
+    path = Path(spec.code_root or ".").expanduser() / spec.script_name
+    return spec.script.encode() or notebook_file.python_of(path.read_bytes(), spec.script_name)
 
 
 def with_notebook(spec: JobSpec, text: bytes) -> bytes:

@@ -16,6 +16,7 @@ import msgspec
 from jupyter_amltrain.agent.protocol import JOB, KEPT_LINKS, read_regular
 from jupyter_amltrain.agent.values import FOLDER as VALUES_FOLDER
 from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
+from jupyter_amltrain.jobs import notebook_file
 from jupyter_amltrain.jobs.file_hash import hash_file
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE
 from jupyter_amltrain.state_dir import working_folder
@@ -202,7 +203,7 @@ def take_snapshot(
         from jupyter_amltrain.jobs.project import project_modules
 
         root = Path(root).absolute()
-        text = script_text.encode() or _read(root / script_name)
+        text = script_text.encode() or notebook_file.python_of(_read(root / script_name), script_name)
         texts = [text, *(code for name, code in (more or {}).items() if "/" not in name and name.endswith(".py"))]
         files = {
             name: str(path)
@@ -266,7 +267,8 @@ def script_text(spec: JobSpec, snapshot: Snapshot) -> bytes:
     if content is None or spec.job_type:
         return b""
     try:
-        return content if isinstance(content, bytes) else read_regular(content, 1 << 24)
+        data = content if isinstance(content, bytes) else read_regular(content, 1 << 24)
+        return notebook_file.python_of(data, spec.script_name)
     except OSError:
         return b""
 

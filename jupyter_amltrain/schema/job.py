@@ -541,6 +541,13 @@ def validated(spec: JobSpec) -> JobSpec:
     _check_times_and_gpus(spec)
     _check_restarts(spec)
     if not spec.script and not spec.job_type:
+        if spec.args and spec.script_name.endswith(".ipynb"):
+            raise SpecError(
+                f"{spec.script_name} is a notebook, which takes no arguments: {' '.join(spec.args)[:80]}.",
+                hint="Set variables of it: --param name=value",
+                code="submit.notebook_arguments",
+                field="args",
+            )
         for name, value in spec.params.items():
             words_of(name, value, form_of(name, spec.forms))
     _check_variables(spec)

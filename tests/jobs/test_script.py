@@ -250,14 +250,6 @@ def test_possibly_assigned_out_adds_note(text: str) -> None:
     assert "--out acc" in note
 
 
-def test_unmentioned_out_of_file_adds_note(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text("x = 1")
-    assert "acc.json" in script.from_file(path, out=["acc"]).job["notes"][0]
-    path.write_text("open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w')")
-    assert script.from_file(path, out=["acc"]).job["notes"] == ()
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -420,36 +412,3 @@ def test_valid_lookalike_script_is_accepted(text: str) -> None:
 
 
 # -- files ---------------------------------------------------------------------------
-
-
-def test_script_file_is_taken_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_bytes("# -*- coding: latin-1 -*-\nprint('ü')\n".encode("latin-1"))
-    found = script.from_file(path)
-    assert (found.job["script_name"], found.job["root"]) == ("train.py", str(tmp_path))
-
-
-def test_script_file_of_source_folder_is_relative(tmp_path: Path) -> None:
-    (tmp_path / "src" / "sub").mkdir(parents=True)
-    (tmp_path / "src" / "sub" / "train.py").write_text("x = 1")
-    (tmp_path / "other.py").write_text("x = 1")
-    assert script.from_file("sub/train.py", source=tmp_path / "src").job["script_name"] == "sub/train.py"
-    inside = tmp_path / "src" / "sub" / "train.py"
-    assert script.from_file(inside, source=tmp_path / "src").job["script_name"] == "sub/train.py"
-    with pytest.raises(CommandError, match="is not in the source folder"):
-        script.from_file(tmp_path / "other.py", source=tmp_path / "src")
-
-
-def test_script_file_syntax_error_names_line(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text("x = 1\ny = = 2\n")
-    with pytest.raises(PreflightError, match=r"train\.py line 2, 'y = = 2'"):
-        script.from_file(path)
-
-
-def test_missing_script_file_error_suggests_similar(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("x = 1")
-    with pytest.raises(CommandError, match=r"Did you mean train\.py"):
-        script.from_file(tmp_path / "trian.py")
-    with pytest.raises(CommandError, match=r"Cannot read"):
-        script.from_file(tmp_path)

@@ -147,7 +147,8 @@ class ServiceRank:
                 pass
         if self.service_helpers.can_write:
             home = service_job.hook_folder(self.job["run"])
-            job_hooks.add(env, self.task.folder, home, gpus=False, cell=cell_of(self.job))
+            needed = job_hooks.runs_notebook(self.job["argv"])
+            job_hooks.add(env, self.task.folder, home, gpus=False, cell=cell_of(self.job), is_needed=needed)
         sys.stdout.flush()
         sys.stderr.flush()
         # Descriptors that the service left open for the command stay open.

@@ -66,11 +66,11 @@ def place_of(task: Assignment) -> CodePlace:
     if not changed:
         return CodePlace(argv, [])
     link_neighbors(root, copy, names)
-    inside = os.path.join(root, "")
-    argv = [os.path.join(copy, word[len(inside) :]) if word.startswith(inside) and at == 2 else word
-            for at, word in enumerate(argv)]  # fmt: skip
+    spec = task.job.get("spec") or {}
+    name = str(spec.get("script_name") or "")
+    argv = [os.path.join(copy, name) if word == os.path.join(root, name) else word for word in argv]
     note = "%s is no longer as it was submitted: the run uses its copy." % changed
-    return CodePlace(argv, [*search, *([os.path.normpath(copy)] if "-m" in argv[:3] else [])], note)
+    return CodePlace(argv, [*search, *([os.path.normpath(copy)] if spec.get("module") else [])], note)
 
 
 def link_neighbors(root: str, copy: str, names: List[str]) -> None:

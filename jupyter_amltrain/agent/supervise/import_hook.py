@@ -20,9 +20,9 @@ AFTER = {
     "multiprocessing.spawn": "amltrain_spawn",
 }
 #: Modules beside this file that a script can import: the backend of Matplotlib, the files of values, what they share,
-#: the text of the last line's value, what is secret, and the values that are kept.
+#: the text of the last line's value, what is secret, the values that are kept, and the program that runs a notebook.
 IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltrain_pretty", "amltrain_secrets",
-              "amltrain_kept")  # fmt: skip
+              "amltrain_kept", "amltrain_notebook")  # fmt: skip
 
 
 def _install(folder: str) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import pkgutil
 import zlib
-from typing import Dict
+from typing import Dict, Sequence
 
 from ..pictures import matplotlib_hook
 from ..protocol import PICTURES
@@ -22,6 +22,7 @@ _FILES = {
     import_hook.IMPORTABLE[3] + ".py": "pretty_text.py",
     import_hook.IMPORTABLE[4] + ".py": "secret_values.py",
     import_hook.IMPORTABLE[5] + ".py": "kept_values.py",
+    import_hook.IMPORTABLE[6] + ".py": "supervise/notebook_runner.py",
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
@@ -36,7 +37,7 @@ def clear(env: Dict[str, str]) -> None:
         env.pop(name, None)
 
 
-def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, cell: str = "") -> str:
+def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, cell: str = "", is_needed: bool = False) -> str:
     """Write the hooks and set their variables; return their folder, empty for a job that runs without them.
 
     Parameters
@@ -52,12 +53,14 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, cell: str = 
     cell
         Name of the script of a cell, empty for a file. Figures that a cell does not show are shown at its end, tables
         are as wide as in a notebook, and children of ``multiprocessing`` do not run its body.
+    is_needed
+        Whether the job cannot run without the files.
     """
     places = {matplotlib_hook.FOLDER: os.path.join(folder, PICTURES)}
     if gpus:
         places[torch_hook.FOLDER] = os.path.join(folder, "telemetry")
     places = {name: place for name, place in places.items() if env.get(name) != "0"}
-    if not places or os.pathsep in home:  # its parts would be searched for modules
+    if not (places or is_needed) or os.pathsep in home:  # its parts would be searched for modules
         return ""
     try:
         hook = _written(home)
@@ -69,6 +72,11 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, cell: str = 
         env[spawn_hook.CELL] = cell
     env["PYTHONPATH"] = os.pathsep.join(part for part in (hook, env.get("PYTHONPATH")) if part)
     return hook
+
+
+def runs_notebook(argv: Sequence[str]) -> bool:
+    """Whether the program of a job is the one that runs a notebook."""
+    return import_hook.IMPORTABLE[6] in argv
 
 
 def _written(home: str) -> str:

@@ -150,8 +150,9 @@ def start(
     if code.note and code.note not in task.state.get("notes", ()):
         task.state["notes"] = [*task.state.get("notes", ()), code.note]
     hook = job_hooks.add(
-        env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), cell=cell_of(task.job)
-    )
+        env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), cell=cell_of(task.job),
+        is_needed=job_hooks.runs_notebook(task.job["argv"]),
+    )  # fmt: skip
     _create_outputs(task, env)
     _link_kept_folders(task)
     argv, cwd, output = code.argv, task.job["cwd"], LOG

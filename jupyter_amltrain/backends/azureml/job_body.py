@@ -435,9 +435,8 @@ def argv_of(spec: JobSpec) -> list[str]:
     References to inputs and outputs are kept: the agent, or in the plain command the service, replaces them by paths.
     """
     words = script_argv(spec, ".", spec.python or _INTERPRETER, {})
-    if words[2] != "-m":
-        words[2] = posixpath.relpath(words[2], spec.working_place or ".")
-    return words
+    at_script = f"./{spec.script_name}"
+    return [posixpath.relpath(word, spec.working_place or ".") if word == at_script else word for word in words]
 
 
 def job_file(spec: JobSpec) -> dict[str, Any]:

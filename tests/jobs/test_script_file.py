@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.errors import CommandError, PreflightError
+from jupyter_amltrain.jobs import script_file
+
+
+def test_unmentioned_out_of_file_adds_note(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("x = 1")
+    assert "acc.json" in script_file.from_file(path, out=["acc"]).job["notes"][0]
+    path.write_text("open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w')")
+    assert script_file.from_file(path, out=["acc"]).job["notes"] == ()
+
+
+def test_script_file_is_taken_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_bytes("# -*- coding: latin-1 -*-\nprint('ü')\n".encode("latin-1"))
+    found = script_file.from_file(path)
+    assert (found.job["script_name"], found.job["root"]) == ("train.py", str(tmp_path))
+
+
+def test_script_file_of_source_folder_is_relative(tmp_path: Path) -> None:
+    (tmp_path / "src" / "sub").mkdir(parents=True)
+    (tmp_path / "src" / "sub" / "train.py").write_text("x = 1")
+    (tmp_path / "other.py").write_text("x = 1")
+    assert script_file.from_file("sub/train.py", source=tmp_path / "src").job["script_name"] == "sub/train.py"
+    inside = tmp_path / "src" / "sub" / "train.py"
+    assert script_file.from_file(inside, source=tmp_path / "src").job["script_name"] == "sub/train.py"
+    with pytest.raises(CommandError, match="is not in the source folder"):
+        script_file.from_file(tmp_path / "other.py", source=tmp_path / "src")
+
+
+def test_script_file_syntax_error_names_line(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("x = 1\ny = = 2\n")
+    with pytest.raises(PreflightError, match=r"train\.py line 2, 'y = = 2'"):
+        script_file.from_file(path)
+
+
+def test_missing_script_file_error_suggests_similar(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x = 1")
+    with pytest.raises(CommandError, match=r"Did you mean train\.py"):
+        script_file.from_file(tmp_path / "trian.py")
+    with pytest.raises(CommandError, match=r"Cannot read"):
+        script_file.from_file(tmp_path)
