@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -128,6 +129,17 @@ def variable(text: str) -> str:
     """A Python variable name."""
     if not text.isidentifier() or keyword.iskeyword(text):
         raise _wrong("a variable name", text, "Example: run")
+    return text
+
+
+def words(text: str) -> str:
+    """A program and its flags, as a shell reads them."""
+    try:
+        found = shlex.split(text)
+    except ValueError as error:
+        raise _wrong("words as a shell reads them", text, f"{error}.") from None
+    if not found:
+        raise _wrong("the name of a program", text, "Example: 'torchrun --nproc_per_node 2'")
     return text
 
 

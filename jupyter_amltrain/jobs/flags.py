@@ -225,6 +225,11 @@ FLAGS = (
         " tensorflow or tensorflow:N with N parameter servers",
     ),
     JobFlag(
+        flag="--launcher", field="launcher", metavar="WORDS", type=flag_types.words, yaml="command",
+        samples=("'torchrun --nproc_per_node 2'", "'accelerate launch'", "deepspeed"),
+        help="start the script by this program, with its own flags: 'accelerate launch --num_processes 2'",
+    ),
+    JobFlag(
         flag="--deepspeed", field="distribution.config", metavar="CONFIG", type=flag_values.deepspeed_config, yaml="",
         keyword="deepspeed", convert=flag_values.deepspeed_dict,
         help="DeepSpeed's configuration: a JSON file, or a dict of the notebook; the job has it in"

@@ -36,6 +36,12 @@ def local_modules(text: bytes, root: Path) -> dict[str, Path]:
     return _Search(root).run(text)
 
 
+def imported_names(text: bytes, root: Path) -> set[str]:
+    """Return the top-level modules that `text` and the modules below `root` that it imports name."""
+    texts = [text, *(path.read_bytes() for path in local_modules(text, root).values() if path.suffix == ".py")]
+    return {name.partition(".")[0] for one in texts for level, name in _imports(one) if not level}
+
+
 class _Search:
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -109,11 +109,11 @@ def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]
     data
         Variables with the paths of inputs and outputs; references to those that are not in it stay as they are.
     """
-    script = ["-m", spec.module] if spec.module else [f"{source}/{spec.script_name}"]
+    script = ["--module" if spec.launcher else "-m", spec.module] if spec.module else [f"{source}/{spec.script_name}"]
     if is_notebook(spec.script_name):
         params = msgspec.json.encode(with_paths(spec.params, data)).decode()
         return [python, "-u", "-m", RUNNER, *script, params]
-    argv = [python, "-u", *script, *with_paths(spec.args, data)]
+    argv = [*_program(spec, python), *script, *with_paths(spec.args, data)]
     if not spec.script:  # a file: its parameters are arguments, nothing is injected
         given = with_paths(spec.params, data)
         if spec.sweep is not None and spec.trial is None:  # the service chooses their values
@@ -122,6 +122,25 @@ def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]
         for name in sorted(given, key=lambda name: forms[name] != "positional"):
             argv += words_of(name, given[name], forms[name])
     return argv
+
+
+#: Launchers and their modules: the program may not be on the PATH of the interpreter.
+_LAUNCHERS = {
+    ("torchrun",): "torch.distributed.run",
+    ("accelerate", "launch"): "accelerate.commands.launch",
+    ("deepspeed",): "deepspeed.launcher.runner",
+}
+
+
+def _program(spec: JobSpec, python: str) -> list[str]:
+    """Return the words that start a script: an interpreter, or a launcher, which starts interpreters itself."""
+    if not spec.launcher:
+        return [python, "-u"]
+    words = shlex.split(spec.launcher)
+    for program, module in _LAUNCHERS.items():
+        if tuple(words[: len(program)]) == program:
+            return [python, "-u", "-m", module, *words[len(program) :]]
+    return [*words, python, "-u"]
 
 
 def _variables(spec: JobSpec, data: Mapping[str, str]) -> dict[str, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import preflight
-from jupyter_amltrain.jobs.imports import local_modules
+from jupyter_amltrain.jobs.imports import imported_names, local_modules
 from jupyter_amltrain.jobs.path_expressions import ScriptPaths, paths_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ def place_of(script: Path, text: bytes, working: Path, more: Iterable[str] = ())
     wanted = [*script_paths(text, script, working).search, *more, *(_installed_folders(top) if top else ())]
     near = top or working
     search = [Path(one) for one in dict.fromkeys(wanted) if os.path.isdir(one) and _is_inside(Path(one), near)]
-    search = [one for one in search if one != script.parent and _provides(text, one)]
+    if search:
+        names = imported_names(text, script.parent)
+        search = [one for one in search if one != script.parent and _provides(names, one)]
     root = os.path.commonpath([*map(str, parts), *map(str, search)])
     return Place(
         root,
@@ -94,7 +96,9 @@ def place_of_cell(text: bytes, working: Path) -> Place:
     near = top_of(working) or (working.parent if str(working.parent) not in _NO_PROJECT else working)
     wanted = [*_installed_folders(near), *_loaded_folders(text, near)]
     search = [Path(one) for one in dict.fromkeys(wanted)]
-    search = [one for one in search if one != working and _provides(text, one)]
+    if search:
+        names = imported_names(text, working)
+        search = [one for one in search if one != working and _provides(names, one)]
     if not search:
         return Place("", "script.py")
     root = os.path.commonpath([str(working), *map(str, search)])
@@ -212,14 +216,13 @@ def _loaded_folders(text: bytes, top: Path) -> Iterator[str]:
             yield str(folder)
 
 
-def _provides(text: bytes, folder: Path) -> bool:
-    """Whether a folder has a module whose name stands in a script."""
+def _provides(imported: Collection[str], folder: Path) -> bool:
+    """Whether a folder has a module that is imported."""
     try:
         names = os.listdir(folder)
     except OSError:
         return False
-    tops = {name[:-3] if name.endswith(".py") else name for name in names if name.endswith(".py") or "." not in name}
-    return any(name.isidentifier() and name.encode() in text for name in tops)
+    return any(name.partition(".")[0] in imported for name in names if name.endswith(".py") or "." not in name)
 
 
 def _is_inside(path: Path, folder: Path) -> bool:

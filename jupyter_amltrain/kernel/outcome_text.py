@@ -20,7 +20,8 @@ _AROUND = re.compile(r"\x1b\[[0-9;]*m|^\[rank\d+\]: ?", re.MULTILINE)
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 #: How parsers of arguments begin what they complain about, and the exit codes that they end with.
 _COMPLAINT = re.compile(
-    r"^[\w./-]+: error: |^(?:Usage )?[Ee]rror: |^Could not override |^Error merging override |^ERROR: "
+    r"^[\w./-]+: (?:error: |No module named |Error while finding module )|^(?:Usage )?[Ee]rror: |^ERROR: "
+    r"|^Could not override |^Error merging override "
 )
 USAGE_CODES = (1, 2)
 #: Lines at the end of a log in which such a complaint stands.
@@ -112,6 +113,8 @@ def failure_reason(run: Run, log: str) -> str | None:
             what += f" (after {status.attempt} attempts)"
     elif status.reason == "exit" and status.exit_code in USAGE_CODES and (complaint := last_complaint(log)):
         what = f"{what.rstrip('.')}: {_short(complaint)}"
+        if module := _NO_MODULE.search(complaint):
+            what += f". Add the package: --pip {package_of(module[1])}"
     elif cause.get("text") and not status.cause:
         what = f"{what.rstrip('.')}; {cause['text']}" if what else cause["text"]
     if cause.get("action"):

@@ -368,6 +368,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     style, forms
         Style of a file's parameters on its command line, if the user named one, and the form of each
         (:mod:`.param_forms`).
+    launcher
+        Words of a program that starts the script in place of Python alone: ``torchrun --nproc_per_node 2``.
     args
         Further arguments of the script, with the same references.
     out
@@ -470,6 +472,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, Any] = {}
     style: str = ""
     forms: dict[str, str] = {}
+    launcher: str = ""
     args: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
     values: dict[str, Any] = {}
@@ -540,16 +543,7 @@ def validated(spec: JobSpec) -> JobSpec:
     check_resources(spec.resources, spec.distribution)
     _check_times_and_gpus(spec)
     _check_restarts(spec)
-    if not spec.script and not spec.job_type:
-        if spec.args and spec.script_name.endswith(".ipynb"):
-            raise SpecError(
-                f"{spec.script_name} is a notebook, which takes no arguments: {' '.join(spec.args)[:80]}.",
-                hint="Set variables of it: --param name=value",
-                code="submit.notebook_arguments",
-                field="args",
-            )
-        for name, value in spec.params.items():
-            words_of(name, value, form_of(name, spec.forms))
+    _check_program(spec)
     _check_variables(spec)
     check_environment(spec.environment)
     check_data(spec.inputs, spec.outputs)
@@ -631,6 +625,28 @@ def _check_restarts(spec: JobSpec) -> None:
             code="spec.value",
             field="simulate_preemption",
         )
+
+
+def _check_program(spec: JobSpec) -> None:
+    """Check what starts a file, and the words of its parameters."""
+    if spec.launcher and (spec.distribution.kind or spec.script_name.endswith(".ipynb")):
+        other = "--processes and --distribution" if spec.distribution.kind else "A notebook"
+        raise SpecError(
+            f"{other} cannot be combined with a launcher of your own.",
+            hint="Leave out one of them: --launcher 'torchrun --nproc_per_node 2' starts its processes itself.",
+            code="spec.launcher",
+            field="launcher",
+        ).about("--launcher")
+    if not spec.script and not spec.job_type:
+        if spec.args and spec.script_name.endswith(".ipynb"):
+            raise SpecError(
+                f"{spec.script_name} is a notebook, which takes no arguments: {' '.join(spec.args)[:80]}.",
+                hint="Set variables of it: --param name=value",
+                code="submit.notebook_arguments",
+                field="args",
+            )
+        for name, value in spec.params.items():
+            words_of(name, value, form_of(name, spec.forms))
 
 
 def _check_variables(spec: JobSpec) -> None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.jobs.launch import TargetMachine, is_single_process, launch_plan
-from jupyter_amltrain.schema.job import Distribution, JobSpec
+from jupyter_amltrain.schema.job import Distribution, JobSpec, validated
 
 SOURCE = "/home/user/runs/r/source"
 HERE = TargetMachine(python="/opt/kernel/python", has_our_disk=True)
@@ -75,3 +76,48 @@ def test_deepspeed_configuration_has_its_path_in_the_environment() -> None:
     plan = launch_plan(spec, "/runs/a/source", TargetMachine(python="python3", has_our_disk=True))
     assert plan.env["AML_DEEPSPEED_CONFIG"] == "/runs/a/source/aml_deepspeed.json"
     assert plan.ranks["kind"] == "deepspeed"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ("torchrun --nproc_per_node 2", (HERE.python, "-u", "-m", "torch.distributed.run", "--nproc_per_node", "2")),
+        ("accelerate launch --cpu", (HERE.python, "-u", "-m", "accelerate.commands.launch", "--cpu")),
+        ("deepspeed", (HERE.python, "-u", "-m", "deepspeed.launcher.runner")),
+        ("nice -n 5", ("nice", "-n", "5", HERE.python, "-u")),
+    ],
+)
+def test_launcher_stands_before_the_script(launcher: str, words: tuple[str, ...]) -> None:
+    spec = JobSpec(name="r", script_name="train.py", launcher=launcher, args=("a",))
+    assert launch_plan(spec, SOURCE, HERE).argv == (*words, f"{SOURCE}/train.py", "a")
+
+
+def test_launcher_with_other_processes_is_refused() -> None:
+    spec = JobSpec(name="r", script_name="train.py", launcher="torchrun", distribution=Distribution(kind="pytorch"))
+    with pytest.raises(SpecError, match="launcher"):
+        validated(spec)
+
+
+def test_file_runs_in_place_on_this_machine_alone() -> None:
+    spec = JobSpec(name="r", script_name="a/train.py", root="/home/user/p", notebook_dir="/home/user/p/nb")
+    plan = launch_plan(spec, SOURCE, HERE)
+    assert plan.argv[2] == "/home/user/p/a/train.py" and plan.cwd == "/home/user/p/nb"
+    assert plan.code == {"root": "/home/user/p"}
+    there = launch_plan(spec, SOURCE, TargetMachine(python="python3", has_our_disk=False))
+    assert there.argv[2] == f"{SOURCE}/a/train.py" and there.cwd == f"{SOURCE}/nb" and there.code == {}
+
+
+def test_module_and_notebook_have_programs_of_their_own() -> None:
+    module = JobSpec(name="r", script_name="p/t.py", module="p.t", root="/r", notebook_dir="/r", search=(".",))
+    assert launch_plan(module, SOURCE, HERE).argv == (HERE.python, "-u", "-m", "p.t")
+    book = JobSpec(name="r", script_name="a.ipynb", root="/r", notebook_dir="/r", params={"lr": 0.1})
+    assert launch_plan(book, SOURCE, HERE).argv[2:] == ("-m", "amltrain_notebook", "/r/a.ipynb", '{"lr":0.1}')
+
+
+def test_parameters_follow_their_forms() -> None:
+    forms = {"data": "positional", "amp": "pair --amp --no-amp", "fast": "on --fast", "lr": "joined lr="}
+    params = {"lr": 0.1, "amp": False, "fast": True, "data": "x", "seed": 3}
+    spec = JobSpec(name="r", script_name="t.py", params=params, forms=forms)
+    assert launch_plan(spec, SOURCE, HERE).argv[3:] == ("x", "lr=0.1", "--no-amp", "--fast", "--seed", "3")
+    named = JobSpec(name="r", script_name="t.py", params={"LR": 0.1}, forms={"*": "environment"})
+    assert launch_plan(named, SOURCE, HERE).env == {"LR": "0.1"} and len(launch_plan(named, SOURCE, HERE).argv) == 3
