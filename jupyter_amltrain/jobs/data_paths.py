@@ -75,17 +75,20 @@ def kept_elsewhere(script: bytes) -> list[DataPath]:
     except (SyntaxError, ValueError, RecursionError):
         return []
     found: dict[str, int] = {}
-    for text, line in _texts(tree):
+    for text, line in _texts(tree, written=True):
         if _is_path(text) and os.path.normpath(text).split("/")[0] in KEPT_LINKS and "/" in os.path.normpath(text):
             found.setdefault(text, line)
     return [DataPath(text, line) for text, line in found.items()]
 
 
-def _texts(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield the texts that are arguments of calls or values of assignments, in their order."""
+def _texts(tree: ast.AST, *, written: bool = False) -> Iterator[tuple[str, int]]:
+    """Yield the texts that are arguments of calls or values of assignments, in their order.
+
+    With `written` also those of calls that write a file.
+    """
     for node in ast.walk(tree):
         values: list[ast.expr] = []
-        if isinstance(node, ast.Call) and _is_written(node):
+        if isinstance(node, ast.Call) and not written and _is_written(node):
             continue
         if isinstance(node, ast.Call):
             values = [*node.args, *(keyword.value for keyword in node.keywords)]

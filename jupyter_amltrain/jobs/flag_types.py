@@ -14,7 +14,6 @@ from typing import Any
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import preflight
-from jupyter_amltrain.schema.param_forms import STYLES
 from jupyter_amltrain.text import close_matches, did_you_mean
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -145,6 +144,8 @@ def words(text: str) -> str:
 
 def style(text: str) -> str:
     """How a script takes its parameters."""
+    from jupyter_amltrain.schema.param_forms import STYLES  # imports msgspec, which %load_ext does without
+
     if text not in STYLES:
         raise _wrong(f"one of {', '.join(STYLES)}", text, "Example: hydra")
     return text
