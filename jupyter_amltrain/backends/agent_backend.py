@@ -194,7 +194,9 @@ class AgentBackend(Backend):
             It does not start, or a module is missing.
         """
         python, name = spec.python or self._machine.python, self.target.name
-        modules = await self._loop.offload(needed_modules, spec, snapshot)
+        # Those of folders that only the machine knows are not looked for.
+        elsewhere = "PYTHONPATH" in spec.env
+        modules = [] if elsewhere else await self._loop.offload(needed_modules, spec, snapshot)
         made, versions = makers(spec), self._versions.setdefault(python, {})
         packages = [package_of(module) for module in made if module not in versions]
         if python in self._modules:

@@ -50,7 +50,7 @@ def named_here(script: bytes, folder: Path, file: str = "") -> list[DataPath]:
             found[text] = DataPath(text, line, os.path.normpath(folder / text))
     named = paths_of(tree, file, str(folder)).named if file else ()
     for one in named:
-        if one.path != file and os.path.exists(one.path):
+        if one.path != file and os.path.exists(one.path) and one.path not in {known.path for known in found.values()}:
             text = os.path.relpath(one.path, folder)
             found.setdefault(text, DataPath(text, one.line, one.path))
     return list(found.values())

@@ -75,7 +75,22 @@ def paths_of(tree: ast.AST, file: str, folder: str) -> ScriptPaths:
             known.assign(node.targets[0].id, node.value)
     search = [place for node in ast.walk(tree) if isinstance(node, ast.Call) for place in known.search_folders(node)]
     named = [NamedPath(known.absolute(path), line) for path, line in known.computed(tree)]
+    if file:
+        named += [NamedPath(path, line) for path, line in _hydra_files(tree, os.path.dirname(file))]
     return ScriptPaths(tuple(dict.fromkeys(search)), tuple(dict.fromkeys(named)))
+
+
+def _hydra_files(tree: ast.AST, folder: str) -> Iterator[tuple[str, int]]:
+    """Yield the folder and the file of ``hydra.main(config_path="conf", config_name="config")``, and of its kin."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not _dotted(node.func).startswith(("hydra.", "initialize")):
+            continue
+        words = {one.arg: one.value.value for one in node.keywords if isinstance(one.value, ast.Constant)}
+        place = os.path.normpath(os.path.join(folder, str(words.get("config_path") or "")))
+        if place != folder:
+            yield place, node.lineno
+        if isinstance(name := words.get("config_name"), str):
+            yield os.path.join(place, name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"), node.lineno
 
 
 class _Places:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import preflight
+from jupyter_amltrain.jobs.data_paths import named_here
 from jupyter_amltrain.jobs.imports import imported_names, local_modules
 from jupyter_amltrain.jobs.path_expressions import ScriptPaths, paths_of
 
@@ -30,8 +31,8 @@ class Place(NamedTuple):
     Attributes
     ----------
     root
-        Absolute folder that has the script, the working folder if it belongs to the same project, and the folders
-        that modules come from.
+        Absolute folder that has the script, the working folder if it belongs to the same project, the folders that
+        modules come from, and the data of the project that the script names.
     name
         Path of the script below it, posix.
     search
@@ -75,7 +76,8 @@ def place_of(script: Path, text: bytes, working: Path, more: Iterable[str] = ())
     if search:
         names = imported_names(text, script.parent)
         search = [one for one in search if one != script.parent and _provides(names, one)]
-    root = os.path.commonpath([*map(str, parts), *map(str, search)])
+    named = [one.path for one in named_here(text, working, str(script)) if top and _is_inside(Path(one.path), top)]
+    root = os.path.commonpath([*map(str, parts), *map(str, search), *map(os.path.dirname, named)])
     return Place(
         root,
         script.relative_to(root).as_posix(),

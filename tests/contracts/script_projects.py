@@ -92,6 +92,12 @@ PROJECTS: dict[str, Project] = {
          "data/d.csv": "1,2", "data/e.csv": "3"}, "a/train.py"),
     "data in the working folder": Project(
         {"a/train.py": _shown("show(open('d.csv').read())"), "d.csv": "5"}, "a/train.py"),
+    "working folder without files": Project(
+        {"a/train.py": _shown("import os\nshow(os.path.basename(os.getcwd()))"), "setup.py": "", "nb/.gitkeep": ""},
+        "../a/train.py", folder="nb"),
+    "data of another folder of the project": Project(
+        {"a/train.py": _shown("show(open('../data/d.txt').read())"), "setup.py": "", "data/d.txt": "8"},
+        "train.py", folder="a"),
     "configuration by name": Project(
         {"train.py": _shown("import json, sys\nshow(json.load(open(sys.argv[1])), json.load(open('base.json')))"),
          "base.json": "[1]", "conf.json": "[2]"}, "train.py base.json"),

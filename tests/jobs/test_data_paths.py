@@ -75,3 +75,11 @@ def test_data_beside_the_script_is_found_from_its_file(folder: Path, expression:
     script = f"HERE = Path(__file__).parent / 'data'\nopen({expression})"
     found = named_here(script.encode(), folder.parent, str(folder / "train.py"))
     assert str(folder / "data" / "train.csv") in [one.path for one in found]
+
+
+@pytest.mark.parametrize("call", ["@hydra.main(version_base=None, {})", "initialize({})\n#"])
+def test_configuration_of_hydra_is_found_beside_the_script(folder: Path, call: str) -> None:
+    text = call.format("config_path='data', config_name='train'") + "\ndef main(cfg): pass\n"
+    (folder / "data" / "train.yaml").write_text("a: 1")
+    found = named_here(text.encode(), folder.parent, str(folder / "app.py"))
+    assert [one.path for one in found] == [str(folder / "data"), str(folder / "data" / "train.yaml")]

@@ -57,6 +57,7 @@ def main(argv: List[str]) -> int:
         code = code_archive.unpack(os.getcwd(), job["run"])
         job["cwd"] = service_job.working_folder(code, job)
         job["code"] = {"search": code_place.search_folders(job, code)}
+        code_place.make_working_folder(job["cwd"], code)
     except BadJob as error:
         log_to_job("the job cannot be started: %s" % error)
         return _BAD_JOB

@@ -46,6 +46,15 @@ def search_folders(job: Mapping[str, Any], code: str) -> List[str]:
     return [os.path.normpath(os.path.join(code, one)) for one in (job.get("code") or {}).get("search", ())]
 
 
+def make_working_folder(cwd: str, code: str) -> None:
+    """Make the working folder of a job whose code is in the folder `code`, if it is below it: no file may be in it."""
+    if os.path.normpath(cwd).startswith(os.path.join(os.path.normpath(code), "")):
+        try:
+            os.makedirs(cwd, exist_ok=True)
+        except OSError:  # the start of the job reports it
+            pass
+
+
 def add_search(env: Dict[str, str], folders: Sequence[str]) -> None:
     """Let Python search modules in `folders`, before those of ``PYTHONPATH``."""
     if folders:

@@ -147,6 +147,7 @@ def start(
     env = environment(task, sink)
     code = code_place.place_of(task)
     code_place.add_search(env, code.search)
+    code_place.make_working_folder(task.job["cwd"], os.path.join(task.folder, SOURCE))
     if code.note and code.note not in task.state.get("notes", ()):
         task.state["notes"] = [*task.state.get("notes", ()), code.note]
     hook = job_hooks.add(
