@@ -147,3 +147,13 @@ def test_damaged_notebook_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(AmlTrainError) as caught:
         parse_submit([str(tmp_path / "b.ipynb"), "--", "--flag"])
     assert caught.value.code == "submit.notebook_arguments"
+
+
+def test_ignored_data_of_source_is_named(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.bin").write_bytes(bytes(200_000))
+    (tmp_path / ".gitignore").write_text("data/\n")
+    (tmp_path / "train.py").write_text("print(1)\n")
+    run = send(parse_submit(["train.py", "--source", ".", "--gpus", "0"])).wait(60)
+    assert any("data/" in note for note in run.record().notes)

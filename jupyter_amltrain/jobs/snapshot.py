@@ -120,6 +120,8 @@ _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 #: Folder in the code of a sweep's driver that has the code of its trials, as it was when the sweep was submitted.
 TRIAL_FOLDER = "trial"
 
+#: Maximum number of ignored entries that are remembered.
+MAX_LEFT_OUT = 200
 #: Factor over the limit at which counting a folder stops.
 _GIVE_UP = 10
 
@@ -135,11 +137,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         sha256 over names, modes and contents: equal trees have equal digests.
     bytes
         Size of all files.
+    left_out
+        Names of files and folders (with a final ``/``) that ignore files exclude, at most :data:`MAX_LEFT_OUT`.
     """
 
     files: dict[str, str | bytes]
     digest: str
     bytes: int
+    left_out: tuple[str, ...] = ()
 
 
 def take_snapshot(
@@ -190,6 +195,7 @@ def take_snapshot(
     """
     files: dict[str, str | bytes]
     facts: Mapping[str, os.stat_result] = {}
+    left_out: tuple[str, ...] = ()
     if code_dir:
         root = Path(code_dir)
         files = {name: path for name, path in code_files(root).items() if name != script_name or not script_text}
@@ -198,7 +204,7 @@ def take_snapshot(
     elif source is not None:
         root = Path(source).expanduser().absolute()
         folder = _Folder(root, limit_bytes, limit_files)
-        files, facts = dict(folder.walk()), folder.facts
+        files, facts, left_out = dict(folder.walk()), folder.facts, tuple(folder.left_out)
     else:
         from jupyter_amltrain.jobs.project import project_modules
 
@@ -226,7 +232,8 @@ def take_snapshot(
             f"The script {script_name} is not among the files of {root}.",
             hint="Check the ignore files.",
         )
-    return _sealed(files, root, limit_bytes, limit_files, more or {}, facts)
+    made = _sealed(files, root, limit_bytes, limit_files, more or {}, facts)
+    return msgspec.structs.replace(made, left_out=left_out) if left_out else made
 
 
 def of_script(spec: JobSpec) -> Snapshot:
@@ -419,6 +426,7 @@ class _Folder:
         self.limit_bytes, self.limit_files = limit_bytes, limit_files
         self.files: dict[str, str] = {}
         self.facts: dict[str, os.stat_result] = {}
+        self.left_out: list[str] = []
         self.total = 0
 
     def walk(self, rules: IgnoreRules | None = None) -> dict[str, str]:
@@ -450,6 +458,8 @@ class _Folder:
                 continue
             is_dir = _is(entry.is_dir)
             if rules.ignores(name, is_dir):
+                if len(self.left_out) < MAX_LEFT_OUT:
+                    self.left_out.append(f"{name}/" if is_dir else name)
                 continue
             real = path
             if entry.is_symlink():

@@ -48,7 +48,7 @@ from jupyter_amltrain.kernel.run_row import StreamSummary, stream_summary_of
 from jupyter_amltrain.kernel.scaling import Machine, ScalingDriver, machine_of
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import MetricLog
-from jupyter_amltrain.kernel.submit_queue import SubmitQueue, snapshot_of
+from jupyter_amltrain.kernel.submit_queue import SubmitQueue, plan_of
 from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile
 from jupyter_amltrain.kernel.targets import TargetManager
 from jupyter_amltrain.kernel.workspaces import WorkspaceManager
@@ -162,8 +162,7 @@ class Controller:
         """Return the exact request that a submit would send. Sends nothing."""
         name, spec = await self.prepare(spec, target)
         backend = self.backend(name)
-        snapshot = await snapshot_of(self.loop, spec, backend)
-        plan = await backend.plan(spec, snapshot, new_run_id(spec.name))
+        plan = await plan_of(self.loop, spec, backend, new_run_id(spec.name))
         notes, price = (*spec.notes, *await backend.notes(plan)), await self._run_price(name, spec)
         more: dict[str, Any] = {"notes": list(notes)} if notes else {}
         more |= {"price": price.text} if price else {}

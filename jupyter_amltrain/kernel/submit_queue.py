@@ -11,6 +11,7 @@ import msgspec
 
 from jupyter_amltrain.backends.base import Backend, LaunchPlan
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SubmitUnsure
+from jupyter_amltrain.jobs import left_out
 from jupyter_amltrain.jobs.origin import origin_of
 from jupyter_amltrain.jobs.snapshot import Snapshot, of_script, of_yaml
 from jupyter_amltrain.kernel.store import RunStore
@@ -32,6 +33,14 @@ async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snap
     if spec.job_type:
         return await loop.offload(lambda: of_yaml(spec, code=not backend.sends_code))
     return await loop.offload(of_script, spec)
+
+
+async def plan_of(loop: LoopThread, spec: JobSpec, backend: Backend, run_id: str) -> LaunchPlan:
+    """Plan a job with its files, which may take a while, and note the data that they lack."""
+    snapshot = await snapshot_of(loop, spec, backend)
+    plan = await backend.plan(spec, snapshot, run_id)
+    note = await loop.offload(left_out.note_of, spec.source, snapshot.left_out) if spec.source else ""
+    return msgspec.structs.replace(plan, notes=(*plan.notes, note)) if note else plan
 
 
 class SubmitQueue:
@@ -115,10 +124,9 @@ class SubmitQueue:
     async def _submit(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
         handle = run.handle
         try:
-            snapshot, origin = await asyncio.gather(
-                snapshot_of(self._loop, run.spec, backend), self._loop.offload(origin_of, run.spec)
+            plan, origin = await asyncio.gather(
+                plan_of(self._loop, run.spec, backend, run.run_id), self._loop.offload(origin_of, run.spec)
             )
-            plan = await backend.plan(run.spec, snapshot, run.run_id)
             plan = msgspec.structs.replace(plan, origin=origin)
             if plan.notes:  # before anything is sent
                 self._store.amend(handle, notes=plan.notes)
