@@ -18,6 +18,7 @@ from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.errors import CommandError, MissingDependency
 from jupyter_amltrain.jobs import closure, flag_types, flag_values, script, script_file
+from jupyter_amltrain.jobs import values as job_values
 from jupyter_amltrain.jobs.closure import Notebook
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
 from jupyter_amltrain.jobs.kept_names import Keep, keep_for
@@ -333,7 +334,8 @@ def job_of_line(
         name = "cell"
         place = Place("", "script.py")
         if notebook is not None and not source:
-            own_text = "\n".join([cell_script.text, *own.modules.values()])
+            readers = (f"import {name}" for name in job_values.modules(JobSpec(name="cell", values=own.values)))
+            own_text = "\n".join([cell_script.text, *own.modules.values(), *readers])
             place = place_of_cell(own_text.encode(errors="replace"), Path(folder))
         code = {
             "script": cell_script.text,

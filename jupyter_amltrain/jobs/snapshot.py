@@ -155,6 +155,7 @@ def take_snapshot(
     search: Iterable[str] = (),
     module: str = "",
     named: Iterable[str] = (),
+    readers: Iterable[str] = (),
     source: str | os.PathLike[str] | None = None,
     more: Mapping[str, str | bytes] | None = None,
     code_dir: str | os.PathLike[str] = "",
@@ -176,6 +177,8 @@ def take_snapshot(
         Name of the module that the script is, if it runs as one.
     named
         Further files below `root`.
+    readers
+        Modules that the values of a cell need, of which those of the project are included.
     source
         Folder to include whole, except for files that its ``.amlignore`` (else its
         ``.gitignore`` files) names.
@@ -210,7 +213,11 @@ def take_snapshot(
 
         root = Path(root).absolute()
         text = script_text.encode() or notebook_file.python_of(_read(root / script_name), script_name)
-        texts = [text, *(code for name, code in (more or {}).items() if "/" not in name and name.endswith(".py"))]
+        texts = [
+            text,
+            *(f"import {name}".encode() for name in readers),
+            *(code for name, code in (more or {}).items() if "/" not in name and name.endswith(".py")),
+        ]
         files = {
             name: str(path)
             for one in texts
@@ -262,6 +269,7 @@ def of_script(spec: JobSpec) -> Snapshot:
         search=spec.search,
         module=spec.module,
         named=spec.files,
+        readers=() if spec.code_dir else dict.fromkeys(values.modules(spec)),
         source=spec.source,
         code_dir=spec.code_dir,
         more=more,

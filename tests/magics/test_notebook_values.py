@@ -394,3 +394,18 @@ def test_job_has_what_the_kernel_has_when_names_are_used_twice(cell: Cell, ip: I
     cell("%%aml_submit --as run --out found\nfound = [a.x, isinstance(a, A), A().x, f(), n]")
     cell("n = [2]\na = f = A = None")  # after the submit
     assert ip.user_ns["run"].wait(60).result("found") == [1, False, 2, "second", [1]]
+
+
+def test_value_of_a_class_of_the_project_travels_with_its_module(
+    cell: Cell, ip: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("notebooks", "src"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "notebooks" / "own_beside.py").write_text("class Near:\n    x = 1\n")
+    (tmp_path / "src" / "own_far.py").write_text("class Far:\n    x = 2\n")
+    monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "notebooks"), *sys.path])
+    cell("import sys; sys.path.append('../src')")
+    cell("import own_beside, own_far\nnear, far = own_beside.Near(), own_far.Far()")
+    cell("%%aml_submit --as run --wait --out total\ntotal = near.x + far.x")
+    assert ip.user_ns["total"] == 3
