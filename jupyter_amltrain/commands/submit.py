@@ -18,11 +18,10 @@ from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.errors import CommandError, MissingDependency
 from jupyter_amltrain.jobs import closure, flag_types, flag_values, script, script_file
-from jupyter_amltrain.jobs import values as job_values
 from jupyter_amltrain.jobs.closure import Notebook
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
 from jupyter_amltrain.jobs.kept_names import Keep, keep_for
-from jupyter_amltrain.jobs.project import Place, place_of_cell
+from jupyter_amltrain.jobs.project import place_of_cell
 from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema import inputs as references
@@ -332,16 +331,9 @@ def job_of_line(
         )
         fields["environment"] = _with_packages(fields["environment"], cell_script.packages)
         name = "cell"
-        place = Place("", "script.py")
-        if notebook is not None and not source:
-            readers = (f"import {name}" for name in job_values.modules(JobSpec(name="cell", values=own.values)))
-            own_text = "\n".join([cell_script.text, *own.modules.values(), *readers])
-            place = place_of_cell(own_text.encode(errors="replace"), Path(folder))
-        code = {
+        code: dict[str, Any] = {
             "script": cell_script.text,
             "script_name": _free_name(source),
-            "root": place.root,
-            "search": place.search,
             "cell": cell,
             "line_offset": cell_script.line_offset,
             "source_sha256": cell_script.sha256,
@@ -352,6 +344,8 @@ def job_of_line(
             "taken": own.taken,
             "allow_pickle": bool(getattr(args, "allow_pickle", False)),
         }
+        if notebook is not None and not source:
+            code |= place_of_cell(JobSpec(name=name, **code))
     else:
         code, name = _file_code(args, prog, source, out, {*params, *defined})
     title = notebook_name()

@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.jobs import preflight
+from jupyter_amltrain.jobs import preflight, values
 from jupyter_amltrain.jobs.data_paths import named_here
 from jupyter_amltrain.jobs.imports import imported_names, local_modules
 from jupyter_amltrain.jobs.path_expressions import ScriptPaths, paths_of
@@ -85,27 +85,24 @@ def place_of(script: Path, text: bytes, working: Path, more: Iterable[str] = ())
     )
 
 
-def place_of_cell(text: bytes, working: Path) -> Place:
-    """Return the place of a cell's script, whose modules come from the folders of this kernel's ``sys.path``.
+def place_of_cell(spec: JobSpec) -> dict[str, Any]:
+    """Return `root` and `search` of a cell whose modules come from other folders than its notebook's; else nothing.
 
-    Parameters
-    ----------
-    text
-        The script, and the modules of the notebook that it takes.
-    working
-        Absolute folder of the notebook. Folders of its project count, or those beside it if it has none.
+    Folders of the notebook's project count, or those beside it if it has none, from which this kernel imports.
     """
+    working = Path(spec.notebook_dir).absolute()
+    readers = (f"import {module}" for module in values.modules(spec))
+    text = "\n".join([spec.script, *spec.modules.values(), *readers]).encode(errors="replace")
     near = top_of(working) or (working.parent if str(working.parent) not in _NO_PROJECT else working)
-    wanted = [*_installed_folders(near), *_loaded_folders(text, near)]
-    search = [Path(one) for one in dict.fromkeys(wanted)]
+    search = [Path(one) for one in dict.fromkeys([*_installed_folders(near), *_loaded_folders(text, near)])]
     if search:
         names = imported_names(text, working)
         search = [one for one in search if one != working and _provides(names, one)]
     if not search:
-        return Place("", "script.py")
+        return {}
     root = os.path.commonpath([str(working), *map(str, search)])
     folders = dict.fromkeys([working, *search])
-    return Place(root, "script.py", tuple(one.relative_to(root).as_posix() for one in folders))
+    return {"root": root, "search": tuple(one.relative_to(root).as_posix() for one in folders)}
 
 
 def module_file(name: str, working: Path) -> tuple[Path, Path]:

@@ -7,6 +7,7 @@ import pytest
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import project
+from jupyter_amltrain.schema.job import JobSpec
 
 
 def tree(root: Path, *names: str) -> Path:
@@ -46,11 +47,12 @@ def test_working_folder_of_another_project_is_no_part(tmp_path: Path) -> None:
 
 def test_cell_has_modules_that_the_kernel_finds_in_its_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree(tmp_path, "setup.py", "nb/x", "src/lib/m.py", "other/own.py")
-    assert project.place_of_cell(b"import lib", tmp_path / "nb") == ("", "script.py", ())
+    cell = JobSpec(name="cell", script="import lib", notebook_dir=str(tmp_path / "nb"))
+    assert project.place_of_cell(cell) == {}
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "src"), str(tmp_path / "other")])
-    place = project.place_of_cell(b"import lib", tmp_path / "nb")
-    assert place == (str(tmp_path), "script.py", ("nb", "src"))
-    found = project.project_modules(b"import lib.m", tmp_path, place.name, place.search)
+    place = project.place_of_cell(cell)
+    assert place == {"root": str(tmp_path), "search": ("nb", "src")}
+    found = project.project_modules(b"import lib.m", tmp_path, "script.py", place["search"])
     assert list(found) == ["src/lib/m.py"]
 
 
