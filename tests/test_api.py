@@ -126,7 +126,7 @@ def test_param_replaces_assignment_in_code(api: Any) -> None:
         api.submit("lr = float(1)", params={"lr": 0.3})
 
 
-@pytest.mark.parametrize("name", ["mine.ipynb", "wine.csv", "job.yml", "notes.txt", "run.sh", "model.bin"])
+@pytest.mark.parametrize("name", ["wine.csv", "job.yml", "notes.txt", "run.sh", "model.bin"])
 def test_submit_of_non_python_file_is_refused(api: Any, name: str) -> None:
     from jupyter_amltrain.commands.submit import parse_submit
 

@@ -192,7 +192,7 @@ def test_cli_export_writes_file() -> None:
     assert "example run.csv" in amltrain("runs", "export", "last", "run.cvs", code=2).stderr
 
 
-def test_cli_submit_of_notebook_names_cell_magic() -> None:
+def test_cli_submit_of_damaged_notebook_is_one_line() -> None:
     Path("train.ipynb").write_text("{}")
     output = amltrain("submit", "train.ipynb", code=2).stderr
-    assert "%%aml_submit" in output and len(output.splitlines()) == 1
+    assert "not a notebook" in output and len(output.splitlines()) == 1

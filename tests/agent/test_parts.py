@@ -33,6 +33,7 @@ OPTIONAL = {
     ("ray_cluster.py", "ray"),
     ("tqdm_hook.py", "tqdm"),
     ("pandas_hook.py", "pandas"),
+    *(("notebook_runner.py", name) for name in ("jupyter_client", "jupyter_core", "nbclient")),
 } | {
     ("values.py", name)
     for name in [
