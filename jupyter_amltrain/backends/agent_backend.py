@@ -116,7 +116,8 @@ class AgentBackend(Backend):
 
     def complete_spec(self, spec: JobSpec) -> JobSpec:
         """See :meth:`Backend.complete_spec`; fills in the packages of a built environment, and files to send."""
-        if not self._machine.has_our_disk:
+        # A container does not have the folder of the script either.
+        if not self._machine.has_our_disk or (environments.is_image(spec) and not spec.script):
             spec = msgspec.structs.replace(spec, files=named_files(spec))
         return environments.completed(spec, self._machine.has_our_disk)
 

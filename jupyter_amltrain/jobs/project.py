@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -45,7 +46,9 @@ class Place(NamedTuple):
 
 
 def top_of(folder: Path) -> Path | None:
-    """Return the top folder of the project of `folder`; ``None`` for a folder without one."""
+    """Return the top folder of the project of `folder`; ``None`` for a folder without one, and for installed packages."""
+    if "site-packages" in folder.parts or _is_inside(folder, Path(sysconfig.get_path("stdlib"))):
+        return None
     for one in (folder, *folder.parents):
         if str(one) in _NO_PROJECT:
             return None
@@ -54,7 +57,7 @@ def top_of(folder: Path) -> Path | None:
     return None
 
 
-def place_of(script: Path, text: bytes, working: Path, more: Iterable[str] = ()) -> Place:
+def place_of(script: Path, text: bytes, working: Path, more: Collection[str] = ()) -> Place:
     """Return the place of a script.
 
     Parameters
@@ -64,7 +67,7 @@ def place_of(script: Path, text: bytes, working: Path, more: Iterable[str] = ())
     working
         Absolute folder in which it runs.
     more
-        Further folders that its modules may come from, such as ``sys.path`` of a kernel.
+        Further folders of the project that its modules come from.
     """
     top = top_of(script.parent)
     parts = [script.parent]
@@ -75,7 +78,7 @@ def place_of(script: Path, text: bytes, working: Path, more: Iterable[str] = ())
     search = [Path(one) for one in dict.fromkeys(wanted) if os.path.isdir(one) and _is_inside(Path(one), near)]
     if search:
         names = imported_names(text, script.parent)
-        search = [one for one in search if one != script.parent and _provides(names, one)]
+        search = [one for one in search if str(one) in more or (one != script.parent and _provides(names, one))]
     named = [one.path for one in named_here(text, working, str(script)) if top and _is_inside(Path(one.path), top)]
     root = os.path.commonpath([*map(str, parts), *map(str, search), *map(os.path.dirname, named)])
     return Place(

@@ -6,6 +6,7 @@ import pytest
 
 from jupyter_amltrain.errors import CommandError, PreflightError
 from jupyter_amltrain.jobs import script_file
+from jupyter_amltrain.jobs.snapshot import take_snapshot
 
 
 def test_unmentioned_out_of_file_adds_note(tmp_path: Path) -> None:
@@ -47,3 +48,19 @@ def test_missing_script_file_error_suggests_similar(tmp_path: Path) -> None:
         script_file.from_file(tmp_path / "trian.py")
     with pytest.raises(CommandError, match=r"Cannot read"):
         script_file.from_file(tmp_path)
+
+
+def test_module_of_an_editable_install_is_searched_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("setup.py", "nb/x", "src/lib/__init__.py", "src/lib/train.py", "src/lib/core.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "src" / "lib" / "train.py").write_text("from . import core\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "src"))
+    monkeypatch.chdir(tmp_path / "nb")
+    job = script_file.from_file("", module="lib.train").job
+    assert (job["root"], job["script_name"], job["search"]) == (str(tmp_path), "src/lib/train.py", ("src",))
+    made = take_snapshot(job["script_name"], "", root=job["root"], search=job["search"], module="lib.train")
+    assert sorted(made.files) == ["src/lib/__init__.py", "src/lib/core.py", "src/lib/train.py"]
+    assert script_file.from_file("", module="json.tool").job["script_name"] == "tool.py"
