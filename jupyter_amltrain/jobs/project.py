@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 def top_of(folder: Path) -> Path | None:
-    """Return the top folder of the project of `folder`; ``None`` for a folder without one, and for installed packages."""
+    """Return the top folder of the project of `folder`; ``None`` if it has none, as that of an installed package."""
     if "site-packages" in folder.parts or _is_inside(folder, Path(sysconfig.get_path("stdlib"))):
         return None
     for one in (folder, *folder.parents):
