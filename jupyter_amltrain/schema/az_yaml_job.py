@@ -546,6 +546,7 @@ def command_of(spec: JobSpec, argv: Sequence[str], script: str) -> str:
         if "/" in spec.script_name:
             lines.append(f"mkdir -p {shlex.quote(spec.script_name.rpartition('/')[0])}")
         lines += _write_script_lines(path, script)
+    lines += place_lines(spec)
     line = shlex.join(argv)
     searched = () if spec.sweep is None else spec.sweep.space
     for name in searched:
@@ -553,6 +554,18 @@ def command_of(spec: JobSpec, argv: Sequence[str], script: str) -> str:
         lines.insert(0, f'export {variable}="{reference}"')
         line = line.replace(shlex.quote(reference), f'"${variable}"')  # it is not replaced in single quotes
     return "\n".join([*lines, line])
+
+
+def place_lines(spec: JobSpec) -> list[str]:
+    """Return lines that lead from the code folder to the job's working folder, and Python to its modules."""
+    lines: list[str] = []
+    if spec.search:
+        folders = ":".join(f'"$PWD"/{shlex.quote(folder)}' for folder in spec.search)
+        lines.append(f"export PYTHONPATH={folders}${{PYTHONPATH:+:$PYTHONPATH}}")
+    if spec.working_place:
+        place = shlex.quote(spec.working_place)
+        lines.append(f"mkdir -p {place} && cd {place}")
+    return lines
 
 
 def _write_script_lines(path: str, script: str) -> list[str]:

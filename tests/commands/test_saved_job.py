@@ -129,3 +129,18 @@ def test_runconfig_is_answered_with_a_line_to_type(api: Any, project: Path) -> N
 def test_reference_to_input_in_a_parameter_is_its_path(api: Any, project: Path) -> None:
     line = "--gpus 0 --input data=data.txt --param data_dir='${{inputs.data}}'"
     assert submit(line, "print(data_dir)").logs().strip() == str(project / "data.txt")
+
+
+def test_saved_project_keeps_its_places(api: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jupyter_amltrain.commands.saved_job import save
+    from jupyter_amltrain.commands.submit import parse_submit, send
+
+    for name in ("setup.py", "nb/x", "src/lib/__init__.py", "a/data.csv"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("7" if name.endswith("csv") else "")
+    text = "import os, sys\nhere = os.path.dirname(__file__)\nsys.path.append(here + '/../src')\nimport lib\n"
+    text += "print(open(here + '/data.csv').read(), os.path.basename(os.getcwd()))\n"
+    (project / "a" / "train.py").write_text(text)
+    monkeypatch.chdir(project / "nb")
+    save(parse_submit(["../a/train.py", "--gpus", "0"]), "job.yml")
+    assert send(parse_submit(["job.yml"])).wait(60).logs().strip() == "7 nb"

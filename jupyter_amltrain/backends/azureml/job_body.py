@@ -411,7 +411,7 @@ def command_of(spec: JobSpec, place: JobLocation) -> str:
         )
     )
     plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
-    enter = f"cd {shlex.quote(spec.working_place)}; " if spec.working_place else ""
+    enter = "".join(f"{line}; " for line in az_yaml_job.place_lines(spec))
     for name in _searched(spec):  # from the variable: the reference is not replaced in single quotes
         reference, value = searched_values.reference(name), f'"${searched_values.variable(name)}"'
         plain = plain.replace(shlex.quote(reference), value).replace(reference, f"'{value}'")
