@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -143,7 +143,8 @@ def _rows(
     runs = tuple(_row(workspace, child, kind, best) for child in children)
     previous = {run.id: run for run in mirror_store.children(mirror.folder).runs}
     if sweep is not None:
-        trials = [_trial(run, child, parent, name, sweep) for run, child in zip(runs, children, strict=True)]
+        known = {run.id for run in previous.values() if run.state == "canceled"}
+        trials = [_trial(run, child, parent, name, sweep, known) for run, child in zip(runs, children, strict=True)]
         runs = tuple(_with_history(trial, previous.get(trial.id)) for trial in trials)
         runs = tuple(sorted(runs, key=lambda run: -1 if run.number is None else run.number))
     read = _read_metrics(mirror, workspace, most_relevant(runs, MAX_CHILDREN), metric, ended)
@@ -182,15 +183,19 @@ def _row(workspace: Workspace, child: Mapping[str, Any], kind: str, best: str) -
     )
 
 
-def _trial(run: ChildRun, child: Mapping[str, Any], parent: Mapping[str, Any], name: str, sweep: Sweep) -> ChildRun:
+def _trial(
+    run: ChildRun, child: Mapping[str, Any], parent: Mapping[str, Any], name: str, sweep: Sweep, known: Collection[str]
+) -> ChildRun:
     """Return the row of a trial with its number, its values, and whether the policy stopped it.
 
     The service says neither who canceled a run nor why: a trial that was canceled while its sweep was not is one that
-    the policy has stopped.
+    the policy has stopped. The sweep was read before its trials, so that only a trial that was canceled at the
+    reading before (`known`) counts, or one of a sweep that has ended.
     """
     number = re.fullmatch(rf"{re.escape(name)}_(\d+)", run.id)
     is_parent_canceled = str(parent.get("status")) in ("Canceled", "CancelRequested")
-    early = run.state == "canceled" and sweep.policy is not None and not is_parent_canceled
+    is_settled = run.id in known or str(parent.get("status")) in ("Completed", "Failed")
+    early = run.state == "canceled" and sweep.policy is not None and not is_parent_canceled and is_settled
     return msgspec.structs.replace(
         run,
         number=int(number[1]) if number else None,
