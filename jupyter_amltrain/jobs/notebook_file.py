@@ -28,8 +28,11 @@ def code_of(data: bytes, name: str) -> str:
     try:
         cells = json.loads(data)["cells"]
         sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CommandError(f"{name} is not a notebook: {error}.", hint="Save it again in JupyterLab.") from None
+    except (ValueError, KeyError, TypeError):
+        raise CommandError(
+            f"{name} is not a notebook: it has no list of cells.",
+            hint="Save it again in JupyterLab, or name another file.",
+        ) from None
     if not any(source.strip() for source in sources):
         raise CommandError(f"{name} has no code cells, there is nothing to run.", hint="Save it first.")
     lines = [line for source in sources if not source.lstrip().startswith("%%") for line in source.splitlines()]

@@ -130,7 +130,8 @@ def module_file(name: str, working: Path) -> tuple[Path, Path]:
                 return path, folder
     raise CommandError(
         f"-m {name}: no such module.",
-        hint=f"Modules are searched in {working}, and among the packages of this kernel.",
+        hint=f"Modules are searched in {working} and among the packages of this kernel. A file is named by its path:"
+        " %aml_submit train.py",
         code="submit.no_module",
         field="module",
     )
