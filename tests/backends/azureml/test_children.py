@@ -229,12 +229,24 @@ def test_trials_of_sweep_have_numbers_and_typed_values(tmp_path: Path) -> None:
     [("MedianStopping", "Running", True), (None, "Running", False), ("MedianStopping", "CancelRequested", False)],
 )
 def test_canceled_trial_is_early_only_by_policy(tmp_path: Path, policy: str | None, parent: str, early: bool) -> None:
-    (row,) = searched(tmp_path, Service([values(0, "Canceled")], {}), policy, status=parent)
+    service = Service([values(0, "Canceled")], {})
+    searched(tmp_path, service, policy, status="Running")
+    (row,) = searched(tmp_path, service, policy, status=parent)
     assert row.early is early and bool(row.detail) is early
+
+
+@pytest.mark.parametrize(("parent", "early"), [("Running", False), ("Completed", True), ("Canceled", False)])
+def test_trial_just_canceled_is_early_once_its_sweep_has_completed(tmp_path: Path, parent: str, early: bool) -> None:
+    service = Service([values(0, "Running")], {})
+    searched(tmp_path, service, status="Running")
+    service.found[0]["status"] = "Canceled"
+    (row,) = searched(tmp_path, service, status=parent)
+    assert row.early is early
 
 
 def test_trial_that_was_stopped_early_remains_so_when_its_sweep_is_canceled(tmp_path: Path) -> None:
     service = Service([values(0, "Canceled"), values(1, "Running")], {})
+    searched(tmp_path, service, status="Running")
     searched(tmp_path, service, status="Running")
     service.found[1]["status"] = "Canceled"
     rows = searched(tmp_path, service, status="Canceled")
