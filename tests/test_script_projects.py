@@ -12,7 +12,7 @@ import pytest
 from jupyter_amltrain.commands.submit import parse_submit, send
 from jupyter_amltrain.errors import AmlTrainError
 
-from .contracts.script_projects import PROJECTS, check_project, shown, write
+from .contracts.script_projects import PROJECTS, Project, check_project, shown, write
 
 
 @pytest.mark.parametrize("name", PROJECTS)
@@ -157,3 +157,16 @@ def test_ignored_data_of_source_is_named(api: Any, tmp_path: Path, monkeypatch: 
     (tmp_path / "train.py").write_text("print(1)\n")
     run = send(parse_submit(["train.py", "--source", ".", "--gpus", "0"])).wait(60)
     assert any("data/" in note for note in run.record().notes)
+
+
+def test_run_that_misses_ignored_data_says_so(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Project({".gitignore": "*.csv\n", "data/a.csv": "1", "train.py": "open('data/a.csv')"}, ""), tmp_path)
+    run = send(parse_submit(["train.py", "--source", ".", "--gpus", "0"]))
+    with pytest.raises(AmlTrainError) as caught:
+        run.wait(60)
+    remedy = f"--input data={tmp_path}/data/a.csv,upload"
+    assert ".gitignore" in str(caught.value) and remedy in str(caught.value)
+    (tmp_path / "train.py").write_text("import os\nprint('<<<', open(os.environ['AML_INPUT_DATA']).read(), '>>>')")
+    again = send(parse_submit(["train.py", "--source", ".", "--gpus", "0", *remedy.split()]))
+    assert shown(again.wait(60).logs()) == [" 1 "]

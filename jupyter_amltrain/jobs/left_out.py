@@ -1,11 +1,15 @@
-"""Data that the ignore files leave out of ``--source``, named before the run misses it. Blocks on the disk."""
+"""Data that does not travel with the code of a job, named before the run and after it missed it. Blocks on the disk."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from jupyter_amltrain.errors import SubmitError
+from jupyter_amltrain.jobs.snapshot import IgnoreRules
+from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.text import bytes_text
 
 #: What nobody misses in a run: made by tools again, or not for the job.
@@ -16,6 +20,14 @@ _NO_DATA = frozenset(
 _NO_DATA_SUFFIXES = (".pyc", ".pyo", ".egg-info", ".log", ".so", ".o", "~", ".swp", ".db")
 #: Smallest size that is named, number of names, and entries of a folder that are counted.
 MIN_BYTES, MAX_NAMES, MAX_ENTRIES = 100_000, 3, 5_000
+
+#: Errors of Python and of libraries about a file that is absent, and the paths in them.
+_ABSENT = re.compile(
+    r"no such file|not found|does not exist|doesn't exist|(?:could ?n[o']t|cannot|unable to) open", re.I
+)
+_QUOTED, _WORD = re.compile(r"""(['"])(.+?)\1"""), re.compile(r"[^\s'\",;()]*[^\s'\",;().:]")
+#: Folders of a run's code: those of our agent and of Azure ML.
+_CODE_FOLDER = re.compile(r"^/.*?/(?:source|wd)/(?=.)")
 
 
 def note_of(root: str, names: Sequence[str]) -> str:
@@ -36,6 +48,57 @@ def note_of(root: str, names: Sequence[str]) -> str:
     more = f" and {len(largest) - MAX_NAMES} more" if len(largest) > MAX_NAMES else ""
     file = ".amlignore" if (Path(root) / ".amlignore").exists() else ".gitignore"
     return f"Left out of the code by {file}: {shown}{more}. Pass data that the run needs: --input data=PATH."
+
+
+def missed_note(spec: JobSpec, error: str, is_here: bool) -> str:
+    """Return a sentence about a path that a run lacked and that this computer has; empty if it lacked none.
+
+    Parameters
+    ----------
+    error
+        Last line of the run's traceback or log.
+    is_here
+        Whether the run was on this computer, where it lacks only what its copy of the code lacks.
+    """
+    if not _ABSENT.search(error) or (is_here and not spec.source):
+        return ""
+    root = os.path.abspath(spec.source or spec.code_root or ".")
+    working = root if spec.source or spec.job_type else os.path.abspath(spec.notebook_dir or ".")
+    for text in [text for _, text in _QUOTED.findall(error)] or _WORD.findall(error):
+        inside = _CODE_FOLDER.sub("", text)
+        path = os.path.normpath(os.path.join(working if inside == text else root, inside))
+        is_path = "/" in inside or "." in inside
+        if is_path and not (is_here and os.path.isabs(inside)) and os.path.exists(path):
+            return f"{inside} is on this computer only: {_why(spec, root, path)}"
+    return ""
+
+
+def _why(spec: JobSpec, root: str, path: str) -> str:
+    """Return why a path here did not travel with the code, and what to do."""
+    name = os.path.relpath(path, root)
+    ignored = _ignored_part(root, name) if spec.source and not name.startswith("..") else ""
+    if ignored:
+        file = ".amlignore" if os.path.exists(os.path.join(root, ".amlignore")) else ".gitignore"
+        return (
+            f"{ignored} was left out of the code by {file}. Pass it: --input data={os.path.join(root, ignored)},upload"
+        )
+    return f"it did not travel with the code. Pass it: --input data={path},upload; or send its folder: --source DIR"
+
+
+def _ignored_part(root: str, name: str) -> str:
+    """Return the part of a path that the ignore files of `root` exclude; empty for none."""
+    part = ""
+    try:
+        rules = IgnoreRules.of(root)
+        for piece in name.split(os.sep):
+            part = f"{part}/{piece}".lstrip("/")
+            is_folder = os.path.isdir(os.path.join(root, part))
+            if rules.ignores(part, is_folder):
+                return part
+            rules = rules.below(os.path.join(root, part), part) if is_folder else rules
+    except SubmitError:  # an ignore file that cannot be read any more
+        return ""
+    return ""
 
 
 def _size(path: str) -> tuple[int, bool]:

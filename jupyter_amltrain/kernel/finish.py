@@ -13,10 +13,11 @@ import msgspec
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends.base import Backend, Chunk
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
+from jupyter_amltrain.jobs import left_out
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.kernel.observers import RunObservers
-from jupyter_amltrain.kernel.outcome_text import failure_reason
+from jupyter_amltrain.kernel.outcome_text import failure_reason, last_line
 from jupyter_amltrain.kernel.result_files import result_files, result_models
 from jupyter_amltrain.kernel.run_row import stream_summary_of
 from jupyter_amltrain.kernel.store import Entry, RunStore
@@ -50,7 +51,11 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
     fields: dict[str, Any] = {} if run.models is not None else {"models": await _models(backend, run)}
     if status.state is not RunState.COMPLETED:
         ended = msgspec.structs.replace(run, status=status)
-        error = failure_reason(ended, entry.shown_log.tail()[0])
+        shown = entry.shown_log.tail()[0]
+        error = failure_reason(ended, shown)
+        if status.state is RunState.FAILED and not run.partial and (line := last_line(shown)):
+            missed = await asyncio.to_thread(left_out.missed_note, run.spec, line, backend.files_are_local)
+            error = f"{error} {missed}".strip() if missed else error
         if run.spec.trial is not None and status.exit_code == FINAL_EXIT_CODE:  # the driver says why
             error = (await backend.children(run.run_id)).message or error
         return {**fields, "error": error}

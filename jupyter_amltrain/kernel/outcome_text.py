@@ -69,6 +69,12 @@ def last_error(log: str) -> str:
     return ""
 
 
+def last_line(log: str) -> str:
+    """Return the last error of a log's last attempt, else its last line; empty for an empty log."""
+    log = log_of_last_attempt(log)
+    return last_error(log) or next((line for line in reversed(log.splitlines()) if line.strip()), "")
+
+
 def last_complaint(log: str) -> str:
     """Return the last line of a log if a parser of arguments complains there, e.g. ``train.py: error: no --x``.
 

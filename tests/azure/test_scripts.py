@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ..contracts.script_projects import FEW, check_projects, travelling
+from ..contracts.script_projects import FEW, check_missed_data, check_projects, travelling
 from .conftest import Azure
 from .connected_api import lab
 
@@ -18,3 +18,11 @@ def test_projects_run_as_with_python(azure: Azure, tmp_path: Path) -> None:
 def test_all_projects_run_as_with_python(azure: Azure, tmp_path: Path) -> None:
     with lab(azure, tmp_path):
         check_projects([name for name in travelling() if name not in FEW], tmp_path, "cpu", 240)
+
+
+def test_run_that_misses_data_of_this_computer_says_so(
+    azure: Azure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with lab(azure, tmp_path):
+        check_missed_data(tmp_path, "cpu", 240)

@@ -233,3 +233,16 @@ def travelling() -> list[str]:
         for name, project in PROJECTS.items()
         if not project.secret and all(importlib.util.find_spec(module) for module in project.needs)
     ]
+
+
+def check_missed_data(tmp_path: Path, target: str, seconds: float) -> None:
+    """Check that a run without a file whose name its code computes says that this computer has it, and takes it."""
+    write(Project({"data/a1.csv": "17", "train.py": "print(open(f'data/a{len([0])}.csv').read())"}, ""), tmp_path)
+    os.chdir(tmp_path)
+    run = send(parse_submit(["train.py", "--target", target, "--gpus", "0"]))
+    try:
+        run.wait(seconds)
+    except AmlTrainError as error:
+        assert f"--input data={tmp_path}/data/a1.csv,upload" in str(error), error
+    else:
+        raise AssertionError(run.logs())

@@ -6,6 +6,7 @@ import pytest
 
 from jupyter_amltrain.jobs import left_out
 from jupyter_amltrain.jobs.snapshot import take_snapshot
+from jupyter_amltrain.schema.job import JobSpec
 
 
 def file(path: Path, size: int) -> None:
@@ -33,3 +34,38 @@ def test_ignored_data_is_named_largest_first(tmp_path: Path, monkeypatch: pytest
 def test_folder_without_ignored_data_has_no_note(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x = 1")
     assert left_out.note_of(str(tmp_path), take_snapshot("train.py", "", root="/", source=tmp_path).left_out) == ""
+
+
+def absent(path: object) -> str:
+    return f"FileNotFoundError: [Errno 2] No such file or directory: {str(path)!r}"
+
+
+def test_missed_path_names_what_the_ignore_file_excludes(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("data/\n")
+    file(tmp_path / "data" / "raw" / "a.csv", 10)
+    file(tmp_path / "sent.csv", 10)
+    spec = JobSpec(name="t", script_name="train.py", source=str(tmp_path))
+    for missed in ("data/raw/a.csv", "/home/u/.amltrain/runs/r-1/source/data/raw/a.csv"):
+        for is_here in (True, False):
+            note = left_out.missed_note(spec, absent(missed), is_here)
+            assert ".gitignore" in note and f"--input data={tmp_path}/data,upload" in note
+    assert ".gitignore" not in left_out.missed_note(spec, absent("sent.csv"), False)
+    assert left_out.missed_note(spec, absent("elsewhere.csv"), False) == ""
+    assert left_out.missed_note(spec, "ValueError: line 3 of 'data/raw/a.csv'", False) == ""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        absent("../data/x.csv"),
+        "lightgbm.basic.LightGBMError: Could not open data file ../data/x.csv",
+        "OSError: ../data/x.csv not found.",
+        absent("/mnt/azureml/cr/j/0/exe/wd/data/x.csv"),
+    ],
+)
+def test_missed_path_of_project_without_source_is_found_from_its_places(tmp_path: Path, error: str) -> None:
+    file(tmp_path / "data" / "x.csv", 10)
+    (tmp_path / "notebooks").mkdir()
+    spec = JobSpec(name="t", script_name="train.py", root=str(tmp_path), notebook_dir=str(tmp_path / "notebooks"))
+    assert f"--input data={tmp_path}/data/x.csv,upload" in left_out.missed_note(spec, error, False)
+    assert left_out.missed_note(spec, error, True) == ""  # a script in place finds it

@@ -7,7 +7,7 @@ import pytest
 
 from tools.openssh import Sshd
 
-from ..contracts.script_projects import FEW, check_projects, travelling
+from ..contracts.script_projects import FEW, check_missed_data, check_projects, travelling
 from .test_ssh_runs import attach
 
 
@@ -29,3 +29,9 @@ def test_secret_file_stays_here_with_a_note(api: Any, sshd: Sshd, tmp_path: Path
     monkeypatch.chdir(tmp_path)
     run = api.submit(Path("train.py"), target="box", gpus=0).wait(60)
     assert "has False" in run.logs() and any(".env" in note for note in run.record().notes)
+
+
+def test_run_that_misses_data_of_this_computer_says_so(api: Any, sshd: Sshd, tmp_path: Path, monkeypatch: Any) -> None:
+    attach(api, sshd)
+    monkeypatch.chdir(tmp_path)
+    check_missed_data(tmp_path, "box", 60)
