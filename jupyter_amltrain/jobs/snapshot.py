@@ -298,15 +298,21 @@ def code_files(root: Path) -> dict[str, str]:
         return _Folder(root, LIMIT_BYTES, LIMIT_FILES).walk(IgnoreRules((), nested=False))
 
 
-def data_files(path: Path, limit_files: int) -> dict[str, str]:
+def data_files(path: Path, limit_files: int, skipped: Collection[str] = ()) -> dict[str, str]:
     """Return the files of a folder of data by name, without those that its ignore files name. Blocks on the disk.
+
+    Parameters
+    ----------
+    skipped
+        Patterns of names, of files and folders, that are left out in any case. With them a link that leads out, or a
+        folder that cannot be read, is left out and no error.
 
     Raises
     ------
     SnapshotTooLarge, SubmitError
         See :func:`take_snapshot`; there is no limit for the size.
     """
-    return _Folder(path, 1 << 62, limit_files).walk()
+    return _Folder(path, 1 << 62, limit_files, skipped).walk()
 
 
 def is_inside(name: str) -> bool:
@@ -428,8 +434,10 @@ def _read(path: Path) -> bytes:
 class _Folder:
     """One walk of a source folder."""
 
-    def __init__(self, root: Path, limit_bytes: int, limit_files: int) -> None:
+    def __init__(self, root: Path, limit_bytes: int, limit_files: int, skipped: Collection[str] = ()) -> None:
         self.root = root
+        self.skipped = skipped
+        self._skips = re.compile("|".join(map(fnmatch.translate, skipped)) or "(?!)").match
         self.real = os.path.realpath(root)
         self.limit_bytes, self.limit_files = limit_bytes, limit_files
         self.files: dict[str, str] = {}
@@ -454,8 +462,11 @@ class _Folder:
         """Add one folder; return False if the limit stopped the walk."""
         try:
             with os.scandir(path) as scan:
-                entries = sorted(scan, key=lambda entry: entry.name)
+                # A folder of a million files is over the limit without being read to its end.
+                entries = sorted(islice(scan, _GIVE_UP * self.limit_files + 1), key=lambda entry: entry.name)
         except OSError as error:
+            if self.skipped:
+                return True
             raise SubmitError(
                 f"Cannot read the folder {path}: {error.strerror or error}.",
                 hint=f"Exclude it: echo '/{prefix}' >> {self.root}/.amlignore",
@@ -463,6 +474,8 @@ class _Folder:
         for entry in entries:
             name = prefix + entry.name
             if entry.name in ALWAYS_SKIPPED or (name in KEPT_LINKS and _is_kept_link(entry)):
+                continue
+            if self._skips(entry.name):
                 continue
             is_dir = _is(entry.is_dir)
             if rules.ignores(name, is_dir):
@@ -495,6 +508,8 @@ class _Folder:
     def _followed(self, path: str, name: str) -> str:
         real = os.path.realpath(path)
         if real != self.real and not real.startswith(self.real + os.sep):
+            if self.skipped:
+                return ""
             # No default is safe: the target may be a data set of terabytes, and without the
             # link the run would fail late.
             raise SubmitError(
