@@ -12,7 +12,7 @@ import pytest
 from jupyter_amltrain.commands.submit import parse_submit, send
 from jupyter_amltrain.errors import AmlTrainError
 
-from .contracts.script_projects import PROJECTS, Project, check_project, shown, write
+from .contracts.script_projects import PROJECTS, Project, check_project, check_sweeps, shown, write
 
 
 @pytest.mark.parametrize("name", PROJECTS)
@@ -170,3 +170,8 @@ def test_run_that_misses_ignored_data_says_so(api: Any, tmp_path: Path, monkeypa
     (tmp_path / "train.py").write_text("import os\nprint('<<<', open(os.environ['AML_INPUT_DATA']).read(), '>>>')")
     again = send(parse_submit(["train.py", "--source", ".", "--gpus", "0", *remedy.split()]))
     assert shown(again.wait(60).logs()) == [" 1 "]
+
+
+@pytest.mark.thorough
+def test_sweeps_over_projects_have_values_of_python(api: Any, tmp_path: Path) -> None:
+    check_sweeps(tmp_path, "local", 180)

@@ -34,7 +34,7 @@ from jupyter_amltrain.errors import AmlTrainError, DamagedRun, PreflightError, P
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import kept_elsewhere
 from jupyter_amltrain.jobs.launch import downloads, launch_plan, restarts_of
-from jupyter_amltrain.jobs.named_files import named_files
+from jupyter_amltrain.jobs.project_files import project_files
 from jupyter_amltrain.jobs.requirements import absent_modules, needed_modules, package_of
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
@@ -118,7 +118,7 @@ class AgentBackend(Backend):
         """See :meth:`Backend.complete_spec`; fills in the packages of a built environment, and files to send."""
         # A container does not have the folder of the script either.
         if not self._machine.has_our_disk or (environments.is_image(spec) and not spec.script):
-            spec = msgspec.structs.replace(spec, files=named_files(spec))
+            spec = msgspec.structs.replace(spec, files=project_files(spec))
         return environments.completed(spec, self._machine.has_our_disk)
 
     async def find_environment(

@@ -40,7 +40,7 @@ from jupyter_amltrain.errors import (
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.launch import TargetMachine
 from jupyter_amltrain.jobs.local_data import read_data
-from jupyter_amltrain.jobs.named_files import path_notes
+from jupyter_amltrain.jobs.project_files import path_notes
 from jupyter_amltrain.jobs.snapshot import Snapshot, is_inside
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.inputs import uploads

@@ -36,7 +36,7 @@ def save(submission: Submission, file: str, verb: str = "%aml_submit") -> str:
     """
     from jupyter_amltrain import api
     from jupyter_amltrain.commands.submit import yaml_text
-    from jupyter_amltrain.jobs.named_files import named_files
+    from jupyter_amltrain.jobs.project_files import project_files
 
     path = os.path.abspath(os.path.expanduser(file))
     folder, name = os.path.split(path)
@@ -55,7 +55,7 @@ def save(submission: Submission, file: str, verb: str = "%aml_submit") -> str:
             code="save.suffix",
             field="save",
         )
-    spec = msgspec.structs.replace(submission.spec, files=named_files(submission.spec))  # as for another machine
+    spec = msgspec.structs.replace(submission.spec, files=project_files(submission.spec))  # as for another machine
     plan = api.plan_spec(spec, target=submission.target_name)
     contents: dict[str, str | bytes] = {}
     if submission.spec.source and not submission.spec.script:

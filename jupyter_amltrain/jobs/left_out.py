@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Sequence
@@ -12,12 +13,12 @@ from jupyter_amltrain.jobs.snapshot import IgnoreRules
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.text import bytes_text
 
-#: What nobody misses in a run: made by tools again, or not for the job.
-_NO_DATA = frozenset(
-    {"build", "dist", ".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".idea", ".vscode",
-     ".eggs", "htmlcov", "site", "mlruns", "wandb", "lightning_logs", "outputs", "logs", "venv", "env", ".DS_Store"}
+#: What nobody misses in a run, as patterns: made by tools again, or not for the job.
+NO_DATA = (
+    "build", "dist", ".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".idea", ".vscode",
+    ".eggs", "htmlcov", "site", "mlruns", "wandb", "lightning_logs", "outputs", "logs", "venv", "env", ".ds_store",
+    "*.pyc", "*.pyo", "*.egg-info", "*.log", "*.so", "*.o", "*~", "*.swp", "*.db",
 )  # fmt: skip
-_NO_DATA_SUFFIXES = (".pyc", ".pyo", ".egg-info", ".log", ".so", ".o", "~", ".swp", ".db")
 #: Smallest size that is named, number of names, and entries of a folder that are counted.
 MIN_BYTES, MAX_NAMES, MAX_ENTRIES = 100_000, 3, 5_000
 
@@ -26,8 +27,12 @@ _ABSENT = re.compile(
     r"no such file|not found|does not exist|doesn't exist|(?:could ?n[o']t|cannot|unable to) open", re.I
 )
 _QUOTED, _WORD = re.compile(r"""(['"])(.+?)\1"""), re.compile(r"[^\s'\",;()]*[^\s'\",;().:]")
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 #: Folders of a run's code: those of our agent and of Azure ML.
 _CODE_FOLDER = re.compile(r"^/.*?/(?:source|wd)/(?=.)")
+
+
+_is_no_data = re.compile("|".join(map(fnmatch.translate, NO_DATA))).match
 
 
 def note_of(root: str, names: Sequence[str]) -> str:
@@ -35,8 +40,7 @@ def note_of(root: str, names: Sequence[str]) -> str:
     sizes: dict[str, int] = {}
     texts: dict[str, str] = {}
     for name in names:
-        last = os.path.basename(name.rstrip("/"))
-        if last not in _NO_DATA and not last.endswith(_NO_DATA_SUFFIXES):
+        if not _is_no_data(os.path.basename(name.rstrip("/")).lower()):
             size, is_whole = _size(os.path.join(root, name))
             if size >= MIN_BYTES:
                 sizes[name] = size
@@ -51,7 +55,7 @@ def note_of(root: str, names: Sequence[str]) -> str:
 
 
 def missed_note(spec: JobSpec, error: str, is_here: bool) -> str:
-    """Return a sentence about a path that a run lacked and that this computer has; empty if it lacked none.
+    """Return a sentence about a path or module that a run lacked and that this computer has; empty if it lacked none.
 
     Parameters
     ----------
@@ -60,16 +64,31 @@ def missed_note(spec: JobSpec, error: str, is_here: bool) -> str:
     is_here
         Whether the run was on this computer, where it lacks only what its copy of the code lacks.
     """
-    if not _ABSENT.search(error) or (is_here and not spec.source):
+    if is_here and not spec.source:
         return ""
     root = os.path.abspath(spec.source or spec.code_root or ".")
     working = root if spec.source or spec.job_type else os.path.abspath(spec.notebook_dir or ".")
+    if module := _NO_MODULE.search(error):
+        return _missed_module(spec, root, working, module[1])
+    if not _ABSENT.search(error):
+        return ""
     for text in [text for _, text in _QUOTED.findall(error)] or _WORD.findall(error):
         inside = _CODE_FOLDER.sub("", text)
         path = os.path.normpath(os.path.join(working if inside == text else root, inside))
         is_path = "/" in inside or "." in inside
         if is_path and not (is_here and os.path.isabs(inside)) and os.path.exists(path):
             return f"{inside} is on this computer only: {_why(spec, root, path)}"
+    return ""
+
+
+def _missed_module(spec: JobSpec, root: str, working: str, module: str) -> str:
+    """Return a sentence about a module that is beside the script or in the folders that its imports come from."""
+    own = os.path.dirname(os.path.join(root, spec.script_name))
+    for folder in dict.fromkeys([own, *(os.path.join(root, one) for one in spec.search), working]):
+        path = os.path.join(folder, module.replace(".", os.sep))
+        for file in (f"{path}.py", path):
+            if os.path.exists(file):
+                return f"{module} is on this computer only: {_why(spec, root, file)}"
     return ""
 
 
@@ -82,6 +101,8 @@ def _why(spec: JobSpec, root: str, path: str) -> str:
         return (
             f"{ignored} was left out of the code by {file}. Pass it: --input data={os.path.join(root, ignored)},upload"
         )
+    if path.endswith(".py") or os.path.exists(os.path.join(path, "__init__.py")):
+        return "it did not travel with the code, which does not import it by name. Send its folder: --source DIR"
     return f"it did not travel with the code. Pass it: --input data={path},upload; or send its folder: --source DIR"
 
 

@@ -23,7 +23,7 @@ _Content = TypeVar("_Content")
 #: Files of the top folder of a project.
 _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "MLproject", ".hg")
 #: Folders that are nobody's project, although they may have such a file.
-_NO_PROJECT = frozenset({os.path.expanduser("~"), "/", "/tmp", "/home", "/root"})
+NO_PROJECT = frozenset({os.path.expanduser("~"), "/", "/tmp", "/home", "/root"})
 
 
 class Place(NamedTuple):
@@ -50,7 +50,7 @@ def top_of(folder: Path) -> Path | None:
     if "site-packages" in folder.parts or _is_inside(folder, Path(sysconfig.get_path("stdlib"))):
         return None
     for one in (folder, *folder.parents):
-        if str(one) in _NO_PROJECT:
+        if str(one) in NO_PROJECT:
             return None
         if any((one / mark).exists() for mark in _MARKS):
             return one
@@ -79,8 +79,11 @@ def place_of(script: Path, text: bytes, working: Path, more: Collection[str] = (
     if search:
         names = imported_names(text, script.parent)
         search = [one for one in search if str(one) in more or (one != script.parent and _provides(names, one))]
-    named = [one.path for one in named_here(text, working, str(script)) if top and _is_inside(Path(one.path), top)]
-    root = os.path.commonpath([*map(str, parts), *map(str, search), *map(os.path.dirname, named)])
+    named = [
+        Path(one.path) for one in named_here(text, working, str(script)) if top and _is_inside(Path(one.path), top)
+    ]
+    places = [one if _is_inside(script, one) else one.parent for one in named]
+    root = os.path.commonpath([*parts, *search, *places])
     return Place(
         root,
         script.relative_to(root).as_posix(),
@@ -96,7 +99,7 @@ def place_of_cell(spec: JobSpec) -> dict[str, Any]:
     working = Path(spec.notebook_dir).absolute()
     readers = (f"import {module}" for module in values.modules(spec))
     text = "\n".join([spec.script, *spec.modules.values(), *readers]).encode(errors="replace")
-    near = top_of(working) or (working.parent if str(working.parent) not in _NO_PROJECT else working)
+    near = top_of(working) or (working.parent if str(working.parent) not in NO_PROJECT else working)
     search = [Path(one) for one in dict.fromkeys([*_installed_folders(near), *_loaded_folders(text, near)])]
     if search:
         names = imported_names(text, working)

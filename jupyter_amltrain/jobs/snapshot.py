@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import os
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -304,8 +306,8 @@ def data_files(path: Path, limit_files: int, skipped: Collection[str] = ()) -> d
     Parameters
     ----------
     skipped
-        Patterns of names, of files and folders, that are left out in any case. With them a link that leads out, or a
-        folder that cannot be read, is left out and no error.
+        Patterns of names, of files and folders, in small letters, that are left out in any case. With them a link
+        that leads out, or a folder that cannot be read, is left out and no error, and no folder is read for long.
 
     Raises
     ------
@@ -414,6 +416,15 @@ def _is_kept_link(entry: os.DirEntry[str]) -> bool:
     return entry.is_symlink() and os.readlink(entry.path) == KEPT_LINKS.get(entry.name)
 
 
+def _is_utf8(name: str) -> bool:
+    """Whether a name of the file system is text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _is(check: Callable[[], bool]) -> bool:
     """Return the result of `check`; False for a circular link."""
     try:
@@ -462,8 +473,8 @@ class _Folder:
         """Add one folder; return False if the limit stopped the walk."""
         try:
             with os.scandir(path) as scan:
-                # A folder of a million files is over the limit without being read to its end.
-                entries = sorted(islice(scan, _GIVE_UP * self.limit_files + 1), key=lambda entry: entry.name)
+                most = _GIVE_UP * self.limit_files if self.skipped else None
+                entries = sorted(islice(scan, most), key=lambda entry: entry.name)
         except OSError as error:
             if self.skipped:
                 return True
@@ -471,17 +482,27 @@ class _Folder:
                 f"Cannot read the folder {path}: {error.strerror or error}.",
                 hint=f"Exclude it: echo '/{prefix}' >> {self.root}/.amlignore",
             ) from error
+        if len(entries) == most:  # not read to its end
+            raise _too_large(self.root, {prefix or ".": 0}, self.limit_bytes, 0, False)
         for entry in entries:
             name = prefix + entry.name
             if entry.name in ALWAYS_SKIPPED or (name in KEPT_LINKS and _is_kept_link(entry)):
                 continue
-            if self._skips(entry.name):
+            if self._skips(entry.name.lower()):
                 continue
             is_dir = _is(entry.is_dir)
             if rules.ignores(name, is_dir):
                 if len(self.left_out) < MAX_LEFT_OUT:
                     self.left_out.append(f"{name}/" if is_dir else name)
                 continue
+            if not name.isascii() and not _is_utf8(name):
+                if self.skipped:
+                    continue
+                shown = name.encode("utf-8", "replace").decode()
+                raise SubmitError(
+                    f"The name of {self.root}/{shown} is not UTF-8.",
+                    hint=f"Rename it, or exclude it: echo '/{shown}' >> {self.root}/.amlignore",
+                )
             real = path
             if entry.is_symlink():
                 real = self._followed(entry.path, name)

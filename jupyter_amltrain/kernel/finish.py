@@ -51,11 +51,10 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
     fields: dict[str, Any] = {} if run.models is not None else {"models": await _models(backend, run)}
     if status.state is not RunState.COMPLETED:
         ended = msgspec.structs.replace(run, status=status)
-        shown = entry.shown_log.tail()[0]
-        error = failure_reason(ended, shown)
-        if status.state is RunState.FAILED and not run.partial and (line := last_line(shown)):
-            missed = await asyncio.to_thread(left_out.missed_note, run.spec, line, backend.files_are_local)
-            error = f"{error} {missed}".strip() if missed else error
+        shown, missed = entry.shown_log.tail()[0], ""
+        if status.state is RunState.FAILED and not run.partial:
+            missed = await asyncio.to_thread(left_out.missed_note, run.spec, last_line(shown), backend.files_are_local)
+        error = failure_reason(ended, shown, missed)
         if run.spec.trial is not None and status.exit_code == FINAL_EXIT_CODE:  # the driver says why
             error = (await backend.children(run.run_id)).message or error
         return {**fields, "error": error}

@@ -92,8 +92,14 @@ def _short(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else f"{text[:limit].rstrip()} …"
 
 
-def failure_reason(run: Run, log: str) -> str | None:
-    """Return why a run failed or was lost, without its handle; ``None`` for any other run."""
+def failure_reason(run: Run, log: str, missed: str = "") -> str | None:
+    """Return why a run failed or was lost, without its handle; ``None`` for any other run.
+
+    Parameters
+    ----------
+    missed
+        Sentence about a file or module that the run lacked and that this computer has.
+    """
     status = run.status
     if status.state is RunState.LOST:
         return _lost_text(run)
@@ -113,19 +119,25 @@ def failure_reason(run: Run, log: str) -> str | None:
         what = f"{rank}raised {_short(error)}{location}"
         if cause.get("text"):
             what = _with_cause(status, cause, error, location)
-        if module := _NO_MODULE.search(error):
-            what += f". Add the package: --pip {package_of(module[1])}"
+        what += _missing_text(error, missed)
         if status.attempt > 1:
             what += f" (after {status.attempt} attempts)"
     elif status.reason == "exit" and status.exit_code in USAGE_CODES and (complaint := last_complaint(log)):
-        what = f"{what.rstrip('.')}: {_short(complaint)}"
-        if module := _NO_MODULE.search(complaint):
-            what += f". Add the package: --pip {package_of(module[1])}"
+        what = f"{what.rstrip('.')}: {_short(complaint).rstrip('.')}"
+        what += _missing_text(complaint, missed)
     elif cause.get("text") and not status.cause:
         what = f"{what.rstrip('.')}; {cause['text']}" if what else cause["text"]
     if cause.get("action"):
         what = f"{what.rstrip('.')}. {cause['action']}"
     return _sentence(what) if what else "The reason is not known."
+
+
+def _missing_text(error: str, missed: str) -> str:
+    """Return what to do about a file or module that a run lacks, behind its error; empty if it lacks none."""
+    if missed:
+        return f". {missed}"
+    module = _NO_MODULE.search(error)
+    return f". Add the package: --pip {package_of(module[1])}" if module else ""
 
 
 def _lost_text(run: Run) -> str:

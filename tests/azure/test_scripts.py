@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ..contracts.script_projects import FEW, check_missed_data, check_projects, travelling
+from ..contracts.script_projects import FEW, check_missed_data, check_projects, check_sweeps, travelling
 from .conftest import Azure
 from .connected_api import lab
 
@@ -26,3 +26,9 @@ def test_run_that_misses_data_of_this_computer_says_so(
     monkeypatch.chdir(tmp_path)
     with lab(azure, tmp_path):
         check_missed_data(tmp_path, "cpu", 240)
+
+
+@pytest.mark.thorough
+def test_sweeps_over_projects_have_values_of_python(azure: Azure, tmp_path: Path) -> None:
+    with lab(azure, tmp_path):
+        check_sweeps(tmp_path, "cpu", 300)

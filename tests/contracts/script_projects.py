@@ -12,8 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jupyter_amltrain.commands import registry
 from jupyter_amltrain.commands.submit import parse_submit, send
 from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.jobs.project_files import MAX_BYTES
 
 #: Marks the output, which may have other lines of a target around it.
 BEGIN, END = "<<<", ">>>"
@@ -79,6 +81,80 @@ import click
 @click.argument("name")
 def main(lr, shout, fast, tag, name): show(lr, shout, fast, tag, name)
 main()
+"""
+_CONFIGURATOR = """
+import sys
+from ast import literal_eval
+for arg in sys.argv[1:]:
+    if "=" not in arg:
+        exec(open(arg).read())
+    else:
+        key, value = arg[2:].split("=")
+        globals()[key] = literal_eval(value)
+"""
+_MAKE_DATASET = """
+import click
+from pathlib import Path
+from dotenv import find_dotenv, load_dotenv
+@click.command()
+@click.argument("input_filepath", type=click.Path(exists=True))
+@click.argument("output_filepath", type=click.Path())
+def main(input_filepath, output_filepath):
+    rows = [path.read_text() for path in sorted(Path(input_filepath).iterdir())]
+    out = Path(output_filepath)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "all.txt").write_text("".join(rows))
+    show(rows, (out / "all.txt").read_text())
+if __name__ == "__main__":
+    project_dir = Path(__file__).resolve().parents[2]
+    load_dotenv(find_dotenv())
+    main()
+"""
+_DATACLASS = """
+import argparse, dataclasses, json, sys
+@dataclasses.dataclass
+class Args:
+    lr: float = 1e-3
+    epochs: int = 3
+if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
+    args = Args(**json.load(open(sys.argv[1])))
+else:
+    p = argparse.ArgumentParser()
+    for f in dataclasses.fields(Args):
+        p.add_argument(f"--{f.name}", type=type(f.default), default=f.default)
+    args = Args(**vars(p.parse_args()))
+show(args)
+"""
+_TORCH = """
+import torch
+from torch.utils.data import DataLoader
+from model import Net
+def main():
+    torch.manual_seed(0)
+    net = Net(2, 1)
+    rows = [torch.tensor([float(i), i + 1.0]) for i in range(8)]
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for batch in DataLoader(rows, batch_size=4, num_workers=2):
+        loss = net(batch).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.save(net.state_dict(), "net.pt")
+    show(round(loss.item(), 5), sorted(torch.load("net.pt")))
+if __name__ == "__main__":
+    main()
+"""
+_COMMAND = """
+import argparse
+from app.model import fit
+def main(argv=None):
+    p = argparse.ArgumentParser(prog="app")
+    p.add_argument("-n", "--number", type=int, required=True)
+    p.add_argument("--kind", choices=["a", "b"], default="a")
+    a = p.parse_args(argv)
+    show(fit(a.number), a.kind)
+if __name__ == "__main__":
+    main()
 """
 _PACKAGE = {"pkg/__init__.py": "", "pkg/core.py": "def f(): return 'core'\n", "pyproject.toml": ""}
 
@@ -168,6 +244,65 @@ PROJECTS: dict[str, Project] = {
         "train.py"),
     "docstring and encoding": Project(
         {"train.py": "# -*- coding: utf-8 -*-\n'''Doc é'''\n" + _shown("show(__doc__, __name__)")}, "train.py"),
+    "configurator by exec": Project(
+        {"train.py": _shown("lr = 0.1\nname = 'gpt'\nexec(open('configurator.py').read())\nshow(lr, name)"),
+         "configurator.py": _CONFIGURATOR, "config/finetune.py": "name = 'fine'\n"},
+        "train.py config/finetune.py --lr=0.5"),
+    "module by a computed name": Project(
+        {"train.py": _shown("import importlib, sys\nshow(importlib.import_module(f'models.{sys.argv[1]}').SIZE)"),
+         "models/__init__.py": "", "models/small.py": "SIZE = 1\n", "models/large.py": "SIZE = 9\n"},
+        "train.py large"),
+    "cookiecutter data science": Project(
+        {"src/__init__.py": "", "src/data/__init__.py": "", "src/data/make_dataset.py": _shown(_MAKE_DATASET),
+         "data/raw/a.csv": "1,2\n", "data/raw/b.csv": "3\n", "setup.py": ""},
+        "src/data/make_dataset.py data/raw data/processed", needs=("click", "dotenv")),
+    "dataclass arguments or a file": Project(
+        {"run.py": _shown(_DATACLASS), "args.json": '{"lr": 0.5}'}, "run.py args.json"),
+    "dataclass arguments": Project(
+        {"run.py": _shown(_DATACLASS)}, "run.py --lr 0.25 --epochs 7", "run.py --param lr=0.25 --param epochs=7"),
+    "nbdev": Project(
+        {"settings.ini": "[DEFAULT]\nlib_name = lib\n", "setup.py": "", "lib/__init__.py": "__version__ = '0.1'\n",
+         "lib/core.py": "__all__ = ['hello']\ndef hello(): return 'hi'\n", "lib/_modidx.py": "d = {}\n",
+         "lib/all.py": "from .core import *\nfrom . import __version__\n",
+         "train.py": _shown("from lib.all import *\nshow(hello())")}, "train.py"),
+    "data of a package": Project(
+        {"pyproject.toml": "", "pkg/__init__.py": "", "pkg/data/table.csv": "7,8",
+         "train.py": _shown("from importlib import resources\nimport pkg\n"
+                            "show(resources.files('pkg').joinpath('data/table.csv').read_text())")}, "train.py"),
+    "glob": Project(
+        {"train.py": _shown("import glob\nfrom pathlib import Path\n"
+                            "texts = [open(path).read() for path in sorted(glob.glob('data/*.csv'))]\n"
+                            "show(texts, len([*Path().rglob('*.csv')]))"),
+         "data/a.csv": "1", "data/b.csv": "2"}, "train.py"),
+    "path inside a configuration": Project(
+        {"train.py": _shown("import argparse, json\np = argparse.ArgumentParser()\n"
+                            "p.add_argument('--config', default='configs/base.json')\n"
+                            "conf = json.load(open(p.parse_args().config))\nshow(conf, open(conf['data']).read())"),
+         "configs/base.json": '{"data": "data/train.csv"}', "data/train.csv": "5,6"}, "train.py"),
+    "stages by runpy": Project(
+        {"run.py": _shown("import runpy\nshow(runpy.run_path('stages/one.py', init_globals={'n': 3})['result'])"),
+         "stages/one.py": "result = n * 2\n"}, "run.py"),
+    "stages as commands": Project(
+        {"run.py": _shown("import subprocess, sys\nfor stage in ('prepare', 'fit'):\n"
+                          "    subprocess.run([sys.executable, f'{stage}.py'], check=True)\n"
+                          "show(open('work.txt').read())"),
+         "prepare.py": "open('work.txt', 'w').write('p')\n", "fit.py": "open('work.txt', 'a').write('f')\n"},
+        "run.py"),
+    "MLproject": Project(
+        {"MLproject": "entry_points:\n  main:\n    command: 'python train.py {alpha}'\n", "wine.csv": "1,2\n",
+         "train.py": _shown("import sys, csv, os\nhere = os.path.dirname(os.path.abspath(__file__))\n"
+                            "show(sys.argv[1:], [*csv.reader(open(os.path.join(here, 'wine.csv')))])")},
+        "train.py 0.25"),
+    "names that are not ASCII": Project(
+        {"entraîner.py": _shown("import modèle\nshow(modèle.A, open('données/é.csv', encoding='utf-8').read())"),
+         "modèle.py": "A = 'ü'\n", "données/é.csv": "ß"}, "entraîner.py"),
+    "PyTorch with workers": Project(
+        {"model.py": "import torch\nclass Net(torch.nn.Linear): pass\n", "train.py": _shown(_TORCH)},
+        "train.py", needs=("torch",)),
+    "command of a package": Project(
+        {"pyproject.toml": "", "src/app/__init__.py": "", "src/app/cli.py": _shown(_COMMAND),
+         "src/app/model.py": "def fit(n): return n + 1\n"},
+        "-m app.cli -n 4 --kind b", "-m app.cli --param number=4 --param kind=b", folder="src"),
 }  # fmt: skip
 
 
@@ -236,8 +371,9 @@ def travelling() -> list[str]:
 
 
 def check_missed_data(tmp_path: Path, target: str, seconds: float) -> None:
-    """Check that a run without a file whose name its code computes says that this computer has it, and takes it."""
-    write(Project({"data/a1.csv": "17", "train.py": "print(open(f'data/a{len([0])}.csv').read())"}, ""), tmp_path)
+    """Check that a run without a file that did not travel says that this computer has it."""
+    script = "print(len(open(f'data/a{len([0])}.csv').read()))"  # no note before the run: the name is computed
+    write(Project({"data/a1.csv": "17" * MAX_BYTES, "train.py": script}, ""), tmp_path)
     os.chdir(tmp_path)
     run = send(parse_submit(["train.py", "--target", target, "--gpus", "0"]))
     try:
@@ -246,3 +382,56 @@ def check_missed_data(tmp_path: Path, target: str, seconds: float) -> None:
         assert f"--input data={tmp_path}/data/a1.csv,upload" in str(error), error
     else:
         raise AssertionError(run.logs())
+
+
+_REPORT = "def report(value):\n    import mlflow\n    mlflow.log_metric('loss', value)\n"
+_SQUARED = "report((float(lr) - 2) ** 2 + 10 * float(weight))"
+
+#: Projects whose scripts report ``(lr - 2) ** 2 + 10 * weight``, and what their line of a sweep has for the weight 1.
+SWEEPS: dict[str, Project] = {
+    "argparse and data beside the script": Project(
+        {"s/train.py": f"{_REPORT}import argparse, os\np = argparse.ArgumentParser()\n"
+                       "p.add_argument('--lr', type=float)\np.add_argument('--light', action='store_true')\n"
+                       "a = p.parse_args()\nhere = os.path.dirname(os.path.abspath(__file__))\nlr = a.lr\n"
+                       f"weight = 0 if a.light else open(os.path.join(here, 'weight.txt')).read()\n{_SQUARED}\n",
+         "s/weight.txt": "1"}, "", "s/train.py --param light=false"),
+    "click": Project(
+        {"train.py": f"{_REPORT}import click\n@click.command()\n@click.option('--lr', default=1.0)\n"
+                     "@click.option('--heavy/--light', default=False)\n"
+                     f"def main(lr, heavy):\n    weight = int(heavy)\n    {_SQUARED}\nmain()\n"},
+        "", "train.py --param heavy=true", needs=("click",)),
+    "name=value": Project(
+        {"train.py": f"{_REPORT}import sys\nfrom conf.reader import read\n"
+                     f"lr, weight = read(sys.argv[1:])\n{_SQUARED}\n",
+         "conf/reader.py": "def read(words):\n    given = dict(word.split('=') for word in words)\n"
+                           "    return given['lr'], given['weight']\n"},
+        "", "train.py --style hydra --param weight=1"),
+    "command of a package": Project(
+        {"src/app/__init__.py": "", "src/app/cli.py": f"{_REPORT}import argparse\n"
+         "from app.model import WEIGHT as weight\n"
+         f"p = argparse.ArgumentParser()\np.add_argument('--lr')\nlr = p.parse_args().lr\n{_SQUARED}\n",
+         "src/app/model.py": "WEIGHT = 1\n"}, "", "-m app.cli", folder="src"),
+    "configuration by a computed name": Project(
+        {"train.py": f"{_REPORT}import argparse, json\np = argparse.ArgumentParser()\n"
+                     "p.add_argument('--lr', type=float)\n"
+                     "p.add_argument('--conf', default='base')\na = p.parse_args()\nlr = a.lr\n"
+                     f"weight = json.load(open(f'conf/{{a.conf}}.json'))['weight']\n{_SQUARED}\n",
+         "conf/base.json": '{"weight": 0}', "conf/heavy.json": '{"weight": 1}'}, "", "train.py --param conf=heavy"),
+}  # fmt: skip
+
+
+def check_sweeps(folder: Path, target: str, deadline: float) -> None:
+    """Run a grid of each project of :data:`SWEEPS` on a target; its trials have the values of ``python``."""
+    before = os.getcwd()
+    for name, project in SWEEPS.items():
+        if any(importlib.util.find_spec(module) is None for module in project.needs):
+            continue
+        os.chdir(write(project, folder / name))
+        try:
+            flags = "--param lr=choice(1.0,2.0,4.0) --sampler grid --goal 'minimize loss' --gpus 0"
+            words = shlex.split(f"{project.line} --target {target} {flags}")
+            sweep = registry.run("sweep", words, registry.Context(prog="%aml_sweep")).value
+        finally:
+            os.chdir(before)
+        trials = sweep.wait(deadline).children()
+        assert [(trial.params["lr"], trial.value) for trial in trials] == [(1.0, 11.0), (2.0, 10.0), (4.0, 14.0)], name

@@ -69,3 +69,11 @@ def test_missed_path_of_project_without_source_is_found_from_its_places(tmp_path
     spec = JobSpec(name="t", script_name="train.py", root=str(tmp_path), notebook_dir=str(tmp_path / "notebooks"))
     assert f"--input data={tmp_path}/data/x.csv,upload" in left_out.missed_note(spec, error, False)
     assert left_out.missed_note(spec, error, True) == ""  # a script in place finds it
+
+
+def test_missed_module_beside_the_script_is_no_package_to_install(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").write_text("")
+    spec = JobSpec(name="t", script_name="train.py", root=str(tmp_path), notebook_dir=str(tmp_path))
+    assert "--source" in left_out.missed_note(spec, "ModuleNotFoundError: No module named 'models'", False)
+    assert left_out.missed_note(spec, "ModuleNotFoundError: No module named 'rich'", False) == ""

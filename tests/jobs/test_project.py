@@ -29,6 +29,8 @@ def tree(root: Path, *names: str) -> Path:
         ("a/train.py", "a", "import sys; sys.path.append('..')", "a", "train.py", ()),
         ("a/train.py", "a", "import sys; sys.path.insert(0, __file__ + '/../../src'); import lib", ".", "a/train.py",
          ("src",)),
+        ("a/b/train.py", ".", "from pathlib import Path; top = Path(__file__).parents[2]", ".", "a/b/train.py", ()),
+        ("a/train.py", "a", "import os; top = os.path.dirname(os.path.dirname(__file__))", ".", "a/train.py", ()),
     ],
 )  # fmt: skip
 def test_place_has_script_working_folder_and_modules(

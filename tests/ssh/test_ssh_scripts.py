@@ -7,7 +7,7 @@ import pytest
 
 from tools.openssh import Sshd
 
-from ..contracts.script_projects import FEW, check_missed_data, check_projects, travelling
+from ..contracts.script_projects import FEW, check_missed_data, check_projects, check_sweeps, travelling
 from .test_ssh_runs import attach
 
 
@@ -35,3 +35,9 @@ def test_run_that_misses_data_of_this_computer_says_so(api: Any, sshd: Sshd, tmp
     attach(api, sshd)
     monkeypatch.chdir(tmp_path)
     check_missed_data(tmp_path, "box", 60)
+
+
+@pytest.mark.thorough
+def test_sweeps_over_projects_have_values_of_python(api: Any, sshd: Sshd, tmp_path: Path) -> None:
+    attach(api, sshd)
+    check_sweeps(tmp_path, "box", 180)

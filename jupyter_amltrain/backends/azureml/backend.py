@@ -33,7 +33,7 @@ from jupyter_amltrain.backends.provisioner import Progress, Provisioner, Provisi
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, end_of, output_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
 from jupyter_amltrain.jobs.environments import for_service
-from jupyter_amltrain.jobs.named_files import named_files, path_notes
+from jupyter_amltrain.jobs.project_files import path_notes, project_files
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
@@ -294,7 +294,7 @@ class AzureBackend(Backend, Provisioner):
 
     def complete_spec(self, spec: JobSpec) -> JobSpec:
         """See :meth:`Backend.complete_spec`; fills in the environment and the packages of ``--env kernel``."""
-        spec = msgspec.structs.replace(spec, files=named_files(spec))
+        spec = msgspec.structs.replace(spec, files=project_files(spec))
         size = self.compute.size(spec.resources.instance_type)
         return environments.with_environment(spec, str(getattr(self.target, "env", "")), bool(size and size.gpus))
 

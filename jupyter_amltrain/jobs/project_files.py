@@ -1,4 +1,4 @@
-"""Files beside a script or cell that its code names: those that travel with it, and those that stay here."""
+"""Files beside a script or cell: those that travel with it, and those that its code names and that stay here."""
 
 from __future__ import annotations
 
@@ -10,26 +10,32 @@ from pathlib import Path
 from jupyter_amltrain.errors import SubmitError
 from jupyter_amltrain.jobs import project, requirements
 from jupyter_amltrain.jobs.data_paths import DataPath, named_here, only_here
+from jupyter_amltrain.jobs.left_out import NO_DATA
 from jupyter_amltrain.jobs.origin import SECRET_FILES
 from jupyter_amltrain.jobs.snapshot import ALWAYS_SKIPPED, Snapshot, data_files
 from jupyter_amltrain.schema.job import JobSpec
 
-#: Largest file or folder that travels without being asked for, and largest total; the rest is named before the run.
+#: Largest file or folder, largest total and most files that travel by themselves; the rest is named before the run.
 MAX_BYTES, MAX_TOTAL_BYTES, MAX_FILES = 16 << 20, 64 << 20, 500
+
+#: What does not travel without being named.
+_NEVER = (*SECRET_FILES, *NO_DATA, "*.ipynb")
 
 #: Maximum number of notes on paths that stay here.
 MAX_NOTES = 5
 
 
-def named_files(spec: JobSpec) -> tuple[str, ...]:
-    """Return the files that the code of a job names and that travel with it, relative to its root. Blocks on the disk.
+def project_files(spec: JobSpec) -> tuple[str, ...]:
+    """Return the files that travel with a job besides its modules, relative to its root. Blocks on the disk.
 
-    A folder travels as a whole, without what its ignore files name. Files with secrets never do.
+    A small project travels as a whole, as with ``az ml``: its code may name files by other means than their text. Of
+    a larger one, and with a cell, the files travel that the code names; a folder without what its ignore files name.
+    Files with secrets never do.
     """
     if spec.source or spec.job_type or spec.code_dir:
         return ()
     root = os.path.abspath(spec.code_root or ".")
-    found: dict[str, int] = {}
+    found = _small_project(spec, root)
     for one in _named(spec):
         inside = os.path.relpath(one.path, root)
         if inside == "." or inside.startswith(".." + os.sep) or _is_above(one.path, spec):
@@ -38,6 +44,24 @@ def named_files(spec: JobSpec) -> tuple[str, ...]:
         if sum(sizes.values()) <= MAX_BYTES and sum(found.values()) + sum(sizes.values()) <= MAX_TOTAL_BYTES:
             found |= {os.path.relpath(path, root).replace(os.sep, "/"): size for path, size in sizes.items()}
     return tuple(name for name in sorted(found) if name != spec.script_name)
+
+
+def _small_project(spec: JobSpec, root: str) -> dict[str, int]:
+    """Return the sizes of all files below the root of a script, else below its own folder; none if they are many."""
+    if spec.script:
+        return {}
+    for folder in dict.fromkeys([root, os.path.dirname(os.path.join(root, spec.script_name))]):
+        if folder in project.NO_PROJECT:
+            continue
+        try:
+            files = data_files(Path(folder), MAX_FILES, _NEVER)
+        except SubmitError:
+            continue
+        sizes = {os.path.relpath(path, root).replace(os.sep, "/"): os.path.getsize(path) for path in files.values()}
+        small = {name: size for name, size in sizes.items() if size <= MAX_BYTES}
+        if sum(small.values()) <= MAX_TOTAL_BYTES:
+            return small
+    return {}
 
 
 def path_notes(spec: JobSpec, snapshot: Snapshot, target: str) -> list[str]:
