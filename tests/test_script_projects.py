@@ -41,6 +41,13 @@ def test_script_runs_where_it_is(api: Any, script: Path) -> None:
     assert shown(run.logs()) == [f" {script} 1 data "]
 
 
+def test_script_finds_modules_that_the_kernel_finds(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"setup.py": "", "lib/__init__.py": "A = 5\n", "run/train.py": "import lib\nprint('<<<', lib.A, '>>>')\n"}
+    monkeypatch.chdir(write(Project(files, "", folder="run"), tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert shown(send(parse_submit(["train.py", "--gpus", "0"])).wait(60).logs()) == [" 5 "]
+
+
 def test_edit_before_the_start_changes_nothing(api: Any, script: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.05)"
@@ -150,24 +157,22 @@ def test_damaged_notebook_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_ignored_data_of_source_is_named(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.bin").write_bytes(bytes(200_000))
-    (tmp_path / ".gitignore").write_text("data/\n")
-    (tmp_path / "train.py").write_text("print(1)\n")
+    files = {"data/a.bin": "0" * 200_000, ".gitignore": "data/\n", "train.py": "print(1)\n"}
+    monkeypatch.chdir(write(Project(files, ""), tmp_path / "project"))  # the queue beside it changes meanwhile
     run = send(parse_submit(["train.py", "--source", ".", "--gpus", "0"])).wait(60)
     assert any("data/" in note for note in run.record().notes)
 
 
 def test_run_that_misses_ignored_data_says_so(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(Project({".gitignore": "*.csv\n", "data/a.csv": "1", "train.py": "open('data/a.csv')"}, ""), tmp_path)
+    files = {".gitignore": "*.csv\n", "data/a.csv": "1", "train.py": "open('data/a.csv')"}
+    project = write(Project(files, ""), tmp_path / "project")
+    monkeypatch.chdir(project)
     run = send(parse_submit(["train.py", "--source", ".", "--gpus", "0"]))
     with pytest.raises(AmlTrainError) as caught:
         run.wait(60)
-    remedy = f"--input data={tmp_path}/data/a.csv,upload"
+    remedy = f"--input data={project}/data/a.csv,upload"
     assert ".gitignore" in str(caught.value) and remedy in str(caught.value)
-    (tmp_path / "train.py").write_text("import os\nprint('<<<', open(os.environ['AML_INPUT_DATA']).read(), '>>>')")
+    (project / "train.py").write_text("import os\nprint('<<<', open(os.environ['AML_INPUT_DATA']).read(), '>>>')")
     again = send(parse_submit(["train.py", "--source", ".", "--gpus", "0", *remedy.split()]))
     assert shown(again.wait(60).logs()) == [" 1 "]
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jupyter_amltrain.errors import SubmitError
+from jupyter_amltrain.jobs.project import import_folders
 from jupyter_amltrain.jobs.snapshot import IgnoreRules
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.text import bytes_text
@@ -83,8 +84,7 @@ def missed_note(spec: JobSpec, error: str, is_here: bool) -> str:
 
 def _missed_module(spec: JobSpec, root: str, working: str, module: str) -> str:
     """Return a sentence about a module that is beside the script or in the folders that its imports come from."""
-    own = os.path.dirname(os.path.join(root, spec.script_name))
-    for folder in dict.fromkeys([own, *(os.path.join(root, one) for one in spec.search), working]):
+    for folder in dict.fromkeys([*(os.path.join(root, one) for one in import_folders(spec)), working]):
         path = os.path.join(folder, module.replace(".", os.sep))
         for file in (f"{path}.py", path):
             if os.path.exists(file):

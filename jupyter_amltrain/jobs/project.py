@@ -37,7 +37,8 @@ class Place(NamedTuple):
     name
         Path of the script below it, posix.
     search
-        Folders below it, posix, that modules come from besides the script's own folder; ``.`` for itself.
+        Folders below it, posix, that modules come from besides the script's own folder and those that it adds to
+        ``sys.path`` itself; ``.`` for the root.
     """
 
     root: str
@@ -73,17 +74,23 @@ def place_of(script: Path, text: bytes, working: Path, more: Collection[str] = (
     parts = [script.parent]
     if _is_inside(script, working) or (top is not None and _is_inside(working, top)):
         parts.append(working)
-    wanted = [*script_paths(text, script, working).search, *more, *(_installed_folders(top) if top else ())]
     near = top or working
-    search = [Path(one) for one in dict.fromkeys(wanted) if os.path.isdir(one) and _is_inside(Path(one), near)]
-    if search:
+    edited = [Path(one) for one in script_paths(text, script, working).search if _is_inside(Path(one), near)]
+    found = dict.fromkeys([*more, *(_installed_folders(top) if top else ())])
+    search = [Path(one) for one in found if _is_inside(Path(one), near) and Path(one) not in edited]
+    search = [one for one in search if one.is_dir()]
+    edited = [one for one in edited if one.is_dir() and one != script.parent]
+    if search or edited:
         names = imported_names(text, script.parent)
+        edited = [one for one in edited if _provides(names, one)]
+        for one in edited:
+            names |= imported_names(text, one)
         search = [one for one in search if str(one) in more or (one != script.parent and _provides(names, one))]
     named = [
         Path(one.path) for one in named_here(text, working, str(script)) if top and _is_inside(Path(one.path), top)
     ]
     places = [one if _is_inside(script, one) else one.parent for one in named]
-    root = os.path.commonpath([*parts, *search, *places])
+    root = os.path.commonpath([*parts, *search, *edited, *places])
     return Place(
         root,
         script.relative_to(root).as_posix(),
@@ -170,9 +177,25 @@ def project_modules(text: bytes, root: Path, name: str, search: Iterable[str], m
 
 
 def import_folders(spec: JobSpec) -> list[str]:
-    """Return the folders below the root of a job's code from which it imports, posix."""
+    """Return the folders below the root of a job's code from which it imports, posix. Blocks on the disk."""
     own = [] if spec.module else [PurePosixPath(spec.script_name).parent.as_posix()]
-    return [*dict.fromkeys([*own, *spec.search, *(["."] if spec.source else [])])] or ["."]
+    return [*dict.fromkeys([*own, *edited_folders(spec), *spec.search, *(["."] if spec.source else [])])] or ["."]
+
+
+def edited_folders(spec: JobSpec) -> list[str]:
+    """Return the folders below the root of a file's job that its script adds to ``sys.path``, posix."""
+    if spec.script or spec.job_type or not spec.root:
+        return []
+    script = Path(spec.root, spec.script_name)
+    try:
+        text = script.read_bytes()
+    except OSError:  # the snapshot reports it
+        return []
+    if b"sys.path" not in text:
+        return []
+    found = script_paths(text, script, Path(spec.notebook_dir or spec.root)).search
+    inside = [os.path.relpath(one, spec.root).replace(os.sep, "/") for one in found if os.path.isdir(one)]
+    return [one for one in inside if not one.startswith("..")]
 
 
 def by_import(files: Mapping[str, _Content], spec: JobSpec) -> dict[str, _Content]:

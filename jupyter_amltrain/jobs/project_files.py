@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from jupyter_amltrain.errors import SubmitError
@@ -57,7 +57,7 @@ def _small_project(spec: JobSpec, root: str) -> dict[str, int]:
             files = data_files(Path(folder), MAX_FILES, _NEVER)
         except SubmitError:
             continue
-        sizes = {os.path.relpath(path, root).replace(os.sep, "/"): os.path.getsize(path) for path in files.values()}
+        sizes = {os.path.relpath(path, root).replace(os.sep, "/"): size for path, size in _sized(files.values())}
         small = {name: size for name, size in sizes.items() if size <= MAX_BYTES}
         if sum(small.values()) <= MAX_TOTAL_BYTES:
             return small
@@ -124,13 +124,22 @@ def _files(path: str) -> Iterator[tuple[str, int]]:
     if name in ALWAYS_SKIPPED or _is_secret(name):
         return
     if os.path.isfile(path):
-        yield path, os.path.getsize(path)
+        yield from _sized([path])
     elif os.path.isdir(path):
         try:
             names = data_files(Path(path), MAX_FILES)
         except SubmitError:  # too many, or a link that leads out
             return
-        yield from ((one, os.path.getsize(one)) for one in names.values() if not _is_secret(os.path.basename(one)))
+        yield from _sized(one for one in names.values() if not _is_secret(os.path.basename(one)))
+
+
+def _sized(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yield the paths and their sizes, without those that were deleted meanwhile."""
+    for path in paths:
+        try:
+            yield path, os.path.getsize(path)
+        except OSError:
+            continue
 
 
 def _is_secret(name: str) -> bool:

@@ -226,7 +226,7 @@ def take_snapshot(
             if isinstance(one, bytes)
             for name, path in project_modules(one, root, script_name, search, module).items()
         }
-        files |= {name: str(root / name) for name in named}
+        files |= {name: str(root / name) for name in named if (root / name).exists()}  # not deleted since
         if not script_text:
             files[script_name] = str(root / script_name)
     if script_text:
@@ -253,7 +253,7 @@ def of_script(spec: JobSpec) -> Snapshot:
     SnapshotTooLarge, SubmitError
         See :func:`take_snapshot`.
     """
-    from jupyter_amltrain.jobs import notebook_syntax, values
+    from jupyter_amltrain.jobs import notebook_syntax, project, values
 
     more: dict[str, str | bytes] = {}
     if not spec.code_dir:  # which has them
@@ -268,7 +268,7 @@ def of_script(spec: JobSpec) -> Snapshot:
         spec.script_name,
         spec.script,
         root=spec.root or spec.notebook_dir or working_folder(),
-        search=spec.search,
+        search=() if spec.source or spec.code_dir else (*project.edited_folders(spec), *spec.search),
         module=spec.module,
         named=spec.files,
         readers=() if spec.code_dir else dict.fromkeys(values.modules(spec)),

@@ -30,8 +30,8 @@ def task(tmp_path: Path) -> Any:
     return SimpleNamespace(folder=str(tmp_path / "run"), job=job)
 
 
-def test_unchanged_script_runs_where_it_is(task: Any) -> None:
-    assert code_place.place_of(task) == (task.job["argv"], [], "")
+def test_unchanged_script_runs_where_it_is(task: Any, tmp_path: Path) -> None:
+    assert code_place.place_of(task) == (task.job["argv"], [str(tmp_path / "project")], "")
 
 
 @pytest.mark.parametrize("change", ["edit", "delete"])

@@ -192,6 +192,10 @@ PROJECTS: dict[str, Project] = {
         {"src/lib/__init__.py": "from .deep import g\n", "src/lib/deep.py": "def g(): return 'deep'\n",
          "train.py": _shown("import sys, pathlib\nsys.path.append(str(pathlib.Path(__file__).parent / 'src'))\n"
                             "import lib\nshow(lib.g())"), "setup.cfg": ""}, "train.py"),
+    "module with the name of a library": Project(
+        {"train.py": _shown("import sys\nsys.path.append('src')\nimport lib, statistics\n"
+                            "show(lib.A, statistics.mean([1, 3]))"),
+         "src/lib.py": "A = 1\n", "src/statistics.py": "mean = len\n"}, "train.py"),
     "python -m": Project(
         {**_PACKAGE, "pkg/train.py": _shown(
             "from .core import f\nimport sys\nshow(f(), __name__, __package__, sys.argv[1:])")},
@@ -370,16 +374,16 @@ def travelling() -> list[str]:
     ]
 
 
-def check_missed_data(tmp_path: Path, target: str, seconds: float) -> None:
+def check_missed_data(folder: Path, target: str, seconds: float) -> None:
     """Check that a run without a file that did not travel says that this computer has it."""
     script = "print(len(open(f'data/a{len([0])}.csv').read()))"  # no note before the run: the name is computed
-    write(Project({"data/a1.csv": "17" * MAX_BYTES, "train.py": script}, ""), tmp_path)
-    os.chdir(tmp_path)
+    project = write(Project({"data/a1.csv": "17" * MAX_BYTES, "train.py": script}, ""), folder / "project")
+    os.chdir(project)
     run = send(parse_submit(["train.py", "--target", target, "--gpus", "0"]))
     try:
         run.wait(seconds)
     except AmlTrainError as error:
-        assert f"--input data={tmp_path}/data/a1.csv,upload" in str(error), error
+        assert f"--input data={project}/data/a1.csv,upload" in str(error), error
     else:
         raise AssertionError(run.logs())
 

@@ -7,6 +7,7 @@ import pytest
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import project
+from jupyter_amltrain.jobs.snapshot import of_script
 from jupyter_amltrain.schema.job import JobSpec
 
 
@@ -25,10 +26,10 @@ def tree(root: Path, *names: str) -> Path:
         ("a/train.py", ".", "", ".", "a/train.py", ()),
         ("a/train.py", "nb", "", ".", "a/train.py", ()),
         ("a/b/train.py", "a", "", "a", "b/train.py", ()),
-        ("a/train.py", "a", "import sys; sys.path.append('..'); import pkg", ".", "a/train.py", (".",)),
+        ("a/train.py", "a", "import sys; sys.path.append('..'); import pkg", ".", "a/train.py", ()),
         ("a/train.py", "a", "import sys; sys.path.append('..')", "a", "train.py", ()),
         ("a/train.py", "a", "import sys; sys.path.insert(0, __file__ + '/../../src'); import lib", ".", "a/train.py",
-         ("src",)),
+         ()),
         ("a/b/train.py", ".", "from pathlib import Path; top = Path(__file__).parents[2]", ".", "a/b/train.py", ()),
         ("a/train.py", "a", "import os; top = os.path.dirname(os.path.dirname(__file__))", ".", "a/train.py", ()),
     ],
@@ -39,6 +40,21 @@ def test_place_has_script_working_folder_and_modules(
     tree(tmp_path, "pyproject.toml", "nb/x", "a/b/train.py", "a/train.py", "train.py", "pkg/m.py", "src/lib/m.py")
     place = project.place_of(tmp_path / script, text.encode(), (tmp_path / working).resolve())
     assert place == (str((tmp_path / root).resolve()), name, search)
+
+
+def test_script_finds_what_the_kernel_finds_and_not_what_it_adds_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree(tmp_path, "pyproject.toml", "a/train.py", "src/lib.py", "own/mine.py")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "src")])
+    text = "import sys; sys.path.append('../own'); import lib, mine"
+    (tmp_path / "a" / "train.py").write_text(text)
+    place = project.place_of(tmp_path / "a" / "train.py", text.encode(), tmp_path / "a")
+    assert place == (str(tmp_path), "a/train.py", ("src",))
+    spec = JobSpec(
+        name="t", script_name=place.name, root=place.root, search=place.search, notebook_dir=str(tmp_path / "a")
+    )
+    assert set(of_script(spec).files) == {"a/train.py", "own/mine.py", "src/lib.py"}
 
 
 def test_working_folder_of_another_project_is_no_part(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tools.openssh import Sshd
 
-from ..contracts.script_projects import FEW, check_missed_data, check_projects, check_sweeps, travelling
+from ..contracts.script_projects import FEW, Project, check_missed_data, check_projects, check_sweeps, travelling, write
 from .test_ssh_runs import attach
 
 
@@ -24,9 +24,8 @@ def test_all_projects_run_as_with_python(api: Any, sshd: Sshd, tmp_path: Path) -
 
 def test_secret_file_stays_here_with_a_note(api: Any, sshd: Sshd, tmp_path: Path, monkeypatch: Any) -> None:
     attach(api, sshd)
-    (tmp_path / ".env").write_text("A=1")
-    (tmp_path / "train.py").write_text("import os\nprint('has', os.path.exists(os.path.dirname(__file__) + '/.env'))\n")
-    monkeypatch.chdir(tmp_path)
+    text = "import os\nprint('has', os.path.exists(os.path.dirname(__file__) + '/.env'))\n"
+    monkeypatch.chdir(write(Project({".env": "A=1", "train.py": text}, ""), tmp_path / "project"))
     run = api.submit(Path("train.py"), target="box", gpus=0).wait(60)
     assert "has False" in run.logs() and any(".env" in note for note in run.record().notes)
 

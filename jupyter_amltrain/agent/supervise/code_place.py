@@ -73,7 +73,7 @@ def place_of(task: Assignment) -> CodePlace:
     names = [str(one) for one in (task.job.get("snapshot") or {}).get("names") or () if one not in made]
     changed = next((name for name in names if not _is_same(os.path.join(root, name), os.path.join(copy, name))), "")
     if not changed:
-        return CodePlace(argv, [])
+        return CodePlace(argv, search_folders(task.job, root))
     link_neighbors(root, copy, names)
     spec = task.job.get("spec") or {}
     name = str(spec.get("script_name") or "")
