@@ -78,7 +78,8 @@ def missed_note(spec: JobSpec, error: str, is_here: bool) -> str:
         path = os.path.normpath(os.path.join(working if inside == text else root, inside))
         is_path = "/" in inside or "." in inside
         if is_path and not (is_here and os.path.isabs(inside)) and os.path.exists(path):
-            return f"{inside} is on this computer only: {_why(spec, root, path)}"
+            where = "not in the run's copy of the code" if is_here else "on this computer only"
+            return f"{inside} is {where}: {_why(spec, root, path)}"
     return ""
 
 
