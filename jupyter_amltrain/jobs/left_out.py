@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jupyter_amltrain.errors import SubmitError
+from jupyter_amltrain.jobs.origin import is_secret_file
 from jupyter_amltrain.jobs.project import import_folders
 from jupyter_amltrain.jobs.snapshot import IgnoreRules
 from jupyter_amltrain.schema.job import JobSpec
@@ -95,6 +96,8 @@ def _missed_module(spec: JobSpec, root: str, working: str, module: str) -> str:
 
 def _why(spec: JobSpec, root: str, path: str) -> str:
     """Return why a path here did not travel with the code, and what to do."""
+    if is_secret_file(path):
+        return "files with secrets do not travel. Pass their values: --secret NAME"
     name = os.path.relpath(path, root)
     ignored = _ignored_part(root, name) if spec.source and not name.startswith("..") else ""
     if ignored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import getpass
 import hashlib
 import logging
@@ -31,6 +32,7 @@ MAX_DATA_BYTES, MAX_DATA_FILES = 64 << 20, 2000
 SECRET_FILES = (".env*", "*.env", "*.pem", "*.key", "*.pfx", "*.p12", "id_rsa*", "id_ed25519*", "id_ecdsa*", ".netrc",
                 ".npmrc", ".pypirc", "*credential*", "*secret*", "*password*")  # fmt: skip
 _NEVER = (*SECRET_FILES, "*.ipynb")
+_is_secret_name = re.compile("|".join(map(fnmatch.translate, SECRET_FILES))).match
 _ASSIGNMENT = re.compile(r"[+\- ]\s*[\"']?(?:export\s+)?(?P<name>[\w.-]+)[\"']?\]?\s*[:=]\s*(?P<value>\S.*)")
 #: Parts of names that can mark a secret: only such lines are examined, because the check of a line is slow.
 _SUSPICIOUS = re.compile(r"pass|pwd|secret|key|token|cred|auth|pat|connection", re.IGNORECASE)
@@ -42,6 +44,11 @@ class Origin(NamedTuple):
 
     provenance: Provenance = Provenance()
     git_diff: str = ""
+
+
+def is_secret_file(path: str) -> bool:
+    """Whether the name of a file says that it holds secrets."""
+    return _is_secret_name(os.path.basename(path).lower()) is not None
 
 
 def origin_of(spec: JobSpec) -> Origin:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from jupyter_amltrain.errors import SubmitError
 from jupyter_amltrain.jobs import project, requirements
 from jupyter_amltrain.jobs.data_paths import DataPath, named_here, only_here
 from jupyter_amltrain.jobs.left_out import NO_DATA
-from jupyter_amltrain.jobs.origin import SECRET_FILES
+from jupyter_amltrain.jobs.origin import SECRET_FILES, is_secret_file
 from jupyter_amltrain.jobs.snapshot import ALWAYS_SKIPPED, Snapshot, data_files
 from jupyter_amltrain.schema.job import JobSpec
 
@@ -121,7 +120,7 @@ def _is_data(path: str) -> bool:
 def _files(path: str) -> Iterator[tuple[str, int]]:
     """Yield the files of a path that may travel, and their sizes; none if they are too many."""
     name = os.path.basename(path)
-    if name in ALWAYS_SKIPPED or _is_secret(name):
+    if name in ALWAYS_SKIPPED or is_secret_file(name):
         return
     if os.path.isfile(path):
         yield from _sized([path])
@@ -130,7 +129,7 @@ def _files(path: str) -> Iterator[tuple[str, int]]:
             names = data_files(Path(path), MAX_FILES)
         except SubmitError:  # too many, or a link that leads out
             return
-        yield from _sized(one for one in names.values() if not _is_secret(os.path.basename(one)))
+        yield from _sized(one for one in names.values() if not is_secret_file(one))
 
 
 def _sized(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
@@ -140,7 +139,3 @@ def _sized(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
             yield path, os.path.getsize(path)
         except OSError:
             continue
-
-
-def _is_secret(name: str) -> bool:
-    return any(fnmatch.fnmatch(name.lower(), pattern) for pattern in SECRET_FILES)

@@ -71,6 +71,13 @@ def test_missed_path_of_project_without_source_is_found_from_its_places(tmp_path
     assert left_out.missed_note(spec, error, True) == ""  # a script in place finds it
 
 
+def test_missed_secret_is_not_to_be_sent(tmp_path: Path) -> None:
+    file(tmp_path / "conf" / ".env", 10)
+    spec = JobSpec(name="t", script_name="train.py", root=str(tmp_path), notebook_dir=str(tmp_path))
+    note = left_out.missed_note(spec, absent("conf/.env"), False)
+    assert "--secret" in note and "--input" not in note
+
+
 def test_missed_module_beside_the_script_is_no_package_to_install(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "__init__.py").write_text("")
