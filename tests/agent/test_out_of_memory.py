@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.agent.supervise.outcome import CudaOom, last_oom, parse
+from jupyter_amltrain.agent.supervise.out_of_memory import CudaOom, last_oom, parse
 from tests.fakes import driver as fake
 from tests.fakes.driver import Process, SwitchableDriver
 
@@ -85,6 +85,17 @@ ACCELERATOR = (  # Wan2GP#1083
 JAX = (  # alphafold#1023
     "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7406166528 bytes."
 )
+JAX_0_7 = (
+    "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 200.00GiB."  # our H100
+)
+CUPY = (  # cupy/cuda/memory.pyx
+    "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 107,374,182,400 bytes (allocated so far: 512 bytes)."
+)
+TENSORFLOW = (  # tensorflow#52041
+    "tensorflow.python.framework.errors_impl.ResourceExhaustedError: Graph execution error:\n\n"
+    "OOM when allocating tensor with shape[256,64,224,224] and type float on "
+    "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc\n\t [[{{node model/conv/Conv2D}}]]\n"
+)
 CHILD_FAILED = (  # LlamaFactory#6827
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
     "============================================================\n"
@@ -116,8 +127,25 @@ def figures(oom: CudaOom | None) -> tuple[object, ...]:
         (TORCH_2_9_RANKS, (0.56, 39.49, 0.31, 37.46, dict.fromkeys((3721648, 1374765, 1374763, 1374764), 0.4))),
         (ACCELERATOR, (None, None, None, None, {})),
         (JAX, (6.9, None, None, None, {})),
+        (JAX_0_7, (200.0, None, None, None, {})),
+        (CUPY, (100.0, None, None, None, {})),
+        (TENSORFLOW, (3.06, None, None, None, {})),
     ],
-    ids=["1.0", "1.8", "2.0", "2.1-no-pids", "2.1-container", "2.1", "2.5", "2.9-ranks", "accelerator", "jax"],
+    ids=[
+        "1.0",
+        "1.8",
+        "2.0",
+        "2.1-no-pids",
+        "2.1-container",
+        "2.1",
+        "2.5",
+        "2.9-ranks",
+        "accelerator",
+        "jax",
+        "jax-0.7",
+        "cupy",
+        "tensorflow",
+    ],
 )
 def test_oom_message_of_torch_version_is_parsed(message: str, expected: tuple[object, ...]) -> None:
     assert figures(last_oom(f"step 1\n{TRACEBACK}{message}\n")) == expected
@@ -185,6 +213,27 @@ def test_oom_action_follows_figures(job: Job, message: str, word: str) -> None: 
     run = job.start()
     state = job.end(run, f"print({message!r}); sys.exit(1)")
     assert word in state["cause"]["action"] and "GPU 0" in state["cause"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("message", "requested", "word"),
+    [(JAX_0_7, "200.0 GiB", "whole GPU"), (CUPY, "100.0 GiB", "whole GPU"), (TENSORFLOW, "3.1 GiB", "batch")],
+    ids=["jax", "cupy", "tensorflow"],
+)
+def test_oom_without_figures_has_those_of_the_readings(
+    job: Job,  # noqa: F811
+    driver: SwitchableDriver,  # noqa: F811
+    message: str,
+    requested: str,
+    word: str,
+) -> None:
+    run = job.start(gpu_grace=60)
+    driver.set(0, memory=(80 * GIB, 0, 78 * GIB))
+    job.ticked(run, 3)
+    cause = job.end(run, f"print({message!r}); sys.exit(1)")["cause"]
+    assert cause["kind"] == "cuda-oom" and word in cause["action"]
+    for part in (f"{requested} more was requested", "2.0 GiB of 80.0 GiB was free", "this run held 78.0 GiB"):
+        assert part in cause["text"], (part, cause["text"])
 
 
 def test_oom_gpu_index_is_of_machine(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
