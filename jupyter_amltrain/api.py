@@ -498,6 +498,11 @@ def monitor(
     return Monitor(c.loop.call(c.monitors.open(name, chosen, 1 / rate), ANSWER_TIMEOUT_S), window)
 
 
+def stop_monitors(target: str = "") -> list[str]:
+    """Stop the monitors of this notebook, of one target or of all, and return their handles."""
+    return controller().loop.call(controller().monitors.stop(target), 60)
+
+
 def ui(project: str | os.PathLike[str] | None = None) -> str:
     """Return the URL of the MLflow UI of a project (default: this folder), starting the UI if needed."""
     return mlflow_page(project)[0]
@@ -983,6 +988,7 @@ __all__ = [
     "scale_target",
     "sizes",
     "start_target",
+    "stop_monitors",
     "stop_target",
     "submit",
     "submit_spec",

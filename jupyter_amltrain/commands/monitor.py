@@ -30,7 +30,9 @@ def _flags(parser: Parser) -> None:
         "--rate", metavar="HZ", type=flag_types.rate, default=1.0, samples=("0.5", "1", "2"),
         help="samples per second, 0.1 to 10; default 1",
     )  # fmt: skip
-    if not parser.magic:
+    if parser.magic:
+        parser.flag("--stop", action="store_true", help="stop the monitors of this notebook, of all targets or of one")
+    else:
         parser.flag("--once", action="store_true", help="print one table and exit")
         parser.flag("--json", action="store_true", help="print JSON, one line per sample")
 
@@ -38,6 +40,9 @@ def _flags(parser: Parser) -> None:
 def _run(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
 
+    if context.magic and (args.stop or _is_stop(args.target)):
+        stopped = api.stop_monitors("" if _is_stop(args.target) else args.target or "")
+        return Result(f"Stopped: {', '.join(stopped)}" if stopped else "No monitor of this notebook is running.")
     window = {"window": args.window} if context.magic else {}
     view = api.monitor(target=args.target, gpus=args.gpus, rate=args.rate, **window)
     if context.charts:
@@ -52,6 +57,13 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
     finally:
         view.stop()
     return Result()
+
+
+def _is_stop(name: str | None) -> bool:
+    """Whether ``%aml_monitor stop`` is meant, and not a target of that name."""
+    from jupyter_amltrain import api
+
+    return name == "stop" and name not in {target.name for target in api.targets()}
 
 
 COMMANDS = (

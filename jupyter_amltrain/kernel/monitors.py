@@ -198,6 +198,23 @@ class Monitors:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(watch.sampled.wait(), patience)
 
+    async def stop(self, target: str) -> list[str]:
+        """End the running monitors of a target, or of all for an empty name; return their handles.
+
+        Raises
+        ------
+        AmlTrainError
+            A target refuses to end one.
+        """
+        running = [
+            handle
+            for handle, watch in self._all.items()
+            if not watch.stopped.is_set() and target in ("", watch.entry.run.target)
+        ]
+        for handle in running:
+            await self.close(handle)
+        return running
+
     async def close_of(self, target: str) -> None:
         """Close the monitors of a removed target."""
         for handle, watch in list(self._all.items()):

@@ -196,6 +196,18 @@ def test_cpu_time_of_ended_children_is_counted() -> None:
     assert total(row(1, 0, 11, 28)) == 45  # each was reaped by its parent, and these ended before the next reading
 
 
+def test_first_cpu_reading_spans_half_a_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, ticks = 100.0, 0
+    usage = Usage(os.getpid(), shortest=0.5)
+    monkeypatch.setattr(usage, "members", dict)
+    monkeypatch.setattr(usage, "_total_ticks", lambda rows: ticks)
+    monkeypatch.setattr("jupyter_amltrain.agent.telemetry.host.protocol.mono", lambda: now)
+    found = [usage.read()[0]]
+    for now, ticks in ((100.001, 1), (101.0, usage.hertz), (101.25, usage.hertz * 5 // 4)):  # noqa: B007
+        found.append(usage.read()[0])
+    assert found == [None, None, 100.0, 100.0]
+
+
 def test_torn_tail_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "x"
     assert protocol.cut_torn_tail(str(path)) == b""

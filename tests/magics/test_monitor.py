@@ -39,6 +39,19 @@ def test_monitor_line_invalid_is_refused(fails: Fails) -> None:
         assert text in str(fails(line)), line
 
 
+def test_monitors_of_the_notebook_are_stopped(cell: Cell, capsys: Any) -> None:
+    from jupyter_amltrain import api
+
+    for line in ("%aml_monitor --stop", "%aml_monitor stop", "%aml_monitor local --stop"):
+        view = api.monitor(rate=5)
+        view.snapshot()
+        cell(line)
+        assert view.handle in capsys.readouterr().out
+        assert api.stop_monitors() == []
+    cell("%aml_monitor stop")
+    assert "No monitor" in capsys.readouterr().out
+
+
 @pytest.fixture
 def ended(ip: InteractiveShell, cell: Cell) -> str:
     cell("%%aml_submit --wait --name digits --as run\nimport time; time.sleep(0.5)")

@@ -106,6 +106,8 @@ class Usage:
     mark
         Beginning of the mark of all processes of the run on this machine, where several
         supervisors share it; descendants of marked processes count too.
+    shortest
+        Seconds that the first value of `cpu` spans at least: one clock tick of 10 ms is 1000 % of one millisecond.
 
     Attributes
     ----------
@@ -113,8 +115,9 @@ class Usage:
         The run's processes by pid at the last reading.
     """
 
-    def __init__(self, root: Optional[int], mark: str = "") -> None:
+    def __init__(self, root: Optional[int], mark: str = "", shortest: float = 0.0) -> None:
         self.root = root
+        self.shortest = shortest
         self.mark = mark
         #: Unmarked processes by pid and start, and how often they were checked: between
         #: its fork and its exec a process shows its parent's environment.
@@ -160,9 +163,11 @@ class Usage:
         now = protocol.mono()
         ticks = self._total_ticks(rows)
         cpu: Value = None
-        if self._ticks is not None and now > self._ticks[0]:
+        if self._ticks is None:
+            self._ticks = (now, ticks)
+        elif now - self._ticks[0] > self.shortest:
             cpu = round(max(0, ticks - self._ticks[1]) / self.hertz / (now - self._ticks[0]) * 100, 1)
-        self._ticks = (now, ticks)
+            self._ticks, self.shortest = (now, ticks), 0.0
         host = _host_ticks()
         host_cpu: Value = None
         if host and self._host and host[1] > self._host[1]:

@@ -156,7 +156,7 @@ class Sampler:
         self.every = every
         self.node = share.node if share else 0
         self.has_container = bool(mark)
-        self.usage = host.Usage(root, share.mark if share else mark)
+        self.usage = host.Usage(root, share.mark if share else mark, every / 2)
         self.file = Telemetry(folder, self.node)
         header = self.file.header
         known = header.get("gpus", []) if header else None
