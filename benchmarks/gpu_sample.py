@@ -1,7 +1,7 @@
-"""One sample of 8 and of 64 GPUs: CPU, NVML calls and bytes, against nvitop and plain pynvml.
+"""One sample of 1, 8 and 64 GPUs: CPU, NVML calls and bytes, against nvitop and plain pynvml.
 
-All three read the same fake driver in the same process, in turn. Its calls cost next to
-nothing, so on a real driver the CPU ratios move towards the ratios of calls.
+All three read the same fake driver in the same process, in turn. First its calls cost what a recorded H100 took, then
+next to nothing, which shows what our own code takes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks.timing import interleaved, line, verdict
 from tests.agent.scripted_sampler import UUIDS, ScriptedSampler
 from tests.fakes import nvml
+from tests.fakes.nvml import h100
 
 OURS, RAW, NVITOP, WHOLE = "our sample", "plain pynvml, same readings", "nvitop Device.as_snapshot", "our whole tick"
 #: Without what is asked of a few GPUs a tick: clocks, limits, errors, energy and processes.
@@ -68,7 +69,7 @@ def plain(pynvml: Any, count: int) -> Callable[[int], list[Any]]:
     return read
 
 
-def probe(count: int, clock: Path, folder: str) -> dict[str, Any]:
+def probe(count: int, clock: Path, folder: str, rounds: int) -> dict[str, Any]:
     """Measure, in a process that has the fake driver."""
     import ctypes
 
@@ -127,11 +128,11 @@ def probe(count: int, clock: Path, folder: str) -> dict[str, Any]:
         contenders[name]()
     assert seen[EACH] == seen[OURS] == seen[RAW], "the same readings"
     assert [s.gpu_utilization for s in seen[NVITOP]] == seen[OURS][0::6]
-    figures = interleaved(contenders, ROUNDS)
+    figures = interleaved(contenders, rounds)
     return {"figures": figures, "calls": {k: statistics.mean(v) for k, v in calls.items()}, "pcie": pcie}
 
 
-def measure(count: int) -> tuple[dict[str, Any], float, float]:
+def measure(count: int, rounds: int, **environ: str) -> tuple[dict[str, Any], float, float]:
     """Figures of the probe; bytes on disk per GPU and tick, and of the figures every few seconds beside them."""
     with tempfile.TemporaryDirectory() as name:
         stage = ScriptedSampler(Path(name))
@@ -139,8 +140,11 @@ def measure(count: int) -> tuple[dict[str, Any], float, float]:
         del stage.environ["AMLTRAIN_FAKE_NVML_CALLS"]  # counted in the process: a shared file would cost time
         stage.curves(curves(count, max(ROUNDS + 10, TICKS)))
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.gpu_sample", str(count), str(stage.folder / "clock"), str(stage.run)],
-            env={**os.environ, **stage.environ, "LD_LIBRARY_PATH": str(nvml.build())},
+            [
+                *(sys.executable, "-m", "benchmarks.gpu_sample"),
+                *(str(count), str(stage.folder / "clock"), str(stage.run), str(rounds)),
+            ],
+            env={**os.environ, **stage.environ, "LD_LIBRARY_PATH": str(nvml.build()), **environ},
             stdout=subprocess.PIPE,
             text=True,
             timeout=300,
@@ -160,10 +164,26 @@ def measure(count: int) -> tuple[dict[str, Any], float, float]:
         return json.loads(done.stdout), size / rows / count, figures / rows / count
 
 
+def with_prices() -> None:
+    """Print what a sample costs where the calls have the prices of an H100."""
+    for count in (1, 8, 64):
+        rounds = max(10, ROUNDS // count)  # a round of 64 GPUs takes seconds
+        found, _, _ = measure(count, rounds, AMLTRAIN_FAKE_NVML_PRICES=str(h100.PRICES))
+        print(f"One sample of {count} GPU{'s' if count > 1 else ''} (CPU of the thread; calls as those of an H100)")
+        for name, values in found["figures"].items():
+            print(line(name, values, "ms") + f"  {found['calls'][name] / count:5.1f} NVML calls a GPU")
+        mean = {name: statistics.mean(values) for name, values in found["figures"].items()}
+        each = mean[WHOLE] / count
+        print(verdict(f"{count}: CPU of our whole tick a GPU / 0.30 ms", each / 0.3, 1.0) + f"   {each:.3f} ms")
+        print(verdict(f"{count}: CPU / nvitop as_snapshot", mean[OURS] / mean[NVITOP], 0.03))
+        print(verdict(f"{count}: CPU / plain pynvml", mean[OURS] / mean[RAW], 0.12))
+
+
 def main() -> None:
     """Print the table."""
+    with_prices()
     for count in (8, 64):
-        found, size, more = measure(count)
+        found, size, more = measure(count, ROUNDS)
         print(f"One sample of {count} GPUs (CPU of the thread; a fake driver whose calls are nearly free)")
         for name, values in found["figures"].items():
             print(line(name, values, "ms") + f"  {found['calls'][name] / count:5.1f} NVML calls a GPU")
@@ -182,6 +202,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        json.dump(probe(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]), sys.stdout)
+        json.dump(probe(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])), sys.stdout)
     else:
         main()

@@ -18,6 +18,8 @@ extern const char *fake_name;
 /* What a curve says of one GPU at one time. */
 struct reading {
     double util, memory, power, temperature, clock;  /* percent, MiB, W, C, MHz */
+    /* GPM: graphics engine, SM activity, SM occupancy, tensor cores, DRAM (percent), PCIe sent, received (MiB/s) */
+    double gpm[7];
 };
 
 extern unsigned int fake_count;            /* GPUs of this machine */
@@ -29,6 +31,7 @@ double fake_now(void);                     /* seconds since the epoch of the cur
 double fake_epoch(void);                   /* that epoch, unix seconds */
 void fake_read_curves(void);
 struct reading fake_reading(int gpu, double time);
+double fake_integral(int gpu, double time, double (*value)(const struct reading *)); /* since t = 0 */
 int fake_parent(void *device);             /* index of the GPU of a handle, or -1 */
 int fake_instance(void *device);           /* index of the instance in its GPU, or -1 */
 

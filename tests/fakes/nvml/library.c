@@ -2,8 +2,11 @@
  *
  * Environment (read at nvmlInit, so that a new process sees a change), each AMLTRAIN_FAKE_NVML_...:
  *   GPUS         number of GPUs, default 2, at most 256
- *   CURVES       file of lines "<gpu or *> <t> <util> <memory MiB> <power W> [<temperature> <SM MHz>]", t in
- *                seconds since the epoch, each valid until the next; and at most one line "epoch <unix s>"
+ *   CURVES       file of lines "<gpu or *> <t> <util> <memory MiB> <power W> [<temperature> <SM MHz> [<graphics> <SM>
+ *                <occupancy> <tensor> <DRAM> <PCIe sent> <PCIe received>]]" (percent, MiB/s; of GPM), t in seconds
+ *                since the epoch, each valid until the next; and at most one line "epoch <unix s>"
+ *   PRICES       file of lines "<function> <us>": each call keeps its thread busy for so long; with it the fake also
+ *                has what a data center GPU has: GPM, energy, violation counters, field values
  *   EPOCH        unix seconds of t = 0; default: the file's, else the time of nvmlInit
  *   CLOCK        file of 8 bytes, a native double: t itself, in place of the machine's clock
  *   SAMPLE_HZ    samples a second in the utilization buffer, default 10; 0: the buffer stays empty
@@ -41,7 +44,8 @@ const char *fake_name = "Fake H100 80GB";
 
 struct record { char name[56]; unsigned long long count; };
 static struct record own[FUNCTIONS], *shared = NULL;
-static struct { int missing, unsupported; } faults[FUNCTIONS];
+static struct { int missing, unsupported; double price; } faults[FUNCTIONS];
+static char *prices = NULL;  /* the file */
 static int known = 0, ready = 0;
 static struct { double from, until; } lost[MOST], unload;
 static double start = 0, sample_rate = 10;
@@ -91,7 +95,43 @@ static int names(const char *list, const char *function) {
     return 0;
 }
 
+int fake_has_prices(void) { return prices != NULL; }
+
+/* Microseconds of a call; a line names a function with or without its version's suffix. */
+static double price_of(const char *function) {
+    const char *line = prices;
+    char name[64];
+    double price;
+    for (; line && *line; line = strchr(line, '\n'), line = line ? line + 1 : line) {
+        if (sscanf(line, "%63s %lf", name, &price) == 2 && names(name, function)) return price;
+    }
+    return 0;
+}
+
+static void read_prices(const char *path) {
+    FILE *file = path ? fopen(path, "r") : NULL;
+    free(prices);
+    prices = NULL;
+    if (!file) return;
+    prices = calloc(1, 1 << 16);
+    if (prices) prices[fread(prices, 1, (1 << 16) - 1, file)] = 0;
+    fclose(file);
+}
+
+/* Of this thread's time: on a busy machine the price stays the same. */
+static double thread_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void spend(double microseconds) {
+    double until = thread_seconds() + 1e-6 * microseconds;
+    while (thread_seconds() < until) continue;
+}
+
 static void look_for_faults(int id) {
+    faults[id].price = price_of(own[id].name);
     faults[id].missing = names(ENV("MISSING"), own[id].name);
     faults[id].unsupported = names(ENV("UNSUPPORTED"), own[id].name);
 }
@@ -120,6 +160,7 @@ result fake_enter(int *id, const char *function, void *device, int of_device) {
         struct timespec pause = {delay / 1000000, delay % 1000000 * 1000};
         nanosleep(&pause, NULL);
     }
+    if (faults[*id].price > 0) spend(faults[*id].price);
     if (faults[*id].missing) return FUNCTION_NOT_FOUND;
     if (within(unload.from, unload.until)) ready = 0;
     if (!ready) return UNINITIALIZED;
@@ -144,6 +185,7 @@ static void read_environment(void) {
     sample_rate = ENV("SAMPLE_HZ") ? atof(ENV("SAMPLE_HZ")) : 10;
     fake_total = ENV("MEMORY") ? strtoull(ENV("MEMORY"), NULL, 10) << 20 : 80ULL << 30;
     fake_name = ENV("NAME") ? ENV("NAME") : "Fake H100 80GB";
+    read_prices(ENV("PRICES"));
     delay = ENV("DELAY_US") ? atol(ENV("DELAY_US")) : 0;
     if (!shared && ENV("CALLS")) shared = map(ENV("CALLS"), sizeof own, 1);
     memset(fake_migs, 0, sizeof fake_migs);

@@ -13,7 +13,7 @@ typedef struct { unsigned long long time; unsigned long long value; } sample;
 struct point { double time; struct reading reading; };
 static struct point *points[MOST];
 static int counts[MOST];
-static const struct reading idle = {0, 1024, 75.5, 35, 210};
+static const struct reading idle = {0, 1024, 75.5, 35, 210, {0}};
 
 #define BUFFERED 120  /* samples that the driver keeps */
 double fake_sample_rate(void);
@@ -28,7 +28,7 @@ static void add(int gpu, struct point point) {
 void fake_read_curves(void) {
     const char *path = getenv("AMLTRAIN_FAKE_NVML_CURVES");
     FILE *file = path ? fopen(path, "r") : NULL;
-    char line[256], who[16];
+    char line[512], who[16];
     struct point p;
     double epoch;
     int gpu;
@@ -37,8 +37,10 @@ void fake_read_curves(void) {
     while (fgets(line, sizeof line, file)) {
         if (sscanf(line, "epoch %lf", &epoch) == 1) { fake_set_epoch(epoch); continue; }
         p.reading = idle;
-        if (sscanf(line, "%15s %lf %lf %lf %lf %lf %lf", who, &p.time, &p.reading.util, &p.reading.memory,
-                   &p.reading.power, &p.reading.temperature, &p.reading.clock) < 5) continue;
+        if (sscanf(line, "%15s %lf %lf %lf %lf %lf %lf %lf %lf %lf %lf %lf %lf %lf", who, &p.time, &p.reading.util,
+                   &p.reading.memory, &p.reading.power, &p.reading.temperature, &p.reading.clock, &p.reading.gpm[0],
+                   &p.reading.gpm[1], &p.reading.gpm[2], &p.reading.gpm[3], &p.reading.gpm[4], &p.reading.gpm[5],
+                   &p.reading.gpm[6]) < 5) continue;
         for (gpu = 0; gpu < MOST; gpu++) if (who[0] == '*' || gpu == atoi(who)) add(gpu, p);
     }
     fclose(file);
@@ -51,6 +53,17 @@ struct reading fake_reading(int gpu, double time) {
         if (points[gpu][middle].time <= time) low = middle + 1; else high = middle;
     }
     return low ? points[gpu][low - 1].reading : idle;
+}
+
+double fake_integral(int gpu, double time, double (*value)(const struct reading *)) {
+    double sum = 0, from = 0;
+    const struct reading *now = &idle;
+    int k;
+    for (k = 0; k < counts[gpu] && points[gpu][k].time <= time; k++) {
+        if (points[gpu][k].time > from) sum += value(now) * (points[gpu][k].time - from), from = points[gpu][k].time;
+        now = &points[gpu][k].reading;
+    }
+    return time > from ? sum + value(now) * (time - from) : sum;
 }
 
 static struct reading of(void *device) { return fake_reading(fake_parent(device), fake_now()); }

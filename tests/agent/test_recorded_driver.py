@@ -1,0 +1,116 @@
+"""The fake driver with the profile of a recorded H100: its prices, its refusals and its load."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes import nvml
+from tests.fakes.nvml import h100
+
+CHILD = """
+import json, math, sys, time
+import pynvml as n
+from tests.fakes import nvml
+
+def at(seconds):
+    nvml.set_clock(Path(sys.argv[1]), seconds)
+
+from pathlib import Path
+at(0)
+n.nvmlInit()
+gpu = n.nvmlDeviceGetHandleByIndex(0)
+
+def refusal(function, *arguments):
+    try:
+        function(gpu, *arguments)
+    except n.NVMLError as error:
+        return error.value
+
+def gpm(first, second, ids=(1, 2, 3, 5, 10, 20, 21)):
+    samples = [n.nvmlGpmSampleAlloc() for _ in range(2)]
+    for sample, seconds in zip(samples, (first, second)):
+        at(seconds)
+        n.nvmlGpmSampleGet(gpu, sample)
+    request = n.c_nvmlGpmMetricsGet_t()
+    request.version, request.numMetrics, request.sample1, request.sample2 = 1, len(ids), *samples
+    for place, number in enumerate(ids):
+        request.metrics[place].metricId = number
+    n.nvmlGpmMetricsGet(request)
+    return [request.metrics[place].value for place in range(len(ids))]
+"""
+
+
+def child(folder: Path, code: str, **environ: str) -> Any:
+    """Run code with the fake driver in a process of its own; its last expression, by JSON."""
+    curves = folder / "curves"
+    curves.write_text("\n".join(h100.curves()))
+    done = subprocess.run(
+        [sys.executable, "-c", f"{CHILD}\nprint(json.dumps({code}))", str(folder / "clock")],
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(nvml.needed()),
+            "AMLTRAIN_FAKE_NVML_CURVES": str(curves),
+            "AMLTRAIN_FAKE_NVML_CLOCK": str(folder / "clock"),
+            **environ,
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def profile() -> dict[str, str]:
+    return {"AMLTRAIN_FAKE_NVML_PRICES": str(h100.PRICES), "AMLTRAIN_FAKE_NVML_UNSUPPORTED": ",".join(h100.refused())}
+
+
+def phase(name: str) -> tuple[float, float]:
+    """Return the middle half of a phase, in seconds."""
+    times = [one.t for one in h100.readings() if one.phase == name]
+    quarter = (times[-1] - times[0]) / 4
+    return times[0] + quarter, times[-1] - quarter
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetSamples", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetViolationStatus"]
+)
+def test_call_keeps_its_thread_busy(tmp_path: Path, profile: dict[str, str], function: str) -> None:
+    arguments = {"nvmlDeviceGetSamples": "gpu, 1, 0", "nvmlDeviceGetViolationStatus": "gpu, 0"}.get(function, "gpu")
+    code = f"[time.thread_time(), n.{function}({arguments}) and 0, time.thread_time()]"
+    begin, _, end = child(tmp_path, code, **profile)
+    assert (end - begin) * 1e6 >= 0.9 * h100.price(function)
+
+
+def test_recorded_phases_are_told_apart_by_sm_activity(tmp_path: Path, profile: dict[str, str]) -> None:
+    spans = [phase(name) for name in ("matmul", "copy", "pcie", "idle")]
+    matmul, copy, pcie, idle = child(tmp_path, f"[gpm(*span) for span in {spans!r}]", **profile)
+    assert matmul[1] > 90 and matmul[3] > 85  # SM and tensor cores
+    assert copy[0] > 90 and copy[4] > 80 and copy[3] < 5  # busy with memory, without tensor work
+    assert pcie[1] < 1 and pcie[6] > 50_000 and idle[1] < 1
+    util = child(tmp_path, f"[at({sum(spans[2]) / 2}), n.nvmlDeviceGetUtilizationRates(gpu).gpu][1]", **profile)
+    assert util == 99  # while the copy engine alone works
+
+
+def test_gpm_over_a_short_time_has_no_values(tmp_path: Path, profile: dict[str, str]) -> None:
+    begin, _ = phase("matmul")
+    values = child(
+        tmp_path, f"[value if value == value else None for value in gpm({begin}, {begin + 0.05})]", **profile
+    )
+    assert values[:4] == [0, 0, 0, 0] and values[4] is None
+
+
+def test_refused_calls_are_those_of_the_device(tmp_path: Path, profile: dict[str, str]) -> None:
+    code = "[refusal(n.nvmlDeviceGetFanSpeed), refusal(n.nvmlGpmQueryDeviceSupport)]"
+    not_supported, not_found = 3, 13
+    assert child(tmp_path, code, **profile)[1] is None and "nvmlDeviceGetFanSpeed" in h100.refused()
+    assert child(tmp_path, code)[1] == not_found  # without the profile
+    assert child(tmp_path, code, **profile)[0] in (not_supported, not_found)
