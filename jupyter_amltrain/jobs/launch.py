@@ -181,6 +181,18 @@ def is_single_process(spec: JobSpec) -> bool:
     return not distribution.kind or (is_alone and spec.resources.nodes == 1)
 
 
+def shared_gpu_note(spec: JobSpec) -> str:
+    """Return a note for processes that have fewer GPUs than they are; empty for others."""
+    gpus, distribution = spec.resources.gpus, spec.distribution
+    processes = distribution.processes or 1
+    if not gpus or processes <= gpus or distribution.kind not in ("pytorch", "deepspeed"):
+        return ""
+    return (
+        f"{processes} processes share {gpus} GPU{'s' if gpus > 1 else ''}, which NCCL refuses: cuda:{gpus} does not"
+        f" exist. Use --gpus {processes}, --processes {gpus}, or the backend gloo."
+    )
+
+
 def _ranks(spec: JobSpec, python: str) -> dict[str, Any]:
     """Processes of a distributed job."""
     if is_single_process(spec):

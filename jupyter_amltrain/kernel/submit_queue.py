@@ -12,6 +12,7 @@ import msgspec
 from jupyter_amltrain.backends.base import Backend, LaunchPlan
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SubmitUnsure
 from jupyter_amltrain.jobs import left_out
+from jupyter_amltrain.jobs.launch import shared_gpu_note
 from jupyter_amltrain.jobs.origin import origin_of
 from jupyter_amltrain.jobs.snapshot import Snapshot, of_script, of_yaml
 from jupyter_amltrain.kernel.store import RunStore
@@ -36,11 +37,12 @@ async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snap
 
 
 async def plan_of(loop: LoopThread, spec: JobSpec, backend: Backend, run_id: str) -> LaunchPlan:
-    """Plan a job with its files, which may take a while, and note the data that they lack."""
+    """Plan a job with its files, which may take a while, and note the data and the GPUs that they lack."""
     snapshot = await snapshot_of(loop, spec, backend)
     plan = await backend.plan(spec, snapshot, run_id)
-    note = await loop.offload(left_out.note_of, spec.source, snapshot.left_out) if spec.source else ""
-    return msgspec.structs.replace(plan, notes=(*plan.notes, note)) if note else plan
+    ignored = await loop.offload(left_out.note_of, spec.source, snapshot.left_out) if spec.source else ""
+    more = tuple(note for note in (ignored, shared_gpu_note(spec)) if note)
+    return msgspec.structs.replace(plan, notes=(*plan.notes, *more)) if more else plan
 
 
 class SubmitQueue:

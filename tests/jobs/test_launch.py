@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.jobs.launch import TargetMachine, is_single_process, launch_plan
-from jupyter_amltrain.schema.job import Distribution, JobSpec, validated
+from jupyter_amltrain.jobs.launch import TargetMachine, is_single_process, launch_plan, shared_gpu_note
+from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources, validated
 
 SOURCE = "/home/user/runs/r/source"
 HERE = TargetMachine(python="/opt/kernel/python", has_our_disk=True)
@@ -121,3 +121,16 @@ def test_parameters_follow_their_forms() -> None:
     assert launch_plan(spec, SOURCE, HERE).argv[3:] == ("x", "lr=0.1", "--no-amp", "--fast", "--seed", "3")
     named = JobSpec(name="r", script_name="t.py", params={"LR": 0.1}, forms={"*": "environment"})
     assert launch_plan(named, SOURCE, HERE).env == {"LR": "0.1"} and len(launch_plan(named, SOURCE, HERE).argv) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "processes", "gpus", "noted"),
+    [
+        ("pytorch", 2, 1, True), ("deepspeed", 4, 2, True), ("pytorch", 2, 2, False), ("pytorch", 2, 0, False),
+        ("pytorch", 2, None, False), ("mpi", 2, 1, False), ("", None, 1, False),
+    ],
+)  # fmt: skip
+def test_processes_that_share_a_gpu_are_noted(kind: str, processes: int | None, gpus: int | None, noted: bool) -> None:
+    distribution = Distribution(kind=kind, processes=processes)
+    spec = JobSpec(name="r", script="pass", distribution=distribution, resources=Resources(gpus=gpus))
+    assert ("NCCL" in shared_gpu_note(spec)) is noted
