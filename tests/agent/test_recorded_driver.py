@@ -47,12 +47,45 @@ def gpm(first, second, ids=(1, 2, 3, 5, 10, 20, 21)):
 """
 
 
+SAMPLER = """
+from collections import Counter
+from jupyter_amltrain.agent import protocol
+now = [0.0]
+protocol.mono = lambda: now[0]
+from jupyter_amltrain.agent.telemetry import sampler
+from jupyter_amltrain.agent.telemetry.gpu_figures import GpuFigures
+from jupyter_amltrain.agent.telemetry.gpu_slow import SlowMetrics
+
+def sampled(ticks):
+    now[0] = 1000.0
+    readings, _ = sampler.find_gpus(None, [0], None)
+    slow, figures = SlowMetrics(readings), GpuFigures(readings)
+    names = [name for name, _ in figures.columns]
+    rows = []
+    for tick in ticks:
+        at(tick)
+        now[0] = 1001.0 + tick
+        values = readings.read()
+        slow.read(1.0, ())
+        figures.read()
+        rows.append({"util": values[0], "peak": values[1], **dict(zip(names, figures.current()))})
+    return rows
+
+def counted(ticks):
+    sampled(ticks)
+    n.nvmlLib.amltrain_fake_calls.restype = __import__("ctypes").c_ulonglong
+    return {name: n.nvmlLib.amltrain_fake_calls(name.encode()) for name in (
+        "nvmlDeviceGetSamples", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetViolationStatus", "nvmlDeviceGetProcessUtilization", "nvmlGpmSampleGet")}
+"""
+
+
 def child(folder: Path, code: str, **environ: str) -> Any:
     """Run code with the fake driver in a process of its own; its last expression, by JSON."""
     curves = folder / "curves"
     curves.write_text("\n".join(h100.curves()))
     done = subprocess.run(
-        [sys.executable, "-c", f"{CHILD}\nprint(json.dumps({code}))", str(folder / "clock")],
+        [sys.executable, "-c", f"{CHILD}{SAMPLER}\nprint(json.dumps({code}))", str(folder / "clock")],
         env={
             **os.environ,
             "LD_LIBRARY_PATH": str(nvml.needed()),
@@ -114,3 +147,31 @@ def test_refused_calls_are_those_of_the_device(tmp_path: Path, profile: dict[str
     assert child(tmp_path, code, **profile)[1] is None and "nvmlDeviceGetFanSpeed" in h100.refused()
     assert child(tmp_path, code)[1] == not_found  # without the profile
     assert child(tmp_path, code, **profile)[0] in (not_supported, not_found)
+
+
+def test_dear_calls_are_made_seldom(tmp_path: Path, profile: dict[str, str]) -> None:
+    calls = child(tmp_path, "counted(range(120))", **profile)
+    assert calls["nvmlGpmSampleGet"] >= 115
+    assert calls["nvmlDeviceGetTotalEnergyConsumption"] <= 6  # the first three, then once a minute
+    for name in ("nvmlDeviceGetSamples", "nvmlDeviceGetFieldValues", "nvmlDeviceGetViolationStatus"):
+        assert 1 <= calls[name] <= 6, (name, calls)
+
+
+def test_cheap_calls_are_made_each_tick(tmp_path: Path) -> None:
+    calls = child(tmp_path, "counted(range(40))")
+    assert calls["nvmlDeviceGetSamples"] >= 40
+
+
+def test_recorded_load_is_seen_as_it_was(tmp_path: Path, profile: dict[str, str]) -> None:
+    rows = child(tmp_path, "sampled(range(45))", **profile)
+
+    def mean(name: str, phase_: str) -> float:
+        begin, end = phase(phase_)
+        values = [rows[int(t)][name] for t in range(int(begin) + 1, int(end) + 1)]
+        return sum(values) / len(values)
+
+    assert mean("util", "matmul") > 95 and mean("util", "copy") > 95 and mean("util", "pcie") > 95
+    assert 1 <= mean("util", "bursts") < 30  # the driver's own utilization reads 0 between them
+    # Figures are means of five seconds, which the phases share.
+    assert max(row["sm_activity"] or 0 for row in rows) > 80 and max(row["dram_bandwidth"] or 0 for row in rows) > 30
+    assert max(row["pcie_rx"] or 0 for row in rows) > 20_000

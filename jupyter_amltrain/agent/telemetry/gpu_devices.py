@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Se
 
 from .. import protocol
 from . import nvml as mig
+from .call_prices import CallPrices
 from .nvml import as_text, attempt, library
 
 # nvml.h, nvmlReturn_t
@@ -60,10 +61,13 @@ class Driver:
     ----------
     starts
         Number of initializations; handles of earlier ones are invalid.
+    prices
+        What its calls cost.
     """
 
     def __init__(self) -> None:
         self.starts = 0
+        self.prices = CallPrices()
         pynvml, reason = library()
         if pynvml is None:
             raise DriverError(reason)

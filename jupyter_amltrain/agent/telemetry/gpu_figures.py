@@ -6,11 +6,11 @@ import ctypes
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import protocol
+from .gpm import DRAM, NVLINK_RX, NVLINK_TX, PCIE_RX, PCIE_TX, SM, TENSOR
 from .gpu_columns import FIGURES, unit_of
-from .gpu_devices import INVALID, OK, Refusals
+from .gpu_devices import OK, Refusals
 from .gpu_readings import GpuReadings, Value
 from .gpu_slow import NvmlGauges
-from .nvml import attempt
 
 # nvml.h, nvmlPerfPolicyType_t: their counters are in nanoseconds.
 _POLICIES = (0, 1)
@@ -21,6 +21,8 @@ POWER_REASONS, HEAT_REASONS = 0x4 | 0x80, 0x8 | 0x20 | 0x40
 _REASON_FUNCTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 _NO_COUNT = (1 << 64) - 1
+
+_VIOLATIONS, _FIELD_VALUES = "nvmlDeviceGetViolationStatus", "nvmlDeviceGetFieldValues"
 
 
 class Throttling:
@@ -38,6 +40,8 @@ class Throttling:
         self._slots, self._bits = (ctypes.c_ulonglong * 2)(), ctypes.c_ulonglong(0)
         #: For each GPU: its handle, when its counters were read, and their values.
         self._last: Dict[int, Tuple[Any, float, List[Optional[int]]]] = {}
+        #: For each GPU: reasons that were seen since the last reading.
+        self._seen: Dict[int, List[int]] = {}
 
     def supported(self, i: int) -> List[bool]:
         """Return which columns a GPU supports; reads its counters."""
@@ -57,18 +61,36 @@ class Throttling:
         shares = [_share(a, b, now - before[1]) if before is not None else None for a, b in zip(old, counters)]
         if None not in counters:
             return shares
-        bits = self._reasons(i)
-        if bits is None:
+        self._note_reasons(i)
+        seen = self._seen.pop(i, ())
+        if not seen:
             return shares
-        reasons = [100 if bits & mask else 0 for mask in (POWER_REASONS, HEAT_REASONS)]
+        reasons = [
+            int(100 * sum(1 for bits in seen if bits & mask) / len(seen) + 0.5)
+            for mask in (POWER_REASONS, HEAT_REASONS)
+        ]
         return [share if count is not None else reason for share, count, reason in zip(shares, counters, reasons)]
+
+    def tick(self) -> None:
+        """Look at the current reasons of the GPUs whose counters are too dear."""
+        driver = self.readings.driver
+        if driver is not None and driver.prices.is_dear(_VIOLATIONS):
+            for i in range(len(self.readings.gpus)):
+                self._note_reasons(i)
+
+    def _note_reasons(self, i: int) -> None:
+        bits = self._reasons(i)
+        if bits is not None:
+            self._seen.setdefault(i, []).append(bits)
 
     def _counter(self, i: int, policy: int) -> Optional[int]:
         handle, driver = self.readings.handle(i), self.readings.driver
-        function = driver.function("nvmlDeviceGetViolationStatus") if driver is not None else None
-        if function is None or handle is None or (i, policy) in self._refusals:
+        function = driver.function(_VIOLATIONS) if driver is not None else None
+        if function is None or handle is None or driver is None or (i, policy) in self._refusals:
             return None
-        code = function(handle, policy, ctypes.byref(self._slots))
+        if driver.prices.is_dear(_VIOLATIONS):
+            return None
+        code = driver.prices.timed(_VIOLATIONS, lambda: function(handle, policy, ctypes.byref(self._slots)))
         self._refusals.note((i, policy), code)
         return None if code != OK or self._slots[1] == _NO_COUNT else int(self._slots[1])
 
@@ -122,7 +144,8 @@ class Transfers:
         handle, counters = self.readings.handle(i), self._counters(i)
         before, now = self._last.pop(i, None), protocol.mono()
         if counters is None:
-            return [None] * len(self.NAMES)
+            means = self.readings.means(i) or [None] * (NVLINK_TX + 1)
+            return [_short(means[at]) for at in (PCIE_RX, PCIE_TX, NVLINK_RX, NVLINK_TX)]
         self._last[i] = (handle, now, counters)
         if before is None or before[0] is not handle or now <= before[1]:
             return [None] * len(self.NAMES)
@@ -133,14 +156,16 @@ class Transfers:
 
     def _counters(self, i: int) -> Optional[List[Optional[int]]]:
         handle, driver = self.readings.handle(i), self.readings.driver
-        function = driver.function("nvmlDeviceGetFieldValues") if driver is not None else None
+        function = driver.function(_FIELD_VALUES) if driver is not None else None
         if function is None or handle is None or driver is None or i in self._refusals:
+            return None
+        if driver.prices.is_dear(_FIELD_VALUES):
             return None
         if self._fields is None:
             self._fields = (driver.nvml.c_nvmlFieldValue_t * len(_FIELDS))()
         for field, (number, scope, _) in zip(self._fields, _FIELDS):
             field.fieldId, field.scopeId, field.nvmlReturn, field.value.ullVal = number, scope, -1, 0
-        code = function(handle, len(_FIELDS), ctypes.byref(self._fields))
+        code = driver.prices.timed(_FIELD_VALUES, lambda: function(handle, len(_FIELDS), ctypes.byref(self._fields)))
         self._refusals.note(i, code)
         return [_counter(field) for field in self._fields] if code == OK else None
 
@@ -157,16 +182,13 @@ def _rate(old: Optional[int], new: Optional[int], unit: float, seconds: float) -
     if old is None or new is None or new < old:
         return None
     rate = (new - old) * unit / (1 << 20) / seconds
-    return None if rate > _MAX_RATE else int(rate + 0.5) if rate >= 10 else round(rate, 1)
+    return None if rate > _MAX_RATE else _short(rate)
 
 
-# nvml.h, nvmlGpmMetricId_t: SM_UTIL, ANY_TENSOR_UTIL, DRAM_BW_UTIL
-_METRICS = (2, 5, 10)
+def _short(rate: Value) -> Value:
+    """Return a rate as the file stores it."""
+    return None if rate is None else int(rate + 0.5) if rate >= 10 else round(rate, 1)
 
-_VERSION = 1
-
-#: Seconds: for two samples that are closer, GPM returns no values.
-MIN_GPM_INTERVAL_S = 0.1
 
 #: Percent: a driver may round a full load up to this.
 _MAX_PERCENT = 101.0
@@ -175,15 +197,6 @@ _MAX_PERCENT = 101.0
 def percent(value: float) -> Optional[int]:
     """Return a percentage as the file stores it; ``None`` if it is not one."""
     return min(100, int(value + 0.5)) if 0.0 <= value <= _MAX_PERCENT else None  # False of NaN
-
-
-class _SamplePair:
-    """Two GPM samples of one device; the older one is overwritten next."""
-
-    def __init__(self, handle: Any, parent: Any, instance: Optional[int], older: Any, newer: Any) -> None:
-        self.handle, self.parent, self.instance = handle, parent, instance
-        self.older, self.newer = older, newer
-        self.at: Optional[float] = None
 
 
 class Activity:
@@ -195,93 +208,21 @@ class Activity:
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
         self._refusals = Refusals()
-        self._pairs: Dict[int, _SamplePair] = {}
-        self._metrics: Any = None
         self._rates = (ctypes.c_uint * 2)()
 
     def supported(self, i: int) -> List[bool]:
         """Return which columns a GPU supports; takes the first samples."""
-        if self._sample(i):
+        if self.readings.gpm.read(i) is not None:
             return [True, True, True, False]
         return [False, False, False, self._memory_busy(i) is not None]
 
     def read(self, i: int) -> List[Value]:
         """Return the values of one GPU in the order of :attr:`NAMES`."""
-        pair = self._pairs.get(i)
-        before = None if pair is None else pair.at
-        if self._sample(i):
-            pair = self._pairs[i]
-            known = before is not None and pair.at is not None and pair.at - before >= MIN_GPM_INTERVAL_S
-            return [*(self._difference(i, pair) if known else [None] * 3), None]
+        means = self.readings.means(i)
+        if means is not None:
+            known = [means[at] for at in (SM, TENSOR, DRAM)]
+            return [*(None if value is None else percent(value) for value in known), None]
         return [None, None, None, self._memory_busy(i)]
-
-    def _sample(self, i: int) -> bool:
-        """Take a GPM sample; return whether the device provided one."""
-        pair = self._pair(i)
-        driver = self.readings.driver
-        if pair is None or driver is None:
-            return False
-        name = "nvmlGpmSampleGet" if pair.instance is None else "nvmlGpmMigSampleGet"
-        function = driver.function(name)
-        if function is None:
-            return False
-        args = () if pair.instance is None else (ctypes.c_uint(pair.instance),)
-        code = function(pair.parent, *args, pair.older)
-        self._refusals.note((i, "gpm"), code)
-        if code != OK:
-            pair.at = None
-            return False
-        pair.older, pair.newer = pair.newer, pair.older
-        pair.at = protocol.mono()
-        return True
-
-    def _pair(self, i: int) -> Optional[_SamplePair]:
-        """Return the sample pair of one device, a new one if its handle has changed."""
-        handle, driver = self.readings.handle(i), self.readings.driver
-        pair = self._pairs.get(i)
-        if handle is None or driver is None:
-            self._pairs.pop(i, None)
-            return None
-        if (i, "gpm") in self._refusals:
-            return None
-        if pair is not None and pair.handle is handle:
-            return pair
-        nvml = driver.nvml
-        parent, instance = handle, None
-        if self.readings.gpus[i].get("mig"):
-            parent = attempt(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
-            instance = attempt(nvml.nvmlDeviceGetGpuInstanceId, handle)
-        support = None if parent is None else attempt(nvml.nvmlGpmQueryDeviceSupport, parent)
-        older, newer = (attempt(nvml.nvmlGpmSampleAlloc) for _ in range(2)) if support else (None, None)
-        refused = not (support and support.isSupportedDevice and older and newer)
-        if refused or (instance is None and parent is not handle):
-            self._refusals.note((i, "gpm"), INVALID)
-            return None
-        if self._metrics is None:
-            self._metrics = self._request(nvml)
-        # Samples of an earlier handle belong to the library, which may have been closed.
-        self._pairs[i] = pair = _SamplePair(handle, parent, instance, older, newer)
-        return pair
-
-    @staticmethod
-    def _request(nvml: Any) -> Any:
-        """Return the request for all metrics: the library may expect the struct at full length."""
-        request = nvml.c_nvmlGpmMetricsGet_t()
-        request.version, request.numMetrics = _VERSION, len(_METRICS)
-        for at, metric in enumerate(_METRICS):
-            request.metrics[at].metricId = metric
-        return request
-
-    def _difference(self, i: int, pair: _SamplePair) -> List[Value]:
-        driver, request = self.readings.driver, self._metrics
-        function = None if driver is None else driver.function("nvmlGpmMetricsGet")
-        if function is None:
-            return [None] * 3
-        request.sample1, request.sample2 = pair.older, pair.newer
-        if function(ctypes.byref(request)) != OK:
-            return [None] * 3
-        rows = [request.metrics[at] for at in range(len(_METRICS))]
-        return [percent(row.value) if row.nvmlReturn == OK else None for row in rows]
 
     def _memory_busy(self, i: int) -> Value:
         handle, driver = self.readings.handle(i), self.readings.driver
@@ -328,10 +269,8 @@ class GpuFigures:
 
     def __init__(self, readings: GpuReadings, columns: Optional[Sequence[str]] = None) -> None:
         self.readings = readings
-        sources: List[Any] = [
-            Activity(readings), Transfers(readings), Throttling(readings),
-            _Gauges(readings),
-        ]  # fmt: skip
+        self._throttling = Throttling(readings)
+        sources: List[Any] = [Activity(readings), Transfers(readings), self._throttling, _Gauges(readings)]
         names = [name for source in sources for name in source.NAMES]
         count = len(readings.gpus)
         supported = [[flag for source in sources for flag in source.supported(i)] for i in range(count)]
@@ -348,11 +287,14 @@ class GpuFigures:
     def read(self) -> Optional[List[Value]]:
         """Return the values of every GPU in one list, if they are due and one differs from the written ones."""
         now = protocol.mono()
+        if self._sources:
+            self._throttling.tick()
         if not self._sources or now < self._due:
             return self._values if self._written is None else None
         self._due = now + FIGURES_PERIOD_S - 0.05  # a tick may be a little early or late
         values: List[Value] = []
         for i in range(len(self.readings.gpus)):
+            self.readings.take_means(i)
             row = [value for source in self._sources for value in source.read(i)]
             values += [row[at] if at >= 0 else None for at in self._at]
         self._values = values

@@ -117,6 +117,8 @@ def _sum(rows: Sequence[Tuple[int, str, Optional[int]]], owner: str) -> Optional
 #: Samples read at once: initial and maximum number.
 _ROOM, _MAX_ROOM = 256, 1 << 16
 
+_UTILIZATION = "nvmlDeviceGetProcessUtilization"
+
 
 class ProcessLoad:
     """SM utilization by process, of the GPUs of `readings`."""
@@ -131,8 +133,10 @@ class ProcessLoad:
     def read(self, i: int) -> Dict[int, int]:
         """Return percent by pid, the mean since the last reading; a missing pid did nothing, or is unknown."""
         handle, driver = self.readings.handle(i), self.readings.driver
-        function = driver.function("nvmlDeviceGetProcessUtilization") if driver is not None else None
+        function = driver.function(_UTILIZATION) if driver is not None else None
         if function is None or handle is None or driver is None or i in self._refusals:
+            return {}
+        if driver.prices.is_dear(_UTILIZATION):  # and nothing cheaper says it
             return {}
         row = driver.nvml.c_nvmlProcessUtilizationSample_t
         if self._room is None:
@@ -140,9 +144,13 @@ class ProcessLoad:
         before = self._seen.get(i)
         since = before[1] if before is not None and before[0] is handle else 0
         count = ctypes.c_uint(0)
+
+        def call() -> int:
+            return function(handle, ctypes.byref(self._room), ctypes.byref(count), ctypes.c_ulonglong(since))
+
         for _ in range(3):
             count.value = len(self._room)
-            code = function(handle, ctypes.byref(self._room), ctypes.byref(count), ctypes.c_ulonglong(since))
+            code = driver.prices.timed(_UTILIZATION, call)
             if code != TOO_SMALL or not len(self._room) < count.value <= _MAX_ROOM:
                 break
             self._room = (row * count.value)()

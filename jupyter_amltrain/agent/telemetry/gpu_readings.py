@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 
 from .. import protocol
 from . import nvml
+from .gpm import GRAPHICS, Gpm
 from .gpu_columns import MEMORY, PEAK, TICKS, UTIL, NvmlCall
 from .gpu_columns import TICK_WIDTH as WIDTH
 from .gpu_devices import DOWN, LOST, NEVER, NOT_FOUND, OK, Device, Driver, DriverError
@@ -98,6 +99,7 @@ _OLDER, _NEWER = MEMORY, -MEMORY
 
 #: Keys of the call for the current utilization, and of the call for its samples.
 _NOW, _SAMPLES = UTIL, PEAK
+_SAMPLES_CALL = "nvmlDeviceGetSamples"
 
 #: Seconds in which the slow metrics of every GPU are read once; ``AMLTRAIN_GPU_SLOW_PERIOD`` sets another number.
 SLOW_PERIOD_S = float(os.environ.get("AMLTRAIN_GPU_SLOW_PERIOD") or 5.0)
@@ -158,6 +160,11 @@ class GpuReadings:
         self._refused_calls: Dict[Tuple[int, int], Callable[[], int]] = {}
         self._retry_refused_at = protocol.mono() + REFUSED_RETRY_S
         self._errors = ErrorNotes(self.notes)
+        self.gpm = Gpm(self)
+        #: Means of GPM since the figures were read last, by position; positions whose utilization is GPM's.
+        self._means: Dict[int, Optional[List[Value]]] = {}
+        self._of_gpm: Set[int] = set()
+        self._without_gpm: Set[int] = set()
         #: Bytes that the driver reserves on each GPU, from the second version of the function.
         self._reserved: List[Optional[int]] = [
             None if gpu.get("reserved") is None else gpu["reserved"] << 20 for gpu in gpus
@@ -181,6 +188,14 @@ class GpuReadings:
         self._keep_reserved()
         size = self._reserved[i]
         return None if size is None else size >> 20
+
+    def take_means(self, i: int) -> None:
+        """Take the means of GPM since the last call, for :meth:`means`."""
+        self._means[i] = self.gpm.means(i)
+
+    def means(self, i: int) -> Optional[List[Value]]:
+        """Return the means of GPM that were taken last; ``None`` without GPM."""
+        return self._means.get(i)
 
     # -- calls ---------------------------------------------------------------------
 
@@ -260,7 +275,7 @@ class GpuReadings:
                 self._reserved[i] = reserved
 
     def _bind_utilization(self, driver: Driver, here: List[int], n: int) -> None:
-        now, samples = driver.function("nvmlDeviceGetUtilizationRates"), driver.function("nvmlDeviceGetSamples")
+        now, samples = driver.function("nvmlDeviceGetUtilizationRates"), driver.function(_SAMPLES_CALL)
         slots = array("I", bytes(8 * n))
         into = (ctypes.c_uint * (2 * n)).from_buffer(slots)
         self._now = slots
@@ -275,7 +290,7 @@ class GpuReadings:
             rates = read_samples = None
             if now is not None:
                 rates = self._unless_refused(i, _NOW, partial(now, self._handles[i], ctypes.byref(into, 8 * i)))
-            if samples is not None:
+            if samples is not None and i not in self._of_gpm and not (rates and driver.prices.is_dear(_SAMPLES_CALL)):
                 read_samples = self._unless_refused(i, _SAMPLES, partial(
                     samples, self._handles[i], kind, self._since[i], ctypes.byref(type_),
                     ctypes.byref(self._count), ctypes.byref(array_),
@@ -320,6 +335,7 @@ class GpuReadings:
             if column == UTIL:
                 out[PEAK::WIDTH] = out[UTIL::WIDTH]
         self._sample(out, trouble)
+        self._read_gpm(out)
         if trouble:
             self._handle(trouble, out)
         if self._errors.open:
@@ -328,13 +344,16 @@ class GpuReadings:
 
     def _sample(self, out: List[Any], trouble: List[Tuple[int, int, int]]) -> None:
         """Set the utilization from the driver's own samples since the last tick: they include short bursts."""
-        if not self._samplers:
+        driver = self.driver
+        if not self._samplers or driver is None:
             return
+        if driver.prices.is_dear(_SAMPLES_CALL) and any(rates is not None for *_, rates in self._samplers):
+            self._bind()
         count, words, times = self._count, self._words, self._times
         limit, invalid = nvml.MAX_PERCENT, nvml.ALL_ONES_64
         for i, since, read_samples, rates in self._samplers:
             count.value = MAX_SAMPLES
-            code = read_samples()
+            code = driver.prices.timed(_SAMPLES_CALL, read_samples)
             k = 0 if code else min(count.value, MAX_SAMPLES)
             if k:
                 values = words[2 : 4 * k : 4].tolist()
@@ -363,6 +382,28 @@ class GpuReadings:
                     out[WIDTH * i + UTIL] = out[WIDTH * i + PEAK] = nvml.number(self._now[2 * i], nvml.MAX_PERCENT)
                 else:
                     trouble.append((i, _NOW, code))
+
+    def _read_gpm(self, out: List[Any]) -> None:
+        """Raise the utilization to GPM's mean since the last tick, which has the bursts between two readings.
+
+        The driver's own utilization counts copies, too, which GPM does not.
+        """
+        changed = False
+        for i, handle in enumerate(self._handles):
+            values = None if handle is None or i in self._without_gpm else self.gpm.read(i)
+            if values is None:
+                continue
+            busy = values[GRAPHICS]
+            if busy is not None:
+                mean = min(100, int(busy + 0.5))
+                out[WIDTH * i + UTIL] = max(mean, out[WIDTH * i + UTIL] or 0)
+                out[WIDTH * i + PEAK] = max(mean, out[WIDTH * i + PEAK] or 0)
+                changed = changed or i not in self._of_gpm
+                self._of_gpm.add(i)
+            elif any(value is not None for value in values):  # GPM has no such figure here
+                self._without_gpm.add(i)
+        if changed:
+            self._bind()
 
     # -- trouble -----------------------------------------------------------------------
 

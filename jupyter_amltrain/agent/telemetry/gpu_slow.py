@@ -9,6 +9,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Seq
 from .. import protocol
 from ..processes import command_of, user_of
 from . import nvml
+from .call_prices import DEAR_PERIOD_S
 from .gpu_columns import SLOWS, NvmlCall
 from .gpu_devices import NEVER, OK
 from .gpu_processes import ProcessLoad, ProcessOwners
@@ -105,7 +106,8 @@ class SlowReader:
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
-        self._gauges = NvmlGauges(readings, [*_CALLS, _ENERGY])
+        self._gauges, self._energy = NvmlGauges(readings, _CALLS), NvmlGauges(readings, [_ENERGY])
+        self._energy_due: Dict[int, float] = {}
         self._turn, self._credit = 0, float(len(readings.gpus))
         self._lists = ProcessLists(self._function)
 
@@ -118,14 +120,25 @@ class SlowReader:
         self._credit += n * period / SLOW_PERIOD_S - len(now)
         return now
 
-    def read(self, i: int) -> Tuple[Dict[str, Value], Optional[int]]:
-        """Return the driver's slow numbers of one GPU, by column, and its energy counter.
+    def read(self, i: int) -> Dict[str, Value]:
+        """Return the driver's slow numbers of one GPU, by column."""
+        return dict(zip(_NAMES, self._gauges.read(i)))
 
-        The counter is the energy that the GPU has used, mJ since the driver was loaded.
+    def energy(self, i: int, final: bool = False) -> List[Optional[int]]:
+        """Return the energy that a GPU has used, mJ since the driver was loaded; empty if it is not due.
+
+        A driver whose call is dear is read once a minute, and at the end.
         """
-        numbers = self._gauges.read(i)
-        energy: Any = numbers.pop()
-        return dict(zip(_NAMES, numbers)), energy
+        driver = self.readings.driver
+        if driver is None:
+            return [None]
+        name = _ENERGY.functions[0]
+        now = protocol.mono()
+        if driver.prices.is_dear(name) and now < self._energy_due.get(i, 0.0) and not final:
+            return []
+        self._energy_due[i] = now + DEAR_PERIOD_S
+        (count,) = driver.prices.timed(name, lambda: self._energy.read(i))
+        return [None if count is None else int(count)]
 
     def processes(self, i: int) -> Optional[List[Tuple[int, Optional[int]]]]:
         """Return pid and MiB (``None``: unknown) of each compute process."""
@@ -196,7 +209,8 @@ class SlowMetrics:
         for i in self.slow.due(period):
             listed = self.slow.processes(i)
             rows = self.owners.classify(listed, members) if listed else ([] if listed is not None else None)
-            values, self._energy[i] = self.slow.read(i)
+            values: Dict[str, Any] = self.slow.read(i)
+            self._energy.update((i, count) for count in self.slow.energy(i))
             values.update(self.owners.sums(rows))
             values.update(self._lost(i))
             self.values[i] = values

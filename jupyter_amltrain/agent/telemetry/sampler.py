@@ -87,7 +87,7 @@ def find_gpus(
     readings.read()  # a function that this driver lacks is replaced at the next reading
     first = readings.read()
     for i, gpu in enumerate(gpus):
-        values, energy = slow.read(i)
+        values, energy = slow.read(i), next(iter(slow.energy(i)), None)
         gpu["memory_total"], gpu["power_limit"] = slow.total_memory(i), values["power_limit"]
         gpu["baseline"], gpu["reserved"] = first[WIDTH * i + MEMORY], readings.reserved(i)
         gpu["baseline_util"] = highest((first[WIDTH * i + UTIL], first[WIDTH * i + PEAK]))
@@ -285,7 +285,8 @@ class Sampler:
         self.torch.read((), final=True)
         self.summary.add(self.minutes.ticks)
         for i in range(len(self.readings.gpus)):
-            self.summary.energy(i, protocol.wall(), self.slow_metrics.slow.read(i)[1])
+            for count in self.slow_metrics.slow.energy(i, final=True):
+                self.summary.energy(i, protocol.wall(), count)
         self.summary.save()
         if self.usage_check is not None:
             self.usage_check.close()

@@ -1,6 +1,6 @@
 """An H100 80GB HBM3 as it was recorded (driver 580.159.04, CUDA 13.0): what its calls cost, and a load by phases.
 
-``prices.txt`` has the median of each call's time on the idle device (us); its calls keep the thread busy.
+``prices.txt`` has the median CPU time of each call on the busy device (us): its calls keep their thread busy.
 ``trace.jsonl`` has facts and refused calls in its first line, then readings at 5 Hz through a scripted load. Ids are
 replaced.
 """
