@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 
 import msgspec
@@ -112,11 +113,15 @@ def failure_reason(run: Run, log: str, missed: str = "") -> str | None:
     # A service keeps the log where the agent in the job cannot read it, so the cause is determined here.
     cause = status.cause or (cause_in_log(log) if status.reason in ("exit", "service") else None) or {}
     log = log_of_last_attempt(log)
-    if status.reason == "exit" and (error := last_error(log)):
+    # A library may abort while Python ends because of an error: Gloo does when the other ranks are gone.
+    aborted = status.reason == "signal" and status.signal == signal.SIGABRT and not cause
+    if (status.reason == "exit" or aborted) and (error := last_error(log)):
         line = cell_line(run, log)
         location = f" in line {line} of the {'cell' if run.spec.cell else 'script'}" if line else ""
         rank = "" if status.failed_rank is None else f"rank {status.failed_rank} "
         what = f"{rank}raised {_short(error)}{location}"
+        if aborted:
+            what += ", and was killed by SIGABRT"
         if cause.get("text"):
             what = _with_cause(status, cause, error, location)
         what += _missing_text(error, missed)

@@ -68,7 +68,8 @@ def test_rank_that_raises_is_named_with_its_line(api: Any) -> None:
         run.wait(WAIT_S)
     assert "bad luck" in str(raised.value) and "--rank 1" in str(raised.value)
     assert raised.value.cell_line and "bad luck" in raised.value.log_tail
-    assert run.status.failed_rank == 1 and run.status.exit_code == 1
+    assert run.status.failed_rank == 1
+    assert run.status.exit_code == 1 or run.status.signal == signal.SIGABRT  # Gloo may abort at the exit
     assert not processes_of(Path(os.environ["AMLTRAIN_HOME"])) or not job_pids(run)
 
 

@@ -65,6 +65,15 @@ def test_failure_with_xid_begins_with_xid() -> None:
     assert "CUDA error: x in line 7" in text and text.endswith(". Reboot.")
 
 
+def test_abort_after_an_error_names_the_error() -> None:
+    status = RunStatus(state=RunState.FAILED, reason="signal", detail="killed by SIGABRT", signal=6)
+    spec = JobSpec(name="digits", cell="x", script_name="digits.py")
+    run = Run(handle=make_handle("local", "digits-1"), spec=spec, status=status, created=0.0)
+    text = failure_reason(run, LOG) or ""
+    assert "CUDA error: x in line 7" in text and "SIGABRT" in text
+    assert failure_reason(run, "no traceback") == "Killed by SIGABRT."
+
+
 def test_cuda_oom_failure_names_line() -> None:
     title, figures = "CUDA out of memory on GPU 0", "1.0 GiB more was requested"
     text = failed(
