@@ -12,7 +12,15 @@ import pytest
 from jupyter_amltrain.commands.submit import parse_submit, send
 from jupyter_amltrain.errors import AmlTrainError
 
-from .contracts.script_projects import PROJECTS, Project, check_project, check_sweeps, shown, write
+from .contracts.script_projects import (
+    PROJECTS,
+    Project,
+    check_project,
+    check_searched_switch,
+    check_sweeps,
+    shown,
+    write,
+)
 
 
 @pytest.mark.parametrize("name", PROJECTS)
@@ -180,3 +188,4 @@ def test_run_that_misses_ignored_data_says_so(api: Any, tmp_path: Path, monkeypa
 @pytest.mark.thorough
 def test_sweeps_over_projects_have_values_of_python(api: Any, tmp_path: Path) -> None:
     check_sweeps(tmp_path, "local", 180)
+    check_searched_switch(tmp_path, "local", 180)

@@ -119,8 +119,9 @@ def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]
         if spec.sweep is not None and spec.trial is None:  # the service chooses their values
             given |= {name: searched_values.reference(name) for name in spec.sweep.space}
         forms = {name: form_of(name, spec.forms) for name in given}
+        switches = searched_values.switches(spec)
         for name in sorted(given, key=lambda name: forms[name] != "positional"):
-            argv += words_of(name, given[name], forms[name])
+            argv += [given[name]] if name in switches else words_of(name, given[name], forms[name])
     return argv
 
 

@@ -549,10 +549,12 @@ def command_of(spec: JobSpec, argv: Sequence[str], script: str) -> str:
     lines += place_lines(spec)
     line = shlex.join(argv)
     searched = () if spec.sweep is None else spec.sweep.space
+    switches = searched_values.switches(spec)
     for name in searched:
         variable, reference = searched_values.variable(name), searched_values.reference(name)
         lines.insert(0, f'export {variable}="{reference}"')
-        line = line.replace(shlex.quote(reference), f'"${variable}"')  # it is not replaced in single quotes
+        word = searched_values.shell_word(name, switches.get(name))
+        line = line.replace(shlex.quote(reference), word)  # it is not replaced in single quotes
     return "\n".join([*lines, line])
 
 

@@ -85,6 +85,16 @@ def words_of(name: str, value: Any, form: str) -> list[str]:
     return [words[0], text_of(value)]
 
 
+def switch_of(form: str) -> tuple[str, str] | None:
+    """Return the words of a switch for true and for false, empty for none; ``None`` for another form."""
+    kind, *words = form.split(" ")
+    if kind in ("on", "flag"):
+        return words[0], ""
+    if kind == "off":
+        return "", words[0]
+    return (words[0], words[1]) if kind == "pair" else None
+
+
 def variables_of(params: Mapping[str, Any], forms: Mapping[str, str]) -> dict[str, str]:
     """Return the parameters that are environment variables."""
     return {name: text_of(value) for name, value in params.items() if form_of(name, forms) == "environment"}

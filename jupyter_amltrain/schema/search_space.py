@@ -157,6 +157,11 @@ def check_grid(space: Mapping[str, Expression]) -> None:
         )
 
 
+def is_boolean(e: Expression) -> bool:
+    """Whether an expression chooses between true and false alone."""
+    return isinstance(e, Choice) and all(isinstance(option, bool) for option in e.values)
+
+
 def all_expressions(space: Mapping[str, Any]) -> Iterator[tuple[str, Expression]]:
     """Yield names and expressions of the space, with those of the options of each ``choice``."""
     for name, e in space.items():

@@ -7,9 +7,12 @@ The service replaces ``${{search_space.NAME}}`` in the command of a trial by the
 from __future__ import annotations
 
 import math
-from typing import Any
+import shlex
+from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.schema.param_forms import form_of as param_form
+from jupyter_amltrain.schema.param_forms import switch_of
 from jupyter_amltrain.schema.search_space import (
     Choice,
     Expression,
@@ -19,7 +22,11 @@ from jupyter_amltrain.schema.search_space import (
     QUniform,
     RandInt,
     all_expressions,
+    is_boolean,
 )
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.schema.job import JobSpec
 
 #: Prefix of the variable with the text of a value.
 PREFIX = "AML_SWEEP_"
@@ -37,6 +44,26 @@ def variable(name: str) -> str:
 def reference(name: str) -> str:
     """Return the reference that the service replaces by the value of a parameter."""
     return f"${{{{search_space.{name}}}}}"
+
+
+def switches(spec: JobSpec) -> dict[str, tuple[str, str]]:
+    """Return the words for true and for false of the switches of a file whose values a service chooses.
+
+    The reference to such a value is a word of the command line, which becomes the word of the value.
+    """
+    if spec.script or spec.sweep is None or spec.trial is not None:
+        return {}
+    found = {name: switch_of(param_form(name, spec.forms)) for name, e in spec.sweep.space.items() if is_boolean(e)}
+    return {name: words for name, words in found.items() if words is not None}
+
+
+def shell_word(name: str, words: tuple[str, str] | None = None) -> str:
+    """Return what stands for the reference in a command line (POSIX sh): the value, or a word for true or for false."""
+    value = f'"${variable(name)}"'
+    if words is None:
+        return value
+    true, false = (f"echo {shlex.quote(word)}" if word else ":" for word in words)
+    return f"$(case {value} in [Tt]rue) {true};; *) {false};; esac)"
 
 
 def check_texts(space: dict[str, Expression]) -> None:

@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from ..contracts.script_projects import FEW, check_missed_data, check_projects, check_sweeps, travelling
+from ..contracts.script_projects import (
+    FEW,
+    check_missed_data,
+    check_projects,
+    check_searched_switch,
+    check_sweeps,
+    travelling,
+)
 from .conftest import Azure
 from .connected_api import lab
 
@@ -32,3 +39,4 @@ def test_run_that_misses_data_of_this_computer_says_so(
 def test_sweeps_over_projects_have_values_of_python(azure: Azure, tmp_path: Path) -> None:
     with lab(azure, tmp_path):
         check_sweeps(tmp_path, "cpu", 300)
+        check_searched_switch(tmp_path, "cpu", 300)

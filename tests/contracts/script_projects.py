@@ -439,3 +439,23 @@ def check_sweeps(folder: Path, target: str, deadline: float) -> None:
             os.chdir(before)
         trials = sweep.wait(deadline).children()
         assert [(trial.params["lr"], trial.value) for trial in trials] == [(1.0, 11.0), (2.0, 10.0), (4.0, 14.0)], name
+
+
+def check_searched_switch(folder: Path, target: str, deadline: float) -> None:
+    """Search a switch, and a pair of switches; the trials have the words that the parser takes."""
+    text = (
+        f"{_REPORT}import argparse, sys\np = argparse.ArgumentParser()\np.add_argument('--fast', action='store_true')\n"
+        "p.add_argument('--amp', action=argparse.BooleanOptionalAction)\na = p.parse_args()\n"
+        "assert a.amp is not None, sys.argv\nreport(2 * a.fast + a.amp)\n"
+    )
+    before = os.getcwd()
+    os.chdir(write(Project({"train.py": text}, ""), folder / "switch"))
+    try:
+        line = "train.py --param fast=choice(true,false) --param amp=choice(true,false) --sampler grid --gpus 0"
+        words = shlex.split(f"{line} --target {target} --goal 'minimize loss'")
+        sweep = registry.run("sweep", words, registry.Context(prog="%aml_sweep")).value
+    finally:
+        os.chdir(before)
+    trials = sweep.wait(deadline).children()
+    values = {(trial.params["fast"], trial.params["amp"]): trial.value for trial in trials}
+    assert values == {(fast, amp): 2.0 * fast + amp for fast in (True, False) for amp in (True, False)}

@@ -76,7 +76,8 @@ def command(words: Sequence[str], environ: Mapping[str, str], search: Mapping[st
     Parameters
     ----------
     search
-        Form of each searched parameter: ``int``, ``float``, or the texts of its choices.
+        Form of each searched parameter: ``int``, ``float``, the texts of its choices, or the words of a switch by
+        ``true`` and ``false``.
     """
 
     def text(match: Match[str]) -> str:
@@ -86,11 +87,14 @@ def command(words: Sequence[str], environ: Mapping[str, str], search: Mapping[st
             return match.group(0) if value is None else argument(value, search.get(name))
         return environ.get("AML_%s_%s" % ("INPUT" if kind == "inputs" else "OUTPUT", name.upper()), match.group(0))
 
-    return [sys.executable if word == PYTHON else _REFERENCE.sub(text, str(word)) for word in words]
+    made = [sys.executable if word == PYTHON else _REFERENCE.sub(text, str(word)) for word in words]
+    return [word for word, given in zip(made, words) if word or not given]  # a switch may have no word
 
 
 def argument(value: str, form: Any) -> str:
     """Return the text of a searched value as elsewhere: 16 for ``16.0``, and ``true`` for ``True``."""
+    if isinstance(form, dict):
+        return str(form.get(value.lower(), value))
     if isinstance(form, list):
         if value in form:
             return value

@@ -412,8 +412,9 @@ def command_of(spec: JobSpec, place: JobLocation) -> str:
     )
     plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
     enter = "".join(f"{line}; " for line in az_yaml_job.place_lines(spec))
+    switches = searched_values.switches(spec)
     for name in _searched(spec):  # from the variable: the reference is not replaced in single quotes
-        reference, value = searched_values.reference(name), f'"${searched_values.variable(name)}"'
+        reference, value = searched_values.reference(name), searched_values.shell_word(name, switches.get(name))
         plain = plain.replace(shlex.quote(reference), value).replace(reference, f"'{value}'")
     return (
         f"{exports}P=$(command -v python3 || command -v python); "
@@ -427,6 +428,13 @@ def command_of(spec: JobSpec, place: JobLocation) -> str:
 
 def _searched(spec: JobSpec) -> Mapping[str, Expression]:
     return {} if spec.sweep is None else spec.sweep.space
+
+
+def _search_form(name: str, e: Expression, switches: Mapping[str, tuple[str, str]]) -> Any:
+    """Return how the agent turns the text of a value into an argument; of a switch, its words by the text."""
+    if name in switches:
+        return dict(zip(("true", "false"), switches[name], strict=True))
+    return searched_values.form_of(e)
 
 
 def argv_of(spec: JobSpec) -> list[str]:
@@ -445,7 +453,7 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
     It contains nothing specific to one run (id, name, experiment come from the service's variables), so that
     the same code results in the same code asset.
     """
-    searched = _searched(spec)
+    searched, switches = _searched(spec), searched_values.switches(spec)
     return {
         "schema": 1,
         "run": "",
@@ -473,7 +481,7 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
         "inputs": sorted(spec.inputs),
         "outputs": sorted(spec.outputs),
         **({"slice": limits} if (limits := slice_limits(spec)) else {}),
-        **({"search": {name: searched_values.form_of(e) for name, e in searched.items()}} if searched else {}),
+        **({"search": {name: _search_form(name, e, switches) for name, e in searched.items()}} if searched else {}),
         **({"goal": spec.sweep.objective.metric} if spec.sweep and spec.sweep.objective.metric in spec.out else {}),
     }
 
