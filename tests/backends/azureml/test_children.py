@@ -198,7 +198,9 @@ def test_metric_written_after_the_end_of_its_child_is_read_at_the_end_of_the_par
 SPACE = {"lr": ["loguniform", [-9.0, 0.0]], "layers": ["choice", [[1, 2]]], "flag": ["choice", [[True, False]]]}
 
 
-def searched(folder: Path, service: Service, policy: str | None = "MedianStopping", **parent: Any) -> list[ChildRun]:
+def searched(
+    folder: Path, service: Service, policy: str | None = "MedianStopping", period: float = 0.0, **parent: Any
+) -> list[ChildRun]:
     """Rows of a sweep whose search is known."""
     termination = {"earlyTermination": {"policyType": policy}} if policy else {}
     body = {**sweep()["properties"], "searchSpace": SPACE, **termination}
@@ -206,7 +208,8 @@ def searched(folder: Path, service: Service, policy: str | None = "MedianStoppin
     (folder / "job.json").write_text(json.dumps({"spec": msgspec.to_builtins(spec)}))
     mirror = MirrorFiles(folder)
     place: Any = service
-    children.update_children(mirror, place, "s", parent=parent, now=1e9, period=0.0, ended=False)
+    now = 1.0 + float(mirror.facts.get("children_due") or 1e9)  # later than the reading before
+    children.update_children(mirror, place, "s", parent=parent, now=now, period=period, ended=False)
     mirror.save()
     return list(mirror_store.children(folder).runs)
 
@@ -242,6 +245,12 @@ def test_trial_just_canceled_is_early_once_its_sweep_has_completed(tmp_path: Pat
     service.found[0]["status"] = "Canceled"
     (row,) = searched(tmp_path, service, status=parent)
     assert row.early is early
+
+
+def test_trial_is_not_early_by_a_sweep_that_was_read_before_it(tmp_path: Path) -> None:
+    service = Service([values(0, "Canceled")], {})
+    found = [searched(tmp_path, service, period=10.0, status="Running")[0].early for _ in range(4)]
+    assert found == [False, False, True, True]  # once the sweep was read again: its details are up to 20 s old
 
 
 def test_trial_that_was_stopped_early_remains_so_when_its_sweep_is_canceled(tmp_path: Path) -> None:

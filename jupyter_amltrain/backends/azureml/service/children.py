@@ -102,13 +102,24 @@ def update_children(
         log.info("children of %s: %s", name, error)
         return
     _log_changes(mirror, children)
-    rows = msgspec.json.encode(_rows(mirror, workspace, name, parent, children, ended))
+    settled = _settled(facts, children, now, 2 * period)
+    rows = msgspec.json.encode(_rows(mirror, workspace, name, parent, children, ended, settled))
     try:
         unchanged = (mirror.folder / FILE).read_bytes() == rows
     except OSError:
         unchanged = False
     if not unchanged:
         mirror.replace(FILE, rows, "children")
+
+
+def _settled(
+    facts: dict[str, Any], children: Sequence[Mapping[str, Any]], now: float, seconds: float
+) -> Collection[str]:
+    """Return the canceled children that were so for longer than `seconds`, after which their parent was read again."""
+    canceled = [str(child["runId"]) for child in children if child["status"] == "Canceled"]
+    before: dict[str, float] = facts.get("canceled_at") or {}
+    facts["canceled_at"] = {name: before.get(name, now) for name in canceled}
+    return frozenset(name for name in canceled if now - before.get(name, now) > seconds)
 
 
 def _list_children(workspace: Workspace, name: str) -> list[dict[str, Any]]:
@@ -136,6 +147,7 @@ def _rows(
     parent: Mapping[str, Any],
     children: Sequence[Mapping[str, Any]],
     ended: bool,
+    settled: Collection[str],
 ) -> ChildRuns:
     kind, sweep = "step" if job_type(mirror) == "pipeline" else "trial", _sweep_of(mirror)
     metric, goal = ("", "") if kind == "step" else _objective(mirror, workspace, name, sweep)
@@ -143,8 +155,7 @@ def _rows(
     runs = tuple(_row(workspace, child, kind, best) for child in children)
     previous = {run.id: run for run in mirror_store.children(mirror.folder).runs}
     if sweep is not None:
-        known = {run.id for run in previous.values() if run.state == "canceled"}
-        trials = [_trial(run, child, parent, name, sweep, known) for run, child in zip(runs, children, strict=True)]
+        trials = [_trial(run, child, parent, name, sweep, settled) for run, child in zip(runs, children, strict=True)]
         runs = tuple(_with_history(trial, previous.get(trial.id)) for trial in trials)
         runs = tuple(sorted(runs, key=lambda run: -1 if run.number is None else run.number))
     read = _read_metrics(mirror, workspace, most_relevant(runs, MAX_CHILDREN), metric, ended)
@@ -184,17 +195,22 @@ def _row(workspace: Workspace, child: Mapping[str, Any], kind: str, best: str) -
 
 
 def _trial(
-    run: ChildRun, child: Mapping[str, Any], parent: Mapping[str, Any], name: str, sweep: Sweep, known: Collection[str]
+    run: ChildRun,
+    child: Mapping[str, Any],
+    parent: Mapping[str, Any],
+    name: str,
+    sweep: Sweep,
+    settled: Collection[str],
 ) -> ChildRun:
     """Return the row of a trial with its number, its values, and whether the policy stopped it.
 
     The service says neither who canceled a run nor why: a trial that was canceled while its sweep was not is one that
-    the policy has stopped. The sweep was read before its trials, so that only a trial that was canceled at the
-    reading before (`known`) counts, or one of a sweep that has ended.
+    the policy has stopped. What is known of the sweep may be older than what is known of its trials, so that only a
+    trial that was canceled for a while (`settled`) counts, or one of a sweep that has ended.
     """
     number = re.fullmatch(rf"{re.escape(name)}_(\d+)", run.id)
     is_parent_canceled = str(parent.get("status")) in ("Canceled", "CancelRequested")
-    is_settled = run.id in known or str(parent.get("status")) in ("Completed", "Failed")
+    is_settled = run.id in settled or str(parent.get("status")) in ("Completed", "Failed")
     early = run.state == "canceled" and sweep.policy is not None and not is_parent_canceled and is_settled
     return msgspec.structs.replace(
         run,
