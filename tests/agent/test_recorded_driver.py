@@ -175,3 +175,4 @@ def test_recorded_load_is_seen_as_it_was(tmp_path: Path, profile: dict[str, str]
     # Figures are means of five seconds, which the phases share.
     assert max(row["sm_activity"] or 0 for row in rows) > 80 and max(row["dram_bandwidth"] or 0 for row in rows) > 30
     assert max(row["pcie_rx"] or 0 for row in rows) > 20_000
+    assert all(row["util"] is not None for row in rows)  # also while the sources change

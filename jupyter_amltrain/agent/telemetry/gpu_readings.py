@@ -347,8 +347,6 @@ class GpuReadings:
         driver = self.driver
         if not self._samplers or driver is None:
             return
-        if driver.prices.is_dear(_SAMPLES_CALL) and any(rates is not None for *_, rates in self._samplers):
-            self._bind()
         count, words, times = self._count, self._words, self._times
         limit, invalid = nvml.MAX_PERCENT, nvml.ALL_ONES_64
         for i, since, read_samples, rates in self._samplers:
@@ -382,6 +380,8 @@ class GpuReadings:
                     out[WIDTH * i + UTIL] = out[WIDTH * i + PEAK] = nvml.number(self._now[2 * i], nvml.MAX_PERCENT)
                 else:
                     trouble.append((i, _NOW, code))
+        if driver.prices.is_dear(_SAMPLES_CALL) and any(rates is not None for *_, rates in self._samplers):
+            self._bind()  # without them
 
     def _read_gpm(self, out: List[Any]) -> None:
         """Raise the utilization to GPM's mean since the last tick, which has the bursts between two readings.
@@ -474,6 +474,8 @@ class GpuReadings:
         for i in back:
             self._handles[i] = found[self.gpus[i]["uuid"]].handle
             self._since[i].value = 0
+        self._of_gpm.difference_update(back)
+        self._without_gpm.difference_update(back)
         if back:
             # The driver may be another one now.
             self._refused = {
