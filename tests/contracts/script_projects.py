@@ -8,9 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from jupyter_amltrain.commands import registry
 from jupyter_amltrain.commands.submit import parse_submit, send
@@ -426,19 +427,25 @@ SWEEPS: dict[str, Project] = {
 
 def check_sweeps(folder: Path, target: str, deadline: float) -> None:
     """Run a grid of each project of :data:`SWEEPS` on a target; its trials have the values of ``python``."""
-    before = os.getcwd()
     for name, project in SWEEPS.items():
         if any(importlib.util.find_spec(module) is None for module in project.needs):
             continue
-        os.chdir(write(project, folder / name))
-        try:
-            flags = "--param lr=choice(1.0,2.0,4.0) --sampler grid --goal 'minimize loss' --gpus 0"
-            words = shlex.split(f"{project.line} --target {target} {flags}")
-            sweep = registry.run("sweep", words, registry.Context(prog="%aml_sweep")).value
-        finally:
-            os.chdir(before)
-        trials = sweep.wait(deadline).children()
+        line = f"{project.line} --param lr=choice(1.0,2.0,4.0) --target {target}"
+        trials = _trials_of_grid(write(project, folder / name), line, deadline)
         assert [(trial.params["lr"], trial.value) for trial in trials] == [(1.0, 11.0), (2.0, 10.0), (4.0, 14.0)], name
+
+
+def _trials_of_grid(working: Path, line: str, deadline: float) -> Sequence[Any]:
+    """Return the trials of a sweep over all points, submitted from a folder."""
+    before = os.getcwd()
+    os.chdir(working)
+    try:
+        words = shlex.split(f"{line} --sampler grid --goal 'minimize loss' --gpus 0")
+        sweep = registry.run("sweep", words, registry.Context(prog="%aml_sweep")).value
+    finally:
+        os.chdir(before)
+    found: Sequence[Any] = sweep.wait(deadline).children()
+    return found
 
 
 def check_searched_switch(folder: Path, target: str, deadline: float) -> None:
@@ -448,14 +455,8 @@ def check_searched_switch(folder: Path, target: str, deadline: float) -> None:
         "p.add_argument('--amp', action=argparse.BooleanOptionalAction)\na = p.parse_args()\n"
         "assert a.amp is not None, sys.argv\nreport(2 * a.fast + a.amp)\n"
     )
-    before = os.getcwd()
-    os.chdir(write(Project({"train.py": text}, ""), folder / "switch"))
-    try:
-        line = "train.py --param fast=choice(true,false) --param amp=choice(true,false) --sampler grid --gpus 0"
-        words = shlex.split(f"{line} --target {target} --goal 'minimize loss'")
-        sweep = registry.run("sweep", words, registry.Context(prog="%aml_sweep")).value
-    finally:
-        os.chdir(before)
-    trials = sweep.wait(deadline).children()
+    working = write(Project({"train.py": text}, ""), folder / "switch")
+    line = f"train.py --param fast=choice(true,false) --param amp=choice(true,false) --target {target}"
+    trials = _trials_of_grid(working, line, deadline)
     values = {(trial.params["fast"], trial.params["amp"]): trial.value for trial in trials}
     assert values == {(fast, amp): 2.0 * fast + amp for fast in (True, False) for amp in (True, False)}

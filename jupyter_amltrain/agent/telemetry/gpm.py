@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Protocol, Sequence
 
 from .. import protocol
-from .gpu_devices import INVALID, OK, Refusals
+from .gpu_devices import INVALID, OK, Driver, Refusals
 from .nvml import attempt
-
-if TYPE_CHECKING:
-    from .gpu_readings import GpuReadings
 
 Value = Optional[float]
 
@@ -30,6 +27,16 @@ MIN_INTERVAL_S = 0.1
 _MAX_PERCENT, _MAX_RATE = 101.0, float(4 << 20)
 
 
+class Devices(Protocol):
+    """GPUs by position, whose handles change when one is lost or comes back."""
+
+    driver: Optional[Driver]
+    gpus: List[Dict[str, Any]]
+
+    def handle(self, i: int) -> Any:
+        """Return NVML's handle of a GPU; ``None`` while it is lost."""
+
+
 class _SamplePair:
     """Two GPM samples of one device; the older one is overwritten next."""
 
@@ -45,7 +52,7 @@ class _SamplePair:
 class Gpm:
     """GPM of the GPUs of `readings`."""
 
-    def __init__(self, readings: GpuReadings) -> None:
+    def __init__(self, readings: Devices) -> None:
         self.readings = readings
         self._refusals = Refusals()
         self._pairs: Dict[int, _SamplePair] = {}
