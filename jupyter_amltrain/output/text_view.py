@@ -224,7 +224,9 @@ def gpu_texts(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = ""
     words += [rate] if rate else []
     if summed:
         words.append(f"p95 {_percent(_values(summed, 'util_p95'))}")
-        words += [f"{title} mean {_percent(means)}" for key, title in _SHARES if (means := _values(summed, key))]
+        words += [f"{title} mean {_percent(means)}" for key, title in _SHARES if any(means := _values(summed, key))]
+        copied = [100 * v for v in _values(summed, "copy_share")]
+        words += [f"only copying for {_percent(copied)} of the time"] if max(copied, default=0.0) >= 1 else []
         words.append(f"under 10 % for {_percent([100 * v for v in _values(summed, 'idle_share')])} of the time")
         energy = _values(summed, "energy_wh")
         sources = {str(gpu.get("energy_source") or "") for gpu in summed}

@@ -83,7 +83,7 @@ def driver(tmp_path: Path) -> SwitchableDriver:
     return found
 
 
-def test_slow_metrics_reach_every_reader(driver: SwitchableDriver, tmp_path: Path) -> None:
+def test_figures_reach_every_reader(driver: SwitchableDriver, tmp_path: Path) -> None:
     machine = Machine(driver, tmp_path / "run")
     machine.tick(1, 2, 3)
     driver.gpm(0, {2: 90})
@@ -93,7 +93,7 @@ def test_slow_metrics_reach_every_reader(driver: SwitchableDriver, tmp_path: Pat
     node = telemetry.node(0)
     _, rows = node.since(0)
     activity = rows[node.index["gpu0.sm_activity"]]
-    assert activity[:5].tolist() == [60] * 5 and activity[6:].tolist() == [90] * 123
+    assert activity[:3].tolist() == [60] * 3 and activity[3:].tolist() == [90] * 126  # in the tick that it is of
     frame = frame_of({0: machine.data})
     assert frame["gpu0_sm_activity"].tolist() == activity.tolist()
     assert frame.attrs["units"]["gpu0_sm_activity"] == "percent"
@@ -160,18 +160,27 @@ def test_gpu_processes_have_user_command_and_utilization(driver: SwitchableDrive
     machine.close()
 
 
-def test_telemetry_without_slow_metrics_is_read(driver: SwitchableDriver, tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", [[], [70, 5, 71, 6]])
+def test_telemetry_of_earlier_version_is_read(driver: SwitchableDriver, tmp_path: Path, held: list[int]) -> None:
     machine = Machine(driver, tmp_path / "run")
     machine.tick(1, 2)
     machine.close()
-    lines = [json.loads(line) for line in machine.data.splitlines()]
-    head = {k: v for k, v in lines[0].items() if "figure" not in k}
-    old = [head, *(line for line in lines[1:] if isinstance(line, list))]
+    head, *lines = (json.loads(line) for line in machine.data.splitlines())
+    head["gpu_columns"], head["gpu_units"], width = (
+        head["gpu_columns"][:6],
+        head["gpu_units"][:6],
+        len(head["gpu_columns"]),
+    )
+    if held:  # figures that apply to the ticks after them
+        head.update(gpu_figures=["sm_activity", "tensor_activity"], gpu_figure_units=["percent"] * 2)
+    rows = [line for line in lines if isinstance(line, list)]
+    ticks = [[*row[: -2 * width], *row[-2 * width : 6 - 2 * width], *row[-width : 6 - width]] for row in rows]
+    old = [head, *([{"seq": 0, "figures": held}] if held else []), *ticks]
     telemetry = RunTelemetry()
     telemetry.feed(0, b"".join(json.dumps(line).encode() + b"\n" for line in old))
-    assert telemetry.node(0).ticks == 2 and "gpu0.sm_activity" not in telemetry.node(0).index
-    part = gpu_record(telemetry, False)
-    assert part is not None and "SM activity" not in table_html(part)
+    node, part = telemetry.node(0), gpu_record(telemetry, False)
+    assert node.ticks == 2 and ("gpu0.sm_activity" in node.index) == bool(held)
+    assert part is not None and ("71" in table_html(part)) == bool(held)
 
 
 @pytest.mark.parametrize(

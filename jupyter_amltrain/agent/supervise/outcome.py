@@ -10,7 +10,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 from ..processes import cgroup_paths, signal_name
 from ..protocol import CANCELED, COMPLETED, FAILED, LOG_OF_RANK, PREEMPTED, TELEMETRY, open_regular
 from ..telemetry.gpu_columns import MEMORY as MEMORY_COLUMN
-from ..telemetry.gpu_columns import TICK_WIDTH
 from ..telemetry.gpu_incidents import (
     APPLICATION,
     CLEANUP,
@@ -287,14 +286,22 @@ def _name(error: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
 # -- files -------------------------------------------------------------------------------------
 
 
-def _gpus(folder: str, number: int) -> List[Dict[str, Any]]:
-    """Return the GPUs of the telemetry header."""
+def _header(folder: str, number: int) -> Dict[str, Any]:
+    """Return the header of a telemetry file; empty if it cannot be read."""
     try:
         handle = open_regular(os.path.join(folder, TELEMETRY % number))
         with os.fdopen(handle, "rb") as file:
             header = json.loads(file.readline(_HEADER_BYTES).decode("utf-8", "replace"))
-        return [gpu for gpu in header.get("gpus") or () if isinstance(gpu.get("index"), int)]
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError):
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
+def _gpus(folder: str, number: int) -> List[Dict[str, Any]]:
+    """Return the GPUs of the telemetry header."""
+    try:
+        return [gpu for gpu in _header(folder, number).get("gpus") or () if isinstance(gpu.get("index"), int)]
+    except (AttributeError, TypeError):
         return []
 
 
@@ -302,13 +309,17 @@ def _memory_of(folder: str, number: int, gpus: Sequence[Mapping[str, Any]]) -> D
     """Return the most memory in use on each GPU (bytes) at the last readings, by its index."""
     found: Dict[int, int] = {}
     lines = [line for line in tail_of(os.path.join(folder, TELEMETRY % number)).splitlines() if line.startswith("[")]
+    columns = _header(folder, number).get("gpu_columns")
+    width = len(columns) if isinstance(columns, list) else 0
+    if width <= MEMORY_COLUMN:
+        return found
     for line in lines[-_LAST_READINGS:]:
         try:
-            values = json.loads(line)[-TICK_WIDTH * len(gpus) :]
+            values = json.loads(line)[-width * len(gpus) :]
         except ValueError:  # cut off
             continue
         for place, gpu in enumerate(gpus):
-            used = values[place * TICK_WIDTH + MEMORY_COLUMN] if len(values) == TICK_WIDTH * len(gpus) else None
+            used = values[place * width + MEMORY_COLUMN] if len(values) == width * len(gpus) else None
             if isinstance(used, (int, float)):
                 found[gpu["index"]] = max(found.get(gpu["index"], 0), int(used) << 20)
     return found

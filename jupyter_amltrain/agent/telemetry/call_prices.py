@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, TypeVar
 MEASURED_CALLS = 3
 
 #: CPU seconds over which a call is too dear for each tick: one GPU and second may take 0.3 ms, everything included.
-DEAR_S = 0.0003
+DEAR_S = 0.0001
 
 #: Seconds between two calls of a dear function that nothing cheaper replaces.
 DEAR_PERIOD_S = 60.0

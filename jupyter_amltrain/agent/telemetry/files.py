@@ -18,7 +18,7 @@ _MAX_VALUE = 1e15
 
 
 class HeldFigures:
-    """Figures that hold until the next object with figures, in a file that is read again.
+    """Figures of a file of an earlier version: they hold until the next object with figures.
 
     Parameters
     ----------
@@ -225,7 +225,6 @@ class Telemetry:
         if offset > os.fstat(self.handle).st_size:
             offset, seq = 0, -1
         self.next = seq + 1
-        held = HeldFigures(len(self.header.get("gpu_figures") or ()) * len(self.header.get("gpus") or ()))
         with open(self.path, "rb") as file:
             file.seek(offset)
             for line in file:
@@ -235,13 +234,7 @@ class Telemetry:
                     self.next = seq + 1
                     # Written as 12345e6, but a whole number.
                     whole = [int(x) if isinstance(x, float) and x >= 1000 and x == int(x) else x for x in values]
-                    yield Tick(seq, t, [*whole, *held.at(t)], offset)
-                elif held.count and b'"figures"' in line:
-                    try:
-                        value = json.loads(line.decode())
-                    except ValueError:
-                        continue
-                    held.set_values(value.get("figures") if isinstance(value, dict) else None)
+                    yield Tick(seq, t, whole, offset)
 
     def begin(self, header: Dict[str, Any]) -> None:
         """Write the header of a new file now, or with the first tick if the disk is full."""
@@ -249,21 +242,11 @@ class Telemetry:
         self._written = self._write((_json(header) + "\n").encode()) is not None
 
     def add(
-        self,
-        t: float,
-        host: Sequence[Value],
-        gpus: Sequence[Value],
-        objects: Sequence[Mapping[str, Any]],
-        held: Sequence[Value] = (),
+        self, t: float, host: Sequence[Value], gpus: Sequence[Value], objects: Sequence[Mapping[str, Any]]
     ) -> Optional[Tick]:
-        """Append a tick after `objects`, each on its own line; ``None`` if the disk did not take all of it.
+        """Append a tick at `t` (unix seconds) after `objects`, each on its own line.
 
-        Parameters
-        ----------
-        t
-            Unix seconds.
-        held
-            Figures of the tick that are not written in its line; see ``gpu_figures``.
+        Returns ``None`` if the disk did not take all of it.
         """
         lines = [] if self._written else [_json(self.header)]
         lines += [_json(dict(seq=self.next, **object_)) for object_ in objects]
@@ -274,7 +257,7 @@ class Telemetry:
         if end is None:
             return None
         self._written = True
-        tick = Tick(self.next, t, [*host, *gpus, *held], end)
+        tick = Tick(self.next, t, [*host, *gpus], end)
         self.next += 1
         return tick
 

@@ -11,12 +11,12 @@ from .nvml import attempt
 
 Value = Optional[float]
 
-# nvml.h, nvmlGpmMetricId_t: GRAPHICS_UTIL, SM_UTIL, ANY_TENSOR_UTIL, DRAM_BW_UTIL (percent), PCIE_RX_PER_SEC,
-# PCIE_TX_PER_SEC, NVLINK_TOTAL_RX_PER_SEC, NVLINK_TOTAL_TX_PER_SEC (MiB/s)
-_METRICS = (1, 2, 5, 10, 21, 20, 60, 61)
+# nvml.h, nvmlGpmMetricId_t: GRAPHICS_UTIL, SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL (percent),
+# PCIE_RX_PER_SEC, PCIE_TX_PER_SEC, NVLINK_TOTAL_RX_PER_SEC, NVLINK_TOTAL_TX_PER_SEC (MiB/s)
+_METRICS = (1, 2, 3, 5, 10, 21, 20, 60, 61)
 
 #: Positions of the metrics; received means by the GPU.
-GRAPHICS, SM, TENSOR, DRAM, PCIE_RX, PCIE_TX, NVLINK_RX, NVLINK_TX = range(len(_METRICS))
+GRAPHICS, SM, OCCUPANCY, TENSOR, DRAM, PCIE_RX, PCIE_TX, NVLINK_RX, NVLINK_TX = range(len(_METRICS))
 
 _VERSION = 1
 
@@ -45,8 +45,6 @@ class _SamplePair:
         self.older, self.newer = older, newer
         self.at: Optional[float] = None
         self.last: List[Value] = [None] * len(_METRICS)
-        #: Seconds and sums of the values since the last mean.
-        self.weights, self.sums = [0.0] * len(_METRICS), [0.0] * len(_METRICS)
 
 
 class Gpm:
@@ -74,25 +72,32 @@ class Gpm:
         code = function(pair.parent, *args, pair.older)
         self._refusals.note(i, code)
         if code != OK:
-            pair.at = None
+            pair.at, pair.last = None, [None] * len(_METRICS)
             return None
         pair.older, pair.newer = pair.newer, pair.older
-        seconds, pair.at = 0.0 if pair.at is None else now - pair.at, now
-        pair.last = self._difference(pair) if seconds else [None] * len(_METRICS)
-        for at, value in enumerate(pair.last):
-            if value is not None:
-                pair.weights[at] += seconds
-                pair.sums[at] += seconds * value
+        is_first, pair.at = pair.at is None, now
+        pair.last = [None] * len(_METRICS) if is_first else self._difference(pair)
         return pair.last
 
-    def means(self, i: int) -> Optional[List[Value]]:
-        """Return the means since the last call of this function; ``None`` without GPM."""
-        if self.read(i) is None:
-            return None
-        pair = self._pairs[i]
-        found: List[Value] = [total / weight if weight else None for total, weight in zip(pair.sums, pair.weights)]
-        pair.weights, pair.sums = [0.0] * len(_METRICS), [0.0] * len(_METRICS)
-        return found
+    def supported(self, i: int) -> List[bool]:
+        """Return which metrics a GPU has; none without GPM."""
+        pair, driver = self._pair(i), self.readings.driver
+        function = None if driver is None else driver.function("nvmlGpmMetricsGet")
+        if pair is None or function is None:
+            return [False] * len(_METRICS)
+        for _ in range(2):
+            pair.at = None  # the next sample is taken at once
+            if self.read(i) is None:
+                return [False] * len(_METRICS)
+        if function(self._compared(pair)) != OK:
+            return [True] * len(_METRICS)
+        # Over a short time there are no values, but codes.
+        return [self._request.metrics[at].nvmlReturn == OK for at in range(len(_METRICS))]
+
+    def last(self, i: int) -> Optional[Sequence[Value]]:
+        """Return what :meth:`read` returned last; ``None`` without GPM."""
+        pair = self._pairs.get(i)
+        return None if pair is None else pair.last
 
     def _pair(self, i: int) -> Optional[_SamplePair]:
         """Return the sample pair of one device, a new one if its handle has changed."""
@@ -126,13 +131,17 @@ class Gpm:
         self._pairs[i] = pair = _SamplePair(handle, parent, instance, older, newer)
         return pair
 
+    def _compared(self, pair: _SamplePair) -> Any:
+        """Return the argument of the function that compares two samples."""
+        self._request.sample1, self._request.sample2 = pair.older, pair.newer
+        return ctypes.byref(self._request)
+
     def _difference(self, pair: _SamplePair) -> List[Value]:
         driver, request = self.readings.driver, self._request
         function = None if driver is None else driver.function("nvmlGpmMetricsGet")
         if function is None:
             return [None] * len(_METRICS)
-        request.sample1, request.sample2 = pair.older, pair.newer
-        if function(ctypes.byref(request)) != OK:
+        if function(self._compared(pair)) != OK:
             return [None] * len(_METRICS)
         rows = [request.metrics[at] for at in range(len(_METRICS))]
         return [

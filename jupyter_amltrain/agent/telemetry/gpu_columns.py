@@ -4,12 +4,12 @@ One row is one metric. Everything that reads, writes or draws GPU telemetry uses
 sampler (file header, ticks, figures, slow values), summaries, CSV and Parquet, MLflow's system metrics,
 the dashboard's views and tables, and the page (``labextension/src/gpuColumns.ts`` is generated from it).
 
-A metric that one NVML function returns needs only a row here: use kind :data:`FIGURE` and set its
+A metric that one NVML function returns needs only a row here: use kind :data:`TICK` or :data:`SLOW` and set its
 :class:`NvmlCall`. Metrics that need several calls have a reader of their own, which lists their names
 (``gpu_figures``, ``gpu_readings``, ``gpu_processes``).
 
-Readers of a telemetry file follow the header's ``gpu_columns`` and ``gpu_figures``: the order here may
-change; names and units of released columns must not.
+Readers of a telemetry file follow the header's ``gpu_columns``: the order here may change; names and units of
+released columns must not.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Dict, NamedTuple, Optional, Tuple
 #: Upper bounds of plausible values; the largest boards of 2026 draw 3 kW.
 MAX_WATTS, MAX_CELSIUS, MAX_MHZ = 10_000, 250, 100_000
 
-#: Kinds of columns. A *tick* column is in every line of the telemetry file. A *figure* is read and written every
-#: few seconds, where the device has it, and has a history as well. A *slow* value is written when it changes.
+#: Kinds of columns. A *tick* column is in every line of the telemetry file. A *figure* is, too, where the device has
+#: it. A *slow* value is written when it changes.
 TICK, FIGURE, SLOW = "tick", "figure", "slow"
 #: How the values of an interval become one number. ``SUM`` is for shares of time: a chart shows their mean, a
 #: summary their sum in seconds.
@@ -149,6 +149,11 @@ GPU_COLUMNS: Tuple[GpuColumn, ...] = (
         "sm_activity", "percent", FIGURE, "SM activity", maximum=100,
         view="activity", chart="SM activity (%)", legend=" SM activity", heading="SM activity",
         meaning="Share of the streaming multiprocessors that were working, averaged over time.",
+    ),
+    GpuColumn(
+        "sm_occupancy", "percent", FIGURE, "SM occupancy", maximum=100,
+        view="activity", chart="SM occupancy (%)", heading="occupancy",
+        meaning="Warps that were active, of those that the multiprocessors can hold, averaged over time.",
     ),
     GpuColumn(
         "tensor_activity", "percent", FIGURE, "Tensor core activity", maximum=100,

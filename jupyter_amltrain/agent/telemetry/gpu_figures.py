@@ -1,16 +1,21 @@
-"""GPU figures that are means over some seconds: activity, transfers, throttling."""
+"""GPU figures that only some devices have, read at each tick: activity, transfers, throttling.
+
+Each value is a mean since the tick before, so that it belongs to the same second as the utilization beside it. A
+call that is too dear for each tick is not made: GPM or the current throttle reasons take its place.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from operator import itemgetter
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import protocol
-from .gpm import DRAM, NVLINK_RX, NVLINK_TX, PCIE_RX, PCIE_TX, SM, TENSOR
+from .call_prices import MEASURED_CALLS
+from .gpm import DRAM, NVLINK_RX, NVLINK_TX, OCCUPANCY, PCIE_RX, PCIE_TX, SM, TENSOR
 from .gpu_columns import FIGURES, unit_of
 from .gpu_devices import OK, Refusals
 from .gpu_readings import GpuReadings, Value
-from .gpu_slow import NvmlGauges
 
 # nvml.h, nvmlPerfPolicyType_t: their counters are in nanoseconds.
 _POLICIES = (0, 1)
@@ -28,7 +33,7 @@ _VIOLATIONS, _FIELD_VALUES = "nvmlDeviceGetViolationStatus", "nvmlDeviceGetField
 class Throttling:
     """Throttling of the GPUs of `readings`, since the last reading of each.
 
-    From the driver's violation counters; without a counter, from the current throttle reasons.
+    From the driver's violation counters; without a counter, or where they are dear, from the current reasons.
     """
 
     #: Columns in the order of the values.
@@ -40,48 +45,32 @@ class Throttling:
         self._slots, self._bits = (ctypes.c_ulonglong * 2)(), ctypes.c_ulonglong(0)
         #: For each GPU: its handle, when its counters were read, and their values.
         self._last: Dict[int, Tuple[Any, float, List[Optional[int]]]] = {}
-        #: For each GPU: reasons that were seen since the last reading.
-        self._seen: Dict[int, List[int]] = {}
 
     def supported(self, i: int) -> List[bool]:
-        """Return which columns a GPU supports; reads its counters."""
-        known = [value is not None for value in self.read(i)]
-        counters = self._last[i][2] if i in self._last else [None, None]
+        """Return which columns a GPU supports; measures what its counters cost."""
+        for _ in range(MEASURED_CALLS):
+            known = [value is not None for value in self.read(i)]
+            counters = self._last[i][2]
         return [a or counter is not None for a, counter in zip(known, counters)]
 
+    def source(self, i: int) -> str:
+        """Return where the values come from: ``counters`` or ``reasons``."""
+        return "reasons" if i not in self._last or None in self._last[i][2] else "counters"
+
     def read(self, i: int) -> List[Value]:
-        """Return the values of one GPU in the order of :attr:`NAMES`."""
+        """Return the values of one GPU in the order of :attr:`NAMES`, percent of the time."""
         handle = self.readings.handle(i)
         counters = [self._counter(i, policy) for policy in _POLICIES]
-        before, now = self._last.pop(i, None), protocol.mono()
+        before, now = self._last.get(i), protocol.mono()
         self._last[i] = (handle, now, counters)
-        old: List[Optional[int]] = [None, None]
+        shares: List[Value] = [None, None]
         if before is not None and before[0] is handle and now > before[1]:
-            old = before[2]
-        shares = [_share(a, b, now - before[1]) if before is not None else None for a, b in zip(old, counters)]
-        if None not in counters:
+            shares = [_share(old, new, now - before[1]) for old, new in zip(before[2], counters)]
+        bits = self._reasons(i) if None in counters else None
+        if bits is None:
             return shares
-        self._note_reasons(i)
-        seen = self._seen.pop(i, ())
-        if not seen:
-            return shares
-        reasons = [
-            int(100 * sum(1 for bits in seen if bits & mask) / len(seen) + 0.5)
-            for mask in (POWER_REASONS, HEAT_REASONS)
-        ]
+        reasons = [100 if bits & mask else 0 for mask in (POWER_REASONS, HEAT_REASONS)]
         return [share if count is not None else reason for share, count, reason in zip(shares, counters, reasons)]
-
-    def tick(self) -> None:
-        """Look at the current reasons of the GPUs whose counters are too dear."""
-        driver = self.readings.driver
-        if driver is not None and driver.prices.is_dear(_VIOLATIONS):
-            for i in range(len(self.readings.gpus)):
-                self._note_reasons(i)
-
-    def _note_reasons(self, i: int) -> None:
-        bits = self._reasons(i)
-        if bits is not None:
-            self._seen.setdefault(i, []).append(bits)
 
     def _counter(self, i: int, policy: int) -> Optional[int]:
         handle, driver = self.readings.handle(i), self.readings.driver
@@ -134,17 +123,27 @@ class Transfers:
         self._last: Dict[int, Tuple[Any, float, List[Optional[int]]]] = {}
 
     def supported(self, i: int) -> List[bool]:
-        """Return which columns a GPU supports; reads its counters."""
-        self.read(i)
-        counters = self._last[i][2] if i in self._last else [None] * len(self.NAMES)
-        return [value is not None for value in counters]
+        """Return which columns a GPU supports; measures what its counters cost."""
+        for _ in range(MEASURED_CALLS):
+            self.read(i)
+        driver = self.readings.driver
+        if i in self._last and driver is not None and not driver.prices.is_dear(_FIELD_VALUES):
+            return [value is not None for value in self._last[i][2]]
+        found = self.readings.gpm.supported(i)
+        return [found[at] for at in (PCIE_RX, PCIE_TX, NVLINK_RX, NVLINK_TX)]
+
+    def source(self, i: int) -> str:
+        """Return where the values come from: ``counters`` or ``GPM``."""
+        return "counters" if i in self._last else "GPM"
 
     def read(self, i: int) -> List[Value]:
         """Return the values of one GPU in the order of :attr:`NAMES`."""
         handle, counters = self.readings.handle(i), self._counters(i)
         before, now = self._last.pop(i, None), protocol.mono()
         if counters is None:
-            means = self.readings.means(i) or [None] * (NVLINK_TX + 1)
+            means = self.readings.gpm.last(i)
+            if means is None:
+                return [None] * len(self.NAMES)
             return [_short(means[at]) for at in (PCIE_RX, PCIE_TX, NVLINK_RX, NVLINK_TX)]
         self._last[i] = (handle, now, counters)
         if before is None or before[0] is not handle or now <= before[1]:
@@ -186,24 +185,29 @@ def _rate(old: Optional[int], new: Optional[int], unit: float, seconds: float) -
 
 
 def _short(rate: Value) -> Value:
-    """Return a rate as the file stores it."""
-    return None if rate is None else int(rate + 0.5) if rate >= 10 else round(rate, 1)
+    """Return a rate as the file stores it: three digits."""
+    if rate is None:
+        return None
+    if rate >= 1000:
+        return round(int(rate), 3 - len(str(int(rate))))
+    digits = round(rate, 1)
+    return digits if rate < 10 and digits != int(digits) else int(rate + 0.5)
 
 
 #: Percent: a driver may round a full load up to this.
 _MAX_PERCENT = 101.0
 
 
-def percent(value: float) -> Optional[int]:
+def percent(value: Value) -> Optional[int]:
     """Return a percentage as the file stores it; ``None`` if it is not one."""
-    return min(100, int(value + 0.5)) if 0.0 <= value <= _MAX_PERCENT else None  # False of NaN
+    return min(100, int(value + 0.5)) if value is not None and 0.0 <= value <= _MAX_PERCENT else None  # False of NaN
 
 
 class Activity:
     """Activity of the GPUs of `readings`, since the last reading of each."""
 
     #: Columns in the order of the values.
-    NAMES = ("sm_activity", "tensor_activity", "dram_bandwidth", "memory_busy")
+    NAMES = ("sm_activity", "sm_occupancy", "tensor_activity", "dram_bandwidth", "memory_busy")
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
@@ -213,16 +217,19 @@ class Activity:
     def supported(self, i: int) -> List[bool]:
         """Return which columns a GPU supports; takes the first samples."""
         if self.readings.gpm.read(i) is not None:
-            return [True, True, True, False]
-        return [False, False, False, self._memory_busy(i) is not None]
+            return [True, True, True, True, False]
+        return [False, False, False, False, self._memory_busy(i) is not None]
+
+    def source(self, i: int) -> str:
+        """Return where the values come from: ``GPM`` or ``rates``."""
+        return "rates" if self.readings.gpm.last(i) is None else "GPM"
 
     def read(self, i: int) -> List[Value]:
         """Return the values of one GPU in the order of :attr:`NAMES`."""
-        means = self.readings.means(i)
+        means = self.readings.gpm.last(i)
         if means is not None:
-            known = [means[at] for at in (SM, TENSOR, DRAM)]
-            return [*(None if value is None else percent(value) for value in known), None]
-        return [None, None, None, self._memory_busy(i)]
+            return [*(percent(means[at]) for at in (SM, OCCUPANCY, TENSOR, DRAM)), None]
+        return [None, None, None, None, self._memory_busy(i)]
 
     def _memory_busy(self, i: int) -> Value:
         handle, driver = self.readings.handle(i), self.readings.driver
@@ -234,80 +241,49 @@ class Activity:
         return percent(self._rates[1]) if code == OK else None
 
 
-#: Seconds between two readings.
-FIGURES_PERIOD_S = 5.0
-
-#: Seconds from the start to the first reading.
-_FIRST_S = 1.0
-
-
-class _Gauges:
-    """Figures that are each the result of one NVML function."""
-
-    def __init__(self, readings: GpuReadings) -> None:
-        columns = [(column.name, column.nvml) for column in FIGURES if column.nvml is not None]
-        self.NAMES = tuple(name for name, _ in columns)
-        self._gauges = NvmlGauges(readings, [call for _, call in columns if call is not None])
-
-    def supported(self, i: int) -> List[bool]:
-        """Return which columns a GPU supports."""
-        return [value is not None for value in self.read(i)]
-
-    def read(self, i: int) -> List[Value]:
-        """Return the values of one GPU in the order of :attr:`NAMES`."""
-        return self._gauges.read(i) if self.NAMES else []
-
-
 class GpuFigures:
-    """Figures of the GPUs of `readings`.
+    """Figures of the GPUs of `readings`, in the columns that one of them supports.
 
     Parameters
     ----------
     columns
         Names in the existing file; ``None``: all that the devices support.
+
+    Attributes
+    ----------
+    columns
+        Name and unit of each value of a GPU.
     """
 
     def __init__(self, readings: GpuReadings, columns: Optional[Sequence[str]] = None) -> None:
         self.readings = readings
-        self._throttling = Throttling(readings)
-        sources: List[Any] = [Activity(readings), Transfers(readings), self._throttling, _Gauges(readings)]
-        names = [name for source in sources for name in source.NAMES]
+        self._sources: List[Any] = [Activity(readings), Transfers(readings), Throttling(readings)]
+        names = [name for source in self._sources for name in source.NAMES]
         count = len(readings.gpus)
-        supported = [[flag for source in sources for flag in source.supported(i)] for i in range(count)]
+        supported = [[flag for source in self._sources for flag in source.supported(i)] for i in range(count)]
         if columns is None:
             known = {name for at, name in enumerate(names) if any(row[at] for row in supported)}
             columns = [column.name for column in FIGURES if column.name in known]
         self.columns: List[Tuple[str, str]] = [(name, unit_of(name)) for name in columns]
-        self._at = [names.index(name) if name in names else -1 for name in columns]
-        self._sources = sources if self.columns else []
-        self._due = protocol.mono() + _FIRST_S
-        self._values: List[Value] = [None] * (len(self.columns) * count)
-        self._written: Optional[List[Value]] = list(self._values)
+        at = [names.index(name) if name in names else len(names) for name in columns]
+        # Two positions more, so that the result is always a tuple.
+        self._pick = itemgetter(*at, len(names), len(names))
 
-    def read(self) -> Optional[List[Value]]:
-        """Return the values of every GPU in one list, if they are due and one differs from the written ones."""
-        now = protocol.mono()
-        if self._sources:
-            self._throttling.tick()
-        if not self._sources or now < self._due:
-            return self._values if self._written is None else None
-        self._due = now + FIGURES_PERIOD_S - 0.05  # a tick may be a little early or late
-        values: List[Value] = []
+    def read(self) -> List[Sequence[Value]]:
+        """Return the values of each GPU."""
+        width = len(self.columns)
+        if not width:
+            return [()] * len(self.readings.gpus)
+        rows: List[Sequence[Value]] = []
         for i in range(len(self.readings.gpus)):
-            self.readings.take_means(i)
             row = [value for source in self._sources for value in source.read(i)]
-            values += [row[at] if at >= 0 else None for at in self._at]
-        self._values = values
-        return None if values == self._written else values
+            rows.append(self._pick([*row, None])[:width])
+        return rows
 
-    def current(self) -> List[Value]:
-        """Return the current values."""
-        return self._values
-
-    def set_written(self, values: Sequence[Value]) -> None:
-        """Record that these values are in the file."""
-        self._written = list(values)
-
-    def write_again(self) -> None:
-        """Write the values again with the next tick: a reader may start here."""
-        self._written = None
+    def sources(self, i: int) -> Dict[str, str]:
+        """Return where the figures of the GPU at position `i` come from, by column."""
+        columns = {name for name, _ in self.columns}
+        found = {"util": self.readings.source(i)}
+        for source in self._sources:
+            found.update((name, source.source(i)) for name in source.NAMES if name in columns)
+        return found

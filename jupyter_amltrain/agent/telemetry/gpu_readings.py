@@ -161,10 +161,8 @@ class GpuReadings:
         self._retry_refused_at = protocol.mono() + REFUSED_RETRY_S
         self._errors = ErrorNotes(self.notes)
         self.gpm = Gpm(self)
-        #: Means of GPM since the figures were read last, by position; positions whose utilization is GPM's.
-        self._means: Dict[int, Optional[List[Value]]] = {}
+        #: Positions whose utilization is GPM's.
         self._of_gpm: Set[int] = set()
-        self._without_gpm: Set[int] = set()
         #: Bytes that the driver reserves on each GPU, from the second version of the function.
         self._reserved: List[Optional[int]] = [
             None if gpu.get("reserved") is None else gpu["reserved"] << 20 for gpu in gpus
@@ -189,13 +187,11 @@ class GpuReadings:
         size = self._reserved[i]
         return None if size is None else size >> 20
 
-    def take_means(self, i: int) -> None:
-        """Take the means of GPM since the last call, for :meth:`means`."""
-        self._means[i] = self.gpm.means(i)
-
-    def means(self, i: int) -> Optional[List[Value]]:
-        """Return the means of GPM that were taken last; ``None`` without GPM."""
-        return self._means.get(i)
+    def source(self, i: int) -> str:
+        """Return where the utilization of the GPU at position `i` comes from: ``GPM``, ``samples`` or ``rates``."""
+        if i in self._of_gpm:
+            return "GPM"
+        return "samples" if any(sampler[0] == i for sampler in self._samplers) else "rates"
 
     # -- calls ---------------------------------------------------------------------
 
@@ -384,24 +380,21 @@ class GpuReadings:
             self._bind()  # without them
 
     def _read_gpm(self, out: List[Any]) -> None:
-        """Raise the utilization to GPM's mean since the last tick, which has the bursts between two readings.
+        """Set the utilization to GPM's mean since the last tick, which has the bursts between two readings.
 
-        The driver's own utilization counts copies, too, which GPM does not.
+        The driver's own utilization is of a shorter time, and counts copies, too: it is the peak, and the utilization
+        of a tick without kernels.
         """
         changed = False
         for i, handle in enumerate(self._handles):
-            values = None if handle is None or i in self._without_gpm else self.gpm.read(i)
-            if values is None:
-                continue
-            busy = values[GRAPHICS]
+            values = None if handle is None else self.gpm.read(i)
+            busy = None if values is None else values[GRAPHICS]
             if busy is not None:
-                mean = min(100, int(busy + 0.5))
-                out[WIDTH * i + UTIL] = max(mean, out[WIDTH * i + UTIL] or 0)
-                out[WIDTH * i + PEAK] = max(mean, out[WIDTH * i + PEAK] or 0)
+                mean, rate = min(100, int(busy + 0.5)), out[WIDTH * i + UTIL] or 0
+                out[WIDTH * i + UTIL] = mean or rate
+                out[WIDTH * i + PEAK] = max(mean, rate)
                 changed = changed or i not in self._of_gpm
                 self._of_gpm.add(i)
-            elif any(value is not None for value in values):  # GPM has no such figure here
-                self._without_gpm.add(i)
         if changed:
             self._bind()
 
@@ -475,7 +468,6 @@ class GpuReadings:
             self._handles[i] = found[self.gpus[i]["uuid"]].handle
             self._since[i].value = 0
         self._of_gpm.difference_update(back)
-        self._without_gpm.difference_update(back)
         if back:
             # The driver may be another one now.
             self._refused = {

@@ -262,8 +262,14 @@ class GpuUsageCheck:
             self.detail = "%s; others compute on %s too" % (self.detail, gpu_name({"index": at, **self.gpus[at]}))
             self._save()
 
-    def close(self) -> None:
-        """End the check with the run: without proof so far, the verdict is *cannot tell*."""
+    def close(self, only_copied: bool = False) -> None:
+        """End the check with the run: without proof so far, the verdict is *cannot tell*.
+
+        Parameters
+        ----------
+        only_copied
+            Whether every used GPU copied data and computed nothing.
+        """
         if not self.verdict:
             if self.began is None:
                 reason = "the run ended before its processes were seen"
@@ -271,6 +277,8 @@ class GpuUsageCheck:
                 seconds = (self.watched or self.began) - self.began
                 reason = "the run ended after %.0f s, before its grace time of %g s" % (seconds, self.grace)
             self._decide(CANNOT_TELL, "; ".join(text for text in (reason, self.doubt) if text))
+        elif self.verdict == USED and only_copied:
+            self._decide(USED, self.detail + "; it copied data, and computed nothing")
         if self._dirty:
             self._save()
 

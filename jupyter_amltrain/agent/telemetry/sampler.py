@@ -164,7 +164,7 @@ class Sampler:
             self.readings, note = GpuReadings(None, [], {}), ""
         else:
             self.readings, note = find_gpus(uuids, indices, known, lost)
-        self.figures = GpuFigures(self.readings, header.get("gpu_figures", []) if header else None)
+        self.figures = GpuFigures(self.readings, header.get("gpu_columns", [])[WIDTH:] if header else None)
         if not header:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
@@ -188,11 +188,8 @@ class Sampler:
                 folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node, busy=busy
             )
         self.sharing = gpu_processes.SharingDetector(self.readings.gpus) if self.usage_check is not None else None
-        ticks, figures = [column.name for column in TICKS], [name for name, _ in self.figures.columns]
-        per_gpu = [
-            "gpu%s.%s" % (gpu["index"], name)
-            for names in (ticks, figures) for gpu in self.readings.gpus for name in names
-        ]  # fmt: skip
+        columns = self.file.header["gpu_columns"]
+        per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name in columns]
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
         self.summary = Summary(folder, self.file.header, self._figures)
         self._resume()
@@ -204,10 +201,8 @@ class Sampler:
             host.header(self.every, usable_cpus()),
             node=self.node,
             host=socket.gethostname(),
-            gpu_columns=[column.name for column in TICKS],
-            gpu_units=[column.unit for column in TICKS],
-            gpu_figures=[name for name, _ in self.figures.columns],
-            gpu_figure_units=[unit for _, unit in self.figures.columns],
+            gpu_columns=[column.name for column in TICKS] + [name for name, _ in self.figures.columns],
+            gpu_units=[column.unit for column in TICKS] + [unit for _, unit in self.figures.columns],
             gpus=self.readings.gpus,
             gpu_note=note,
             **({} if self.readings.driver is None else nvml.versions(self.readings.driver.nvml)),
@@ -215,7 +210,7 @@ class Sampler:
 
     def _figures(self, i: int) -> Dict[str, Any]:
         """Return the summary's values of one GPU that do not come from ticks."""
-        return {**self.incidents.figures(i), **self.torch.figures(i)}
+        return {**self.incidents.figures(i), **self.torch.figures(i), "sources": self.figures.sources(i)}
 
     def _resume(self) -> None:
         """Add the ticks that an earlier sampler has written since its last minute."""
@@ -231,6 +226,7 @@ class Sampler:
         values = shortened(self.names, self.usage.read())
         self.incidents.before_reading()
         gpus = self.readings.read()
+        figures = self.figures.read()
         members = self.usage.rows
         if self.readings.gpus:
             self.slow_metrics.read(self.every, members)
@@ -243,7 +239,6 @@ class Sampler:
         if self.minutes.closes(t):
             self.summary.add(self.minutes.close())
             self.summary.save()
-            self.figures.write_again()
             self._closed_minutes += 1
             if self._closed_minutes % REWRITE_MINUTES == 0:
                 self.slow_metrics.write_again()
@@ -251,14 +246,10 @@ class Sampler:
             self.summary.energy(i, t, count)
         objects, update = self.slow_metrics.updates()
         objects = [dict(one, t=t) if "note" in one else one for one in objects]
-        figures = self.figures.read()
-        if figures is not None:
-            objects.append({"figures": figures})
-        tick = self.file.add(t, values, gpus, objects, self.figures.current())
+        written = [value for i, row in enumerate(figures) for value in (*gpus[WIDTH * i : WIDTH * (i + 1)], *row)]
+        tick = self.file.add(t, values, written, objects)
         if tick is not None:
             self.slow_metrics.set_written(update)
-            if figures is not None:
-                self.figures.set_written(figures)
             self.minutes.add(tick)
             notes = [one["note"] for one in objects if "note" in one]
             if notes:
@@ -289,7 +280,7 @@ class Sampler:
                 self.summary.energy(i, protocol.wall(), count)
         self.summary.save()
         if self.usage_check is not None:
-            self.usage_check.close()
+            self.usage_check.close(self.summary.only_copied)
         if self.readings.driver is not None:
             self.readings.driver.stop()
 

@@ -9,14 +9,13 @@ import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..protocol import SCHEMA, SUMMARY, AgentError, read_json, write_json
+from .advice import IDLE_PERCENT, Evidence, advice
 from .files import Tick
 from .gpu_columns import BY_NAME, MAX_WATTS, SUM, TICKS
 from .reduce import Reducer, highest
 
 #: Seconds: a longer pause between two ticks is not counted as time of the run, because the machine slept.
 MAX_PAUSE_S = 60.0
-#: Percent under which a GPU counts as idle, and under which its utilization is low enough to check the data loader.
-IDLE_PERCENT, LOW_PERCENT = 10, 50.0
 #: MiB over the memory before the run that count as use.
 MEMORY_SLACK_MIB = 64
 #: Percentage points of utilization over those before the run that count as use.
@@ -42,15 +41,19 @@ class _Gpu:
         self.counter: Optional[List[Any]] = None
         #: For each figure, its value x seconds.
         self.figures_sums: Dict[str, Reducer] = {}
+        self.evidence = Evidence()
         if state:
             self.__dict__.update(state)
             self.memory = Reducer(*state["memory"])
             self.figures_sums = {name: Reducer(*sums[:2]) for name, sums in state["figures_sums"].items()}
+            self.evidence = Evidence(state.get("evidence"))
 
     def state(self) -> Dict[str, Any]:
         """Return the values for the file, from which another sampler resumes."""
         figures = {name: sums.state()[:2] for name, sums in self.figures_sums.items()}
-        return dict(self.__dict__, memory=self.memory.state(), figures_sums=figures)
+        return dict(
+            self.__dict__, memory=self.memory.state(), figures_sums=figures, evidence=self.evidence.state()
+        )  # fmt: skip
 
     def count(self, t: float, count: Optional[int], begin: Optional[int]) -> None:
         """Add a value of the driver's counter (mJ); `begin`: its value in the header of the file."""
@@ -104,6 +107,14 @@ class _Gpu:
         for name, values in columns.items():
             self.figures_sums.setdefault(name, Reducer()).add_all(values, pauses)
 
+    def add_evidence(
+        self, pauses: Sequence[float], columns: Mapping[str, Sequence[Any]], cpu: Sequence[Any], busy: Optional[float]
+    ) -> None:
+        """Add ticks to the evidence: `columns` by name, and the run's CPU (percent of one core)."""
+        sm = columns.get("sm_activity") or [None] * len(pauses)
+        for row in zip(pauses, columns["util"], columns["peak"], sm, cpu):
+            self.evidence.add(*row, before=busy or 0.0)
+
     def figure_results(self) -> Dict[str, Any]:
         """Return ``<figure>_mean``; for a share of time ``<figure>_s``, seconds. ``None``: never known."""
         results: Dict[str, Any] = {}
@@ -113,6 +124,11 @@ class _Gpu:
             else:
                 results[name + "_mean"] = sums.mean(1)
         return results
+
+    def copy_share(self) -> Optional[float]:
+        """Return the share of the time since the first use in which the GPU only copied; ``None``: unknown."""
+        found = self.evidence
+        return round(found.copying / found.seconds, 4) if found.seconds and "sm_activity" in self.figures_sums else None
 
     def percentile(self, share: float) -> Optional[int]:
         """Return the lowest utilization that this share of ticks does not exceed."""
@@ -139,6 +155,7 @@ class _Gpu:
             "power_mean": round((self.joules or 0.0) / self.powered, 1) if self.powered else None,
             "first_use": None if self.first is None or began is None else round(max(0.0, self.first - began), 1),
             "temperature_max": self.hot,
+            "copy_share": self.copy_share(),
             **self.figure_results(),
         }
 
@@ -168,7 +185,8 @@ class Summary:
         self.gpus: List[Dict[str, Any]] = list(header.get("gpus") or ())
         self.names = list(header["columns"])[2:]
         self.gpu_columns: List[str] = list(header.get("gpu_columns") or (column.name for column in TICKS))
-        self.figures: List[str] = list(header.get("gpu_figures") or ())
+        ticks = {column.name for column in TICKS}
+        self.figures = [name for name in self.gpu_columns if name not in ticks]
         self.seq, self.offset = -1, 0
         self.began: Optional[float] = None
         self.last: Optional[float] = None
@@ -211,9 +229,15 @@ class Summary:
             start = len(self.names) + width * i
             own = dict(zip(self.gpu_columns, columns[start : start + width]))
             self.sums[i].add(t, own, gpu.get("baseline"), gpu.get("baseline_util"))
-            start = len(self.names) + width * len(self.gpus) + len(self.figures) * i
-            self.sums[i].add_figures(pauses, dict(zip(self.figures, columns[start:])))
+            self.sums[i].add_figures(pauses, {name: own[name] for name in self.figures})
+            self.sums[i].add_evidence(pauses, own, host["cpu"], gpu.get("baseline_util"))
         self.seq, self.offset, self.last = ticks[-1].seq, ticks[-1].end, ticks[-1].t
+
+    @property
+    def only_copied(self) -> bool:
+        """Whether GPUs were busy with copies, and none computed."""
+        used = [one.evidence for one in self.sums if one.evidence.seconds]
+        return bool(used) and all(one.only_copied for one in used)
 
     def energy(self, i: int, t: float, count: Optional[int]) -> None:
         """Add the energy counter (mJ) of the GPU at position `i`, read at `t` (unix seconds)."""
@@ -251,7 +275,7 @@ class Summary:
             "cpu_peak": self.cpu.high,
             "memory_peak": self.memory,
             "cpus": self.header.get("cpus"),
-            "hint": hint([gpu["util_mean"] for gpu in gpus], cpu_mean, self.header.get("cpus")),
+            "hint": advice([one.evidence for one in self.sums], self.header.get("cpus")),
             "notes": self.notes,
             "notes_left_out": self.notes_left_out,
             "state": state,
@@ -263,31 +287,3 @@ class Summary:
             write_json(self.path, self.value())
         except OSError:  # see above
             pass
-
-
-def hint(utils: Sequence[Optional[float]], cpu: Optional[float], cpus: Optional[int]) -> str:
-    """Return whether the GPUs seem to have waited for the CPU: one sentence with the measurements, or nothing.
-
-    Parameters
-    ----------
-    utils
-        Mean utilization of each GPU, percent.
-    cpu
-        Mean CPU of the run's processes, percent of one core.
-    cpus
-        Cores that the run could use.
-    """
-    known = [value for value in utils if value is not None]
-    if not known or cpu is None or not cpus:
-        return ""
-    mean = sum(known) / len(known)
-    if not 1 <= mean < LOW_PERCENT:  # at 0 the GPUs did not wait for data
-        return ""
-    text = "GPU utilization was %.0f %% on average while the run's processes used %.1f of %d CPU cores" % (
-        mean, cpu / 100, cpus,
-    )  # fmt: skip
-    if cpu >= 80.0 * cpus:
-        return text + ": the CPU seems to be the bottleneck. Prepare the data beforehand, or on the GPU."
-    if 85 <= cpu <= 130:
-        return text + ": one process seems to prepare the data. Give the loader workers (num_workers)."
-    return ""
