@@ -710,6 +710,7 @@ def sweep(
     policy: str | None = None,
     max_trials: int | None = None,
     max_concurrent: int | None = None,
+    trials_per_gpu: int | None = None,
     max_duration: float | str | None = None,
     trial_timeout: float | str | None = None,
     allow_unused: bool = False,
@@ -744,6 +745,8 @@ def sweep(
         Default: 20; for ``grid`` every point.
     max_concurrent
         Trials at the same time; default 4.
+    trials_per_gpu
+        Trials that share one GPU: the same as ``gpus=1 / n, max_concurrent=n``.
     max_duration, trial_timeout
         Seconds, or a text such as ``"10m"``, after which the sweep or a trial ends.
     allow_unused
@@ -764,6 +767,9 @@ def sweep(
     """
     from jupyter_amltrain.jobs.sweep import check_used, of_type, sample_point, search_of
 
+    if trials_per_gpu is not None:
+        fields = {**fields, "gpus": 1 / trials_per_gpu if trials_per_gpu > 1 else 1}
+        max_concurrent = trials_per_gpu if max_concurrent is None else max_concurrent
     settings: dict[str, Any] = {
         "seed": seed, "policy": policy, "max_trials": max_trials, "max_concurrent": max_concurrent,
         "max_duration": max_duration, "trial_timeout": trial_timeout,

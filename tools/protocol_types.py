@@ -33,6 +33,8 @@ NARROWER: dict[tuple[type, str], str] = {(struct, "state"): "RunState" for struc
 
 def typescript(kind: inspect.Type, found: dict[type, None]) -> str:
     """The TypeScript type of one field; Structs are collected in `found`."""
+    if isinstance(kind, inspect.TupleType):
+        return f"[{', '.join(typescript(part, found) for part in kind.item_types)}]"
     if isinstance(kind, inspect.StructType):
         found.setdefault(kind.cls)
         return f"I{kind.cls.__name__}"

@@ -309,6 +309,25 @@ def command_of(pid: int) -> str:
     return (short_command(words) or comm_of(pid))[:MAX_NAME]
 
 
+def run_of(pid: int) -> str:
+    """Return the id of the run whose job a process belongs to; empty for others, and those of other users."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            data = b"\0" + file.read()
+    except OSError:  # of another user, or ended
+        return ""
+    entry = ("\0%s=" % MARK).encode()
+    start = data.find(entry)
+    mark = data[start + len(entry) :].split(b"\0")[0] if start >= 0 else b""
+    return mark.partition(b":")[0].decode("utf-8", "replace")[:100]
+
+
+def program_of(pid: int) -> str:
+    """Return the run of a process, as ``run digits-k3f9``, or its command."""
+    run = run_of(pid)
+    return "run %s" % run if run else command_of(pid)
+
+
 def short_command(words: List[str]) -> str:
     """Return the program of a command line, with the script or module that an interpreter runs."""
     program = os.path.basename(words[0].split(" ")[0]) if words else ""

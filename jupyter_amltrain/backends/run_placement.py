@@ -56,7 +56,7 @@ class RunPlacement:
         since
             Runs that were planned before `loads` were requested; those may not count them.
         """
-        uses_gpus, able = _able(spec.resources.gpus, loads)
+        uses_gpus, able = _able(spec.resources.gpu_count, loads)
         kind = "gpu" if uses_gpus else "cpu"
         planned = {*since, *self.planned()}
 

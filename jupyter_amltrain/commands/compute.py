@@ -17,6 +17,7 @@ from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ConfirmationNeeded
 from jupyter_amltrain.jobs import flag_types
+from jupyter_amltrain.kernel.target_gpus import gpu_rows, slots_reason
 from jupyter_amltrain.kernel.target_status import PARTICIPLES, gpus_text, info_text, lost_text, use_text
 from jupyter_amltrain.schema.fields import NAME, Field, TargetKind
 from jupyter_amltrain.text import ago, bytes_text, pairs, table, tilde
@@ -442,17 +443,20 @@ def show_text(info: TargetInfo) -> str:
         ("free disk", "" if info.disk_free is None else bytes_text(info.disk_free)),
         ("GPUs", ", ".join(filter(None, [gpus_text(info.gpus), lost_text(info.gpus_lost)])) or info.gpu_note or "none"),
     ]
-    facts += [
-        (f"  {gpu_name(gpu)}", f"{gpu.get('name')}  {bytes_text(gpu.get('memory_total'))}  {gpu.get('uuid')}")
-        for gpu in info.gpus
-    ]
+    uses = dict(gpu_rows(info))
+    for gpu in info.gpus:
+        name = gpu_name(gpu)
+        facts.append((f"  {name}", f"{gpu.get('name')}  {bytes_text(gpu.get('memory_total'))}  {gpu.get('uuid')}"))
+        facts += [("", uses[name])] if name in uses else []
     facts += [
         (f"  {gpu_name(gpu)}", f"{gpu.get('name')}  lost: {gpu.get('reason')}  {gpu.get('uuid') or ''}".rstrip())
         for gpu in info.gpus_lost
     ]
     if driver := driver_text(info.gpus):
         facts.append(("driver", driver))
-    facts += [(f"{kind} slots", _slots_text(slots)) for kind, slots in info.slots.items()]
+    for kind, slots in info.slots.items():
+        reason = slots_reason(info) if kind == "gpu" and slots["free"] < slots["total"] else ""
+        facts.append((f"{kind} slots", _slots_text(slots) + (f" ({reason})" if reason else "")))
     facts += [("GPU sharing", "allowed for every run (%aml_compute edit)" if info.share_gpus else "")]
     facts += [
         ("power", info.stops),

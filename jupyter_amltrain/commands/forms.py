@@ -54,6 +54,7 @@ _LABELS = {
         "sampler": "",
         "max-trials": "Number of trials",
         "max-concurrent": "Trials at the same time",
+        "trials-per-gpu": "Trials on each GPU",
         "policy": "Early stopping",
         "seed": "",
         "max-duration": "Time limit of the sweep",
@@ -72,7 +73,7 @@ _LABELS = {
         "yaml": "Print as YAML",
     },
 }
-_GPU_FIELDS = ("gpus", "require-gpu", "gpu-grace", "share-gpus", "gpu-ids")
+_GPU_FIELDS = ("gpus", "trials-per-gpu", "require-gpu", "gpu-grace", "share-gpus", "gpu-ids")
 #: Not fields: the help, the script, and flags that change what the command does.
 _NO_FIELDS = ("help", "script", "dry_run")
 _MAGIC = re.compile(
@@ -159,8 +160,10 @@ def form_field(name: str, action: argparse.Action, shown: Collection[str]) -> Fi
     """
     kind, reader = "text", action.type
     choices = reader.choices if isinstance(reader, flag_types.OneOf) else tuple(action.choices or ())
-    if reader is flag_types.count:
+    if reader in (flag_types.count, flag_types.trials_per_gpu):
         kind = "int"
+    elif reader is flag_types.gpus:
+        kind = "number"
     elif choices:
         kind = "choice"
     if name == "target":

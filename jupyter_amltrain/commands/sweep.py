@@ -90,6 +90,8 @@ def _flags(parser: Parser) -> None:
                 help="number of trials; default 20, with --sampler grid every point")  # fmt: skip
     parser.flag("--max-concurrent", metavar="N", type=flag_types.count, samples=("4",),
                 help="trials at the same time; default 4")  # fmt: skip
+    parser.flag("--trials-per-gpu", metavar="N", type=flag_types.trials_per_gpu, samples=("4",),
+                help="trials that share one GPU: the same as --gpus 1/N with --max-concurrent N")  # fmt: skip
     parser.flag("--max-duration", metavar="TIME", type=flag_types.duration, samples=("1h",),
                 help="end the sweep after this time")  # fmt: skip
     parser.flag("--trial-timeout", metavar="TIME", type=flag_types.duration, samples=("10m",),
@@ -134,6 +136,7 @@ def sweep_of_line(args: argparse.Namespace) -> tuple[Sweep, dict[str, Any]]:
     CommandError
         No parameter is searched, or the goal is missing.
     """
+    _share_gpus(args)
     params = dict(args.param)
     if len(params) < len(args.param):
         names = [name for name, _ in args.param]
@@ -159,6 +162,23 @@ def sweep_of_line(args: argparse.Namespace) -> tuple[Sweep, dict[str, Any]]:
         max_trials=args.max_trials, max_concurrent=args.max_concurrent, max_duration=args.max_duration,
         trial_timeout=args.trial_timeout,
     )  # fmt: skip
+
+
+def _share_gpus(args: argparse.Namespace) -> None:
+    """Let as many trials share a GPU as the line says."""
+    trials = args.trials_per_gpu
+    if trials is None:
+        return
+    if args.gpus is not None:
+        raise CommandError(
+            f"--trials-per-gpu {trials} sets the part of a GPU that a trial gets.",
+            hint=f"Leave out --gpus {args.gpus:g}.",
+            code="sweep.gpus",
+            field="gpus",
+        )
+    args.gpus = 1 / trials if trials > 1 else 1
+    if args.max_concurrent is None:
+        args.max_concurrent = trials
 
 
 def _with_config(args: argparse.Namespace, params: dict[str, Any]) -> tuple[Sweep, dict[str, Any]]:

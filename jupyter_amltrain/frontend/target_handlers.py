@@ -78,11 +78,27 @@ class TargetActionReply(Reply, frozen=True, kw_only=True):
     line: str = ""
 
 
+class TargetCheck(Request, frozen=True, kw_only=True):
+    """Read how a target and its GPUs are used now; its row shows the result, or the error."""
+
+    target: str
+
+
+class TargetCheckReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`TargetCheck`, after the row has changed."""
+
+
 class TargetHandlers:
     """Handler of actions on targets and workspaces."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
+
+    @op("check")
+    async def check(self, request: TargetCheck) -> TargetCheckReply:
+        """Check a target that somebody looks at."""
+        await self._controller.target_manager.status.try_check(request.target)
+        return TargetCheckReply()
 
     @op("act")
     async def act(self, request: TargetAction) -> TargetActionReply:

@@ -56,6 +56,23 @@ def count(text: str) -> int:
     return int(text)
 
 
+def gpus(text: str) -> int | float:
+    """A number of GPUs, or a fraction of one: ``2``, ``0.25``."""
+    if re.fullmatch(r"\d{0,2}\.\d{1,9}", text) and float(text) < 1:
+        return float(text)
+    if "." in text:
+        raise _wrong("a whole number, or a fraction below 1", text, "Example: 0.25")
+    return count(text)
+
+
+def trials_per_gpu(text: str) -> int:
+    """A whole number from 1 to 100."""
+    number = count(text)
+    if not 1 <= number <= 100:
+        raise _wrong("1 to 100", text, "Example: 4")
+    return number
+
+
 class OneOf:
     """Type of a flag that takes one of some words; its error names close matches.
 

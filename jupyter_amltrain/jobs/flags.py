@@ -163,8 +163,9 @@ FLAGS = (
         keyword_help="values by name; passed to the job's process, stored nowhere",
     ),
     JobFlag(
-        flag="--gpus", field="resources.gpus", metavar="N", type=flag_types.count, yaml="resources.instance_type",
-        help="number of GPUs; default 1 if the machine has a GPU, 0 for none",
+        flag="--gpus", field="resources.gpus", metavar="N", type=flag_types.gpus, yaml="resources.instance_type",
+        samples=("1", "2", "0.25"),
+        help="number of GPUs; default 1 if the machine has a GPU, 0 for none; 0.25: four such runs share one GPU",
     ),
     JobFlag(
         flag="--require-gpu", field="require_gpu", metavar=flag_types.require_gpu.metavar,
@@ -342,7 +343,7 @@ def keyword_values(keywords: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if flag.field == "distribution.kind" and isinstance(value, str):
             value = flag_values.parse_distribution(value)
-        if flag.type in (flag_types.duration, flag_types.count):
+        if flag.type in (flag_types.duration, flag_types.count, flag_types.gpus):
             value = _number(flag, value)
         values[flag.field] = flag.convert(value)
     return values

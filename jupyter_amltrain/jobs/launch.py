@@ -186,7 +186,12 @@ def shared_gpu_note(spec: JobSpec) -> str:
     """Return a note for processes that have fewer GPUs than they are; empty for others."""
     gpus, distribution = spec.resources.gpus, spec.distribution
     processes = distribution.processes or 1
-    if not gpus or processes <= gpus or distribution.kind not in ("pytorch", "deepspeed"):
+    if (
+        not gpus
+        or processes <= gpus
+        or spec.resources.gpu_fraction < 1
+        or distribution.kind not in ("pytorch", "deepspeed")
+    ):
         return ""
     return (
         f"{processes} processes share {gpus} GPU{'s' if gpus > 1 else ''}, which NCCL refuses: cuda:{gpus} does not"

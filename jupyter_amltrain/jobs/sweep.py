@@ -185,7 +185,7 @@ def capacity_of(info: TargetInfo, spec: JobSpec) -> int | None:
     """Return how many jobs like `spec` a target runs at the same time; ``None`` if unknown or none."""
     gpus = spec.resources.gpus
     total = {kind: int(info.slots.get(kind, {}).get("total") or 0) for kind in ("cpu", "gpu")}
-    slots = total["gpu"] // (gpus or 1) if gpus or (gpus is None and total["gpu"]) else total["cpu"]
+    slots = int(total["gpu"] / (gpus or 1) + 1e-3) if gpus or (gpus is None and total["gpu"]) else total["cpu"]
     return slots // max(1, spec.resources.nodes) or None
 
 

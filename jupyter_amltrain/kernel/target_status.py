@@ -22,6 +22,7 @@ from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.bounded_reads import FIRST_S
 from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile, stored_fields
+from jupyter_amltrain.kernel.target_gpus import gpu_rows
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.fields import TargetAction
 from jupyter_amltrain.schema.rows import Operation, TargetRow
@@ -116,6 +117,7 @@ def target_row_of(
         gpus=result.gpus if result.gpus is not None else sum(gpus.values()) if info is not None else None,
         gpu_name=result.gpu_name or ", ".join([*gpus, *([lost] if gpus and lost else [])]),
         # With several kinds of GPUs, such as MIG instances beside whole GPUs, each kind has its provisioner count.
+        gpu_rows=gpu_rows(info) if info is not None and info.reachable else (),
         gpus_text=gpus_text(info.gpus) if info is not None and not result.gpu_name and len(gpus) > 1 else "",
         price=result.price,
         price_node=result.price_node,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -122,7 +123,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     gpus
-        GPUs on each node; ``None`` takes one if the machine has GPUs, else a CPU slot.
+        GPUs on each node; ``None`` takes one if the machine has GPUs, else a CPU slot. A number below 1 is a
+        fraction of one GPU, which several runs share.
     nodes
         Machines that the job runs on at the same time.
     instance_type
@@ -133,11 +135,21 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
         Further arguments of ``docker run``.
     """
 
-    gpus: int | None = None
+    gpus: int | float | None = None
     nodes: int = 1
     instance_type: str = ""
     shm_size: str = ""
     docker_args: str = ""
+
+    @property
+    def gpu_fraction(self) -> float:
+        """Part of the GPU that the job needs; 1 for whole GPUs."""
+        return self.gpus if self.gpus and self.gpus < 1 else 1.0
+
+    @property
+    def gpu_count(self) -> int | None:
+        """GPUs on each node, of which the job may have a fraction; ``None`` as for `gpus`."""
+        return None if self.gpus is None else math.ceil(self.gpus)
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,15 +185,29 @@ def distribution_of(
     return Distribution(kind=kind, processes=processes, parameter_servers=parameter_servers, config=dict(config or {}))
 
 
+#: The smallest fraction of a GPU.
+MIN_GPU_FRACTION = 0.01
+
+
+def _check_gpus(resources: Resources, distribution: Distribution) -> None:
+    gpus = resources.gpus
+    if gpus is None:
+        return
+    reason, hint = "", "Try: --gpus 1"
+    if not (gpus >= 0 and (gpus >= MIN_GPU_FRACTION or gpus == 0)):  # False of NaN
+        reason = f"the number of GPUs must be 0 or more, or a fraction of at least {MIN_GPU_FRACTION}."
+    elif gpus > 1 and gpus != int(gpus):
+        reason, hint = "more than one GPU must be a whole number.", f"Try: --gpus {int(gpus)}"
+    elif resources.gpu_fraction < 1 and (resources.nodes > 1 or (distribution.processes or 1) > 1):
+        reason, hint = "a fraction of a GPU is for a job of one process.", "Try: --gpus 1"
+    if reason:
+        error = SpecError(reason, hint=hint, code="spec.value", field="resources.gpus")
+        raise error.about(f"--gpus {gpus:g}")
+
+
 def check_resources(resources: Resources, distribution: Distribution) -> None:
     """Raise :class:`SpecError` for invalid resources or an invalid distribution."""
-    if resources.gpus is not None and resources.gpus < 0:
-        raise SpecError(
-            "the number of GPUs must be 0 or more.",
-            hint="Try: --gpus 1",
-            code="spec.value",
-            field="resources.gpus",
-        ).about(f"--gpus {resources.gpus}")
+    _check_gpus(resources, distribution)
     if not 1 <= resources.nodes <= MAX_NODES:
         raise SpecError(
             f"a run has 1 to {MAX_NODES} nodes.",

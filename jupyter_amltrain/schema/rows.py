@@ -76,6 +76,7 @@ class TargetRow(msgspec.Struct, frozen=True, kw_only=True):
     memory: float | None = None
     gpus: int | None = None
     gpu_name: str = ""
+    gpu_rows: tuple[tuple[str, str], ...] = ()  #: name of each GPU, with its use and its users
     gpus_text: str = ""  #: of GPUs of several kinds: ``1 x A100, 3 x A100 MIG 1g.10gb``
     price: float | None = None
     price_node: float | None = None

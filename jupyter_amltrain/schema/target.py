@@ -76,7 +76,9 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
         Paths of ``uv``, ``conda`` and ``docker`` there; empty for one that is not installed.
     gpus
         One mapping per GPU: ``index, name, uuid, memory_total, memory_used``
-        (bytes; ``None`` if the device does not report it), and ``driver``, ``cuda``: their versions.
+        (bytes; ``None`` if the device does not report it), and ``driver``, ``cuda``: their versions. Where the agent
+        runs also ``utilization`` (percent), ``temperature`` (°C), ``users`` (rows of ``run``, ``pid``, ``user``,
+        ``command``, ``memory``, ``system``), ``assigned`` (the part that our runs have) and ``reserved`` (by whom).
     gpus_lost
         GPUs of this boot that cannot be used now: ``index, name, uuid`` (``None`` if unknown), ``reason``.
     share_gpus

@@ -40,6 +40,11 @@ export interface ICancelReply {
   state: string;
 }
 
+export interface ITargetCheckReply {
+  version: number;
+  ok: true;
+}
+
 export interface ICodeReply {
   version: number;
   ok: true;
@@ -400,6 +405,7 @@ export interface ITargetRow {
   memory: number | null;
   gpus: number | null;
   gpu_name: string;
+  gpu_rows: [string, string][];
   gpus_text: string;
   price: number | null;
   price_node: number | null;
@@ -691,6 +697,7 @@ export interface IOperations {
   act: { payload: { verb: string; target: string; kind: string; values: Record<string, unknown>; dry: boolean; confirmed: boolean }; reply: ITargetActionReply };
   again: { payload: { handle: string }; reply: IResubmitReply };
   cancel: { payload: { handle: string }; reply: ICancelReply };
+  check: { payload: { target: string }; reply: ITargetCheckReply };
   code: { payload: { handles: string[] }; reply: ICodeReply };
   compose: { payload: { old: string; cell: string | null; script: string; folder: string; values: Record<string, unknown> | null }; reply: IComposeReply };
   connect: { payload: { values: Record<string, unknown> }; reply: IConnectReply };

@@ -79,3 +79,15 @@ def test_param_text_round_trip_is_equal(value: Any) -> None:
 @pytest.mark.parametrize("text", ["90s", "15m", "2h", "1d", "0.5s", "61s", "90m"])
 def test_duration_text_round_trip_is_equal(text: str) -> None:
     assert flag_types.duration_text(flag_types.duration(text)) == text
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("2", 2), ("0.25", 0.25), (".5", 0.5), ("0.0", 0.0)])
+def test_gpus_number_or_fraction_is_parsed(text: str, number: float) -> None:
+    got = flag_types.gpus(text)
+    assert got == number and type(got) is type(number)
+
+
+@pytest.mark.parametrize("text", ["1.5", "-1", "1/4", "0.25.1", "1.0", "nan", "half", "1e-1"])
+def test_gpus_other_number_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match="whole number|0 or more"):
+        flag_types.gpus(text)

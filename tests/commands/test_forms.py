@@ -28,7 +28,7 @@ def test_submit_form_has_every_flag_common_first() -> None:
     flags = {flag for action in submit_actions().values() for flag in action.option_strings if flag[:2] == "--"}
     assert {field.flag for field in fields} == flags and all(field.help for field in fields)
     kinds = {field.name: field.kind for field in fields}
-    assert kinds["param"] == "list" and kinds["gpus"] == "int" and kinds["wait"] == "bool"
+    assert kinds["param"] == "list" and kinds["gpus"] == "number" and kinds["wait"] == "bool"
     assert kinds["target"] == "target" and kinds["require-gpu"] == "choice" and kinds["timeout"] == "text"
 
 

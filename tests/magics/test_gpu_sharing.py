@@ -86,3 +86,52 @@ def test_broken_driver_raises_gpu_driver_error(fails: Fails, cell: Cell, ip: Any
     assert isinstance(error, GpuDriverError) and "reboot" in str(error).lower() and ".." not in str(error)
     cell("%%aml_submit --gpus 0 --wait --as run\npass")
     assert "no GPU" in ip.user_ns["run"].record().notes[0]
+
+
+def test_compute_show_says_who_has_the_gpus(
+    cell: Cell, driver: SwitchableDriver, ip: InteractiveShell, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def shown(*words: str) -> str:
+        def read() -> str:
+            cell("%aml_compute show")
+            text = capsys.readouterr().out
+            return text if all(word in text for word in words) else ""
+
+        return str(until(read, f"{words}"))
+
+    driver.set(0, utilization=(98, 40), memory=(12 << 30, 80 << 30))
+    assert "2 free of 2" in shown("98 %", "free")
+    gate = tmp_path / "gate"
+    wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    cell(f"%%aml_submit --gpus 0.25 --as run\n{wait}")
+    run = ip.user_ns["run"]
+    until(lambda: run.run.status.state.value == "running", "the run")
+    with stranger("import sys, time; time.sleep(600) # --token secret") as pid:
+        driver.processes(1, [Process(pid, 3 << 30)])
+        text = shown(f"used by {run.handle}", "0.75 of it is free", f"pid {pid}")
+        assert "0 free of 2" in text and "3.0 GiB" in text and "secret" not in text
+        slots = next(line for line in text.splitlines() if line.startswith("gpu slots"))
+        assert run.handle in slots and str(pid) in slots
+    gate.touch()
+    run.wait()
+
+
+@pytest.mark.thorough
+def test_sweep_with_trials_per_gpu_shares_one(
+    cell: Cell, driver: SwitchableDriver, ip: InteractiveShell, fails: Fails, tmp_path: Path
+) -> None:
+    driver.set_gpus(1)
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    code = (
+        "import os, pathlib, time\n"
+        f"folder = pathlib.Path({str(seen)!r})\n"
+        "(folder / f'{x}').write_text(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+        "while len(list(folder.iterdir())) < 4: time.sleep(0.01)\n"  # all four run at the same time
+        "loss = x"
+    )
+    line = "--param 'x=choice(1,2,3,4)' --sampler grid --goal 'minimize loss' --out loss"
+    cell(f"%%aml_sweep {line} --trials-per-gpu 4 --wait --as sweep\n{code}")
+    assert {path.read_text() for path in seen.iterdir()} == {driver.uuid(0)}
+    assert [trial.state for trial in ip.user_ns["sweep"].children()] == ["completed"] * 4
+    assert "--gpus 1" in str(fails(f"%%aml_sweep {line} --trials-per-gpu 4 --gpus 1\n{code}"))

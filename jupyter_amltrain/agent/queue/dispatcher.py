@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 import traceback
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
 
 from .. import protocol, testing
 from ..json_dir import Address
@@ -22,10 +22,11 @@ from ..process_setup import drain, wakeup_pipe
 from ..processes import is_alive, pid_scope
 from ..protocol import PROTOCOL, QUEUED, AgentError, run_folder
 from ..telemetry import driver_state
-from . import claims, slots, submission, visible_gpus
+from . import claims, gpu_locks, slots, submission, visible_gpus
 from .dispatcher_client import MAX_REQUEST_BYTES, Client
 from .gpu_probe import GpuWatch, KnownGpus
-from .scheduler import Scheduler
+from .gpu_users import users_of
+from .scheduler import MAX_GPU_AGE_S, Scheduler
 from .tickets import PendingSecrets, Queue
 
 #: Seconds between checks of adopted jobs, whose end no signal reports.
@@ -275,7 +276,7 @@ class Dispatcher:
             # The number of GPUs must be known before a job can be rejected.
             self._after_gpu_probe(callback, fresh=payload.get("gpus") != 0 and self.gpus.doubtful)
         elif op == "info":
-            self.gpus.refresh(5.0)
+            self.gpus.refresh(MAX_GPU_AGE_S)
             self._after_gpu_probe(lambda: client.answer(self._info()), wait=self.gpus.probing)
         elif op == "retire":
             waiting = len(self.queue.tickets) - len(self.scheduler.starting)
@@ -346,7 +347,7 @@ class Dispatcher:
         return {
             "pid": os.getpid(),
             "protocol": PROTOCOL,
-            "gpus": [{k: v for k, v in gpu.items() if k != "processes"} for gpu in self.gpus.usable],
+            "gpus": self._gpu_rows(records),
             "gpu_note": self._gpu_note(),
             "gpus_lost": self.gpus.lost,
             "share_gpus": share,
@@ -354,6 +355,24 @@ class Dispatcher:
             "queued": len(self.queue.tickets) - len(self.scheduler.starting),
             "running": len(records),
         }
+
+    def _gpu_rows(self, records: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
+        """Return each GPU with who uses it, the part that runs of this queue have, and who has reserved it."""
+        runs, loads = self.scheduler.runs_by_pid(), slots.loads(records)
+        rows = []
+        for gpu in self.gpus.usable:
+            uuid = gpu["uuid"]
+            assigned = [record["run"] for record in records if uuid in record["devices"]]
+            holder = gpu_locks.holder_uid(uuid) if not assigned and gpu_locks.available() else None
+            rows.append(
+                {
+                    **{key: value for key, value in gpu.items() if key != "processes"},
+                    "users": users_of(gpu, runs, assigned),
+                    "assigned": round(loads.get(uuid, 0.0), 4),
+                    "reserved": "" if holder is None else gpu_locks.user_text(holder),
+                }
+            )
+        return rows
 
     def _gpu_note(self) -> str:
         if self.gpus.driver != driver_state.BROKEN:

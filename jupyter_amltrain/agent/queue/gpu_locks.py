@@ -19,7 +19,7 @@ import os
 import socket
 import struct
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ..telemetry.gpu_names import gpu_name
 
@@ -103,23 +103,45 @@ class Locks:
     def __init__(self) -> None:
         #: Uid by UUID of the locks that another process held at the last try.
         self.others: Dict[str, int] = {}
+        #: Descriptors, by UUID, of the locks of GPUs that several runs share; ``None``: only the runs have it.
+        self._shared: Dict[str, Optional[int]] = {}
 
-    def take(self, free: Sequence[str], count: int, force: bool = False) -> Optional[LockedGpus]:
+    def keep_shared(self, uuids: Collection[str]) -> None:
+        """Keep the locks of the GPUs that several runs share now; the others are free when their runs have ended.
+
+        The runs of an earlier dispatcher have a lock that cannot be copied: this one takes it when they have ended.
+        """
+        for uuid in [uuid for uuid in self._shared if uuid not in uuids]:
+            close_locks([lock for lock in (self._shared.pop(uuid),) if lock is not None])
+        if available():
+            for uuid in uuids:
+                if self._shared.get(uuid) is None:
+                    self._shared[uuid] = take_lock(uuid)
+
+    def take(
+        self, free: Sequence[str], count: int, force: bool = False, is_fraction: bool = False
+    ) -> Optional[LockedGpus]:
         """Take the locks of the first `count` available GPUs; return ``None`` if there are fewer.
 
         Parameters
         ----------
         force
             Also take GPUs that another process has locked if the others are not enough.
+        is_fraction
+            Whether other runs of this queue may have the GPUs, too; their locks are shared.
         """
         if not available():
             return LockedGpus(list(free[:count]), [], []) if len(free) >= count else None
-        taken: Dict[str, int] = {}
+        taken: Dict[str, Optional[int]] = {}
         locked: List[str] = []
         try:
             for uuid in free:
                 if len(taken) == count:
                     break
+                if is_fraction and uuid in self._shared:
+                    shared = self._shared[uuid]
+                    taken[uuid] = None if shared is None else os.dup(shared)
+                    continue
                 lock = take_lock(uuid)
                 if lock is None:
                     locked.append(uuid)
@@ -128,14 +150,19 @@ class Locks:
                     taken[uuid] = lock
                     self.others.pop(uuid, None)
         except OSError:
-            close_locks(list(taken.values()))
+            close_locks([lock for lock in taken.values() if lock is not None])
             raise
+        locks = [lock for lock in taken.values() if lock is not None]
         forced = locked[: count - len(taken)] if force else []
         if len(taken) + len(forced) < count:
-            close_locks(list(taken.values()))
+            close_locks(locks)
             return None
         devices = [uuid for uuid in free if uuid in taken or uuid in forced]
-        return LockedGpus(devices, list(taken.values()), forced)
+        if is_fraction:
+            self._shared.update(
+                (uuid, os.dup(lock)) for uuid, lock in taken.items() if lock and uuid not in self._shared
+            )
+        return LockedGpus(devices, locks, forced)
 
     def _update_holder(self, uuid: str) -> None:
         uid = holder_uid(uuid)

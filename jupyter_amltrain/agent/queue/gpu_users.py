@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence, Set
 
-from ..processes import Process, comm_of, command_of, descendants, find_process, process_table, user_of
+from ..processes import (
+    Process,
+    comm_of,
+    command_of,
+    descendants,
+    find_process,
+    process_table,
+    program_of,
+    run_of,
+    user_of,
+)
 
 #: Command names (15 characters, as the kernel cuts them) of processes that permanently have a GPU open:
 #: NVIDIA's MPS server and its control process, display servers and compositors. They do not compute.
@@ -28,10 +38,13 @@ def foreign_processes(gpu: Mapping[str, Any], own_pids: Set[int]) -> List[Row]:
 
 def _counts(gpu: Mapping[str, Any], row: Row) -> bool:
     """Whether a listed process makes a GPU busy for jobs."""
+    return _is_on(gpu, row) and comm_of(row["pid"]) not in ALWAYS_THERE
+
+
+def _is_on(gpu: Mapping[str, Any], row: Row) -> bool:
+    """Whether a listed process is on this GPU, and not on another instance of it."""
     gpu_instance, row_instance = gpu.get("gpu_instance"), row.get("instance")
-    if row_instance is not None and gpu_instance is not None and row_instance != gpu_instance:
-        return False
-    return comm_of(row["pid"]) not in ALWAYS_THERE
+    return row_instance is None or gpu_instance is None or row_instance == gpu_instance
 
 
 def ancestors(pid: int) -> List[Dict[str, Any]]:
@@ -104,4 +117,28 @@ def describe(row: Row) -> str:
     user = user_of(pid)
     if not user:
         return "pid %d (not visible from here)" % pid
-    return "pid %d (%s: %s)" % (pid, user if not user.isdigit() else "uid " + user, command_of(pid) or "?")
+    return "pid %d (%s: %s)" % (pid, user if not user.isdigit() else "uid " + user, program_of(pid) or "?")
+
+
+def users_of(gpu: Mapping[str, Any], runs: Mapping[int, str], assigned: Sequence[str]) -> List[Dict[str, Any]]:
+    """Return who uses a GPU now, one row each: ``run``, ``pid``, ``user``, ``command``, ``memory`` (bytes).
+
+    A run that has the GPU and no process on it has a row without a pid; a system process has ``system``.
+
+    Parameters
+    ----------
+    runs
+        Runs of this queue, by the pids of their processes.
+    assigned
+        Runs of this queue that have the GPU.
+    """
+    users: List[Dict[str, Any]] = []
+    for row in gpu.get("processes") or ():
+        pid = row["pid"]
+        if not _is_on(gpu, row):
+            continue
+        user = {"pid": pid, "user": user_of(pid), "command": command_of(pid), "memory": row.get("memory")}
+        run = runs.get(pid) or run_of(pid)
+        users.append({**user, "run": run, "system": comm_of(pid) in ALWAYS_THERE})
+    seen = {user["run"] for user in users}
+    return [*users, *({"run": run} for run in assigned if run not in seen)]

@@ -18,99 +18,12 @@ from ..telemetry import driver_state
 from ..telemetry.gpu_names import gpu_name
 from . import gpu_locks, node_gate, slots, submission, visible_gpus
 from .gpu_probe import GpuWatch
-from .gpu_users import Submitter, describe, foreign_processes, is_kernel
+from .gpu_users import describe, foreign_processes
 from .submission import is_removed
 from .tickets import PendingSecrets, Queue
+from .waiting import Ahead, blocked_text, fraction_text, reasons, shared_text, shorten, waiting_text
 
 Gpu = Mapping[str, Any]
-
-
-def shorten(names: Sequence[str]) -> str:
-    """Return the first three names and the number of the others."""
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else "%s and %d more" % (shown, len(names) - 3)
-
-
-def waiting_text(
-    ticket: Mapping[str, Any],
-    position: int,
-    gpus: Sequence[Gpu],
-    records: Sequence[Mapping[str, Any]],
-    own_pids: Set[int],
-    share: bool,
-) -> str:
-    """Return what a job that can start later is waiting for.
-
-    Parameters
-    ----------
-    position
-        1 for the next job of its kind.
-    """
-    position_text = "next in line" if position == 1 else "position %d in the queue" % position
-    if not ticket["gpus"]:
-        busy = [r["run"] for r in records if r["cpu_slot"] is not None]
-        return "%s for a CPU slot; busy with %s" % (position_text, shorten(busy)) if busy else position_text
-    parts: List[str] = []
-    all_submitter_pids: List[int] = []
-    submitter = Submitter(ticket.get("submitter"))
-    busy = [r["run"] for r in records if r["devices"]]
-    if busy:
-        parts.append("busy with %s" % shorten(busy))
-    taken = {uuid for record in records for uuid in record["devices"]}
-    for gpu in gpus:
-        others = [] if share or gpu["uuid"] in taken else foreign_processes(gpu, own_pids)
-        if not others:
-            continue
-        submitter_pids = submitter.own(others)
-        all_submitter_pids += submitter_pids
-        users = [submitter.describe(pid) for pid in submitter_pids]
-        users += [describe(row) for row in others if row["pid"] not in submitter_pids]
-        parts.append("%s used by %s" % (gpu_name(gpu), shorten(users)))
-    count = "%d GPU%s" % (ticket["gpus"], "s" * (ticket["gpus"] > 1))
-    text = "%s for %s%s" % (position_text, count, "; " + "; ".join(parts) if parts else "")
-    if all_submitter_pids:
-        action = "Restart the kernel" if any(is_kernel(pid) for pid in all_submitter_pids) else "End that process"
-        text += ". %s to free the GPU, or submit the run with --gpus 0 or --share-gpus" % action
-    elif len(parts) > bool(busy):
-        text += ". To share GPUs with others: --share-gpus"
-    return text
-
-
-def blocked_text(ticket: Mapping[str, Any], usable: int, trouble: str, note: str) -> str:
-    """Return why a job cannot start in the current state of the machine.
-
-    Parameters
-    ----------
-    usable
-        Number of GPUs that the job could get.
-    trouble
-        Lost GPUs or failure of the driver; empty if there is none.
-    note
-        Reason why there is no GPU at all.
-    """
-    count = "%d GPU%s" % (ticket["gpus"], "s" * (ticket["gpus"] > 1))
-    reason = trouble or note or "this machine has %d now" % usable
-    return (
-        "cannot start now: it requests %s, but %s. It starts when they are available;"
-        " to change the request, cancel and resubmit it"
-        % (
-            count,
-            reason.rstrip("."),
-        )
-    )
-
-
-def shared_text(used: Sequence[str]) -> str:
-    """Return the note of a run that may share its GPUs.
-
-    Parameters
-    ----------
-    used
-        ``GPU 0 by pid 123 (ann: python)`` for each of its GPUs that was in use when it started.
-    """
-    if used:
-        return "Shared GPU: when the run started, others used %s." % "; ".join(used)
-    return "Shared GPU: other processes may use it; none did when the run started."
 
 
 #: Seconds after a start until the next pair is forked, so that the start of the job comes first.
@@ -339,6 +252,15 @@ class Scheduler:
         rows = process_table()
         return owners.union(*(descendants(owner, rows) for owner in owners)) if owners else set()
 
+    def runs_by_pid(self) -> Dict[int, str]:
+        """Return the runs of this queue by the pids of their processes."""
+        rows = process_table()
+        found: Dict[int, str] = {}
+        for record in self.queue.records.values():
+            for owner in self.queue.owner_pids([record]):
+                found.update((pid, record["run"]) for pid in {owner, *descendants(owner, rows)})
+        return found
+
     def schedule(self) -> None:
         """Start jobs in ticket order for each kind of slot; publish why the others wait."""
         self._drop_canceled()
@@ -357,8 +279,9 @@ class Scheduler:
     def _start(self, kinds: Set[bool]) -> None:
         all_share, own_pids = submission.load_settings(self.queue.folder)["share_gpus"], self.own_pids()
         waiting: Dict[str, Dict[str, str]] = {}
-        blocked, cannot_fork = {False: 0, True: 0}, False
-        claimed: List[Set[str]] = []  # GPUs reserved for waiting jobs: not available to jobs behind them
+        cannot_fork = False
+        waiting_jobs: Dict[bool, List[Ahead]] = {False: [], True: []}
+        self.locks.keep_shared(self._shared_gpus())
         for number, ticket in sorted(self.queue.tickets.items()):
             if number in self.starting:
                 if protocol.mono() - self.starting[number].since > START_CHECK_S:
@@ -381,34 +304,55 @@ class Scheduler:
             share = all_share or ticket.get("share_gpus") is True
             records: Sequence[Dict[str, Any]] = list(self.queue.records.values())
             usable = visible_gpus.candidates(ticket, self.gpus.usable) if kind else []
-            gpus = slots.free_gpus(usable, records, own_pids, share) if kind else []
-            ahead = [uuids for uuids in claimed if any(gpu["uuid"] in uuids for gpu in usable)]
-            cpus = [] if kind else slots.free_cpu_slots(slots.cpu_slots(), records)
+            uuids = {gpu["uuid"] for gpu in usable}
+            ahead = [one for one in waiting_jobs[kind] if one.usable & uuids or not kind]
             chosen = None
             try:
                 if kind and ticket["gpus"] > len(usable):  # does not block jobs behind it
                     waiting.setdefault(ticket["home"], {})[ticket["run"]] = self._blocked_text(ticket, len(usable))
                     continue
-                must_wait = bool(ahead) if kind else bool(blocked[kind])
-                if not must_wait and kind in kinds and self.queue.may_start(ticket):
-                    chosen = slots.choose_slot(ticket["gpus"], gpus, cpus)
-                    if chosen is not None and self._start_on(ticket, gpus, chosen, share, own_pids):
-                        continue
-                blocked[kind] = len(ahead) + 1 if kind else blocked[kind] + 1
+                free: List[str] = []
                 if kind:
-                    claimed.append({gpu["uuid"] for gpu in usable})
+                    claimed = {uuid for one in ahead for uuid in one.claimed}  # not for the jobs behind
+                    fraction = slots.fraction_of(ticket)
+                    free = slots.free_gpus(usable, records, own_pids, share, fraction)
+                    free = [uuid for uuid in free if uuid not in claimed]
+                cpus = [] if kind or ahead else slots.free_cpu_slots(slots.cpu_slots(), records)
+                if kind in kinds and self.queue.may_start(ticket):
+                    chosen = slots.choose_slot(ticket["gpus"], free, cpus)
+                    if chosen is not None and self._start_on(ticket, free, chosen, share, own_pids):
+                        continue
+                why = "; ".join(reasons(usable, records, own_pids, share)) if kind else ""
+                held = self._held_by_others(usable, records, own_pids) if kind and not share else set()
+                waiting_jobs[kind].append(Ahead(ticket["run"], uuids, uuids - held, why))
                 cannot_fork = cannot_fork or (chosen is not None and bool(self.fork_error))
                 if cannot_fork:
                     detail = self._no_process_text()
                 else:
-                    detail = waiting_text(ticket, blocked[kind], usable if kind else [], records, own_pids, share)
-                    restrictions = (visible_gpus.waiting_text(ticket, self.gpus.usable), self.locks.text(usable, gpus))
+                    detail = waiting_text(ticket, ahead, usable, records, own_pids, share)
+                    restrictions = (visible_gpus.waiting_text(ticket, self.gpus.usable), self.locks.text(usable, free))
                     detail = "; ".join([detail, *(text for text in restrictions if text and kind)])
             except Exception as error:  # only this run is unreadable or damaged; continue with the others
                 self._fail_ticket(ticket, error)
                 continue
             waiting.setdefault(ticket["home"], {})[ticket["run"]] = detail
         self.queue.show(waiting)
+
+    def _shared_gpus(self) -> Set[str]:
+        """Return the UUIDs of the GPUs of which runs have fractions."""
+        records = self.queue.records.values()
+        return {uuid for record in records if slots.fraction_of(record) < 1 for uuid in record["devices"]}
+
+    def _held_by_others(
+        self, gpus: Sequence[Gpu], records: Sequence[Mapping[str, Any]], own_pids: Set[int]
+    ) -> Set[str]:
+        """Return the UUIDs of GPUs that only others keep from a job: one that shares them takes nothing from it."""
+        ours = slots.loads(records)
+        return {
+            gpu["uuid"]
+            for gpu in gpus
+            if gpu["uuid"] not in ours and (gpu["uuid"] in self.locks.others or foreign_processes(gpu, own_pids))
+        }
 
     def _start_without_slot(self, ticket: Dict[str, Any]) -> bool:
         """Start a job that takes no slot; return whether its ticket is handled."""
@@ -433,6 +377,14 @@ class Scheduler:
             if gpu["uuid"] in devices and (rows := foreign_processes(gpu, own_pids))
         ]
         return shared_text(used)
+
+    def _fraction_note(self, ticket: Mapping[str, Any], devices: Sequence[str]) -> str:
+        """Return the note for the record of a run that has a fraction of a GPU; empty for other runs."""
+        if slots.fraction_of(ticket) == 1:
+            return ""
+        neighbors = [record["run"] for record in self.queue.records.values() if set(record["devices"]) & set(devices)]
+        gpu = next(gpu for gpu in self.gpus.usable if gpu["uuid"] in devices)
+        return fraction_text(ticket, gpu, neighbors)
 
     # -- ends in the queue -------------------------------------------------------------
 
@@ -499,13 +451,13 @@ class Scheduler:
         if not chosen[0]:
             return self._launch(ticket, *chosen)
         try:
-            taken = self.locks.take(free, ticket["gpus"], share)
+            taken = self.locks.take(free, ticket["gpus"], share, slots.fraction_of(ticket) < 1)
         except OSError as error:
             self.log("cannot lock GPUs: %s" % error)
             return False
         if taken is None:
             return False
-        notes = [self._share_note(share, taken.devices, own_pids)]
+        notes = [self._share_note(share, taken.devices, own_pids), self._fraction_note(ticket, taken.devices)]
         if taken.forced:
             notes.append(self.locks.forced_text(self.gpus.usable, taken.forced))
         try:
@@ -550,6 +502,7 @@ class Scheduler:
         record = {
             "schema": SCHEMA, "number": number, "run": ticket["run"], "home": ticket["home"],
             "devices": devices, "cpu_slot": cpu_slot,
+            **({"gpu_fraction": ticket["gpu_fraction"]} if "gpu_fraction" in ticket else {}),
             "guardian": pair.identity, "supervisor": pair.supervisor, "boot": self.queue.boot, "node": pid_scope(),
             "mark": task.state["mark"], **({"ticket": ticket} if ticket.get("max_restarts") else {}),
         }  # fmt: skip

@@ -2,11 +2,12 @@
 
 A *record* is the dispatcher's data about a started job::
 
-    {"schema", "number", "run", "home", "devices": [GPU uuid], "cpu_slot": int | None,
+    {"schema", "number", "run", "home", "devices": [GPU uuid], "gpu_fraction": float, "cpu_slot": int | None,
      "guardian": {"pid", "start"}, "supervisor": {"pid", "start"} | None, "boot": str}
 
 A *ticket* is a waiting job: ``{"schema", "number", "run", "home", "gpus": int, ...}``; with ``"no_slot": True`` it
-takes no slot, because it submits other jobs and waits for them.
+takes no slot, because it submits other jobs and waits for them. With a ``"gpu_fraction"`` below 1 in ticket and record,
+several jobs of this queue share one GPU.
 """
 
 from __future__ import annotations
@@ -85,10 +86,34 @@ def resolve_gpu_count(requested: Optional[int], gpus: Sequence[Gpu], note: str =
     return requested
 
 
-def free_gpus(gpus: Sequence[Gpu], records: Sequence[Record], own_pids: Set[int], share: bool) -> List[str]:
-    """Return UUIDs of the GPUs available to a job now, sorted by index, those shared with others last."""
-    taken = {uuid for record in records for uuid in record["devices"]}
-    free = [gpu for gpu in gpus if gpu["uuid"] not in taken]
+#: Fractions of a GPU add up to 1 within this error: three times 0.3333, and 0.1 ten times.
+_ROUNDING = 1e-3
+
+
+def fraction_of(item: Mapping[str, Any]) -> float:
+    """Return the part of each of its GPUs that a ticket requests, or a record has."""
+    return float(item.get("gpu_fraction") or 1.0)
+
+
+def loads(records: Sequence[Record]) -> Dict[str, float]:
+    """Return the sum of the fractions of the runs on each GPU, by its UUID; a GPU that is not used is left out."""
+    found: Dict[str, float] = {}
+    for record in records:
+        for uuid in record["devices"]:
+            found[uuid] = found.get(uuid, 0.0) + fraction_of(record)
+    return found
+
+
+def free_gpus(
+    gpus: Sequence[Gpu], records: Sequence[Record], own_pids: Set[int], share: bool, fraction: float = 1.0
+) -> List[str]:
+    """Return UUIDs of the GPUs with room for a job now, sorted by index, those shared with others last.
+
+    For a fraction, GPUs that other fractions use already come first, so that whole ones stay free.
+    """
+    used = loads(records)
+    free = [gpu for gpu in gpus if used.get(gpu["uuid"], 0.0) + fraction <= 1 + _ROUNDING]
+    free.sort(key=lambda gpu: gpu["uuid"] not in used)
     unused = [gpu["uuid"] for gpu in free if not foreign_processes(gpu, own_pids)]
     return unused + [gpu["uuid"] for gpu in free if gpu["uuid"] not in unused] if share else unused
 

@@ -105,7 +105,8 @@ _NUMBER = (int, float)
 
 _FIELDS: Dict[str, Any] = {
     "run": str, "name": str, "argv": list, "cwd": str, "environ": dict, "env": dict, "secrets": dict,
-    "gpus": (int, type(None)), "timeout": (int, float, type(None)), "grace": (int, float, type(None)),
+    "gpus": (int, type(None)), "gpu_fraction": (int, float),
+    "timeout": (int, float, type(None)), "grace": (int, float, type(None)),
     "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
     "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
@@ -156,6 +157,9 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
         raise _submit_error("grace must be a number of seconds, got %r." % grace)
     if gpus is not None and gpus < 0:
         raise _submit_error("gpus must be a number of GPUs, got %r." % gpus)
+    fraction = payload.get("gpu_fraction", 1)
+    if not 0 < fraction <= 1 or (fraction < 1 and gpus != 1):
+        raise _submit_error("gpu_fraction must be over 0 and at most 1, of one GPU, got %r." % fraction)
     require, gpu_grace = payload.get("require_gpu", ""), payload.get("gpu_grace")
     if require not in ("", "warn", "stop"):
         raise _submit_error("require_gpu must be warn or stop, got %r." % require)
@@ -174,6 +178,8 @@ def check_payload(payload: Mapping[str, Any]) -> Submission:
     for key in ("spec", "snapshot", "tracking", "provenance"):
         job[key] = payload.get(key, {})
     job["gpus"] = gpus
+    if fraction < 1:
+        job["gpu_fraction"] = fraction
     job["timeout"] = timeout
     job["grace"] = default_grace() if grace is None else grace
     job["require_gpu"] = require
@@ -279,6 +285,7 @@ def create_folder(
         "visible_gpus": job.get("visible_gpus"), "gpu_ids": job["gpu_ids"],
         "share_gpus": job["share_gpus"], "submitter": job.pop("submitter"), "gate": "nodes" in job,
         **({"no_slot": True} if job.get("no_slot") else {}),
+        **({"gpu_fraction": job["gpu_fraction"]} if "gpu_fraction" in job else {}),
         **({"max_restarts": attempts.allowed(job), "requeues": 0} if attempts.allowed(job) else {}),
     }  # fmt: skip
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Set
 
 from .. import protocol
 from ..json_dir import WAITING, NumberedJsonDir
@@ -109,10 +109,10 @@ class Queue:
         state = None if record.get("supervisor") else _read_valid_state(record)
         return state is not None and is_alive(state.get("supervisor"))
 
-    def owner_pids(self) -> Set[int]:
-        """Return pids of the guardians and supervisors of this queue."""
+    def owner_pids(self, records: Optional[Iterable[Dict[str, Any]]] = None) -> Set[int]:
+        """Return pids of the guardians and supervisors of this queue, or of some of its records."""
         pids = set()
-        for record in self.records.values():
+        for record in self.records.values() if records is None else records:
             pids.add((record.get("guardian") or {}).get("pid", 0))
             supervisor = record.get("supervisor") or (_read_valid_state(record) or {}).get("supervisor")
             pid = supervisor.get("pid") if isinstance(supervisor, dict) else 0  # a job may have written anything

@@ -7,7 +7,7 @@ import os
 from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import protocol
-from ..processes import command_of, user_of
+from ..processes import program_of, user_of
 from ..protocol import SCHEMA, AgentError, read_json, write_json
 from .gpu_devices import OK, TOO_SMALL
 from .gpu_names import gpu_name
@@ -490,7 +490,7 @@ class GpuIncidents:
                 {
                     "gpu": index, "pid": pid, "memory": memory, "owner": owner,
                     "user": known.get("user") or user or (user_of(pid) if translated else ""),
-                    "program": known.get("program") or (command_of(pid) or name if translated else name),
+                    "program": known.get("program") or (program_of(pid) or name if translated else name),
                 }
             )  # fmt: skip
         # An error may name a process that has ended since: keep its pid.

@@ -6,7 +6,7 @@ import ctypes
 import os
 from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ..processes import LINUX, find_process
+from ..processes import LINUX, find_process, run_of
 from .gpu_devices import NOT_FOUND, OK, TOO_SMALL, Refusals
 from .gpu_names import gpu_name
 from .gpu_readings import GpuReadings
@@ -234,6 +234,7 @@ def _owner_text(pid: int, name: str) -> str:
             user = pwd.getpwuid(uid).pw_name
         except KeyError:
             user = "uid %d" % uid
-        return "pid %d (%s: %s)" % (pid, user, name or "?")
+        run = run_of(pid)
+        return "pid %d (%s: %s)" % (pid, user, "run %s" % run if run else name or "?")
     except (OSError, ImportError):
         return "pid %d" % pid

@@ -325,8 +325,9 @@ def library() -> Tuple[Any, str]:
 def read_gpus() -> Dict[str, Any]:
     """Initialize NVML; return the GPUs of this machine and the driver's state (see `driver_state.result`).
 
-    Each GPU is ``{"index", "name", "uuid", "memory_total", "memory_used", "processes":
-    [{"pid", "memory"}] | None, "driver", "cuda"}``; bytes and versions; ``None`` if the device does not report it.
+    Each GPU is ``{"index", "name", "uuid", "memory_total", "memory_used", "utilization", "temperature",
+    "processes": [{"pid", "memory"}] | None, "driver", "cuda"}``; bytes, percent, degrees Celsius and versions;
+    ``None`` if the device does not report it.
     A GPU that is split by MIG is replaced by its instances, which also have ``mig`` (true), ``parent``,
     ``instance`` (numbers of the GPU and in it), ``parent_uuid``, ``gpu_instance``, ``compute_instance``.
     """
@@ -396,12 +397,15 @@ def _instance_facts(
 
 def _facts(pynvml: Any, device: Any, index: int, uuid: str, rows: Optional[List[Row]]) -> Dict[str, Any]:
     memory = attempt(pynvml.nvmlDeviceGetMemoryInfo, device)
+    rates = attempt(pynvml.nvmlDeviceGetUtilizationRates, device)
     return {
         "index": index,
         "name": as_text(attempt(pynvml.nvmlDeviceGetName, device)) or "GPU",
         "uuid": uuid,
         "memory_total": None if memory is None else int(memory.total),
         "memory_used": None if memory is None else int(memory.used),
+        "utilization": None if rates is None else number(int(rates.gpu), MAX_PERCENT),
+        "temperature": attempt(pynvml.nvmlDeviceGetTemperature, device, 0),
         "processes": None if rows is None else [{"pid": pid, "memory": size} for pid, size in by_pid(rows)],
     }
 

@@ -226,6 +226,13 @@ def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
             field="tier" if spec.tier else "resources.instance_type",
         )
     gpus = spec.resources.gpus
+    if spec.resources.gpu_fraction < 1:
+        yield SpecError(
+            f"--gpus {gpus:g} is not supported on Azure ML: a job does not share its GPUs.",
+            hint="Try: --gpus 1",
+            field="resources.gpus",
+        )
+        return
     if gpus and place.gpus is not None and gpus > place.gpus:
         count = f"{place.gpus} GPU{'s' * (place.gpus != 1)}" if place.gpus else "no GPU"
         yield SpecError(

@@ -178,8 +178,20 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     clearInterval(this._timer);
     if (this.isVisible) {
       this._draw();
-      this._timer = window.setInterval(() => this._list.tick(), 1000);
+      this._timer = window.setInterval(() => this._tick(), 1000);
     }
+  }
+
+  private _tick(): void {
+    this._list.tick();
+    const target = this._list.watched;
+    if (target === '' || document.hidden || this._isChecking || this.disabledReason !== '') {
+      return;
+    }
+    // Who uses the GPUs is of interest while somebody looks at it.
+    this._isChecking = true;
+    const done = () => void (this._isChecking = false);
+    this._context.model.request('check', { target }).then(done, done);
   }
 
   /** Request the default values of targets, which the details omit. */
@@ -279,6 +291,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   /** Name of a new target that has no row yet. */
   private _awaited = '';
   private _timer = 0;
+  private _isChecking = false;
 }
 
 interface IForm extends Widget {

@@ -47,6 +47,12 @@ export class TargetList {
     this._open = open;
   }
 
+  /** Name of the target whose details are open and show how its GPUs are used; empty for none. */
+  get watched(): string {
+    const row = this._open ? this._views.get(this._selected)?.row : undefined;
+    return row?.gpu_rows.length ? row.name : '';
+  }
+
   /** Row of a target; undefined before it is drawn. */
   row(name: string): HTMLElement | undefined {
     return this._views.get(name)?.node;

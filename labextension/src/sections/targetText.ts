@@ -155,7 +155,8 @@ export function details(row: ITargetRow, trans: TranslationBundle): [string, str
     [trans.__('Price per node'), row.price_node === row.price ? '' : price(row.price_node, row.currency, trans)],
     [trans.__('Quota'), row.quota],
     [trans.__('Power'), row.stops],
-    [trans.__('Runs'), runsText(row, trans)]
+    [trans.__('Runs'), runsText(row, trans)],
+    ...row.gpu_rows
   ];
   return known.filter(([, text]) => text !== '');
 }
