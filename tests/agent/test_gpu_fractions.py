@@ -15,7 +15,7 @@ from jupyter_amltrain.agent.queue.slots import free_gpus, loads
 from tests.fakes import driver as fake
 from tests.fakes.driver import Process, SwitchableDriver
 
-from .conftest import Agent, stranger
+from .conftest import Agent, stranger, until
 from .test_gpu_queue import SHOW, UUID, detail, refused
 
 
@@ -91,6 +91,12 @@ def test_lock_of_shared_gpu_lasts_until_its_last_run(agent: Agent, driver: Switc
     detail(other, blocked, "reserved by another queue of this user")
     agent.good("cancel", run=second)
     agent.wait(second)
+
+    def is_free() -> bool:
+        agent.good("info")  # the dispatcher, which has a copy of the lock, stays
+        return other.state(blocked)["state"] == "completed"
+
+    until(is_free, "the other queue's run")
     assert other.wait(blocked)["devices"] == [UUID(0)]
     other.kill_dispatcher()
 

@@ -264,6 +264,7 @@ class Scheduler:
     def schedule(self) -> None:
         """Start jobs in ticket order for each kind of slot; publish why the others wait."""
         self._drop_canceled()
+        self.locks.keep_shared(self._shared_gpus())
         if not self.queue.tickets:
             self.queue.show({})
             return
@@ -281,7 +282,6 @@ class Scheduler:
         waiting: Dict[str, Dict[str, str]] = {}
         cannot_fork = False
         waiting_jobs: Dict[bool, List[Ahead]] = {False: [], True: []}
-        self.locks.keep_shared(self._shared_gpus())
         for number, ticket in sorted(self.queue.tickets.items()):
             if number in self.starting:
                 if protocol.mono() - self.starting[number].since > START_CHECK_S:
