@@ -44,7 +44,7 @@ def _use_text(gpu: Gpu, target: str) -> str:
     if gpu.get("reserved"):
         state = f"reserved by {gpu['reserved']}" + (f", {state}" if users else "")
     if 0 < part < 1:
-        state += f"; {1 - part:.2g} of it is free for fractions (--gpus)"
+        state += f"; {1 - part:.2g} of it is free"
     return "; ".join(filter(None, [", ".join(filter(None, readings)), state]))
 
 

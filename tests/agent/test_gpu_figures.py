@@ -105,7 +105,7 @@ def test_activity_of_hopper_comes_from_gpm(driver: SwitchableDriver, start: Star
     assert [row[name] for name in reader.columns[:4]] == [87, 25, 46, 61]
     driver.gpm(0, {SM: 12})
     assert reader.at(2)[0]["sm_activity"] == 12
-    assert reader.sources(3)["sm_activity"] == "GPM"
+    assert reader.sources(3)["activity_source"] == "GPM"
 
 
 def test_gpm_samples_are_reused(driver: SwitchableDriver, start: Start) -> None:
@@ -183,7 +183,7 @@ def test_transfer_rates_are_counter_differences(driver: SwitchableDriver, start:
     row = reader.at(6)[0]
     assert (row["pcie_rx"], row["pcie_tx"], row["nvlink_rx"], row["nvlink_tx"]) == (1000, 0.2, 300, 0)
     before = driver.calls()["nvmlDeviceGetFieldValues"]
-    assert reader.sources(7)["pcie_rx"] == "counters"
+    assert reader.sources(7)["transfers_source"] == "counters"
     assert driver.calls()["nvmlDeviceGetFieldValues"] == before + 1  # all four by one call
 
 

@@ -14,6 +14,7 @@ import pytest
 from jupyter_amltrain.agent.processes import command_of, short_command, user_of
 from jupyter_amltrain.kernel.run_record import gpu_record
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
+from jupyter_amltrain.kernel.watcher import _valid_summary
 from jupyter_amltrain.output.tables import table_html
 from jupyter_amltrain.output.telemetry_frame import frame_of
 from jupyter_amltrain.output.text_view import gpu_line
@@ -106,6 +107,7 @@ def test_figures_reach_every_reader(driver: SwitchableDriver, tmp_path: Path) ->
     summary = json.loads((machine.folder / "telemetry" / "summary-0.json").read_text())
     assert summary["gpus"][1]["sm_activity_mean"] == 61 and 85 < summary["gpus"][0]["sm_activity_mean"] < 90
     assert "SM activity mean" in gpu_line({"gpus": []}, summary)
+    assert _valid_summary(summary), "the kernel takes it"
 
 
 def test_restarted_sampler_keeps_file_columns(driver: SwitchableDriver, tmp_path: Path) -> None:

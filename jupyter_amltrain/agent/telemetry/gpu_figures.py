@@ -38,6 +38,7 @@ class Throttling:
 
     #: Columns in the order of the values.
     NAMES = ("throttled_power", "throttled_heat")
+    TOPIC = "throttled"
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
@@ -114,6 +115,7 @@ class Transfers:
 
     #: Columns in the order of the values; received means by the GPU.
     NAMES = ("pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx")
+    TOPIC = "transfers"
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
@@ -208,6 +210,7 @@ class Activity:
 
     #: Columns in the order of the values.
     NAMES = ("sm_activity", "sm_occupancy", "tensor_activity", "dram_bandwidth", "memory_busy")
+    TOPIC = "activity"
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
@@ -281,9 +284,10 @@ class GpuFigures:
         return rows
 
     def sources(self, i: int) -> Dict[str, str]:
-        """Return where the figures of the GPU at position `i` come from, by column."""
+        """Return where the figures of the GPU at position `i` come from: ``util_source``, ``activity_source``..."""
         columns = {name for name, _ in self.columns}
-        found = {"util": self.readings.source(i)}
+        found = {"util_source": self.readings.source(i)}
         for source in self._sources:
-            found.update((name, source.source(i)) for name in source.NAMES if name in columns)
+            if columns.intersection(source.NAMES):
+                found[source.TOPIC + "_source"] = source.source(i)
         return found

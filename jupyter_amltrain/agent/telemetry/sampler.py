@@ -210,7 +210,7 @@ class Sampler:
 
     def _figures(self, i: int) -> Dict[str, Any]:
         """Return the summary's values of one GPU that do not come from ticks."""
-        return {**self.incidents.figures(i), **self.torch.figures(i), "sources": self.figures.sources(i)}
+        return {**self.incidents.figures(i), **self.torch.figures(i), **self.figures.sources(i)}
 
     def _resume(self) -> None:
         """Add the ticks that an earlier sampler has written since its last minute."""
