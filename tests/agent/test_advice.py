@@ -36,7 +36,7 @@ def recorded(phase: str, seconds: int, cpu: float = WAITS) -> list[Row]:
     return [next(found) for _ in range(seconds)]
 
 
-def said(*parts: list[Row], cpus: int = CPUS) -> str:
+def advice_of(*parts: list[Row], cpus: int = CPUS) -> str:
     """Advice after ticks."""
     one = Evidence()
     for part in parts:
@@ -70,7 +70,7 @@ BURSTS = [(1.0, 20.0, 99.0, 18.0, ONE_CORE)] * 30
     ],
 )
 def test_advice_names_what_the_gpu_waited_for(ticks: list[Row], word: str) -> None:
-    assert word in said(ticks)
+    assert word in advice_of(ticks)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_advice_names_what_the_gpu_waited_for(ticks: list[Row], word: str) -> No
     ],
 )
 def test_advice_without_evidence_is_empty(ticks: list[Row]) -> None:
-    assert said(ticks) == ""
+    assert advice_of(ticks) == ""
 
 
 def test_use_before_the_run_is_not_its_own() -> None:

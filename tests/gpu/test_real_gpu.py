@@ -1,6 +1,6 @@
 """Our sampler on a real NVIDIA GPU, beside torch and nvidia-smi.
 
-Needs Python, pytest, pynvml, torch and the agent, and no network. See ``bare.ini`` here.
+Needs Python, pytest, pynvml, torch and the agent, and no network. ``python -m tests.gpu.report`` runs all of it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
+LOAD = Path(__file__).with_name("load.py")
 HOLD, COMPUTE = 4096, 8.0
 MIB = 1 << 20
 
@@ -30,27 +31,21 @@ from jupyter_amltrain.agent.telemetry import sampler
 sys.exit(sampler.run(sys.argv[1], os.getppid(), [sys.argv[2]], int(sys.argv[3])))
 """
 
+#: A second between two samples, as in a run; the first ones also measure what each call costs.
 COST = """
 import json, sys, time
 from jupyter_amltrain.agent.telemetry import sampler
+from jupyter_amltrain.agent.telemetry.gpu_figures import GpuFigures
 from jupyter_amltrain.agent.telemetry.gpu_slow import SlowMetrics
 readings, note = sampler.find_gpus([sys.argv[1]], None, None)
-seldom, cpu, wall, slow = SlowMetrics(readings), [], [], []
-seldom.read(1.0, ())
-for _ in range(50):
-    time.sleep(0.1)
+figures, seldom, cpu, wall = GpuFigures(readings), SlowMetrics(readings), [], []
+for tick in range(25):
+    time.sleep(1.0 if tick > 4 else 0.2)
     c, w = time.thread_time(), time.perf_counter()
-    values = readings.read()
-    cpu.append(1000 * (time.thread_time() - c)); wall.append(1000 * (time.perf_counter() - w))
-    w = time.perf_counter()
-    seldom.slow.read(0); seldom.slow.processes(0)
-    slow.append(1000 * (time.perf_counter() - w))
-calls = {}
-for metric in readings._metrics:
-    w = time.perf_counter()
-    for _ in range(20): metric.calls[0]()
-    calls["column %d" % metric.column] = 50 * (time.perf_counter() - w)
-print(json.dumps({"cpu": cpu, "wall": wall, "slow": slow, "calls": calls, "sampled": len(readings._samplers)}))
+    readings.read(); figures.read(); seldom.read(1.0, ())
+    if tick > 4:
+        cpu.append(1000 * (time.thread_time() - c)); wall.append(1000 * (time.perf_counter() - w))
+print(json.dumps({"cpu": cpu, "wall": wall, "sources": figures.sources(0)}))
 """
 
 
@@ -63,13 +58,12 @@ def until(check: Callable[[], Any], what: str, deadline: float = 60.0) -> Any:
 
 
 @pytest.fixture(scope="module")
-def gpu() -> tuple[Any, str]:
-    """Handle and UUID of the first GPU that torch may use."""
-    torch = pytest.importorskip("torch", reason="no torch on this machine")
+def device() -> tuple[Any, str]:
+    """Handle and UUID of the first GPU of the driver."""
     pynvml = pytest.importorskip("pynvml", reason="no pynvml on this machine")
     try:
         pynvml.nvmlInit()
-        if not pynvml.nvmlDeviceGetCount() or not torch.cuda.device_count():
+        if not pynvml.nvmlDeviceGetCount():
             pytest.skip("no NVIDIA GPU on this machine")
     except pynvml.NVMLError:
         pytest.skip("no NVIDIA GPU on this machine")
@@ -78,10 +72,27 @@ def gpu() -> tuple[Any, str]:
     return handle, uuid.decode() if isinstance(uuid, bytes) else uuid
 
 
-class Watched:
-    """A load under our sampler, and what the sampler has written."""
+@pytest.fixture(scope="module")
+def gpu(device: tuple[Any, str]) -> tuple[Any, str]:
+    """The same, where torch can use it."""
+    torch = pytest.importorskip("torch", reason="no torch on this machine")
+    if not torch.cuda.device_count():
+        pytest.skip("torch finds no GPU")
+    return device
 
-    def __init__(self, folder: Path, uuid: str, *words: str) -> None:
+
+def report(what: str, text: str) -> None:
+    """Print a finding, and add it to the file of :mod:`tests.gpu.report`."""
+    print(f"\n{what}: {text}")
+    if path := os.environ.get("AMLTRAIN_GPU_REPORT"):
+        with open(path, "a") as file:
+            file.write(json.dumps([what, text]) + "\n")
+
+
+class Watched:
+    """A script under our sampler, and what the sampler has written."""
+
+    def __init__(self, folder: Path, uuid: str, *words: str, script: Path = LOAD) -> None:
         (folder / "telemetry").mkdir(parents=True)
         (folder / "job.json").write_text("{}")
         self.path = folder / "telemetry" / "node-0.jsonl"
@@ -97,9 +108,8 @@ class Watched:
         os.close(writer)
         assert os.read(reader, 1) == b"r"
         os.close(reader)
-        script = str(Path(__file__).with_name("load.py"))
         self.load = subprocess.Popen(
-            [sys.executable, script, *words],
+            [sys.executable, str(script), *words],
             env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
@@ -151,42 +161,48 @@ def smi(uuid: str) -> list[float]:
 def test_real_gpu_load_is_measured(watched: Watched, gpu: tuple[Any, str]) -> None:
     head = until(lambda: watched.path.exists() and watched.lines() and watched.lines()[0], "the header")
     (facts,) = head["gpus"]
-    print("\n", facts, head["gpu_note"])
     assert facts["uuid"] == gpu[1] and facts["baseline"] is not None
     held = watched.step()
     rows = watched.rows_after(held["t"] + 1, 2)
     ours = rows[-1]["memory"] * MIB
-    print(f"memory: torch sees {held['used'] / MIB:.0f} MiB of the device used, we {ours / MIB:.0f} MiB")
+    report("memory in use", f"torch {held['used'] / MIB:.0f} MiB, ours {ours / MIB:.0f} MiB")
     assert ours == pytest.approx(held["used"], rel=0.02)
     grown = ours - facts["baseline"] * MIB
     assert grown >= held["reserved"] and grown >= HOLD * MIB
     if shutil.which("nvidia-smi"):
         theirs = smi(gpu[1])
         now = watched.rows()[-1]
-        print("nvidia-smi", theirs, "ours", now)
+        own = [now[name] for name in ("memory", "util", "temperature", "sm_clock", "power")]
+        report("memory, utilization, °C, MHz, W", f"nvidia-smi {theirs}, ours {own}")
         assert now["memory"] == pytest.approx(theirs[0], rel=0.02)
         assert theirs[2] != theirs[2] or now["temperature"] == pytest.approx(theirs[2], abs=4)
 
     begins, ends = watched.step(), watched.report()
     rows = watched.rows_after(ends["t"] + 3, 1)
     seen = [row["t"] - begins["t"] for row in rows_between(watched, begins["t"], ends["t"]) if (row["peak"] or 0) >= 50]
-    print(f"utilization seen after {seen[0]:.2f} s" if seen else "utilization not seen")
+    report("first use seen", f"after {seen[0]:.2f} s" if seen else "never")
     assert seen and seen[0] <= 2.0
     busy = rows_between(watched, begins["t"] + 2, ends["t"])
     assert statistics.mean(row["util"] for row in busy) >= 80
     assert watched.rows()[-1]["util"] <= 5
-    print("busy:", busy[len(busy) // 2])
+    activity = [row.get("sm_activity") for row in busy if row.get("sm_activity") is not None]
+    middle = busy[len(busy) // 2]
+    report("a matrix product", ", ".join(f"{name} {middle[name]}" for name in head["gpu_columns"]))
+    assert not activity or statistics.mean(activity) >= 50  # GPM: Hopper and newer
+    after = watched.rows()[-1]
+    assert (after.get("sm_activity") or 0) <= 10, "it falls with the utilization"
 
     whose = [row for line in watched.lines() if "processes" in line for row in line["processes"]]
-    print("processes:", whose or "none listed", "- the load is", watched.load.pid)
+    report("processes", f"{whose or 'none listed'}; the load is {watched.load.pid}")
     assert all((row[2] == "mine") == (row[1] == watched.load.pid) for row in whose)
     watched.close()
     summary = json.loads((watched.folder / "telemetry" / "summary-0.json").read_text())["gpus"][0]
-    print("summary:", summary)
+    sources = {name: summary[name] for name in summary if name.endswith("_source")}
+    report("energy and sources", f"{summary['energy_wh']} Wh, {sources}")
     assert summary["energy_wh"] > 0 and summary["memory_peak"] * MIB >= held["used"] * 0.98
     assert summary["first_use"] is not None
     truth = json.loads((watched.folder / "telemetry" / "truth-0.json").read_text())
-    print("truth:", truth["verdict"], truth["detail"])
+    report("verdict", f"{truth['verdict']}: {truth['detail']}")
     assert truth["verdict"] == "used"
 
 
@@ -204,19 +220,178 @@ def test_real_gpu_sample_age_is_small(watched: Watched) -> None:
             last = rows[-1]["seq"]
             ages.append(time.time() - rows[-1]["t"])
         time.sleep(0.005)
-    print(f"\nage of a tick in the file: median {1000 * statistics.median(ages):.0f} ms, n={len(ages)}")
+    report("age of a tick in the file", f"median {1000 * statistics.median(ages):.0f} ms, n={len(ages)}")
     assert len(ages) >= 6 and statistics.median(ages) < 0.5
 
 
-def test_real_gpu_sample_cost_is_small(gpu: tuple[Any, str]) -> None:
+COPY = """
+import sys, time, torch
+sys.stdin.readline()
+host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+there = torch.empty_like(host, device="cuda")
+print("{}", flush=True)
+end = time.time() + 6
+while time.time() < end:
+    there.copy_(host, non_blocking=True)
+    torch.cuda.synchronize()
+print("{}", flush=True)
+sys.stdin.readline()
+"""
+
+
+def script(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "script.py"
+    path.write_text(text)
+    return path
+
+
+def test_real_gpu_copies_are_not_computing(tmp_path: Path, gpu: tuple[Any, str]) -> None:
+    watched = Watched(tmp_path / "run", gpu[1], script=script(tmp_path, COPY))
+    try:
+        watched.step()
+        begin = time.time()
+        watched.report()
+        rows = rows_between(watched, begin + 2, time.time() - 1)
+        names = ("util", "sm_activity", "pcie_rx")
+        report("copies to the GPU", f"{ {name: [row.get(name) for row in rows] for name in names} }")
+        if any(row.get("sm_activity") is not None for row in rows):
+            assert max(row["sm_activity"] or 0 for row in rows) <= 5
+        watched.close()
+        summary = json.loads((watched.folder / "telemetry" / "summary-0.json").read_text())["gpus"][0]
+        truth = json.loads((watched.folder / "telemetry" / "truth-0.json").read_text())
+        report("verdict on copies", f"{truth['detail']}; only copying {summary['copy_share']} of the time")
+    finally:
+        watched.close()
+
+
+#: A write far outside of the memory with CuPy, else a failed assertion of a kernel of torch.
+FAULT = """
+import sys
+sys.stdin.readline()
+try:
+    import cupy
+except ImportError:
+    import torch
+    torch.zeros(2, device="cuda")[torch.tensor([5], device="cuda")].cpu()
+else:
+    code = 'extern "C" __global__ void f(int* p) { p[1LL << 36] = 1; }'
+    cupy.RawKernel(code, "f")((1,), (1,), (cupy.zeros(1, dtype="i4"),))
+    cupy.cuda.Device().synchronize()
+"""
+
+
+def test_real_gpu_fault_is_reported(tmp_path: Path, gpu: tuple[Any, str]) -> None:
+    watched = Watched(tmp_path / "run", gpu[1], script=script(tmp_path, FAULT))
+    path = watched.folder / "telemetry" / "gpu-incidents-0.json"
+    try:
+        assert watched.load.stdin is not None
+        watched.load.stdin.write("\n")
+        watched.load.stdin.flush()
+        assert watched.load.wait(120)
+        found = until(
+            lambda: (
+                [one for one in json.loads(path.read_text()).get("errors", ()) if one["kind"] == "xid"]
+                if path.exists()
+                else None
+            ),
+            "an Xid",
+            15,
+        )
+        report("Xid of a faulty kernel", str([one["number"] for one in found]))
+        assert found[0]["number"] in (13, 31, 43)
+    finally:
+        watched.close()
+
+
+HOLD_ONLY = """
+import os, sys, time
+if len(sys.argv) > 1:
+    os.setgroups([]); os.setresgid(*3 * [int(sys.argv[1])]); os.setresuid(*3 * [int(sys.argv[1])])
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+assert not cuda.cuInit(0)
+assert not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+assert not cuda.cuCtxSetCurrent(context)
+assert not cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(2 << 30))
+print("holds", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("uid", [None, 65534])
+def test_real_gpu_other_process_is_listed(tmp_path: Path, gpu: tuple[Any, str], uid: int | None) -> None:
+    if uid is not None and os.geteuid() != 0:
+        pytest.skip("another user's process needs root")
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu[1]}
+    words = [sys.executable, "-S", "-c", HOLD_ONLY, *([str(uid)] if uid else [])]
+    other = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True, cwd="/")
+    watched = None
+    try:
+        assert other.stdout is not None and other.stdout.readline() == "holds\n", "it has no memory on the GPU"
+        watched = Watched(tmp_path / "run", gpu[1], "64", "1")
+
+        def listed() -> Any:
+            rows = [row for line in watched.lines()[1:] if "processes" in line for row in line["processes"]]
+            return [row for row in rows if row[1] == other.pid]
+
+        row = until(listed, "the other process in the list", 20)[-1]
+        report("a process of " + ("another user" if uid else "ours beside the run"), str(row))
+        assert row[2] == "other" and row[3] >= 2048
+    finally:
+        other.kill()
+        other.wait()
+        if watched is not None:
+            watched.close()
+
+
+def test_real_gpu_sample_cost_is_small(device: tuple[Any, str]) -> None:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-c", COST, gpu[1]]
+    command = [sys.executable, "-c", COST, device[1]]
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
     found = json.loads(done.stdout)
-    print(f"\none sample of one GPU, ms: CPU {statistics.median(found['cpu']):.3f}", end="")
-    print(f" wall {statistics.median(found['wall']):.3f} (max {max(found['wall']):.3f})", end="")
-    print(f"; seldom values {statistics.median(found['slow']):.3f}; a call:", found["calls"], end="")
-    print("; the driver has samples" if found["sampled"] else "; the driver keeps no samples")
+    text = "median {:.3f} ms, mean {:.3f}, max {:.3f}"
+    cpu, wall = (text.format(statistics.median(x), statistics.mean(x), max(x)) for x in (found["cpu"], found["wall"]))
+    report("one sample, everything included", f"CPU {cpu}; wall {wall}")
+    report("sources", str(found["sources"]))
+
+
+#: Calls of the sampler, those that it avoids where they are dear, and their arguments after the device.
+CALLS: dict[str, tuple[Any, ...]] = {
+    "nvmlDeviceGetUtilizationRates": (),
+    "nvmlDeviceGetMemoryInfo": (),
+    "nvmlDeviceGetPowerUsage": (),
+    "nvmlDeviceGetTemperature": (0,),
+    "nvmlDeviceGetClockInfo": (1,),
+    "nvmlDeviceGetCurrentClocksThrottleReasons": (),
+    "nvmlDeviceGetComputeRunningProcesses": (),
+    "nvmlDeviceGetTotalEccErrors": (1, 0),
+    "nvmlDeviceGetSamples": (1, 0),
+    "nvmlDeviceGetTotalEnergyConsumption": (),
+    "nvmlDeviceGetViolationStatus": (0,),
+    "nvmlDeviceGetProcessUtilization": (0,),
+    "nvmlDeviceGetFieldValues": ([138, 139, 197, 198],),
+}
+
+
+def test_real_gpu_cost_of_calls(device: tuple[Any, str]) -> None:
+    import pynvml
+
+    times = {}
+    for name, arguments in CALLS.items():
+        function, spent, error = getattr(pynvml, name, None), [], ""
+        for _ in range(15 if function else 0):
+            begin = time.thread_time()
+            try:
+                function(device[0], *arguments)
+            except pynvml.NVMLError as refused:
+                error = f" (NVML {refused.value})"
+            spent.append(1e6 * (time.thread_time() - begin))
+        if spent:
+            times[name.removeprefix("nvmlDeviceGet")] = f"{statistics.median(spent):.0f}{error}"
+    report("CPU of a call, us", ", ".join(f"{name} {text}" for name, text in times.items()))
+    assert len(times) >= 10
 
 
 KEEP = """

@@ -17,7 +17,7 @@ COPY_SM_PERCENT = 3.0
 #: Percent of the peak within a tick that shows a burst of work.
 BURST_PERCENT = 70.0
 
-#: Seconds of use without which nothing is said, and times that a GPU must have fallen idle to be said to have waited.
+#: Seconds of use without which there is no advice, and times that a GPU that waits has fallen idle at least.
 MIN_SECONDS, MIN_FALLS = 10.0, 4
 
 #: Shares of the time since the first use: copying, waiting and idle from which they are worth a sentence; and time
