@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests.agent.scripted_sampler import UUIDS, ScriptedSampler
 from tests.fakes import nvml
 from tests.fakes.nvml import h100
 
 CHILD = """
 import json, math, sys, time
 import pynvml as n
+from tests.agent.scripted_sampler import UUIDS, ScriptedSampler
 from tests.fakes import nvml
 
 def at(seconds):
@@ -176,3 +178,18 @@ def test_recorded_load_is_seen_as_it_was(tmp_path: Path, profile: dict[str, str]
     assert mean("dram_bandwidth", "copy") > 80 and mean("tensor_activity", "copy") < 5
     assert mean("pcie_rx", "pcie") > 50_000 and mean("sm_activity", "pcie") < 1 and mean("sm_activity", "idle") < 1
     assert all(row["util"] is not None for row in rows)  # also while the sources change
+
+
+@pytest.mark.parametrize(("name", "copies"), [("pcie", True), ("matmul", False), ("copy", False)])
+def test_summary_of_a_recorded_phase_names_copies(tmp_path: Path, name: str, copies: bool) -> None:
+    stage = ScriptedSampler(tmp_path)
+    stage.switch(GPUS=1, PRICES=h100.PRICES)
+    rows = [one.split(" ", 2)[2] for one, at in zip(h100.curves(), h100.readings(), strict=True) if at.phase == name]
+    middle = rows[len(rows) // 5 : -len(rows) // 5]
+    stage.curves(["* 0 0 900 80 40 345", *(f"* {10 + k / 5:.1f} {middle[k % len(middle)]}" for k in range(200))])
+    stage.play(range(1, 40), sampler=True, uuids=UUIDS[:1])
+    summary = stage.summary()
+    gpu = summary["gpus"][0]
+    assert (gpu["copy_share"] > 0.9) == copies and gpu["util_source"] == gpu["activity_source"] == "GPM"
+    assert ("copying" in summary["hint"]) == copies and bool(summary["hint"]) == copies
+    assert gpu["util_mean"] > 60  # in both

@@ -337,3 +337,9 @@ def test_idle_cause_is_read_from_processes(tmp_path: Path, processes: Any, messa
     found = likely_cause([*range(10, 10 + len(processes)), 999], GPUS, str(tmp_path))
     assert re.search(message, found), found
     assert "s3cret" not in found and "\n" not in found
+
+
+def test_run_that_only_copied_is_used_and_says_so(folder: Path) -> None:
+    watch = Watch(folder).run(2, IDLE, slow=[{"mine": 500, "others": None}])
+    watch.truth.close(only_copied=True)
+    assert watch.verdict == "used" and "computed nothing" in watch.file["detail"]

@@ -80,3 +80,25 @@ def test_queue_names_notebook_holding_gpu(notebook: NotebookPage, driver: Switch
     driver.processes(0, [])
     expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
     expect(run).not_to_contain_text("in line")
+
+
+def test_target_row_lists_who_uses_each_gpu(
+    notebook: NotebookPage, driver: SwitchableDriver, driver_lab: LabServer, shots: Path
+) -> None:
+    driver.restore(1)
+    driver.set(0, utilization=(98, 40), memory=(80 * GIB, 512 << 20, 12 * GIB))
+    notebook.cell("%%aml_submit --gpus 0.25 --name shared\nimport time; time.sleep(600)")
+    panel = PanelPage(notebook.page).open()
+    panel.section("Compute")
+    row = panel.target("local")
+    row.click()
+    expect(row).to_contain_text("local/shared-", timeout=MS)  # read again while it is open
+    expect(row).to_contain_text("0.75 of it is free", timeout=MS)
+    expect(row).to_contain_text("98 %, 12.0 GiB of 80.0 GiB", timeout=MS)
+    driver.set(0, utilization=(7, 4))
+    expect(row).to_contain_text("7 %, 12.0 GiB", timeout=MS)
+    panel.settle()
+    notebook.page.screenshot(path=shots / "gpu-users.png")
+    row.press("ArrowLeft")
+    driver_lab.end_runs()
+    panel.hide()
