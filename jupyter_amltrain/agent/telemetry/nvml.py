@@ -396,7 +396,9 @@ def _instance_facts(
 
 
 def _facts(pynvml: Any, device: Any, index: int, uuid: str, rows: Optional[List[Row]]) -> Dict[str, Any]:
-    memory = attempt(pynvml.nvmlDeviceGetMemoryInfo, device)
+    # The second version leaves out what the driver reserves, as nvidia-smi does.
+    memory = attempt(pynvml.nvmlDeviceGetMemoryInfo, device, getattr(pynvml, "nvmlMemory_v2", None))
+    memory = memory or attempt(pynvml.nvmlDeviceGetMemoryInfo, device)
     rates = attempt(pynvml.nvmlDeviceGetUtilizationRates, device)
     return {
         "index": index,
