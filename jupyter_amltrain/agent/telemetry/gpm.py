@@ -24,7 +24,7 @@ _VERSION = 1
 MIN_INTERVAL_S = 0.1
 
 #: Percent: a driver may round a full load up to this. MiB/s: no bus is faster.
-_MAX_PERCENT, _MAX_RATE = 101.0, float(4 << 20)
+_LIMITS = [101.0 if at <= DRAM else float(4 << 20) for at in range(len(_METRICS))]
 
 
 class Devices(Protocol):
@@ -54,7 +54,9 @@ class Gpm:
         self.readings = readings
         self._refusals = Refusals()
         self._pairs: Dict[int, _SamplePair] = {}
+        #: Argument of the function that compares two samples, and its rows: access to a row makes an object.
         self._request: Any = None
+        self._rows: List[Any] = []
 
     def read(self, i: int) -> Optional[Sequence[Value]]:
         """Take a sample; return the means since the one before (``None``: unknown), or ``None`` without GPM."""
@@ -92,7 +94,7 @@ class Gpm:
         if function(self._compared(pair)) != OK:
             return [True] * len(_METRICS)
         # Over a short time there are no values, but codes.
-        return [self._request.metrics[at].nvmlReturn == OK for at in range(len(_METRICS))]
+        return [row.nvmlReturn == OK for row in self._rows]
 
     def last(self, i: int) -> Optional[Sequence[Value]]:
         """Return what :meth:`read` returned last; ``None`` without GPM."""
@@ -127,6 +129,7 @@ class Gpm:
             self._request.version, self._request.numMetrics = _VERSION, len(_METRICS)
             for at, metric in enumerate(_METRICS):
                 self._request.metrics[at].metricId = metric
+            self._rows = [self._request.metrics[at] for at in range(len(_METRICS))]
         # Samples of an earlier handle belong to the library, which may have been closed.
         self._pairs[i] = pair = _SamplePair(handle, parent, instance, older, newer)
         return pair
@@ -137,16 +140,13 @@ class Gpm:
         return ctypes.byref(self._request)
 
     def _difference(self, pair: _SamplePair) -> List[Value]:
-        driver, request = self.readings.driver, self._request
+        driver = self.readings.driver
         function = None if driver is None else driver.function("nvmlGpmMetricsGet")
         if function is None:
             return [None] * len(_METRICS)
         if function(self._compared(pair)) != OK:
             return [None] * len(_METRICS)
-        rows = [request.metrics[at] for at in range(len(_METRICS))]
         return [
-            row.value
-            if row.nvmlReturn == OK and 0.0 <= row.value <= (_MAX_PERCENT if at <= DRAM else _MAX_RATE)
-            else None
-            for at, row in enumerate(rows)
-        ]  # False of NaN
+            value if row.nvmlReturn == OK and 0.0 <= (value := row.value) <= limit else None  # False of NaN
+            for row, limit in zip(self._rows, _LIMITS)
+        ]
