@@ -215,7 +215,9 @@ class Backend(abc.ABC):
         )
 
     def complete_spec(self, spec: JobSpec) -> JobSpec:
-        """Return the job with the target's defaults filled in. Called in a thread before :meth:`refuses`. No network.
+        """Return the job with the target's defaults filled in; no network.
+
+        Called in a thread before :meth:`unsupported_reason`.
 
         Raises
         ------

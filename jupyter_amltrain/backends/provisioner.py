@@ -172,7 +172,7 @@ class Provisioner(abc.ABC):
         return RunPrice(machine=machine, machines=machines, each=state.price_node, currency=state.currency, most=most)
 
     async def prepare(self) -> None:
-        """Fetch prices and quotas for :meth:`asks`; callers wait briefly for this before a create."""
+        """Fetch prices and quotas for :meth:`confirmation`; callers wait briefly for this before a create."""
         return None
 
     def field_errors(self) -> dict[str, str]:
@@ -190,7 +190,7 @@ class Provisioner(abc.ABC):
         raise self._cannot("scaled")
 
     def _cannot(self, done: str) -> CommandError:
-        """Return the error for an action that :meth:`acts` does not offer."""
+        """Return the error for an action that :meth:`actions` does not offer."""
         return CommandError(
             f"{self.target.name!r} cannot be {done}.",
             hint=f"See the supported actions: %aml_compute show {self.target.name}",

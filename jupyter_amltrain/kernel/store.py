@@ -306,7 +306,7 @@ class RunStore:
     def subscribe(self, fn: Callable[[Run], None]) -> Unsubscribe:
         """Call `fn` on the loop now for every live run, and later for each run that changes; `fn` must not block.
 
-        Ended runs of an index do not count as changes: see :meth:`when_listed`.
+        Ended runs of an index do not count as changes: see :meth:`on_listed`.
         """
         self._loop.check()
         self._subscribers.append(fn)

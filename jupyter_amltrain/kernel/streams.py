@@ -202,7 +202,7 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 class LogWindow:
-    """The last :data:`LOG_WINDOW` bytes of a log."""
+    """The last :data:`LOG_WINDOW_BYTES` bytes of a log."""
 
     def __init__(self) -> None:
         self._window = b""

@@ -65,7 +65,7 @@ def needs_frame(entry: Entry, grown: Collection[str]) -> bool:
 async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> frozenset[str]:
     """Read new data of the entry's streams; return the streams that grew.
 
-    Only the last :data:`~jupyter_amltrain.kernel.streams.LOG_WINDOW` bytes of a
+    Only the last :data:`~jupyter_amltrain.kernel.streams.LOG_WINDOW_BYTES` bytes of a
     log are read if more are new. A stream whose file cannot be read is skipped, with the
     reason in ``entry.unreadable``.
     """

@@ -52,15 +52,15 @@ class ConnectResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    how
+    sign_in_method
         Sign-in method, as text.
-    before
-        User account was signed in before, if it was another one.
+    previous_user
+        User who was signed in before, if it was another one.
     targets
         Current names of the workspace's targets.
     renamed
         Computes whose name was already in use, by target.
-    gone
+    removed
         Targets whose compute no longer exists.
     missing
         One sentence for each feature that will not work.

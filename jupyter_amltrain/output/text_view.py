@@ -179,7 +179,7 @@ def _short(text: str) -> str:
 
 
 def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> str:
-    """:func:`gpu_words` in one line; empty without GPUs."""
+    """:func:`gpu_texts` in one line; empty without GPUs."""
     words = gpu_texts(gpu, summary, rate)
     several = max(len(gpu.get("gpus") or ()), len(summary.get("gpus") or ())) > 1
     return f"GPU{'s' if several else ''}: " + ", ".join(words) if words else ""

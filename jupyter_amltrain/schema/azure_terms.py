@@ -15,7 +15,7 @@ class Term(NamedTuple):
 
     Attributes
     ----------
-    ours
+    name
         Name in a :class:`~jupyter_amltrain.schema.job.JobSpec` and in a command's flags.
     arm
         Name in the body of an ARM request.

@@ -26,6 +26,7 @@ export type GpuSeriesName =
   | 'temperature'
   | 'sm_clock'
   | 'sm_activity'
+  | 'sm_occupancy'
   | 'tensor_activity'
   | 'dram_bandwidth'
   | 'memory_busy'
@@ -89,6 +90,14 @@ export const GPU_COLUMNS: readonly IGpuColumn[] = [
     name: 'sm_activity',
     unit: '%',
     label: 'SM activity',
+    kind: 'figure',
+    reducer: 'mean',
+    range: [0, 100]
+  },
+  {
+    name: 'sm_occupancy',
+    unit: '%',
+    label: 'SM occupancy',
     kind: 'figure',
     reducer: 'mean',
     range: [0, 100]

@@ -205,8 +205,8 @@ def kill_all(
     Parameters
     ----------
     mark, root, leader, spare, apart
-        As in `processes.members`.
-    gentle
+        As in :func:`~..processes.run_members`.
+    grace_s
         Seconds for the processes to end without SIGKILL.
     scans
         Scans in a row that must find no process, unless this process is `root` and has no child. As `root` it also

@@ -76,7 +76,7 @@ class JobHost(Protocol):
     ----------
     node
         Number of this machine within the run.
-    told_detail
+    signal_detail
         Detail of a run that was ended by a signal to its supervisor.
     keeps_state
         Whether this process writes the run's state.

@@ -57,7 +57,7 @@ class ProcessOwners:
     Parameters
     ----------
     true
-        Whether pids are certainly of this machine's name space; see :func:`pids_are_true`.
+        Whether pids are certainly of this machine's name space; see :func:`pids_are_reliable`.
     here, holds
         Functions: whether a pid is a live process of this machine; whether it has a GPU open.
     """

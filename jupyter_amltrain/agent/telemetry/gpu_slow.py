@@ -238,7 +238,7 @@ class SlowMetrics:
         self._shares_in_file = None
 
     def updates(self) -> Tuple[List[Dict[str, Any]], Any]:
-        """Return new objects for the file, and what to pass to :meth:`written` once they are in it."""
+        """Return new objects for the file, and what to pass to :meth:`set_written` once they are in it."""
         objects: List[Dict[str, Any]] = []
         changes = [(i, self._changed(i)) for i in range(len(self.values))]
         changes = [(i, change) for i, change in changes if change]
@@ -255,7 +255,7 @@ class SlowMetrics:
         return objects, (changes, rows if any("processes" in one for one in objects) else None, len(notes), now)
 
     def set_written(self, update: Any) -> None:
-        """Record that the objects of :meth:`news` are in the file."""
+        """Record that the objects of :meth:`updates` are in the file."""
         changes, rows, notes, now = update
         for i, change in changes:
             self._in_file[i].update(change)

@@ -396,7 +396,7 @@ def is_retired(size: str, today: datetime.date | None = None) -> bool:
 
 
 def retirement_text(size: str, today: datetime.date | None = None) -> str:
-    """``retired 2025-09-30``, ``until 2027-03-31`` within :data:`NOTICE`; else empty."""
+    """``retired 2025-09-30``, ``until 2027-03-31`` within :data:`RETIREMENT_NOTICE`; else empty."""
     day, now = retirement_date(size), today or datetime.date.today()
     if day is None or day > now + RETIREMENT_NOTICE:
         return ""

@@ -211,7 +211,7 @@ def forbidden(response: ErrorDetails, location: str, request: str, user: str) ->
 
     Parameters
     ----------
-    location, action
+    location, request
         Parts of the sentence, ``" in lab"`` and ``" to take the job"``, or empty.
     user
         Name of the signed-in user, if known.

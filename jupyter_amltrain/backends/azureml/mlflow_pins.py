@@ -47,7 +47,7 @@ class Verdict(NamedTuple):
         Whether metrics and parameters can be logged; ``None`` if the pins do not determine it.
     models
         Whether ``log_model`` works in a script that uses the service directly; through our agent it does.
-    sentence
+    reason
         Reason for the user why MLflow cannot log; empty if it can or if that is unknown.
     """
 

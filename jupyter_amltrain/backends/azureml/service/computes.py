@@ -267,7 +267,7 @@ class _PowerWatch:
     ----------
     before
         The instance before the request.
-    wanted, busy
+    target_state, busy
         Its final state, and its state during the operation.
     """
 
@@ -528,7 +528,7 @@ def wait_created(
 
     Parameters
     ----------
-    ours
+    requested
         This call has requested it.
 
     Raises

@@ -29,7 +29,7 @@ class FileDelta(NamedTuple):
         The file was replaced since the last read: `data` starts at its beginning.
     more
         The file has more data.
-    made
+    created_at
         Creation time of the file at the storage service.
     """
 
@@ -57,7 +57,7 @@ class Reader:
 
         Parameters
         ----------
-        again
+        restarted_job
             The service has restarted the job: a file with a new creation time is a different file, even if it
             starts with the same bytes. (Otherwise it may be a file that is rewritten on every change.)
         """
@@ -230,7 +230,7 @@ def append_logs(
 
     Parameters
     ----------
-    news
+    deltas
         New content by file name, in the order of :func:`log_files`.
     attempt
         Number of the service's current attempt, from 1.
