@@ -354,7 +354,7 @@ class AgentBackend(Backend):
         )
 
     async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
-        """See :meth:`Backend.poll`; a run that cannot be read is unknown, and :meth:`lost_reason` returns the reason."""
+        """See :meth:`Backend.poll`; of a run that cannot be read, :meth:`lost_reason` returns the reason."""
         answer = await self._transport.call("poll", {"run_ids": list(run_ids)})
         for run_id in run_ids:
             self._damage.pop(run_id, None)
