@@ -141,6 +141,7 @@ def summary_of(rows: list[list[Any]], gpus: int, period: float, hint: str = "") 
                 "power_mean": _mean(power),
                 "first_use": next((i * period for i, value in enumerate(util) if value > 0), None),
                 "temperature_max": max(temperature, default=None),
+                "copy_share": None,
             }
         )
     return {

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = ("jupyter_amltrain", "tests/contracts", "tests/fakes", "tools", "benchmarks")
@@ -117,7 +118,7 @@ def problems(path: Path, tree: ast.Module, known: set[str], classes: dict[str, a
         if not text:
             continue
         line = getattr(node, "lineno", 1)
-        around = node if isinstance(node, ast.ClassDef) else class_of.get(node)
+        around = node if isinstance(node, ast.ClassDef) else class_of.get(cast(ast.stmt, node))
         for role, target in _REFERENCE.findall(text):
             parts = target.strip().lstrip(".").rstrip("()").split(".")
             names = known

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.errors import CommandError, StateError, UnknownTarget
-from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget
+from jupyter_amltrain.schema.target import ComputeTarget, ForeignTarget, LocalTarget
 from jupyter_amltrain.state_dir import SCHEMA, StateRoot, check_schema, locked, read_json, write_json
 
 LOCAL = LocalTarget(name="local")
@@ -63,9 +63,15 @@ class TargetFile:
 
     def _listed(self, key: str) -> list[ComputeTarget]:
         kinds: Any = functools.reduce(operator.or_, self._kinds)
+        tags = {kind.__struct_config__.tag for kind in self._kinds}
         named = self._read().get(key, {})
         try:
-            return [msgspec.convert(value, kinds) for value in named.values()]
+            return [
+                msgspec.convert(value, kinds) if not isinstance(value, dict) or value.get("kind") in tags
+                # of a package that is not installed, or of a newer version: it must not hide the others
+                else ForeignTarget(name=name, stored=value)
+                for name, value in named.items()
+            ]  # fmt: skip
         except msgspec.ValidationError as error:
             raise StateError(
                 f"{self._path} contains a target that this version cannot read: {error}.",

@@ -40,7 +40,7 @@ from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import RETIRED_KINDS
 from jupyter_amltrain.schema.fields import NAME, checked_scale, checked_target, unknown_name_text
 from jupyter_amltrain.schema.rows import TargetRow
-from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
+from jupyter_amltrain.schema.target import ComputeTarget, ForeignTarget, LocalTarget, TargetInfo
 
 #: Maximum wait for prices and quotas before the user is prompted to confirm a new target.
 PRICES_TIMEOUT_S = 3.0
@@ -369,7 +369,8 @@ class TargetManager:
         self, entry: TargetEntry, verb: str, values: dict[str, Any], dry: bool, confirmed: bool
     ) -> ActionResult:
         name, target = entry.target.name, entry.target
-        backend = self._backends.backend(name)
+        # A target whose package is not installed can still be removed from the list.
+        backend = None if isinstance(target, ForeignTarget) and verb == "delete" else self._backends.backend(name)
         provisioner: Provisioner | None = backend if isinstance(backend, Provisioner) else None
         if provisioner is not None and entry.state is None:
             with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):  # else the operation reports it

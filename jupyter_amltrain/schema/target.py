@@ -63,6 +63,25 @@ class LocalTarget(ComputeTarget, frozen=True, kw_only=True, tag="local"):
     python: Annotated[str, form_field("Interpreter of the jobs; empty: the kernel's own")] = ""
 
 
+class ForeignTarget(ComputeTarget, frozen=True, kw_only=True, tag=""):
+    """A stored target whose kind no installed package provides: it is listed, can be deleted, and runs nothing.
+
+    Attributes
+    ----------
+    stored
+        The target as ``targets.json`` has it.
+    """
+
+    title: ClassVar[str] = "Unknown kind"
+
+    stored: dict[str, Any]
+
+    @property
+    def stored_kind(self) -> str:
+        """Kind as ``targets.json`` names it."""
+        return str(self.stored.get("kind") or "")
+
+
 class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Result of ``%aml_compute test``.
 

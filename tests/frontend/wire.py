@@ -24,6 +24,8 @@ def example(kind: inspect.Type, name: str = "") -> Any:
         return fields_of(kind.cls)
     if isinstance(kind, inspect.UnionType):
         return example(next(part for part in kind.types if not isinstance(part, inspect.NoneType)), name)
+    if isinstance(kind, inspect.TupleType):
+        return [example(part, name) for part in kind.item_types]
     if isinstance(kind, (inspect.VarTupleType, inspect.ListType)):
         return [example(kind.item_type, name)]
     if isinstance(kind, inspect.DictType):

@@ -65,13 +65,24 @@ def test_concurrent_target_writes_lose_nothing(tmp_path: Path) -> None:
 def test_unreadable_targets_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="schema 99"):
         targets(tmp_path, schema=99).all()
-    for row in ({"kind": "quantum", "name": "q"}, {"kind": "fake", "name": "f", "running": "long"}):
-        with pytest.raises(StateError, match="version") as caught:
-            targets(tmp_path, row).all()
-        assert "\n" not in str(caught.value)
+    with pytest.raises(StateError, match="version") as caught:
+        targets(tmp_path, {"kind": "fake", "name": "f", "running": "long"}).all()
+    assert "\n" not in str(caught.value)
     (tmp_path / "home" / "targets.json").write_text("{")
     with pytest.raises(StateError, match="Cannot read"):
         TargetFile(StateRoot(tmp_path / "home"), target_kinds()).all()
+
+
+def test_target_of_a_missing_package_does_not_hide_the_others(tmp_path: Path) -> None:
+    row = {"kind": "quantum", "name": "q", "qubits": 5}
+    found = targets(tmp_path, row, FAKE)
+    assert [target.name for target in found.all()] == ["local", "q", "fake"]
+    with pytest.raises(MissingDependency, match="quantum"):
+        backend_class(kind_of(found.get("q")))
+    found.add(FakeTarget(name="new"))
+    assert json.loads((tmp_path / "home" / "targets.json").read_text())["targets"]["q"] == row
+    found.remove("q")
+    assert "q" not in [target.name for target in found.all()]
 
 
 def test_target_kind_has_backend() -> None:

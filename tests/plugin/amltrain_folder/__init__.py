@@ -1,0 +1,22 @@
+"""Targets of kind ``folder``: this machine, with the runs in a folder of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from jupyter_amltrain.backends.target_kinds import BackendKind
+from jupyter_amltrain.schema.target import ComputeTarget, form_field
+
+
+class FolderTarget(ComputeTarget, frozen=True, kw_only=True, tag="folder"):
+    """Target of kind ``folder``."""
+
+    summary: ClassVar[str] = "This machine, with the runs in a folder of its own."
+    title: ClassVar[str] = "Folder"
+    verb: ClassVar[str] = "attach"
+
+    folder: Annotated[str, form_field("Folder for the runs", metavar="PATH")]
+    nice: Annotated[int, form_field("Niceness of the jobs", metavar="N", ge=0, le=19, advanced=True)] = 0
+
+
+KIND = BackendKind("amltrain_folder:FolderTarget", "amltrain_folder.backend:FolderBackend")
