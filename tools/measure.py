@@ -20,7 +20,7 @@ import sys
 import tempfile
 import textwrap
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,44 @@ def depth(graph: dict[str, set[str]]) -> int:
     return max(floor(group) for group in set(group_of.values()))
 
 
+# ---- concepts
+
+#: Functions and classes longer than this many lines are counted.
+LONG_FUNCTION, LONG_CLASS = 50, 400
+
+
+def concepts(root: Path, python: list[Path]) -> dict[str, Any]:
+    """How many classes there are, how many names mean two things, and what is too long or knows too much."""
+    classes: list[ast.ClassDef] = []
+    functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+    azure = 0
+    for path in python:
+        text = path.read_text(encoding="utf-8")
+        azure += "azure" in text.lower() and "azure" not in path.relative_to(root).as_posix()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                classes.append(node)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                functions.append(node)
+    names = collections.Counter(node.name for node in classes if not node.name.startswith("_"))
+    backend = next(node for node in classes if node.name == "Backend")
+    methods = [node for node in backend.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    flags = [node for node in backend.body if isinstance(node, ast.AnnAssign)]
+
+    def longer(nodes: Sequence[ast.stmt], limit: int) -> int:
+        return sum((node.end_lineno or node.lineno) - node.lineno + 1 > limit for node in nodes)
+
+    return {
+        "classes": len(classes),
+        "class names with two meanings": sum(count > 1 for count in names.values()),
+        "methods of Backend": len(methods),
+        "flags of Backend": len(flags),
+        "files elsewhere that name Azure": azure,
+        f"functions over {LONG_FUNCTION} lines": longer(functions, LONG_FUNCTION),
+        f"classes over {LONG_CLASS} lines": longer(classes, LONG_CLASS),
+    }
+
+
 # ---- the report
 
 
@@ -187,6 +225,7 @@ def structure(root: Path) -> dict[str, Any]:
         "modules with one importer": sum(count == 1 for count in importers.values()),
         "names used by several files": sum(count > 1 for count in names.values()),
         "  files with such a name": sum(count for count in names.values() if count > 1),
+        **concepts(root, python),
         "typescript files": len(typescript),
         "typescript lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in typescript),
         "css lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in css),
@@ -258,7 +297,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--circles", action="store_true", help="name the modules of each circle")
+    parser.add_argument("--circles", action="store_true", help="name the modules of each circle; 1 if there is one")
     parser.add_argument("--trips", action="store_true", help="run the trips too")
     args = parser.parse_args()
     root = args.folder.resolve()
@@ -268,8 +307,10 @@ def main() -> None:
         return
     for name, value in figures.items():
         print(f"{name:42}{value:>12,}" if isinstance(value, int) else f"{name:42}{value:>12}")
-    for group in circles(imports_of(modules_of(root))) if args.circles else ():
+    found = circles(imports_of(modules_of(root))) if args.circles else []
+    for group in found:
         print("circle:", *group)
+    sys.exit(bool(found))
 
 
 if __name__ == "__main__":

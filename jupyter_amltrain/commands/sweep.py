@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -334,7 +333,7 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
         if not job.job_type:
             check_texts(sweep.space)
             job = service_job(job, sweep)
-        return Result(saved_job.save(dataclasses.replace(submission, spec=job), args.save, "%aml_sweep"))
+        return Result(saved_job.save(job, submission.target_name, args.save, "%aml_sweep"))
     if submission.dry_run:
         plan = api.plan_sweep(submission.spec, sweep, target=submission.target_name)
         return Result(json.dumps(plan.request, indent=2, ensure_ascii=False) + "\n", verbatim=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jupyter_amltrain.agent import kept_values, values
 from jupyter_amltrain.errors import AmlTrainError, MissingDependency, ResultMissing
@@ -17,13 +17,34 @@ from jupyter_amltrain.text import bytes_text
 
 if TYPE_CHECKING:
     from jupyter_amltrain.output.file_list import FileList
-    from jupyter_amltrain.run import TrackedRun
+    from jupyter_amltrain.schema.job import JobSpec
+    from jupyter_amltrain.schema.run import Run
+
+
+class RunWithValues(Protocol):
+    """A run whose values are read."""
+
+    @property
+    def run(self) -> Run:
+        """State of the run."""
+
+    @property
+    def spec(self) -> JobSpec:
+        """Its job."""
+
+    @property
+    def handle(self) -> str:
+        """Its handle."""
+
+    def files(self) -> FileList:
+        """Return its files."""
+
 
 #: Values of more bytes are not read until :meth:`ResultValue.load`.
 LAZY_BYTES = 64 << 20
 
 
-def values_that_share(run: TrackedRun) -> tuple[dict[str, Any], list[str]]:
+def values_that_share(run: RunWithValues) -> tuple[dict[str, Any], list[str]]:
     """Return the values of a run that share objects, such as a module and its optimizer, and notes on those kept apart.
 
     Each of them alone would have copies of what they share.
@@ -67,7 +88,7 @@ class KeptValues(NamedTuple):
     reasons: dict[str, str]
 
 
-def kept_values_of(run: TrackedRun) -> KeptValues:
+def kept_values_of(run: RunWithValues) -> KeptValues:
     """Return what a run keeps; queries the target."""
     own, name, of = controller(), kept_values.NAME, run.run
 
@@ -98,7 +119,7 @@ class ResultValue:
         Bytes of its files.
     """
 
-    def __init__(self, run: TrackedRun, saved: SavedValue, reason: str = "") -> None:
+    def __init__(self, run: RunWithValues, saved: SavedValue, reason: str = "") -> None:
         self._run, self._saved, self._reason, self.name = run, saved, reason, saved.name
         self._listed: FileList | None = None
 

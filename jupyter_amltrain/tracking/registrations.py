@@ -10,15 +10,12 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.agent.mlflow.registry import CHANGES
 from jupyter_amltrain.tracking.copies import local_folder
 from jupyter_amltrain.tracking.mlflow_store import database_uri
-
-if TYPE_CHECKING:
-    from jupyter_amltrain.tracking.importer import JournalImport
 
 #: Tags of a version: model type, handle of the run, and path in the run.
 TYPE, HANDLE, PATH = "amltrain.model_type", "amltrain.handle", "amltrain.path"
@@ -31,6 +28,25 @@ CURSOR = "mlflow.amltrain.registry_cursor"
 _OWN = re.compile(r"/(?P<kind>runs|models)/(?P<id>[^/]+)/artifacts(?P<below>/.*)?$")
 _MODEL = re.compile(r"models:/(?P<id>m-[^/@]+)(?P<below>)$")
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.I)
+
+
+class ReplayedRun(Protocol):
+    """A run whose journal was repeated in the project's store.
+
+    Attributes
+    ----------
+    registrations
+        Journal records of its calls to the model registry.
+    store
+        MLflow's store of the project.
+    result
+        Result of the import, to which notes are added.
+    """
+
+    registrations: list[dict[str, Any]]
+    store: Any
+    run_id: str
+    result: dict[str, Any]
 
 
 @contextlib.contextmanager
@@ -70,7 +86,7 @@ def versions_of(registry: Any, filter_string: str) -> Iterator[Any]:
             return
 
 
-def repeat_registrations(replay: JournalImport, project: str, handle: str) -> None:
+def repeat_registrations(replay: ReplayedRun, project: str, handle: str) -> None:
     """Register what the job has registered and the project's registry does not have yet.
 
     Each record is repeated once, so that what the user changes later stays. One that cannot be
@@ -89,7 +105,7 @@ def repeat_registrations(replay: JournalImport, project: str, handle: str) -> No
 class _JobRegistrations:
     """The registrations of one job; versions of the job and of the registry differ."""
 
-    def __init__(self, replay: JournalImport, registry: Any, handle: str) -> None:
+    def __init__(self, replay: ReplayedRun, registry: Any, handle: str) -> None:
         self._replay, self._store, self._registry = replay, replay.store, registry
         self._handle = handle
         self._cursor = self._read_cursor()

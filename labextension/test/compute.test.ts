@@ -17,7 +17,7 @@ const row = (more: Partial<ITargetRow>): ITargetRow => ({
   cpus: null,
   memory: null,
   gpus: null,
-  gpu_name: '', gpus_text: '',
+  gpu_name: '', gpu_rows: [], gpus_text: '',
   price: null,
   price_node: null,
   currency: '',

@@ -11,8 +11,8 @@ import pytest
 
 from jupyter_amltrain.agent.environments.docker import Layers, check, failure_in
 from jupyter_amltrain.agent.protocol import AgentError
+from jupyter_amltrain.agent.supervise.assignment import Assignment
 from jupyter_amltrain.agent.supervise.container import Container, ContainerError, command, inherited
-from jupyter_amltrain.agent.supervise.process import Assignment
 from tests.helpers import until
 
 GPUS = ["GPU-aa", "GPU-bb"]

@@ -25,8 +25,9 @@ from ..processes import become_subreaper, identity
 from ..protocol import CHECKPOINTS_VARIABLE, STATE, TELEMETRY, write_json
 from ..queue.submission import first_state
 from ..supervise import code_place, job_hooks
+from ..supervise.assignment import Assignment
 from ..supervise.outcome import GPU_UNUSED, SLICE, Outcome
-from ..supervise.process import Assignment, cell_of, environment, spawn
+from ..supervise.process import cell_of, environment, spawn
 from ..supervise.supervisor import Helpers, Supervisor
 from ..telemetry.gpu_usage import GpuUsageGuard
 from . import code_archive

@@ -12,8 +12,9 @@ from typing import Any, Callable, Dict, List, Optional
 from ..process_setup import log_line
 from ..protocol import METRICS, read_regular
 from ..supervise import provenance_file
+from ..supervise.assignment import Assignment
 from ..supervise.helpers import Helper, stop_helper
-from ..supervise.process import Assignment, SinkEndpoint, serve_sink
+from ..supervise.process import SinkEndpoint, serve_sink
 from ..supervise.queue_host import open_sink_endpoint
 from ..telemetry import sampler
 from . import forward, job

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from .. import protocol, testing
 from ..protocol import AgentError
-from .pip_settings import uv_variables
+from .pip_settings import uv_variables, without_password
 from .store import EnvironmentStore, find_base, folder_bytes, installed
 
 Json = Dict[str, Any]
@@ -40,7 +40,6 @@ _PACKAGE = re.compile(r"\s*\+ (?P<package>\S+(?: \(from [^)]*\))?)\s*$")
 _PACKAGES_PER_LINE = 8
 #: Characters of a value that can be a secret: a shorter one is a part of many words.
 _MIN_SECRET_CHARS = 4
-_PASSWORD = re.compile(r"(?<=://)[^/\s@]+@")
 _NO_SPACE = re.compile(r"no space left on device|disk quota exceeded|os error 28\b|errno 28\b", re.IGNORECASE)
 _NO_PYTHON = re.compile(r"no interpreter found|failed to inspect python|querying python at", re.IGNORECASE)
 
@@ -63,11 +62,6 @@ class BuildLog(NamedTuple):
             if len(value) >= _MIN_SECRET_CHARS:
                 text = text.replace(value, "***").replace(quote(value, safe=""), "***")
         return without_password(text)
-
-
-def without_password(text: str) -> str:
-    """Return a text with credentials in its addresses removed."""
-    return _PASSWORD.sub("***@", text)
 
 
 def find_tool(spec: Mapping[str, Any], environ: Mapping[str, str]) -> str:

@@ -1,9 +1,10 @@
-"""The user's settings of pip, as variables of uv: uv does not read them itself."""
+"""The user's settings of pip, as variables of uv, which does not read them itself; addresses without passwords."""
 
 from __future__ import annotations
 
 import configparser
 import os
+import re
 from typing import Dict, List, Mapping
 
 #: Option of pip -> variable of uv, and whether it takes several values.
@@ -20,6 +21,14 @@ _OTHER_NAMES = {"UV_DEFAULT_INDEX": ("UV_INDEX_URL",), "UV_INDEX": ("UV_EXTRA_IN
 _STRATEGY = "UV_INDEX_STRATEGY"
 #: Words in uv's own configuration file that set indexes: then those of pip are not used.
 _INDEX_WORDS = ("index", "find-links")
+
+
+_PASSWORD = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+def without_password(text: str) -> str:
+    """Return a text with credentials in its addresses removed."""
+    return _PASSWORD.sub("***@", text)
 
 
 def uv_variables(environ: Mapping[str, str]) -> Dict[str, str]:

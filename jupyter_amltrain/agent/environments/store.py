@@ -19,6 +19,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from .. import protocol
 from ..file_lock import take_lock, take_shared_lock
 from ..protocol import AgentError, read_json, write_json
+from .pip_settings import without_password
 
 Json = Dict[str, Any]
 
@@ -306,6 +307,4 @@ def _url_of(info: str) -> str:
             url = "%s+%s@%s" % (version_control["vcs"], url, version_control["commit_id"])
     except (OSError, ValueError, KeyError, AttributeError):
         return ""
-    from .build import without_password
-
     return without_password(url)

@@ -12,8 +12,8 @@ from .. import protocol, testing
 from ..processes import descendants, is_alive, pid_scope, process_table, resume
 from ..protocol import CANCEL, JOB, LOST, QUEUED, SCHEMA, STATE, AgentError, read_json, run_folder
 from ..supervise import attempts, env_filter, run_state
+from ..supervise.assignment import Assignment
 from ..supervise.guardian import PreforkedPair
-from ..supervise.process import Assignment
 from ..telemetry import driver_state
 from ..telemetry.gpu_names import gpu_name
 from . import gpu_locks, node_gate, slots, submission, visible_gpus

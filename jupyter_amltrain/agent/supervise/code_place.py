@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Sequence
 from ..protocol import SOURCE, AgentError
 
 if TYPE_CHECKING:
-    from .process import Assignment
+    from .assignment import Assignment
 
 #: Entries of a folder that are linked into the copy; a folder with more has data that the code names elsewhere.
 _MAX_LINKS = 5000

@@ -23,7 +23,7 @@ from ..queue import visible_gpus
 from .outcome import tail_of
 
 if TYPE_CHECKING:
-    from .process import Assignment
+    from .assignment import Assignment
 
 Json = Dict[str, Any]
 

@@ -22,12 +22,12 @@ from ..processes import become_subreaper, find_process, identity, is_alive, resu
 from ..protocol import AGENT_LOG, CANCELED, LOST, QUEUED, TERMINAL
 from ..queue import gpu_locks
 from . import attempts, run_state
+from .assignment import Assignment
 from .container import Container
 from .heartbeat import BEAT_CHECK_S, STALL_TIMEOUT_S, Heartbeat, Listener
 from .helpers import protected_pids
 from .node_host import NodeHost
 from .outcome import classify
-from .process import Assignment
 from .queue_host import QueueHost
 from .run_state import StateFile
 from .supervisor import Supervisor

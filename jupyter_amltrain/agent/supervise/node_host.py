@@ -15,9 +15,10 @@ from ..distributed.ray_cluster import free_ports
 from ..json_dir import Address
 from ..process_setup import log_line
 from ..protocol import CANCELED, COMPLETED, FAILED, LOST, write_json
+from .assignment import Assignment
 from .outcome import Outcome
 from .preparation import enter_preparing
-from .process import Assignment, LaunchFailed
+from .process import LaunchFailed
 from .queue_host import QueueHost
 from .supervisor import Supervisor
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from .. import protocol
 from ..environments import build, docker
 from ..environments.store import EnvironmentStore, key_of
 from ..protocol import CANCELED, ENVIRONMENT_LOG, FAILED, MARK, PREPARING, RUNNING, AgentError
 from . import run_state
+from .assignment import Assignment
 from .container import Container
 from .env_filter import without_kernel
 from .outcome import Outcome
-from .process import Assignment
-from .worker import Channel, Worker, WorkerCanceled, WorkerLost, write_line
-
-if TYPE_CHECKING:
-    from .supervisor import Supervisor
+from .worker import Channel, PreparedRun, Worker, WorkerCanceled, WorkerLost, write_line
 
 Json = Dict[str, Any]
 
@@ -31,7 +28,7 @@ _MAX_TRIES = 3
 _QUIET_S = 1.0
 
 
-def prepare(run: Supervisor) -> Optional[Outcome]:
+def prepare(run: PreparedRun) -> Optional[Outcome]:
     """Enter the state ``running`` as soon as environment or image, and data of the run exist; make them if necessary.
 
     Returns
@@ -45,9 +42,9 @@ def prepare(run: Supervisor) -> Optional[Outcome]:
         failed = step(run)
         if failed is not None:
             return failed
-    failed = run.host.await_nodes(run)
-    if failed is not None:
-        return failed
+    not_startable: Optional[Outcome] = run.host.await_nodes(run)
+    if not_startable is not None:
+        return not_startable
     state["detail"] = ""
     if state["state"] == PREPARING:
         run_state.enter(state, RUNNING, protocol.mono() - began)
@@ -57,7 +54,7 @@ def prepare(run: Supervisor) -> Optional[Outcome]:
     return None
 
 
-def enter_preparing(run: Supervisor, detail: str) -> None:
+def enter_preparing(run: PreparedRun, detail: str) -> None:
     """Enter the state ``preparing``, or change its detail."""
     if run.state["state"] != PREPARING:
         run_state.enter(run.state, PREPARING, run.task.queued_for, run.task.assigned)
@@ -108,7 +105,7 @@ _BUILD = _Words(
 _PULL = _Words("[image] ", "pulling its image", "canceled while its image was pulled", "its image cannot be used")
 
 
-def _prepare_environment(run: Supervisor) -> Optional[Outcome]:
+def _prepare_environment(run: PreparedRun) -> Optional[Outcome]:
     """Build the environment of the run unless it exists, and lock it until this process ends."""
     task = run.task
     spec = task.job.get("environment")
@@ -135,7 +132,7 @@ def _prepare_environment(run: Supervisor) -> Optional[Outcome]:
 
 
 def _build_and_hold(
-    run: Supervisor, words: _Words, store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str]
+    run: PreparedRun, words: _Words, store: EnvironmentStore, key: str, spec: Json, environ: Dict[str, str]
 ) -> Optional[Outcome]:
     """Build the environment and lock it; return the end of a run that cannot start."""
 
@@ -157,7 +154,7 @@ def _shown(label: str) -> str:
     return " ".join([os.path.basename(words[0]), *words[1:]])
 
 
-def _prepare_image(run: Supervisor) -> Optional[Outcome]:
+def _prepare_image(run: PreparedRun) -> Optional[Outcome]:
     """Pull the image of the run's container unless it is on this machine."""
     container: Optional[Container] = run.container
     if container is None:
@@ -188,7 +185,7 @@ def _prepare_image(run: Supervisor) -> Optional[Outcome]:
 
 
 def _work(
-    run: Supervisor, words: _Words, action: Callable[[build.BuildLog], str], after: Callable[[], None] = lambda: None
+    run: PreparedRun, words: _Words, action: Callable[[build.BuildLog], str], after: Callable[[], None] = lambda: None
 ) -> Optional[Outcome]:
     """Do the work in a process of its own; return the end of a run that cannot start.
 
@@ -246,7 +243,7 @@ def _work_body(
 # ---- data
 
 
-def _prepare_data(run: Supervisor) -> Optional[Outcome]:
+def _prepare_data(run: PreparedRun) -> Optional[Outcome]:
     """Download the inputs of the run that are web addresses; link them, and those that were sent, into its folder."""
     task = run.task
     if not task.job.get("downloads") and not task.job.get("uploads"):
@@ -280,7 +277,7 @@ def _prepare_data(run: Supervisor) -> Optional[Outcome]:
     return None
 
 
-def _link_upload(run: Supervisor, name: str, data: Json) -> str:
+def _link_upload(run: PreparedRun, name: str, data: Json) -> str:
     """Link data that was sent, and lock it until this process ends; return why that failed."""
     from ..data import uploads
     from ..data.cache import DataCache, input_path
@@ -305,7 +302,7 @@ def _link(path: str, link: str) -> str:
     return ""
 
 
-def _download_and_hold(run: Supervisor, cache: Any, key: str, name: str, url: str) -> Json:
+def _download_and_hold(run: PreparedRun, cache: Any, key: str, name: str, url: str) -> Json:
     """Download a file, or check that it is current, and lock it until this process ends; return its record."""
     environ = _build_environ(run.task)
     variables = dict(run.task.job["env"], **run.task.secrets)

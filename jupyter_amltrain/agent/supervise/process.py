@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import subprocess
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional
 
 from .. import testing
 from ..distributed import launchers
@@ -16,33 +16,9 @@ from ..protocol import ARTIFACTS, CHECKPOINTS, CHECKPOINTS_VARIABLE, KEPT_LINKS,
 from ..queue import visible_gpus
 from . import code_place, job_hooks
 from . import container as containers
+from .assignment import Assignment
 from .container import Container, ContainerError
 from .env_filter import without_kernel
-
-
-class Assignment(NamedTuple):
-    """A job with its assigned devices. In memory only."""
-
-    home: str
-    folder: str
-    job: Dict[str, Any]
-    state: Dict[str, Any]
-    environ: Dict[str, str]
-    secrets: Dict[str, str]
-    devices: List[str]
-    cpu_slot: Optional[int]
-    hide_gpus: bool  #: the machine has GPUs and the job gets none
-    queued_for: float  #: seconds from submit to this assignment
-    assigned: float  #: unix seconds; jobs of one queue start in this order
-    queue: str  #: the queue folder
-    number: int  #: of the slot record
-    gpu_variables: Dict[str, str] = {}  #: environment by which the job finds its GPUs
-
-    @property
-    def mark(self) -> str:
-        """Value of the environment variable that marks the run's processes."""
-        return "%s:%s" % (self.job["run"], self.state["mark"])
-
 
 #: Umask of jobs; the dispatcher sets it to the umask of its starter.
 USER_UMASK = 0o077

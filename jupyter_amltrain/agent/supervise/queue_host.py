@@ -12,9 +12,10 @@ from ..process_setup import log_line
 from ..processes import resume, signal_processes
 from ..telemetry import sampler
 from . import attempts, provenance_file
+from .assignment import Assignment
 from .helpers import Helper, protected_pids
 from .outcome import Outcome
-from .process import Assignment, SinkEndpoint, serve_sink, start
+from .process import SinkEndpoint, serve_sink, start
 
 if TYPE_CHECKING:
     from .supervisor import Helpers, Supervisor

@@ -21,12 +21,13 @@ from ..protocol import CANCELED, FAILED, FINALIZING, PREEMPTED, QUEUED, RUNNING
 from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, ReadyPipe
 from . import attempts, preparation, run_state
 from . import outcome as failure_cause
+from .assignment import Assignment
 from .container import KILL_TIMEOUT_S, Container, start_failure
 from .heartbeat import Heartbeat
 from .helpers import Helper, stop_helper, wait_helper
 from .measured_slice import MeasuredSlice
 from .outcome import GPU_UNUSED, SLICE, Outcome, classify, oom_counters, oom_happened
-from .process import Assignment, LaunchFailed, NoProcess, SinkEndpoint
+from .process import LaunchFailed, NoProcess, SinkEndpoint
 from .run_state import StateFile
 
 #: Seconds for children to end after their rank has ended because of a cancel.

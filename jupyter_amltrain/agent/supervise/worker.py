@@ -5,20 +5,38 @@ from __future__ import annotations
 import json
 import os
 import select
-from typing import TYPE_CHECKING, Any, Callable, Dict
+from typing import Any, Callable, Dict, List, Optional, Protocol
 
 from .. import protocol
 from ..process_setup import drain
 from ..protocol import LOG
+from .assignment import Assignment
+from .container import Container
 from .helpers import Helper
-
-if TYPE_CHECKING:
-    from .supervisor import Supervisor
 
 Json = Dict[str, Any]
 
 #: Seconds between two changes of the run's state by progress.
 PROGRESS_INTERVAL_S = 0.5
+
+
+class PreparedRun(Protocol):
+    """What the preparation of a run needs of its supervisor."""
+
+    task: Assignment
+    state: Dict[str, Any]
+    poll: select.poll
+    container: Optional[Container]
+    host: Any
+
+    def listen(self, pause: float) -> List[int]:
+        """Sleep until an event, at most `pause` seconds; return the readable descriptors."""
+
+    def should_end(self) -> bool:
+        """Whether the run is to end."""
+
+    def save(self) -> None:
+        """Write the state."""
 
 
 class WorkerLost(Exception):
@@ -69,7 +87,7 @@ class Worker:
         Runs in the process; returns its exit code.
     """
 
-    def __init__(self, run: Supervisor, name: str, prefix: str, body: Callable[[Channel], int]) -> None:
+    def __init__(self, run: PreparedRun, name: str, prefix: str, body: Callable[[Channel], int]) -> None:
         self._run = run
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)

@@ -194,25 +194,6 @@ def read_job_file(
     return container.get(quote(path if store else f"ExperimentRun/dcid.{name}/{path}"), offset, offset + limit)
 
 
-def job_files(
-    call: ServiceCall, *, workspace: str, name: str, paths: Sequence[str], named: bool = False
-) -> list[dict[str, Any]]:
-    """List the files of a job below `paths`: ``path``, ``size``, ``modified``, and ``stored`` for `read_job_file`.
-
-    Parameters
-    ----------
-    named
-        Also list the files of its named outputs, as ``outputs/NAME/...``.
-    """
-    from jupyter_amltrain.backends.azureml.service import job_outputs
-
-    place = call.cloud.workspace(workspace)
-    found = [({"path": file.path}, file) for file in list_job_files(call, place, name, paths)]
-    if named:
-        found += [({"path": f.name, "store": store}, f) for store, f in job_outputs.list_named(call, place, name)]
-    return [{"path": f.path, "size": f.size, "modified": f.modified, "stored": stored} for stored, f in found]
-
-
 def list_files(
     call: ServiceCall, workspace: Workspace, store: str, root: str, paths: Sequence[str]
 ) -> Iterator[StoredFile]:

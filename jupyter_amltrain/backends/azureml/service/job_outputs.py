@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent.protocol import OUTPUTS
@@ -75,3 +75,20 @@ def list_named(call: ServiceCall, place: Workspace, job: str) -> Iterator[tuple[
             if error.code != artifacts.NOT_BLOBS and errors.details_of(error).status not in _UNREADABLE_STATUSES:
                 raise
             log.info("output %s of %s: %s", name, job, error)
+
+
+def job_files(
+    call: ServiceCall, *, workspace: str, name: str, paths: Sequence[str], named: bool = False
+) -> list[dict[str, Any]]:
+    """List the files of a job below `paths`: ``path``, ``size``, ``modified``, and ``stored`` for `read_job_file`.
+
+    Parameters
+    ----------
+    named
+        Also list the files of its named outputs, as ``outputs/NAME/...``.
+    """
+    place = call.cloud.workspace(workspace)
+    found = [({"path": file.path}, file) for file in artifacts.list_job_files(call, place, name, paths)]
+    if named:
+        found += [({"path": f.name, "store": store}, f) for store, f in list_named(call, place, name)]
+    return [{"path": f.path, "size": f.size, "modified": f.modified, "stored": stored} for stored, f in found]

@@ -68,7 +68,7 @@ OPERATIONS = {
     "jobs.cancel": f"{_PACKAGE}.jobs:cancel",
     "jobs.archive": f"{_PACKAGE}.jobs:archive",
     "jobs.outputs": f"{_PACKAGE}.jobs:outputs",
-    "jobs.files": f"{_PACKAGE}.artifacts:job_files",
+    "jobs.files": f"{_PACKAGE}.job_outputs:job_files",
     "jobs.file": f"{_PACKAGE}.artifacts:read_job_file",
     "mirror.sync": f"{_PACKAGE}.mirror:sync",
     "monitor.metrics": f"{_PACKAGE}.metrics:monitor",
