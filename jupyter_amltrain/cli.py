@@ -17,7 +17,7 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, 
 from jupyter_amltrain.schema.job import EVERY
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.commands.submit import Submission
+    from jupyter_amltrain.commands.submit import SubmitRequest
     from jupyter_amltrain.output.scaling_runs import ScalingRuns
     from jupyter_amltrain.run import TrackedRun
 
@@ -103,7 +103,7 @@ def _help() -> str:
     )
 
 
-def _submitted(run: TrackedRun, submission: Submission) -> Result:
+def _submitted(run: TrackedRun, submission: SubmitRequest) -> Result:
     """Print the handle of a run; with ``--wait``, its log, outcome and values."""
     from jupyter_amltrain.commands.run_log import follow
     from jupyter_amltrain.commands.runs import wait_recorded
@@ -141,7 +141,7 @@ def _submitted(run: TrackedRun, submission: Submission) -> Result:
     return Result()
 
 
-def _measured(runs: ScalingRuns, submission: Submission) -> Result:
+def _measured(runs: ScalingRuns, submission: SubmitRequest) -> Result:
     """Measure all widths, which this process submits one after another, and print their table."""
     from jupyter_amltrain.commands.runs import wait_recorded
 

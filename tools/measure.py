@@ -164,6 +164,16 @@ def depth(graph: dict[str, set[str]]) -> int:
 LONG_FUNCTION, LONG_CLASS = 50, 400
 
 
+def double_names(root: Path) -> dict[str, list[str]]:
+    """Public class names that several modules define: one word would mean two things."""
+    found: dict[str, list[str]] = {}
+    for path in sources(root, PACKAGE, ".py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(path.relative_to(root).as_posix())
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
 def concepts(root: Path, python: list[Path]) -> dict[str, Any]:
     """How many classes there are, how many names mean two things, and what is too long or knows too much."""
     classes: list[ast.ClassDef] = []
@@ -177,7 +187,6 @@ def concepts(root: Path, python: list[Path]) -> dict[str, Any]:
                 classes.append(node)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 functions.append(node)
-    names = collections.Counter(node.name for node in classes if not node.name.startswith("_"))
     backend = next(node for node in classes if node.name == "Backend")
     methods = [node for node in backend.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     flags = [node for node in backend.body if isinstance(node, ast.AnnAssign)]
@@ -187,7 +196,7 @@ def concepts(root: Path, python: list[Path]) -> dict[str, Any]:
 
     return {
         "classes": len(classes),
-        "class names with two meanings": sum(count > 1 for count in names.values()),
+        "class names with two meanings": len(double_names(root)),
         "methods of Backend": len(methods),
         "flags of Backend": len(flags),
         "files elsewhere that name Azure": azure,
@@ -297,20 +306,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--circles", action="store_true", help="name the modules of each circle; 1 if there is one")
+    text = "only name the circles of imports, and the class names with two meanings; 1 if there is one"
+    parser.add_argument("--check", action="store_true", help=text)
     parser.add_argument("--trips", action="store_true", help="run the trips too")
     args = parser.parse_args()
     root = args.folder.resolve()
+    if args.check:
+        problems = [f"circle: {' '.join(group)}" for group in circles(imports_of(modules_of(root)))]
+        problems += [f"two classes {name}: {', '.join(places)}" for name, places in double_names(root).items()]
+        print("\n".join(problems))
+        sys.exit(bool(problems))
     figures = structure(root) | (trips(root) if args.trips else {})
     if args.json:
         print(json.dumps(figures, indent=1))
         return
     for name, value in figures.items():
         print(f"{name:42}{value:>12,}" if isinstance(value, int) else f"{name:42}{value:>12}")
-    found = circles(imports_of(modules_of(root))) if args.circles else []
-    for group in found:
-        print("circle:", *group)
-    sys.exit(bool(found))
 
 
 if __name__ == "__main__":

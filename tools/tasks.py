@@ -142,7 +142,7 @@ def check(arguments: list[str]) -> int:
         "ruff format": [BIN / "ruff", "format", "--check", "--quiet", *places],
         "mypy --strict": [BIN / "mypy"],
         "import-linter": [BIN / "lint-imports", "--no-cache"],
-        "no circle of imports": [PYTHON, "-m", "tools.measure", "--circles"],
+        "circles, double names": [PYTHON, "-m", "tools.measure", "--check"],
         "vermin (agent: 3.8)": [BIN / "vermin", *vermin, "jupyter_amltrain/agent"],
         "protocol.ts is fresh": [PYTHON, "-m", "tools.protocol_types", "--check"],
         "gpuColumns.ts is fresh": [PYTHON, "-m", "tools.gpu_columns_types", "--check"],

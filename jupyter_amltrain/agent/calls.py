@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import damage, machine
-from .damage import DamagedRun
+from .damage import DamagedFolder
 from .data import uploads
 from .distributed import node_connector
 from .environments import requests as environment_calls
@@ -202,7 +202,7 @@ def _cancel(context: AgentContext, payload: Json) -> Json:
     run = _run_id(payload)
     try:
         state = _state_now(context, run)
-    except DamagedRun:
+    except DamagedFolder:
         return _cancel_damaged(context, run)
     if state["state"] in TERMINAL:
         return {"run": run, "state": state["state"]}
@@ -309,7 +309,7 @@ def _is_full(folder: str) -> bool:
 
 def _error_of(context: AgentContext, run: str, error: AgentError) -> Json:
     details: Json = dict(error.to_reply()["error"])
-    if isinstance(error, DamagedRun):
+    if isinstance(error, DamagedFolder):
         try:
             details["changed"] = os.stat(run_folder(context.home, run)).st_mtime
         except OSError:
@@ -373,7 +373,7 @@ def _delete(context: AgentContext, payload: Json) -> Json:
     run = _run_id(payload)
     try:
         state = _state_now(context, run)
-    except DamagedRun:
+    except DamagedFolder:
         state = _state_of_damaged(run)
     if state["state"] not in TERMINAL:
         raise AgentError(

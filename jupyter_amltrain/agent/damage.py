@@ -30,7 +30,7 @@ _STATES = frozenset({QUEUED, PREPARING, RUNNING, FINALIZING, COMPLETED, FAILED, 
 _MAX_INT, _MAX_TIME = 2**53, 1e11
 
 
-class DamagedRun(AgentError):
+class DamagedFolder(AgentError):
     """A run whose folder exists but has missing or invalid files.
 
     Parameters
@@ -92,7 +92,7 @@ def _load(home: str, run: str, name: str) -> Optional[Json]:
         problem = "is not a JSON object" if os.path.lexists(path) else "is missing"
     except OSError as error:
         problem = "cannot be read (%s)" % (error.strerror or error)
-    raise DamagedRun(run, "%s %s" % (path, problem))
+    raise DamagedFolder(run, "%s %s" % (path, problem))
 
 
 def _check(run: str, file: str, value: Mapping[str, Any], fields: Mapping[str, Callable[[Any], bool]]) -> None:
@@ -102,7 +102,7 @@ def _check(run: str, file: str, value: Mapping[str, Any], fields: Mapping[str, C
         except (TypeError, ValueError, OverflowError):
             valid = False
         if not valid:
-            raise DamagedRun(run, "%s has a wrong or missing field %r" % (file, name))
+            raise DamagedFolder(run, "%s has a wrong or missing field %r" % (file, name))
 
 
 # ---- validators of fields; an absent field is ``None``

@@ -16,7 +16,7 @@ from jupyter_amltrain.jobs.snapshot import tree_digest
 
 
 @dataclasses.dataclass(frozen=True)
-class Changes:
+class FileChanges:
     """A list of files as changes of another one that the machine has."""
 
     base: str
@@ -32,7 +32,7 @@ class Manifest:
     sizes: dict[str, int]
     contents: dict[str, bytes | str]
     digest: str
-    changes: Changes
+    changes: FileChanges
 
     def tree_digest(self) -> str:
         """Return the digest of the tree, as that of a snapshot."""
@@ -59,13 +59,13 @@ def manifest_of(files: Mapping[str, bytes | str], earlier: Sequence[Manifest]) -
             digest = raw.hex()
         rows[name] = digest, executable
         sizes[digest], contents[digest] = size, content
-    changes = Changes("", [[name, *row] for name, row in rows.items()])
+    changes = FileChanges("", [[name, *row] for name, row in rows.items()])
     items = rows.items()
     for one in earlier:
         changed = [[name, *row] for name, row in items - one.rows.items()]
         removed = sorted(one.rows.keys() - rows.keys())
         if len(changed) + len(removed) < len(changes.changed) + len(changes.removed):
-            changes = Changes(one.digest, changed, removed)
+            changes = FileChanges(one.digest, changed, removed)
     return Manifest(rows, sizes, contents, manifest_digest(rows), changes)
 
 

@@ -22,7 +22,7 @@ from jupyter_amltrain.agent.protocol import JOB, METRICS, SOURCE, STATE
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.base import LaunchPlan, read_local
 from jupyter_amltrain.backends.file_copy import FileCopy
-from jupyter_amltrain.backends.manifest import Changes, Manifest, PartReader, manifest_of, read_contents
+from jupyter_amltrain.backends.manifest import FileChanges, Manifest, PartReader, manifest_of, read_contents
 from jupyter_amltrain.backends.past_runs import TRACKING_FILE, tracking_state
 from jupyter_amltrain.backends.run_files import copied_runs, end_of
 from jupyter_amltrain.backends.ssh_connection import LOST, REPLY_TIMEOUT_S, SshConnection
@@ -230,8 +230,8 @@ class SshTransport(Transport):
         data = await self._loop.offload(read_contents, new)
         sent = [[digest, len(part)] for digest, part in zip(new, data, strict=True)]
         is_known = manifest in self._manifests
-        short = Changes(manifest.digest) if is_known else manifest.changes
-        whole = Changes("", [[name, *row] for name, row in manifest.rows.items()])
+        short = FileChanges(manifest.digest) if is_known else manifest.changes
+        whole = FileChanges("", [[name, *row] for name, row in manifest.rows.items()])
         for changes in (short, whole):  # the whole list only where the machine has lost the earlier one
             fields = {"base": changes.base, "changed": changes.changed, "removed": changes.removed}
             reply, _ = await self._request(

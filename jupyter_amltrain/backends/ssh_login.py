@@ -48,11 +48,11 @@ class HostKeyCheck:
 
         check = self
 
-        class Client(asyncssh.SSHClient):
+        class LoginClient(asyncssh.SSHClient):
             def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
                 return check.accept(host, addr, port, key)
 
-        return Client()
+        return LoginClient()
 
 
 def _is_known(host: str, addr: str, port: int) -> bool:

@@ -112,11 +112,11 @@ def _build_flags(parser: Parser) -> None:
 
 def _build(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
-    from jupyter_amltrain.commands.submit import Submission
+    from jupyter_amltrain.commands.submit import SubmitRequest
 
     run = api.build_environment(args.environment, pip=_packages(args), target=args.target)
     as_json = bool(getattr(args, "json", False))
-    return context.submitted(run, Submission(run.run.spec, args.target, wait=args.wait, as_json=as_json))
+    return context.submitted(run, SubmitRequest(run.run.spec, args.target, wait=args.wait, as_json=as_json))
 
 
 def _delete_flags(parser: Parser) -> None:

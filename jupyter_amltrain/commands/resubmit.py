@@ -251,14 +251,14 @@ def _flags(parser: Parser) -> None:
 
 def _again(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
-    from jupyter_amltrain.commands.submit import Submission, send
+    from jupyter_amltrain.commands.submit import SubmitRequest, send
 
     original = api.attach(args.run)
     typed: Callable[[Any], Any] = references.restore_references if context.magic else lambda value: value
     spec = repeated_spec(original, typed(dict(args.param)), target=args.target or "", here=os.getcwd())
     if args.name is not None:
         spec = msgspec.structs.replace(spec, name=args.name)
-    submission = Submission(
+    submission = SubmitRequest(
         spec=validated(spec),
         target=args.target or original.run.target,
         wait=args.wait,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.output.scaling_runs import ScalingRuns
     from jupyter_amltrain.run import TrackedRun
 
-__all__ = ["COMMANDS", "Defaults", "Submission", "parse_submit", "plan_text", "secret", "send"]
+__all__ = ["COMMANDS", "Defaults", "SubmitRequest", "parse_submit", "plan_text", "secret", "send"]
 
 #: Service name of the values of ``--secret`` in `keyring`.
 KEYRING_SERVICE = "amltrain"
@@ -168,7 +168,7 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
 
 
 @dataclasses.dataclass(frozen=True)
-class Submission:
+class SubmitRequest:
     """A parsed submit line, before it is sent."""
 
     spec: JobSpec
@@ -200,7 +200,7 @@ def parse_submit(
     defaults: Defaults | None = None,
     first_line: int = 2,
     notebook: Notebook | None = None,
-) -> Submission:
+) -> SubmitRequest:
     """Parse the words of a line and the text of a cell.
 
     Parameters
@@ -232,7 +232,7 @@ def _submission(
     defaults: Defaults,
     first_line: int = 2,
     notebook: Notebook | None = None,
-) -> Submission:
+) -> SubmitRequest:
     if args.yaml and not args.dry_run:
         raise CommandError(
             "--yaml: only --dry-run prints a file.",
@@ -247,7 +247,7 @@ def _submission(
 
 def submission_of(
     args: argparse.Namespace, spec: JobSpec, compute: str, default_target: str | None, **more: Any
-) -> Submission:
+) -> SubmitRequest:
     """Return the submission of a checked job and a line of ``submit`` or ``sweep``.
 
     Parameters
@@ -257,7 +257,7 @@ def submission_of(
     more
         Fields of the submission that only one of the commands has.
     """
-    return Submission(
+    return SubmitRequest(
         spec=validated(spec),
         target=args.target or (default_target if not compute else None) or None,
         compute=compute,
@@ -441,7 +441,7 @@ def _file_code(
     return file_script.job, args.module.rpartition(".")[2] or Path(args.script).stem
 
 
-def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> TrackedRun:
+def send(submission: SubmitRequest, environ: Mapping[str, str] = os.environ) -> TrackedRun:
     """Submit the job; return the run without waiting for it.
 
     Raises
@@ -457,7 +457,7 @@ def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> Tra
     return api.submit_spec(submission.spec, target=submission.target_name, secrets=secrets)
 
 
-def send_scaling(submission: Submission, environ: Mapping[str, str] = os.environ) -> ScalingRuns:
+def send_scaling(submission: SubmitRequest, environ: Mapping[str, str] = os.environ) -> ScalingRuns:
     """Measure the job at the widths of ``--scaling``; return the runs without waiting for them."""
     from jupyter_amltrain import api
 
@@ -477,7 +477,7 @@ def check_saved_line(args: argparse.Namespace) -> None:
         )
 
 
-def scaling_plan_text(submission: Submission) -> str:
+def scaling_plan_text(submission: SubmitRequest) -> str:
     """Return the requests of a measurement, by increasing width, as indented JSON."""
     from jupyter_amltrain import api
 
@@ -498,7 +498,7 @@ def _check_scaling_line(args: argparse.Namespace) -> None:
             )
 
 
-def plan_text(submission: Submission) -> str:
+def plan_text(submission: SubmitRequest) -> str:
     """Return the exact request as indented JSON, or the job as YAML; sends nothing and reads no secret."""
     from jupyter_amltrain import api
 

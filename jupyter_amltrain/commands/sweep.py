@@ -14,7 +14,7 @@ from jupyter_amltrain.commands import saved_job
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.commands.submit import (
-    Submission,
+    SubmitRequest,
     check_saved_line,
     job_flags,
     job_of_line,
@@ -248,7 +248,7 @@ def parse_sweep(
     prog: str = "%aml_sweep",
     defaults: Defaults | None = None,
     first_line: int = 2,
-) -> Submission:
+) -> SubmitRequest:
     """Parse the words of a line and the text of a cell; arguments as of :func:`.submit.parse_submit`.
 
     Raises
@@ -267,7 +267,7 @@ def _submission(
     defaults: Defaults,
     first_line: int = 2,
     notebook: Notebook | None = None,
-) -> Submission:
+) -> SubmitRequest:
     args.scaling = args.template = None
     if cell is None and args.script and is_file(args.script):
         _check_file_line(args)

@@ -38,7 +38,7 @@ class HelloReply(Reply, frozen=True, kw_only=True):
     kernel_busy: bool
 
 
-class Dispatcher(Protocol):
+class RequestDispatcher(Protocol):
     """Handles requests on a loop; :class:`~jupyter_amltrain.frontend.handlers.RequestHandlers` is one."""
 
     def post(self, coro: Coroutine[Any, Any, Reply]) -> Future[Reply]:
@@ -64,7 +64,7 @@ class RequestServer:
     """
 
     def __init__(
-        self, kernel: Any, dispatcher: Callable[[], Dispatcher], package: str, cell_runs: Callable[[], bool]
+        self, kernel: Any, dispatcher: Callable[[], RequestDispatcher], package: str, cell_runs: Callable[[], bool]
     ) -> None:
         self._kernel, self._dispatcher, self._package = kernel, dispatcher, package
         self._cell_runs = cell_runs
@@ -123,7 +123,7 @@ class RequestServer:
             log.exception("request %s failed", content.get("op"))
             return ErrorReply(error=f"{type(error).__name__}: {error}", code="internal")
 
-    async def _load(self) -> Dispatcher:
+    async def _load(self) -> RequestDispatcher:
         if not self._loaded:  # the first call imports much of the package
             async with self._loading:
                 await asyncio.get_running_loop().run_in_executor(None, self._dispatcher)

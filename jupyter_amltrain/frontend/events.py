@@ -22,7 +22,7 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.frontend import clients
 from jupyter_amltrain.frontend.clients import MAX_MESSAGES_PER_S, FrontendClient, Subscribe, TargetState
 from jupyter_amltrain.frontend.gpu_stream import GpuMeters, GpuStreams
-from jupyter_amltrain.frontend.protocol import Beat, Changes, Notice, Reply, Snapshot, op
+from jupyter_amltrain.frontend.protocol import Beat, Changes, Notice, Reply, StateSnapshot, op
 from jupyter_amltrain.frontend.subscriptions import RunDetails, StreamInterest
 from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.run_row import row_of
@@ -198,7 +198,7 @@ class EventPublisher:
         client.removed.clear()
         client.rate_limit.wait()
         more = max(0, len(entries) - MAX_SNAPSHOT_RUNS) if len(own) == MAX_SNAPSHOT_RUNS else 0
-        client.send(Snapshot, runs=rows, more=more, **state._asdict())
+        client.send(StateSnapshot, runs=rows, more=more, **state._asdict())
 
     def _row(self, entry: Entry) -> RunRow:
         return row_of(entry, self._details.of(entry.run.handle))

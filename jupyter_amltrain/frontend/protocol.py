@@ -65,7 +65,7 @@ class ErrorReply(Reply, frozen=True, kw_only=True):
         return cls(error=str(error), code=code, field=error.field, details=error.details)
 
 
-class Operation(NamedTuple):
+class RegisteredOp(NamedTuple):
     """One row of the registry."""
 
     request: type[Request]
@@ -76,7 +76,7 @@ Handler = Callable[[Any], Coroutine[Any, Any, Reply]]
 _Method = TypeVar("_Method", bound=Callable[..., Coroutine[Any, Any, Reply]])
 
 #: Every operation by its name on the wire. Complete after the import of :mod:`.control` and :mod:`.handlers`.
-OPERATIONS: dict[str, Operation] = {}
+OPERATIONS: dict[str, RegisteredOp] = {}
 
 
 def op(name: str) -> Callable[[_Method], _Method]:
@@ -108,7 +108,7 @@ def op(name: str) -> Callable[[_Method], _Method]:
         (request,) = hints.values()
         if name in OPERATIONS:
             raise ValueError(f"Operation {name!r} has two handlers.")
-        OPERATIONS[name] = Operation(request, reply)
+        OPERATIONS[name] = RegisteredOp(request, reply)
         method.operation = name  # type: ignore[attr-defined]
         return method
 
@@ -142,7 +142,7 @@ def decode(content: dict[str, Any]) -> Request:
 # ---- events: data of comm messages, numbered without a gap from 0 on each comm
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="snapshot"):
+class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="snapshot"):
     """Complete state, newest run first.
 
     Attributes
@@ -273,4 +273,4 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="bea
     renew: bool = False
 
 
-Event = Snapshot | Changes | Gpus | Notice | Meter | Beat
+Event = StateSnapshot | Changes | Gpus | Notice | Meter | Beat

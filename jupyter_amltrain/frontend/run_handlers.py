@@ -16,7 +16,7 @@ from jupyter_amltrain.commands.resubmit import resubmit
 from jupyter_amltrain.commands.runs import MAX_NAMED, deletion_warning, not_ended_error
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
-from jupyter_amltrain.kernel.observers import Picture
+from jupyter_amltrain.kernel.observers import RecordPicture
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.output.live import LiveDashboards
 from jupyter_amltrain.output.mime import bundle_of
@@ -211,7 +211,7 @@ class RunHandlers:
     def __init__(self, controller: Controller, notify: Callable[[str, str, str], None]) -> None:
         self._controller, self._notify = controller, notify
         self.live = LiveDashboards(controller)
-        self._pictures: dict[str, asyncio.Task[Picture | None]] = {}
+        self._pictures: dict[str, asyncio.Task[RecordPicture | None]] = {}
         self._subscribed = False
         self._unsubscribe: Callable[[], None] = lambda: None
 
@@ -239,7 +239,7 @@ class RunHandlers:
         group = run_group(records, request.handles)
         return GroupReply(group=group, text=group_text(group), html=group_html(group))
 
-    async def _picture(self, record: RunRecord) -> Picture | None:
+    async def _picture(self, record: RunRecord) -> RecordPicture | None:
         drawing = self._pictures.pop(record.handle, None)
         if drawing is None or (drawing.done() and drawing.result() is None):
             draw = self._controller.imports.picture(record)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DISCONNECT_TIMEOUT_S = 2.0
 
 
-class TargetAction(Request, frozen=True, kw_only=True):
+class ActOnTarget(Request, frozen=True, kw_only=True):
     """Run an action on a target; the same as ``%aml_compute <verb>``.
 
     Attributes
@@ -55,7 +55,7 @@ class TargetAction(Request, frozen=True, kw_only=True):
 
 
 class TargetActionReply(Reply, frozen=True, kw_only=True):
-    """Answer to :class:`TargetAction`.
+    """Answer to :class:`ActOnTarget`.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class TargetHandlers:
         return TargetCheckReply()
 
     @op("act")
-    async def act(self, request: TargetAction) -> TargetActionReply:
+    async def act(self, request: ActOnTarget) -> TargetActionReply:
         """Check an action, ask for confirmation, or start it."""
         if request.verb == "disconnect":
             return await self._disconnect(request)
@@ -126,7 +126,7 @@ class TargetHandlers:
             line=f"{line} --yes" if line and asks else line,
         )
 
-    async def _disconnect(self, request: TargetAction) -> TargetActionReply:
+    async def _disconnect(self, request: ActOnTarget) -> TargetActionReply:
         """Disconnect a workspace after confirmation; the same as ``%aml_compute disconnect``."""
         controller, name = self._controller, request.target
         connections = controller.workspaces

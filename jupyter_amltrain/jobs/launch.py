@@ -38,7 +38,7 @@ class TargetMachine(msgspec.Struct, frozen=True, kw_only=True):
     has_our_disk: bool
 
 
-class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Process that the agent starts.
 
     Attributes
@@ -62,7 +62,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     code: dict[str, Any] = {}
 
 
-def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> LaunchPlan:
+def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> ProcessPlan:
     """Plan one plain Python process for `spec`, whose code will be in the folder `source`.
 
     The working folder is the notebook's (read-only by convention, also in ``$AML_NOTEBOOK_DIR``), so that
@@ -76,7 +76,7 @@ def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> LaunchPla
     own = spec.source or not spec.notebook_dir or not machine.has_our_disk
     cwd = posixpath.join(source, spec.working_place).rstrip("/") if own else spec.notebook_dir
     in_place = machine.has_our_disk and runs_in_place(spec)
-    return LaunchPlan(
+    return ProcessPlan(
         argv=tuple(script_argv(spec, spec.root if in_place else source, python, data)),
         cwd=cwd,
         env={**_alone(spec, source), **_deepspeed(spec, source), **spec.env, **_variables(spec, data), **data},
@@ -149,7 +149,7 @@ def _variables(spec: JobSpec, data: Mapping[str, str]) -> dict[str, str]:
     return {} if spec.script else variables_of(with_paths(spec.params, data), spec.forms)
 
 
-def _command_plan(spec: JobSpec, source: str, python: str, machine: TargetMachine) -> LaunchPlan:
+def _command_plan(spec: JobSpec, source: str, python: str, machine: TargetMachine) -> ProcessPlan:
     """A ``type: command`` file: its line by ``sh`` in the code folder, where ``python`` is this interpreter."""
     from jupyter_amltrain.schema.az_yaml_job import fill_bindings
 
@@ -163,7 +163,7 @@ def _command_plan(spec: JobSpec, source: str, python: str, machine: TargetMachin
         places[f"outputs.{name}"] = shlex.quote(env[output_variable(name)] + inside)
     path = f"PATH={shlex.quote(posixpath.dirname(python))}:$PATH; export PATH; " if "/" in python else ""
     line = path + fill_bindings(spec.command, places)
-    return LaunchPlan(
+    return ProcessPlan(
         argv=("/bin/sh", "-c", line),
         cwd=source,
         env={**_alone(spec, source), **spec.env, **env},

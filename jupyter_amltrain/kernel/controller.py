@@ -45,7 +45,7 @@ from jupyter_amltrain.kernel.run_index import RunIndex, TargetRunReader
 from jupyter_amltrain.kernel.run_provenance import read_provenance
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.run_row import StreamSummary, stream_summary_of
-from jupyter_amltrain.kernel.scaling import Machine, ScalingDriver, machine_of
+from jupyter_amltrain.kernel.scaling import MeasuredMachine, ScalingDriver, machine_of
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue, plan_of
@@ -283,7 +283,7 @@ class Controller:
         name, jobs = await self.slices(spec, plan, target)
         return self._scaling.begin(self.backend(name), jobs, dict(environ or {}), dict(secrets or {}))
 
-    async def _machine(self, name: str, spec: JobSpec) -> Machine:
+    async def _machine(self, name: str, spec: JobSpec) -> MeasuredMachine:
         """Return what a measurement of a job must know of a target; unknown fields are ``None``."""
         status, backend = self.target_manager.status, self.backend(name)
 

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from jupyter_amltrain.errors import AmlTrainError, CommandError
-from jupyter_amltrain.kernel.observers import Picture
+from jupyter_amltrain.kernel.observers import RecordPicture
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle
 from jupyter_amltrain.state_dir import StateRoot
-from jupyter_amltrain.tracking.worker import Worker
+from jupyter_amltrain.tracking.worker import TrackingWorker
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class MlflowImportQueue:
         local_copy: Callable[[Run, str], Awaitable[str | None]],
     ) -> None:
         self._loop, self._root, self._on_imported, self._local_copy = loop, root, on_imported, local_copy
-        self._worker: Worker | None = None
+        self._worker: TrackingWorker | None = None
         self._waiting: dict[RunHandle, Run] = {}
         self._current: RunHandle | None = None
         self._tried: dict[RunHandle, float] = {}
@@ -58,11 +58,11 @@ class MlflowImportQueue:
         self._warm_pid: int | None = None
 
     @property
-    def worker(self) -> Worker:
+    def worker(self) -> TrackingWorker:
         """Client of the worker process, created at first use."""
         self._loop.check()
         if self._worker is None:
-            self._worker = Worker(self._root)
+            self._worker = TrackingWorker(self._root)
         return self._worker
 
     def warm(self) -> None:
@@ -151,7 +151,7 @@ class MlflowImportQueue:
     def _ending(self) -> bool:
         return self._closed
 
-    async def picture(self, record: RunRecord) -> Picture | None:
+    async def picture(self, record: RunRecord) -> RecordPicture | None:
         """Return a picture of the record, drawn by the worker; ``None`` if that fails."""
         try:
             payload = {"record": msgspec.to_builtins(record)}
@@ -159,7 +159,7 @@ class MlflowImportQueue:
         except AmlTrainError as error:
             log.info("no picture of %s: %s", record.handle, error)
             return None
-        return msgspec.convert(drawn, Picture)
+        return msgspec.convert(drawn, RecordPicture)
 
     async def close(self) -> None:
         """Close the connection to the worker, which finishes its requests and exits."""

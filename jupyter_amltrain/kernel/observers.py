@@ -111,7 +111,7 @@ LONG_RUN_S = 5.0
 PICTURE_TIMEOUT_S = 3.0
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class RecordPicture(msgspec.Struct, frozen=True, kw_only=True):
     """A record as PNG; `width` and `height` in CSS pixels (the picture has more)."""
 
     png: bytes
@@ -119,7 +119,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     height: int
 
 
-FrameCallback = Callable[[RunRecord, "Picture | None"], None]
+FrameCallback = Callable[[RunRecord, "RecordPicture | None"], None]
 
 
 class _Observer:
@@ -139,7 +139,7 @@ class RunObservers:
         Draws a record; returns ``None`` if that fails.
     """
 
-    def __init__(self, store: RunStore, picture: Callable[[RunRecord], Awaitable[Picture | None]]) -> None:
+    def __init__(self, store: RunStore, picture: Callable[[RunRecord], Awaitable[RecordPicture | None]]) -> None:
         self._store, self._picture = store, picture
         self._observers: dict[RunHandle, set[_Observer]] = {}
 
@@ -160,7 +160,7 @@ class RunObservers:
                 del self._observers[handle]
 
     async def _draw(self, handle: RunHandle, on_frame: FrameCallback, rate: float, observer: _Observer) -> None:
-        picture: Picture | None = None
+        picture: RecordPicture | None = None
         async for record in frames(self._store, handle, rate):
             on_frame(record, picture)
             if record.done and not observer.ended.is_set():

@@ -33,7 +33,7 @@ OVERDUE_S = 30.0
 _CHECK_INTERVAL_S = 1.0
 
 
-class Machine(NamedTuple):
+class MeasuredMachine(NamedTuple):
     """What a measurement must know of a target; ``None`` for what is not known.
 
     Attributes
@@ -78,17 +78,17 @@ class Machine(NamedTuple):
         return tuple(notes)
 
 
-def machine_of(name: str, target: TargetEntry | None) -> Machine:
+def machine_of(name: str, target: TargetEntry | None) -> MeasuredMachine:
     """Return what is known of a target."""
     if target is None:
-        return Machine(name)
+        return MeasuredMachine(name)
     info, state = target.info, target.state or ProvisionState()
     cpus, gpus, busy = state.cpus, state.gpus, 0
     if info is not None:
         cpus, gpus = cpus or info.cpus, len(info.gpus) if gpus is None else gpus
         # Runs elsewhere in a cluster do not share the machine.
         busy = info.running if state.max_nodes is None else 0
-    return Machine(name, cpus, gpus, state.price_node or None, state.currency, busy)
+    return MeasuredMachine(name, cpus, gpus, state.price_node or None, state.currency, busy)
 
 
 class ScalingDriver:

@@ -19,7 +19,7 @@ from jupyter_amltrain.agent.mlflow.latest import LatestPoint
 MAX_LINE_BYTES = 16 << 20
 
 
-class Lines:
+class LineSplitter:
     """Splits a byte stream into complete lines."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class MetricLog:
     """Metrics and parameters that a script logged, read from the sink's journal."""
 
     def __init__(self) -> None:
-        self._lines = Lines()
+        self._lines = LineSplitter()
         self._run_id: str | None = None
         self.metrics: dict[str, Metric] = {}
         self.params: dict[str, str] = {}

@@ -11,7 +11,7 @@ import msgspec
 
 from jupyter_amltrain.agent.telemetry.files import HeldFigures
 from jupyter_amltrain.kernel.min_max_history import MinMaxHistory, known_mean_at
-from jupyter_amltrain.kernel.streams import Lines
+from jupyter_amltrain.kernel.streams import LineSplitter
 from jupyter_amltrain.text import seconds_text
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class NodeTelemetry:
         self.seq = -1
         self.offset = 0  #: bytes of the file read so far
         self.caught_up = False
-        self._lines = Lines()
+        self._lines = LineSplitter()
         self._figures = HeldFigures(0)
         self._skip_to = -1
 

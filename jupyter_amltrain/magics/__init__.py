@@ -24,7 +24,7 @@ from jupyter_amltrain.magics.out_variables import OutVariables
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from jupyter_amltrain.commands.submit import Submission
+    from jupyter_amltrain.commands.submit import SubmitRequest
     from jupyter_amltrain.output.scaling_runs import ScalingRuns
     from jupyter_amltrain.run import TrackedRun
 
@@ -129,7 +129,7 @@ class _Extension:
             return None
         return display.show_result(shell, result, self.config.refresh_rate)
 
-    def _submitted(self, run: TrackedRun, submission: Submission) -> Result:
+    def _submitted(self, run: TrackedRun, submission: SubmitRequest) -> Result:
         """Show a run, wait for it with ``--wait``, and assign its values to variables."""
         shell = self.shell()
         if submission.as_name and shell is not None:
@@ -148,7 +148,7 @@ class _Extension:
                 print(kept)
         return Result(value=run, shown=True)
 
-    def _measured(self, runs: ScalingRuns, submission: Submission) -> Result:
+    def _measured(self, runs: ScalingRuns, submission: SubmitRequest) -> Result:
         """Show the runs of a measurement as one table, and wait for them with ``--wait``."""
         shell = self.shell()
         if submission.as_name and shell is not None:

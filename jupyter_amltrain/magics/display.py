@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 ACCEPT_TIMEOUT_S = 5.0
 
 
-class View(Protocol):
+class RunView(Protocol):
     """A dashboard."""
 
     def show(self) -> Any:
         """Display it."""
 
 
-V = TypeVar("V", bound=View)
+V = TypeVar("V", bound=RunView)
 
 
 def show_once(shell: Any, run: TrackedRun, rate: float = 2.0, *, submitted: bool = False) -> TrackedRun:

@@ -51,7 +51,7 @@ _METRIC_COLOR, _HOST_COLOR = COLORS[0], COLORS[2]
 Spec = dict[str, Any]
 
 
-class Chart:
+class LiveChart:
     """One figure, its marks and the specs by which the page feeds them (see ``feed.ts``).
 
     Parameters
@@ -201,7 +201,7 @@ def _bytes(value: float) -> str:
     return f"{value:g} {name}"
 
 
-def _per_node(chart: Chart, layout: Layout, field: str, **style: Any) -> None:
+def _per_node(chart: LiveChart, layout: Layout, field: str, **style: Any) -> None:
     for node in layout.nodes:
         gpus = [(k, gpu) for k, gpu in enumerate(layout.gpus) if gpu.node == node]
         if not gpus:
@@ -222,7 +222,7 @@ def _maximum(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value), default=None)
 
 
-def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
+def gpu_charts(layout: Layout, x: Any) -> list[LiveChart]:
     """Return the GPU charts of the layout's view; empty without GPUs."""
     if not layout.gpus:
         return []
@@ -232,11 +232,11 @@ def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
     return [_figure_chart(layout, x, chart) for chart in view.charts]
 
 
-def _figure_chart(layout: Layout, x: Any, what: GpuChart) -> Chart:
+def _figure_chart(layout: Layout, x: Any, what: GpuChart) -> LiveChart:
     """Return one chart of a view; its limits follow the data unless the unit is percent."""
     scale = bqplot.LinearScale(min=0, max=100) if what.percent else bqplot.LinearScale(min=0)
     ticks: dict[str, Any] = {"tick_values": [0, 25, 50, 75, 100]} if what.percent else {"num_ticks": 4}
-    chart = Chart(what.title, x, scale, _axis(scale, **ticks), layout)
+    chart = LiveChart(what.title, x, scale, _axis(scale, **ticks), layout)
     if layout.many:
         chart.band(what.field, COLORS[0])
         return chart
@@ -246,20 +246,20 @@ def _figure_chart(layout: Layout, x: Any, what: GpuChart) -> Chart:
     return chart
 
 
-def _use_charts(layout: Layout, x: Any) -> list[Chart]:
+def _use_charts(layout: Layout, x: Any) -> list[LiveChart]:
     """Return the charts of utilization, memory and power."""
     gpus: Sequence[Gpu] = layout.gpus
     percent = bqplot.LinearScale(min=0, max=100)
     beside = layout.activity and not layout.many
     title = BY_NAME["util"].label + (", dashed: SM activity" if beside else "")
-    util = Chart(title, x, percent, _axis(percent, tick_values=[0, 25, 50, 75, 100]), layout)
+    util = LiveChart(title, x, percent, _axis(percent, tick_values=[0, 25, 50, 75, 100]), layout)
     total = _maximum([gpu.memory_total for gpu in gpus])
     size = bqplot.LinearScale(min=0, max=total * 1.06) if total else bqplot.LinearScale(min=0)
     ticks = _byte_ticks(total, 1024.0**2) if total else {"num_ticks": 4}
-    memory = Chart(BY_NAME["memory"].label + ("" if total else " (MiB)"), x, size, _axis(size, **ticks), layout)
+    memory = LiveChart(BY_NAME["memory"].label + ("" if total else " (MiB)"), x, size, _axis(size, **ticks), layout)
     limit = _maximum([gpu.power_limit for gpu in gpus])
     watts = bqplot.LinearScale(min=0, max=limit * 1.1) if limit else bqplot.LinearScale(min=0)
-    power = Chart(BY_NAME["power"].label, x, watts, _axis(watts, **({} if limit else {"num_ticks": 4})), layout)
+    power = LiveChart(BY_NAME["power"].label, x, watts, _axis(watts, **({} if limit else {"num_ticks": 4})), layout)
     for chart, values in ((memory, [gpu.memory_total for gpu in gpus]), (power, [gpu.power_limit for gpu in gpus])):
         for value in sorted({value for value in values if value})[:MAX_LEVELS]:
             chart.level(value)
@@ -275,7 +275,7 @@ def _use_charts(layout: Layout, x: Any) -> list[Chart]:
     return [util, memory, power]
 
 
-def host_charts(layout: Layout, x: Any) -> list[Chart]:
+def host_charts(layout: Layout, x: Any) -> list[LiveChart]:
     """Return the charts of the run's CPU and memory: low ones if there is no GPU."""
     own = "cpu" in layout.columns[layout.nodes[0]]
     names = ("cpu", "memory") if own else ("host_cpu", "host_memory")
@@ -284,7 +284,7 @@ def host_charts(layout: Layout, x: Any) -> list[Chart]:
     charts = []
     for name, title, scale in zip(names, titles, scales, strict=True):
         axis = _axis(scale, num_ticks=4)
-        chart = Chart(title, x, scale, axis, layout, strip=not layout.gpus)
+        chart = LiveChart(title, x, scale, axis, layout, strip=not layout.gpus)
         charts.append(chart)
         if len(layout.nodes) > LINES:
             chart.band(f"{HOST_PREFIX}{name}", _HOST_COLOR)
@@ -297,15 +297,15 @@ def host_charts(layout: Layout, x: Any) -> list[Chart]:
     return charts
 
 
-def metric_chart(name: str) -> Chart:
+def metric_chart(name: str) -> LiveChart:
     """Return the chart of one metric of the script, by step."""
     scale = bqplot.LinearScale()
-    chart = Chart(name[:60], bqplot.LinearScale(), scale, _axis(scale), None)
+    chart = LiveChart(name[:60], bqplot.LinearScale(), scale, _axis(scale), None)
     chart.lines({"kind": "metric", "name": name}, [_METRIC_COLOR], [name], marker_size=40)
     return chart
 
 
-class TrialChart(Chart):
+class TrialChart(LiveChart):
     """Chart of the primary metric of a sweep's trials, by step: the best one, those that run, stopped ones in gray."""
 
     def __init__(self, metric: str) -> None:
@@ -379,7 +379,7 @@ class Dashboard:
         self.table = ipywidgets.HTML()
         #: Charts of trials, of metrics, of GPUs and of the host, in this order.
         self._gpu, self._host = gpu_charts(layout, self.x), host_charts(layout, self.x)
-        self._metric_charts: list[Chart] = []
+        self._metric_charts: list[LiveChart] = []
         self._trials: TrialChart | None = None
         self._figures: dict[int, Any] = {id(chart): chart.figure(titled=titled) for chart in (*self._gpu, *self._host)}
         self.metrics: list[str] = []
@@ -403,7 +403,7 @@ class Dashboard:
         self.feed: StreamFeed | None = None
 
     @property
-    def charts(self) -> list[Chart]:
+    def charts(self) -> list[LiveChart]:
         """All charts in their order on the page."""
         trials = [] if self._trials is None else [self._trials]
         return [*trials, *self._metric_charts, *self._gpu, *self._host]
@@ -480,12 +480,12 @@ class Dashboard:
             feed.marks = [mark for chart in self.charts for mark in chart.marks]
             feed.specs = [spec for chart in self.charts for spec in chart.specs]
 
-    def prepare(self, layout: Layout) -> tuple[list[Chart], list[Any]]:
+    def prepare(self, layout: Layout) -> tuple[list[LiveChart], list[Any]]:
         """Build the charts and figures of another GPU view; run this off the loop."""
         charts = gpu_charts(layout, self.x)
         return charts, [chart.figure(titled=self._titled) for chart in charts]
 
-    def switch(self, layout: Layout, built: tuple[list[Chart], list[Any]], telemetry: RunTelemetry) -> list[Any]:
+    def switch(self, layout: Layout, built: tuple[list[LiveChart], list[Any]], telemetry: RunTelemetry) -> list[Any]:
         """Switch to the GPU charts of another view; the page then requests their data.
 
         Returns

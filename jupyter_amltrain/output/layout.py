@@ -114,7 +114,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     power_limit: float | None
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class GridSpan(msgspec.Struct, frozen=True, kw_only=True):
     """A phase other than *running*, unix seconds."""
 
     name: str
@@ -143,7 +143,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...]
     cpus: float
     memory_total: float | None
-    spans: tuple[Span, ...]
+    spans: tuple[GridSpan, ...]
     start: float
     period: float
     note: str
@@ -268,7 +268,7 @@ def _gpu(node: NodeTelemetry, i: int, several: bool) -> Gpu:
     )
 
 
-def _spans(entry: Entry) -> tuple[tuple[Span, ...], float | None]:
+def _spans(entry: Entry) -> tuple[tuple[GridSpan, ...], float | None]:
     """Return the phases other than *running*, and the start of the charts."""
     spans, start = [], None
     for phase in entry.run.status.phases:
@@ -276,7 +276,7 @@ def _spans(entry: Entry) -> tuple[tuple[Span, ...], float | None]:
             start = phase.start if start is None else start
             continue
         end = phase.end if phase.end is not None else phase.start + (phase.seconds or 0.0)
-        spans.append(Span(name=phase.name, start=phase.start, end=end))
+        spans.append(GridSpan(name=phase.name, start=phase.start, end=end))
     if start is not None and spans and spans[0].start < start:
         start = max(spans[0].start, start - _MAX_QUEUE_S)
     return tuple(spans), start

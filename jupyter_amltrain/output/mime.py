@@ -14,12 +14,12 @@ import msgspec
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.output.plain import needs_plain_widgets
 from jupyter_amltrain.output.run_group import group_html, group_text, run_group
-from jupyter_amltrain.output.run_html import Picture, alt_text, run_html
+from jupyter_amltrain.output.run_html import PictureHtml, alt_text, run_html
 from jupyter_amltrain.output.text_view import record_text, state_line
 from jupyter_amltrain.schema.group import GROUP_MIME
 from jupyter_amltrain.schema.record import RECORD_MIME, LogTail, RunRecord, TelemetrySeries
 
-FrameCallback = Callable[[RunRecord, "Picture | None"], None]
+FrameCallback = Callable[[RunRecord, "PictureHtml | None"], None]
 
 
 class Watchable(Protocol):
@@ -37,7 +37,7 @@ class Watchable(Protocol):
         """Return the charts as plain ipywidgets."""
 
 
-def bundle_of(record: RunRecord, picture: Picture | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+def bundle_of(record: RunRecord, picture: PictureHtml | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the MIME bundle of a record and its metadata."""
     bundle: dict[str, Any] = {
         RECORD_MIME: msgspec.to_builtins(record),
@@ -200,7 +200,7 @@ class SubmittedRuns:
             self._output.show(bundle_of(record)[0])
         run.watch(lambda record, picture: self._on_frame(record, picture, rate), rate)
 
-    def _on_frame(self, record: RunRecord, picture: Picture | None, rate: float) -> None:
+    def _on_frame(self, record: RunRecord, picture: PictureHtml | None, rate: float) -> None:
         self._records = {**self._records, record.handle: _listed(record)}
         if not self.several:
             self._output.update(*bundle_of(record, picture))

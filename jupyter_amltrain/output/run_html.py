@@ -19,7 +19,7 @@ LOG_LINES = 20
 _MAX_ALT_METRICS = 6
 
 
-class Picture(Protocol):
+class PictureHtml(Protocol):
     """A PNG and its size in CSS pixels."""
 
     @property
@@ -32,7 +32,7 @@ class Picture(Protocol):
     def height(self) -> int: ...
 
 
-def run_html(record: RunRecord, picture: Picture | None) -> str:
+def run_html(record: RunRecord, picture: PictureHtml | None) -> str:
     """Return the state, the error, the picture and the end of the log; a failed run begins with error and log."""
     charts = _picture_html(record, picture) or ("" if record.sweep else _values_html(record))
     charts = (sweep_html(record.sweep) if record.sweep else "") + charts
@@ -74,7 +74,7 @@ def alt_text(record: RunRecord) -> str:
     return f"Charts of the {'; '.join(facts)}."
 
 
-def _picture_html(record: RunRecord, picture: Picture | None) -> str:
+def _picture_html(record: RunRecord, picture: PictureHtml | None) -> str:
     if picture is None:
         return ""
     data = base64.b64encode(picture.png).decode()

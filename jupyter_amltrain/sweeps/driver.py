@@ -37,7 +37,7 @@ from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle, split_handle
 from jupyter_amltrain.schema.sweep import trial_count
 from jupyter_amltrain.state_dir import write_json
-from jupyter_amltrain.sweeps.journal import ASK, END, REPORT, SENT, TELL, Event, Journal, points_fields
+from jupyter_amltrain.sweeps.journal import ASK, END, REPORT, SENT, TELL, Event, SweepJournal, points_fields
 from jupyter_amltrain.sweeps.metrics import log_best
 from jupyter_amltrain.sweeps.policies import EarlyStopping
 from jupyter_amltrain.sweeps.samplers import Proposer, importances
@@ -158,7 +158,7 @@ class SweepDriver:
         self._parent_id = str((job.get("tracking") or {}).get("run_id") or "")
         self._kernel, self._folder, self._environ = kernel, folder, dict(environ)
         self._secrets = {name: self._environ[name] for name in self.spec.secrets if name in self._environ}
-        self._journal, self._file = Journal(folder), TrialsFile(folder)
+        self._journal, self._file = SweepJournal(folder), TrialsFile(folder)
         self._proposer = Proposer(self.sweep)
         self._policy = EarlyStopping(self.sweep.policy, self.sweep.objective.goal)
         self.trials: dict[int, Trial] = {}

@@ -85,7 +85,7 @@ def points_fields(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
     return {"steps": tuple(step for step, _ in points), "values": values}
 
 
-class Journal:
+class SweepJournal:
     """The journal in a folder. A line that was not written whole is dropped when it is opened."""
 
     def __init__(self, folder: Path) -> None:

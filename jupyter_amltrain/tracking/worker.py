@@ -57,7 +57,7 @@ class WorkerError(AmlTrainError):
         self.kind = kind
 
 
-class Worker:
+class TrackingWorker:
     """Client of the worker: starts it at the first request and again after a crash.
 
     Use it from one event loop.

@@ -206,7 +206,7 @@ export interface IErrorReply {
   details: Record<string, unknown>;
 }
 
-export interface ISnapshot {
+export interface IStateSnapshot {
   type: 'snapshot';
   seq: number;
   current: string;
@@ -690,7 +690,7 @@ export interface ITrialCurve {
 }
 
 /** Events on the comm. */
-export type PanelEvent = ISnapshot | IChanges | IGpus | INotice | IMeter | IBeat;
+export type PanelEvent = IStateSnapshot | IChanges | IGpus | INotice | IMeter | IBeat;
 
 /** Payload and reply of every operation. */
 export interface IOperations {

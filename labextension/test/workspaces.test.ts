@@ -2,7 +2,7 @@ import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Rows } from '../src/kernel/rows';
 import type { IPanelContext } from '../src/panel/tokens';
-import type { IChanges, ISnapshot, IWorkspaceRow } from '../src/protocol';
+import type { IChanges, IStateSnapshot, IWorkspaceRow } from '../src/protocol';
 import { connectFromCell } from '../src/sections/notebookEdits';
 import { workspaceFacts, workspaceTitle } from '../src/sections/targetText';
 import { trans } from './english';
@@ -35,7 +35,7 @@ const changes = (more: Partial<IChanges>): IChanges => ({
 
 test('workspaces come with a snapshot and change with the changes', () => {
   const rows = new Rows();
-  const first: ISnapshot = {
+  const first: IStateSnapshot = {
     type: 'snapshot',
     seq: 0,
     current: 'local',

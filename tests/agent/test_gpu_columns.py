@@ -15,7 +15,7 @@ from jupyter_amltrain.agent.telemetry.gpu_columns import (
     mlflow_name,
     summary_names,
 )
-from jupyter_amltrain.agent.telemetry.gpu_figures import Activity, Throttling, Transfers
+from jupyter_amltrain.agent.telemetry.gpu_figures import GpuActivity, Throttling, Transfers
 from jupyter_amltrain.output.layout import UNITS, VIEWS
 from jupyter_amltrain.tracking import system_metrics
 
@@ -104,7 +104,7 @@ def test_figure_without_summary_gets_its_mean() -> None:
 
 
 def test_every_figure_has_one_reader() -> None:
-    read = [*Activity.NAMES, *Transfers.NAMES, *Throttling.NAMES]
+    read = [*GpuActivity.NAMES, *Transfers.NAMES, *Throttling.NAMES]
     read += [column.name for column in FIGURES if column.nvml is not None]
     assert sorted(read) == sorted(column.name for column in FIGURES)
 

@@ -368,7 +368,7 @@ def test_sink_torn_journal_tail_is_cut(tmp_path):
 
 def test_sink_full_disk_keeps_records_in_memory(tmp_path, monkeypatch):
     notes: list[str] = []
-    journal = mlflow_journal.Journal(str(tmp_path / "j.jsonl"), notes.append)
+    journal = mlflow_journal.SinkJournal(str(tmp_path / "j.jsonl"), notes.append)
     journal.recover(lambda record: None)
     journal.append("a", {}, {}, 1)
     real, room = os.pwrite, [5]
@@ -389,7 +389,7 @@ def test_sink_full_disk_keeps_records_in_memory(tmp_path, monkeypatch):
     journal.flush()
     journal.close()
     seen: list[int] = []
-    again = mlflow_journal.Journal(str(tmp_path / "j.jsonl"), notes.append)
+    again = mlflow_journal.SinkJournal(str(tmp_path / "j.jsonl"), notes.append)
     again.recover(lambda record: seen.append(record["seq"]))
     again.close()
     assert seen == list(range(1, 102)) and journal.dropped == 0
@@ -397,7 +397,7 @@ def test_sink_full_disk_keeps_records_in_memory(tmp_path, monkeypatch):
 
 def test_sink_records_waiting_for_disk_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(mlflow_journal, "MAX_HELD_BYTES", 1000)
-    journal = mlflow_journal.Journal(str(tmp_path / "j.jsonl"), lambda note: None)
+    journal = mlflow_journal.SinkJournal(str(tmp_path / "j.jsonl"), lambda note: None)
 
     def full(fd, data, offset):
         raise OSError(errno.ENOSPC, "No space left on device")

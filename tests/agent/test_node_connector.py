@@ -150,7 +150,7 @@ def test_supervisor_that_dies_while_it_gets_orders_is_lost(tmp_path: Path) -> No
         connector = connector_of(tmp_path, 1, listener)
     connector._nodes = {"names": ["first", "second"], "address": "127.0.0.1", "port": 9}
     near, far = socket.socketpair()
-    connector._supervisor = node_connector.Channel(near)
+    connector._supervisor = node_connector.NodeChannel(near)
     far.close()
     connector._order({"open": True})
     assert not connector._supervisor.is_open

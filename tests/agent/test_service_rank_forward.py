@@ -203,7 +203,7 @@ def test_forwarder_metric_names_are_limited(tmp_path, count, nodes, names):
     path = tmp_path / "node-1.jsonl"
     row = [0, 100.0, 50.0, 10**9, 1, 2] + [70, 80, 1000, 200.0] * count
     path.write_text(json.dumps(header(count)) + "\n" + json.dumps(row) + "\n")
-    telemetry = mlflow_batches.Telemetry(str(path), 1, nodes, 10.0)
+    telemetry = mlflow_batches.TelemetryReader(str(path), 1, nodes, 10.0)
     telemetry.read(last=True)
     items = telemetry.waiting[0].items
     assert len(items) == names and all(item.body["key"].startswith("system/node_1/") for item in items)
@@ -214,7 +214,7 @@ def test_forwarder_telemetry_points_of_torn_file_are_complete(tmp_path):
     rows = [[n, 100.0 + n, 10.0 * (n % 10), 10**9, n * 10**6, 0] for n in range(25)]
     text = json.dumps(header(0)) + "\n" + "".join(json.dumps(row) + "\n" for row in rows)
     path.write_text(text + "[25,1")
-    telemetry = mlflow_batches.Telemetry(str(path), 0, 1, 10.0)
+    telemetry = mlflow_batches.TelemetryReader(str(path), 0, 1, 10.0)
     telemetry.read()
     first, second = telemetry.waiting
     values = {
@@ -222,7 +222,7 @@ def test_forwarder_telemetry_points_of_torn_file_are_complete(tmp_path):
     }
     assert values["system/cpu_utilization_percentage"] == (45.0, 119000, 1)
     assert values["system/network_receive_megabytes"] == (19.0, 119000, 1)
-    again = mlflow_batches.Telemetry(str(path), 0, 1, 10.0, first.end, 1)
+    again = mlflow_batches.TelemetryReader(str(path), 0, 1, 10.0, first.end, 1)
     again.read(last=True)
     assert [bucket.items[0].body["step"] for bucket in again.waiting] == [1, 2]
 
@@ -241,7 +241,7 @@ def test_forwarder_reads_every_journal_record(tmp_path):
         ("runs/log-metric", {"run_id": "r", "key": "inf", "value": "Infinity", "timestamp": 6}),
     ]
     path.write_text("".join(json.dumps({"seq": n, "op": op, "b": b}) + "\n" for n, (op, b) in enumerate(records)) + "{")
-    journal = mlflow_batches.Journal(str(path), "r")
+    journal = mlflow_batches.JournalReader(str(path), "r")
     items = journal.read()
     assert [(item.kind, item.body["key"]) for item in items] == [
         ("metrics", "loss"), ("params", "p"), ("tags", "t"), ("metrics", "inf"),

@@ -12,7 +12,7 @@ import pytest
 
 from jupyter_amltrain.frontend.clients import Subscribe
 from jupyter_amltrain.frontend.events import EventPublisher
-from jupyter_amltrain.frontend.protocol import Changes, Event, Snapshot
+from jupyter_amltrain.frontend.protocol import Changes, Event, StateSnapshot
 from jupyter_amltrain.schema.job import JobSpec
 from tests.helpers import DEADLINE, api_of, until
 
@@ -54,15 +54,15 @@ class EventHarness:
     def heard(self, kind: type[Any], comm: str = "c") -> list[Any]:
         return [event for _, event, _ in self.sent.get(comm, ()) if isinstance(event, kind)]
 
-    def open(self, comm: str = "c", **wants: Any) -> Snapshot:
+    def open(self, comm: str = "c", **wants: Any) -> StateSnapshot:
         assert self.ask(comm, seq=-1, **wants).snapshot
-        return until(lambda: self.heard(Snapshot, comm), "a snapshot")[-1]
+        return until(lambda: self.heard(StateSnapshot, comm), "a snapshot")[-1]
 
     def rows(self, comm: str = "c") -> dict[str, Any]:
         """Rows as a page has them now."""
         found: dict[str, Any] = {}
         for _, event, _ in list(self.sent.get(comm, ())):
-            if isinstance(event, Snapshot):
+            if isinstance(event, StateSnapshot):
                 found = {row.handle: row for row in event.runs}
             elif isinstance(event, Changes):
                 found |= {row.handle: row for row in event.runs}

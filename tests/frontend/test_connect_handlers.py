@@ -12,10 +12,10 @@ from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Wor
 from jupyter_amltrain.frontend.events import target_state
 from jupyter_amltrain.frontend.handlers import RequestHandlers
 from jupyter_amltrain.frontend.target_handlers import (
+    ActOnTarget,
     ComposeConnect,
     ConnectReply,
     GetForms,
-    TargetAction,
     disconnect_loss,
 )
 from jupyter_amltrain.kernel.controller import Controller
@@ -87,14 +87,14 @@ def test_workspaces_are_listed_with_targets(connected: Page) -> None:
 
 
 def test_disconnect_request_asks_confirmation(connected: Page) -> None:
-    reply = connected.ask(TargetAction(verb="disconnect", target="lab"))
+    reply = connected.ask(ActOnTarget(verb="disconnect", target="lab"))
     assert not reply.accepted and reply.line == "%aml_compute disconnect lab --yes"
     assert "its 2 targets" in reply.ask and "(desk)" in reply.ask
     assert [row.name for row in connected.known().workspaces] == ["lab"]
-    done = connected.ask(TargetAction(verb="disconnect", target="lab", confirmed=True))
+    done = connected.ask(ActOnTarget(verb="disconnect", target="lab", confirmed=True))
     assert done.accepted and "lab" in done.message
     assert connected.known().workspaces == () and [row.name for row in connected.known().targets] == ["local"]
-    wrong = connected.ask(TargetAction(verb="disconnect", target="lab", confirmed=True))
+    wrong = connected.ask(ActOnTarget(verb="disconnect", target="lab", confirmed=True))
     assert not wrong.accepted and "workspace" in wrong.errors[""]
 
 

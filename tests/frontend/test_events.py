@@ -12,7 +12,7 @@ import pytest
 from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.frontend import clients, events
-from jupyter_amltrain.frontend.protocol import Beat, Changes, Gpus, Snapshot
+from jupyter_amltrain.frontend.protocol import Beat, Changes, Gpus, StateSnapshot
 from jupyter_amltrain.state_dir import StateRoot
 from tests.helpers import until
 from tests.past_runs import write_runs
@@ -59,10 +59,10 @@ def test_sequence_gap_or_reshown_panel_gets_snapshot(house: EventHarness) -> Non
     house.submit("endless")
     until(lambda: house.heard(Changes))
     assert house.ask(seq=-1).snapshot
-    until(lambda: len(house.heard(Snapshot)) == 2)
+    until(lambda: len(house.heard(StateSnapshot)) == 2)
     assert not house.ask(shown="status").snapshot
     assert house.ask(shown="panel").snapshot
-    until(lambda: len(house.heard(Snapshot)) == 3)
+    until(lambda: len(house.heard(StateSnapshot)) == 3)
 
 
 def test_event_in_flight_is_no_gap_and_lost_event_is(house: EventHarness) -> None:
@@ -93,7 +93,7 @@ def test_target_row_counts_runs(house: EventHarness) -> None:
     def counts() -> tuple[int, int]:
         found = (0, 0)
         for _, event, _ in list(house.sent["c"]):
-            if isinstance(event, Snapshot | Changes) and event.targets is not None:
+            if isinstance(event, StateSnapshot | Changes) and event.targets is not None:
                 found = next((row.running, row.queued) for row in event.targets if row.name == "endless")
         return found
 

@@ -13,7 +13,7 @@ from jupyter_amltrain.frontend.control import Hello
 from jupyter_amltrain.frontend.handlers import RequestHandlers
 from jupyter_amltrain.frontend.protocol import OPERATIONS, ErrorReply, Request
 from jupyter_amltrain.frontend.run_handlers import CancelReply, CancelRun, GetRun
-from jupyter_amltrain.frontend.target_handlers import ComposeSubmit, TargetAction
+from jupyter_amltrain.frontend.target_handlers import ActOnTarget, ComposeSubmit
 from jupyter_amltrain.magics import control_channel
 from tests.helpers import api_of
 
@@ -30,7 +30,7 @@ from tests.helpers import api_of
         ),
         (
             {"version": protocol.VERSION, "op": "act", "verb": "scale", "target": "big", "values": {"nodes": 4}},
-            TargetAction(verb="scale", target="big", values={"nodes": 4}),
+            ActOnTarget(verb="scale", target="big", values={"nodes": 4}),
         ),
         ({"version": protocol.VERSION, "op": "compose", "cell": None}, ComposeSubmit()),
         ({"op": "hello", "of a later minor version": 1}, Hello()),
@@ -84,7 +84,7 @@ def test_control_channel_handles_the_message_type_of_the_protocol() -> None:
 
 def test_event_encodes_type_and_sequence_number() -> None:
     events: list[protocol.Event] = [
-        protocol.Snapshot(seq=0, current="local", targets=(), runs=()),
+        protocol.StateSnapshot(seq=0, current="local", targets=(), runs=()),
         protocol.Changes(seq=1),
         protocol.Gpus(seq=2, source="target:local"),
         protocol.Notice(seq=3, level="error", text="no"),

@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_amltrain.frontend.events import target_state
 from jupyter_amltrain.frontend.handlers import RequestHandlers
-from jupyter_amltrain.frontend.target_handlers import GetForms, KindsReply, TargetAction, TargetActionReply
+from jupyter_amltrain.frontend.target_handlers import ActOnTarget, GetForms, KindsReply, TargetActionReply
 from jupyter_amltrain.kernel.controller import Controller
 from jupyter_amltrain.kernel.target_status import OperationFinished
 from jupyter_amltrain.state_dir import StateRoot
@@ -30,7 +30,7 @@ class Page:
         return self.controller.loop.call(self.handlers.answer(request), DEADLINE)
 
     def act(self, verb: str, target: str = "big", **rest: Any) -> TargetActionReply:
-        reply = self.ask(TargetAction(verb=verb, target=target, **rest))
+        reply = self.ask(ActOnTarget(verb=verb, target=target, **rest))
         assert isinstance(reply, TargetActionReply) and reply.ok
         return reply
 

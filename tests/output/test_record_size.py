@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jupyter_amltrain.kernel.observers import Picture
+from jupyter_amltrain.kernel.observers import RecordPicture
 from jupyter_amltrain.kernel.pictures import pictures_of
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.streams import Metric
@@ -38,5 +38,5 @@ def test_notebook_of_day_with_64_gpus_and_pictures_is_small(tmp_path: Path) -> N
     record = record_of(entry)
     assert len(record.pictures) == 12 and len(msgspec.json.encode(record)) < 200_000
     drawn = draw(msgspec.to_builtins(record))
-    bundle, metadata = bundle_of(record, Picture(**drawn))
+    bundle, metadata = bundle_of(record, RecordPicture(**drawn))
     assert len(json.dumps([bundle, metadata])) < 400_000  # of the megabyte that a notebook may take

@@ -12,7 +12,7 @@ from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.rpc import child_process
 from jupyter_amltrain.state_dir import StateRoot
-from jupyter_amltrain.tracking.worker import Worker
+from jupyter_amltrain.tracking.worker import TrackingWorker
 from tests.agent.mlflow_jobs import finish_folder
 
 DEADLINE = 120.0
@@ -72,7 +72,7 @@ def helped(tmp_path_factory):
     run = folder / "digits-k3f9"
     run.mkdir()
     finish_folder(run)
-    loop, worker = LoopThread("test-planted"), Worker(root)
+    loop, worker = LoopThread("test-planted"), TrackingWorker(root)
     answers = {"ran": ran}
 
     def ask(name, request):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.agent.telemetry.files import Minutes, Telemetry
+from jupyter_amltrain.agent.telemetry.files import Minutes, TelemetryFile
 from jupyter_amltrain.agent.telemetry.summary import Summary
 from jupyter_amltrain.tracking.system_metrics import _notes, _series
 from jupyter_amltrain.tracking.telemetry_table import NodeTable, tables
@@ -230,7 +230,7 @@ def test_telemetry_test_files_match_agent_files(tmp_path):
     before = tables(tmp_path, True)[1][0]
     (place / "minutes-0.jsonl").unlink()
     (place / "summary-0.json").unlink()
-    raw = Telemetry(str(tmp_path))
+    raw = TelemetryFile(str(tmp_path))
     minutes, sums = Minutes(str(tmp_path), lines[0]["columns"]), Summary(str(tmp_path), raw.header)
     for tick in raw.ticks(0, -1):
         if minutes.closes(tick.t):

@@ -14,7 +14,7 @@ from jupyter_amltrain.errors import StateError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.rpc import framing
 from jupyter_amltrain.state_dir import StateRoot
-from jupyter_amltrain.tracking.worker import Worker, WorkerError
+from jupyter_amltrain.tracking.worker import TrackingWorker, WorkerError
 from tests.agent.mlflow_jobs import ROOT, finish_folder, until
 
 DEADLINE = 60.0
@@ -32,7 +32,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def client(loop, root):
-    client = Worker(root)
+    client = TrackingWorker(root)
     yield client
     loop.call(client.close(), DEADLINE)
 
@@ -171,7 +171,7 @@ def test_worker_stdout_of_libraries_stays_out_of_frames():
 
 def test_close_while_starting_raises_worker_error(loop, root):
     async def story():
-        client = Worker(root)
+        client = TrackingWorker(root)
         request = asyncio.ensure_future(client.request("ping", {}, DEADLINE))
         while client._rpc._process is None:  # it is being connected
             await asyncio.sleep(0)

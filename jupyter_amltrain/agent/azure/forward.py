@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 from .. import protocol, testing
 from ..process_setup import wakeup_pipe
 from ..protocol import TELEMETRY, AgentError, read_json, write_json
-from .mlflow_batches import Item, Journal, Telemetry, behind
+from .mlflow_batches import Item, JournalReader, TelemetryReader, behind
 
 #: Seconds until a request is given up, and the longest pause that a Retry-After header may request.
 REQUEST_TIMEOUT_S, MAX_PAUSE_S = 10.0, 60.0
@@ -245,14 +245,14 @@ class Forwarder:
         self.task, self.endpoint, self.on_message = task, endpoint, on_message
         self.path = os.path.join(task.folder, CURSOR % task.node)
         stored = self._cursor()
-        self.journal: Optional[Journal] = None
-        self.telemetry: Optional[Telemetry] = None
+        self.journal: Optional[JournalReader] = None
+        self.telemetry: Optional[TelemetryReader] = None
         if task.journal:
-            self.journal = Journal(task.journal, task.run_id, int(stored.get("journal", 0)))
+            self.journal = JournalReader(task.journal, task.run_id, int(stored.get("journal", 0)))
             self.journal.system = bool(stored.get("system"))
         if task.telemetry:
             path = os.path.join(task.folder, TELEMETRY % task.node)
-            self.telemetry = Telemetry(
+            self.telemetry = TelemetryReader(
                 path, task.node, task.nodes, every, int(stored.get("ticks", 0)), int(stored.get("step", 0))
             )
         self.items: List[Item] = []

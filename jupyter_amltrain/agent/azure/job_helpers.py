@@ -20,7 +20,7 @@ from ..telemetry import sampler
 from . import forward, job
 from .identity import Identity
 from .job import NOWHERE, JobFolders
-from .mlflow_batches import Journal
+from .mlflow_batches import JournalReader
 
 
 class ServiceHelpers:
@@ -127,7 +127,7 @@ class ServiceHelpers:
         path = os.path.join(self.task.folder, METRICS)
         run_id = self.job["tracking"].get("run_id", "")
         try:
-            journal = Journal(path, run_id)
+            journal = JournalReader(path, run_id)
             offset = -1
             while offset != journal.offset:
                 offset = journal.offset

@@ -53,7 +53,7 @@ class Item(NamedTuple):
     body: Dict[str, Any]
 
 
-class Journal:
+class JournalReader:
     """The script's changes of the job's own run.
 
     Parameters
@@ -146,7 +146,7 @@ class Bucket(NamedTuple):
     end: int  #: byte after its last line
 
 
-class Telemetry:
+class TelemetryReader:
     """The means of a node's telemetry, period by period.
 
     Parameters

@@ -147,7 +147,7 @@ def _addresses() -> List[str]:
 # ---- messages
 
 
-class Channel:
+class NodeChannel:
     """JSON lines over a socket, without waiting."""
 
     def __init__(self, connection: socket.socket, max_bytes: int = _MAX_BYTES) -> None:
@@ -299,13 +299,13 @@ class Connector:
         self._orders: Json = {}  #: for this node
         self._own_end: Json = {}  #: orders that those of node 0 do not replace: this node has given it up
         self._gate: Json = {}
-        self._supervisor: Optional[Channel] = None
+        self._supervisor: Optional[NodeChannel] = None
         self._supervised_until: Optional[float] = None  #: until when a supervisor has to connect
         self._gang: Optional[Gang] = None
-        self._channels: Dict[int, Channel] = {}  #: to the other nodes, on node 0
-        self._unproven: List[Channel] = []
+        self._channels: Dict[int, NodeChannel] = {}  #: to the other nodes, on node 0
+        self._unproven: List[NodeChannel] = []
         self._sent: Dict[int, Json] = {}  #: last orders of each node
-        self._hub: Optional[Channel] = None  #: to node 0, on the others
+        self._hub: Optional[NodeChannel] = None  #: to node 0, on the others
         self._heard = self._beat_at = self._check_at = self._connect_at = protocol.mono()
         self._over_since: Optional[float] = None
         self._nodes: Json = {}
@@ -378,7 +378,7 @@ class Connector:
         for one in self._unproven:
             if protocol.mono() - one.since > _PROOF_TIMEOUT_S:
                 one.close()
-        channel, nonce = Channel(connection, _MAX_HELLO_BYTES), os.urandom(16).hex()
+        channel, nonce = NodeChannel(connection, _MAX_HELLO_BYTES), os.urandom(16).hex()
         if len(self._unproven) > MAX_NODES:
             channel.close()
             return
@@ -386,7 +386,7 @@ class Connector:
         channel.watch(self._selector, lambda: self._greet(channel, nonce))
         channel.send({"nonce": nonce})
 
-    def _greet(self, channel: Channel, nonce: str) -> None:
+    def _greet(self, channel: NodeChannel, nonce: str) -> None:
         messages = channel.receive()
         if not messages:
             return
@@ -408,7 +408,7 @@ class Connector:
         self._take(node, messages[1:])
         self._beat_at = 0.0
 
-    def _hear_node(self, node: int, channel: Channel) -> None:
+    def _hear_node(self, node: int, channel: NodeChannel) -> None:
         self._take(node, channel.receive())
 
     def _take(self, node: int, messages: Sequence[Json]) -> None:
@@ -429,11 +429,11 @@ class Connector:
         if not self._orders:
             self._heard = now  # node 0 may get the run later
         self._status["address"] = connection.getsockname()[0]
-        hub = self._hub = Channel(connection)
+        hub = self._hub = NodeChannel(connection)
         hub.watch(self._selector, lambda: self._hear_hub(hub))
         self._beat_at = 0.0
 
-    def _hear_hub(self, hub: Channel) -> None:
+    def _hear_hub(self, hub: NodeChannel) -> None:
         messages = hub.receive()
         if messages:
             self._heard = protocol.mono()
@@ -444,12 +444,12 @@ class Connector:
             connection, _ = self._local.accept()
         except OSError:
             return
-        channel = self._supervisor = Channel(connection)
+        channel = self._supervisor = NodeChannel(connection)
         self._supervised_until = None
         channel.watch(self._selector, lambda: self._hear_supervisor(channel))
         channel.send(self._orders)
 
-    def _hear_supervisor(self, channel: Channel) -> None:
+    def _hear_supervisor(self, channel: NodeChannel) -> None:
         for message in channel.receive():
             self._report(**message)
 

@@ -55,7 +55,7 @@ def well_formed(record: Any) -> bool:
     )
 
 
-class Journal:
+class SinkJournal:
     """Append-only file of records, opened for one writer.
 
     Opening reads the file, cuts a torn tail (the writer was killed in the middle of a

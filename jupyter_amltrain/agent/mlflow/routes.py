@@ -13,11 +13,11 @@ from . import search
 from .journal import now_ms
 from .latest import rank
 from .registry import change_of
-from .store import Recorder, Run, State
+from .store import LoggedRun, Recorder, State
 from .validation import Body, Refusal, invalid, missing
 
 
-def run_view(state: State, run: Run) -> Body:
+def run_view(state: State, run: LoggedRun) -> Body:
     """Return MLflow's ``Run`` message."""
     info: Body = {"run_id": run.run_id, "run_uuid": run.run_id, "run_name": run.name}
     info.update(experiment_id=run.experiment, user_id=run.user, status=run.status, start_time=run.start)

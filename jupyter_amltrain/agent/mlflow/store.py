@@ -9,12 +9,12 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 from .. import testing
 from ..protocol import AgentError, read_state
 from . import registry
-from .journal import Journal, Record, now_ms
+from .journal import Record, SinkJournal, now_ms
 from .latest import LatestPoint, same
 from .validation import Body, Refusal, fit, invalid, missing
 
 
-class Run:
+class LoggedRun:
     """One MLflow run of the job."""
 
     def __init__(self, run_id: str, experiment: str, name: str, user: str, start: int) -> None:
@@ -61,7 +61,7 @@ class State:
         self.artifacts = os.path.abspath(artifacts)
         self.experiment_id = experiment_id
         self.experiments: Dict[str, Body] = {}
-        self.runs: Dict[str, Run] = {}
+        self.runs: Dict[str, LoggedRun] = {}
         self.models: Dict[str, Body] = {}
         self.traces: Dict[str, Body] = {}
         self.registry = registry.Registry()
@@ -89,7 +89,7 @@ class State:
 
     # -- look-ups
 
-    def run(self, body: Body) -> Run:
+    def run(self, body: Body) -> LoggedRun:
         """Return the run that a request names."""
         run_id = body.get("run_id") or body.get("run_uuid")
         if run_id not in self.runs:
@@ -164,9 +164,9 @@ class State:
             "last_update_time": t,
         }
 
-    def add_run(self, run_id: str, experiment: str, name: str, user: str, start: int) -> Run:
+    def add_run(self, run_id: str, experiment: str, name: str, user: str, start: int) -> LoggedRun:
         """Add a run."""
-        run = self.runs[run_id] = Run(run_id, experiment, name, user, start)
+        run = self.runs[run_id] = LoggedRun(run_id, experiment, name, user, start)
         return run
 
     def _experiment_tag(self, body: Body, added: Body) -> None:
@@ -193,7 +193,7 @@ class State:
         if body.get("run_name"):
             run.name = run.tags["mlflow.runName"] = body["run_name"]
 
-    def _metric(self, run: Run, point: Body) -> None:
+    def _metric(self, run: LoggedRun, point: Body) -> None:
         key, value = point["key"], float(point["value"])
         step, time = int(point.get("step") or 0), int(point.get("timestamp") or 0)
         if key in run.metrics:
@@ -207,17 +207,17 @@ class State:
             if place not in points or _place(point) >= _place(points[place]):
                 points[place] = dict(point)
 
-    def _params(self, run: Run, params: List[Body]) -> None:
+    def _params(self, run: LoggedRun, params: List[Body]) -> None:
         for param in params:
             run.params[param["key"]] = param.get("value", "")
 
-    def _tags(self, run: Run, tags: List[Body]) -> None:
+    def _tags(self, run: LoggedRun, tags: List[Body]) -> None:
         for tag in tags:
             run.tags[tag["key"]] = tag.get("value", "")
             if tag["key"] == "mlflow.runName":
                 run.name = tag.get("value", "")
 
-    def _delete_tag(self, run: Run, key: str) -> None:
+    def _delete_tag(self, run: LoggedRun, key: str) -> None:
         run.tags.pop(key, None)
 
     def _batch(self, body: Body, added: Body) -> None:
@@ -333,7 +333,7 @@ class Recorder:
         self._noted: Set[str] = set()
         self.lock = threading.Lock()
         self._unanswered: List[Record] = []
-        self.journal = Journal(journal, self.note_once)
+        self.journal = SinkJournal(journal, self.note_once)
         os.makedirs(artifacts, mode=0o700, exist_ok=True)
         self.journal.recover(self._replay)
         if self.journal.seq == 0:

@@ -23,7 +23,7 @@ from ..processes import is_alive, pid_scope
 from ..protocol import PROTOCOL, QUEUED, AgentError, run_folder
 from ..telemetry import driver_state
 from . import claims, gpu_locks, slots, submission, visible_gpus
-from .dispatcher_client import MAX_REQUEST_BYTES, Client
+from .dispatcher_client import MAX_REQUEST_BYTES, Caller
 from .gpu_probe import GpuWatch, KnownGpus
 from .gpu_users import users_of
 from .scheduler import MAX_GPU_AGE_S, Scheduler
@@ -75,7 +75,7 @@ class Dispatcher:
         self.selector.register(self.wakeup, selectors.EVENT_READ, self._on_signal)
         self.gpus = GpuWatch(self.selector, self._on_gpus_read, KnownGpus(queue))
         self.scheduler = Scheduler(self.queue, self.gpus, self.log, self.selector)
-        self.clients: Dict[int, Client] = {}
+        self.clients: Dict[int, Caller] = {}
         self.after_probe: List[Deferred] = []
         self.retiring = False
         self.is_terminating = False
@@ -235,18 +235,18 @@ class Dispatcher:
             except OSError:
                 return
             connection.setblocking(False)
-            client = Client(connection)
+            client = Caller(connection)
             self.clients[connection.fileno()] = client
             self.selector.register(connection, selectors.EVENT_READ, lambda c=client: self._receive(c))
             # The request of a local client has usually arrived already.
             self._receive(client)
 
-    def _remove_client(self, client: Client) -> None:
+    def _remove_client(self, client: Caller) -> None:
         if self.clients.pop(client.connection.fileno(), None) is not None:
             self.selector.unregister(client.connection)
         client.connection.close()
 
-    def _receive(self, client: Client) -> None:
+    def _receive(self, client: Caller) -> None:
         try:
             while True:
                 piece = client.connection.recv(1 << 16)
@@ -265,7 +265,7 @@ class Dispatcher:
         del self.clients[client.connection.fileno()]
         self._guarded(client, lambda: self._serve(client, bytes(client.data)))
 
-    def _serve(self, client: Client, line: bytes) -> None:
+    def _serve(self, client: Caller, line: bytes) -> None:
         request = json.loads(line.decode())
         op, payload = request.get("op"), request.get("payload") or {}
         self.was_called = self.was_called or op != "ping"
@@ -294,7 +294,7 @@ class Dispatcher:
         else:
             raise AgentError("ProtocolError", "The agent does not support the call %r." % (op,))
 
-    def _guarded(self, client: Client, callback: Callable[[], None]) -> None:
+    def _guarded(self, client: Caller, callback: Callable[[], None]) -> None:
         try:
             callback()
         except AgentError as error:
@@ -379,7 +379,7 @@ class Dispatcher:
             return self.gpus.note
         return "%s. %s" % (self.gpus.note.rstrip("."), driver_state.repair_of(self.gpus.code))
 
-    def _submit(self, client: Client, payload: Dict[str, Any], home: str) -> None:
+    def _submit(self, client: Caller, payload: Dict[str, Any], home: str) -> None:
         job = submission.check_payload(payload)
         if job.job["gpus"] is not None or not visible_gpus.hides_all(visible_gpus.submitter_value(job.environ)):
             driver_state.check_request(job.job["gpus"], self.gpus)

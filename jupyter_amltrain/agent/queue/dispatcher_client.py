@@ -27,7 +27,7 @@ MAX_REQUEST_BYTES = 16 << 20
 REQUEST_TIMEOUT_S = 20.0
 
 
-class Client:
+class Caller:
     """Server side of a connection, with the part of the request received so far."""
 
     def __init__(self, connection: socket.socket) -> None:

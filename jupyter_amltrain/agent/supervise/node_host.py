@@ -10,7 +10,7 @@ import subprocess
 from typing import Any, Dict, List, Optional
 
 from ..distributed import gang, launchers, mpi_daemons
-from ..distributed.node_connector import Channel
+from ..distributed.node_connector import NodeChannel
 from ..distributed.ray_cluster import free_ports
 from ..json_dir import Address
 from ..process_setup import log_line
@@ -83,7 +83,7 @@ class NodeHost(QueueHost):
         try:
             with Address(task.folder) as path:
                 connection.connect(path)
-            self._connector: Optional[Channel] = Channel(connection)
+            self._connector: Optional[NodeChannel] = NodeChannel(connection)
         except OSError as error:
             log_line(task.folder, "supervisor: no connection to the process that connects the nodes: %s" % error)
             connection.close()

@@ -90,7 +90,7 @@ def run(path: str, params: Any, folder: str) -> int:
             argv = [sys.executable, "-u", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
             return KernelSpec(argv=argv, display_name="Python 3", language="python")
 
-    class Client(NotebookClient):
+    class KernelClient(NotebookClient):
         """Writes what the cells show, and saves the notebook."""
 
         def output(self, outs: Any, msg: Any, display_id: Any, cell_index: int) -> Any:
@@ -109,7 +109,7 @@ def run(path: str, params: Any, folder: str) -> int:
     manager = AsyncKernelManager(kernel_spec_manager=OwnKernel())
     if os.name == "posix" and len(jupyter_runtime_dir()) <= _MAX_SOCKET_FOLDER:  # no port that others can reach
         manager.transport = "ipc"
-    client = Client(notebook, km=manager, timeout=None, resources={"metadata": {"path": os.getcwd()}})
+    client = KernelClient(notebook, km=manager, timeout=None, resources={"metadata": {"path": os.getcwd()}})
     try:
         client.execute()
     except CellExecutionError as error:

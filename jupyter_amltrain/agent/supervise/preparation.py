@@ -14,7 +14,7 @@ from .assignment import Assignment
 from .container import Container
 from .env_filter import without_kernel
 from .outcome import Outcome
-from .worker import Channel, PreparedRun, Worker, WorkerCanceled, WorkerLost, write_line
+from .worker import PreparedRun, Worker, WorkerCanceled, WorkerChannel, WorkerLost, write_line
 
 Json = Dict[str, Any]
 
@@ -218,7 +218,7 @@ def _work_body(
     secrets: Sequence[str],
     action: Callable[[build.BuildLog], str],
     after: Callable[[], None],
-    channel: Channel,
+    channel: WorkerChannel,
 ) -> int:
     """Do the work in the forked process."""
     protocol.private_folder(EnvironmentStore(home).folder)
@@ -325,7 +325,7 @@ def _data_failed(name: str, reason: str, what: str = "could not be downloaded") 
 
 
 def _download_body(
-    cache: Any, name: str, url: str, environ: Dict[str, str], variables: Dict[str, str], channel: Channel
+    cache: Any, name: str, url: str, environ: Dict[str, str], variables: Dict[str, str], channel: WorkerChannel
 ) -> int:
     """Download in the forked process, with the proxies of the submitter."""
     from ..data.cache import shown_url

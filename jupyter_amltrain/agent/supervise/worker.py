@@ -47,7 +47,7 @@ class WorkerCanceled(Exception):
     """The run is to end; the end of the run kills the process."""
 
 
-class Channel:
+class WorkerChannel:
     """What a worker reports to the supervisor, and the run's log that it writes to."""
 
     def __init__(self, folder: str, writer: int, prefix: str) -> None:
@@ -87,13 +87,13 @@ class Worker:
         Runs in the process; returns its exit code.
     """
 
-    def __init__(self, run: PreparedRun, name: str, prefix: str, body: Callable[[Channel], int]) -> None:
+    def __init__(self, run: PreparedRun, name: str, prefix: str, body: Callable[[WorkerChannel], int]) -> None:
         self._run = run
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
         self._helper = Helper(name)
         folder = run.task.folder
-        self._helper.fork(folder, lambda: body(Channel(folder, writer, prefix)), [writer])
+        self._helper.fork(folder, lambda: body(WorkerChannel(folder, writer, prefix)), [writer])
         os.close(writer)
 
     def wait(self, doing: str) -> Json:

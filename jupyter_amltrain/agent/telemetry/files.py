@@ -181,7 +181,7 @@ def shortened(names: Sequence[str], values: Sequence[Value]) -> List[Value]:
     return result
 
 
-class Telemetry:
+class TelemetryFile:
     """The telemetry file, opened at its end.
 
     Parameters

@@ -205,7 +205,7 @@ def percent(value: Value) -> Optional[int]:
     return min(100, int(value + 0.5)) if value is not None and 0.0 <= value <= _MAX_PERCENT else None  # False of NaN
 
 
-class Activity:
+class GpuActivity:
     """Activity of the GPUs of `readings`, since the last reading of each."""
 
     #: Columns in the order of the values.
@@ -260,7 +260,7 @@ class GpuFigures:
 
     def __init__(self, readings: GpuReadings, columns: Optional[Sequence[str]] = None) -> None:
         self.readings = readings
-        self._sources: List[Any] = [Activity(readings), Transfers(readings), Throttling(readings)]
+        self._sources: List[Any] = [GpuActivity(readings), Transfers(readings), Throttling(readings)]
         names = [name for source in self._sources for name in source.NAMES]
         count = len(readings.gpus)
         supported = [[flag for source in self._sources for flag in source.supported(i)] for i in range(count)]

@@ -15,7 +15,7 @@ from .. import protocol, testing
 from ..process_setup import wakeup_pipe
 from ..queue.slots import usable_cpus
 from . import driver_state, gpu_processes, gpu_usage, host, nvml
-from .files import Minutes, Telemetry, shortened
+from .files import Minutes, TelemetryFile, shortened
 from .gpu_columns import MEMORY, PEAK, TICKS, UTIL
 from .gpu_columns import TICK_WIDTH as WIDTH
 from .gpu_devices import Device, Driver, DriverError
@@ -157,7 +157,7 @@ class Sampler:
         self.node = share.node if share else 0
         self.has_container = bool(mark)
         self.usage = host.Usage(root, share.mark if share else mark, every / 2)
-        self.file = Telemetry(folder, self.node)
+        self.file = TelemetryFile(folder, self.node)
         header = self.file.header
         known = header.get("gpus", []) if header else None
         if (uuids if uuids is not None else indices) == [] or known == []:

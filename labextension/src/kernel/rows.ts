@@ -1,6 +1,6 @@
 /** The rows of one kernel by its events, and the transitions of its runs. No DOM. */
 
-import type { IChanges, IRunRow, ISnapshot, ITargetRow, IWorkspaceRow } from '../protocol';
+import type { IChanges, IRunRow, IStateSnapshot, ITargetRow, IWorkspaceRow } from '../protocol';
 
 const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'canceled', 'lost']);
 
@@ -50,7 +50,7 @@ export class Rows {
     return this.targets.find(row => row.name === name);
   }
 
-  snapshot(event: ISnapshot): IDifference {
+  snapshot(event: IStateSnapshot): IDifference {
     const before = this._byHandle;
     this._byHandle = new Map(event.runs.map(row => [row.handle, this._same(before.get(row.handle), row)]));
     this.runs = [...this._byHandle.values()].sort(newer);

@@ -14,7 +14,7 @@ import {
   fromState,
   hasLone,
   ILayout,
-  ISnapshot,
+  IStateSnapshot,
   isOfHost,
   layoutOf,
   MarkSpec,
@@ -298,7 +298,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     }
   }
 
-  private _load(snapshot: ISnapshot | null): void {
+  private _load(snapshot: IStateSnapshot | null): void {
     if (!snapshot) {
       return;
     }

@@ -6,7 +6,7 @@ import type { IReadings } from './gpuTable';
 
 export type Bytes = ArrayBuffer | ArrayBufferView;
 
-export interface ISnapshot {
+export interface IStateSnapshot {
   kind: 'snapshot';
   nodes: INodeSnapshot[];
 }
@@ -26,7 +26,7 @@ export interface IBatch {
   parts: ITicks[];
 }
 
-export type Frame = ITicks | IBatch | ISnapshot | IMetrics | IChanged;
+export type Frame = ITicks | IBatch | IStateSnapshot | IMetrics | IChanged;
 
 type Untyped = Record<string, any>;
 
@@ -129,7 +129,7 @@ export function decode(content: Untyped, buffers: readonly Bytes[], columns: (no
 }
 
 /** The synced trait `snapshot`: content of the feed when its model was opened. */
-export function fromState(state: unknown): ISnapshot | null {
+export function fromState(state: unknown): IStateSnapshot | null {
   const nodes = (state as Untyped | null)?.nodes;
   if (!Array.isArray(nodes)) {
     return null;

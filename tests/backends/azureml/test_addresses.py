@@ -112,7 +112,7 @@ class Storage:
         return answer(b"own")
 
     def read(self) -> bytes:
-        container = artifacts.Container(self.call, self, "store")  # type: ignore[arg-type]
+        container = artifacts.BlobContainer(self.call, self, "store")  # type: ignore[arg-type]
         return artifacts.StoredFile("f.txt", 3, 0.0, container, "f.txt").read()
 
 

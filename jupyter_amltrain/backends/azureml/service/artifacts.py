@@ -52,7 +52,7 @@ class StoredFile(NamedTuple):
     path: str
     size: int
     modified: float
-    container: Container
+    container: BlobContainer
     name: str
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
@@ -60,7 +60,7 @@ class StoredFile(NamedTuple):
         return self.container.get(quote(self.name), start, end)
 
 
-class Container:
+class BlobContainer:
     """The blob container of a datastore.
 
     Requests use a signature, which may expire during a download, or this user's identity where there is none.
@@ -167,15 +167,15 @@ def list_job_files(call: ServiceCall, workspace: Workspace, name: str, paths: Se
 
 #: Seconds for which the client of a container is kept; its signature is renewed when it has expired.
 _CONTAINER_AGE_S = 1800.0
-_containers: dict[tuple[str, str], tuple[float, Container]] = {}
+_containers: dict[tuple[str, str], tuple[float, BlobContainer]] = {}
 
 
-def container_of(call: ServiceCall, workspace: Workspace, store: str) -> Container:
+def container_of(call: ServiceCall, workspace: Workspace, store: str) -> BlobContainer:
     """Return the container of a datastore, kept for a while: each new one costs two requests."""
     now = time.monotonic()
     made, container = _containers.get((workspace.name, store), (0.0, None))
     if container is None or now - made > _CONTAINER_AGE_S:
-        container = Container(call, workspace, store)
+        container = BlobContainer(call, workspace, store)
         _containers[workspace.name, store] = now, container
     return container
 
@@ -198,10 +198,10 @@ def list_files(
     call: ServiceCall, workspace: Workspace, store: str, root: str, paths: Sequence[str]
 ) -> Iterator[StoredFile]:
     """Yield each file of a datastore whose path below `root` starts with one of `paths`."""
-    yield from files_in(call, Container(call, workspace, store), root, paths)
+    yield from files_in(call, BlobContainer(call, workspace, store), root, paths)
 
 
-def files_in(call: ServiceCall, container: Container, root: str, paths: Sequence[str]) -> Iterator[StoredFile]:
+def files_in(call: ServiceCall, container: BlobContainer, root: str, paths: Sequence[str]) -> Iterator[StoredFile]:
     """Yield each file of a container whose path below `root` starts with one of `paths`."""
     for path in paths:
         marker = ""

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends.azureml.service import history
-from jupyter_amltrain.backends.azureml.service.artifacts import Container, files_in
+from jupyter_amltrain.backends.azureml.service.artifacts import BlobContainer, files_in
 from jupyter_amltrain.backends.transfer import Transfer
 from jupyter_amltrain.errors import SubmitError
 from jupyter_amltrain.jobs.local_data import LocalData, LocalFile, read_data, unreadable
@@ -62,7 +62,7 @@ def send(call: ServiceCall, *, workspace: str, path: str) -> dict[str, Any]:
     """
     place = call.cloud.workspace(workspace)
     data = _read(call, path)
-    container = Container(call, place, STORE)
+    container = BlobContainer(call, place, STORE)
     sent = _Upload(call, container, data).run()
     log.info("data %s: %d bytes sent of %d", data.sha256[:12], sent, data.bytes)
     return {
@@ -78,7 +78,7 @@ def send(call: ServiceCall, *, workspace: str, path: str) -> dict[str, Any]:
 class _Upload:
     """Upload of what the storage does not have."""
 
-    def __init__(self, call: ServiceCall, container: Container, data: LocalData) -> None:
+    def __init__(self, call: ServiceCall, container: BlobContainer, data: LocalData) -> None:
         self._call, self._container, self._data = call, container, data
         self._lock = threading.Lock()
         self._sent = 0
