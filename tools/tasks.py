@@ -148,6 +148,7 @@ def check(arguments: list[str]) -> int:
         "gpuColumns.ts is fresh": [PYTHON, "-m", "tools.gpu_columns_types", "--check"],
         "words of docs/glossary.md": [PYTHON, "-m", "tools.words"],
         "names in docstrings": [PYTHON, "-m", "tools.docstrings"],
+        "environment variables": [PYTHON, "-m", "tools.variables"],
         "tsc": [BIN / "jlpm", "run", "tsc", "-p", "labextension/tsconfig.json", "--noEmit"],
         "eslint": [BIN / "jlpm", "run", "eslint", "labextension"],
         "TypeScript tests": [BIN / "jlpm", "run", "test"],

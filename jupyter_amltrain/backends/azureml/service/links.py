@@ -86,7 +86,7 @@ def _services(ws: Workspace, name: str) -> list[dict[str, str]]:
     if not requested:
         return []
     all_open = len(links) >= len(requested) and all(link.get("url") or link["kind"] == "ssh" for link in links)
-    if time.monotonic() - fetched_at < (_COMPLETE_INTERVAL_S if all_open else env_seconds("DOORS", _INTERVAL_S)):
+    if time.monotonic() - fetched_at < (_COMPLETE_INTERVAL_S if all_open else env_seconds("LINKS", _INTERVAL_S)):
         return links
     answer = ws.data.get(
         f"{ws.history}/runs/{quote(name, safe='')}/serviceinstances/0",
