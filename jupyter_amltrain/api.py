@@ -252,12 +252,12 @@ def configure_target(
     return settings
 
 
-def compute_rows(patience: float = 0.9) -> tuple[TargetRow, ...]:
-    """Return every target with state, size and price; last known values if it needs over `patience` seconds."""
+def compute_rows(timeout_s: float = 0.9) -> tuple[TargetRow, ...]:
+    """Return every target with state, size and price; last known values if it needs over `timeout_s` seconds."""
     c = controller()
 
     async def read() -> tuple[TargetRow, ...]:
-        await c.target_manager.refresh_all(patience)
+        await c.target_manager.refresh_all(timeout_s)
         return c.target_manager.rows()
 
     return c.loop.call(read(), ANSWER_TIMEOUT_S)
@@ -278,12 +278,12 @@ def act(
     )
 
 
-def compute_progress(name: str, patience: float = 0.2) -> tuple[str | None, str]:
+def compute_progress(name: str, timeout_s: float = 0.2) -> tuple[str | None, str]:
     """Return the message of a target's finished operation (``None`` while it runs) and its progress."""
     c = controller()
 
     async def read() -> tuple[str | None, str]:
-        return await c.target_manager.finished(name, patience), c.target_manager.progress(name)
+        return await c.target_manager.finished(name, timeout_s), c.target_manager.progress(name)
 
     return c.loop.call(read(), ANSWER_TIMEOUT_S)
 

@@ -23,7 +23,7 @@ from jupyter_amltrain.backends.base import (
     Chunk,
     LaunchPlan,
     RunEvents,
-    StreamNews,
+    StreamChanges,
     monitor_of,
 )
 from jupyter_amltrain.backends.local_limits import unsupported
@@ -495,11 +495,11 @@ class _FolderRunEvents(RunEvents):
     def __init__(self, changes: FileEvents, folder: Callable[[str], str]) -> None:
         self._changes, self._folder = changes, folder
 
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
+    async def wait(self, run_ids: Sequence[str], viewed: Sequence[str], timeout: float) -> StreamChanges:
         owner: dict[str, tuple[str, set[str]]] = {}
-        for run_id in {**dict.fromkeys(run_ids), **dict.fromkeys(looked_at)}:
+        for run_id in {**dict.fromkeys(run_ids), **dict.fromkeys(viewed)}:
             owner[self._folder(run_id)] = run_id, {STATUS}
-        for run_id in looked_at:
+        for run_id in viewed:
             for stream in STREAMS:
                 path = os.path.dirname(f"{self._folder(run_id)}/{file_of(stream)}")
                 owner.setdefault(path, (run_id, set()))[1].add(stream)

@@ -34,7 +34,7 @@ PER_RANK = ("log",)
 #: Event of a run's status, as opposed to one of its streams.
 STATUS = "status"
 #: Ids of runs, and the streams that may have changed.
-StreamNews = Mapping[str, Collection[str]]
+StreamChanges = Mapping[str, Collection[str]]
 #: Prefix of a monitor's id in place of a run id in :meth:`Backend.read`.
 MONITORS = "monitors/"
 
@@ -141,15 +141,15 @@ class RunEvents(abc.ABC):
     """Events of runs for one consumer; events between two calls are not lost."""
 
     @abc.abstractmethod
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
+    async def wait(self, run_ids: Sequence[str], viewed: Sequence[str], timeout: float) -> StreamChanges:
         """Wait until some runs may have changed, or `timeout` seconds.
 
-        Returns the ids of changed runs with the changes: :data:`STATUS` for `run_ids`, and for `looked_at` (runs with
+        Returns the ids of changed runs with the changes: :data:`STATUS` for `run_ids`, and for `viewed` (runs with
         viewers) also names of streams. A backend without change detection returns all of them.
         """
 
     @staticmethod
-    def anything(run_ids: Collection[str]) -> StreamNews:
+    def anything(run_ids: Collection[str]) -> StreamChanges:
         """Return events for the status and all streams of all runs."""
         return dict.fromkeys(run_ids, (STATUS, *STREAMS))
 

@@ -20,7 +20,7 @@ from jupyter_amltrain.backends.base import (
     Chunk,
     LaunchPlan,
     RunEvents,
-    StreamNews,
+    StreamChanges,
     monitor_of,
     stream_of,
 )
@@ -396,7 +396,7 @@ class _Clock(RunEvents):
         self._moment = moment
         self._known: dict[str, tuple[Any, int]] = {}
 
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
+    async def wait(self, run_ids: Sequence[str], viewed: Sequence[str], timeout: float) -> StreamChanges:
         await asyncio.sleep(min(timeout, CLOCK_INTERVAL_S))
         known, self._known = self._known, {run_id: self._moment(run_id) for run_id in run_ids}
         news: dict[str, Collection[str]] = {}
@@ -404,7 +404,7 @@ class _Clock(RunEvents):
             old = known.get(run_id)
             if old is None or status != old[0]:
                 news.update(self.anything([run_id]))
-            elif ticks != old[1] and run_id in looked_at:
+            elif ticks != old[1] and run_id in viewed:
                 news[run_id] = PER_NODE
         return news
 

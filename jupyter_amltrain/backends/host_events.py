@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from jupyter_amltrain.backends.base import Backend, RunEvents, StreamNews, monitor_of
+from jupyter_amltrain.backends.base import Backend, RunEvents, StreamChanges, monitor_of
 
 
 class HostEvents(RunEvents):
@@ -22,9 +22,9 @@ class HostEvents(RunEvents):
         self._hosts, self._machine_of = hosts, machine_of
         self._events: dict[int, RunEvents] = {}
 
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
+    async def wait(self, run_ids: Sequence[str], viewed: Sequence[str], timeout: float) -> StreamChanges:
         groups: dict[int, tuple[list[str], list[str]]] = {}
-        for index, ids in enumerate((run_ids, looked_at)):
+        for index, ids in enumerate((run_ids, viewed)):
             for run_id in ids:
                 everywhere = range(len(self._hosts))
                 for number in everywhere if monitor_of(run_id) else (self._machine_of(run_id),):
@@ -35,7 +35,7 @@ class HostEvents(RunEvents):
         }
         waiting, deadline = tasks, time.monotonic() + timeout
         try:
-            while waiting and not any(map(_has_news, tasks)):
+            while waiting and not any(map(_has_changes, tasks)):
                 left = max(0.0, deadline - time.monotonic())
                 done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
@@ -45,7 +45,7 @@ class HostEvents(RunEvents):
                 task.cancel()
             if waiting:
                 await asyncio.wait(waiting)
-        news: dict[str, set[str]] = {}
+        changes: dict[str, set[str]] = {}
         errors = []
         for task in tasks:
             if task.cancelled():
@@ -54,10 +54,10 @@ class HostEvents(RunEvents):
                 errors.append(error)
                 continue
             for run_id, streams in task.result().items():
-                news.setdefault(run_id, set()).update(streams)
+                changes.setdefault(run_id, set()).update(streams)
         if len(errors) == len(tasks):
             raise errors[0]
-        return news
+        return changes
 
     def _of(self, number: int) -> RunEvents:
         if number not in self._events:
@@ -69,5 +69,5 @@ class HostEvents(RunEvents):
             events.close()
 
 
-def _has_news(task: asyncio.Task[StreamNews]) -> bool:
+def _has_changes(task: asyncio.Task[StreamChanges]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None and bool(task.result())

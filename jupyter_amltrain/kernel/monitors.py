@@ -191,12 +191,12 @@ class Monitors:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(watch.ended.wait(), pause)
 
-    async def first_sample(self, handle: str, patience: float) -> None:
-        """Wait up to `patience` seconds for the first sample of a monitor, or the reason why there is none."""
+    async def first_sample(self, handle: str, timeout_s: float) -> None:
+        """Wait up to `timeout_s` seconds for the first sample of a monitor, or the reason why there is none."""
         watch = self._all.get(handle)
         if watch is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(watch.sampled.wait(), patience)
+                await asyncio.wait_for(watch.sampled.wait(), timeout_s)
 
     async def stop(self, target: str) -> list[str]:
         """End the running monitors of a target, or of all for an empty name; return their handles.

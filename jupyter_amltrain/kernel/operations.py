@@ -143,8 +143,8 @@ class TargetOperations:
         entry = self._status.get(name)
         return entry.work.detail if entry is not None and entry.work is not None else ""
 
-    async def finished(self, name: str, patience: float) -> str | None:
-        """Wait for the last operation on a target and return its message; ``None`` after `patience` seconds.
+    async def finished(self, name: str, timeout_s: float) -> str | None:
+        """Wait for the last operation on a target and return its message; ``None`` after `timeout_s` seconds.
 
         Raises
         ------
@@ -152,7 +152,7 @@ class TargetOperations:
             The operation failed.
         """
         task = self._tasks[name]
-        await asyncio.wait([task], timeout=patience)
+        await asyncio.wait([task], timeout=timeout_s)
         if not task.done():
             return None
         result = task.result()

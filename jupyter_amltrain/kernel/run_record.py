@@ -375,7 +375,7 @@ def record_of(entry: Entry) -> RunRecord:
             line=run.spec.taken.line[:_SENTENCE_CHARS],
             items=tuple(item[:_SENTENCE_CHARS] for item in run.spec.taken.items[:_ITEMS]),
         ),
-        doors=status.doors[:_NOTES],
+        links=status.links[:_NOTES],
         sweep=_part(entry, "sweep", lambda: board_of(entry), None),
         children=(children := () if run.spec.sweep is not None else _children(entry)),
         children_hidden=0 if run.spec.sweep else entry.children.hidden + len(entry.children.runs) - len(children),

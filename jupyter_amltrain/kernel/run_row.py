@@ -60,7 +60,7 @@ def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
     return RunRow(
         handle=run.handle,
         name=run.spec.name,
-        doors=status.doors,
+        links=status.links,
         target=run.target,
         experiment=run.spec.experiment,
         state=status.state.value,

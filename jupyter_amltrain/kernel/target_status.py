@@ -389,8 +389,8 @@ class TargetStatusCache:
             if old and not entry.checking and not entry.busy:
                 self._loop.start(self.try_check(name), f"check {name}")
 
-    async def refresh_all(self, patience: float) -> None:
-        """Update the list; checks that take longer than `patience` seconds continue in the background."""
+    async def refresh_all(self, timeout_s: float) -> None:
+        """Update the list; checks that take longer than `timeout_s` seconds continue in the background."""
         await self.refresh()
         checks = [
             self._loop.start(self.try_check(name), f"check {name}")
@@ -398,7 +398,7 @@ class TargetStatusCache:
             if not entry.busy
         ]
         if checks:
-            await asyncio.wait(checks, timeout=patience)
+            await asyncio.wait(checks, timeout=timeout_s)
 
     async def try_check(self, name: str) -> None:
         """Check a target; the row shows an error."""

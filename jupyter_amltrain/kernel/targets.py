@@ -93,9 +93,9 @@ class TargetManager:
         """Start checks of targets without a recent status, because the list is visible now."""
         self.status.check_outdated()
 
-    async def refresh_all(self, patience: float) -> None:
-        """Update the list; checks that take longer than `patience` seconds continue in the background."""
-        await self.status.refresh_all(patience)
+    async def refresh_all(self, timeout_s: float) -> None:
+        """Update the list; checks that take longer than `timeout_s` seconds continue in the background."""
+        await self.status.refresh_all(timeout_s)
 
     def listen(self, fn: Callable[[OperationFinished | None], None]) -> Callable[[], None]:
         """Call `fn` on the loop when a row has changed; see :meth:`TargetStatusCache.listen`."""
@@ -129,9 +129,9 @@ class TargetManager:
         """Return the progress of the operation on a target; empty without one."""
         return self.operations.progress(name)
 
-    async def finished(self, name: str, patience: float) -> str | None:
+    async def finished(self, name: str, timeout_s: float) -> str | None:
         """Wait for the last operation on a target; see :meth:`TargetOperations.finished`."""
-        return await self.operations.finished(name, patience)
+        return await self.operations.finished(name, timeout_s)
 
     # ---- actions
 

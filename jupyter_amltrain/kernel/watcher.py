@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from jupyter_amltrain.backends.base import PER_NODE, Backend, RunEvents, StreamNews
+from jupyter_amltrain.backends.base import PER_NODE, Backend, RunEvents, StreamChanges
 from jupyter_amltrain.errors import AmlTrainError, DamagedRun, TargetError, TargetUnreachable
 from jupyter_amltrain.kernel.outcome_text import failure_reason
 from jupyter_amltrain.kernel.pictures import PictureReader
@@ -349,7 +349,7 @@ class Watcher:
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
         self._changes = backend.events()
-        self._paces: dict[str, TokenBucket] = {}
+        self._intervals: dict[str, TokenBucket] = {}
 
     def wake(self) -> None:
         """Poll now, because of a new run or viewer."""
@@ -384,7 +384,7 @@ class Watcher:
                 await self._wake.wait()
                 continue
             # Rate limit per run: a run with many events does not delay the others.
-            paces = {i: self._paces.setdefault(i, TokenBucket(MAX_POLLS_PER_S, MAX_POLL_BURST)) for i in live}
+            paces = {i: self._intervals.setdefault(i, TokenBucket(MAX_POLLS_PER_S, MAX_POLL_BURST)) for i in live}
             pause = min((paces[i].due() for i in waiting if i in live), default=POLL_INTERVAL_S)
             for i, what in (await self._news(live, pause)).items():
                 waiting.setdefault(i, set()).update(what)
@@ -398,10 +398,10 @@ class Watcher:
                 await self._read_samples(live[i])
             if ready:
                 await self.poll(sorted(ready))
-            for gone in self._paces.keys() - live.keys():
-                del self._paces[gone]
+            for gone in self._intervals.keys() - live.keys():
+                del self._intervals[gone]
 
-    async def _news(self, live: dict[str, Entry], timeout: float) -> StreamNews:
+    async def _news(self, live: dict[str, Entry], timeout: float) -> StreamChanges:
         """Wait for events, and return the changed streams by run id; all of them after :meth:`wake`."""
         everything = RunEvents.anything(live)
         self._wake.clear()

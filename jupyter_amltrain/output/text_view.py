@@ -114,7 +114,7 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
     """Return the record in a few lines, with at most `child_rows` steps or trials."""
     lines = [state_line(record), *([_one_line(record.taken.line)] if record.taken.line else [])]
     lines += [f"note: {_one_line(note)}" for note in record.notes]
-    lines += [f"{link.title}: {_one_line(link.url or link.hint)}" for link in record.doors]
+    lines += [f"{link.title}: {_one_line(link.url or link.hint)}" for link in record.links]
     if record.error:
         lines.append(record.error)
     elif record.detail and not record.done:

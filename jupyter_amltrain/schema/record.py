@@ -313,7 +313,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     source_sha256: str = ""
     notes: tuple[str, ...] = ()  #: notes of the submit, one sentence each
     taken: Taken = Taken()  #: what the cell took from the notebook
-    doors: tuple[RunLink, ...] = ()  #: links: its page at the service, and services of the run while it is running
+    #: Its page at the service, and services of the run while it is running; the wire has an older name.
+    links: tuple[RunLink, ...] = msgspec.field(default=(), name="doors")
     children: tuple[ChildRun, ...] = ()  #: steps of a pipeline, trials of a sweep or AutoML job, oldest first
     children_hidden: int = 0  #: further ones
     parent: str = ""  #: handle of the run that this one is part of

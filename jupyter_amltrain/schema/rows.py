@@ -148,7 +148,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         Whether metric, spark and log size were read; for past runs they are read on demand.
     again
         Whether the run can be resubmitted with the same code and settings.
-    doors
+    links
         Links: the run's page at the service, and services of the run while it is running.
     children
         Steps of a pipeline, or trials of a sweep or AutoML job, at most 20: the best, the unfinished, the newest.
@@ -188,7 +188,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     again: bool = False
     tracking: str = ""
     params: dict[str, str] = {}
-    doors: tuple[RunLink, ...] = ()
+    links: tuple[RunLink, ...] = msgspec.field(default=(), name="doors")
     children: tuple[ChildRun, ...] = ()
     children_hidden: int = 0
     parent: str = ""

@@ -142,7 +142,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[PastAttempt, ...] = ()  #: ends of the earlier attempts
     failed_rank: int | None = None  #: process that failed first, of a run of several
     notes: tuple[str, ...] = ()  #: notes of the target about the start: a shared GPU, no GPU because of the driver
-    doors: tuple[RunLink, ...] = ()  #: links, its page first; the others while it runs
+    #: Its page first; the others while it runs. Files have an older name.
+    links: tuple[RunLink, ...] = msgspec.field(default=(), name="doors")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

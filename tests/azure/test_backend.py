@@ -455,7 +455,7 @@ class TestAzureBackend(BackendContract):
             services=("jupyterlab", "vscode", "tensorboard:logs", f"ssh:{key}"),
         )
         run = call(self._launch(backend, wanted))
-        (page,) = run.status.doors
+        (page,) = run.status.links
         assert page.kind == "studio" and page.url.startswith(f"https://ml.azure.com/runs/{run.run_id}?wsid=/sub")
         found: dict[str, Any] = {}
 
@@ -464,7 +464,7 @@ class TestAzureBackend(BackendContract):
             while "ssh" not in found:
                 assert time.monotonic() < end, found
                 status = (await backend.poll((run.run_id,))).get(run.run_id)
-                found.update({link.kind: link for link in status.doors} if status else {})
+                found.update({link.kind: link for link in status.links} if status else {})
                 await asyncio.sleep(0.02)
 
         call(opened())
@@ -481,9 +481,9 @@ class TestAzureBackend(BackendContract):
         assert key.split()[1] not in str(found)
         call(backend.cancel(run.run_id))
         call(self._until_ended(backend, run.run_id))
-        assert [link.kind for link in call(backend.poll((run.run_id,)))[run.run_id].doors] == ["studio"]
+        assert [link.kind for link in call(backend.poll((run.run_id,)))[run.run_id].links] == ["studio"]
         again = call(backend.find(run.run_id))
-        assert again is not None and again.status.doors == (page,)
+        assert again is not None and again.status.links == (page,)
 
     def test_edited_code_sends_changed_files_only(
         self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path

@@ -106,16 +106,16 @@ def test_demo_events_name_only_what_has_changed(loop: LoopThread, tmp_path: Path
     loop.call(backend.launch(loop.call(backend.plan(spec, snapshot, "x")), {}, {}))
     events = backend.events()
 
-    def news(*viewed: str) -> set[str]:
+    def changes(*viewed: str) -> set[str]:
         return set(loop.call(events.wait(["x"], viewed, 1.0)).get("x", ()))
 
     def until(wanted: set[str], *viewed: str) -> None:
         end = time.monotonic() + 60
-        while (found := news(*viewed)) != wanted:
+        while (found := changes(*viewed)) != wanted:
             assert time.monotonic() < end, found
 
-    assert "status" in news("x")  # the first answer names everything
+    assert "status" in changes("x")  # the first answer names everything
     until({"telemetry", "minutes", "summary"}, "x")
     until(set(), "x")
     loop.call(backend.cancel("x"))
-    assert {"status", "log"} <= news()
+    assert {"status", "log"} <= changes()

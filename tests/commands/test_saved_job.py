@@ -142,5 +142,6 @@ def test_saved_project_keeps_its_places(api: Any, project: Path, monkeypatch: py
     text += "print(open(here + '/data.csv').read(), os.path.basename(os.getcwd()))\n"
     (project / "a" / "train.py").write_text(text)
     monkeypatch.chdir(project / "nb")
-    save(parse_submit(["../a/train.py", "--gpus", "0"]), "job.yml")
+    submission = parse_submit(["../a/train.py", "--gpus", "0"])
+    save(submission.spec, submission.target_name, "job.yml")
     assert send(parse_submit(["job.yml"])).wait(60).logs().strip() == "7 nb"

@@ -100,7 +100,7 @@ def test_compute_listener_gets_results(page: Page) -> None:
     page.act("create", kind="fake", values={"fails": "create"}, confirmed=True)
     until(lambda: page.state("big") == "failed")
     assert None in events
-    until(lambda: [(news.level, news.target) for news in events if news] == [("error", "big")])
+    until(lambda: [(changes.level, changes.target) for changes in events if changes] == [("error", "big")])
     assert page.act("dismiss").accepted and page.state("big") == "gone"
     end()
     count = len(events)

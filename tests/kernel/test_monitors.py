@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.base import Chunk, StreamNews
+from jupyter_amltrain.backends.base import Chunk, StreamChanges
 from jupyter_amltrain.errors import StateError, UnknownRun
 from jupyter_amltrain.kernel import monitors as module
 from jupyter_amltrain.kernel.monitors import Monitors
@@ -61,7 +61,7 @@ class Machine:
     def events(self) -> Machine:
         return self
 
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
+    async def wait(self, run_ids: Sequence[str], viewed: Sequence[str], timeout: float) -> StreamChanges:
         await asyncio.sleep(0.005)
         return {}
 

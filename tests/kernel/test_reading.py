@@ -64,10 +64,10 @@ def test_long_telemetry_end_is_exact_without_full_read(hours: float, tmp_path: P
     content = {**json.loads(summary.read_text()), "notes": [[files.START + 9, "GPU 1 fell off the bus"]]}
     summary.write_text(json.dumps(content))
     backend, entry = Folder(tmp_path), entry_of(RunState.COMPLETED)
-    news = loop.call(read_streams(backend, entry, entry.run.status))  # type: ignore[arg-type]
+    changes = loop.call(read_streams(backend, entry, entry.run.status))  # type: ignore[arg-type]
     node = entry.telemetry.node(0)
     size = (tmp_path / "telemetry" / "node-0.jsonl").stat().st_size
-    assert news == {"telemetry"} and node.offset == size and node.seq == hours * 3600 - 1
+    assert changes == {"telemetry"} and node.offset == size and node.seq == hours * 3600 - 1
     assert node.history.t[0] == files.START
     if hours > 1:
         assert entry.telemetry.summaries[0]["gpus"][3]["memory_peak"] == 43_000

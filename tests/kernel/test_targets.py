@@ -31,10 +31,10 @@ class Kernel:
 
     def __init__(self, home: Path) -> None:
         self.controller = Controller(StateRoot(home))
-        self.news: list[OperationFinished | None] = []
+        self.changes: list[OperationFinished | None] = []
 
         async def listen() -> None:
-            self.controller.target_manager.listen(self.news.append)
+            self.controller.target_manager.listen(self.changes.append)
 
         self.controller.loop.call(listen())
 
@@ -58,7 +58,7 @@ class Kernel:
         return self.controller.loop.call(read())
 
     def messages(self) -> list[tuple[str, str]]:
-        return [(news.level, news.text) for news in self.news if news is not None]
+        return [(changes.level, changes.text) for changes in self.changes if changes is not None]
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_create_runs_in_background(kernel: Kernel, home: Path) -> None:
     assert (row.price, row.price_node, row.currency, row.work) == (0.0, 3.06, "USD", None)
     assert (row.cpus, row.gpus, row.gpu_name) == (6, 1, "Fake V100 16GB") and row.checked_at
     assert kernel.messages() == [("success", "big is created.")]
-    assert any(news is None for news in kernel.news)
+    assert any(changes is None for changes in kernel.changes)
 
 
 def test_second_operation_on_busy_target_is_refused(kernel: Kernel) -> None:
@@ -349,8 +349,8 @@ def test_external_target_change_is_noticed(kernel: Kernel, other: Kernel) -> Non
     handle = other.controller.loop.call(other.controller.submit(JobSpec(name="x", script="pass"), "big"))
     other.controller.loop.call(other.controller.accepted(handle))
     kernel.act("use", "big", values={"default": True})
-    other.news.clear()
-    assert other.rows()["big"].current and other.news  # read, and told
+    other.changes.clear()
+    assert other.rows()["big"].current and other.changes  # read, and told
     kernel.act("delete", "big", confirmed=True)
     kernel.finished("big")
     assert set(other.rows()) == {"local"}
@@ -383,9 +383,9 @@ def test_target_test_ends_with_notification(kernel: Kernel) -> None:
 
 def test_target_listener_is_called_for_other_kernels(kernel: Kernel, other: Kernel) -> None:
     other.rows()
-    other.news.clear()
+    other.changes.clear()
     kernel.create("big", **CLUSTER)
-    until(lambda: other.news)  # nobody asked
+    until(lambda: other.changes)  # nobody asked
     assert [row.name for row in other.controller.loop.call(_rows(other))] == ["local", "big"]
 
 

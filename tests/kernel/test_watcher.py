@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.base import Chunk, RunEvents, StreamNews
+from jupyter_amltrain.backends.base import Chunk, RunEvents, StreamChanges
 from jupyter_amltrain.backends.demo import FakeBackend
 from jupyter_amltrain.errors import StateError, TargetUnreachable
 from jupyter_amltrain.jobs.snapshot import Snapshot
@@ -140,9 +140,9 @@ class Sampled(Moody):
 
 
 class _Ticks(RunEvents):
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
+    async def wait(self, run_ids: Sequence[str], viewed: Sequence[str], timeout: float) -> StreamChanges:
         await asyncio.sleep(0.001)
-        return {run_id: ["telemetry", "minutes", "summary"] for run_id in looked_at}
+        return {run_id: ["telemetry", "minutes", "summary"] for run_id in viewed}
 
     def close(self) -> None:
         pass

@@ -181,8 +181,8 @@ def test_live_dashboard_new_metric_gets_chart(house: DashboardHarness, tmp_path:
     until = time.monotonic() + DEADLINE
     while not any("m" in m for m in messages) and time.monotonic() < until:
         time.sleep(0.02)
-    news = [m for m in messages if "m" in m]
-    assert set(news[0]["m"]) <= {f"m{i}" for i in range(6)} and news[0]["m"]["m0"] == {
+    changes = [m for m in messages if "m" in m]
+    assert set(changes[0]["m"]) <= {f"m{i}" for i in range(6)} and changes[0]["m"]["m0"] == {
         "t": [files.START],
         "s": [2],
         "i": [0],

@@ -1,4 +1,4 @@
-"""Nodes, packages, data and doors of a job: what may be asked for, and what an older record says of them."""
+"""Nodes, packages, data and links of a job: what may be asked for, and what an older record says of them."""
 
 from __future__ import annotations
 

@@ -502,7 +502,7 @@ class AzureBackend(Backend, Provisioner):
         links = (
             {"kind": "studio", "title": "Azure ML studio", "url": url} for url in [submitted.get("studio_url")] if url
         )
-        status = RunStatus(state=RunState.QUEUED, doors=azure_status.links_of({"doors": list(links)}))
+        status = RunStatus(state=RunState.QUEUED, links=azure_status.links_of({"links": list(links)}))
         return self.jobs.make_run(name, spec, status, created, folder)
 
     # ---- cancel and delete

@@ -23,7 +23,7 @@ from jupyter_amltrain.backends.azureml.polling import (
     SingleFlight,
     poll_interval,
 )
-from jupyter_amltrain.backends.base import STATUS, RunEvents, StreamNews
+from jupyter_amltrain.backends.base import STATUS, RunEvents, StreamChanges
 from jupyter_amltrain.backends.run_files import copied_runs, run_of
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, WorkspaceGone
 from jupyter_amltrain.schema.azure_target import InstanceTarget, ServerlessTarget
@@ -372,22 +372,20 @@ class AzureEvents(RunEvents):
         self._last_rows: dict[str, Any] = {}
         self._seen: dict[str, dict[str, int]] = {}
 
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
+    async def wait(self, run_ids: Sequence[str], viewed: Sequence[str], timeout: float) -> StreamChanges:
         """See :meth:`RunChanges.wait`."""
         until = time.monotonic() + timeout
         tracker = self._tracker
-        tracker.watched[id(self)] = frozenset(looked_at)
+        tracker.watched[id(self)] = frozenset(viewed)
         while True:
             events: dict[str, set[str]] = {}
             # Concurrently: a new line must not wait for the state of the run.
-            rows, *_ = await asyncio.gather(
-                tracker.rows(run_ids), *(tracker.synchronize(run_id) for run_id in looked_at)
-            )
+            rows, *_ = await asyncio.gather(tracker.rows(run_ids), *(tracker.synchronize(run_id) for run_id in viewed))
             for run_id, row in rows.items():
                 if self._last_rows.get(run_id) != row:
                     self._last_rows[run_id] = row
                     events.setdefault(run_id, set()).add(STATUS)
-            for run_id in looked_at:
+            for run_id in viewed:
                 # Counted, because another consumer may have fetched the new lines.
                 counts = tracker.grown(run_id)
                 seen = self._seen.get(run_id, {})
@@ -399,7 +397,7 @@ class AzureEvents(RunEvents):
             remaining = until - time.monotonic()
             if remaining <= 0:
                 return {}
-            await asyncio.sleep(min(remaining, tracker.due(looked_at)))
+            await asyncio.sleep(min(remaining, tracker.due(viewed)))
 
     def close(self) -> None:
         """See :meth:`RunChanges.close`."""

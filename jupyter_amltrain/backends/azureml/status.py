@@ -6,7 +6,7 @@ A *row* is the plain dict into which the service process converts a response (:m
      "nodes": {"AllocationState", "PreparingNodeCount", "RunningNodeCount", "CurrentNodeCount"},
      "attempt", "revision", "compute", "count", "archived", "display", "experiment",
      "limit" (seconds, if the row is from ARM),
-     "doors": [{"kind", "title", "url", "hint"}]}
+     "links": [{"kind", "title", "url", "hint"}]}
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) ->
         nodes=max(1, _int(row.get("count")) or 1),
         # The service counts machines that it took away, the agent starts of the script on the last machine.
         attempt=max(1, _int(row.get("attempt")) or 1) + max(1, _int(agent.get("attempt")) or 1) - 1,
-        doors=links_of(row),
+        links=links_of(row),
     )
 
 
 def links_of(row: Mapping[str, Any]) -> tuple[RunLink, ...]:
     """Return the links of a run, as far as they are known."""
-    return tuple(msgspec.convert(door, RunLink) for door in row.get("doors") or ())
+    return tuple(msgspec.convert(link, RunLink) for link in row.get("links") or ())
 
 
 def _ending(

@@ -62,25 +62,27 @@ def test_service_process_starts_at_first_request_and_ends_with_close(ask, loop, 
 
 
 def test_concurrent_requests_run_and_progress_comes_first(ask, loop, root):
-    news = []
+    changes = []
 
     async def all_of():
         link = client_of(loop, root)
         # None of them would end within this test: that all have begun shows that they are under way together.
         waits = [
-            asyncio.ensure_future(link.request("process.ping", {"wait": 3600.0, "say": f"n{i}"}, progress=news.append))
+            asyncio.ensure_future(
+                link.request("process.ping", {"wait": 3600.0, "say": f"n{i}"}, progress=changes.append)
+            )
             for i in range(12)
         ]
-        while len(news) < 12:
+        while len(changes) < 12:
             await asyncio.sleep(0.01)
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
-        return await link.request("process.ping", {"say": "last"}, progress=news.append)
+        return await link.request("process.ping", {"say": "last"}, progress=changes.append)
 
     ask()
     assert loop.call(all_of(), DEADLINE)["pid"]
-    assert sorted(news) == sorted(["last", *(f"n{i}" for i in range(12))])
+    assert sorted(changes) == sorted(["last", *(f"n{i}" for i in range(12))])
 
 
 def test_request_error_keeps_class_and_hint(ask):

@@ -23,8 +23,8 @@ def text(folder: Path) -> str:
 def take(folder: Path, attempt: int = 1, ended: bool = False, **came: Any) -> None:
     """One sync; each call has its own object, as each call of the process has."""
     mirror = MirrorFiles(folder)
-    news = {name: data if isinstance(data, FileDelta) else FileDelta(data) for name, data in came.items()}
-    logs.append_logs(mirror, news, attempt=attempt, ended=ended)
+    changes = {name: data if isinstance(data, FileDelta) else FileDelta(data) for name, data in came.items()}
+    logs.append_logs(mirror, changes, attempt=attempt, ended=ended)
     mirror.save()
 
 

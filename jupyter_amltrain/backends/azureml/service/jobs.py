@@ -73,7 +73,7 @@ def poll(call: ServiceCall, *, workspace: str, names: Sequence[str]) -> dict[str
             # Only ARM has the time limit, which distinguishes a timeout from other cancellations.
             arm_row = history.row_of_job(job or {})
             row = arm_row if row is None else {**row, "limit": arm_row["limit"]}
-        return {**row, "doors": links.links_of(ws, row)}
+        return {**row, "links": links.links_of(ws, row)}
 
     rows = history.all_of(one, list(names))
     return {name: row for name, row in zip(names, rows, strict=True) if row is not None}
@@ -89,7 +89,7 @@ def get(call: ServiceCall, *, workspace: str, name: str) -> dict[str, Any] | Non
     if history_row is not None and history_row["status"] in (*history.QUEUED, *history.ENDED_BADLY):
         history_row = history.with_reason(history_row, history.record(ws, name))
     row = history.merge_rows(history.row_of_job(job), history_row)
-    return {"row": {**row, "doors": links.links_of(ws, row)}, "job": shown(job)}
+    return {"row": {**row, "links": links.links_of(ws, row)}, "job": shown(job)}
 
 
 def list_all(
@@ -142,7 +142,7 @@ def list_all(
     ):
         one["row"] = history.merge_rows(one["row"], more)
     for one in listed:
-        one["row"]["doors"] = [links.studio_link(ws, one["row"]["name"])]
+        one["row"]["links"] = [links.studio_link(ws, one["row"]["name"])]
     return {"names": names, "jobs": listed, "whole": whole}
 
 

@@ -216,7 +216,7 @@ class _Sync:
         positions = [dict(self.mirror.read_position(name)) for name in names]
         reader, restarted_job = self.reader, self.attempt > 1
         deltas = history.all_of(lambda pair: reader.new(*pair, restarted_job), list(zip(names, positions, strict=True)))
-        self.read_bytes += sum(len(news.data) for news in deltas)
+        self.read_bytes += sum(len(changes.data) for changes in deltas)
         return dict(zip(names, deltas, strict=True))
 
     def _update_log(self) -> None:
