@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.errors import RunFailed
+from jupyter_amltrain.errors import RunCanceled, RunFailed
 from tests.fakes import nvml
 from tests.helpers import until
 from tools.openssh import Sshd
@@ -44,3 +44,18 @@ def test_monitor_shows_gpus_there_without_a_run(api: Any, gpu_box: Sshd) -> None
     monitor = api.monitor("box", rate=10)
     until(lambda: monitor.record().gpu is not None and len(monitor.record().gpu.gpus) == 2, "both GPUs")
     assert monitor.record().handle.startswith("box/") and not api.runs()
+
+
+@pytest.mark.thorough
+def test_two_halves_share_a_gpu_there_and_its_row_names_them(api: Any, gpu_box: Sshd) -> None:
+    attach(api, gpu_box)
+    code = "import os, time\nprint(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\ntime.sleep(600)"
+    runs = [api.submit(code, target="box", gpus=0.5, name=name) for name in ("first", "second")]
+    until(lambda: all(run.logs().startswith("GPU-") for run in runs), "both run")
+    assert len({run.logs().split()[0] for run in runs}) == 1
+    shared = next(gpu for gpu in api.compute("box").gpus if gpu["assigned"])
+    assert shared["assigned"] == 1 and {user["run"] for user in shared["users"]} == {run.run.run_id for run in runs}
+    for run in runs:
+        run.cancel()
+        with pytest.raises(RunCanceled):
+            run.wait(60)

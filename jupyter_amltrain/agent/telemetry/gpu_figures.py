@@ -192,8 +192,8 @@ def _short(rate: Value) -> Value:
         return None
     if rate >= 1000:
         return round(int(rate), 3 - len(str(int(rate))))
-    digits = round(rate, 1)
-    return digits if rate < 10 and digits != int(digits) else int(rate + 0.5)
+    tenths = round(rate, 1)
+    return tenths if 0 < tenths < 1 else int(rate + 0.5)
 
 
 #: Percent: a driver may round a full load up to this.
