@@ -363,7 +363,7 @@ class Dispatcher:
         for gpu in self.gpus.usable:
             uuid = gpu["uuid"]
             assigned = [record["run"] for record in records if uuid in record["devices"]]
-            holder = gpu_locks.holder_uid(uuid) if not assigned and gpu_locks.available() else None
+            holder = gpu_locks.listener_uid(uuid) if not assigned and gpu_locks.available() else None
             rows.append(
                 {
                     **{key: value for key, value in gpu.items() if key != "processes"},

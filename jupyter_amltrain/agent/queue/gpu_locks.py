@@ -67,26 +67,35 @@ def take_lock(uuid: str) -> Optional[int]:
         lock.close()
 
 
-def holder_uid(uuid: str) -> Optional[int]:
-    """Return the uid of the holder of a lock; `UNKNOWN` if it cannot be determined, ``None`` for a free lock."""
+def listener_uid(uuid: str) -> Optional[int]:
+    """Return the uid of the holder of a lock, as :func:`holder_uid`, without trying to take it.
+
+    A holder that does not listen is not found; guardians and supervisors do listen.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(_name(uuid))
             credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         except OSError as error:
-            # Refused: free, or a process has bound the name and does not listen. Try to take it to find out.
-            if error.errno != errno.ECONNREFUSED:
-                return UNKNOWN
-            try:
-                lock = take_lock(uuid)
-            except OSError:
-                return UNKNOWN
-            if lock is None:
-                return UNKNOWN
-            os.close(lock)
-            return None
+            return None if error.errno == errno.ECONNREFUSED else UNKNOWN
     return int(_CREDENTIALS.unpack(credentials)[1])
+
+
+def holder_uid(uuid: str) -> Optional[int]:
+    """Return the uid of the holder of a lock; `UNKNOWN` if it cannot be determined, ``None`` for a free lock."""
+    uid = listener_uid(uuid)
+    if uid is not None:
+        return uid
+    # Free, or a process has bound the name and does not listen. Try to take it to find out.
+    try:
+        lock = take_lock(uuid)
+    except OSError:
+        return UNKNOWN
+    if lock is None:
+        return UNKNOWN
+    os.close(lock)
+    return None
 
 
 class LockedGpus(NamedTuple):
@@ -163,6 +172,10 @@ class Locks:
                 (uuid, os.dup(lock)) for uuid, lock in taken.items() if lock and uuid not in self._shared
             )
         return LockedGpus(devices, locks, forced)
+
+    def is_held(self, uuid: str) -> bool:
+        """Whether another process that had a lock at the last try still has it."""
+        return uuid in self.others and holder_uid(uuid) is not None
 
     def _update_holder(self, uuid: str) -> None:
         uid = holder_uid(uuid)

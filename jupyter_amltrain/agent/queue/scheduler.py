@@ -351,7 +351,7 @@ class Scheduler:
         return {
             gpu["uuid"]
             for gpu in gpus
-            if gpu["uuid"] not in ours and (gpu["uuid"] in self.locks.others or foreign_processes(gpu, own_pids))
+            if gpu["uuid"] not in ours and (self.locks.is_held(gpu["uuid"]) or foreign_processes(gpu, own_pids))
         }
 
     def _start_without_slot(self, ticket: Dict[str, Any]) -> bool:
