@@ -189,7 +189,9 @@ def concepts(root: Path, python: list[Path]) -> dict[str, Any]:
                 functions.append(node)
     backend = next(node for node in classes if node.name == "Backend")
     methods = [node for node in backend.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    flags = [node for node in backend.body if isinstance(node, ast.AnnAssign)]
+    flags = [
+        node for node in backend.body if isinstance(node, ast.AnnAssign) and "bool" in ast.unparse(node.annotation)
+    ]
 
     def longer(nodes: Sequence[ast.stmt], limit: int) -> int:
         return sum((node.end_lineno or node.lineno) - node.lineno + 1 > limit for node in nodes)

@@ -16,6 +16,7 @@ import msgspec
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.agent.data.cache import INPUTS
 from jupyter_amltrain.agent.protocol import KEPT_LINKS, PICTURES, SOURCE, valid_run_id
+from jupyter_amltrain.backends.agent_environments import AgentEnvironments
 from jupyter_amltrain.backends.base import (
     STATUS,
     STREAMS,
@@ -41,7 +42,6 @@ from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.jobs.values import makers, other_versions, with_code
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CHILDREN_BYTES, ChildRuns
-from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunStatus, make_handle
 from jupyter_amltrain.schema.run_file import OutValue, RunFile
@@ -72,7 +72,6 @@ class AgentBackend(Backend):
 
     Target: ClassVar[type[ComputeTarget]]
     log_may_shrink = True
-    builds_environments = True
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, transport: Transport, python: str = "") -> None:
         super().__init__(target)
@@ -81,6 +80,7 @@ class AgentBackend(Backend):
         self._machine = transport.machine
         if python:
             self._machine = msgspec.structs.replace(self._machine, python=python)
+        self.environments: AgentEnvironments = AgentEnvironments(transport, target.name, lambda: self._machine)
         self._damage: dict[str, str] = {}  #: by run id, of the last poll
         self._modules: dict[str, set[str]] = {}  #: by interpreter, modules that it is known to have
         self._versions: dict[str, dict[str, str]] = {}  #: by interpreter, versions of its packages by their modules
@@ -121,70 +121,15 @@ class AgentBackend(Backend):
             spec = msgspec.structs.replace(spec, files=project_files(spec))
         return environments.completed(spec, self._machine.has_our_disk)
 
-    async def find_environment(
-        self, environment: Environment, python: str = "", check: bool = True
-    ) -> Mapping[str, Any]:
-        """Return what the agent knows of a completed environment: its ``key``, its build, seconds of the last one.
-
-        Parameters
-        ----------
-        python
-            Interpreter that it is made with if it names no version; default that of the target.
-        check
-            Whether an environment that the target cannot build is an error.
-
-        Raises
-        ------
-        PreflightError
-            The target cannot build it.
-        """
-        request = self._build_request(environment, python)
-        found = await self._transport.call("environments", {"verb": "find", "spec": request})
-        if found["reason"] and check:
-            raise PreflightError(
-                f"Cannot build the environment {request['label']} on {self.target.name!r}: {found['reason']}.",
-                code="environment.no_tool",
-                field="environment",
-            )
-        return found
-
-    async def environment_key(self, environment: Environment) -> str:
-        """See :meth:`Backend.environment_key`."""
-        return str((await self.find_environment(environment, check=False))["key"])
-
     async def _planned_build(self, spec: JobSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the request to build a job's environment, and a note on it; empty if the job runs without it."""
-        request = self._build_request(spec.environment, spec.python)
+        request = self.environments.request(spec.environment, spec.python)
         # A file of `az ml` was written for a service: what cannot be built here is noted, and the job runs.
-        found = await self.find_environment(spec.environment, spec.python, check=not spec.job_type)
+        found = await self.environments.find(spec.environment, spec.python, check=not spec.job_type)
         if spec.job_type:
             note = environments.file_note(spec, found, self.target.name)
             return ({} if found["reason"] else request), (note,)
         return request, (environments.note(spec.environment, found),)
-
-    async def _find_image(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what the agent knows of an image; raise ``PreflightError`` if the machine cannot run it."""
-        found = await self._transport.call("environments", {"verb": "find_image", "container": dict(request)})
-        if found["reason"]:
-            raise PreflightError(
-                f"Cannot run the image {request['image']} on {self.target.name!r}: {found['reason']}.",
-                code=str(found["code"]),
-                field="environment",
-            )
-        return found
-
-    def _build_request(self, environment: Environment, python: str) -> dict[str, Any]:
-        base = python or self._machine.python
-        return environments.build_request(environment, base, self._machine.has_our_disk)
-
-    async def list_environments(self) -> Sequence[EnvironmentRow]:
-        """See :meth:`Backend.list_environments`."""
-        answer = await self._transport.call("environments", {"verb": "list"})
-        return [environments.row_of(row, self.target.name) for row in answer["environments"]]
-
-    async def delete_environment(self, key: str) -> None:
-        """See :meth:`Backend.delete_environment`."""
-        await self._transport.call("environments", {"verb": "delete", "key": key})
 
     async def _check_interpreter(self, spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
         """Check that a job's interpreter has what the script imports; return notes on its versions.
@@ -262,7 +207,7 @@ class AgentBackend(Backend):
             machine = msgspec.structs.replace(machine, python="python")
         elif environments.is_image(spec):
             container = environments.container_request(spec, machine.has_our_disk)
-            found = await self._find_image(container)
+            found = await self.environments.find_image(container)
             notes = (environments.image_note(spec.environment.image, found),)
             # The agent finds python3 or python on the PATH of the image.
             machine = msgspec.structs.replace(machine, python="python")

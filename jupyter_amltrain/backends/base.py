@@ -12,13 +12,13 @@ import msgspec
 
 from jupyter_amltrain.agent.pictures.listing import list_pictures
 from jupyter_amltrain.agent.protocol import read_regular, valid_run_id
+from jupyter_amltrain.backends.environments import BuiltEnvironments, NamedEnvironments
 from jupyter_amltrain.backends.local_limits import unsupported
 from jupyter_amltrain.backends.past_runs import TRACKING_FILE, PastRun, tracking_state
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.jobs.origin import Origin
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.child_run import ChildRuns
-from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus
 from jupyter_amltrain.schema.run_file import OutValue, RunFile
@@ -175,12 +175,11 @@ class Backend(abc.ABC):
     #: Whether :meth:`live_copies` works.
     has_live_copies: ClassVar[bool] = False
 
-    #: Whether the target builds environments from files with packages, and the user's own names for them are used.
-    builds_environments: ClassVar[bool] = False
-    #: Whether a service keeps named environments with versions for the target.
-    names_environments: ClassVar[bool] = False
     #: Whether the target chooses and runs the trials of a sweep itself.
     runs_sweeps: ClassVar[bool] = False
+
+    #: Environments of the target; ``None`` for a target that keeps none.
+    environments: BuiltEnvironments | NamedEnvironments | None = None
 
     def __init__(self, target: ComputeTarget) -> None:
         self.target = target
@@ -233,62 +232,6 @@ class Backend(abc.ABC):
         submitter's disk, without network calls. This default is for a machine with our agent.
         """
         return unsupported(spec, self.target.name)
-
-    async def list_environments(self) -> Sequence[EnvironmentRow]:
-        """Return the environments that are built on the target.
-
-        Raises
-        ------
-        CommandError
-            The target builds none.
-        """
-        raise self._without_environments()
-
-    async def environment_key(self, environment: Environment) -> str:
-        """Return the key of a completed environment in :meth:`list_environments`; empty if the target builds none."""
-        return ""
-
-    async def show_environment(self, name: str) -> EnvironmentRow:
-        """Return an environment of a service by ``NAME``, ``NAME:VERSION`` or ``NAME@latest``, with its versions.
-
-        Raises
-        ------
-        CommandError
-            There is none, or the target has no named environments of its own.
-        """
-        raise self._without_environments()
-
-    async def register_environment(self, name: str, environment: Environment) -> EnvironmentRow:
-        """Register a new version of a named environment at a service.
-
-        Parameters
-        ----------
-        environment
-            With the content of its file.
-
-        Raises
-        ------
-        CommandError
-            The target has no named environments of its own.
-        """
-        raise self._without_environments()
-
-    async def delete_environment(self, key: str) -> None:
-        """Remove an environment, by its key.
-
-        Raises
-        ------
-        CommandError
-            A run uses it, or there is none.
-        """
-        raise self._without_environments()
-
-    def _without_environments(self) -> CommandError:
-        return CommandError(
-            f"Target {self.target.name!r} keeps no environments that can be listed here.",
-            hint="Targets that do: this machine (local), machines over SSH, and those of Azure ML.",
-            code="environment.unsupported",
-        )
 
     @abc.abstractmethod
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:

@@ -25,6 +25,7 @@ from jupyter_amltrain.backends.base import (
     monitor_of,
     stream_of,
 )
+from jupyter_amltrain.backends.environments import BuiltEnvironments
 from jupyter_amltrain.backends.host_events import HostEvents
 from jupyter_amltrain.backends.local_limits import unsupported
 from jupyter_amltrain.backends.nodes_submit import NodesSubmit, require_different
@@ -53,16 +54,39 @@ _OTHERS_TIMEOUT_S = 2.0
 _SLOW_S = 60.0
 
 
+class NodesEnvironments(BuiltEnvironments):
+    """Environments of several machines."""
+
+    def __init__(self, hosts: SshHosts, target: str) -> None:
+        self._hosts, self._target = hosts, target
+
+    async def list(self) -> Sequence[EnvironmentRow]:
+        """See :meth:`BuiltEnvironments.list`; an environment on several machines is listed once."""
+        found, _ = await self._hosts.ask(lambda host: host.environments.list())
+        rows = {row.key: row for number in sorted(found, reverse=True) for row in found[number]}
+        return [msgspec.structs.replace(row, target=self._target) for row in rows.values()]
+
+    async def key_of(self, environment: Environment) -> str:
+        """See :meth:`BuiltEnvironments.key_of`."""
+        found, _ = await self._hosts.ask(lambda host: host.environments.key_of(environment))
+        return found[min(found)]
+
+    async def delete(self, key: str) -> None:
+        """See :meth:`BuiltEnvironments.delete`; on all machines that have it."""
+        await self._hosts.ask(lambda host: host.environments.delete(key), silence_s=_SLOW_S)
+
+
 class NodesBackend(Backend):
     """Backend of several machines, each of which has a backend of its own."""
 
     Target = SshTarget
-    log_may_shrink = builds_environments = has_live_copies = copies_have_modes = True
+    log_may_shrink = has_live_copies = copies_have_modes = True
 
     def __init__(self, target: SshTarget, loop: LoopThread, root: StateRoot) -> None:
         super().__init__(target)
         self._loop = loop
         self._hosts = SshHosts(target, loop, root)
+        self.environments = NodesEnvironments(self._hosts, target.name)
         self._placement = RunPlacement()
         self._shapes: dict[str, tuple[int, int, int]] = {}  #: nodes, processes, parameter servers by run
 
@@ -132,21 +156,6 @@ class NodesBackend(Backend):
     def complete_spec(self, spec: JobSpec) -> JobSpec:
         """See :meth:`Backend.complete_spec`."""
         return self._hosts[0].complete_spec(spec)
-
-    async def list_environments(self) -> Sequence[EnvironmentRow]:
-        """See :meth:`Backend.list_environments`; an environment on several machines is listed once."""
-        found, _ = await self._hosts.ask(lambda host: host.list_environments())
-        rows = {row.key: row for number in sorted(found, reverse=True) for row in found[number]}
-        return [msgspec.structs.replace(row, target=self.target.name) for row in rows.values()]
-
-    async def environment_key(self, environment: Environment) -> str:
-        """See :meth:`Backend.environment_key`."""
-        found, _ = await self._hosts.ask(lambda host: host.environment_key(environment))
-        return found[min(found)]
-
-    async def delete_environment(self, key: str) -> None:
-        """See :meth:`Backend.delete_environment`; on all machines that have it."""
-        await self._hosts.ask(lambda host: host.delete_environment(key), silence_s=_SLOW_S)
 
     # ---- submit
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan
+from jupyter_amltrain.backends.environments import BuiltEnvironments
 from jupyter_amltrain.backends.provisioner import Provisioner, ProvisionState, RunPrice
 from jupyter_amltrain.backends.run_files import RunFiles, file_of
 from jupyter_amltrain.backends.target_kinds import target_kinds
@@ -139,7 +140,7 @@ class Controller:
         name = await self._target_name(target)
         backend = self.backend(name)
         spec = validated(spec)
-        if backend.builds_environments:
+        if isinstance(backend.environments, BuiltEnvironments):
             spec = await self.loop.offload(self.environments.names.resolve, spec)
         spec = await self.loop.offload(backend.complete_spec, spec)
         if reason := await self.loop.offload(backend.unsupported_reason, spec):

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.backends.environments import BuiltEnvironments, NamedEnvironments
 from jupyter_amltrain.errors import CommandError, SpecError, StateError
 from jupyter_amltrain.jobs.environments import read_environment
 from jupyter_amltrain.loop import LoopThread
@@ -92,17 +93,34 @@ class EnvironmentManager:
         self._loop, self._backend = loop, backend
         self.names = EnvironmentNames(root)
 
+    def _environments(self, target: str) -> BuiltEnvironments | NamedEnvironments:
+        """Return the environments of a target.
+
+        Raises
+        ------
+        CommandError
+            It keeps none.
+        """
+        found = self._backend(target).environments
+        if found is None:
+            raise CommandError(
+                f"Target {target!r} keeps no environments that can be listed here.",
+                hint="Targets that do: this machine (local), machines over SSH, and those of Azure ML.",
+                code="environment.unsupported",
+            )
+        return found
+
     async def rows(self, target: str) -> list[EnvironmentRow]:
         """Return the environments of a target, last used first, and names that are not built there.
 
         Of a target of a service, the latest versions of its named environments.
         """
-        backend = self._backend(target)
-        if backend.names_environments:
-            return list(await backend.list_environments())
-        rows = {row.key: row for row in await backend.list_environments()}
+        kept = self._environments(target)
+        if isinstance(kept, NamedEnvironments):
+            return list(await kept.list())
+        rows = {row.key: row for row in await kept.list()}
         for name, environment in (await self._loop.offload(self.names.all)).items():
-            key = await backend.environment_key(environment)
+            key = await kept.key_of(environment)
             row = rows.get(key) or EnvironmentRow(
                 target=target, key=key, label=environment.label, path="", requested=environment.packages
             )
@@ -117,8 +135,9 @@ class EnvironmentManager:
         CommandError
             There is none, or several.
         """
-        if (backend := self._backend(target)).names_environments:
-            return await backend.show_environment(text)
+        kept = self._environments(target)
+        if isinstance(kept, NamedEnvironments):
+            return await kept.show(text)
         rows = await self.rows(target)
         path = os.path.abspath(os.path.expanduser(text))
         found = [row for row in rows if text in row.names] or [row for row in rows if path == row.label]
@@ -140,14 +159,14 @@ class EnvironmentManager:
         CommandError
             The name is invalid, or nothing is named that lists packages.
         """
-        backend = self._backend(target)
+        kept = self._backend(target).environments
         if not _NAME.fullmatch(name):
             raise CommandError(
                 f"{name[:80]!r} is not a name for an environment.",
                 hint="Use letters, digits, '-' and '_': %aml_env create digits requirements.txt",
                 code="environment.name",
             )
-        is_image = bool(environment.image) and not environment.kernel and backend.names_environments
+        is_image = bool(environment.image) and not environment.kernel and isinstance(kept, NamedEnvironments)
         if not is_image and (not environment.is_buildable or environment.kernel):
             reason = f"{environment.flag_value} does not list packages" if environment else "no packages are named"
             raise CommandError(
@@ -156,8 +175,8 @@ class EnvironmentManager:
                 code="environment.file",
             )
         filled = await self._loop.offload(read_environment, environment)
-        if backend.names_environments:
-            await backend.register_environment(name, filled)
+        if isinstance(kept, NamedEnvironments):
+            await kept.register(name, filled)
         else:
             await self._loop.offload(self.names.put, name, filled)
 
@@ -165,7 +184,7 @@ class EnvironmentManager:
         """Remove an environment from a target, and its names; return what it was."""
         row = await self.find(target, text)
         if row.built:
-            await self._backend(target).delete_environment(row.key)
+            await self._environments(target).delete(row.key)
         for name in row.names:
             await self._loop.offload(self.names.put, name, None)
         return row

@@ -26,19 +26,18 @@ from jupyter_amltrain.backends.azureml.compute import OPERATION_TIMEOUT_S, Azure
 from jupyter_amltrain.backends.azureml.environments import environment_body
 from jupyter_amltrain.backends.azureml.job_body import job_file
 from jupyter_amltrain.backends.azureml.job_tracker import SYNC_TIMEOUT_S, JobTracker
+from jupyter_amltrain.backends.azureml.named_environments import ENVIRONMENT_TIMEOUT_S, AzureEnvironments
 from jupyter_amltrain.backends.azureml.polling import SingleFlight, poll_interval
 from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan, RunEvents, monitor_of, stream_of
 from jupyter_amltrain.backends.local_limits import data_type_of
 from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState, RunPrice
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, end_of, output_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
-from jupyter_amltrain.jobs.environments import for_service
 from jupyter_amltrain.jobs.project_files import path_notes, project_files
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
 from jupyter_amltrain.schema.child_run import ChildRuns
-from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.fields import TargetAction
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.provenance import DataDigest
@@ -49,10 +48,6 @@ from jupyter_amltrain.schema.searched_values import check_texts
 from jupyter_amltrain.schema.sweep import Sweep, azure_problem
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
-
-#: Seconds that a dry run waits for the packages of an environment.
-ENVIRONMENT_TIMEOUT_S = 20.0
-
 
 #: Smallest limit of a job that the service keeps: it makes 60 days of a shorter one (a remark in the SDK's source).
 MIN_LIMIT_S = 60.0
@@ -212,12 +207,12 @@ class AzureBackend(Backend, Provisioner):
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
     sends_code = True
     lists_by_service = True
-    names_environments = True
     keeps_history: ClassVar[bool] = True
     runs_sweeps = True
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
         self.compute = AzureCompute(target, loop, root)
+        self.environments = AzureEnvironments(self.compute)
         self.jobs = JobTracker(self.compute)
         self._loop = loop
         self._monitors = MachineMonitors(self.compute)
@@ -383,40 +378,6 @@ class AzureBackend(Backend, Provisioner):
         except AmlTrainError:
             return plan.notes
         return await self.environment_notes(plan.spec, plan.snapshot, environment, str(conda))
-
-    async def list_environments(self) -> Sequence[EnvironmentRow]:
-        """See :meth:`Backend.list_environments`; the latest versions of the workspace's environments."""
-        rows = await self.compute.request("environments.list", None, ENVIRONMENT_TIMEOUT_S)
-        return [environments.row_of(row, self.target.name) for row in rows]
-
-    async def show_environment(self, name: str) -> EnvironmentRow:
-        """See :meth:`Backend.show_environment`."""
-        bare, _, version = name.removeprefix("azureml:").partition(":")
-        bare = bare.removesuffix("@latest")
-        found = await self.compute.request("environments.show", None, ENVIRONMENT_TIMEOUT_S, name=bare, version=version)
-        return environments.row_of(found, self.target.name)
-
-    async def register_environment(self, name: str, environment: Environment) -> EnvironmentRow:
-        """See :meth:`Backend.register_environment`."""
-        if environments.is_curated(name):
-            raise CommandError(
-                f"Cannot register {name!r}: names that begin with AzureML- are those of Azure.",
-                hint="Choose another name.",
-                code="environment.name",
-            )
-        size = self.compute.size("")
-        wanted = environment if environment.image else for_service(environment)
-        body = environments.body_of(wanted, size.gpus if size else None)
-        made = await self.compute.request("environments.register", None, SYNC_TIMEOUT_S, name=name, environment=body)
-        return await self.show_environment(f"{name}:{made['version']}")
-
-    async def delete_environment(self, key: str) -> None:
-        """See :meth:`Backend.delete_environment`; Azure ML only archives environments."""
-        raise CommandError(
-            f"Cannot delete environment {key!r}: Azure ML keeps every version, for the jobs that used it.",
-            hint=f"To hide it: az ml environment archive --name {key.partition(':')[0]}",
-            code="environment.unsupported",
-        )
 
     async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         place, name = self._place(self.compute.workspace().arm_id, spec), job_body.job_name(run_id)
