@@ -36,7 +36,7 @@ def mono() -> float:
 SCHEMA = 1
 
 #: Version of the protocol between client and dispatcher.
-PROTOCOL = 7
+PROTOCOL = 8
 
 JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
 
