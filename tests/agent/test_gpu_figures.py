@@ -148,7 +148,13 @@ def test_activity_of_mig_instance_is_own(driver: SwitchableDriver, start: Start)
 def test_gpm_value_out_of_range_is_unknown(driver: SwitchableDriver, start: Start, value: Any) -> None:
     driver.gpm(0, {SM: value, TENSOR: 50, DRAM: 0})
     row = start(driver).at(1)[0]
-    assert (row["sm_activity"], row["tensor_activity"], row["dram_bandwidth"]) == (None, 50, 0)
+    assert (row.get("sm_activity"), row["tensor_activity"], row["dram_bandwidth"]) == (None, 50, 0)
+
+
+def test_gpm_metric_that_the_device_lacks_has_no_column(driver: SwitchableDriver, start: Start) -> None:
+    driver.gpm(0, {SM: 87, TENSOR: 50, DRAM: 0})
+    columns = start(driver).columns
+    assert "sm_activity" in columns and "sm_occupancy" not in columns
 
 
 @pytest.mark.parametrize("code", [1, 3, 4, 15, 999])

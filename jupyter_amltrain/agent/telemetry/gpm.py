@@ -6,7 +6,7 @@ import ctypes
 from typing import Any, Dict, List, Optional, Protocol, Sequence
 
 from .. import protocol
-from .gpu_devices import INVALID, OK, Driver, Refusals
+from .gpu_devices import INVALID, NEVER, OK, Driver, Refusals
 from .nvml import attempt
 
 Value = Optional[float]
@@ -94,7 +94,7 @@ class Gpm:
         if function(self._compared(pair)) != OK:
             return [True] * len(_METRICS)
         # Over a short time there are no values, but codes.
-        return [row.nvmlReturn == OK for row in self._rows]
+        return [row.nvmlReturn not in NEVER for row in self._rows]
 
     def last(self, i: int) -> Optional[Sequence[Value]]:
         """Return what :meth:`read` returned last; ``None`` without GPM."""

@@ -220,7 +220,8 @@ class GpuActivity:
     def supported(self, i: int) -> List[bool]:
         """Return which columns a GPU supports; takes the first samples."""
         if self.readings.gpm.read(i) is not None:
-            return [True, True, True, True, False]
+            found = self.readings.gpm.supported(i)
+            return [*(found[at] for at in (SM, OCCUPANCY, TENSOR, DRAM)), False]
         return [False, False, False, False, self._memory_busy(i) is not None]
 
     def source(self, i: int) -> str:
