@@ -28,7 +28,7 @@ OURS, RAW, NVITOP, WHOLE = "our sample", "plain pynvml, same readings", "nvitop 
 PART = "our sample with all figures"
 #: Without what is asked of a few GPUs a tick: clocks, limits, errors, energy and processes.
 EACH = "our readings of each tick"
-ROUNDS, TICKS, WARM = 120, 300, 20
+ROUNDS, TICKS, WARM = 120, 600, 20
 #: CPU of ``Device.as_snapshot`` of nvitop for the recorded GPU.
 NVITOP_H100_MS = 11.2
 HOST = 9

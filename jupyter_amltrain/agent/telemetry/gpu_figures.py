@@ -60,6 +60,10 @@ class Throttling:
 
     def read(self, i: int) -> List[Value]:
         """Return the values of one GPU in the order of :attr:`NAMES`, percent of the time."""
+        driver = self.readings.driver
+        if driver is not None and driver.prices.is_dear(_VIOLATIONS):
+            self._last[i] = (None, 0.0, [None, None])
+            return self._shares_of(self._reasons(i))
         handle = self.readings.handle(i)
         counters = [self._counter(i, policy) for policy in _POLICIES]
         before, now = self._last.get(i), protocol.mono()
@@ -70,15 +74,20 @@ class Throttling:
         bits = self._reasons(i) if None in counters else None
         if bits is None:
             return shares
-        reasons = [100 if bits & mask else 0 for mask in (POWER_REASONS, HEAT_REASONS)]
+        reasons = self._shares_of(bits)
         return [share if count is not None else reason for share, count, reason in zip(shares, counters, reasons)]
+
+    @staticmethod
+    def _shares_of(bits: Optional[int]) -> List[Value]:
+        """Return the current reasons as shares of a tick."""
+        if bits is None:
+            return [None, None]
+        return [100 if bits & POWER_REASONS else 0, 100 if bits & HEAT_REASONS else 0]
 
     def _counter(self, i: int, policy: int) -> Optional[int]:
         handle, driver = self.readings.handle(i), self.readings.driver
         function = driver.function(_VIOLATIONS) if driver is not None else None
         if function is None or handle is None or driver is None or (i, policy) in self._refusals:
-            return None
-        if driver.prices.is_dear(_VIOLATIONS):
             return None
         code = driver.prices.timed(_VIOLATIONS, lambda: function(handle, policy, ctypes.byref(self._slots)))
         self._refusals.note((i, policy), code)
