@@ -12,7 +12,7 @@ MEASURED_CALLS = 3
 DEAR_S = 0.0001
 
 #: Seconds between two calls of a dear function that nothing cheaper replaces.
-DEAR_PERIOD_S = 60.0
+DEAR_PERIOD_S = 120.0
 
 _Result = TypeVar("_Result")
 

@@ -127,7 +127,7 @@ class SlowReader:
     def energy(self, i: int, final: bool = False) -> List[Optional[int]]:
         """Return the energy that a GPU has used, mJ since the driver was loaded; empty if it is not due.
 
-        A driver whose call is dear is read once a minute, and at the end.
+        A driver whose call is dear is read every two minutes, and at the end.
         """
         driver = self.readings.driver
         if driver is None:
