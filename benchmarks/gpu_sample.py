@@ -189,8 +189,7 @@ def measure(count: int, rounds: int, **environ: str) -> tuple[dict[str, Any], fl
 def with_prices() -> None:
     """Print what a sample costs where the calls have the prices of an H100."""
     for count in (1, 8, 64):
-        rounds = ROUNDS  # seconds: energy is read once in them
-        found, size = measure(count, rounds, AMLTRAIN_FAKE_NVML_PRICES=str(h100.PRICES))
+        found, size = measure(count, ROUNDS, AMLTRAIN_FAKE_NVML_PRICES=str(h100.PRICES))
         print(f"One sample of {count} GPU{'s' if count > 1 else ''} (CPU of the thread; calls as those of an H100)")
         for name, values in found["figures"].items():
             print(line(name, values, "ms") + f"  {found['calls'][name] / count:5.1f} NVML calls a GPU")

@@ -765,10 +765,11 @@ def sweep(
     ...               params={"x": "uniform(0, 5)"}, max_trials=10)  # doctest: +SKIP
     >>> found.wait().children().to_frame()  # doctest: +SKIP
     """
-    from jupyter_amltrain.jobs.sweep import check_used, of_type, sample_point, search_of
+    from jupyter_amltrain.jobs.sweep import check_used, of_type, part_of_gpu, sample_point, search_of
 
     if trials_per_gpu is not None:
-        fields = {**fields, "gpus": 1 / trials_per_gpu if trials_per_gpu > 1 else 1}
+        of_file = os.fspath(script) if az_yaml.is_file(os.fspath(script)) else ""
+        fields = {**fields, "gpus": part_of_gpu(trials_per_gpu, fields.get("gpus"), of_file)}
         max_concurrent = trials_per_gpu if max_concurrent is None else max_concurrent
     settings: dict[str, Any] = {
         "seed": seed, "policy": policy, "max_trials": max_trials, "max_concurrent": max_concurrent,

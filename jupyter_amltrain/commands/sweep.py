@@ -28,7 +28,7 @@ from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.jobs.closure import Notebook
 from jupyter_amltrain.jobs.flags import FLAGS, typed_values
 from jupyter_amltrain.jobs.params import with_params
-from jupyter_amltrain.jobs.sweep import check_used, continued, of_type, search_of, service_job
+from jupyter_amltrain.jobs.sweep import check_used, continued, of_type, part_of_gpu, search_of, service_job
 from jupyter_amltrain.schema.az_yaml import is_file
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run
@@ -168,14 +168,7 @@ def _share_gpus(args: argparse.Namespace) -> None:
     trials = args.trials_per_gpu
     if trials is None:
         return
-    if args.gpus is not None:
-        raise CommandError(
-            f"--trials-per-gpu {trials} sets the part of a GPU that a trial gets.",
-            hint=f"Leave out --gpus {args.gpus:g}.",
-            code="sweep.gpus",
-            field="gpus",
-        )
-    args.gpus = 1 / trials if trials > 1 else 1
+    args.gpus = part_of_gpu(trials, args.gpus)
     if args.max_concurrent is None:
         args.max_concurrent = trials
 
@@ -344,6 +337,8 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
 
 def _check_file_line(args: argparse.Namespace) -> None:
     """Raise :class:`CommandError` for flags of a line that belong into its sweep file."""
+    if args.trials_per_gpu is not None:
+        part_of_gpu(args.trials_per_gpu, file=args.script)
     for name in _SEARCH_FLAGS:
         if getattr(args, name) is not None:
             flag = f"--{name.replace('_', '-')}"

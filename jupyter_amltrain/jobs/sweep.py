@@ -121,6 +121,37 @@ def _seconds(value: float | str | None, field: str) -> float | None:
         raise error.about(f"{field}={value!r}") from None
 
 
+def part_of_gpu(trials: int, gpus: float | None = None, file: str = "") -> float:
+    """Return the GPUs of a trial where `trials` share one.
+
+    Parameters
+    ----------
+    gpus
+        GPUs of a trial that are set as well.
+    file
+        Path of the file that sets the sweep, if one does.
+
+    Raises
+    ------
+    SpecError
+        `trials` is outside 1 to 100, or the GPUs of a trial are set in two places.
+    """
+    if not 1 <= trials <= 100:
+        raise SpecError(
+            f"Cannot share a GPU by {trials} trials.", hint="Use 1 to 100.", code="sweep.gpus", field="gpus"
+        )
+    part = 1 / trials if trials > 1 else 1
+    if file:
+        hint = f"Leave it out. Use --gpus {part:.4g}, and max_concurrent_trials: {trials} in {file}."
+        raise SpecError(
+            "--trials-per-gpu is not supported for a sweep file.", hint=hint, code="sweep.gpus", field="gpus"
+        )
+    if gpus is not None:
+        what = f"--trials-per-gpu {trials} sets the part of a GPU that a trial gets."
+        raise SpecError(what, hint=f"Leave out --gpus {gpus:g}.", code="sweep.gpus", field="gpus")
+    return part
+
+
 def sample_point(sweep: Sweep) -> dict[str, Any]:
     """Return one point of the search space, with which a job can be checked."""
     return quantile_point(sweep.space, dict.fromkeys(dimensions(sweep.space), 0.5))

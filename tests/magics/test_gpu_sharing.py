@@ -12,6 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_amltrain import api
 from jupyter_amltrain.errors import AmlTrainError, GpuDriverError
 from tests.agent.conftest import stranger, until
+from tests.azure import yaml_files
 from tests.fakes import driver as fake
 from tests.fakes.driver import Process, SwitchableDriver
 
@@ -135,3 +136,19 @@ def test_sweep_with_trials_per_gpu_shares_one(
     assert {path.read_text() for path in seen.iterdir()} == {driver.uuid(0)}
     assert [trial.state for trial in ip.user_ns["sweep"].children()] == ["completed"] * 4
     assert "--gpus 1" in str(fails(f"%%aml_sweep {line} --trials-per-gpu 4 --gpus 1\n{code}"))
+
+
+@pytest.mark.parametrize("wrong", [{"trials_per_gpu": 0}, {"trials_per_gpu": 101}, {"trials_per_gpu": 4, "gpus": 1}])
+def test_api_sweep_with_wrong_part_of_gpu_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(AmlTrainError) as error:
+        api.sweep("loss = x", params={"x": "choice(1,2)"}, goal="minimize loss", **wrong)  # type: ignore[arg-type]
+    assert error.value.code == "sweep.gpus" and "\n" not in str(error.value)
+
+
+def test_trials_per_gpu_with_sweep_file_is_refused(fails: Fails, tmp_path: Path) -> None:
+    yaml_files.write(tmp_path, "sweep")
+    path = tmp_path / "sweep.yml"
+    assert "max_concurrent_trials" in str(fails(f"%aml_sweep {path} --trials-per-gpu 4"))
+    with pytest.raises(AmlTrainError) as error:
+        api.sweep(path, trials_per_gpu=4)
+    assert error.value.code == "sweep.gpus"
