@@ -280,7 +280,7 @@ def _laboratory() -> Iterator[tuple[Sandbox, SdkProcess, Path]]:
         led = {k: v for k, v in sandbox.environ.items() if not k.startswith("AMLTRAIN_")}
         os.environ.update(led, AMLTRAIN_HOME=f"{folder}/home")
         from jupyter_amltrain import api
-        from jupyter_amltrain.kernel.workspaces import WorkspaceRef
+        from jupyter_amltrain.azure.workspaces import WorkspaceRef
 
         where = {"subscription": sandbox.subscription, "resource_group": sandbox.resource_group}
         with closing(SdkProcess(dict(os.environ))) as sdk:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import queue
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from jupyter_amltrain.jobs.flags import FLAGS, job_fields, keyword_values
 from jupyter_amltrain.jobs.kept_names import Keep, keep_for
 from jupyter_amltrain.jobs.scaling import ScalingPlan, plan_of
 from jupyter_amltrain.kernel.session import close, controller, known_targets
+from jupyter_amltrain.plugins import parts
 from jupyter_amltrain.run import ANSWER_TIMEOUT_S, TrackedRun
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema.inputs import with_literals
@@ -27,13 +27,9 @@ from jupyter_amltrain.state_dir import working_folder
 from jupyter_amltrain.text import notebook_name
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.backends.azureml.catalog import Quotas, Size
-    from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts
     from jupyter_amltrain.backends.base import LaunchPlan
-    from jupyter_amltrain.kernel.data_assets import DataAsset
     from jupyter_amltrain.kernel.models import DownloadedModel, ModelRow
     from jupyter_amltrain.kernel.operations import ActionResult
-    from jupyter_amltrain.kernel.workspaces import ConnectResult, WorkspaceRef
     from jupyter_amltrain.output.monitor_view import Monitor
     from jupyter_amltrain.output.scaling_runs import ScalingRuns
     from jupyter_amltrain.run_list import RunList
@@ -42,126 +38,16 @@ if TYPE_CHECKING:
     from jupyter_amltrain.schema.sweep import Sweep
 
 
-def connect(place: WorkspaceRef, show: Callable[[dict[str, Any]], None] | None = None) -> ConnectResult:
-    """Connect an Azure ML workspace and add its computes as targets. Ctrl-C cancels.
-
-    Parameters
-    ----------
-    show
-        Called on this thread with progress events and sign-in instructions.
-    """
-    c = controller()
-    events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    future = c.loop.post(c.workspaces.connect(place, events.put))
-    future.add_done_callback(lambda _: events.put(None))
-    try:
-        while True:
-            try:
-                event = events.get(timeout=0.5)  # short waits, so that Ctrl-C works on every platform
-            except queue.Empty:
-                continue
-            if event is None:
-                return future.result()
-            if show is not None:
-                show(event)
-    except BaseException as error:  # Ctrl-C too: the work must not outlive the wait for it
-        future.cancel()
-        if isinstance(error, KeyboardInterrupt) and show is not None:
-            show({"kind": "sign-in", "text": ""})
-        raise
+def __getattr__(name: str) -> Any:
+    """Return a function of a plug-in: those of workspaces, for example."""
+    for functions in parts("functions"):
+        if name in functions:
+            return functions[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def workspaces() -> tuple[list[WorkspaceFacts], str]:
-    """Return the connected Azure ML workspaces and the name of the current one."""
-    return controller().loop.call(controller().workspaces.all(), ANSWER_TIMEOUT_S)
-
-
-def disconnect(name: str, *, confirmed: bool = False) -> str:
-    """Disconnect an Azure ML workspace and remove its targets; returns a message for the user."""
-    return controller().loop.call(controller().workspaces.disconnect(name, confirmed=confirmed), ANSWER_TIMEOUT_S)
-
-
-def sizes(
-    *,
-    gpu: bool = False,
-    family: str = "",
-    min_gpu_memory: float = 0.0,
-    instance: bool = False,
-    workspace: str = "",
-    region: str = "",
-) -> list[Size]:
-    """Return the VM sizes that Azure ML offers, smallest first.
-
-    Parameters
-    ----------
-    family
-        VM family prefix: ``NC``, ``ND``, ``NV``.
-    min_gpu_memory
-        Minimum memory of one GPU, in bytes.
-    instance
-        Sizes for compute instances instead of clusters.
-    workspace, region
-        Default: the current workspace, and its region.
-    """
-    from jupyter_amltrain.backends.azureml.catalog import matching_sizes, sizes_of
-
-    rows = _azure("sizes.list", workspace, location=region)
-    kind = "ComputeInstance" if instance else "AmlCompute"
-    return matching_sizes(sizes_of(rows), gpu=gpu, family=family, min_gpu_memory=min_gpu_memory, kind=kind)
-
-
-def quota(*, workspace: str = "", region: str = "") -> Quotas:
-    """Return the remaining vCPU quota in Azure ML; arguments as for :func:`sizes`."""
-    from jupyter_amltrain.backends.azureml.catalog import Quotas
-
-    return Quotas(_azure("quota.list", workspace, location=region))
-
-
-def billing(workspace: str = "") -> dict[str, list[dict[str, Any]]]:
-    """Return what is billed by the hour now, by workspace; default: every connected one.
-
-    Computes and serverless jobs of the workspaces, and the virtual machines that are targets here.
-    """
-    from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
-
-    stored = Workspaces(controller().root)
-    facts = [stored.get(workspace)] if workspace else stored.all()
-    found: dict[str, list[dict[str, Any]]] = {one.name: _azure("billing.list", one.name) for one in facts}
-    for target in targets():
-        owner = str(getattr(target, "azure_workspace", ""))
-        if target.variant == "azure_vm" and owner in found:
-            found[owner] += _billed_machine(target.name)
-    return found
-
-
-def _billed_machine(name: str) -> list[dict[str, Any]]:
-    """Return the row of a virtual machine, as those of :func:`billing`; none if it is deallocated."""
-    from jupyter_amltrain.backends.provisioner import Provisioner
-
-    async def read() -> list[dict[str, Any]]:
-        backend = controller().backend(name)
-        assert isinstance(backend, Provisioner)
-        state = await backend.state()
-        if state.price == 0 or state.state == "failed":
-            return []
-        facts = {"size": state.size, "low_priority": False, "price": state.price, "currency": state.currency}
-        return [{"name": name, "kind": "ssh", "nodes": 1, "keeps": 0, **facts}]
-
-    return controller().loop.call(read(), ANSWER_TIMEOUT_S)
-
-
-def _azure(op: str, workspace: str, **payload: Any) -> Any:
-    """Send a request to the Azure service process for a workspace; default: the current one."""
-    from jupyter_amltrain.backends.azureml.client import client_of
-    from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
-
-    c = controller()
-    facts = Workspaces(c.root).get(workspace)
-
-    async def send() -> Any:
-        return await client_of(c.loop, c.root).request(op, {"workspace": facts.name, **payload})
-
-    return c.loop.call(send(), None)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(name for functions in parts("functions") for name in functions)})
 
 
 def targets() -> list[ComputeTarget]:
@@ -218,8 +104,6 @@ def use(name: str, *, default: bool = False) -> None:
     controller().loop.call(action, ANSWER_TIMEOUT_S)
 
 
-#: Maximum wait for one of several workspaces.
-WORKSPACE_TIMEOUT_S = 20.0
 #: Maximum wait for a service that changes settings of a target.
 CONFIGURE_TIMEOUT_S = 120.0
 
@@ -241,7 +125,7 @@ def configure_target(
     idle_shutdown
         Minutes before the idle machine is stopped; 0 for never.
     schedule_start, schedule_stop
-        Daily times or cron expressions (UTC) of an Azure ML instance; empty for none.
+        Daily times or cron expressions (UTC) of an instance; empty for none.
     """
     manager, settings = controller().target_manager, dict[str, Any]()
     if share_gpus is not None:
@@ -405,50 +289,6 @@ def download_model(
     folder, here = os.fspath(to), working_folder()
     download = c.models.download(here, name, version, to=folder, workspace=workspace, progress=progress)
     return c.loop.call(download, timeout=None)
-
-
-def upload_data(
-    name: str,
-    path: str | os.PathLike[str],
-    version: str = "",
-    *,
-    type: str = "",
-    description: str = "",
-    tags: Mapping[str, str] | None = None,
-    workspace: str = "",
-    progress: Callable[[str], None] | None = None,
-) -> DataAsset:
-    """Upload a file or folder as a version of data of an Azure ML workspace; content that it has is not sent.
-
-    Parameters
-    ----------
-    version
-        Default: the newest version if it has the same content, otherwise the next one.
-    progress
-        Called with progress messages, on another thread.
-    """
-    c = controller()
-    upload = c.data.upload(
-        name,
-        os.path.abspath(os.path.expanduser(path)),
-        version,
-        type=type,
-        description=description,
-        tags=tags,
-        workspace=workspace,
-        progress=progress,
-    )
-    return c.loop.call(upload, timeout=None)  # the files may have many gigabytes
-
-
-def data_assets(workspace: str = "") -> list[DataAsset]:
-    """Return all versions of the data of a workspace; default: that of the target in use."""
-    return controller().loop.call(controller().data.list(workspace), timeout=None)
-
-
-def data_asset(name: str, version: str = "", *, workspace: str = "") -> DataAsset:
-    """Return a version of data of a workspace; default: the newest one."""
-    return controller().loop.call(controller().data.find(name, version, workspace), timeout=None)
 
 
 def runs(target: str | None = None) -> RunList:
@@ -849,28 +689,7 @@ def environments(target: str | None = None) -> list[EnvironmentRow]:
 
 def workspace_environments() -> tuple[dict[str, list[EnvironmentRow]], dict[str, str]]:
     """Return the environments of every connected workspace, and why those of one are not known, by workspace."""
-    from jupyter_amltrain.backends.azureml.client import client_of
-    from jupyter_amltrain.backends.azureml.environments import row_of
-    from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
-    from jupyter_amltrain.errors import AmlTrainError
-
-    c = controller()
-
-    async def ask(name: str) -> Any:
-        link = client_of(c.loop, c.root)
-        return await link.request("environments.list", {"workspace": name}, timeout=WORKSPACE_TIMEOUT_S)
-
-    found: dict[str, list[EnvironmentRow]] = {}
-    failures: dict[str, str] = {}
-    own = {str(getattr(target, "workspace", "")): target.name for target in reversed(targets())}
-    for facts in Workspaces(c.root).all():
-        try:
-            rows = c.loop.call(ask(facts.name), None)
-        except AmlTrainError as error:
-            failures[facts.name] = str(error)
-        else:
-            found |= {facts.name: [row_of(row, own.get(facts.name, "")) for row in rows]} if rows else {}
-    return found, failures
+    return controller().loop.call(controller().workspaces.environments(), None)
 
 
 def environment(name: str, *, target: str | None = None) -> EnvironmentRow:
@@ -884,7 +703,7 @@ def create_environment(
 ) -> EnvironmentRow:
     """Give a name to the packages of a file, for ``--env NAME``; a later change of the file does not change them.
 
-    On a target of Azure ML, register a new version of the workspace's environment of that name, from a file or image.
+    On a target of a workspace, register a new version of its environment of that name, from a file or image.
 
     Parameters
     ----------
@@ -965,7 +784,6 @@ __all__ = [
     "TrackedRun",
     "act",
     "attach",
-    "billing",
     "build_environment",
     "check_spec",
     "close",
@@ -973,27 +791,21 @@ __all__ = [
     "compute_progress",
     "compute_rows",
     "configure_target",
-    "connect",
     "controller",
     "create_environment",
     "create_target",
     "current_target",
-    "data_asset",
-    "data_assets",
     "delete_environment",
     "delete_target",
-    "disconnect",
     "download_model",
     "environment",
     "environments",
     "models",
     "monitor",
     "plan_spec",
-    "quota",
     "register_model",
     "runs",
     "scale_target",
-    "sizes",
     "start_target",
     "stop_monitors",
     "stop_target",
@@ -1003,7 +815,5 @@ __all__ = [
     "sweep",
     "targets",
     "ui",
-    "upload_data",
     "use",
-    "workspaces",
 ]

@@ -78,7 +78,7 @@ class AmlTrainError(Exception):
     hint
         What to type next; appended to the message.
     code
-        Identifier for programs: ``"azure.no_compute"``. Code must not parse the message instead.
+        Identifier for programs: ``"spec.value"``. Code must not parse the message instead.
     field
         The invalid field, as its Struct spells it: ``"resources.gpus"``.
     details

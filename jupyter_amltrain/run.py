@@ -229,8 +229,8 @@ class TrackedRun:
         step
             Name or id of the step or trial whose log to read.
         rank
-            Rank of the process whose log to read, without marks (``run.status.ranks`` is their number). On Azure
-            ML rank 0 has the lines of all processes, marked.
+            Rank of the process whose log to read, without marks (``run.status.ranks`` is their number). At a
+            service rank 0 has the lines of all processes, marked.
         """
         ranks = 1 if step or rank is not None else self.status.ranks
         if ranks > 1:

@@ -37,7 +37,7 @@ import pytest
 from jupyter_amltrain.rpc import child_process
 
 WORKER = "jupyter_amltrain.tracking.worker"
-AZURE = "jupyter_amltrain.backends.azureml.service"
+AZURE = "jupyter_amltrain.azure.service"
 READY_TIMEOUT_S = 240.0
 #: Variables that tell a library what it is while it is imported: a helper with one of these is started for real.
 _READ_AT_IMPORT = ("MLFLOW_", "PYTHON", "MPL", "LD_", "COVERAGE_")
@@ -232,7 +232,7 @@ def _copy_stores() -> None:
 
 
 def _import_azure() -> None:
-    from jupyter_amltrain.backends.azureml import client, service
+    from jupyter_amltrain.azure import client, service
 
     os.environ.setdefault("AZURE_ML_CLI_PRIVATE_FEATURES_ENABLED", "false")
     os.environ.update({name: value for name, value in client._environment().items() if name.startswith("AZURE_")})

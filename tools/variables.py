@@ -26,7 +26,7 @@ def main() -> int:
 
 def env_names() -> set[str]:
     """Ends of the names that Azure's code reads by a function."""
-    folder = ROOT / "jupyter_amltrain" / "backends" / "azureml"
+    folder = ROOT / "jupyter_amltrain" / "azure"
     found = (re.findall(r'env_seconds\("([A-Z_]+)"', path.read_text(encoding="utf-8")) for path in folder.rglob("*.py"))
     return {name for names in found for name in names}
 

@@ -53,7 +53,7 @@ METRICS = "metrics/rank-0.jsonl"
 TELEMETRY, SUMMARY, GPU_USAGE = "telemetry/node-%d.jsonl", "telemetry/summary-%d.json", "telemetry/truth-%d.json"
 
 OUTPUTS, ARTIFACTS = "outputs", "artifacts"
-#: Folders of a run that its copy of the code has as ``./outputs`` and ``./logs``, as on Azure ML; and their links.
+#: Folders of a run that its copy of the code has as ``./outputs`` and ``./logs``, as at a service; and their links.
 LOGS = "logs"
 KEPT_LINKS = {OUTPUTS: "../" + OUTPUTS, LOGS: "../" + LOGS}
 

@@ -204,7 +204,7 @@ class Backend(abc.ABC):
         if "share_gpus" not in settings:
             raise CommandError(
                 f"{self.target.name!r} does not stop automatically.",
-                hint="Azure ML instances (--kind instance) and machines over SSH have --idle-shutdown.",
+                hint="Instances (--kind instance) and machines over SSH have --idle-shutdown.",
                 code="compute.setting",
                 field=next(iter(settings), ""),
             )

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from jupyter_amltrain.agent.data.cache import is_web_address
-from jupyter_amltrain.backends.job_support import unsupported_type_reason
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.jobs.environments import docker_args, is_image
 from jupyter_amltrain.jobs.launch import is_downloaded, is_single_process
+from jupyter_amltrain.plugins import offers, parts
 from jupyter_amltrain.schema import az_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, is_address
@@ -31,8 +31,6 @@ _FLAGS_OF_SEVERAL = frozenset(("nodes",))
 _LATEST = "@latest"
 #: Text that a file of ``az ml`` would have replaced.
 _PLACEHOLDER = re.compile(r"\$\{\{.*?\}\}")
-#: Target that supports the settings which need a service.
-_AZURE = "an Azure target (%aml_compute connect)"
 
 
 def kinds_without(flag: str) -> tuple[str, ...]:
@@ -57,7 +55,8 @@ def unsupported(
         Number of machines of the target.
     """
     if spec.job_type not in ("", "command"):
-        return unsupported_type_reason("local", spec.job_type) or ""
+        reasons = [reason("local", spec.job_type) for reason in parts("job_types")]
+        return next(filter(None, reasons), f"{target!r} cannot run a job of type {spec.job_type}: use {offers()}.")
     return next(_reasons(spec, target, has_our_disk, has_agent, machines), "")
 
 
@@ -86,19 +85,19 @@ class _Messages:
 
 def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool, machines: int) -> Iterator[str]:
     resources, messages = spec.resources, _Messages(spec)
-    for_azure = f"Supported by: {_AZURE}."
+    for_service = f"Supported by: {offers()}."
     distribution = spec.distribution
     yield from _node_reasons(spec, target, machines, messages)
     if (not has_agent or is_image(spec)) and not is_single_process(spec):
         flag = f"--processes {distribution.processes}" if distribution.processes else "--distribution"
         where = f"a container on {target!r}" if has_agent else f"a run on {target!r}"
-        yield messages(flag, ("distribution",), f"{where} is one process.", f"For several processes use {_AZURE}.")
+        yield messages(flag, ("distribution",), f"{where} is one process.", f"For several processes use {offers()}.")
     if resources.instance_type:
         yield messages(
             f"--instance-type {resources.instance_type}",
             ("resources", "instance_type"),
             f"{target!r} is a single machine of fixed size.",
-            "To choose a size, use a serverless or Kubernetes target of Azure (%aml_compute create).",
+            f"To choose a size, use {offers()}.",
         )
     has_container = has_agent and is_image(spec)
     no_container = "runs jobs without a container unless --env names an image"
@@ -117,7 +116,7 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool, ma
     )
     for flag, keys, value, behavior in settings:
         if value:
-            yield messages(f"{flag} {value}", keys, f"{target!r} {behavior}.", for_azure)
+            yield messages(f"{flag} {value}", keys, f"{target!r} {behavior}.", for_service)
     if spec.job_type:
         yield from _unsupported_keys(spec, target)
     else:
@@ -138,14 +137,14 @@ def _node_reasons(spec: JobSpec, target: str, machines: int, messages: _Messages
     if nodes > machines:
         has = "is one machine" if machines == 1 else f"has {machines} machines"
         several = "several machines over SSH (%aml_compute attach NAME --kind ssh --host A --host B)"
-        yield messages(flag, keys, f"{target!r} {has}.", f"For more nodes use {several}, or {_cluster()}.")
+        yield messages(flag, keys, f"{target!r} {has}.", f"For more nodes use {several}, or {offers()}.")
     elif not spec.distribution.kind:  # a file of `az ml`
         yield messages(flag, keys, "the processes on several machines need a launcher.", "Add distribution: pytorch.")
     elif spec.distribution.kind == "ray":
         reason = "a cluster of Ray has one machine here."
         yield messages(flag, keys, reason, "Use one machine, or --distribution pytorch.")
     elif is_image(spec):
-        yield messages(flag, keys, f"a container on {target!r} is on one machine.", f"Use packages, or {_cluster()}.")
+        yield messages(flag, keys, f"a container on {target!r} is on one machine.", f"Use packages, or {offers()}.")
 
 
 def _environment_reasons(environment: Environment, target: str, builds: bool) -> Iterator[str]:
@@ -160,24 +159,24 @@ def _environment_reasons(environment: Environment, target: str, builds: bool) ->
     if not builds:
         yield (
             f"{flag}: {target!r} runs jobs with the kernel's own Python and creates no environment."
-            f" Install missing packages here (%pip install), or use {_AZURE}."
+            f" Install missing packages here (%pip install), or use {offers()}."
         )
     elif environment.image:
         if environment.kernel or environment.conda:
             yield (
                 f"{flag}: {target!r} installs no packages in an image. Use the image alone, or packages alone; or"
-                f" {_AZURE}."
+                f" {offers()}."
             )
     elif environment.build:
         yield (
             f"{flag}: {target!r} builds no image from a Dockerfile. Build it there (docker build -t"
-            f" amltrain/mine FOLDER) and use --env amltrain/mine; or use {_AZURE}."
+            f" amltrain/mine FOLDER) and use --env amltrain/mine; or use {offers()}."
         )
     else:
         yield (
-            f"{flag}: {target!r} has no environment of that name; names with a version are those of Azure ML."
+            f"{flag}: {target!r} has no environment of that name; names with a version are those of a workspace."
             " Name a file: --env requirements.txt, pyproject.toml or conda.yml; or an image with its registry:"
-            f" --env docker.io/library/{environment.name.removesuffix(_LATEST)}; or use {_AZURE}."
+            f" --env docker.io/library/{environment.name.removesuffix(_LATEST)}; or use {offers()}."
         )
 
 
@@ -196,7 +195,7 @@ def _unsupported_keys(spec: JobSpec, target: str) -> Iterator[str]:
     job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
     for key, has in (("code", spec.source), ("distribution", spec.distribution.kind), ("services", spec.services)):
         if job.doc.get(key) and not has:
-            yield str(job.error((key,), f"{target!r} does not support it.", f"Supported by: {_AZURE}."))
+            yield str(job.error((key,), f"{target!r} does not support it.", f"Supported by: {offers()}."))
     for name, data in spec.inputs.items():
         if data.type == "literal" and "${{" in str(data.value):
             yield str(job.error(("inputs", name), "an input cannot refer to another one.", "Write its value."))
@@ -227,7 +226,7 @@ def _data_reasons(
             shown = f", not {data.path}" if messages.of_file else ""
             web = ", and web addresses," if has_agent else ""
             reason = f"{target!r} reads files and folders of this machine{web} only{shown}."
-            yield messages(flag, keys, reason, f"{correction.strip()}, or use {_AZURE}.")
+            yield messages(flag, keys, reason, f"{correction.strip()}, or use {offers()}.")
         elif not has_our_disk and not data.upload:
             continue  # the machine is asked
         elif not (found := data_type_of(data)):
@@ -241,7 +240,7 @@ def _data_reasons(
             reason = f"on {target!r} an output is a folder of the run."
             hint = "Leave the path out" if messages.of_file else f"Write --output {name}"
             yield messages(
-                f"--output {name}={output.path}", ("outputs", name, "path"), reason, f"{hint}, or use {_AZURE}."
+                f"--output {name}={output.path}", ("outputs", name, "path"), reason, f"{hint}, or use {offers()}."
             )
 
 
@@ -255,7 +254,3 @@ def data_type_of(data: JobInput) -> str:
     if data.type == "uri_folder" and not os.path.isdir(data.path):
         return "uri_file"
     return "uri_folder" if data.type == "uri_file" and os.path.isdir(data.path) else data.type
-
-
-def _cluster() -> str:
-    return "an Azure ML cluster (%aml_compute create NAME --kind amlcompute)"

@@ -23,6 +23,11 @@ from jupyter_amltrain.text import money
 Progress = Callable[[str], None]
 
 
+def sending_text(service: str) -> str:
+    """Return the progress of an operation until the service has accepted it."""
+    return f"Sending the request to {service}"
+
+
 class ProvisionState(msgspec.Struct, frozen=True, kw_only=True):
     """State of a target's machines, as reported by the service.
 

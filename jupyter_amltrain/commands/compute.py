@@ -12,7 +12,6 @@ import msgspec
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.backends.provisioner import SCALE_FIELDS
 from jupyter_amltrain.backends.target_kinds import forms
-from jupyter_amltrain.commands import azure, connect
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ConfirmationNeeded
@@ -227,8 +226,6 @@ COMMANDS = (
         _change_flags,
         Examples(("%aml_compute delete lab",)),
     ),
-    *connect.COMMANDS,
-    *azure.COMMANDS,
 )
 
 
@@ -574,8 +571,7 @@ def _values_error(verb: str, kind: str, values: Mapping[str, Any], errors: Mappi
 def abandoned_text(args: argparse.Namespace) -> str:
     """Return what happens to an operation when the process that waits for it ends."""
     from jupyter_amltrain import api
-    from jupyter_amltrain.backends.azureml.cost_prompts import WAITING_FOR_AZURE_TEXT
-    from jupyter_amltrain.schema.azure_target import AzureTarget
+    from jupyter_amltrain.backends.provisioner import sending_text
 
     verb, name = args.verb, _name_of(args)
     try:
@@ -584,12 +580,12 @@ def abandoned_text(args: argparse.Namespace) -> str:
         return f"{name!r} has not changed."
     if text is not None:
         return text
-    azure_target = any(target.name == name and isinstance(target, AzureTarget) for target in api.targets())
-    if not azure_target:
+    service = next((target.service for target in api.targets() if target.name == name), "")
+    if not service:
         return f"{name!r} may be only partly {PARTICIPLES[verb]}. To check: %aml_compute list"
-    if detail in ("", WAITING_FOR_AZURE_TEXT):
-        return f"Azure may or may not have received the request for {name!r}. To check: %aml_compute list"
-    return f"{name!r} is still being {PARTICIPLES[verb]} in Azure. To see the progress: %aml_compute list"
+    if detail in ("", sending_text(service)):
+        return f"{service} may or may not have received the request for {name!r}. To check: %aml_compute list"
+    return f"{name!r} is still being {PARTICIPLES[verb]} in {service}. To see the progress: %aml_compute list"
 
 
 def wait_for(name: str, write: Callable[[str], Any]) -> str:

@@ -76,7 +76,7 @@ def _create_flags(parser: Parser) -> None:
         metavar="FILE",
         nargs="?",
         default="",
-        help="requirements.txt, pyproject.toml or conda.yml; for Azure ML also an image, or conda.yml,IMAGE",
+        help="requirements.txt, pyproject.toml or conda.yml; for a workspace also an image, or conda.yml,IMAGE",
     )
     _pip_flag(parser)
     _target_flag(parser)
@@ -88,7 +88,7 @@ def _create(args: argparse.Namespace, context: Context) -> Result:
     row = api.create_environment(args.name, args.environment, pip=_packages(args), target=args.target)
     if row.version:
         text = f"Registered {row.key}. Use it with --env {args.name}, or always this version with --env {row.key}."
-        return Result(f"{text} Azure ML builds it for the first job that uses it, or now in its studio.", row)
+        return Result(f"{text} The service builds it for the first job that uses it, or now on its page.", row)
     where = f" --target {quote(args.target)}" if args.target else ""
     built = "It is built already" if row.built else f"Build it now: {context.prog} build {args.name}{where}"
     flag = f"--env {args.name}"
@@ -149,7 +149,7 @@ def _freeze(args: argparse.Namespace, context: Context) -> Result:
     if not row.built or row.version:
         if row.version:
             raise CommandError(
-                f"The exact packages of {row.key} are known to Azure ML only.",
+                f"The exact packages of {row.key} are known to the service only.",
                 hint=f"Its conda file: {context.prog} show {row.key}",
                 code="environment.unsupported",
             )
@@ -243,7 +243,7 @@ def listing_text(rows: Sequence[EnvironmentRow], prog: str = "%aml_env") -> str:
                 (
                     *row.names,
                     row.version,
-                    "Azure" if row.curated else "workspace",
+                    "service" if row.curated else "workspace",
                     ago(row.built, now) if row.built else "",
                 )
                 for row in rows
@@ -277,7 +277,7 @@ def shown_text(row: EnvironmentRow) -> str:
                 ("version", row.version),
                 ("versions", ", ".join(row.versions)),
                 ("target", row.target),
-                ("of", "Azure" if row.curated else "workspace"),
+                ("of", "service" if row.curated else "workspace"),
                 ("created", ago(row.built, now) if row.built else ""),
                 ("image", row.image),
                 ("conda file", "\n".join(row.requested)),

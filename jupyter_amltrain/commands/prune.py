@@ -11,7 +11,7 @@ from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ConfirmationNeeded, UnrecordedRun
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.kernel.models import PROJECT_REGISTRY, workspace_of
+from jupyter_amltrain.kernel.models import PROJECT_REGISTRY
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState
 from jupyter_amltrain.text import ago, bytes_text, table
 
@@ -92,7 +92,7 @@ def _flags(parser: Parser) -> None:
         "--state", metavar="|".join(STATES), type=_state, repeated=True, offers=STATES, field="states",
         help="only runs that ended so",
     )  # fmt: skip
-    parser.flag("--target", metavar="NAME", help="only runs of this target; required for runs on Azure ML")
+    parser.flag("--target", metavar="NAME", help="only runs of this target; required for runs at a service")
     parser.flag("-f", "--force", "-y", "--yes", action="store_true", help="delete without asking")
 
 
@@ -233,7 +233,9 @@ async def _registered(own: Controller, runs: Sequence[Run]) -> set[RunHandle]:
         A registry cannot be read: then it is not known what may be deleted.
     """
     found: set[str] = set()
-    places = {(run.project, workspace_of(own.backend(run.target).target) or PROJECT_REGISTRY) for run in runs}
+    places = {
+        (run.project, own.workspaces.of_target(own.backend(run.target).target) or PROJECT_REGISTRY) for run in runs
+    }
     for project, workspace in places:
         if project or workspace != PROJECT_REGISTRY:
             found |= {row.run for row in await own.models.list(project, workspace)}

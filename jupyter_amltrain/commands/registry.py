@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.plugins import parts
 from jupyter_amltrain.text import close_matches, did_you_mean
 
 if TYPE_CHECKING:
@@ -201,19 +202,24 @@ class Noun(NamedTuple):
         Whether the magic is also a cell magic: ``%%aml_<name>``.
     shell
         Whether the command line has it.
+    of_plugins
+        Whether only plug-ins have commands for it: no module of this folder has any.
     """
 
     name: str
     summary: str
     takes_cell: bool = False
     shell: bool = True
+    of_plugins: bool = False
 
     @property
     def commands(self) -> tuple[Command, ...]:
-        """Commands of the noun, the default one first; imports their module."""
+        """Commands of the noun, the default one first; imports their modules."""
+        more = (command for commands in parts(f"commands.{self.name}") for command in commands)
+        if self.of_plugins:
+            return tuple(more)
         module = importlib.import_module(f"jupyter_amltrain.commands.{self.name}")
-        commands: tuple[Command, ...] = module.COMMANDS
-        return commands
+        return (*module.COMMANDS, *more)
 
 
 #: Every noun by its name, in the order of the help.
@@ -227,7 +233,7 @@ NOUNS: Mapping[str, Noun] = {
         Noun("compute", "List, check, choose, create and delete compute targets."),
         Noun("monitor", "Watch the GPUs, processors and memory of a target, without a run."),
         Noun("env", "List, create, build and remove the environments (packages) that runs use."),
-        Noun("data", "Upload files as data of an Azure ML workspace, list and show data."),
+        Noun("data", "Upload files as data of a workspace, list and show data.", of_plugins=True),
         Noun("model", "Register files of a run as a model, list models, and download one."),
     )
 }

@@ -315,9 +315,8 @@ def repeated_spec(original: TrackedRun, params: Mapping[str, Any], *, target: st
 
 def _takes_images(target: str) -> bool:
     from jupyter_amltrain import api
-    from jupyter_amltrain.schema.azure_target import AzureTarget
 
-    return any(isinstance(one, AzureTarget) for one in api.targets() if one.name == target)
+    return any(one.service for one in api.targets() if one.name == target)
 
 
 def _has_agent(target: str) -> bool:

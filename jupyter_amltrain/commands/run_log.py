@@ -49,7 +49,7 @@ def _logs(args: argparse.Namespace, context: Context) -> Result:
     run = api.attach(args.run)
     tail = args.tail if args.tail is not None else (context.log_lines or None)
     rank, spec = args.rank, run.spec
-    # On Azure ML all processes share one status; a log may show more of them than the submit named.
+    # At a service all processes share one status; a log may show more of them than the submit named.
     ranks = max(run.status.ranks, spec.resources.nodes * (spec.distribution.processes or 1))
     if rank is not None and rank >= ranks and not run.read_log(0, 1, rank)[0]:
         raise CommandError(

@@ -617,7 +617,7 @@ COMMANDS = (
                 "%aml_submit train.py --param epochs=5 -- --verbose",
                 "run = %aml_submit train.py --source . --name digits",
                 "%aml_submit job.yml --target gpu-cluster --param epochs=5",
-                "%%aml_submit --target gpu-cluster --env AzureML-sklearn-1.5@latest --input data=azureml:digits:1",
+                "%%aml_submit --target gpu-cluster --env sklearn-1.5@latest --input data=digits/",
                 "%%aml_submit --target gpu-cluster --nodes 2 --processes 4 --env conda.yml",
                 "%%aml_submit --scaling 1,2,4",
             ),

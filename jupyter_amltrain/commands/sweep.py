@@ -34,15 +34,8 @@ from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run
 from jupyter_amltrain.schema.search_space import Expression, is_expression, parameter_names, parse_expression
 from jupyter_amltrain.schema.searched_values import check_texts
-from jupyter_amltrain.schema.sweep import (
-    SAMPLERS,
-    Policy,
-    Sweep,
-    parse_goal,
-    parse_policy,
-    sweep_from_hdconfig,
-    sweep_from_yaml,
-)
+from jupyter_amltrain.schema.sweep import SAMPLERS, Policy, Sweep, parse_goal, parse_policy
+from jupyter_amltrain.schema.sweep_file import sweep_from_hdconfig, sweep_from_yaml
 
 #: Flags of a submit that a sweep does not have.
 _WITHOUT = ("--param",)

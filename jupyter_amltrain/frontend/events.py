@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.backends.azureml.workspace_file import rows_of
 from jupyter_amltrain.backends.transport import FolderEvents
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.frontend import clients
@@ -399,7 +398,7 @@ async def target_state(controller: Controller) -> TargetState:
     """Return the targets and workspaces that this kernel knows; makes no network calls."""
     computes, connections = controller.target_manager, controller.workspaces
     targets = await computes.refresh()
-    workspaces = rows_of(*await connections.all(), targets)
+    workspaces = await connections.rows(targets)
     computes.check_outdated()
     return TargetState(computes.current, computes.rows(), workspaces)
 

@@ -12,11 +12,15 @@ from jupyter_amltrain.frontend.file_handlers import FileHandlers
 from jupyter_amltrain.frontend.picture_handlers import PictureHandlers
 from jupyter_amltrain.frontend.protocol import Handler, Reply, Request, handlers_of
 from jupyter_amltrain.frontend.run_handlers import LogHandlers, MlflowHandlers, RunHandlers
-from jupyter_amltrain.frontend.size_handlers import SizeHandlers
 from jupyter_amltrain.frontend.target_handlers import FormHandlers, TargetHandlers
+from jupyter_amltrain.plugins import parts
 
 if TYPE_CHECKING:
     from jupyter_amltrain.kernel.controller import Controller
+
+
+#: Classes with operations; imported here, so that the registry of operations is complete.
+OPERATIONS_OF_PLUGINS = parts("operations")
 
 
 class RequestHandlers:
@@ -48,7 +52,7 @@ class RequestHandlers:
             FileHandlers(controller, self.events.notify),
             TargetHandlers(controller),
             FormHandlers(controller, defaults),
-            SizeHandlers(controller),
+            *(operations(controller) for operations in OPERATIONS_OF_PLUGINS),
         )
         self.by_request: dict[type[Request], Handler] = {}
         for topic in topics:

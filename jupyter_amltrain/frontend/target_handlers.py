@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from jupyter_amltrain.backends.azureml.workspace_file import may_be_billed
 from jupyter_amltrain.backends.target_kinds import forms
 from jupyter_amltrain.commands.compute import line_of
-from jupyter_amltrain.commands.connect import compose as compose_connect_line
-from jupyter_amltrain.commands.connect import connect_fields
 from jupyter_amltrain.commands.forms import compose as compose_submit_line
 from jupyter_amltrain.commands.forms import submit_fields
 from jupyter_amltrain.commands.magic_line import quote, unexpanded
 from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.errors import AmlTrainError, CommandError, UnknownTarget
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
+from jupyter_amltrain.plugins import parts
 from jupyter_amltrain.schema.fields import Field, TargetKind
 
 if TYPE_CHECKING:
@@ -129,34 +127,17 @@ class TargetHandlers:
     async def _disconnect(self, request: ActOnTarget) -> TargetActionReply:
         """Disconnect a workspace after confirmation; the same as ``%aml_compute disconnect``."""
         controller, name = self._controller, request.target
-        connections = controller.workspaces
+        workspaces = controller.workspaces
         line = f"%aml_compute disconnect {quote(name)} --yes"
         try:
             if request.dry or not request.confirmed:
-                _, targets, live = await connections.usage(name)
-                billed = [target.name for target in targets if may_be_billed(target)]
-                text = disconnect_loss(name, [target.name for target in targets], billed, live)
-                return TargetActionReply(accepted=False, ask=text, line=line)
-            task = controller.loop.start(connections.disconnect(name, confirmed=True), f"disconnect {name}")
+                return TargetActionReply(accepted=False, ask=await workspaces.loss(name), line=line)
+            task = controller.loop.start(workspaces.disconnect(name, confirmed=True), f"disconnect {name}")
             await asyncio.wait({task}, timeout=DISCONNECT_TIMEOUT_S)
             message = task.result() if task.done() else f"Disconnecting {name}."
         except AmlTrainError as error:
             return TargetActionReply(accepted=False, errors={"": str(error)}, line=line)
         return TargetActionReply(accepted=True, message=message, line=line)
-
-
-def disconnect_loss(name: str, targets: list[str], billed: list[str], live: list[str]) -> str:
-    """Return the consequences of disconnecting a workspace, for the confirmation."""
-    removed = f"its target {targets[0]}" if len(targets) == 1 else f"its {len(targets)} targets"
-    text = [
-        f"Disconnects {name}{f' and removes {removed} from the list' if targets else ''}. Nothing changes in Azure."
-    ]
-    if billed:
-        text.append(f"Machines that are on are still billed ({', '.join(billed)}).")
-    if live:
-        runs = "1 of its runs is" if len(live) == 1 else f"{len(live)} of its runs are"
-        text.append(f"{runs} still active ({', '.join(live[:3])}) and will no longer be watched.")
-    return " ".join(text)
 
 
 # ---- forms
@@ -219,34 +200,6 @@ class ComposeReply(Reply, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class ComposeConnect(Request, frozen=True, kw_only=True):
-    """Write the line that connects an Azure ML workspace, and check it as the magic would; does not sign in.
-
-    Attributes
-    ----------
-    values
-        By name of a field of the form; empty values are left out of the line.
-    """
-
-    values: dict[str, Any] = {}
-
-
-class ConnectReply(Reply, frozen=True, kw_only=True):
-    """Answer to :class:`ComposeConnect`.
-
-    Attributes
-    ----------
-    errors
-        By name of a field; the key ``""`` is about the whole line.
-    note
-        The workspace that the line would connect, if the values do not name it; may be empty.
-    """
-
-    line: str
-    errors: dict[str, str] = {}
-    note: str = ""
-
-
 class FormHandlers:
     """Handlers of forms and of the lines that forms write.
 
@@ -262,9 +215,10 @@ class FormHandlers:
     @op("kinds")
     async def get_forms(self, request: GetForms) -> KindsReply:
         """Return all forms."""
-        workspaces, _ = await self._controller.workspaces.all()
-        kinds = sorted_kinds(forms(), [facts.name for facts in workspaces])
-        return KindsReply(kinds=kinds, submit=submit_fields(self._defaults()), connect=connect_fields())
+        workspaces = self._controller.workspaces
+        connect = next((fields() for fields in parts("connect_form")), ())
+        kinds = sorted_kinds(forms(), [row.name for row in await workspaces.rows(())])
+        return KindsReply(kinds=kinds, submit=submit_fields(self._defaults()), connect=connect)
 
     @op("compose")
     async def compose_submit(self, request: ComposeSubmit) -> ComposeReply:
@@ -284,22 +238,6 @@ class FormHandlers:
             except UnknownTarget as error:
                 result.errors["target"] = str(error)
         return ComposeReply(line=result.line, values=result.values, errors=result.errors, notes=result.notes)
-
-    @op("connect")
-    async def compose_connect(self, request: ComposeConnect) -> ConnectReply:
-        """Write the line that connects a workspace, and check it; running it in a cell signs in."""
-        connections = self._controller.workspaces
-        workspaces, _ = await connections.all()
-        names = [facts.name for facts in workspaces]
-        result = await self._controller.loop.offload(compose_connect_line, request.values, names)
-        if result.workspace is None:
-            return ConnectReply(line=result.line, errors=result.errors, note=result.note)
-        try:
-            workspace = await connections.resolve(result.workspace)
-        except CommandError as error:  # the name is taken, or the workspace has another name here
-            return ConnectReply(line=result.line, errors={"name": str(error)}, note=result.note)
-        known = f"{workspace.name} is already connected: this signs in again and refreshes its list of computes."
-        return ConnectReply(line=result.line, note=known if workspace.name in names else result.note)
 
 
 def sorted_kinds(kinds: Sequence[TargetKind], workspaces: Sequence[str]) -> tuple[TargetKind, ...]:

@@ -397,7 +397,7 @@ def for_service(environment: Environment) -> Environment:
     for line in environment.packages:
         if line.startswith("-c ") or "  # " in line:  # as our own agent reads it
             shown = line.partition("  # ")[0]
-            raise _error(f"{environment.label}: Azure ML cannot install {shown!r}", "Name packages of an index.")
+            raise _error(f"{environment.label}: the service cannot install {shown!r}", "Name packages of an index.")
     plain = re.fullmatch(r"[\d.]+", environment.python)
     python = environment.python if plain else f"{sys.version_info.major}.{sys.version_info.minor}"
     return Environment(kernel=True, python=python, packages=environment.packages)
@@ -433,7 +433,7 @@ def file_note(spec: JobSpec, found: Mapping[str, Any] | None, target: str) -> st
         return note(msgspec.structs.replace(environment, conda=environment.conda or spec.script_name), found) + image
     if found is None and not environment:
         return ""
-    reason = f"cannot be built there: {found['reason']}" if found is not None else "is for Azure ML"
+    reason = f"cannot be built there: {found['reason']}" if found is not None else "is for a service"
     return f"The environment of {spec.script_name} {reason}. The job runs with the Python of {target!r}."
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.schema.asset_names import ASSET, is_versioned
 from jupyter_amltrain.schema.environment import KERNEL, Environment
 from jupyter_amltrain.schema.inputs import (
     INPUT_MODES,
@@ -27,12 +28,12 @@ from jupyter_amltrain.text import close_matches, did_you_mean
 
 #: Word after a comma of an input that is to be uploaded.
 UPLOAD = "upload"
-#: Accounts of Azure's storage, whose addresses may be folders.
+#: Accounts of a cloud's storage, whose addresses may be folders.
 _STORAGE = re.compile(r"https?://[^/]+\.(?:blob|dfs)\.[^/]+/")
 _DOUBLE_BRACES = re.compile(r"\$\{\{(\w+)\}\}")
 _WORD = re.compile(r"[a-z]+_?[a-z]+")
 #: Prefixes of a reference to an environment; everything else with a slash is an image or a folder.
-_NAMED = ("azureml:", "azureml://", "/subscriptions/")
+_NAMED = (ASSET, "/subscriptions/")
 _REFERENCE = re.compile(r"[A-Za-z0-9_.-]+(?:[:@][A-Za-z0-9_.-]+)?")
 
 
@@ -66,7 +67,7 @@ def input_of(text: str, name: str = "NAME") -> JobInput:
     if not location:
         raise SpecError(
             f"--input {name}: the path is missing.",
-            hint=f"Example: --input {name}=data/ or {name}=azureml:NAME:1",
+            hint=f"Example: --input {name}=data/ or {name}={ASSET}NAME:1",
             code="flag.value",
             field="inputs",
         )
@@ -142,7 +143,7 @@ _PROJECT = re.compile(r"(?P<path>[^,]*(?:\.toml|uv\.lock))(?:\[(?P<extras>[\w.,\
 
 
 def environment_of(text: str, derive: bool = False) -> Environment:
-    """Parse ``--env``: ``kernel``, ``NAME:3``, ``azureml:...``, an image, a file with packages, a folder.
+    """Parse ``--env``: ``kernel``, ``NAME:3``, an image, a file with packages, a folder.
 
     ``kernel`` and a conda file may have an image to build on after a comma.
 
@@ -168,7 +169,7 @@ def environment_of(text: str, derive: bool = False) -> Environment:
         ]:
             raise SpecError(
                 f"--env {text[:200]}: expected {KERNEL} or a conda file, a comma, and the image to build on.",
-                hint="Example: --env conda.yml,mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04",
+                hint="Example: --env conda.yml,ubuntu:22.04",
                 code="flag.value",
                 field="environment",
             )
@@ -323,8 +324,7 @@ def _type(path: str) -> str:
     last = path.partition("?")[0].rpartition("/")[2]
     if path.startswith(("https://", "http://")) and last and not _STORAGE.match(path):
         return "uri_file"
-    known = path.startswith("azureml:") and not path.startswith("azureml://")  # a data asset NAME:VERSION
-    return "uri_file" if not known and "." in last.lstrip(".") else "uri_folder"
+    return "uri_file" if not is_versioned(path) and "." in last.lstrip(".") else "uri_folder"
 
 
 def _absolute(path: str) -> str:

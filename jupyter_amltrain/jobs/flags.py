@@ -252,8 +252,8 @@ FLAGS = (
     JobFlag(
         flag="--env", field="environment", metavar="ENV", type=flag_values.parse_environment, yaml="environment",
         help="packages: kernel (as installed here), requirements.txt, pyproject.toml or conda.yml (built once, here and"
-        " over SSH too), an image (here and over SSH with Docker); on Azure also NAME:3, NAME@latest, conda.yml,IMAGE,"
-        " a folder with a Dockerfile",
+        " over SSH too), an image (here and over SSH with Docker); in a workspace also NAME:3, NAME@latest,"
+        " conda.yml,IMAGE, a folder with a Dockerfile",
         keyword_help="as --env, or an Environment (env are environment variables)",
     ),
     JobFlag(

@@ -30,7 +30,7 @@ _ABSENT = re.compile(
 )
 _QUOTED, _WORD = re.compile(r"""(['"])(.+?)\1"""), re.compile(r"[^\s'\",;()]*[^\s'\",;().:]")
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
-#: Folders of a run's code: those of our agent and of Azure ML.
+#: Folders of a run's code: those of our agent and of the service.
 _CODE_FOLDER = re.compile(r"^/.*?/(?:source|wd)/(?=.)")
 
 

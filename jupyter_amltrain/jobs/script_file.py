@@ -159,8 +159,8 @@ def _hint_for_file(path: Path) -> str:
         return f"Submit an az ml job with: %aml_submit {path.name}"
     if suffix == ".runconfig":
         return (
-            "It is a run configuration of Azure ML SDK v1. Submit its script with flags, and write that as a job of az"
-            f" ml: %aml_submit {_runconfig_line(path)} --save job.yml"
+            "It is a run configuration of the first SDK of az ml. Submit its script with flags, and write that as a"
+            f" job of az ml: %aml_submit {_runconfig_line(path)} --save job.yml"
         )
     if suffix in (".sh", ".bash"):
         return "Write a .py file that runs it: subprocess.run([...], check=True)"

@@ -36,7 +36,7 @@ class IgnoreRules:
     """Ignore rules of one folder: its own take precedence over those of the parent folders.
 
     ``.amlignore`` of the top folder replaces every ``.gitignore``, as in
-    the tools of Azure ML.
+    ``az ml``.
     """
 
     def __init__(self, specs: tuple[tuple[str, _Rules], ...], nested: bool) -> None:

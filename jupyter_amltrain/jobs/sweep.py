@@ -16,6 +16,7 @@ from jupyter_amltrain.jobs.params import with_params, with_script
 from jupyter_amltrain.jobs.script import unread_params
 from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
+from jupyter_amltrain.schema.asset_names import SWEEP_VARIABLE
 from jupyter_amltrain.schema.inputs import is_address, literal_text
 from jupyter_amltrain.schema.job import MAX_NAME, JobSpec, Resources
 from jupyter_amltrain.schema.run import Run, RunHandle
@@ -38,8 +39,8 @@ from jupyter_amltrain.schema.sweep import (
     goal_text,
     parse_goal,
     parse_policy,
-    sweep_from_yaml,
 )
+from jupyter_amltrain.schema.sweep_file import sweep_from_yaml
 from jupyter_amltrain.schema.target import TargetInfo
 
 #: Script of a driver; its code is in ``sweeps/driver.py``.
@@ -235,8 +236,6 @@ def service_job(trial: JobSpec, sweep: Sweep) -> JobSpec:
 _SEARCHED = re.compile(r"\$\{\{\s*search_space\.([\w-]+)\s*\}\}")
 #: Keys of the sweep that the job of a trial has.
 _SWEEP_KEYS = ("display_name", "name", "experiment_name", "tags", "outputs", "identity", "queue_settings", "resources")
-#: Prefix of the variables with the values of a trial at the service.
-_SERVICE_PREFIX = "AZUREML_SWEEP_"
 
 
 def of_type(spec: JobSpec) -> Sweep:
@@ -449,6 +448,6 @@ def trial_of(
         notes=(),
     )
     if spec.job_type:
-        variables = {f"{_SERVICE_PREFIX}{name}": literal_text(value) for name, value in params.items()}
+        variables = {f"{SWEEP_VARIABLE}{name}": literal_text(value) for name, value in params.items()}
         spec = msgspec.structs.replace(spec, env={**spec.env, **variables})
     return with_params(spec, params)

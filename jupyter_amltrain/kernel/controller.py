@@ -33,7 +33,6 @@ from jupyter_amltrain.jobs.out_types import consent_notes
 from jupyter_amltrain.jobs.scaling import ScalingPlan, check_job, slices_of
 from jupyter_amltrain.jobs.sweep import capacity_of, check_trial, driver_of, fit_to, of_file, service_job
 from jupyter_amltrain.kernel.backend_pool import BackendPool
-from jupyter_amltrain.kernel.data_assets import DataRegistry
 from jupyter_amltrain.kernel.environments import EnvironmentManager
 from jupyter_amltrain.kernel.finish import RunFinalizer, StreamCache, read_all_metrics, read_log, refresh_run
 from jupyter_amltrain.kernel.mlflow_live import LiveRecorder
@@ -52,7 +51,7 @@ from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue, plan_of
 from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile
 from jupyter_amltrain.kernel.targets import TargetManager
-from jupyter_amltrain.kernel.workspaces import WorkspaceManager
+from jupyter_amltrain.kernel.workspaces import workspaces_class
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec, validated
 from jupyter_amltrain.schema.provenance import Provenance
@@ -101,9 +100,9 @@ class Controller:
         ends = (self._finalizer.outcome, self._finalizer.on_ended)
         self.backends = BackendPool(self.loop, self.root, self.targets, self.store, *ends)
         self.target_manager = TargetManager(self.loop, self.targets, self.backends, self.store, self._forget)
-        self.workspaces = WorkspaceManager(self.loop, self.root, self.targets, self.target_manager, self.store)
-        self.data = DataRegistry(self.loop, self.root, self.targets)
-        self.models = ModelRegistry(self.loop, self.root, self.imports, self.targets)
+        parts = (self.loop, self.root, self.targets, self.target_manager, self.store)
+        self.workspaces = workspaces_class()(*parts)
+        self.models = ModelRegistry(self.loop, self.imports, self.targets, self.workspaces)
         directory = TargetRunReader(self.store)
         self._run_index = RunIndex(self.targets, self.target_manager.status, self.backends, self.store, directory)
         self._submit_queue = SubmitQueue(self.loop, self.store, self._on_submitted)

@@ -105,7 +105,7 @@ class EnvironmentManager:
         if found is None:
             raise CommandError(
                 f"Target {target!r} keeps no environments that can be listed here.",
-                hint="Targets that do: this machine (local), machines over SSH, and those of Azure ML.",
+                hint="Targets that do: this machine (local), machines over SSH, and those of a workspace.",
                 code="environment.unsupported",
             )
         return found

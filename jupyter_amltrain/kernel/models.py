@@ -1,6 +1,6 @@
-"""Register, list and download models, in the project's MLflow store or in an Azure ML workspace.
+"""Register, list and download models, in the project's MLflow store or in a workspace.
 
-Models of runs on Azure are registered in their workspace, all others in the project's store.
+Models of runs on targets of a workspace are registered there, all others in the project's store.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,15 +15,11 @@ from jupyter_amltrain.agent.protocol import OUTPUTS
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.kernel.mlflow_queue import WORKER_TIMEOUT_S, MlflowImportQueue
 from jupyter_amltrain.kernel.target_file import TargetFile
+from jupyter_amltrain.kernel.workspaces import Workspaces
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.run import Run
-from jupyter_amltrain.schema.target import ComputeTarget
-from jupyter_amltrain.state_dir import StateRoot
 
-if TYPE_CHECKING:
-    from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
-
-#: Types of models, with the names that MLflow and Azure ML share.
+#: Types of models.
 TYPES = ("custom_model", "mlflow_model")
 #: Name of the project's registry, used in registry_name of a workspace.
 PROJECT_REGISTRY = "local"
@@ -72,7 +67,7 @@ class DownloadedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_name(name: str) -> str:
-    """Return `name` if both MLflow and Azure ML accept it.
+    """Return `name` if MLflow accepts it.
 
     Raises
     ------
@@ -99,8 +94,10 @@ def name_and_version(text: str) -> tuple[str, str]:
 class ModelRegistry:
     """Access to the model registries. Loop thread only."""
 
-    def __init__(self, loop: LoopThread, root: StateRoot, imports: MlflowImportQueue, targets: TargetFile) -> None:
-        self._loop, self._root, self._imports, self._targets = loop, root, imports, targets
+    def __init__(
+        self, loop: LoopThread, imports: MlflowImportQueue, targets: TargetFile, workspaces: Workspaces
+    ) -> None:
+        self._loop, self._imports, self._targets, self._workspaces = loop, imports, targets, workspaces
 
     async def register(
         self,
@@ -131,15 +128,15 @@ class ModelRegistry:
         if not run.status.state.terminal:
             raise CommandError(f"{run.handle} has not ended.", hint=f"Wait for the end: %aml_runs wait {run.handle}")
         tag_values = {str(key): str(value) for key, value in (tags or {}).items()}
-        workspace = workspace_of(self._targets.get(run.target))
+        workspace = self._workspaces.of_target(self._targets.get(run.target))
         if workspace is None:
             payload = {**fields, "tags": tag_values, **await self._imports.model_request(run, OUTPUTS)}
             reply = await self._imports.worker.request("model_register", payload, timeout=WORKER_TIMEOUT_S)
-            registry = PROJECT_REGISTRY if self._workspaces().all() else ""
+            registry = PROJECT_REGISTRY if await self._workspaces.rows(()) else ""
         else:
-            registry = self._facts(workspace)
+            registry = self._workspaces.name_of(workspace)
             payload = {**fields, "tags": tag_values, "workspace": registry, "job": run.run_id}
-            reply = await self._azure("models.register", payload, progress)
+            reply = await self._workspaces.models("register", payload, progress)
         return msgspec.convert({"run": run.handle, **reply, "workspace": registry}, ModelRow)
 
     async def list(self, project: str, workspace: str = "") -> list[ModelRow]:
@@ -154,7 +151,7 @@ class ModelRegistry:
         if registry_name is None:
             reply = await self._imports.worker.request("model_list", {"project": project}, timeout=WORKER_TIMEOUT_S)
         else:
-            reply = await self._azure("models.list", {"workspace": registry_name}, None)
+            reply = await self._workspaces.models("list", {"workspace": registry_name}, None)
         return msgspec.convert(reply, list[ModelRow])
 
     async def download(
@@ -192,37 +189,19 @@ class ModelRegistry:
             payload["project"] = project
             reply = await self._imports.worker.request("model_download", payload, timeout=WORKER_TIMEOUT_S)
         else:
-            reply = await self._azure("models.download", {**payload, "workspace": registry_name}, progress)
+            reply = await self._workspaces.models("download", {**payload, "workspace": registry_name}, progress)
         return msgspec.convert(reply, DownloadedModel)
-
-    async def _azure(self, op: str, payload: dict[str, Any], progress: Progress | None) -> Any:
-        from jupyter_amltrain.backends.azureml.client import client_of
-
-        return await client_of(self._loop, self._root).request(op, payload, progress=progress, timeout=600.0)
 
     def _registry(self, workspace: str) -> str | None:
         """Resolve the name of a workspace; ``None`` for the project's registry."""
         if workspace == PROJECT_REGISTRY:
             return None
-        if workspace:
-            return self._facts(workspace)
-        reply = workspace_of(self._targets.get(self._targets.current))
-        return None if reply is None else self._facts(reply)
-
-    def _facts(self, workspace: str) -> str:
-        return self._workspaces().get(workspace).name
-
-    def _workspaces(self) -> Workspaces:
-        from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
-
-        return Workspaces(self._root)
-
-
-def workspace_of(target: ComputeTarget) -> str | None:
-    """Workspace of an Azure target, empty for the current one; ``None`` for any other target."""
-    from jupyter_amltrain.schema.azure_target import AzureTarget
-
-    return target.workspace if isinstance(target, AzureTarget) else None
+        if not workspace:
+            own = self._workspaces.of_target(self._targets.get(self._targets.current))
+            if own is None:
+                return None
+            workspace = own
+        return self._workspaces.name_of(workspace)
 
 
 def _type(text: str) -> str:

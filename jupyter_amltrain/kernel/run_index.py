@@ -184,7 +184,7 @@ log = logging.getLogger(__name__)
 
 
 def job_name_in_url(text: str) -> str:
-    """Return the job's name from the URL of its page in Azure's studio (``https://ml.azure.com/runs/NAME?wsid=...``)."""
+    """Return the job's name from the URL of its page at a service (``https://HOST/runs/NAME?...``)."""
     if not text.startswith("https://"):
         return text
     result = re.search(r"/(?:runs|jobs|experiments/[^/?]+/runs)/([^/?#]+)", text)

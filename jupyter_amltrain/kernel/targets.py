@@ -37,7 +37,7 @@ from jupyter_amltrain.kernel.target_status import (
     use_text,
 )
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.azure_target import RETIRED_KINDS
+from jupyter_amltrain.plugins import parts
 from jupyter_amltrain.schema.fields import NAME, checked_scale, checked_target, unknown_name_text
 from jupyter_amltrain.schema.rows import TargetRow
 from jupyter_amltrain.schema.target import ComputeTarget, ForeignTarget, LocalTarget, TargetInfo
@@ -211,8 +211,9 @@ class TargetManager:
         self, verb: str, name: str, kind: str, values: dict[str, Any], dry: bool, confirmed: bool
     ) -> ActionResult:
         kinds = {form.kind: form for form in forms() if form.verb == verb}
-        if kind in RETIRED_KINDS:
-            raise CommandError(RETIRED_KINDS[kind])
+        for retired in parts("retired_kinds"):
+            if kind in retired:
+                raise CommandError(retired[kind])
         if kind not in kinds:
             names = ", ".join(kinds)
             error = unknown_name_text(kind, kinds, "kind of target") if kind else f"Say which kind: {names}."

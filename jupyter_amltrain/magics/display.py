@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sys
 from collections.abc import Callable
+from html import escape
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -157,8 +158,6 @@ def sign_in_shower() -> Callable[[dict[str, Any]], None]:
             return  # connecting takes a second: the result line is enough
         from IPython import display
 
-        from jupyter_amltrain.commands.connect import sign_in_html
-
         # IPython's function is not typed.
         first: Any = display.display
         ended = not event.get("text")
@@ -171,3 +170,15 @@ def sign_in_shower() -> Callable[[dict[str, Any]], None]:
             handle = first(data, raw=True, display_id=True)
 
     return show
+
+
+def sign_in_html(event: dict[str, Any]) -> str:
+    """Return a sign-in as a link to click and a code to copy."""
+    text, url, code = (str(event.get(key) or "") for key in ("text", "url", "code"))
+    if not url.startswith("https://"):
+        return f"<p>{escape(text)}</p>"
+    minutes = max(1, int(event.get("expires") or 0) // 60)
+    return (
+        f'<p>To sign in, open <a href="{escape(url, quote=True)}" target="_blank" rel="noopener">'
+        f"{escape(url)}</a> and enter the code <code>{escape(code)}</code> (valid for {minutes} minutes).</p>"
+    )

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jupyter_amltrain.rpc import framing
@@ -28,9 +28,6 @@ _PACKAGES = str(Path(__file__).resolve().parents[2])
 _PATH_VARIABLES = (
     "AMLTRAIN_HOME",
     "AMLTRAIN_QUEUE",
-    "AZURE_CLIENT_CERTIFICATE_PATH",
-    "AZURE_CONFIG_DIR",
-    "AZURE_FEDERATED_TOKEN_FILE",
     "CURL_CA_BUNDLE",
     "MPLCONFIGDIR",
     "REQUESTS_CA_BUNDLE",
@@ -93,10 +90,10 @@ def environment() -> dict[str, str]:
     return env
 
 
-def absolute_paths(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `env` that hold a relative path, as absolute paths."""
+def absolute_paths(env: Mapping[str, str], names: Sequence[str] = _PATH_VARIABLES) -> dict[str, str]:
+    """Return the variables of `env` that hold a relative path, as absolute paths; `names` are those with paths."""
     cwd = _working_folder()
-    relative = [name for name in _PATH_VARIABLES if env.get(name) and not os.path.isabs(env[name])] if cwd else []
+    relative = [name for name in names if env.get(name) and not os.path.isabs(env[name])] if cwd else []
     return {name: os.path.join(cwd, env[name]) for name in relative}
 
 

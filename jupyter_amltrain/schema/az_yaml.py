@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.errors import MissingDependency, SpecError
+from jupyter_amltrain.schema.asset_names import ASSET, prefixed
 from jupyter_amltrain.schema.inputs import JobInput, is_address
 from jupyter_amltrain.state_dir import working_folder
 
@@ -109,7 +110,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
         compute = self.doc.get("compute")
         if compute is None and self.type == "pipeline" and isinstance(settings, dict):
             compute = settings.get("default_compute")
-        return str(compute or "").rpartition("/")[2].removeprefix("azureml:")
+        return str(compute or "").rpartition("/")[2].removeprefix(ASSET)
 
     def error(self, path: Sequence[str | int], what: str, hint: str = "") -> SpecError:
         """Return the error of a key, with its line, or the line of the nearest parent if the key is absent."""
@@ -143,7 +144,7 @@ def load(path: str | os.PathLike[str]) -> JobFile:
             f"Cannot read the job {str(path)!r}: {reason}.", hint=f"The working folder is {working_folder()}."
         ) from None
     if len(text) > _MAX_FILE_BYTES:
-        raise SpecError(f"{file_path.name} is larger than 1 MiB, the limit for a job of Azure ML.")
+        raise SpecError(f"{file_path.name} is larger than 1 MiB, the limit of az ml.")
     return parse(text, file_path.name, str(file_path.parent))
 
 
@@ -287,12 +288,12 @@ def with_compute(job: JobFile, compute: str, size: str = "") -> dict[str, Any]:
     if job.type == "pipeline":
         doc.pop("compute", None)
         settings = dict(doc.get("settings") or {})
-        settings["default_compute"] = f"azureml:{compute or 'serverless'}"
+        settings["default_compute"] = prefixed(compute or "serverless")
         return doc | {"settings": settings}
     if job.type == "import":
         return doc
     if compute:
-        return doc | {"compute": f"azureml:{compute}"}
+        return doc | {"compute": prefixed(compute)}
     doc.pop("compute", None)
     if size and job.type in ("command", "sweep", "automl"):
         doc["resources"] = {"instance_type": size, **(doc.get("resources") or {})}
@@ -382,7 +383,7 @@ def _of_environment(value: Any, folder: str) -> Iterator[str]:
 
 
 def _file(text: str, folder: str) -> str:
-    """Return the file that a text names; empty for an asset (``azureml:NAME:1``) or an address."""
+    """Return the file that a text names; empty for a name of a workspace or an address."""
     named = text.removeprefix("file:")
     if _is_remote(named) or not (text.startswith("file:") or named.lower().endswith((".yml", ".yaml"))):
         return ""

@@ -20,17 +20,33 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.schema import az_yaml, azure_terms, searched_values
+from jupyter_amltrain.schema import az_yaml, searched_values
+from jupyter_amltrain.schema.asset_names import prefixed
 from jupyter_amltrain.schema.az_yaml import JobFile, Keys, to_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import INPUT_TYPES, JobInput, JobOutput, input_variable, is_address, output_variable
-from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources, validated
-from jupyter_amltrain.schema.sweep import Sweep, sweep_from_yaml, sweep_to_yaml
+from jupyter_amltrain.schema.job import LAUNCHED_AS, Distribution, JobSpec, Resources, validated
+from jupyter_amltrain.schema.sweep import Sweep
+from jupyter_amltrain.schema.sweep_file import sweep_from_yaml, sweep_to_yaml
 from jupyter_amltrain.state_dir import working_folder
 from jupyter_amltrain.text import close_matches, did_you_mean
 
 Read = Callable[[Any, str], Any]
 Write = Callable[[Any], Any]
+
+#: Types of ``distribution`` in the schema; their names are ours.
+FILE_DISTRIBUTIONS = ("pytorch", "mpi", "tensorflow")
+#: Types of ``identity`` in the schema by ours; of several the first is written.
+IDENTITY_NAMES = {
+    "user_identity": "user",
+    "user": "user",
+    "managed": "managed",
+    "managed_identity": "managed",
+    "aml_token": "aml",
+    "amltoken": "aml",
+}
+#: Types of ``services`` in the schema.
+SERVICE_NAMES = {"jupyter_lab": "jupyterlab", "vs_code": "vscode", "tensor_board": "tensorboard", "ssh": "ssh"}
 
 
 def _same(value: Any) -> Any:
@@ -98,8 +114,7 @@ def _environment(value: Any, folder: str) -> Environment | None:
 
 def _environment_out(value: Environment) -> Any:
     if value.name:
-        plain = value.name.startswith(("azureml:", "azureml://"))
-        return value.name if plain else f"azureml:{value.name}"
+        return prefixed(value.name)
     if value.build:
         return {"build": {"path": value.build}}
     fields = {"image": value.image, "conda_file": value.conda_file if value.kernel or value.conda_text else value.conda}
@@ -148,10 +163,9 @@ def _output_out(output: JobOutput) -> Any:
 
 
 def _distribution(value: Mapping[str, Any], folder: str) -> Distribution | None:
-    row = azure_terms.DISTRIBUTIONS.of_yaml(str(value.get("type") or "").lower())
-    if row is None:
+    kind = str(value.get("type") or "").lower()
+    if kind not in FILE_DISTRIBUTIONS:
         return None
-    kind = row.name
     if kind == "tensorflow":
         workers = value.get("worker_count")
         return Distribution(
@@ -164,28 +178,27 @@ def _distribution(value: Mapping[str, Any], folder: str) -> Distribution | None:
 
 
 def _distribution_out(value: Distribution) -> Any:
-    kind = azure_terms.LAUNCHED_AS.get(value.kind, value.kind)
-    if kind not in azure_terms.DISTRIBUTIONS.names:
+    kind = LAUNCHED_AS.get(value.kind, value.kind)
+    if kind not in FILE_DISTRIBUTIONS:
         return None
     if value.kind == "tensorflow":
-        fields: dict[str, Any] = {"type": azure_terms.DISTRIBUTIONS.yaml(kind), "worker_count": value.processes}
+        fields: dict[str, Any] = {"type": kind, "worker_count": value.processes}
         fields |= {"parameter_server_count": value.parameter_servers} if value.parameter_servers else {}
     else:
-        fields = {"type": azure_terms.DISTRIBUTIONS.yaml(kind), "process_count_per_instance": value.processes}
+        fields = {"type": kind, "process_count_per_instance": value.processes}
     return {key: part for key, part in fields.items() if part is not None}
 
 
 def _identity(value: Mapping[str, Any], folder: str) -> str | None:
     del folder
-    row = azure_terms.IDENTITIES.of_yaml(str(value.get("type") or "").lower())
-    word = row.name if row else None
+    word = IDENTITY_NAMES.get(str(value.get("type") or "").lower())
     client = value.get("client_id")
     return f"{word}:{client}" if word == "managed" and client else word
 
 
 def _identity_out(word: str) -> Any:
     kind, _, client = word.partition(":")
-    fields = {"type": azure_terms.IDENTITIES.yaml(kind)}
+    fields = {"type": next(name for name, ours in IDENTITY_NAMES.items() if ours == kind)}
     return fields | ({"client_id": client} if client else {})
 
 
@@ -193,10 +206,9 @@ def _services(value: Mapping[str, Any], folder: str) -> tuple[str, ...] | None:
     del folder
     services = []
     for service in value.values():
-        row = azure_terms.SERVICES.of_yaml(str((service or {}).get("type") or ""))
-        if row is None:
+        kind = SERVICE_NAMES.get(str((service or {}).get("type") or ""))
+        if kind is None:
             return None
-        kind = row.name
         rest = {"tensorboard": service.get("log_dir"), "ssh": service.get("ssh_public_keys")}.get(kind)
         services.append(f"{kind}:{rest}" if rest else kind)
     return tuple(services) if len({one.partition(":")[0] for one in services}) == len(services) else None
@@ -206,7 +218,7 @@ def _services_out(value: tuple[str, ...]) -> Any:
     services = {}
     for service in value:
         kind, _, rest = service.partition(":")
-        fields = {"type": azure_terms.SERVICES.yaml(kind)}
+        fields = {"type": next(name for name, ours in SERVICE_NAMES.items() if ours == kind)}
         if rest:
             fields["log_dir" if kind == "tensorboard" else "ssh_public_keys"] = rest
         services[kind] = fields
@@ -513,7 +525,7 @@ def doc_of(
     if spec.out:
         doc.setdefault("environment_variables", {}).setdefault("AML_OUTPUT_DIR", OUT_FOLDER)
     if compute:
-        doc["compute"] = f"azureml:{compute}"
+        doc["compute"] = prefixed(compute)
     if spec.tags:
         doc["tags"] = dict(spec.tags)
     return doc if spec.sweep is None else _sweep_doc(doc, spec.sweep)

@@ -8,14 +8,15 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.schema.asset_names import ADDRESS, ASSET
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}"
-#: ``name:3``, ``name@latest``, ``azureml:name:3``, ``azureml://registries/R/environments/name/versions/3``,
-#: or the whole ARM id.
+#: ``name:3``, ``name@latest``, both also with the prefix of assets, an address in a registry
+#: (``.../registries/R/environments/name/versions/3``), or the whole resource id.
 _REFERENCE = re.compile(
-    rf"(?:azureml:)?{_NAME}(?::{_NAME}|@{_NAME})"
-    rf"|azureml://registries/{_NAME}/environments/{_NAME}/(?:versions|labels)/{_NAME}"
-    r"|(?:azureml:)?/subscriptions/[^\s]+/environments/[^\s]+"
+    rf"(?:{ASSET})?{_NAME}(?::{_NAME}|@{_NAME})"
+    rf"|{ADDRESS}registries/{_NAME}/environments/{_NAME}/(?:versions|labels)/{_NAME}"
+    rf"|(?:{ASSET})?/subscriptions/[^\s]+/environments/[^\s]+"
 )
 #: A Docker reference: an optional registry, a path in lower case, a tag or digest.
 _IMAGE = re.compile(
@@ -34,8 +35,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     name
-        An environment that the service knows: ``AzureML-sklearn@latest``, ``mine:3``,
-        ``azureml://registries/...``.
+        An environment that the service knows: ``sklearn@latest``, ``mine:3``, or an address in a registry.
     image
         A Docker image with an interpreter; with `conda`, the image that the conda environment is built on.
     conda
@@ -146,7 +146,7 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
     image
         Of a workspace: the image that it is, or that its packages are installed in.
     curated
-        Whether it is one of Azure's own.
+        Whether it is one of the service's own.
     """
 
     target: str
@@ -198,7 +198,7 @@ def check_environment(environment: Environment) -> None:
     if environment.image and not _IMAGE.fullmatch(environment.image):
         raise SpecError(
             "expected the name of a Docker image.",
-            hint="Try: --env mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04",
+            hint="Try: --env python:3.12",
             code="spec.value",
             field="environment",
         ).about(f"--env {environment.image[:200]}")

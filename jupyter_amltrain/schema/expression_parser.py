@@ -110,7 +110,7 @@ def _check_range(name: str, e: Uniform | QUniform | LogUniform | QLogUniform) ->
         if e.low < e.high < 700:
             bounds = [f"{math.exp(bound):.3g}" for bound in (e.low, e.high)]
             hint = f"Try: --param {name}={kind}({','.join([*bounds, *rest])})"
-        text = f"{line}: the bounds must be values greater than 0, not exponents as in Azure's form."
+        text = f"{line}: the bounds must be values greater than 0, not exponents as in a file of az ml."
         raise refusal(name, text, hint, "exponent")
     if e.low >= e.high:
         turned = ",".join([number_text(e.high), number_text(e.low), *rest])

@@ -1,13 +1,13 @@
-"""Parameter expressions of a sweep: the ten distributions of Azure ML, their text and their values.
+"""Parameter expressions of a sweep: the ten distributions of ``az ml``, their text and their values.
 
-The meaning of each expression is that of Azure's pages "Hyperparameter tuning a model (v2)"
+The meaning of each expression is that of the pages "Hyperparameter tuning a model (v2)"
 (https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters#define-the-search-space), "CLI (v2)
 sweep job YAML schema" (https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-sweep#parameter-expressions)
 and HyperDrive's ``parameter_expressions``
 (https://learn.microsoft.com/python/api/azureml-train-core/azureml.train.hyperdrive.parameter_expressions).
 
-One convention differs: the bounds of ``loguniform`` and ``qloguniform`` are values here, and exponents of e in Azure's
-forms. The mean and the deviation of ``lognormal`` and ``qlognormal`` are those of the logarithm everywhere.
+One convention differs: the bounds of ``loguniform`` and ``qloguniform`` are values here, and exponents of e in
+files of ``az ml``. The mean and the deviation of ``lognormal`` and ``qlognormal`` are those of the logarithm.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ Expression = (
     Choice | RandInt | Uniform | QUniform | LogUniform | QLogUniform | Normal | QNormal | LogNormal | QLogNormal
 )
 
-#: Classes by Azure's name.
+#: Classes by their names in files.
 EXPRESSIONS: dict[str, type[Any]] = {
     "choice": Choice,
     "randint": RandInt,
@@ -133,7 +133,7 @@ DISTRIBUTIONS = tuple(EXPRESSIONS.values())
 
 
 def kind_of(e: Expression) -> str:
-    """Return Azure's name of an expression: ``loguniform``."""
+    """Return the name of an expression in files: ``loguniform``."""
     return str(type(e).__struct_config__.tag)
 
 

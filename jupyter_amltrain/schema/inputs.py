@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.schema.asset_names import ASSET, STORE_ADDRESS
 
-#: Types of data in Azure ML's job schema.
+#: Types of data in the job schema of ``az ml``.
 INPUT_TYPES = ("uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model", "literal")
 
 OUTPUT_TYPES = ("uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model")
@@ -46,8 +47,9 @@ class JobInput(msgspec.Struct, frozen=True, kw_only=True):
     type
         One of :data:`INPUT_TYPES`.
     path
-        A file or folder of this machine (absolute), or an address: ``azureml:NAME:VERSION``,
-        ``azureml://datastores/...``, ``https://...``, ``wasbs://...``; empty for a literal.
+        A file or folder of this machine (absolute), a name of a workspace
+        (:mod:`~jupyter_amltrain.schema.asset_names`), or an address: ``https://...``, ``wasbs://...``; empty for a
+        literal.
     value
         Value of a ``literal``: a JSON number, string or boolean.
     mode
@@ -136,7 +138,7 @@ def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput])
         elif not data.path:
             raise SpecError(
                 "the path is missing.",
-                hint=f"Try: --input {name}=data/ or {name}=azureml:NAME:1",
+                hint=f"Try: --input {name}=data/ or {name}={ASSET}NAME:1",
                 code="spec.value",
                 field="inputs",
             ).about(f"--input {name}")
@@ -169,7 +171,7 @@ def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput])
         if output.path and not is_address(output.path):
             raise SpecError(
                 "an output must be on a datastore or in the run's own folder.",
-                hint=f"Try: --output {name} or --output {name}=azureml://datastores/workspaceblobstore/paths/...",
+                hint=f"Try: --output {name} or --output {name}={STORE_ADDRESS}",
                 code="spec.value",
                 field="outputs",
             ).about(f"--output {name}={output.path}")
@@ -215,7 +217,7 @@ def _one_of(noun: str, name: str, what: str, value: str, words: tuple[str, ...])
 def _no_signature(noun: str, name: str, path: str) -> None:
     # The message does not repeat the address, because it holds a secret.
     if _SIGNED.search(_SECRET_REFERENCE.sub("", path)):
-        hint = "Reach it through a datastore: azureml://datastores/NAME/paths/..."
+        hint = f"Reach it through a datastore: {STORE_ADDRESS}"
         if path.lower().startswith("http"):
             hint += "; or keep the secret out of the address: ${NAME} with --secret NAME, or ~/.netrc"
         raise SpecError(
@@ -226,7 +228,7 @@ def _no_signature(noun: str, name: str, path: str) -> None:
         ).about(f"--{noun} {name}")
 
 
-#: The agent has the same pattern (``agent/azure/job.py``).
+#: The agent has the same pattern.
 _REFERENCE = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
 
 #: A reference in a magic's line after IPython's expansion, in which ``{{`` becomes ``{``.

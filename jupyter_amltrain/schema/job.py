@@ -12,7 +12,6 @@ import msgspec
 from jupyter_amltrain.agent.protocol import MAX_RESTARTS
 from jupyter_amltrain.agent.secret_values import looks_secret
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.schema import azure_terms
 from jupyter_amltrain.schema.environment import Environment, check_environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, check_data, check_references
 from jupyter_amltrain.schema.param_forms import form_of, words_of
@@ -20,13 +19,13 @@ from jupyter_amltrain.schema.scaling import ScalingSlice
 from jupyter_amltrain.schema.sweep import Sweep
 from jupyter_amltrain.schema.taken import Taken
 
-IDENTITIES = azure_terms.IDENTITIES.names
+IDENTITIES = ("user", "managed", "aml")
 
-SERVICES = azure_terms.SERVICES.names
+SERVICES = ("jupyterlab", "vscode", "tensorboard", "ssh")
 
-PRIORITIES = azure_terms.PRIORITIES.names
+PRIORITIES = ("low", "medium", "high")
 
-TIERS = azure_terms.TIERS.names
+TIERS = ("spot", "basic", "standard", "premium")
 
 _CLIENT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -102,8 +101,11 @@ def _check_service_kind(kind: str, rest: str) -> None:
         ).about("--service tensorboard")
 
 
+#: Frameworks that are started by the launcher of another one where a service does not name them.
+LAUNCHED_AS = {"deepspeed": "pytorch", "horovod": "mpi"}
+
 #: Launchers that connect the processes of a job; empty for a single process.
-DISTRIBUTIONS = (*azure_terms.DISTRIBUTIONS.names, *azure_terms.LAUNCHED_AS, "ray")
+DISTRIBUTIONS = ("pytorch", "mpi", "tensorflow", *LAUNCHED_AS, "ray")
 
 #: File with DeepSpeed's configuration in the job's code, and the variable with its path.
 DEEPSPEED_FILE, DEEPSPEED_VARIABLE = "aml_deepspeed.json", "AML_DEEPSPEED_CONFIG"

@@ -92,12 +92,12 @@ class TargetRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A connected Azure ML workspace in a list.
+    """A connected workspace in a list.
 
     Attributes
     ----------
     name
-        Local name; `workspace` is the name at Azure.
+        Local name; `workspace` is its name at the service.
     current
         Whether commands use this workspace if none is named.
     user

@@ -11,12 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.schema.azure_expressions import (
-    expression_from_azure,
-    expression_to_azure,
-    space_from_rest,
-    space_to_rest,
-)
 from jupyter_amltrain.schema.expression_parser import (
     check_expression,
     check_parameter_name,
@@ -75,9 +69,7 @@ __all__ = [
     "check_parameter_name",
     "check_space",
     "dimensions",
-    "expression_from_azure",
     "expression_text",
-    "expression_to_azure",
     "grid_point",
     "grid_size",
     "is_expression",
@@ -89,8 +81,6 @@ __all__ = [
     "positions",
     "quantile",
     "quantile_point",
-    "space_from_rest",
-    "space_to_rest",
     "value_key",
 ]
 
@@ -175,7 +165,7 @@ def all_expressions(space: Mapping[str, Any]) -> Iterator[tuple[str, Expression]
 
 
 def as_choice(e: Expression) -> Choice:
-    """Return a finite expression as a ``choice`` of all its values, which Azure's grid needs."""
+    """Return a finite expression as a ``choice`` of all its values, which the grid of a service may need."""
     if not isinstance(e, Choice):
         return Choice(tuple(grid_point({"x": e}, index)["x"] for index in range(size_of(e))))
     return Choice(

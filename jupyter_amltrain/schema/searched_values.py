@@ -81,7 +81,7 @@ def check_texts(space: dict[str, Expression]) -> None:
         if any(isinstance(option, dict) for option in e.values):
             raise _refusal(
                 name,
-                "a choice between groups of parameters cannot be passed to a job of Azure ML.",
+                "a choice between groups of parameters cannot be passed to a job of a service.",
                 "Search the parameters without groups, or run the sweep on another target.",
             )
         if any(option is None or isinstance(option, list | tuple) for option in e.values):

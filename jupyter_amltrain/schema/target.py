@@ -42,6 +42,9 @@ class ComputeTarget(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind")
     #: Fields that the backend fills in where they are empty.
     filled_in: ClassVar[frozenset[str]] = frozenset()
 
+    #: Service that carries out the operations on such targets and has images for their jobs; empty: none.
+    service: ClassVar[str] = ""
+
     name: str
 
     @property

@@ -1,4 +1,4 @@
-"""Early termination of trials: the policies of Azure ML, evaluated on reports of the primary metric.
+"""Early termination of trials: the policies of ``az ml``, evaluated on reports of the primary metric.
 
 Sources: "Specify early termination policy" of "Hyperparameter tuning a model (v2)"
 (https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters#early-termination), and the classes of

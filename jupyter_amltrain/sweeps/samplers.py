@@ -179,7 +179,7 @@ class _Draws(abc.ABC):
 class _QuantileDraws(_Draws):
     """Random or quasi-random quantiles, one for each expression of the space and of all options.
 
-    Each parameter is a quantile in the study, so that all expressions have Azure's distribution, and results are not
+    Each parameter is a quantile in the study, so that all expressions have their distribution, and results are not
     part of the study, so that they cannot change what follows.
     """
 

@@ -35,12 +35,12 @@ def connect(azure: Azure) -> None:
 
 async def store_workspace(loop: LoopThread, root: StateRoot, azure: Azure, **more: str) -> dict[str, Any]:
     """Connect the sandbox's workspace and store its facts, without a controller; the service's answer."""
-    from jupyter_amltrain.backends.azureml.client import client_of
-    from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+    from jupyter_amltrain.azure.client import client_of
+    from jupyter_amltrain.azure.workspace_file import WorkspaceFacts, WorkspaceFile
 
     found: dict[str, Any] = await client_of(loop, root).request("workspace.connect", {**azure.where, **more})
     facts = {field: found[field] for field in WorkspaceFacts.__struct_fields__ if field in found}
-    Workspaces(root).put(WorkspaceFacts(**facts))
+    WorkspaceFile(root).put(WorkspaceFacts(**facts))
     return found
 
 

@@ -32,7 +32,7 @@ def assert_complete(run: Any, lines: int = LINES) -> None:
 def service_request(op: str, **payload: Any) -> Any:
     """What the Azure process answers."""
     from jupyter_amltrain import api
-    from jupyter_amltrain.backends.azureml.client import client_of
+    from jupyter_amltrain.azure.client import client_of
 
     c = api.controller()
 

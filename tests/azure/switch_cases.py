@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from azureml_emulator.switches import TABLE
-from jupyter_amltrain.backends.azureml import mirror_store
-from jupyter_amltrain.backends.azureml.backend import AzureBackend
-from jupyter_amltrain.backends.azureml.client import client_of, close_client
+from jupyter_amltrain.azure import mirror_store
+from jupyter_amltrain.azure.backend import AzureBackend
+from jupyter_amltrain.azure.client import client_of, close_client
+from jupyter_amltrain.azure.targets import AmlComputeTarget
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.jobs.snapshot import take_snapshot
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.azure_target import AmlComputeTarget
 from jupyter_amltrain.schema.inputs import JobOutput
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunState

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.client import client_of
+from jupyter_amltrain.azure.client import client_of
+from jupyter_amltrain.azure.workspaces import WorkspaceRef
 from jupyter_amltrain.errors import UnknownRun
 from jupyter_amltrain.kernel.run_index import job_name_in_url
-from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 from tests.azure.conftest import Azure
 
 DEADLINE = 60.0

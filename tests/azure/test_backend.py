@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.backend import AzureBackend
-from jupyter_amltrain.backends.azureml.client import client_of, close_client
-from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
-from jupyter_amltrain.errors import CommandError, SpecError
-from jupyter_amltrain.jobs.snapshot import Snapshot, take_snapshot
-from jupyter_amltrain.kernel.result_files import result_files
-from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.azure_target import (
+from jupyter_amltrain.azure.backend import AzureBackend
+from jupyter_amltrain.azure.client import client_of, close_client
+from jupyter_amltrain.azure.targets import (
     AmlComputeTarget,
     AzureTarget,
     MachineTarget,
     ServerlessTarget,
     SynapseSparkTarget,
 )
+from jupyter_amltrain.azure.workspace_file import WorkspaceFile
+from jupyter_amltrain.errors import CommandError, SpecError
+from jupyter_amltrain.jobs.snapshot import Snapshot, take_snapshot
+from jupyter_amltrain.kernel.result_files import result_files
+from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput
 from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources
 from jupyter_amltrain.schema.run import Run, RunState
@@ -352,7 +352,7 @@ class TestAzureBackend(BackendContract):
         call(self._until_ended(backend, name))
         ends = [call(backend.poll((name,)))[name]]
         elsewhere = StateRoot(tmp_path / "elsewhere")
-        Workspaces(elsewhere).put(Workspaces(backend.compute.root).get())
+        WorkspaceFile(elsewhere).put(WorkspaceFile(backend.compute.root).get())
         other_loop = LoopThread("other-kernel")
         try:
             other = AzureBackend(AmlComputeTarget(name="shared", size=SIZE, compute="cpu"), other_loop, elsewhere)
@@ -382,7 +382,7 @@ class TestAzureBackend(BackendContract):
     ) -> None:
         run = self._run(call, backend, self.short())
         elsewhere = StateRoot(tmp_path / "elsewhere")
-        Workspaces(elsewhere).put(Workspaces(backend.compute.root).get())
+        WorkspaceFile(elsewhere).put(WorkspaceFile(backend.compute.root).get())
         other_loop = LoopThread("other-kernel")
         try:
             other = AzureBackend(AmlComputeTarget(name="shared", size=SIZE, compute="cpu"), other_loop, elsewhere)

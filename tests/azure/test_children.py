@@ -119,7 +119,7 @@ def test_children_of_live_run_are_rows(api: Any, folder: Path) -> None:
 
 
 def test_other_kernel_finds_children_of_ended_run(api: Any, azure: Azure, folder: Path) -> None:
-    from jupyter_amltrain.backends.azureml import mirror_store
+    from jupyter_amltrain.azure import mirror_store
     from jupyter_amltrain.frontend.run_handlers import GetLog, LogHandlers
     from jupyter_amltrain.kernel.run_row import row_of
     from jupyter_amltrain.kernel.session import controller

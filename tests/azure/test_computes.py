@@ -11,14 +11,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.backend import AzureBackend
-from jupyter_amltrain.backends.azureml.client import close_client
-from jupyter_amltrain.backends.azureml.compute import AzureCompute
-from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
-from jupyter_amltrain.backends.provisioner import ProvisionState
-from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, QuotaExceeded, TargetError
-from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.azure_target import (
+from jupyter_amltrain.azure.backend import AzureBackend
+from jupyter_amltrain.azure.client import close_client
+from jupyter_amltrain.azure.compute import AzureCompute
+from jupyter_amltrain.azure.targets import (
     AmlComputeTarget,
     AzureTarget,
     DatabricksTarget,
@@ -30,6 +26,10 @@ from jupyter_amltrain.schema.azure_target import (
     ServerlessTarget,
     SynapseSparkTarget,
 )
+from jupyter_amltrain.azure.workspace_file import WorkspaceFile
+from jupyter_amltrain.backends.provisioner import ProvisionState
+from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, QuotaExceeded, TargetError
+from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.expressions import Uniform
 from jupyter_amltrain.schema.job import JobSpec, Resources
 from jupyter_amltrain.schema.sweep import Objective, Sweep, SweepLimits
@@ -69,7 +69,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> StateRoot:
 @pytest.fixture
 def make(azure_env: Azure, loop: LoopThread, root: StateRoot, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
-    if not Workspaces(root).all():
+    if not WorkspaceFile(root).all():
         loop.call(store_workspace(loop, root, azure_env, name="ws"), 60)
     return lambda target: AzureCompute(target, loop, root)
 

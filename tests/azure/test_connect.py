@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain import magics
-from jupyter_amltrain.backends.azureml.client import client_of
-from jupyter_amltrain.commands import connect as commands
+from jupyter_amltrain.azure.client import client_of
+from jupyter_amltrain.azure.commands import connect as commands
+from jupyter_amltrain.azure.workspaces import WorkspaceRef
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError, TargetUnreachable
-from jupyter_amltrain.kernel.workspaces import WorkspaceRef
+from jupyter_amltrain.magics.display import sign_in_html
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
 from jupyter_amltrain.schema.target import FakeTarget
@@ -64,8 +65,8 @@ def elsewhere(az):
     """Somebody who makes and deletes clusters without us, in the portal say."""
     from azure.identity import EnvironmentCredential
 
-    from jupyter_amltrain.backends.azureml.service import cloud, http
-    from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, Account
+    from jupyter_amltrain.azure.service import cloud, http
+    from jupyter_amltrain.azure.service.account import ARM_SCOPE, Account
 
     below = cloud.arm_id(az.subscription, az.resource_group, az.workspace)
     arm = http.Rest(cloud.ARM_HOST, below, Account(EnvironmentCredential()), ARM_SCOPE)
@@ -302,7 +303,7 @@ def test_device_code_is_shown_and_sign_in_kept(api, nobody, place):
     first = events[0]
     assert first["url"] == "https://microsoft.com/devicelogin" and first["code"] in first["text"]
     assert 800 < first["expires"] <= 900
-    page = commands.sign_in_html(first)
+    page = sign_in_html(first)
     assert f'href="{first["url"]}"' in page and f"<code>{first['code']}</code>" in page and "15 minutes" in page
     shown.clear()
     assert api.connect(WorkspaceRef(), show).facts.user == made.facts.user
@@ -474,8 +475,8 @@ def test_sdk_uses_same_sign_in(az, api, place, home):
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from jupyter_amltrain.backends.azureml.service import sdk\n"
-        "from jupyter_amltrain.backends.azureml.service.cloud import Cloud\n"
+        "from jupyter_amltrain.azure.service import sdk\n"
+        "from jupyter_amltrain.azure.service.cloud import Cloud\n"
         "cloud = Cloud(Path(sys.argv[1]))\n"
         "made = sdk.client(cloud, 'ml-dev')\n"
         "assert sdk.client(cloud, cloud.workspace('ml-dev')) is made\n"

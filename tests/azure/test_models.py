@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.azure.workspaces import WorkspaceRef
 from jupyter_amltrain.commands.registry import Context
 from jupyter_amltrain.commands.registry import run as run_command
 from jupyter_amltrain.errors import CommandError, UnknownModel
-from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 
 from .conftest import Azure
 

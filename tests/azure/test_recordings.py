@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml import catalog, compute_state, errors, mirror_store
-from jupyter_amltrain.backends.azureml import status as azure_status
-from jupyter_amltrain.backends.azureml.service import history
-from jupyter_amltrain.backends.azureml.service.http import Rest
+from jupyter_amltrain.azure import catalog, compute_state, errors, mirror_store
+from jupyter_amltrain.azure import status as azure_status
+from jupyter_amltrain.azure.service import history
+from jupyter_amltrain.azure.service.http import Rest
 from jupyter_amltrain.schema.run import RunState
 from tests.azure.conftest import Azure
 from tests.azure.json_shapes import differences

@@ -100,7 +100,7 @@ def azure_process(home: Path) -> psutil.Process:
     def found() -> psutil.Process | None:
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):  # one that was killed a moment ago
-                if {"jupyter_amltrain.backends.azureml.service", str(home)} <= set(child.cmdline()):
+                if {"jupyter_amltrain.azure.service", str(home)} <= set(child.cmdline()):
                     return child
         return None
 

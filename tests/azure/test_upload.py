@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.backend import AzureBackend
-from jupyter_amltrain.backends.azureml.client import close_client
+from jupyter_amltrain.azure.backend import AzureBackend
+from jupyter_amltrain.azure.client import close_client
+from jupyter_amltrain.azure.targets import ServerlessTarget
 from jupyter_amltrain.jobs.snapshot import take_snapshot
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.azure_target import ServerlessTarget
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azure_vm import AzureVmBackend
-from jupyter_amltrain.backends.azureml.client import close_client
-from jupyter_amltrain.backends.azureml.workspace_file import Workspaces
-from jupyter_amltrain.commands.azure import billing_text
+from jupyter_amltrain.azure.client import close_client
+from jupyter_amltrain.azure.commands.sizes import billing_text
+from jupyter_amltrain.azure.vm_backend import AzureVmBackend
+from jupyter_amltrain.azure.workspace_file import WorkspaceFile
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.ssh_target import SshTarget
@@ -69,8 +69,8 @@ def make(azure_env: Azure, sshd: Sshd, loop: LoopThread, home: Path, monkeypatch
     yield new
     for backend in made:
         loop.call(backend.close())
-    for one in Workspaces(root).all():
-        Workspaces(root).remove(one.name)
+    for one in WorkspaceFile(root).all():
+        WorkspaceFile(root).remove(one.name)
 
 
 class TestContract(LifecycleContract):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from azureml_emulator import images, schema
-from jupyter_amltrain.backends.azureml import environments
+from jupyter_amltrain.azure import environments
 from tools import azure_contract, azure_sdk
 
 SWEEP = {

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends import target_kinds
+from jupyter_amltrain import plugins
 from jupyter_amltrain.backends.base import Backend
-from jupyter_amltrain.backends.target_kinds import GROUP, backend_class, forms
+from jupyter_amltrain.backends.target_kinds import backend_class, forms, target_kinds
 from jupyter_amltrain.errors import MissingDependency
 from jupyter_amltrain.jobs.snapshot import Snapshot, take_snapshot
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.plugins import GROUP
 from jupyter_amltrain.schema.job import JobSpec, Resources
 from jupyter_amltrain.state_dir import StateRoot
 
@@ -30,8 +31,8 @@ PLUGIN = Path(__file__).parents[1] / "plugin"
 def registered(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
     """Register entry points by name, in place of those of the installed packages."""
     found = [importlib.metadata.EntryPoint(name, value, GROUP) for name, value in points.items()]
-    monkeypatch.setattr(target_kinds, "_entry_points", lambda: iter(found))
-    target_kinds._kinds.cache_clear()
+    monkeypatch.setattr(plugins, "_entry_points", lambda: iter(found))
+    plugins.kinds.cache_clear()
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(PLUGIN))
     registered(monkeypatch, folder="amltrain_folder:KIND")
     yield
-    target_kinds._kinds.cache_clear()
+    plugins.kinds.cache_clear()
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def loop(home: Path) -> Iterator[LoopThread]:
 @pytest.fixture
 def backend(plugin: None, loop: LoopThread, home: Path, tmp_path: Path) -> Iterator[Backend]:
     (tmp_path / "shelf").mkdir()
-    (kind,) = (one for one in target_kinds.target_kinds() if one.__struct_config__.tag == "folder")
+    (kind,) = (one for one in target_kinds() if one.__struct_config__.tag == "folder")
     make: Any = backend_class("folder")
     made = make(kind(name="shelf", folder=str(tmp_path / "shelf")), loop, StateRoot(home))  # type: ignore[call-arg]
     yield made

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+from jupyter_amltrain.azure.workspace_file import WorkspaceFacts, WorkspaceFile
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.frontend import clients, events
 from jupyter_amltrain.frontend.protocol import Beat, Changes, Gpus, StateSnapshot
@@ -124,7 +124,7 @@ def test_current_target_change_is_sent(house: EventHarness) -> None:
 
 def test_workspace_change_is_sent(house: EventHarness, tmp_path: Path) -> None:
     assert house.open().workspaces == ()
-    Workspaces(StateRoot(tmp_path / "home")).put(
+    WorkspaceFile(StateRoot(tmp_path / "home")).put(
         WorkspaceFacts(name="lab", subscription="s", resource_group="g", workspace="w", user="ada")
     )
     until(lambda: [event for event in house.heard(Changes) if event.workspaces], "its row")

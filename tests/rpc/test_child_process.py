@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.client import client_of, close_client
+from jupyter_amltrain.azure.client import client_of, close_client
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.rpc import child_process
 from jupyter_amltrain.state_dir import StateRoot

@@ -18,6 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.schema.expression_file import (
+    expression_from_file,
+    expression_to_file,
+    space_from_lists,
+    space_to_lists,
+)
 from jupyter_amltrain.schema.search_space import (
     EXPRESSIONS,
     Choice,
@@ -37,9 +43,7 @@ from jupyter_amltrain.schema.search_space import (
     check_grid,
     check_space,
     dimensions,
-    expression_from_azure,
     expression_text,
-    expression_to_azure,
     grid_point,
     grid_size,
     is_expression,
@@ -49,8 +53,6 @@ from jupyter_amltrain.schema.search_space import (
     positions,
     quantile,
     quantile_point,
-    space_from_rest,
-    space_to_rest,
 )
 
 # Text, expression, form of az ml, form of REST (SDK's ``_to_rest_object``).
@@ -107,8 +109,8 @@ def test_line_yaml_and_rest_have_the_same_meaning(
     text: str, e: Expression, azure: dict[str, Any], rest: list[Any]
 ) -> None:
     assert parse_expression("p", text) == e and expression_text(e) == text
-    assert expression_to_azure(e) == azure and expression_from_azure(azure) == e
-    assert space_to_rest({"p": e}) == {"p": rest} and space_from_rest({"p": rest}) == {"p": e}
+    assert expression_to_file(e) == azure and expression_from_file(azure) == e
+    assert space_to_lists({"p": e}) == {"p": rest} and space_from_lists({"p": rest}) == {"p": e}
     assert msgspec.json.decode(msgspec.json.encode(e), type=Expression) == e
 
 
@@ -172,20 +174,20 @@ def test_text_of_any_choice_is_read_back(values: list[Any]) -> None:
 @given(st.floats(1e-300, 1e300), st.floats(1.001, 1000))
 def test_logarithmic_bounds_survive_azures_exponents(low: float, ratio: float) -> None:
     e = LogUniform(low, low * ratio)
-    back = expression_from_azure(expression_to_azure(e))
+    back = expression_from_file(expression_to_file(e))
     assert isinstance(back, LogUniform)
     assert back.low == pytest.approx(low, rel=1e-12) and back.high == pytest.approx(low * ratio, rel=1e-12)
 
 
 def test_exponents_of_other_base_are_those_of_logbase() -> None:
     value = {"type": "loguniform", "min_value": -4, "max_value": -1}
-    e = expression_from_azure(value, "lr", base=10)
+    e = expression_from_file(value, "lr", base=10)
     assert isinstance(e, LogUniform) and (e.low, e.high) == pytest.approx((1e-4, 0.1))
 
 
 def test_numbers_of_yaml_may_be_text() -> None:
     # YAML 1.1 reads 1e-4 as text.
-    assert expression_from_azure({"type": "Uniform", "min_value": "1e-4", "max_value": 1}) == Uniform(1e-4, 1)
+    assert expression_from_file({"type": "Uniform", "min_value": "1e-4", "max_value": 1}) == Uniform(1e-4, 1)
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------
@@ -277,14 +279,14 @@ AZURE_ERRORS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("value", "code"), AZURE_ERRORS)
 def test_invalid_yaml_names_its_key(value: Any, code: str) -> None:
     with pytest.raises(SpecError) as caught:
-        expression_from_azure(value, "lr")
+        expression_from_file(value, "lr")
     assert caught.value.code == f"space.{code}" and "search_space.lr" in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [3, ["uniform"], ["uniform", [0]], ["nothing", [1]], ["choice", [[]]]])
 def test_invalid_rest_is_refused(value: Any) -> None:
     with pytest.raises(SpecError, match="search_space.lr"):
-        space_from_rest({"lr": value})
+        space_from_lists({"lr": value})
 
 
 def test_name_of_two_expressions_is_refused() -> None:
@@ -461,7 +463,7 @@ def test_grid_of_more_than_100000_points_is_refused() -> None:
 
 
 def test_grid_has_repeated_options_of_a_file_once() -> None:
-    e = expression_from_azure({"type": "choice", "values": [1, 1, True, 1.0]})
+    e = expression_from_file({"type": "choice", "values": [1, 1, True, 1.0]})
     assert grid_size({"p": e}) == 3
 
 

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_amltrain.azure.sweep_body import sweep_problem, sweep_to_rest
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema.search_space import Choice, LogUniform, RandInt, Uniform, parse_expression
 from jupyter_amltrain.schema.sweep import (
@@ -22,19 +23,15 @@ from jupyter_amltrain.schema.sweep import (
     Sweep,
     SweepLimits,
     TruncationSelection,
-    azure_problem,
     check_sweep,
     default_trials,
     goal_text,
     parse_goal,
     parse_policy,
     policy_text,
-    sweep_from_hdconfig,
-    sweep_from_yaml,
-    sweep_to_rest,
-    sweep_to_yaml,
     trial_count,
 )
+from jupyter_amltrain.schema.sweep_file import sweep_from_hdconfig, sweep_from_yaml, sweep_to_yaml
 
 
 def sweep_of(space: dict[str, str], **fields: Any) -> Sweep:
@@ -216,10 +213,10 @@ def test_number_of_trials_without_a_limit_is_the_default_or_the_whole_grid() -> 
         ),
     ],
 )
-def test_azure_problem_says_what_azure_refuses(space: dict[str, str], fields: dict[str, Any], word: str) -> None:
+def test_sweep_problem_says_what_azure_refuses(space: dict[str, str], fields: dict[str, Any], word: str) -> None:
     sweep = sweep_of(space, **fields)
     check_sweep(sweep, {})
-    assert word in azure_problem(sweep)
+    assert word in sweep_problem(sweep)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +227,8 @@ def test_azure_problem_says_what_azure_refuses(space: dict[str, str], fields: di
         (LR, "sobol"),
     ],
 )
-def test_azure_problem_is_empty_for_what_azure_supports(space: dict[str, str], sampler: Any) -> None:
-    assert azure_problem(sweep_of(space, sampler=sampler)) == ""
+def test_sweep_problem_is_empty_for_what_azure_supports(space: dict[str, str], sampler: Any) -> None:
+    assert sweep_problem(sweep_of(space, sampler=sampler)) == ""
 
 
 # -- az ml YAML ------------------------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ def test_yaml_bomb_in_job_is_refused_within_one_second(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["laughs", "brackets", "many"])
 def test_yaml_bomb_in_conda_file_is_refused(name: str) -> None:
-    from jupyter_amltrain.backends.azureml import mlflow_pins
-    from jupyter_amltrain.backends.azureml.service import images
+    from jupyter_amltrain.azure import mlflow_pins
+    from jupyter_amltrain.azure.service import images
 
     text = f"dependencies: [python]\n{TEXTS[name]}\n"
     for read in (mlflow_pins._read, lambda text: images._conda(text, "conda.yml")):

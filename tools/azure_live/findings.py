@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_amltrain.backends.azureml import errors
+from jupyter_amltrain.azure import errors
 
 #: Whether an assumption holds (``None``: not checked), and what was seen.
 Seen = tuple["bool | None", str]

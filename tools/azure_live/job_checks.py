@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_amltrain.backends.azureml.service import http
-from jupyter_amltrain.backends.azureml.service.cloud import Workspace
+from jupyter_amltrain.azure.service import http
+from jupyter_amltrain.azure.service.cloud import Workspace
 from tools.azure_live.findings import ANY, Seen
 from tools.azure_live.signed import seconds_left
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jupyter_amltrain.backends.azureml.service import http
+from jupyter_amltrain.azure.service import http
 from tools.azure_live import job_checks, scripts, workspace_checks
 from tools.azure_live.findings import Seen, attempt, attempt_all
 
@@ -53,7 +53,7 @@ class Round:
 
     async def ask(self, op: str, **payload: Any) -> Any:
         """Call one operation of the Azure service process and print its progress."""
-        from jupyter_amltrain.backends.azureml.client import client_of
+        from jupyter_amltrain.azure.client import client_of
 
         link = client_of(self.loop, self.root)
         return await link.request(op, payload, progress=_say, signin=_sign_in, timeout=1800.0)
@@ -77,15 +77,15 @@ class Round:
                 print(f"  {error}", flush=True)
 
     def _connect(self) -> None:
-        from jupyter_amltrain.backends.azureml.service.cloud import Cloud
-        from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+        from jupyter_amltrain.azure.service.cloud import Cloud
+        from jupyter_amltrain.azure.workspace_file import WorkspaceFacts, WorkspaceFile
 
         facts = self.call(self.ask("workspace.connect", method=self.chosen.method, **self.where))
         self.name = str(facts["name"])
         self.notes["region"] = str(facts["location"])
         self.notes["missing"] = " ".join(facts["missing"])
         known = {field: facts[field] for field in WorkspaceFacts.__struct_fields__ if field in facts}
-        Workspaces(self.root).put(WorkspaceFacts(**known))
+        WorkspaceFile(self.root).put(WorkspaceFacts(**known))
         self.place = Cloud(self.root.path).workspace(self.name)
 
     def _cluster(self) -> dict[str, Seen]:
@@ -98,8 +98,8 @@ class Round:
         return workspace_checks.look_at_cluster(self.place, self.cluster)
 
     def _backend(self) -> Any:
-        from jupyter_amltrain.backends.azureml.backend import AzureBackend
-        from jupyter_amltrain.schema.azure_target import AmlComputeTarget, ServerlessTarget
+        from jupyter_amltrain.azure.backend import AzureBackend
+        from jupyter_amltrain.azure.targets import AmlComputeTarget, ServerlessTarget
 
         target: Any = (
             ServerlessTarget(name="live", size=self.chosen.size)
@@ -140,7 +140,7 @@ class Round:
         return status
 
     def _long(self, backend: Any) -> None:
-        from jupyter_amltrain.backends.azureml import mirror_store
+        from jupyter_amltrain.azure import mirror_store
         from jupyter_amltrain.schema.inputs import JobOutput
         from jupyter_amltrain.schema.job import Distribution
 
@@ -304,7 +304,7 @@ class Round:
                 self._delete(f"cluster {self.cluster}", self.of("computes.delete", name=self.cluster))
             with contextlib.suppress(Exception):
                 self.bills = self.call(self.of("billing.list"), 120.0)
-        from jupyter_amltrain.backends.azureml.client import close_client
+        from jupyter_amltrain.azure.client import close_client
 
         with contextlib.suppress(Exception):
             self.loop.call(close_client(self.loop), 30)

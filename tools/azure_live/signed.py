@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from urllib.parse import parse_qs, urlsplit
 
-from jupyter_amltrain.backends.azureml.service import history
+from jupyter_amltrain.azure.service import history
 
 
 def seconds_left(url: str) -> float | None:

@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_amltrain.backends.azureml.environments import DEFAULT_ENVIRONMENT, DEFAULT_GPU_ENVIRONMENT
-from jupyter_amltrain.backends.azureml.service import history, http
-from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE
-from jupyter_amltrain.backends.azureml.service.cloud import Workspace
+from jupyter_amltrain.azure.environments import DEFAULT_ENVIRONMENT, DEFAULT_GPU_ENVIRONMENT
+from jupyter_amltrain.azure.service import history, http
+from jupyter_amltrain.azure.service.account import ARM_SCOPE
+from jupyter_amltrain.azure.service.cloud import Workspace
 from tools.azure_live.findings import ANY, Seen, attempt
 from tools.azure_live.signed import seconds_left
 

@@ -23,7 +23,7 @@ from ..protocol import AgentError
 from . import mpi_daemons
 
 Json = Dict[str, Any]
-#: Kinds of jobs. DeepSpeed's are started by torchrun, as at Azure ML: its own launcher starts other machines by
+#: Kinds of jobs. DeepSpeed's are started by torchrun, as services do: its own launcher starts other machines by
 #: pdsh, and reads numbers from ``CUDA_VISIBLE_DEVICES``.
 PYTORCH, DEEPSPEED, MPI, HOROVOD, TENSORFLOW, RAY = "pytorch", "deepspeed", "mpi", "horovod", "tensorflow", "ray"
 KINDS = (PYTORCH, DEEPSPEED, MPI, HOROVOD, TENSORFLOW, RAY)

@@ -18,7 +18,7 @@ Json = Dict[str, Any]
 
 #: Seconds for the engine to answer a question about itself or an image.
 ANSWER_TIMEOUT_S = 15.0
-#: Shared memory of a container unless the job sets it, as on Azure ML: Docker's 64 MB are too small for data loaders.
+#: Shared memory of a container unless the job sets it, as services have it: Docker's 64 MB are too little.
 SHM_SIZE = "2g"
 #: Variables that the program ``docker`` itself reads, beside those that begin with ``DOCKER_``.
 _CLIENT_NAMES = frozenset(("PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD"))

@@ -162,7 +162,7 @@ def start(
 def _link_kept_folders(task: Assignment) -> None:
     """Let ``./outputs`` and ``./logs`` of a job that works in its copy of the code lead to folders of the run.
 
-    The files of a folder ``outputs`` of the code itself are moved there, as Azure ML keeps them with the others.
+    The files of a folder ``outputs`` of the code itself are moved there, as services keep them with the others.
     """
     source = os.path.join(task.folder, SOURCE)
     if os.path.abspath(task.job["cwd"]) != os.path.abspath(source):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from jupyter_amltrain.backends.target_kinds import BackendKind
+from jupyter_amltrain.plugins import BackendKind
 from jupyter_amltrain.schema.target import ComputeTarget, form_field
 
 

@@ -1,0 +1,1 @@
+"""Commands about workspaces, machine sizes, costs and data."""

@@ -1,0 +1,1 @@
+"""Operations of the page about workspaces and machine sizes."""

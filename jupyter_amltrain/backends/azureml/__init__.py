@@ -1,1 +1,0 @@
-"""Azure Machine Learning: the kernel's side here; what imports Azure's packages is in :mod:`.job`."""

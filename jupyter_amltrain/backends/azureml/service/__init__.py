@@ -1,4 +1,0 @@
-"""The Azure service process, the only process that imports Azure's packages.
-
-``python -m jupyter_amltrain.backends.azureml.service STATE_ROOT``; see :mod:`.operations`.
-"""

@@ -1,6 +1,0 @@
-"""Entry point of the service process."""
-
-from jupyter_amltrain.backends.azureml.service.operations import main
-
-if __name__ == "__main__":
-    main()
