@@ -184,16 +184,18 @@ MAY_NAME_AZURE = {
     "schema/asset_names.py": "the syntax of names, which users type",
     "schema/ssh_target.py": "fields of stored targets: the resource id of a virtual machine",
 }
-_ADDRESS = re.compile(r"https?://\S+")
+#: Where a name is none of ours: the address of a source, or a module of a folder ``azure`` in TypeScript.
+_ELSEWHERE = re.compile(r"https?://\S+|from '[^']*/azure/\w+'")
 
 
-def naming_azure(root: Path, python: list[Path]) -> list[str]:
-    """Files outside of the folders ``azure`` that name it, other than in the address of a source."""
+def naming_azure(root: Path) -> list[str]:
+    """Files outside of the folders ``azure`` that name it, other than where they mean something else."""
     found = []
-    for path in python:
-        name = path.relative_to(root / PACKAGE).as_posix()
-        if "azure/" not in name and "azure" in _ADDRESS.sub("", path.read_text(encoding="utf-8")).lower():
-            found.append(name)
+    for folder, ending in ((PACKAGE, ".py"), ("labextension/src", ".ts")):
+        for path in sources(root, folder, ending):
+            name = path.relative_to(root / folder).as_posix()
+            if "azure/" not in name and "azure" in _ELSEWHERE.sub("", path.read_text(encoding="utf-8")).lower():
+                found.append(name)
     return found
 
 
@@ -222,7 +224,7 @@ def concepts(root: Path, python: list[Path]) -> dict[str, Any]:
         "class names with two meanings": len(double_names(root)),
         "methods of Backend": len(methods),
         "flags of Backend": len(flags),
-        "files elsewhere that name Azure": len(naming_azure(root, python)),
+        "files elsewhere that name Azure": len(naming_azure(root)),
         f"functions over {LONG_FUNCTION} lines": longer(functions, LONG_FUNCTION),
         f"classes over {LONG_CLASS} lines": longer(classes, LONG_CLASS),
     }
@@ -336,8 +338,7 @@ def main() -> None:
     root = args.folder.resolve()
     if args.check:
         problems = [f"circle: {' '.join(group)}" for group in circles(imports_of(modules_of(root)))]
-        named = naming_azure(root, sources(root, PACKAGE, ".py"))
-        problems += [f"names Azure: {name}" for name in named if name not in MAY_NAME_AZURE]
+        problems += [f"names Azure: {name}" for name in naming_azure(root) if name not in MAY_NAME_AZURE]
         problems += [f"two classes {name}: {', '.join(places)}" for name, places in double_names(root).items()]
         print("\n".join(problems))
         sys.exit(bool(problems))

@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { ISizeRow } from '../src/protocol';
-import { filterSizes, sizeColumns, sortSizes } from '../src/sections/sizeText';
+import { filterSizes, sizeColumns, sortSizes } from '../src/azure/sizeText';
 import { trans } from './english';
 
 const size = (name: string, more: Partial<ISizeRow> = {}): ISizeRow => ({

@@ -24,7 +24,7 @@ function newer(a: IRunRow, b: IRunRow): number {
 export class Rows {
   runs: readonly IRunRow[] = [];
   targets: readonly ITargetRow[] = [];
-  /** The connected Azure ML workspaces. */
+  /** The connected workspaces. */
   workspaces: readonly IWorkspaceRow[] = [];
   current = '';
   more = 0;

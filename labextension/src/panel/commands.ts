@@ -3,6 +3,7 @@
 import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { copyIcon, LabIcon, refreshIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { studioText } from '../azure/texts';
 import { confirmCancel, names, requestCancel } from '../cancel';
 import { addressOf } from '../links';
 import { messageOf } from '../kernel/client';
@@ -179,7 +180,7 @@ export function addRunCommands(context: IPanelContext): string[] {
       fits: one,
       run: rows => openMlflowOf(context, rows[0])
     },
-    openCommand(CommandIDs.runStudio, 'studio', trans.__('Azure ML Studio')),
+    openCommand(CommandIDs.runStudio, 'studio', studioText(trans)),
     openCommand(CommandIDs.runJupyter, 'jupyterlab', 'JupyterLab'),
     openCommand(CommandIDs.runVscode, 'vscode', 'VS Code'),
     openCommand(CommandIDs.runTensorboard, 'tensorboard', 'TensorBoard'),

@@ -98,5 +98,5 @@ export function targetIcon(kind: string, priced: boolean): LabIcon {
   if (kind === 'local') {
     return local;
   }
-  return priced || /azure|aml|cloud|cluster/i.test(kind) ? cloudIcon : machine;
+  return priced || /aml|cloud|cluster/i.test(kind) ? cloudIcon : machine;
 }

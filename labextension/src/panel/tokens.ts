@@ -89,7 +89,7 @@ export interface IPanelModel {
   /** Number of past runs that the kernel knows but has not sent. */
   readonly more: number;
   readonly targets: readonly ITargetRow[];
-  /** Connected Azure ML workspaces. */
+  /** Connected workspaces. */
   readonly workspaces: readonly IWorkspaceRow[];
   /** Name of the current target. */
   readonly current: string;

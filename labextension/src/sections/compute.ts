@@ -24,7 +24,8 @@ import { FormDialog } from './formDialog';
 import { TargetActions, IOutcome, notify } from './targetActions';
 import { IListHost, TargetList } from './targetList';
 import { toolbarButton } from './toolbar';
-import { ConnectWorkspace, IWorkspaceHost, WorkspaceList } from './workspaces';
+import { connectText, connectTitle } from '../azure/texts';
+import { ConnectWorkspace, IWorkspaceHost, WorkspaceList } from '../azure/workspaces';
 
 const sections = new WeakMap<IPanelModel, ComputeSection>();
 
@@ -92,7 +93,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     this._forms.newTarget();
   }
 
-  /** Open the form that connects an Azure ML workspace. */
+  /** Open the form that connects a workspace. */
   openConnect(): void {
     this._outcome.hide();
     this._forms.connect();
@@ -243,7 +244,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     };
     const anyway = () => this.disabledReason;
     add('new', addIcon, trans.__('New target…'), CommandIDs.targetNew, anyway);
-    add('connect', cloudIcon, trans.__('Connect Azure ML workspace…'), CommandIDs.workspaceConnect, anyway);
+    add('connect', cloudIcon, connectText(trans), CommandIDs.workspaceConnect, anyway);
     add('test', testIcon, trans.__('Test the selected target'), CommandIDs.targetTest, () => {
       const name = this.selected || this._context.model.current;
       const act = this._context.model.target(name)?.acts.find(({ verb }) => verb === 'test');
@@ -332,7 +333,7 @@ class ComputeForms {
 
   /** Open the form that connects a workspace. */
   connect(): void {
-    this._show(ConnectWorkspace, this._context.trans.__('Connect Azure ML workspace'), () => new ConnectWorkspace(this._context));
+    this._show(ConnectWorkspace, connectTitle(this._context.trans), () => new ConnectWorkspace(this._context));
   }
 
   /** Enable the form, or disable it for a reason; an empty reason enables it. */

@@ -8,7 +8,8 @@ import type { ITargetActionReply, IField, ITargetKind } from '../protocol';
 import { allow, button, element, say, sayLine } from './dom';
 import { caret } from './controls';
 import { FieldForm } from './form';
-import { chooseSize } from './sizePicker';
+import { connectText, unconnectedText } from '../azure/texts';
+import { chooseSize } from '../azure/sizePicker';
 import { TargetActions, Checker, ITargetRequest } from './targetActions';
 import { verbText } from './targetText';
 
@@ -34,7 +35,7 @@ function nameField(trans: TranslationBundle): IField {
 }
 
 const NAME = 'name';
-/** Name of the field that only Azure ML targets have. */
+/** Name of the field that only targets of a workspace have. */
 const WORKSPACE = 'workspace';
 
 export class NewTarget extends Widget {
@@ -85,8 +86,8 @@ export class NewTarget extends Widget {
     );
     this._preview.hidden = true;
     this._unconnected.append(
-      element('div', '', trans.__('Connect an Azure ML workspace first: targets of this kind belong to one.')),
-      button(trans.__('Connect Azure ML workspace…'), 'reject', () => this._workspaceWanted.emit())
+      element('div', '', unconnectedText(trans)),
+      button(connectText(trans), 'reject', () => this._workspaceWanted.emit())
     );
     this._unconnected.hidden = true;
   }

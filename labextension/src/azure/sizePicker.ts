@@ -5,8 +5,8 @@ import { Widget } from '@lumino/widgets';
 import { bytes } from '../format';
 import type { IPanelContext } from '../panel/tokens';
 import type { ISizeRow, ISizesReply } from '../protocol';
-import { allow, button, element, say } from './dom';
-import { FormDialog } from './formDialog';
+import { allow, button, element, say } from '../sections/dom';
+import { FormDialog } from '../sections/formDialog';
 import { filterSizes, IColumn, sizeColumns, sortSizes } from './sizeText';
 
 /** Milliseconds for the answer: the service process may have to start and sign in. */

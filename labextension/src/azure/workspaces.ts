@@ -7,11 +7,12 @@ import { Widget } from '@lumino/widgets';
 import { againIcon, cloudIcon, linkIcon } from '../panel/icons';
 import type { IPanelContext } from '../panel/tokens';
 import type { IConnectReply, IWorkspaceRow } from '../protocol';
-import { allow, button, element, say, sayLine } from './dom';
-import { FieldForm } from './form';
-import { connectFromCell } from './notebookEdits';
-import { Checker } from './targetActions';
-import { workspaceFacts, workspaceTitle } from './targetText';
+import { allow, button, element, say, sayLine } from '../sections/dom';
+import { FieldForm } from '../sections/form';
+import { connectFromCell } from '../sections/notebookEdits';
+import { Checker } from '../sections/targetActions';
+import { connectTitle } from './texts';
+import { workspaceFacts, workspaceTitle } from '../sections/targetText';
 
 /** Actions of a row. */
 export interface IWorkspaceHost {
@@ -144,7 +145,7 @@ export class ConnectWorkspace extends Widget {
     this.addClass('jp-AmlNew');
     this.addClass('jp-AmlConnect');
     this.node.setAttribute('role', 'group');
-    this.node.setAttribute('aria-label', trans.__('Connect Azure ML workspace'));
+    this.node.setAttribute('aria-label', connectTitle(trans));
     this._form = new FieldForm({ fields: [], trans });
     this._form.addClass('jp-AmlNew-form');
     this._checker = new Checker<IConnectReply>(() => _context.model.request('connect', { values: this._form.values() }));
@@ -163,7 +164,7 @@ export class ConnectWorkspace extends Widget {
     this._note.setAttribute('role', 'status');
     const foot = [this._note, this._preview, this._queued, element('div', 'jp-AmlForm-buttons', '', cancel, this._go)];
     this.node.append(
-      element('h3', 'jp-AmlNew-title', trans.__('Connect Azure ML workspace')),
+      element('h3', 'jp-AmlNew-title', connectTitle(trans)),
       element('div', 'jp-AmlForm-help', lead),
       this._form.node,
       element('div', 'jp-AmlNew-foot', '', ...foot)
