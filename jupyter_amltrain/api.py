@@ -178,7 +178,7 @@ def create_target(name: str, kind: str, *, confirmed: bool = False, **values: An
     Parameters
     ----------
     kind
-        ``fake``.
+        A kind of ``%aml_compute create --kind``.
     confirmed
         Accept the cost; otherwise an error states the cost.
     **values

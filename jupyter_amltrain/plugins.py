@@ -54,7 +54,6 @@ _OWN = (
         "pip install asyncssh",
         (("nodes", "jupyter_amltrain.backends.ssh_nodes:NodesBackend"),),
     ),
-    BackendKind("jupyter_amltrain.schema.target:FakeTarget", "jupyter_amltrain.backends.demo:FakeBackend"),
 )
 #: Plug-ins of this package, which are read like entry points.
 _OWN_PLUGINS = ("jupyter_amltrain.azure.plugin:KIND",)

@@ -80,8 +80,8 @@ def unsupported_type_reason(kind: str, job_type: str) -> str | None:
     A machine with our agent runs ``command`` only, whatever Azure's documentation says about a local computer.
     """
     what = job_type if job_type in WHAT else "pipeline"  # import: a step that the service carries out
-    if "command" in (job_type,) or kind not in ("local", "fake"):
-        return None if kind == "fake" else unsupported_reason(kind, what)
+    if job_type == "command" or kind != "local":
+        return unsupported_reason(kind, what)
     columns, words = row("local"), WHAT[what][1] if job_type in WHAT else f"a job of type: {job_type}"
     instead = "Run the sweep with: %aml_sweep FILE" if what == "sweep" else _INSTEAD.get(what) or _CLUSTER
     return f"{_begin(_a(columns))} cannot run {words} of a YAML file as one job. {instead}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from jupyter_amltrain.agent.data.cache import is_web_address
 from jupyter_amltrain.errors import SpecError
@@ -15,9 +15,8 @@ from jupyter_amltrain.schema import az_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, is_address
 from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.target import ComputeTarget
 
-#: Kinds of targets that are a single machine with our agent, or simulate one.
-SINGLE_MACHINE_KINDS = ("local", "ssh", "fake")
 #: Flags of a submit without a meaning there, without their dashes; two of them have one together with an image.
 UNSUPPORTED_FLAGS = frozenset(
     (
@@ -33,11 +32,12 @@ _LATEST = "@latest"
 _PLACEHOLDER = re.compile(r"\$\{\{.*?\}\}")
 
 
-def kinds_without(flag: str) -> tuple[str, ...]:
-    """Return the kinds of targets on which a flag, without its dashes, has no meaning."""
+def kinds_without(flag: str, targets: Iterable[type[ComputeTarget]]) -> tuple[str, ...]:
+    """Return the kinds of `targets` on which a flag, without its dashes, has no meaning."""
     if flag not in UNSUPPORTED_FLAGS:
         return ()
-    return tuple(kind for kind in SINGLE_MACHINE_KINDS if kind != "ssh" or flag not in _FLAGS_OF_SEVERAL)
+    kinds = (str(target.__struct_config__.tag) for target in targets if target.single_machine)
+    return tuple(kind for kind in kinds if kind != "ssh" or flag not in _FLAGS_OF_SEVERAL)
 
 
 def unsupported(

@@ -130,6 +130,7 @@ def submit_fields(defaults: Defaults | None = None) -> tuple[Field, ...]:
 def _fields() -> tuple[Field, ...]:
     actions = submit_actions()
     from jupyter_amltrain.backends.local_limits import kinds_without
+    from jupyter_amltrain.backends.target_kinds import target_kinds
 
     places = {name: (group, label) for group, labels in _LABELS.items() for name, label in labels.items()}
     order = [*BASIC_FIELDS, *(name for name in places if name not in BASIC_FIELDS)]
@@ -143,7 +144,7 @@ def _fields() -> tuple[Field, ...]:
                 field,
                 group=group,
                 label=label,
-                not_for=kinds_without(name),
+                not_for=kinds_without(name, target_kinds()),
                 needs_gpus=name in _GPU_FIELDS,
             )
         )

@@ -26,6 +26,7 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
     summary: ClassVar[str] = "A Linux machine that SSH reaches, with Python 3.8 or newer."
     title: ClassVar[str] = "Machine over SSH"
     verb: ClassVar[str] = "attach"
+    single_machine: ClassVar[bool] = True
     filled_in: ClassVar[frozenset[str]] = frozenset(
         {"python", "workdir", "azure_workspace", "address", "accept_host_key", "node_dirs"}
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 
@@ -39,6 +39,9 @@ class ComputeTarget(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind")
     title: ClassVar[str] = ""
     verb: ClassVar[str] = ""
 
+    #: Whether each target is one machine with our agent: the flags of services have no meaning there.
+    single_machine: ClassVar[bool] = False
+
     #: Fields that the backend fills in where they are empty.
     filled_in: ClassVar[frozenset[str]] = frozenset()
 
@@ -62,6 +65,7 @@ class LocalTarget(ComputeTarget, frozen=True, kw_only=True, tag="local"):
 
     summary: ClassVar[str] = "This machine: the embedded default."
     title: ClassVar[str] = "This machine"
+    single_machine: ClassVar[bool] = True
 
     python: Annotated[str, form_field("Interpreter of the jobs; empty: the kernel's own")] = ""
 
@@ -134,65 +138,3 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
     platform: str = ""
     home: str = ""
     detail: str = ""
-
-
-class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
-    """Target of kind ``fake``."""
-
-    summary: ClassVar[str] = (
-        "A simulated target in memory with invented prices: for trying things out, documentation and tests."
-    )
-    title: ClassVar[str] = "Demonstration (runs nothing)"
-    verb: ClassVar[str] = "create"
-
-    size: Annotated[
-        Literal["", "cpu-4", "cpu-32", "gpu-v100", "gpu-8xa100", "gpu-8xh100"],
-        form_field("VM size; without it the machine is free of charge and has no start or stop"),
-    ] = ""
-    max_nodes: Annotated[
-        int,
-        form_field(
-            "Maximum number of nodes; 1 is a single machine that is started and stopped, more are a cluster",
-            metavar="N",
-            ge=1,
-            le=20,
-        ),
-    ] = 1
-    min_nodes: Annotated[int, form_field("Nodes of a cluster to keep running when idle", metavar="N", ge=0, le=20)] = 0
-    idle_minutes: Annotated[
-        float, form_field("Minutes before an idle node of a cluster is released", metavar="MINUTES", gt=0, le=1440)
-    ] = 15.0
-    low_priority: Annotated[bool, form_field("Cheaper machines that can be preempted at any time")] = False
-    provisioning: Annotated[
-        float,
-        form_field(
-            "Seconds that creating, starting, stopping and scaling take", metavar="SECONDS", ge=0, le=600, advanced=True
-        ),
-    ] = 0.0
-    quota: Annotated[
-        int, form_field("Quota of processor cores; 0 for no limit", metavar="CORES", ge=0, advanced=True)
-    ] = 0
-    fails: Annotated[
-        Literal["", "create", "start", "stop", "scale", "delete", "test"],
-        form_field("Operation that fails on this target", advanced=True),
-    ] = ""
-    queued: Annotated[
-        float, form_field("Seconds that a run stays in the queue", metavar="SECONDS", ge=0, advanced=True)
-    ] = 0.05
-    running: Annotated[float, form_field("Seconds that a run runs", metavar="SECONDS", ge=0, advanced=True)] = 0.2
-    exit_code: Annotated[int, form_field("Exit code of every run", metavar="CODE", advanced=True)] = 0
-    unreachable: Annotated[bool, form_field("The target does not respond", advanced=True)] = False
-    nodes: Annotated[
-        int, form_field("Number of machines of each run and each monitor", metavar="N", ge=1, le=128, advanced=True)
-    ] = 1
-    gpus: Annotated[int, form_field("GPUs of each machine without a size", metavar="N", ge=0, le=64, advanced=True)] = 0
-    idle: Annotated[bool, form_field("Runs do not use their GPUs", advanced=True)] = False
-    period: Annotated[float, form_field("Seconds between telemetry ticks", metavar="SECONDS", gt=0, advanced=True)] = (
-        1.0
-    )
-
-    def field_errors(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.field_errors`."""
-        if self.min_nodes > self.max_nodes:
-            return {"min_nodes": f"{self.min_nodes} is more than the maximum ({self.max_nodes})."}
-        return {}

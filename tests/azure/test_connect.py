@@ -15,11 +15,11 @@ from jupyter_amltrain import magics
 from jupyter_amltrain.azure.client import client_of
 from jupyter_amltrain.azure.commands import connect as commands
 from jupyter_amltrain.azure.workspaces import WorkspaceRef
+from jupyter_amltrain.demo import FakeTarget
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError, TargetUnreachable
 from jupyter_amltrain.magics.display import sign_in_html
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
-from jupyter_amltrain.schema.target import FakeTarget
 
 DEADLINE = 60.0
 

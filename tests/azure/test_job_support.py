@@ -41,7 +41,7 @@ def test_supported_job_type_is_accepted() -> None:
     assert unsupported_reason("synapse-spark", "spark") is None
     assert unsupported_reason("serverless", "sweep") is None and unsupported_reason("serverless", "nodes") is None
     assert unsupported_reason("instance", "gpu") is None and unsupported_reason("kubernetes", "gpu") is None
-    assert unsupported_reason("fake", "command") is None  # nothing is known of others
+    assert unsupported_reason("folder", "command") is None  # nothing is known of others
 
 
 def test_support_table_of_local_matches_refusals() -> None:

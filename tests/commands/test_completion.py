@@ -89,7 +89,7 @@ def test_completion_offers_every_flag_and_verb(command: str, front: str) -> None
         ("compute", "s", ["show", "start", "stop", "scale", "sizes", "support"]),
         ("compute", "delete ", ["lab-vm", "gpu-cluster"]),  # this machine stays
         ("compute", "create big --k", ["--kind"]),
-        ("compute", "create big --kind ", ["fake", "amlcompute", "serverless", "instance"]),
+        ("compute", "create big --kind ", ["amlcompute", "serverless", "instance", "fake"]),
         ("compute", "create big --size gpu-8", ["gpu-8xa100", "gpu-8xh100"]),
         ("compute", "scale lab-vm --n", ["--nodes"]),
         ("monitor", "", ["local", "lab-vm", "gpu-cluster"]),

@@ -15,9 +15,10 @@ from jupyter_amltrain.commands import compute
 from jupyter_amltrain.commands.compute import VALUE_PREFIX, line_of
 from jupyter_amltrain.commands.parser import HelpRequested
 from jupyter_amltrain.commands.registry import parser_of
+from jupyter_amltrain.demo import FakeTarget
 from jupyter_amltrain.errors import CommandError, QuotaExceeded
 from jupyter_amltrain.schema.fields import Field, checked_target, fields_of
-from jupyter_amltrain.schema.target import FakeTarget, TargetInfo
+from jupyter_amltrain.schema.target import TargetInfo
 
 from ..helpers import until
 

@@ -49,11 +49,10 @@ def page(home: Path) -> Iterator[Page]:
 def test_kinds_request_returns_compute_forms(page: Page) -> None:
     reply = page.ask(GetForms())
     assert isinstance(reply, KindsReply)
-    assert [(kind.kind, kind.verb, kind.title) for kind in reply.kinds][:2] == [
-        ("ssh", "attach", "Machine over SSH"),
-        ("fake", "create", "Demonstration (runs nothing)"),
-    ]
-    assert [field.name for field in reply.kinds[1].fields][:4] == ["name", "size", "max_nodes", "min_nodes"]
+    ssh, *_, fake = reply.kinds
+    assert (ssh.kind, ssh.verb, ssh.title) == ("ssh", "attach", "Machine over SSH")
+    assert (fake.kind, fake.verb, fake.title) == ("fake", "create", "Demonstration (runs nothing)")
+    assert [field.name for field in fake.fields][:4] == ["name", "size", "max_nodes", "min_nodes"]
     assert reply.submit
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from jupyter_amltrain.backends.provisioner import ProvisionState
+from jupyter_amltrain.demo import FakeTarget
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs.scaling import ScalingPlan
 from jupyter_amltrain.kernel.scaling import MeasuredMachine, machine_of
 from jupyter_amltrain.kernel.target_status import TargetEntry
 from jupyter_amltrain.schema.job import JobSpec, Resources
-from jupyter_amltrain.schema.target import FakeTarget, TargetInfo
+from jupyter_amltrain.schema.target import TargetInfo
 
 PLAN = ScalingPlan(unit="processes", widths=(1, 2, 4), seconds=60.0)
 JOB = JobSpec(name="train", script="pass")

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.target_kinds import backend_class, kind_of, target_kinds
+from jupyter_amltrain.demo import FakeTarget
 from jupyter_amltrain.errors import MissingDependency, StateError, UnknownTarget
 from jupyter_amltrain.kernel.target_file import LOCAL, MAX_RETIRED_TARGETS, TargetFile
 from jupyter_amltrain.schema.fields import fields_of
-from jupyter_amltrain.schema.target import FakeTarget, LocalTarget
+from jupyter_amltrain.schema.target import LocalTarget
 from jupyter_amltrain.state_dir import StateRoot
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.base import Chunk, RunEvents, StreamChanges
-from jupyter_amltrain.backends.demo import FakeBackend
+from jupyter_amltrain.demo import FakeTarget
+from jupyter_amltrain.demo.backend import FakeBackend
 from jupyter_amltrain.errors import StateError, TargetUnreachable
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.kernel.pictures import PictureReader
@@ -20,7 +21,6 @@ from jupyter_amltrain.kernel.watcher import MAX_NODES_AT_ONCE, Watcher, of_nodes
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus
-from jupyter_amltrain.schema.target import FakeTarget
 from jupyter_amltrain.state_dir import StateRoot
 
 DEADLINE = 60.0

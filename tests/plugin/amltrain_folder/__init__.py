@@ -14,6 +14,7 @@ class FolderTarget(ComputeTarget, frozen=True, kw_only=True, tag="folder"):
     summary: ClassVar[str] = "This machine, with the runs in a folder of its own."
     title: ClassVar[str] = "Folder"
     verb: ClassVar[str] = "attach"
+    single_machine: ClassVar[bool] = True
 
     folder: Annotated[str, form_field("Folder for the runs", metavar="PATH")]
     nice: Annotated[int, form_field("Niceness of the jobs", metavar="N", ge=0, le=19, advanced=True)] = 0

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.backends.demo import FakeBackend
-from jupyter_amltrain.backends.demo_telemetry import FakeNode
+from jupyter_amltrain.demo import FakeTarget
+from jupyter_amltrain.demo.backend import FakeBackend
+from jupyter_amltrain.demo.telemetry import FakeNode
 from jupyter_amltrain.errors import TargetUnreachable
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunStatus
-from jupyter_amltrain.schema.target import FakeTarget
 from jupyter_amltrain.state_dir import StateRoot
 
 from ..contracts.backend import BackendContract

@@ -8,13 +8,14 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import pytest
 
-from jupyter_amltrain.backends.demo import SIZES, FakeBackend
+from jupyter_amltrain.demo import FakeTarget
+from jupyter_amltrain.demo.backend import FakeBackend
+from jupyter_amltrain.demo.machines import SIZES
 from jupyter_amltrain.errors import CapacityError, QuotaExceeded, TargetError, TargetUnreachable
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunState
-from jupyter_amltrain.schema.target import FakeTarget
 from jupyter_amltrain.state_dir import StateRoot
 
 from ..contracts.lifecycle import LifecycleContract
@@ -112,7 +113,7 @@ def test_demo_idle_nodes_are_released(loop: LoopThread, tmp_path: Path, monkeypa
     loop.call(cluster.cancel("x-1"))
     assert loop.call(cluster.state()).nodes == 3  # not yet
     now = time.monotonic()
-    monkeypatch.setattr("jupyter_amltrain.backends.demo.time.monotonic", lambda: now + 61)
+    monkeypatch.setattr("jupyter_amltrain.demo.machines.time.monotonic", lambda: now + 61)
     assert loop.call(cluster.state()).nodes == 1
 
 
