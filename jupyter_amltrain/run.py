@@ -446,7 +446,7 @@ class TrackedRun:
         """Return the error that explains why an ended run has no value `name`."""
 
         async def get() -> Any:
-            return (await controller().backend(run.target).outputs(run.run_id, [name])).get(name)
+            return (await controller().backend(run.target).files.outputs(run.run_id, [name])).get(name)
 
         if run.status.state is RunState.COMPLETED and run.folder:
             output = controller().loop.call(get(), ANSWER_TIMEOUT_S)

@@ -25,14 +25,17 @@ from jupyter_amltrain.azure.compute import OPERATION_TIMEOUT_S, AzureCompute
 from jupyter_amltrain.azure.environments import environment_body
 from jupyter_amltrain.azure.job_body import job_file
 from jupyter_amltrain.azure.job_tracker import SYNC_TIMEOUT_S, JobTracker
-from jupyter_amltrain.azure.named_environments import ENVIRONMENT_TIMEOUT_S, AzureEnvironments
+from jupyter_amltrain.azure.named_environments import AzureEnvironments
 from jupyter_amltrain.azure.polling import SingleFlight, poll_interval
 from jupyter_amltrain.azure.sweep_body import sweep_problem
 from jupyter_amltrain.azure.targets import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
-from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan, RunEvents, monitor_of, stream_of
+from jupyter_amltrain.backends.base import Backend, LaunchPlan
+from jupyter_amltrain.backends.capabilities import ChildReader, NativeSweeps, TargetMonitors, TargetSettings
 from jupyter_amltrain.backends.local_limits import data_type_of
 from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState, RunPrice
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, end_of, output_of
+from jupyter_amltrain.backends.streams import Chunk, RunEvents, monitor_of, stream_of
+from jupyter_amltrain.backends.target_files import TargetFiles
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
 from jupyter_amltrain.jobs.project_files import path_notes, project_files
 from jupyter_amltrain.jobs.snapshot import Snapshot
@@ -124,21 +127,22 @@ class _Watch:
         self.empty = False  #: whether the last read brought no values
 
 
-class MachineMonitors:
+class MachineMonitors(TargetMonitors):
     """Monitors of a compute's machines without a run, from Azure Monitor: one value per minute."""
 
     def __init__(self, compute: AzureCompute) -> None:
         self._compute = compute
         self._watches: dict[str, _Watch] = {}
 
-    async def begin(self, monitor_id: str, gpus: Sequence[int] | None) -> str:
-        """Start or continue a monitor; return its folder.
+    async def start(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+        """See :meth:`TargetMonitors.start`; one value per minute from Azure Monitor, some minutes late.
 
         Raises
         ------
         CommandError
             The machines have no GPU with a requested index, or the target has no machines without a run.
         """
+        monitor_of(f"monitors/{monitor_id}")
         compute = self._compute
         if reason := self._unsupported_reason():
             raise CommandError(f"{compute.target.name!r} cannot be monitored: {reason}", code="monitor.unsupported")
@@ -176,7 +180,7 @@ class MachineMonitors:
         return watch.folder
 
     def no_samples_reason(self, monitor_id: str) -> str:
-        """Return why a monitor that was read has no values; empty if it has some."""
+        """See :meth:`TargetMonitors.no_samples_reason`."""
         watch = self._watches.get(monitor_id)
         if watch is None or not watch.empty:
             return ""
@@ -192,10 +196,152 @@ class MachineMonitors:
         return job_support.unsupported_reason(self._compute.kind, "command") or ""
 
     async def stop(self, monitor_id: str) -> None:
-        """End a monitor; no error if it does not exist."""
+        """See :meth:`TargetMonitors.stop`."""
         watch = self._watches.pop(monitor_id, None)
         if watch is not None:
             await self._compute.loop.offload(lambda: mirror_store.remove(watch.folder))
+
+
+class AzureFiles(TargetFiles):
+    """Files of jobs: mirrors here, and the storage of the workspace.
+
+    Parameters
+    ----------
+    uploads
+        Progress of uploads of data, by run id.
+    """
+
+    sends_code = lists_by_service = True
+
+    def __init__(self, compute: AzureCompute, jobs: JobTracker, uploads: Mapping[str, str]) -> None:
+        self._compute, self._jobs, self._uploads = compute, jobs, uploads
+        self._stored: dict[tuple[str, str], dict[str, Any]] = {}  #: run and path -> its place in the storage
+
+    async def local_copy(self, run_id: str, path: str = "") -> str | None:
+        """See :meth:`TargetFiles.local_copy`; covers the files that have been fetched."""
+        file = self._jobs.folder(run_id) / path
+        return str(file) if await self._compute.loop.offload(file.exists) else None
+
+    async def list(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
+        """See :meth:`TargetFiles.list`; those of ``outputs`` and ``logs`` are in the workspace's storage."""
+        if folder not in KEPT_LINKS:
+            return await super().list(run_id, folder)
+        # Values of --out and files of $AML_OUTPUT_DIR travel with the logs, those of ./outputs by themselves.
+        ours = f"{service_job.FOLDER}/"
+        places = (f"{ours}{OUTPUTS}/", f"{service_job.ARTIFACTS}/") if folder == OUTPUTS else (f"{folder}/",)
+        named = folder == OUTPUTS  # those of $AML_OUTPUT_NAME are in a datastore, each in a folder of its name
+        rows = await self._compute.request("jobs.files", name=run_id, paths=list(places), named=named)
+        found: dict[str, RunFile] = {}
+        for row in rows:
+            if folder != OUTPUTS and row["path"].startswith(ours):
+                continue
+            below = next(row["path"][len(place) :] for place in places if row["path"].startswith(place))
+            if below not in found:
+                found[below] = RunFile(path=below, size=row["size"], modified=row["modified"])
+                self._stored[run_id, f"{folder}/{below}"] = row["stored"]
+        return sorted(found.values(), key=lambda file: file.path)
+
+    async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
+        """See :meth:`TargetFiles.read_part`."""
+        folder = path.partition("/")[0]
+        if folder not in KEPT_LINKS:
+            return await super().read_part(run_id, path, offset, limit)
+        if (run_id, path) not in self._stored:
+            await self.list(run_id, folder)
+        stored = self._stored.get((run_id, path))
+        if stored is None:
+            return b""
+        data: bytes = await self._compute.request("jobs.file", name=run_id, offset=offset, limit=limit, **stored)
+        return data
+
+    async def log_path(self, run_id: str) -> str:
+        """See :meth:`TargetFiles.log_path`."""
+        return str(self._jobs.folder(run_id) / "log" / "rank-0.txt")
+
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, OutValue | AmlTrainError]:
+        """See :meth:`TargetFiles.outputs`."""
+        await self._jobs.synchronize(run_id)
+        folder, handle = self._jobs.folder(run_id), make_handle(self._compute.target.name, run_id)
+        data = await self._compute.loop.offload(lambda: [mirror_store.output(folder, name) for name in names])
+        rows = (await self._compute.loop.offload(lambda: mirror_store.children(folder))).runs
+        best = next((row.id for row in rows if row.best and row.number is not None), None)
+        if best is not None:  # the values of a sweep are those of its best trial
+            files = [f"{service_job.FOLDER}/{OUTPUTS}/{name}.json" for name in names]
+            found = (
+                self._compute.request("jobs.file", name=best, path=file, offset=0, limit=OUTPUT_LIMIT + 1)
+                for file in files
+            )
+            data = await asyncio.gather(*found)
+        return {name: output_of(name, content, handle) for name, content in zip(names, data, strict=True)}
+
+    async def known_runs(self) -> Sequence[Run]:
+        """See :meth:`TargetFiles.known_runs`."""
+        return await self._jobs.known_runs()
+
+    async def copied_file(self, run_id: str, path: str) -> bytes:
+        """See :meth:`TargetFiles.copied_file`."""
+        return await self._compute.loop.offload(end_of, self._jobs.folder(run_id) / path)
+
+    def sending(self, run_id: str) -> str:
+        """See :meth:`TargetFiles.sending`; the progress of an upload of data."""
+        return self._uploads.get(run_id, "")
+
+
+class AzureChildren(ChildReader):
+    """Steps and trials of jobs; a trial can be attached by its handle."""
+
+    def __init__(self, files: TargetFiles, compute: AzureCompute, jobs: JobTracker) -> None:
+        super().__init__(files, compute.target.name)
+        self._compute, self._jobs = compute, jobs
+        self._single_flight = SingleFlight()
+
+    async def list(self, run_id: str) -> ChildRuns:
+        """See :meth:`ChildReader.list`."""
+        found = await super().list(run_id)
+        rows = (
+            msgspec.structs.replace(row, handle=make_handle(self._target, row.id)) if row.number is not None else row
+            for row in found.runs
+        )
+        return msgspec.structs.replace(found, runs=tuple(rows))
+
+    async def read_log(self, run_id: str, child: str, offset: int, limit: int = 1 << 20) -> Chunk:
+        """See :meth:`ChildReader.read_log`; fetches the child's log on demand."""
+        runs = (await self.list(run_id)).runs
+        if not any(run.id == child for run in runs) or not job_body.is_job_name(child):
+            raise CommandError(f"{make_handle(self._target, run_id)} has no step or trial {child[:80]!r}.")
+        folder = self._jobs.folder(run_id) / mirror_store.CHILD_LOGS / child
+        if not await self._compute.loop.offload(lambda: mirror_store.is_complete(folder)):
+            payload = {"name": child, "folder": str(folder), "streams": ("log",), "only_log": True}
+            await self._single_flight.run(
+                f"{run_id} {child}", lambda: self._compute.request("mirror.sync", None, SYNC_TIMEOUT_S, **payload)
+            )
+        return Chunk(*await self._compute.loop.offload(lambda: mirror_store.read(folder, "log", offset, limit)))
+
+
+class AzureSweeps(NativeSweeps):
+    """Sweeps that the service runs; the finite expressions of a grid become choices."""
+
+    def __init__(self, compute: AzureCompute) -> None:
+        self._compute = compute
+
+    def complete(self, sweep: Sweep) -> Sweep:
+        """See :meth:`NativeSweeps.complete`."""
+        if reason := job_support.unsupported_type_reason(self._compute.kind, "sweep") or sweep_problem(sweep):
+            raise SpecError(reason, code="azure.sweep", field="sweep")
+        if sweep.seed is not None and sweep.seed >= 2**31:
+            raise SpecError(
+                "Azure ML has seeds up to 2**31 - 1.", hint="Try: --seed 1", code="azure.sweep", field="seed"
+            )
+        space = dict(sweep.space)
+        if sweep.sampler == "grid":
+            check_grid(space)
+            space = {name: as_choice(e) for name, e in space.items()}
+        check_texts(space)
+        limits = sweep.limits
+        if limits.max_duration_s is not None:
+            seconds = max(limits.max_duration_s, MIN_LIMIT_S)
+            limits = msgspec.structs.replace(limits, max_duration_s=seconds)
+        return msgspec.structs.replace(sweep, space=space, limits=limits)
 
 
 _SURVIVES = {"answer": "yes", "why": "the job runs in Azure"}
@@ -205,21 +351,23 @@ class AzureBackend(Backend, Provisioner):
     """Backend of one compute of an Azure ML workspace."""
 
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
-    sends_code = True
-    lists_by_service = True
     keeps_history: ClassVar[bool] = True
-    runs_sweeps = True
+    monitors: MachineMonitors
+    environments: AzureEnvironments
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
         self.compute = AzureCompute(target, loop, root)
         self.environments = AzureEnvironments(self.compute)
         self.jobs = JobTracker(self.compute)
         self._loop = loop
-        self._monitors = MachineMonitors(self.compute)
-        self._child_logs = SingleFlight()
         self._uploads: dict[str, str] = {}  #: progress of uploads of data, by run id
-        self._stored: dict[tuple[str, str], dict[str, Any]] = {}  #: run and path -> its place in the storage
-        super().__init__(target)
+        super().__init__(target, AzureFiles(self.compute, self.jobs, self._uploads))
+        self.children = AzureChildren(self.files, self.compute, self.jobs)
+        self.monitors = MachineMonitors(self.compute)
+        self.sweeps = AzureSweeps(self.compute)
+        if isinstance(target, InstanceTarget):
+            names = ("idle_shutdown", "schedule_start", "schedule_stop")
+            self.settings = TargetSettings(target.name, **dict.fromkeys(names, self.compute.configure))
 
     @property
     def target(self) -> ComputeTarget:
@@ -243,12 +391,6 @@ class AzureBackend(Backend, Provisioner):
             tier=target.tier.lower() if isinstance(target, ServerlessTarget) else "",
             own_machines=isinstance(target, (AmlComputeTarget, InstanceTarget)),
         )
-
-    async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See :meth:`Backend.configure`."""
-        if "share_gpus" in settings or not isinstance(self.target, InstanceTarget):
-            return await super().configure(settings)
-        return await self.compute.configure(settings)
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`."""
@@ -293,25 +435,6 @@ class AzureBackend(Backend, Provisioner):
         size = self.compute.size(spec.resources.instance_type)
         return environments.with_environment(spec, str(getattr(self.target, "env", "")), bool(size and size.gpus))
 
-    def complete_sweep(self, sweep: Sweep) -> Sweep:
-        """See :meth:`Backend.complete_sweep`; the finite expressions of a grid become choices."""
-        if reason := job_support.unsupported_type_reason(self.compute.kind, "sweep") or sweep_problem(sweep):
-            raise SpecError(reason, code="azure.sweep", field="sweep")
-        if sweep.seed is not None and sweep.seed >= 2**31:
-            raise SpecError(
-                "Azure ML has seeds up to 2**31 - 1.", hint="Try: --seed 1", code="azure.sweep", field="seed"
-            )
-        space = dict(sweep.space)
-        if sweep.sampler == "grid":
-            check_grid(space)
-            space = {name: as_choice(e) for name, e in space.items()}
-        check_texts(space)
-        limits = sweep.limits
-        if limits.max_duration_s is not None:
-            seconds = max(limits.max_duration_s, MIN_LIMIT_S)
-            limits = msgspec.structs.replace(limits, max_duration_s=seconds)
-        return msgspec.structs.replace(sweep, space=space, limits=limits)
-
     def unsupported_reason(self, spec: JobSpec) -> str:
         """See :meth:`Backend.unsupported_reason`."""
         try:
@@ -352,32 +475,9 @@ class AzureBackend(Backend, Provisioner):
         sizes = await self._loop.offload(lambda: _sizes(snapshot))
         request = job_body.request_of(spec, snapshot, place, job_body.job_name(run_id), self._tags(spec))
         request["code"]["files"] = {name: sizes.get(name) for name in request["code"]["files"]}
-        notes = await self.environment_notes(spec, snapshot, request["environment"])
+        notes = await self.environments.notes_of(spec, snapshot, request["environment"])
         notes = (*notes, *await self._loop.offload(path_notes, spec, snapshot, self.target.name))
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request}, notes=notes)
-
-    async def environment_notes(
-        self, spec: JobSpec, snapshot: Snapshot, environment: Mapping[str, str], conda: str = ""
-    ) -> tuple[str, ...]:
-        """See :func:`.environments.notes`."""
-
-        def judged() -> tuple[str, ...]:
-            return environments.notes(environments.imports_of(spec, snapshot), spec.environment, environment, conda)
-
-        return await self._loop.offload(judged)
-
-    async def notes(self, plan: LaunchPlan) -> Sequence[str]:
-        """See :meth:`Backend.notes`; fetches the contents of the workspace's own environments."""
-        environment = plan.request.get("environment")
-        if not isinstance(environment, Mapping) or not environments.is_unknown(environment):
-            return plan.notes
-        try:
-            conda = await self.compute.request(
-                "environments.conda", None, ENVIRONMENT_TIMEOUT_S, environment=environment
-            )
-        except AmlTrainError:
-            return plan.notes
-        return await self.environment_notes(plan.spec, plan.snapshot, environment, str(conda))
 
     async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         place, name = self._place(self.compute.workspace().arm_id, spec), job_body.job_name(run_id)
@@ -424,7 +524,7 @@ class AzureBackend(Backend, Provisioner):
         run = await self._record_launch(msgspec.structs.replace(plan, spec=spec), submitted)
         notes = plan.notes
         if conda := str(submitted.get("conda") or ""):  # the service's own description takes precedence
-            notes = await self.environment_notes(spec, plan.snapshot, environment, conda)
+            notes = await self.environments.notes_of(spec, plan.snapshot, environment, conda)
         return msgspec.structs.replace(run, notes=notes)
 
     async def _upload_inputs(self, plan: LaunchPlan) -> LaunchPlan:
@@ -447,10 +547,6 @@ class AzureBackend(Backend, Provisioner):
         provenance = msgspec.structs.replace(plan.origin.provenance, inputs=digests)
         origin = plan.origin._replace(provenance=provenance)
         return msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, inputs=inputs), origin=origin)
-
-    def sending(self, run_id: str) -> str:
-        """See :meth:`Backend.sending`; the progress of an upload of data."""
-        return self._uploads.get(run_id, "")
 
     async def _record_launch(self, plan: LaunchPlan, submitted: Mapping[str, Any]) -> Run:
         """Create the mirror and the run of a job that the service has accepted."""
@@ -492,7 +588,7 @@ class AzureBackend(Backend, Provisioner):
         """See :meth:`Backend.read`."""
         stream_of(stream)
         if (watch := monitor_of(run_id)) is not None:
-            folder = await self._monitors.fresh(watch)
+            folder = await self.monitors.fresh(watch)
             if folder is None:
                 return Chunk(b"", max(0, offset))
         else:
@@ -505,105 +601,10 @@ class AzureBackend(Backend, Provisioner):
         mirror = folder
         return Chunk(*await self._loop.offload(lambda: mirror_store.read(mirror, stream, offset, limit)))
 
-    async def children(self, run_id: str) -> ChildRuns:
-        """See :meth:`Backend.children`; a trial can be attached by its handle."""
-        folder = self.jobs.folder(run_id)
-        found = await self._loop.offload(lambda: mirror_store.children(folder))
-        rows = (
-            msgspec.structs.replace(row, handle=make_handle(self.target.name, row.id))
-            if row.number is not None
-            else row
-            for row in found.runs
-        )
-        return msgspec.structs.replace(found, runs=tuple(rows))
-
-    async def read_child(self, run_id: str, child: str, offset: int, limit: int = 1 << 20) -> Chunk:
-        """See :meth:`Backend.read_child`; fetches the child's log on demand."""
-        runs = (await self.children(run_id)).runs
-        if not any(run.id == child for run in runs) or not job_body.is_job_name(child):
-            raise CommandError(f"{make_handle(self.target.name, run_id)} has no step or trial {child[:80]!r}.")
-        folder = self.jobs.folder(run_id) / mirror_store.CHILD_LOGS / child
-        if not await self._loop.offload(lambda: mirror_store.is_complete(folder)):
-            payload = {"name": child, "folder": str(folder), "streams": ("log",), "only_log": True}
-            await self._child_logs.run(
-                f"{run_id} {child}", lambda: self.compute.request("mirror.sync", None, SYNC_TIMEOUT_S, **payload)
-            )
-        return Chunk(*await self._loop.offload(lambda: mirror_store.read(folder, "log", offset, limit)))
-
-    async def local_copy(self, run_id: str, path: str = "") -> str | None:
-        """See :meth:`Backend.local_copy`; covers the files that have been fetched."""
-        file = self.jobs.folder(run_id) / path
-        return str(file) if await self._loop.offload(file.exists) else None
-
-    async def list_files(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
-        """See :meth:`Backend.list_files`; those of ``outputs`` and ``logs`` are in the workspace's storage."""
-        if folder not in KEPT_LINKS:
-            return await super().list_files(run_id, folder)
-        # Values of --out and files of $AML_OUTPUT_DIR travel with the logs, those of ./outputs by themselves.
-        ours = f"{service_job.FOLDER}/"
-        places = (f"{ours}{OUTPUTS}/", f"{service_job.ARTIFACTS}/") if folder == OUTPUTS else (f"{folder}/",)
-        named = folder == OUTPUTS  # those of $AML_OUTPUT_NAME are in a datastore, each in a folder of its name
-        rows = await self.compute.request("jobs.files", name=run_id, paths=list(places), named=named)
-        found: dict[str, RunFile] = {}
-        for row in rows:
-            if folder != OUTPUTS and row["path"].startswith(ours):
-                continue
-            below = next(row["path"][len(place) :] for place in places if row["path"].startswith(place))
-            if below not in found:
-                found[below] = RunFile(path=below, size=row["size"], modified=row["modified"])
-                self._stored[run_id, f"{folder}/{below}"] = row["stored"]
-        return sorted(found.values(), key=lambda file: file.path)
-
-    async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
-        """See :meth:`Backend.read_part`."""
-        folder = path.partition("/")[0]
-        if folder not in KEPT_LINKS:
-            return await super().read_part(run_id, path, offset, limit)
-        if (run_id, path) not in self._stored:
-            await self.list_files(run_id, folder)
-        stored = self._stored.get((run_id, path))
-        if stored is None:
-            return b""
-        data: bytes = await self.compute.request("jobs.file", name=run_id, offset=offset, limit=limit, **stored)
-        return data
-
-    async def log_path(self, run_id: str) -> str:
-        """See :meth:`Backend.log_path`."""
-        return str(self.jobs.folder(run_id) / "log" / "rank-0.txt")
-
-    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, OutValue | AmlTrainError]:
-        """See :meth:`Backend.outputs`."""
-        await self.jobs.synchronize(run_id)
-        folder, handle = self.jobs.folder(run_id), make_handle(self.target.name, run_id)
-        data = await self._loop.offload(lambda: [mirror_store.output(folder, name) for name in names])
-        rows = (await self._loop.offload(lambda: mirror_store.children(folder))).runs
-        best = next((row.id for row in rows if row.best and row.number is not None), None)
-        if best is not None:  # the values of a sweep are those of its best trial
-            files = [f"{service_job.FOLDER}/{OUTPUTS}/{name}.json" for name in names]
-            found = (
-                self.compute.request("jobs.file", name=best, path=file, offset=0, limit=OUTPUT_LIMIT + 1)
-                for file in files
-            )
-            data = await asyncio.gather(*found)
-        return {name: output_of(name, content, handle) for name, content in zip(names, data, strict=True)}
-
     async def download(self, run_id: str, folder: str, progress: Any = None) -> Sequence[str]:
         """Download the files in a run's ``./outputs``; return their paths."""
         result = await self.compute.request("jobs.outputs", progress, OPERATION_TIMEOUT_S, name=run_id, folder=folder)
         return [str(path) for path in result["files"]]
-
-    async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
-        """See :meth:`Backend.monitor`; one value per minute from Azure Monitor, some minutes late."""
-        monitor_of(f"monitors/{monitor_id}")
-        return await self._monitors.begin(monitor_id, gpus)
-
-    def no_samples_reason(self, monitor_id: str) -> str:
-        """See :meth:`Backend.no_samples_reason`."""
-        return self._monitors.no_samples_reason(monitor_id)
-
-    async def stop_monitor(self, monitor_id: str) -> None:
-        """See :meth:`Backend.stop_monitor`."""
-        await self._monitors.stop(monitor_id)
 
     async def close(self) -> None:
         """See :meth:`Backend.close`. The loop's client ends the process."""
@@ -613,35 +614,17 @@ class AzureBackend(Backend, Provisioner):
 
     async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
         """See :meth:`Backend.poll`."""
-        return await self.jobs.poll(run_ids)
+        found = await self.jobs.poll(run_ids)
+        self.absence_reasons |= {run_id: self.jobs.lost_reason(run_id) for run_id in run_ids if run_id not in found}
+        return found
 
     async def find(self, run_id: str) -> Run | None:
         """See :meth:`Backend.find`."""
         return await self.jobs.find(run_id)
 
-    def owns(self, run: Run) -> bool:
-        """See :meth:`Backend.owns`."""
-        return self.jobs.owns(run)
-
-    async def list(self) -> Sequence[Run]:
+    async def list(self, known: Collection[str] = ()) -> tuple[Collection[str], Sequence[Run]]:
         """See :meth:`Backend.list`."""
-        return await self.jobs.list()
-
-    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
-        """See :meth:`Backend.list_unknown`."""
-        return await self.jobs.list_unknown(known)
-
-    async def known_runs(self) -> Sequence[Run]:
-        """See :meth:`Backend.known_runs`."""
-        return await self.jobs.known_runs()
-
-    async def copied_file(self, run_id: str, path: str) -> bytes:
-        """See :meth:`Backend.copied_file`."""
-        return await self._loop.offload(end_of, self.jobs.folder(run_id) / path)
-
-    def lost_reason(self, run: Run) -> str:
-        """See :meth:`Backend.lost_reason`."""
-        return self.jobs.lost_reason(run)
+        return await self.jobs.list(known)
 
     def events(self) -> RunEvents:
         """See :meth:`Backend.events`."""

@@ -518,7 +518,7 @@ class AzureCompute(Provisioner):
         self.target = requested
 
     async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See :meth:`Backend.configure`; changes when an instance starts and stops automatically."""
+        """See :class:`TargetSettings`; changes when an instance starts and stops automatically."""
         assert isinstance(self.target, InstanceTarget)
         requested = msgspec.structs.replace(self.target, **settings)
         for field, error in requested.field_errors().items():

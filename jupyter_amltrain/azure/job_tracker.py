@@ -24,8 +24,8 @@ from jupyter_amltrain.azure.polling import (
     poll_interval,
 )
 from jupyter_amltrain.azure.targets import InstanceTarget, ServerlessTarget
-from jupyter_amltrain.backends.base import STATUS, RunEvents, StreamChanges
 from jupyter_amltrain.backends.run_files import copied_runs, run_of
+from jupyter_amltrain.backends.streams import STATUS, RunEvents, StreamChanges
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, WorkspaceGone
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
@@ -242,14 +242,15 @@ class JobTracker:
             return frozenset()
         return await self._sync(run_id, self._has_ended(run_id), () if whole else ("log",))
 
-    def lost_reason(self, run: Run) -> str:
-        """See :meth:`Backend.lost_reason`."""
+    def lost_reason(self, run_id: str) -> str:
+        """Return why a run that the service no longer has is lost, a phrase."""
         if self._gone.is_gone:
+            handle = make_handle(self._compute.target.name, run_id)
             return (
                 f"the workspace {self._compute.workspace().workspace} was deleted in Azure. The part of the log that"
-                f" was read is kept: %aml_runs logs {run.handle}. Connect another workspace: %aml_compute connect"
+                f" was read is kept: %aml_runs logs {handle}. Connect another workspace: %aml_compute connect"
             )
-        return f"the workspace {self._compute.workspace().workspace} no longer has the job {run.run_id}"
+        return f"the workspace {self._compute.workspace().workspace} no longer has the job {run_id}"
 
     def mark_accepted(self, name: str) -> None:
         """Record that the service has just accepted a job, which run history may not know yet."""
@@ -286,9 +287,11 @@ class JobTracker:
             raise WorkspaceGone(message, hint=error.hint) from error
         if job is None or job["row"].get("archived"):
             return None
-        if not self._is_own(job["row"]):
-            self._guests.add(run_id)
-        return await self._adopt(job)
+        run = await self._adopt(job)
+        if self._is_own(job["row"]):
+            return run
+        self._guests.add(run_id)
+        return msgspec.structs.replace(run, is_guest=True)
 
     def _is_own(self, row: Mapping[str, Any]) -> bool:
         compute = str(row.get("compute") or "").lower()
@@ -296,10 +299,6 @@ class JobTracker:
         return compute == (
             "" if isinstance(self._compute.target, ServerlessTarget) else self._compute.azure.compute_name.lower()
         )
-
-    def owns(self, run: Run) -> bool:
-        """See :meth:`Backend.owns`."""
-        return run.run_id not in self._guests
 
     async def _adopt(self, result: Mapping[str, Any]) -> Run:
         row, job = result["row"], result["job"]
@@ -325,12 +324,8 @@ class JobTracker:
         result: dict[str, Any] = await self._compute.request("jobs.list", compute=compute, known=sorted(known))
         return result
 
-    async def list(self) -> Sequence[Run]:
+    async def list(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
         """See :meth:`Backend.list`."""
-        return (await self.list_unknown(()))[1]
-
-    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
-        """See :meth:`Backend.list_unknown`."""
         result = await self.listed(known)
         runs = [await self._adopt(job) for job in result["jobs"]]
         # A truncated list says nothing about the jobs after its end.
@@ -338,7 +333,7 @@ class JobTracker:
         return frozenset([*result["names"], *self._guests, *unseen]), runs[::-1]
 
     async def known_runs(self) -> Sequence[Run]:
-        """See :meth:`Backend.known_runs`; of one that has not ended it is known whether it began."""
+        """See :meth:`TargetFiles.known_runs`; of one that has not ended it is known whether it began."""
         target, folder = self._compute.target.name, self.folder("").absolute()
 
         def read() -> list[Run]:

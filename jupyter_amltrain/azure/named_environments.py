@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jupyter_amltrain.azure import environments
 from jupyter_amltrain.azure.compute import AzureCompute
 from jupyter_amltrain.azure.job_tracker import SYNC_TIMEOUT_S
 from jupyter_amltrain.backends.environments import NamedEnvironments
-from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.jobs.environments import for_service
+from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
+from jupyter_amltrain.schema.job import JobSpec
 
 #: Seconds that a dry run waits for the packages of an environment.
 ENVIRONMENT_TIMEOUT_S = 20.0
@@ -57,3 +60,26 @@ class AzureEnvironments(NamedEnvironments):
             hint=f"To hide it: az ml environment archive --name {key.partition(':')[0]}",
             code="environment.unsupported",
         )
+
+    async def notes(self, spec: JobSpec, snapshot: Snapshot, request: Mapping[str, Any]) -> Sequence[str] | None:
+        """See :meth:`NamedEnvironments.notes`; fetches the contents of the workspace's own environments."""
+        environment = request.get("environment")
+        if not isinstance(environment, Mapping) or not environments.is_unknown(environment):
+            return None
+        try:
+            conda = await self._compute.request(
+                "environments.conda", None, ENVIRONMENT_TIMEOUT_S, environment=environment
+            )
+        except AmlTrainError:
+            return None
+        return await self.notes_of(spec, snapshot, environment, str(conda))
+
+    async def notes_of(
+        self, spec: JobSpec, snapshot: Snapshot, environment: Mapping[str, str], conda: str = ""
+    ) -> tuple[str, ...]:
+        """See :func:`.environments.notes`."""
+
+        def judged() -> tuple[str, ...]:
+            return environments.notes(environments.imports_of(spec, snapshot), spec.environment, environment, conda)
+
+        return await self._compute.loop.offload(judged)

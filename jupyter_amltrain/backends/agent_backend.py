@@ -14,24 +14,18 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.agent import testing
-from jupyter_amltrain.agent.data.cache import INPUTS
-from jupyter_amltrain.agent.protocol import KEPT_LINKS, PICTURES, SOURCE, valid_run_id
+from jupyter_amltrain.agent.protocol import PICTURES, valid_run_id
 from jupyter_amltrain.backends.agent_environments import AgentEnvironments
-from jupyter_amltrain.backends.base import (
-    STATUS,
-    STREAMS,
-    Backend,
-    Chunk,
-    LaunchPlan,
-    RunEvents,
-    StreamChanges,
-    monitor_of,
-)
+from jupyter_amltrain.backends.agent_files import AgentFiles
+from jupyter_amltrain.backends.base import Backend, LaunchPlan
+from jupyter_amltrain.backends.capabilities import TargetMonitors, TargetSettings
 from jupyter_amltrain.backends.local_limits import unsupported
 from jupyter_amltrain.backends.past_runs import Key, PastRun, PastRunIndex, listed_fields_of, tracking_of
-from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, damaged_run, file_of, output_of, run_of, status_of
-from jupyter_amltrain.backends.transport import FileEvents, Transport
-from jupyter_amltrain.errors import AmlTrainError, DamagedRun, PreflightError, ProtocolError, ResultMissing, SpecError
+from jupyter_amltrain.backends.run_files import damaged_run, file_of, run_of, status_of
+from jupyter_amltrain.backends.streams import STATUS, STREAMS, Chunk, RunEvents, StreamChanges, monitor_of
+from jupyter_amltrain.backends.target_files import TargetFiles
+from jupyter_amltrain.backends.transport import FileEvents, LocalTransport, Transport
+from jupyter_amltrain.errors import DamagedRun, PreflightError, ProtocolError, SpecError
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import kept_elsewhere
 from jupyter_amltrain.jobs.launch import downloads, launch_plan, restarts_of
@@ -41,10 +35,8 @@ from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.jobs.values import makers, other_versions, with_code
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CHILDREN_BYTES, ChildRuns
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunStatus, make_handle
-from jupyter_amltrain.schema.run_file import OutValue, RunFile
 from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
 
@@ -61,6 +53,23 @@ _MAX_RUNS_PER_CALL = 500
 _RUNS_PER_TURN = 50
 
 
+class AgentMonitors(TargetMonitors):
+    """Samples of the machine that `transport` reaches."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def start(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+        """See :meth:`TargetMonitors.start`."""
+        chosen = None if gpus is None else list(gpus)
+        answer = await self._transport.call("monitor", {"id": monitor_id, "gpus": chosen, "period": period})
+        return str(answer["folder"])
+
+    async def stop(self, monitor_id: str) -> None:
+        """See :meth:`TargetMonitors.stop`."""
+        await self._transport.call("monitor", {"id": monitor_id, "stop": True})
+
+
 class AgentBackend(Backend):
     """Runs jobs as processes of the agent, on the machine that `transport` reaches.
 
@@ -68,20 +77,29 @@ class AgentBackend(Backend):
     ----------
     python
         Interpreter of jobs that name none, from the target; empty for the machine's default.
+    files
+        Default: :class:`AgentFiles`.
     """
 
     Target: ClassVar[type[ComputeTarget]]
-    log_may_shrink = True
 
-    def __init__(self, target: ComputeTarget, loop: LoopThread, transport: Transport, python: str = "") -> None:
-        super().__init__(target)
+    def __init__(
+        self,
+        target: ComputeTarget,
+        loop: LoopThread,
+        transport: Transport,
+        python: str = "",
+        files: TargetFiles | None = None,
+    ) -> None:
+        super().__init__(target, files or AgentFiles(transport, self._folder, self._handle))
         self._loop = loop
         self._transport = transport
         self._machine = transport.machine
         if python:
             self._machine = msgspec.structs.replace(self._machine, python=python)
         self.environments: AgentEnvironments = AgentEnvironments(transport, target.name, lambda: self._machine)
-        self._damage: dict[str, str] = {}  #: by run id, of the last poll
+        self.monitors: AgentMonitors = AgentMonitors(transport)
+        self.settings = TargetSettings(target.name, share_gpus=self._share_gpus)
         self._modules: dict[str, set[str]] = {}  #: by interpreter, modules that it is known to have
         self._versions: dict[str, dict[str, str]] = {}  #: by interpreter, versions of its packages by their modules
 
@@ -104,10 +122,7 @@ class AgentBackend(Backend):
             TargetInfo,
         )
 
-    async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See :meth:`Backend.configure`."""
-        if "share_gpus" not in settings:
-            return await super().configure(settings)
+    async def _share_gpus(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         return await self._transport.call("configure", dict(settings))
 
     def unsupported_reason(self, spec: JobSpec) -> str:
@@ -299,16 +314,14 @@ class AgentBackend(Backend):
         )
 
     async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
-        """See :meth:`Backend.poll`; of a run that cannot be read, :meth:`lost_reason` returns the reason."""
+        """See :meth:`Backend.poll`; of a run that cannot be read, `absence_reasons` has the reason."""
         answer = await self._transport.call("poll", {"run_ids": list(run_ids)})
         for run_id in run_ids:
-            self._damage.pop(run_id, None)
-        self._damage |= {run_id: str(error["message"]) for run_id, error in answer["errors"].items()}
+            self.absence_reasons.pop(run_id, None)
+        self.absence_reasons |= {
+            run_id: str(error["message"]).rstrip(".") for run_id, error in answer["errors"].items()
+        }
         return {run_id: status_of(state) for run_id, state in answer["runs"].items()}
-
-    def lost_reason(self, run: Run) -> str:
-        """See :meth:`Backend.lost_reason`."""
-        return self._damage.get(run.run_id, "").rstrip(".") or super().lost_reason(run)
 
     async def find(self, run_id: str) -> Run | None:
         """See :meth:`Backend.find`."""
@@ -326,12 +339,8 @@ class AgentBackend(Backend):
             if valid_run_id(run_id) and _is_damage(error):
                 yield self._damaged(run_id, error)
 
-    async def list(self) -> Sequence[Run]:
-        """See :meth:`Backend.list`."""
-        return [run if isinstance(run, Run) else run.read() for run in (await self.list_unknown(()))[1]]
-
-    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
-        """See :meth:`Backend.list_unknown`; directories of known runs are not read."""
+    async def list(self, known: Collection[str] = ()) -> tuple[Collection[str], Sequence[Run | PastRun]]:
+        """See :meth:`Backend.list`; directories of known runs are not read."""
         answer = await self._transport.call("list", {"full": True, "but": sorted(known)})
         # An older agent does not support `but`: it returns all runs and no list of ids.
         ids = answer.get("ids", [row["run"] for row in answer["runs"]])
@@ -361,69 +370,6 @@ class AgentBackend(Backend):
         except OSError as error:
             raise DamagedRun(_unreadable(path, error)) from error
         return Chunk(data, offset + len(data))
-
-    async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
-        """See :meth:`Backend.monitor`."""
-        chosen = None if gpus is None else list(gpus)
-        answer = await self._transport.call("monitor", {"id": monitor_id, "gpus": chosen, "period": period})
-        return str(answer["folder"])
-
-    async def stop_monitor(self, monitor_id: str) -> None:
-        """See :meth:`Backend.stop_monitor`."""
-        await self._transport.call("monitor", {"id": monitor_id, "stop": True})
-
-    async def local_copy(self, run_id: str, path: str = "") -> str | None:
-        """See :meth:`Backend.local_copy`."""
-        without = () if path else (SOURCE, INPUTS, *KEPT_LINKS)
-        return await self._transport.fetch(f"{self._folder(run_id)}/{path}".rstrip("/"), without)
-
-    async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
-        """See :meth:`Backend.read_file`."""
-        try:
-            data = await self._transport.read_from(f"{self._folder(run_id)}/{path}", 0, limit + 1)
-        except OSError:
-            return b""
-        return data if len(data) <= limit else b""
-
-    async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
-        """See :meth:`Backend.read_part`."""
-        return await self._transport.read_from(f"{self._folder(run_id)}/{path}", offset, limit)
-
-    async def list_files(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
-        """See :meth:`Backend.list_files`."""
-        return await self._transport.list(f"{self._folder(run_id)}/{folder}")
-
-    async def children(self, run_id: str) -> ChildRuns:
-        """See :meth:`Backend.children`; those that the driver of a sweep has written."""
-        data = await self.read_file(run_id, CHILDREN, MAX_CHILDREN_BYTES)
-        try:
-            return msgspec.json.decode(data, type=ChildRuns) if data else ChildRuns()
-        except msgspec.DecodeError:  # a job can write any file of its folder
-            return ChildRuns()
-
-    async def list_pictures(self, run_id: str) -> Sequence[Mapping[str, Any]]:
-        """See :meth:`Backend.list_pictures`."""
-        answer = await self._transport.call("pictures", {"run": run_id})
-        return [row for row in answer["pictures"] if isinstance(row, dict)]
-
-    async def log_path(self, run_id: str) -> str:
-        """See :meth:`Backend.log_path`."""
-        return f"{self._folder(run_id)}/{file_of('log')}"
-
-    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, OutValue | AmlTrainError]:
-        """See :meth:`Backend.outputs`."""
-        values: dict[str, Any] = {}
-        for name in names:
-            folder = f"{self._folder(run_id)}/outputs"
-            handle = self._handle(run_id)
-            try:
-                data = await self._transport.read_from(f"{folder}/{name}.json", 0, OUTPUT_LIMIT + 1)
-            except OSError as error:
-                reason = f"{name}.json cannot be read ({error.strerror or error})"
-                values[name] = ResultMissing(f"--out {name}: {reason} in {handle}.", name=name, why=reason)
-                continue
-            values[name] = output_of(name, data, handle, folder)
-        return values
 
     def events(self) -> RunEvents:
         """See :meth:`Backend.events`."""
@@ -469,18 +415,26 @@ def _absent(modules: Sequence[str]) -> PreflightError:
     )
 
 
+class LocalFiles(AgentFiles):
+    """Files of the runs of this machine."""
+
+    _transport: LocalTransport
+
+    def sending(self, run_id: str) -> str:
+        """See :meth:`TargetFiles.sending`."""
+        copy = self._transport.copies.get(f"{self._transport.home}/staging/{run_id}")
+        return copy.transfer.text if copy else ""
+
+
 class LocalBackend(AgentBackend):
     """Backend of this machine, the built-in default target. Its list of ended runs comes from an index."""
 
     Target = LocalTarget
-    files_are_local = copies_have_modes = True
-    has_live_copies = True
 
     def __init__(self, target: LocalTarget, loop: LoopThread, root: StateRoot) -> None:
-        from jupyter_amltrain.backends.transport import LocalTransport
-
-        self._local = LocalTransport(loop, root.path)
-        super().__init__(target, loop, self._local, target.python)
+        transport = LocalTransport(loop, root.path)
+        files = LocalFiles(transport, self._folder, self._handle)
+        super().__init__(target, loop, transport, target.python, files)
         self._index = PastRunIndex(root.path)
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
@@ -522,15 +476,6 @@ class LocalBackend(AgentBackend):
             spec = msgspec.structs.replace(spec, python=_absolute(spec.python, spec.notebook_dir))
         return super().complete_spec(spec)
 
-    def sending(self, run_id: str) -> str:
-        """See :meth:`Backend.sending`."""
-        copy = self._local.copies.get(f"{self._local.home}/staging/{run_id}")
-        return copy.transfer.text if copy else ""
-
-    async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
-        """See :meth:`Backend.live_copies`; the run folders themselves."""
-        return {run_id: self._folder(run_id) for run_id in run_ids}
-
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`; another interpreter gets no variables of this kernel's."""
         python = plan.spec.python or self._machine.python
@@ -544,8 +489,8 @@ class LocalBackend(AgentBackend):
             return snapshot.digest
         return await self._loop.offload(digest_of, staging, list(snapshot.files))
 
-    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
-        """See :meth:`Backend.list_unknown`; ended runs have only the listed fields of their jobs."""
+    async def list(self, known: Collection[str] = ()) -> tuple[Collection[str], Sequence[Run | PastRun]]:
+        """See :meth:`Backend.list`; ended runs have only the listed fields of their jobs."""
         scan = await self._loop.offload(self._index.scan, frozenset(known), self.target.name)
         runs: list[Run | PastRun] = [*scan.runs]
         others = list(scan.others)

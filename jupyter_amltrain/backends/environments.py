@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
+from jupyter_amltrain.schema.job import JobSpec
 
 
 class BuiltEnvironments(abc.ABC):
@@ -54,3 +57,7 @@ class NamedEnvironments(abc.ABC):
     @abc.abstractmethod
     async def delete(self, key: str) -> None:
         """Remove an environment, by its key. Raises ``CommandError``: the service keeps it."""
+
+    async def notes(self, spec: JobSpec, snapshot: Snapshot, request: Mapping[str, Any]) -> Sequence[str] | None:
+        """Return the notes of a plan after the description of its environment is read; ``None`` if it has them."""
+        return None

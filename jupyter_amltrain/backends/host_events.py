@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from jupyter_amltrain.backends.base import Backend, RunEvents, StreamChanges, monitor_of
+from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.backends.streams import RunEvents, StreamChanges, monitor_of
 
 
 class HostEvents(RunEvents):

@@ -13,7 +13,8 @@ import msgspec
 
 from jupyter_amltrain.agent import values
 from jupyter_amltrain.agent.protocol import JOB, MAX_RESTARTS, STATE, valid_run_id
-from jupyter_amltrain.backends.base import Backend, stream_of
+from jupyter_amltrain.backends.streams import stream_of
+from jupyter_amltrain.backends.target_files import TargetFiles
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
@@ -48,26 +49,26 @@ class RunFiles:
         Id of the run; empty if the target has not accepted the run.
     """
 
-    def __init__(self, loop: LoopThread, backend: Backend, run_id: str) -> None:
-        self._loop, self._backend, self._run_id = loop, backend, run_id
+    def __init__(self, loop: LoopThread, files: TargetFiles, run_id: str) -> None:
+        self._loop, self._files, self._run_id = loop, files, run_id
 
     def read(self, path: str) -> bytes:
         """Return a file by its path in the run's folder; empty if it is absent or the target does not answer."""
         if not self._run_id:
             return b""
         try:
-            return self._loop.call(self._backend.read_file(self._run_id, path), READ_TIMEOUT_S)
+            return self._loop.call(self._files.read(self._run_id, path), READ_TIMEOUT_S)
         except AmlTrainError:
             return b""
 
     @property
     def have_modes(self) -> bool:
         """Whether local copies have the modes that the run gave its files: then its code can be compared by digest."""
-        return self._backend.copies_have_modes
+        return self._files.copies_have_modes
 
     def local_copy(self, path: str = "") -> str | None:
         """Return a local path of a file or folder of the run; ``None`` if it is absent."""
-        return self._loop.call(self._backend.local_copy(self._run_id, path), None) if self._run_id else None
+        return self._loop.call(self._files.local_copy(self._run_id, path), None) if self._run_id else None
 
 
 def file_of(stream: str) -> str:

@@ -19,9 +19,13 @@ class RunPlacement:
         self._machines: dict[str, int] = {}
         self._planned: dict[str, float] = {}  #: monotonic seconds of runs that their machine does not count yet
 
-    def machine_of(self, run_id: str) -> int | None:
-        """Return the number of the machine that has a run; ``None`` if it is not known."""
-        return self._machines.get(run_id)
+    def knows(self, run_id: str) -> bool:
+        """Whether the machine of a run is known."""
+        return run_id in self._machines
+
+    def machine_of(self, run_id: str) -> int:
+        """Return the number of the machine on which a run depends, from 0; 0 if it is not known."""
+        return self._machines.get(run_id, 0)
 
     def keep(self, run_id: str, machine: int) -> None:
         """Remember the machine of a run."""

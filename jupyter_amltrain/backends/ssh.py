@@ -11,7 +11,7 @@ import shlex
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,15 @@ import msgspec
 from jupyter_amltrain.agent.data.cache import KEY_CHARS
 from jupyter_amltrain.agent.protocol import JOB, METRICS, SOURCE, STATE
 from jupyter_amltrain.backends.agent_backend import AgentBackend
-from jupyter_amltrain.backends.base import LaunchPlan, read_local
+from jupyter_amltrain.backends.agent_files import AgentFiles
+from jupyter_amltrain.backends.base import LaunchPlan
+from jupyter_amltrain.backends.capabilities import TargetSettings
 from jupyter_amltrain.backends.file_copy import FileCopy
 from jupyter_amltrain.backends.manifest import FileChanges, Manifest, PartReader, manifest_of, read_contents
 from jupyter_amltrain.backends.past_runs import TRACKING_FILE, tracking_state
 from jupyter_amltrain.backends.run_files import copied_runs, end_of
 from jupyter_amltrain.backends.ssh_connection import LOST, REPLY_TIMEOUT_S, SshConnection
+from jupyter_amltrain.backends.target_files import read_local
 from jupyter_amltrain.backends.transfer import PartSize, Transfer
 from jupyter_amltrain.backends.transport import FileEvents, Transport, agent_error
 from jupyter_amltrain.errors import (
@@ -45,7 +48,7 @@ from jupyter_amltrain.jobs.snapshot import Snapshot, is_inside
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.inputs import uploads
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.run import Run
+from jupyter_amltrain.schema.run import Run, RunHandle
 from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.ssh_target import SshTarget
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
@@ -409,18 +412,107 @@ class SshTransport(Transport):
         await self.connection.close()
 
 
+class SshFiles(AgentFiles):
+    """Files of the runs of a machine over SSH, and the copies of them on this machine.
+
+    Parameters
+    ----------
+    mirror
+        Local folder with the copies.
+    machine
+        Name of the machine for display.
+    rows
+        Decodes runs that a reply of the agent lists.
+    """
+
+    _transport: SshTransport
+
+    def __init__(
+        self,
+        transport: SshTransport,
+        loop: LoopThread,
+        mirror: Path,
+        machine: str,
+        folder: Callable[[str], str],
+        handle: Callable[[str], RunHandle],
+        rows: Callable[[Mapping[str, Any]], Iterator[Run]],
+    ) -> None:
+        super().__init__(transport, folder, handle)
+        self.has_live_copies = True
+        self._loop, self._runs, self._machine, self._rows = loop, mirror / "runs", machine, rows
+        self._journals: FileEvents | None = None
+
+    def sending(self, run_id: str) -> str:
+        """See :meth:`TargetFiles.sending`."""
+        code = f"{self._transport.home}/staging/{run_id}"  # that of data begins with it
+        transfers = [
+            one for folder, one in self._transport.sending.items() if folder == code or folder.startswith(f"{code}.")
+        ]
+        return next((transfer.text for transfer in transfers), "")
+
+    async def local_copy(self, run_id: str, path: str = "") -> str | None:
+        """See :meth:`TargetFiles.local_copy`; code comes with its list of names, which is beside it."""
+        if path == SOURCE:
+            await self._transport.fetch(f"{self._folder(run_id)}/{JOB}")
+        return await super().local_copy(run_id, path)
+
+    async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
+        """See :meth:`TargetFiles.live_copies`; one long request of the machine says which journals have grown."""
+        if not run_ids:
+            if self._journals is not None:
+                self._journals.close()
+                self._journals = None
+            return {}
+        if self._journals is None:
+            self._journals = self._transport.events()
+        folders = {f"{self._folder(run_id)}/{posixpath.dirname(METRICS)}": run_id for run_id in run_ids}
+        grown = [folders[path] for path in await self._journals.wait(tuple(folders), 0.0)]
+        for run_id in grown:
+            folder = self._folder(run_id)
+            await self._transport.fetch_live([f"{folder}/{name}" for name in (JOB, STATE, METRICS)])
+        return {run_id: str(self._runs / run_id) for run_id in grown}
+
+    async def log_path(self, run_id: str) -> str:
+        """See :meth:`TargetFiles.log_path`; with the name of the machine."""
+        path = await super().log_path(run_id)
+        home = self._transport.connection.facts.get("user_home", "")
+        below = posixpath.relpath(path, home) if home not in ("", "/") else ".."
+        return f"{self._machine}:{path if below.startswith('..') else f'~/{below}'}"
+
+    async def known_runs(self) -> Sequence[Run]:
+        """See :meth:`TargetFiles.known_runs`; those whose state this machine has copied."""
+        found = await self._loop.offload(copied_runs, self._runs)
+        return list(self._rows({"runs": [_listed(*one) for one in found if one[2]], "errors": {}}))
+
+    async def copied_file(self, run_id: str, path: str) -> bytes:
+        """See :meth:`TargetFiles.copied_file`."""
+        return await self._loop.offload(end_of, self._runs / run_id / path)
+
+    async def import_states(self, run_ids: Sequence[str]) -> Sequence[str]:
+        """See :meth:`TargetFiles.import_states`; the importer works on the copy here."""
+        files = [self._runs / run_id / TRACKING_FILE for run_id in run_ids]
+        return await self._loop.offload(lambda: [tracking_state(read_local(str(file), 1 << 20)) for file in files])
+
+
 class SshBackend(AgentBackend):
-    """Backend of a machine that SSH reaches."""
+    """Backend of a machine that SSH reaches.
+
+    Parameters
+    ----------
+    machine
+        Name of the machine for display; default: that of the target.
+    """
 
     Target = SshTarget
-    has_live_copies = copies_have_modes = True
 
-    def __init__(self, target: SshTarget, loop: LoopThread, root: StateRoot) -> None:
+    def __init__(self, target: SshTarget, loop: LoopThread, root: StateRoot, machine: str = "") -> None:
         self._mirror = root.path / MIRROR / target.name
         connection = SshConnection(target, loop, root.path)
         self._ssh = SshTransport(connection, loop, self._mirror)
-        super().__init__(target, loop, self._ssh, target.python)
-        self._journals: FileEvents | None = None
+        files = SshFiles(self._ssh, loop, self._mirror, machine or target.name, self._folder, self._handle, self._rows)
+        super().__init__(target, loop, self._ssh, target.python, files)
+        changes = {"share_gpus": self._share_gpus, "idle_shutdown": self._set_idle_shutdown}
+        self.settings = TargetSettings(target.name, **changes)
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`; completes the target's fields with what the machine says."""
@@ -428,10 +520,7 @@ class SshBackend(AgentBackend):
         self.target = await self._connect(self.target)
         return msgspec.structs.replace(await super().check(), stops=self._stops_text())
 
-    async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See :meth:`Backend.configure`."""
-        if set(settings) != {"idle_shutdown"}:
-            return await super().configure(settings)
+    async def _set_idle_shutdown(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         requested: ComputeTarget = msgspec.structs.replace(self.target, **settings)
         for field, error in requested.field_errors().items():
             raise CommandError(error, code="compute.values", field=field, details={"errors": {field: error}})
@@ -546,61 +635,10 @@ class SshBackend(AgentBackend):
         """Return the digest of what was sent: a file may have changed between the plan and the copy."""
         return self._ssh.sent_digest(staging)
 
-    def sending(self, run_id: str) -> str:
-        """See :meth:`Backend.sending`."""
-        code = self._staging(run_id)  # that of data begins with it
-        transfers = [
-            one for folder, one in self._ssh.sending.items() if folder == code or folder.startswith(f"{code}.")
-        ]
-        return next((transfer.text for transfer in transfers), "")
-
-    async def local_copy(self, run_id: str, path: str = "") -> str | None:
-        """See :meth:`Backend.local_copy`; code comes with its list of names, which is beside it."""
-        if path == SOURCE:
-            await self._ssh.fetch(f"{self._folder(run_id)}/{JOB}")
-        return await super().local_copy(run_id, path)
-
-    async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
-        """See :meth:`Backend.live_copies`; one long request of the machine says which journals have grown."""
-        if not run_ids:
-            if self._journals is not None:
-                self._journals.close()
-                self._journals = None
-            return {}
-        if self._journals is None:
-            self._journals = self._ssh.events()
-        folders = {f"{self._folder(run_id)}/{posixpath.dirname(METRICS)}": run_id for run_id in run_ids}
-        grown = [folders[path] for path in await self._journals.wait(tuple(folders), 0.0)]
-        for run_id in grown:
-            folder = self._folder(run_id)
-            await self._ssh.fetch_live([f"{folder}/{name}" for name in (JOB, STATE, METRICS)])
-        return {run_id: str(self._mirror / "runs" / run_id) for run_id in grown}
-
     async def close(self) -> None:
         """See :meth:`Backend.close`."""
-        await self.live_copies(())
+        await self.files.live_copies(())
         await super().close()
-
-    async def log_path(self, run_id: str) -> str:
-        """See :meth:`Backend.log_path`; with the name of the machine."""
-        path = await super().log_path(run_id)
-        home = self._ssh.connection.facts.get("user_home", "")
-        below = posixpath.relpath(path, home) if home not in ("", "/") else ".."
-        return f"{self.target.name}:{path if below.startswith('..') else f'~/{below}'}"
-
-    async def known_runs(self) -> Sequence[Run]:
-        """See :meth:`Backend.known_runs`; those whose state this machine has copied."""
-        found = await self._loop.offload(copied_runs, self._mirror / "runs")
-        return list(self._rows({"runs": [_listed(*one) for one in found if one[2]], "errors": {}}))
-
-    async def copied_file(self, run_id: str, path: str) -> bytes:
-        """See :meth:`Backend.copied_file`."""
-        return await self._loop.offload(end_of, self._mirror / "runs" / run_id / path)
-
-    async def import_states(self, run_ids: Sequence[str]) -> Sequence[str]:
-        """See :meth:`Backend.import_states`; the importer works on the copy here."""
-        files = [self._mirror / "runs" / run_id / TRACKING_FILE for run_id in run_ids]
-        return await self._loop.offload(lambda: [tracking_state(read_local(str(file), 1 << 20)) for file in files])
 
     async def delete(self, run_id: str) -> None:
         """See :meth:`Backend.delete`; the copy here goes, too."""

@@ -29,7 +29,7 @@ class HostBackend(SshBackend):
     """
 
     def __init__(self, whole: SshTarget, number: int, loop: LoopThread, root: StateRoot) -> None:
-        super().__init__(whole.node_target(number), loop, root)
+        super().__init__(whole.node_target(number), loop, root, whole.hosts[number])
         self._whole = whole.name
         self._silent_since = -1.0
         self.number = number
@@ -42,10 +42,6 @@ class HostBackend(SshBackend):
     def _rows(self, answer: Mapping[str, Any]) -> Iterator[Run]:
         rows = [row for row in answer["runs"] if not (row["job"].get("nodes") or {}).get("node")]
         return super()._rows({**answer, "runs": rows})
-
-    async def log_path(self, run_id: str) -> str:
-        """See :meth:`Backend.log_path`; with the machine as the user has named it."""
-        return f"{self.host}:{(await super().log_path(run_id)).partition(':')[2]}"
 
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Call the agent of this machine; see :meth:`Transport.call`."""

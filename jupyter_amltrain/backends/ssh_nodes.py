@@ -16,30 +16,23 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
-from jupyter_amltrain.backends.base import (
-    PER_NODE,
-    Backend,
-    Chunk,
-    LaunchPlan,
-    RunEvents,
-    monitor_of,
-    stream_of,
-)
+from jupyter_amltrain.backends.base import Backend, LaunchPlan
+from jupyter_amltrain.backends.capabilities import TargetMonitors, TargetSettings
 from jupyter_amltrain.backends.environments import BuiltEnvironments
 from jupyter_amltrain.backends.host_events import HostEvents
 from jupyter_amltrain.backends.local_limits import unsupported
+from jupyter_amltrain.backends.nodes_files import NodesFiles
 from jupyter_amltrain.backends.nodes_submit import NodesSubmit, require_different
 from jupyter_amltrain.backends.past_runs import PastRun
 from jupyter_amltrain.backends.run_placement import RunPlacement
 from jupyter_amltrain.backends.ssh_hosts import HostBackend, SshHosts
+from jupyter_amltrain.backends.streams import PER_NODE, Chunk, RunEvents, monitor_of, stream_of
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.child_run import ChildRuns
 from jupyter_amltrain.schema.environment import Environment, EnvironmentRow
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunStatus
-from jupyter_amltrain.schema.run_file import OutValue, RunFile
 from jupyter_amltrain.schema.ssh_target import SshTarget
 from jupyter_amltrain.schema.target import TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
@@ -76,18 +69,37 @@ class NodesEnvironments(BuiltEnvironments):
         await self._hosts.ask(lambda host: host.environments.delete(key), silence_s=_SLOW_S)
 
 
+class NodesMonitors(TargetMonitors):
+    """Samples of several machines, each of which has its part of a monitor."""
+
+    def __init__(self, hosts: SshHosts) -> None:
+        self._hosts = hosts
+
+    async def start(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+        """See :meth:`TargetMonitors.start`; indices of GPUs are those of each machine."""
+        found, _ = await self._hosts.ask(lambda host: host.monitors.start(monitor_id, gpus, period), silence_s=_SLOW_S)
+        return found[min(found)]
+
+    async def stop(self, monitor_id: str) -> None:
+        """See :meth:`TargetMonitors.stop`."""
+        await self._hosts.ask(lambda host: host.monitors.stop(monitor_id))
+
+
 class NodesBackend(Backend):
     """Backend of several machines, each of which has a backend of its own."""
 
     Target = SshTarget
-    log_may_shrink = has_live_copies = copies_have_modes = True
+    placement: RunPlacement
 
     def __init__(self, target: SshTarget, loop: LoopThread, root: StateRoot) -> None:
-        super().__init__(target)
-        self._loop = loop
         self._hosts = SshHosts(target, loop, root)
+        self.placement = RunPlacement()
+        super().__init__(target, NodesFiles(self._hosts, self.placement, self._host))
+        self.machines = len(self._hosts)
         self.environments = NodesEnvironments(self._hosts, target.name)
-        self._placement = RunPlacement()
+        self.monitors = NodesMonitors(self._hosts)
+        # Each machine is stopped alone, as a target of its own.
+        self.settings = TargetSettings(target.name, share_gpus=self._share_gpus)
         self._shapes: dict[str, tuple[int, int, int]] = {}  #: nodes, processes, parameter servers by run
 
     @property
@@ -95,20 +107,11 @@ class NodesBackend(Backend):
         assert isinstance(self.target, SshTarget)
         return self.target
 
-    @property
-    def machines(self) -> int:
-        """See :attr:`Backend.machines`."""
-        return len(self._hosts)
-
-    def machine_of(self, run_id: str) -> int:
-        """See :meth:`Backend.machine_of`."""
-        return self._placement.machine_of(run_id) or 0
-
     async def _locate(self, run_id: str) -> int:
         """Return the machine of a run, which is searched if this kernel has not seen the run; 0 if there is none."""
-        if not monitor_of(run_id) and self._placement.machine_of(run_id) is None:
+        if not monitor_of(run_id) and not self.placement.knows(run_id):
             await self.find(run_id)
-        return self.machine_of(run_id)
+        return self.placement.machine_of(run_id)
 
     async def _host(self, run_id: str) -> HostBackend:
         return self._hosts[await self._locate(run_id)]
@@ -142,11 +145,8 @@ class NodesBackend(Backend):
             self.target = msgspec.structs.replace(whole, node_dirs=tuple(host.home for host in hosts))
         return _added({number: info for number, (_, info) in found.items()}, whole)
 
-    async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See :meth:`Backend.configure`; on all machines."""
-        if "share_gpus" not in settings:  # each machine is stopped alone, as a target of its own
-            return await super().configure(settings)
-        first, *_ = await asyncio.gather(*(host.configure(settings) for host in self._hosts))
+    async def _share_gpus(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        first, *_ = await asyncio.gather(*(host.settings.change(settings) for host in self._hosts))
         return first
 
     def unsupported_reason(self, spec: JobSpec) -> str:
@@ -161,14 +161,14 @@ class NodesBackend(Backend):
 
     async def _place(self, spec: JobSpec, run_id: str) -> int:
         """Choose the machine of a run of one node; of a run that has one already, return that."""
-        if (known := self._placement.machine_of(run_id)) is not None:
-            return known
-        since = self._placement.planned()
+        if self.placement.knows(run_id):
+            return self.placement.machine_of(run_id)
+        since = self.placement.planned()
         try:
             loads, _ = await self._hosts.ask(lambda host: host.call("info", {}))
         except (AmlTrainError, OSError):  # the plan of the first one raises its error
             return 0
-        return self._placement.choose(run_id, spec, loads, since)
+        return self.placement.choose(run_id, spec, loads, since)
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`; a run of one node gets its machine. All machines of the run are checked."""
@@ -178,7 +178,7 @@ class NodesBackend(Backend):
             try:
                 return await host.plan(spec, snapshot, run_id)
             except BaseException:
-                self._placement.forget(run_id)
+                self.placement.forget(run_id)
                 raise
         first, *others = await asyncio.gather(
             *(host.plan(spec, snapshot, run_id) for host in self._hosts[:count]),
@@ -196,14 +196,14 @@ class NodesBackend(Backend):
             The machines do not reach each other.
         """
         if plan.spec.resources.nodes > 1:
-            self._placement.keep(plan.run_id, 0)
+            self.placement.keep(plan.run_id, 0)
             return await NodesSubmit(self._hosts[: plan.spec.resources.nodes]).submit(plan, environ, secrets)
         host = await self._host(plan.run_id)
-        self._placement.keep(plan.run_id, host.number)
+        self.placement.keep(plan.run_id, host.number)
         try:
             return await host.launch(plan, environ, secrets)
         finally:
-            self._placement.launched(plan.run_id)
+            self.placement.launched(plan.run_id)
 
     # ---- runs
 
@@ -213,11 +213,8 @@ class NodesBackend(Backend):
         if not groups:
             return {}
         found, _ = await self._hosts.ask(lambda host: host.poll(groups[host.number]), groups)
+        self.absence_reasons = {run: text for host in self._hosts for run, text in host.absence_reasons.items()}
         return {run_id: status for states in found.values() for run_id, status in states.items()}
-
-    def lost_reason(self, run: Run) -> str:
-        """See :meth:`Backend.lost_reason`."""
-        return self._hosts[self.machine_of(run.run_id)].lost_reason(run)
 
     async def find(self, run_id: str) -> Run | None:
         """See :meth:`Backend.find`; asks all machines for a run that this kernel has not seen.
@@ -227,43 +224,29 @@ class NodesBackend(Backend):
         TargetUnreachable
             The machines that answer do not have it.
         """
-        known = self._placement.machine_of(run_id)
-        found, error = await self._hosts.ask(lambda host: host.find(run_id), None if known is None else (known,))
+        numbers = (self.placement.machine_of(run_id),) if self.placement.knows(run_id) else None
+        found, error = await self._hosts.ask(lambda host: host.find(run_id), numbers)
         for number, run in sorted(found.items()):
             if run is not None:
-                self._placement.keep(run_id, number)
+                self.placement.keep(run_id, number)
                 return run
         if error is not None:
             raise error
         return None
 
-    async def list(self) -> Sequence[Run]:
-        """See :meth:`Backend.list`."""
-        return [run if isinstance(run, Run) else run.read() for run in (await self.list_unknown(()))[1]]
-
-    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
-        """See :meth:`Backend.list_unknown`; runs of machines that do not answer are still there."""
-        found, error = await self._hosts.ask(lambda host: host.list_unknown(known))
+    async def list(self, known: Collection[str] = ()) -> tuple[Collection[str], Sequence[Run | PastRun]]:
+        """See :meth:`Backend.list`; runs of machines that do not answer are still there."""
+        found, error = await self._hosts.ask(lambda host: host.list(known))
         if error is not None:
             log.info("runs of %s: %s", self.target.name, error)
-        ids: set[str] = set(self._placement.runs_besides(found))
+        ids: set[str] = set(self.placement.runs_besides(found))
         runs: dict[str, Run] = {}
         for number, (listed, unknown) in sorted(found.items()):
             ids.update(listed)
             for run in unknown:
                 if isinstance(run, Run) and runs.setdefault(run.run_id, run) is run:
-                    self._placement.keep(run.run_id, number)
+                    self.placement.keep(run.run_id, number)
         return frozenset(ids), sorted(runs.values(), key=lambda run: run.created)
-
-    async def known_runs(self) -> Sequence[Run]:
-        """See :meth:`Backend.known_runs`."""
-        runs = [run for host in self._hosts for run in await host.known_runs()]
-        return sorted(runs, key=lambda run: run.created)
-
-    async def copied_file(self, run_id: str, path: str) -> bytes:
-        """See :meth:`Backend.copied_file`."""
-        copies = [await host.copied_file(run_id, path) for host in self._hosts]
-        return next(filter(None, copies), b"")
 
     async def cancel(self, run_id: str) -> None:
         """See :meth:`Backend.cancel`; asks all machines of a run at once, so that none waits for another."""
@@ -277,7 +260,7 @@ class NodesBackend(Backend):
         first, others = await self._hosts_of(run_id)
         await first.delete(run_id)
         await _wait_for([asyncio.ensure_future(other.delete(run_id)) for other in others])
-        self._placement.forget(run_id)
+        self.placement.forget(run_id)
 
     async def _hosts_of(self, run_id: str) -> tuple[HostBackend, Sequence[HostBackend]]:
         """Return the machine of a run, and the others of a run of several nodes."""
@@ -316,76 +299,9 @@ class NodesBackend(Backend):
         node = (rank - workers) % nodes if rank >= workers else rank // max(1, workers // nodes)
         return min(node, nodes - 1, len(self._hosts) - 1)
 
-    async def children(self, run_id: str) -> ChildRuns:
-        """See :meth:`Backend.children`."""
-        return await (await self._host(run_id)).children(run_id)
-
-    async def log_path(self, run_id: str) -> str:
-        """See :meth:`Backend.log_path`."""
-        return await (await self._host(run_id)).log_path(run_id)
-
-    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, OutValue | AmlTrainError]:
-        """See :meth:`Backend.outputs`."""
-        return await (await self._host(run_id)).outputs(run_id, names)
-
     def events(self) -> RunEvents:
         """See :meth:`Backend.events`."""
-        return HostEvents(self._hosts, self.machine_of)
-
-    # ---- files of a run
-
-    async def local_copy(self, run_id: str, path: str = "") -> str | None:
-        """See :meth:`Backend.local_copy`."""
-        return await (await self._host(run_id)).local_copy(run_id, path)
-
-    async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
-        """See :meth:`Backend.live_copies`."""
-        groups = {host.number: [run for run in run_ids if self.machine_of(run) == host.number] for host in self._hosts}
-        for number in [number for number, runs in groups.items() if not runs]:
-            await self._hosts[number].live_copies(groups.pop(number))
-        if not groups:
-            return {}
-        found, _ = await self._hosts.ask(lambda host: host.live_copies(groups[host.number]), groups)
-        return {run_id: folder for folders in found.values() for run_id, folder in folders.items()}
-
-    def sending(self, run_id: str) -> str:
-        """See :meth:`Backend.sending`."""
-        return self._hosts[self.machine_of(run_id)].sending(run_id)
-
-    async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
-        """See :meth:`Backend.read_file`."""
-        return await (await self._host(run_id)).read_file(run_id, path, limit)
-
-    async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
-        """See :meth:`Backend.read_part`."""
-        return await (await self._host(run_id)).read_part(run_id, path, offset, limit)
-
-    async def list_files(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
-        """See :meth:`Backend.list_files`."""
-        return await (await self._host(run_id)).list_files(run_id, folder)
-
-    async def list_pictures(self, run_id: str) -> Sequence[Mapping[str, Any]]:
-        """See :meth:`Backend.list_pictures`."""
-        return await (await self._host(run_id)).list_pictures(run_id)
-
-    async def import_states(self, run_ids: Sequence[str]) -> Sequence[str]:
-        """See :meth:`Backend.import_states`."""
-        states: dict[str, str] = {}
-        for host in self._hosts:
-            own = [run_id for run_id in run_ids if self.machine_of(run_id) == host.number]
-            states.update(zip(own, await host.import_states(own), strict=True))
-        return [states[run_id] for run_id in run_ids]
-
-    # ---- monitors: each machine has its part
-
-    async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
-        """See :meth:`Backend.monitor`; indices of GPUs are those of each machine."""
-        found, _ = await self._hosts.ask(lambda host: host.monitor(monitor_id, gpus, period), silence_s=_SLOW_S)
-        return found[min(found)]
-
-    async def stop_monitor(self, monitor_id: str) -> None:
-        """See :meth:`Backend.stop_monitor`."""
-        await self._hosts.ask(lambda host: host.stop_monitor(monitor_id))
+        return HostEvents(self._hosts, self.placement.machine_of)
 
     async def close(self) -> None:
         """See :meth:`Backend.close`."""

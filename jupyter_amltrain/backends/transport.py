@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain import errors
 from jupyter_amltrain.agent.protocol import open_regular
-from jupyter_amltrain.backends.base import list_local
+from jupyter_amltrain.backends.target_files import list_local
 from jupyter_amltrain.backends.tree_copy import TreeCopy
 from jupyter_amltrain.jobs.launch import TargetMachine
 from jupyter_amltrain.loop import LoopThread

@@ -179,7 +179,7 @@ def prune_plan(rules: PruneRules) -> PrunePlan:
         async def candidate(run: Run) -> Candidate:
             async with limit:
                 try:
-                    files = await own.backend(run.target).list_files(run.run_id)
+                    files = await own.backend(run.target).files.list(run.run_id)
                 except (AmlTrainError, OSError):
                     files = ()
             return Candidate(run, sum(file.size for file in files))

@@ -12,18 +12,20 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from jupyter_amltrain.backends.base import (
+from jupyter_amltrain.backends.base import Backend, LaunchPlan
+from jupyter_amltrain.backends.capabilities import TargetMonitors
+from jupyter_amltrain.backends.local_limits import unsupported
+from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState
+from jupyter_amltrain.backends.streams import (
     MONITORS,
     PER_NODE,
-    Backend,
     Chunk,
-    LaunchPlan,
     RunEvents,
     StreamChanges,
     monitor_of,
     stream_of,
 )
-from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState
+from jupyter_amltrain.backends.target_files import TargetFiles
 from jupyter_amltrain.demo import FakeTarget
 from jupyter_amltrain.demo.machines import FakeMachines, size_of, target_info_of
 from jupyter_amltrain.demo.telemetry import FakeNode, uuid_of
@@ -104,16 +106,73 @@ class _Clock(RunEvents):
         pass
 
 
+class FakeMonitors(TargetMonitors):
+    """Monitors of the simulated machines."""
+
+    def __init__(self, machines: FakeMachines) -> None:
+        self._machines = machines
+        self._all: dict[str, _Monitor] = {}
+
+    def node(self, monitor_id: str) -> FakeNode | None:
+        """Return the machine of a monitor with its telemetry up to now; ``None`` when it has ended."""
+        watched = self._all.get(monitor_id)
+        if watched is None or time.monotonic() - watched.requested_at > MONITOR_LIFETIME_S:
+            self._all.pop(monitor_id, None)
+            return None
+        return watched.node.upto(time.monotonic() - watched.start)
+
+    async def start(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+        """See :meth:`TargetMonitors.start`."""
+        self._machines.require_reachable()
+        self._machines.require_on()
+        monitor_of(f"{MONITORS}{monitor_id}")
+        indices = range(self._machines.script.gpus)
+        for index in gpus or ():
+            if index not in indices:
+                listed = f"Available: {', '.join(map(str, indices))}." if indices else "It has no GPU."
+                raise CommandError(f"There is no GPU {index} on this machine. {listed}")
+        watched = self._all.get(monitor_id)
+        if watched is None or time.monotonic() - watched.requested_at > MONITOR_LIFETIME_S:
+            model = size_of(self._machines.script).model
+            watched = self._all[monitor_id] = _Monitor(indices if gpus is None else gpus, period, model)
+        watched.requested_at = time.monotonic()
+        return f"fake:{MONITORS}{monitor_id}"
+
+    async def stop(self, monitor_id: str) -> None:
+        """See :meth:`TargetMonitors.stop`."""
+        self._machines.require_reachable()
+        self._all.pop(monitor_id, None)
+
+
+class FakeFiles(TargetFiles):
+    """Simulated runs have no files."""
+
+    def __init__(self, machines: FakeMachines) -> None:
+        self._machines = machines
+
+    async def log_path(self, run_id: str) -> str:
+        """See :meth:`TargetFiles.log_path`."""
+        return f"fake:{run_id}/log"
+
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, OutValue | AmlTrainError]:
+        """See :meth:`TargetFiles.outputs`."""
+        self._machines.require_reachable()
+        return {
+            name: ResultMissing(f"--out {name}: a fake run computes nothing.", hint="Use --target local.")
+            for name in names
+        }
+
+
 class FakeBackend(Backend, Provisioner):
     """Runs nothing; simulates runs and machines with the behavior that its target configures."""
 
     Target: ClassVar[type[ComputeTarget]] = FakeTarget
 
     def __init__(self, target: FakeTarget, loop: LoopThread, root: StateRoot) -> None:
-        super().__init__(target)
         self._machines = FakeMachines(target, self._busy_machines, self._cancel_all)
+        super().__init__(target, FakeFiles(self._machines))
         self._lives: dict[str, _Life] = {}
-        self._monitors: dict[str, _Monitor] = {}
+        self.monitors: FakeMonitors = FakeMonitors(self._machines)
 
     @property
     def _script(self) -> FakeTarget:
@@ -149,6 +208,10 @@ class FakeBackend(Backend, Provisioner):
         for life in self._lives.values():
             if not self._status(life).state.terminal:
                 life.canceled = time.monotonic()
+
+    def unsupported_reason(self, spec: JobSpec) -> str:
+        """See :meth:`Backend.unsupported_reason`; it simulates a machine."""
+        return unsupported(spec, self.target.name)
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`."""
@@ -251,10 +314,11 @@ class FakeBackend(Backend, Provisioner):
         life = self._lives.get(run_id)
         return None if life is None else msgspec.structs.replace(life.run, status=self._status(life))
 
-    async def list(self) -> Sequence[Run]:
+    async def list(self, known: Collection[str] = ()) -> tuple[Collection[str], Sequence[Run]]:
         """See :meth:`Backend.list`."""
         self._machines.require_reachable()
-        return [msgspec.structs.replace(life.run, status=self._status(life)) for life in self._lives.values()]
+        lives = [life for run_id, life in self._lives.items() if run_id not in known]
+        return set(self._lives), [msgspec.structs.replace(life.run, status=self._status(life)) for life in lives]
 
     async def cancel(self, run_id: str) -> None:
         """See :meth:`Backend.cancel`."""
@@ -276,11 +340,7 @@ class FakeBackend(Backend, Provisioner):
     def _node(self, run_id: str, number: int) -> FakeNode | None:
         """Return a node of a run or a monitor with its telemetry up to now."""
         if (name := monitor_of(run_id)) is not None:
-            watched = self._monitors.get(name)
-            if watched is None or time.monotonic() - watched.requested_at > MONITOR_LIFETIME_S:
-                self._monitors.pop(name, None)
-                return None
-            return watched.node.upto(time.monotonic() - watched.start) if number == 0 else None
+            return self.monitors.node(name) if number == 0 else None
         life = self._lives.get(run_id)
         if life is None or number >= self._script.nodes or self._ran(life) < 0:
             return None
@@ -318,40 +378,6 @@ class FakeBackend(Backend, Provisioner):
         offset = max(0, len(whole) + offset) if offset < 0 else offset
         data = bytes(whole[offset : offset + limit])
         return Chunk(data, offset + len(data))
-
-    async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
-        """See :meth:`Backend.monitor`."""
-        self._machines.require_reachable()
-        self._machines.require_on()
-        monitor_of(f"{MONITORS}{monitor_id}")
-        indices = range(self._script.gpus)
-        for index in gpus or ():
-            if index not in indices:
-                listed = f"Available: {', '.join(map(str, indices))}." if indices else "It has no GPU."
-                raise CommandError(f"There is no GPU {index} on this machine. {listed}")
-        watched = self._monitors.get(monitor_id)
-        if watched is None or time.monotonic() - watched.requested_at > MONITOR_LIFETIME_S:
-            model = size_of(self._script).model
-            watched = self._monitors[monitor_id] = _Monitor(indices if gpus is None else gpus, period, model)
-        watched.requested_at = time.monotonic()
-        return f"fake:{MONITORS}{monitor_id}"
-
-    async def stop_monitor(self, monitor_id: str) -> None:
-        """See :meth:`Backend.stop_monitor`."""
-        self._machines.require_reachable()
-        self._monitors.pop(monitor_id, None)
-
-    async def log_path(self, run_id: str) -> str:
-        """See :meth:`Backend.log_path`."""
-        return f"fake:{run_id}/log"
-
-    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, OutValue | AmlTrainError]:
-        """See :meth:`Backend.outputs`."""
-        self._machines.require_reachable()
-        return {
-            name: ResultMissing(f"--out {name}: a fake run computes nothing.", hint="Use --target local.")
-            for name in names
-        }
 
     def events(self) -> RunEvents:
         """See :meth:`Backend.events`."""

@@ -420,7 +420,7 @@ class LogHandlers:
             return await self._read_child(backend, run.run_id, request, limit)
         stream = f"log/{request.rank}"
         chunk = await backend.read(run.run_id, stream, request.offset, limit)
-        if not chunk.data and request.offset > 0 and backend.log_may_shrink:
+        if not chunk.data and request.offset > 0 and backend.files.log_may_shrink:
             end = (await backend.read(run.run_id, stream, -1, 1)).offset
             if end < request.offset:  # the job emptied it: read from its new start
                 chunk = await backend.read(run.run_id, stream, 0, limit)
@@ -431,16 +431,16 @@ class LogHandlers:
             start=chunk.offset - len(chunk.data) + skipped,
             offset=chunk.offset - left,
             ended=complete,
-            path=tilde(await backend.log_path(run.run_id)),
+            path=tilde(await backend.files.log_path(run.run_id)),
             restarts=0 if request.rank else entry.log.restarts,
             ranks=run.status.ranks,
             failed_rank=run.status.failed_rank,
         )
 
     async def _read_child(self, backend: Backend, run_id: str, request: GetLog, limit: int) -> LogReply:
-        children = (await backend.children(run_id)).runs
+        children = (await backend.children.list(run_id)).runs
         ended = any(run.id == request.child and run.ended is not None for run in children)
-        chunk = await backend.read_child(run_id, request.child, request.offset, limit)
+        chunk = await backend.children.read_log(run_id, request.child, request.offset, limit)
         complete = ended and len(chunk.data) < limit
         text, skipped, left = cut(chunk.data, complete, line=request.offset < 0 and chunk.offset > len(chunk.data))
         start = chunk.offset - len(chunk.data) + skipped

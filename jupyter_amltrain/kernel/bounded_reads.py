@@ -73,7 +73,7 @@ class BoundedReads:
         limit_s
             Seconds to wait at least.
         """
-        if backend.files_are_local:
+        if backend.files.are_local:
             return await read()
         limit = max(limit_s, self._limit_s * (_LATE_PART if self._is_late(backend.target.name) else 1.0))
         until = time.monotonic() + limit

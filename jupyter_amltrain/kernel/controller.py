@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.base import Backend, Chunk, LaunchPlan
-from jupyter_amltrain.backends.environments import BuiltEnvironments
+from jupyter_amltrain.backends.base import Backend, LaunchPlan
+from jupyter_amltrain.backends.environments import BuiltEnvironments, NamedEnvironments
 from jupyter_amltrain.backends.provisioner import Provisioner, ProvisionState, RunPrice
 from jupyter_amltrain.backends.run_files import RunFiles, file_of
+from jupyter_amltrain.backends.streams import Chunk
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import (
     AmlTrainError,
@@ -144,7 +145,7 @@ class Controller:
         spec = await self.loop.offload(backend.complete_spec, spec)
         if reason := await self.loop.offload(backend.unsupported_reason, spec):
             raise SpecError(reason)
-        if not backend.files_are_local:
+        if not backend.files.are_local:
             notes = await self.loop.offload(consent_notes, spec, name)
             spec = msgspec.structs.replace(spec, notes=tuple(dict.fromkeys((*spec.notes, *notes))))
         return name, spec
@@ -163,7 +164,12 @@ class Controller:
         name, spec = await self.prepare(spec, target)
         backend = self.backend(name)
         plan = await plan_of(self.loop, spec, backend, new_run_id(spec.name))
-        notes, price = (*spec.notes, *await backend.notes(plan)), await self._run_price(name, spec)
+        named = backend.environments
+        described = None
+        if isinstance(named, NamedEnvironments):
+            described = await named.notes(plan.spec, plan.snapshot, plan.request)
+        found = plan.notes if described is None else described
+        notes, price = (*spec.notes, *found), await self._run_price(name, spec)
         more: dict[str, Any] = {"notes": list(notes)} if notes else {}
         more |= {"price": price.text} if price else {}
         return msgspec.structs.replace(plan, request={**plan.request, **more}) if more else plan
@@ -202,7 +208,7 @@ class Controller:
         if spec.job_type == "sweep":
             if "," not in (target or ""):
                 name = await self._target_name(target)
-                if self.backend(name).runs_sweeps:
+                if self.backend(name).sweeps is not None:
                     return await self.prepare(spec, name)
             spec, sweep = await self.loop.offload(of_file, spec)
             strict = False  # the number of the file is for a service
@@ -210,7 +216,7 @@ class Controller:
         names = list(dict.fromkeys(filter(None, given))) or [""]
         prepared = [await self.prepare(spec, name) for name in names]
         backends = [self.backend(name) for name, _ in prepared]
-        native = next((backend for backend in backends if backend.runs_sweeps), None)
+        native = next((backend for backend in backends if backend.sweeps is not None), None)
         if native is not None and len(backends) > 1:
             raise SpecError(
                 f"{native.target.name!r} runs the trials of a sweep itself, so it cannot share them.",
@@ -218,7 +224,8 @@ class Controller:
                 code="sweep.targets",
                 field="target",
             )
-        sweep = await self.loop.offload(backends[0].complete_sweep, sweep)
+        if native is not None and native.sweeps is not None:
+            sweep = await self.loop.offload(native.sweeps.complete, sweep)
         name, trial = prepared[0]
         trial = trial if len(names) == 1 else validated(spec)  # the driver completes it for each target
         check_trial(trial, sweep)
@@ -391,7 +398,7 @@ class Controller:
                 async with limit:
                     with contextlib.suppress(AmlTrainError, OSError):
                         backend = self.backend(run.target)
-                        if remote or backend.files_are_local:
+                        if remote or backend.files.are_local:
                             read = functools.partial(read_all_metrics, backend, run.run_id)
                             metrics = await self.backends.reads.value(
                                 backend, ("metrics", handle), read, metrics, self._probe(run)
@@ -423,7 +430,7 @@ class Controller:
     async def cancel(self, handle: RunHandle) -> Run:
         """Request the cancellation of a run, and of the trials of a sweep; does nothing for an ended run."""
         entry = self.entry(handle)
-        if entry.run.spec.sweep is not None and not self.backend(entry.run.target).runs_sweeps:
+        if entry.run.spec.sweep is not None and self.backend(entry.run.target).sweeps is None:
             # Its driver does the same, but it may be starting, or gone.
             self.loop.start(self._cancel_trials(entry.run), f"cancel the trials of {handle}")
         if entry.run.damaged:  # its processes may still be running
@@ -446,7 +453,7 @@ class Controller:
 
     async def _cancel_trials(self, run: Run) -> None:
         """Cancel the trials of a sweep that have not ended."""
-        children = (await self.backend(run.target).children(run.run_id)).runs if run.folder else ()
+        children = (await self.backend(run.target).children.list(run.run_id)).runs if run.folder else ()
         for child in children:
             if child.ended is None and child.handle:
                 with contextlib.suppress(AmlTrainError):
@@ -485,10 +492,10 @@ class Controller:
         """Whether a run's files contain data that its script logged to MLflow."""
         backend = self.backend(run.target)
         journal = await backend.read(run.run_id, "metrics", 0)  # the first line is the run itself
-        return bool(journal.data.partition(b"\n")[2]) or bool(await backend.list_files(run.run_id, "artifacts"))
+        return bool(journal.data.partition(b"\n")[2]) or bool(await backend.files.list(run.run_id, "artifacts"))
 
     async def _local_copy(self, run: Run, folder: str) -> str | None:
-        return await self.backend(run.target).local_copy(run.run_id, folder)
+        return await self.backend(run.target).files.local_copy(run.run_id, folder)
 
     async def delete(self, handle: RunHandle, without_mlflow: bool = False) -> None:
         """Remove an ended run from its target. The MLflow record stays.
@@ -617,7 +624,7 @@ class Controller:
             await self.backends.pictures.complete(entry)
         if entry.pictures.get(path) is None:  # only pictures are read, not any file that a page names
             return b""
-        data = await self.backend(entry.run.target).read_file(entry.run.run_id, path, MAX_FILE_BYTES)
+        data = await self.backend(entry.run.target).files.read(entry.run.run_id, path, MAX_FILE_BYTES)
         return data if media_type(data) else b""
 
     async def logs(self, handle: RunHandle, tail_bytes: int | None = None, child: str = "", rank: int = 0) -> bytes:
@@ -634,7 +641,7 @@ class Controller:
             return data
         known = b"" if child or rank else entry.log.last(tail_bytes or entry.log.bytes)
         if not known and not child:  # of an earlier kernel
-            known = (await backend.copied_file(run.run_id, file_of(f"log/{rank}")))[-(tail_bytes or 0) :]
+            known = (await backend.files.copied_file(run.run_id, file_of(f"log/{rank}")))[-(tail_bytes or 0) :]
         return f"[{self.backends.reads.silence_text(run.target)} What is known here of its log:]\n".encode() + known
 
     async def read_log(self, handle: RunHandle, offset: int, limit: int = 1 << 20, rank: int = 0) -> Chunk:
@@ -671,7 +678,7 @@ class Controller:
     def files(self, handle: RunHandle) -> RunFiles:
         """Return the files of a run, for reading in a thread."""
         run = self.entry(handle).run
-        return RunFiles(self.loop, self.backend(run.target), run.run_id if run.folder else "")
+        return RunFiles(self.loop, self.backend(run.target).files, run.run_id if run.folder else "")
 
     async def open_ui(self, project: str) -> dict[str, Any]:
         """Start MLflow's UI for the store of `project`, or return the running one."""

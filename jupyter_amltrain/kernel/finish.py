@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.agent import testing
-from jupyter_amltrain.backends.base import Backend, Chunk
+from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.backends.streams import Chunk
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.jobs import left_out
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
@@ -53,15 +54,15 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
         ended = msgspec.structs.replace(run, status=status)
         shown, missed = entry.shown_log.tail()[0], ""
         if status.state is RunState.FAILED and not run.partial:
-            missed = await asyncio.to_thread(left_out.missed_note, run.spec, last_line(shown), backend.files_are_local)
+            missed = await asyncio.to_thread(left_out.missed_note, run.spec, last_line(shown), backend.files.are_local)
         error = failure_reason(ended, shown, missed)
         if run.spec.trial is not None and status.exit_code == FINAL_EXIT_CODE:  # the driver says why
-            error = (await backend.children(run.run_id)).message or error
+            error = (await backend.children.list(run.run_id)).message or error
         return {**fields, "error": error}
     absent = [name for name in run.spec.out_names if name not in run.outputs and name not in run.saved]
     if not absent:
         return fields
-    found = await backend.outputs(run.run_id, absent)
+    found = await backend.files.outputs(run.run_id, absent)
     given = {k: v for k, v in found.items() if isinstance(v, OutValue)}
     missing = [v for v in found.values() if isinstance(v, AmlTrainError)]
     missing_error: AmlTrainError | None = missing[0] if missing else None
@@ -78,7 +79,7 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
 
 
 async def _models(backend: Backend, run: Run) -> tuple[str, ...]:
-    if backend.lists_by_service:
+    if backend.files.lists_by_service:
         return ()
     try:
         return tuple(await result_models(backend, run, await result_files(backend, run)))
@@ -103,7 +104,7 @@ async def read_log(
 
     async def read(offset: int, limit: int = 1 << 20) -> Chunk:
         if child:
-            return await backend.read_child(run_id, child, offset, limit)
+            return await backend.children.read_log(run_id, child, offset, limit)
         return await backend.read(run_id, f"log/{rank}", offset, limit)
 
     if tail_bytes is not None:

@@ -87,7 +87,7 @@ class LiveRecorder:
             and run.project
             and not run.damaged
             and run.spec.tracking != "direct"
-            and self._backend(run.target).has_live_copies
+            and self._backend(run.target).files.has_live_copies
         )
 
     async def _run(self) -> None:
@@ -120,7 +120,7 @@ class LiveRecorder:
     async def _live_copies(self, target: str, run_ids: Sequence[str]) -> Mapping[str, str]:
         """Return the folders with the journals that may have grown; none while the target does not answer."""
         try:
-            return await self._backend(target).live_copies(run_ids)
+            return await self._backend(target).files.live_copies(run_ids)
         except (AmlTrainError, OSError) as error:
             log.info("journals of %s: %s", target, error)
             return {}

@@ -16,8 +16,10 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.base import MONITORS, Backend
-from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, UnknownRun
+from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.backends.capabilities import TargetMonitors
+from jupyter_amltrain.backends.streams import MONITORS
+from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable, UnknownRun
 from jupyter_amltrain.kernel.observers import FrameCallback
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.store import Entry
@@ -40,8 +42,10 @@ FRAME_INTERVAL_S = 10.0
 
 
 class _Watch:
-    def __init__(self, entry: Entry, backend: Backend, gpus: Sequence[int] | None, period: float) -> None:
-        self.entry, self.backend, self.gpus, self.period = entry, backend, gpus, period
+    def __init__(
+        self, entry: Entry, backend: Backend, monitors: TargetMonitors, gpus: Sequence[int] | None, period: float
+    ) -> None:
+        self.entry, self.backend, self.monitors, self.gpus, self.period = entry, backend, monitors, gpus, period
         self.stopped, self.ended, self.sampled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.seen = time.monotonic()
 
@@ -72,7 +76,14 @@ class Monitors:
         self._loop.check()
         backend = self._backend(target)
         monitor = new_run_id("monitor")
-        await backend.monitor(monitor, gpus, period)
+        monitors = backend.monitors
+        if monitors is None:
+            raise CommandError(
+                f"Target {target!r} does not support monitoring.",
+                hint="Try: %aml_monitor local, or a run's dashboard.",
+                code="monitor.unsupported",
+            )
+        await monitors.start(monitor, gpus, period)
         now = time.time()
         run = Run(
             handle=make_handle(target, monitor),
@@ -85,7 +96,7 @@ class Monitors:
         entry.kind = "monitor"
         for old in [handle for handle, watch in self._all.items() if watch.ended.is_set()][:-MAX_ENDED_MONITORS]:
             del self._all[old]
-        self._all[run.handle] = watch = _Watch(entry, backend, gpus, period)
+        self._all[run.handle] = watch = _Watch(entry, backend, monitors, gpus, period)
         self._loop.start(self._read(watch), f"monitor {target}")
         return run.handle
 
@@ -124,7 +135,7 @@ class Monitors:
                     break
                 try:
                     if now - renewed_at > KEEP_ALIVE_INTERVAL_S:
-                        await backend.monitor(name, watch.gpus, watch.period)
+                        await watch.monitors.start(name, watch.gpus, watch.period)
                         renewed_at = now
                         # This process may have been paused (a cell that holds the interpreter, a stopped container)
                         # until the sampler stopped: then this request has started another sampler.
@@ -155,7 +166,7 @@ class Monitors:
     def _explain(self, watch: _Watch) -> None:
         """Show why there are no samples yet, until the first one."""
         run = watch.entry.run
-        reason = watch.backend.no_samples_reason(run.run_id) if watch.entry.telemetry.last_t is None else ""
+        reason = watch.monitors.no_samples_reason(run.run_id) if watch.entry.telemetry.last_t is None else ""
         if reason:
             watch.sampled.set()
         if reason != run.status.detail:
@@ -172,7 +183,7 @@ class Monitors:
             return
         watch.stopped.set()
         try:
-            await watch.backend.stop_monitor(watch.entry.run.run_id)
+            await watch.monitors.stop(watch.entry.run.run_id)
         except TargetUnreachable:  # it ends by itself
             pass
 

@@ -100,7 +100,7 @@ class PictureReader:
 
     async def _search(self, entry: Entry, pictures: RunPictures, has_ended: bool) -> bool:
         backend = self._backend(entry.run.target)
-        rows = pictures_of(await backend.list_pictures(entry.run_id))
+        rows = pictures_of(await backend.files.list_pictures(entry.run_id))
         pictures.due = time.monotonic() + SEARCH_INTERVAL_S
         before, drawn = pictures.found, pictures.drawn
         for _ in range(_MAX_ROUNDS):  # files that turn out to be no images make room for older ones
@@ -122,7 +122,7 @@ class PictureReader:
         left, keys, files = _MAX_READ_BYTES, [], []
         for picture in reversed(new):
             if picture.bytes <= min(left, MAX_FILE_BYTES):
-                data = await backend.read_file(run_id, picture.path, MAX_FILE_BYTES)
+                data = await backend.files.read(run_id, picture.path, MAX_FILE_BYTES)
                 left -= len(data)
                 keys.append(key_of(picture))
                 files.append(data)

@@ -39,7 +39,7 @@ async def _all_files(backend: Backend, run: Run, folders: Sequence[str] = RESULT
         return []
     found: list[RunFile] = []
     for folder in folders:
-        for file in await backend.list_files(run.run_id, folder):
+        for file in await backend.files.list(run.run_id, folder):
             path = f"{folder}/{file.path}"
             if path not in NOT_RESULTS:
                 found.append(RunFile(path=path, size=file.size, modified=file.modified))
@@ -90,4 +90,4 @@ async def read_result(backend: Backend, run: Run, path: str, offset: int, limit:
             hint=f"List them: %aml_runs files {run.handle}",
             code="files.path",
         )
-    return await backend.read_part(run.run_id, plain, offset, limit) if run.folder else b""
+    return await backend.files.read_part(run.run_id, plain, offset, limit) if run.folder else b""

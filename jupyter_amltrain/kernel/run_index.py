@@ -80,7 +80,7 @@ class TargetRunReader:
             for entry in self._store.entries()
             if entry.target == target and (entry.unread or _is_settled(entry.run))
         }
-        ids, result = await backend.list_unknown(known)
+        ids, result = await backend.list(known)
         if not is_current():
             return
         await self._adopt(backend, result, began)
@@ -91,7 +91,7 @@ class TargetRunReader:
         target = backend.target.name
         if any(entry.target == target for entry in self._store.entries()):
             return False
-        runs = await backend.known_runs()
+        runs = await backend.files.known_runs()
         for run in runs:
             if self._store.get(run.handle) is None:
                 ended = run.status.state.terminal
@@ -133,7 +133,7 @@ class TargetRunReader:
         ended = [
             run for run in runs if run.status.state.terminal and not run.partial and self._store.get(run.handle) is None
         ]
-        states = await backend.import_states([run.run_id for run in ended]) if ended else []
+        states = await backend.files.import_states([run.run_id for run in ended]) if ended else []
         tracking = {run.handle: state for run, state in zip(ended, states, strict=True) if state}
         for number, run in enumerate(runs, 1):
             if not number % _BATCH:
@@ -328,7 +328,7 @@ class RunIndex:
         target, run_id = split_handle(handle)
         if entry is None or entry.run.spec.sweep is None:
             raise UnknownRun(f"{handle} is not a sweep.", hint="To list the runs: %aml_runs")
-        children = await self._backends.backend(target).children(run_id)
+        children = await self._backends.backend(target).children.list(run_id)
         best = next((child for child in children.runs if child.best), None)
         if best is None:
             raise UnknownRun(f"{handle} has no completed trial with a value yet.", hint=f"See: %aml_runs show {handle}")
@@ -394,9 +394,9 @@ class RunIndex:
                 run = found[0] if found else None
                 if found is None:
                     silent.append(target_spec.name)
-                if run is not None and (near is None or backend.owns(run)):
+                if run is not None and (near is None or not run.is_guest):
                     near = make_handle(target_spec.name, run_id)
-                    if backend.owns(run):
+                    if not run.is_guest:
                         break
         if near is None:
             return None, silent

@@ -23,12 +23,12 @@ async def read_provenance(backend: Backend, run: Run) -> Provenance:
 
     async def header() -> bytes:
         try:
-            data = await backend.read_part(run.run_id, TELEMETRY % 0, 0, _MAX_HEADER_BYTES)
+            data = await backend.files.read_part(run.run_id, TELEMETRY % 0, 0, _MAX_HEADER_BYTES)
         except (AmlTrainError, OSError):
             return b""
         return data.partition(b"\n")[0]
 
-    files = (backend.read_file(run.run_id, JOB), backend.read_file(run.run_id, PROVENANCE), header())
+    files = (backend.files.read(run.run_id, JOB), backend.files.read(run.run_id, PROVENANCE), header())
     return provenance_of(*map(_mapping, await asyncio.gather(*files)))
 
 

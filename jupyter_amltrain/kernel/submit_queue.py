@@ -32,7 +32,7 @@ SLOW_SUBMIT_NOTICE_S = 8.0
 async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snapshot:
     """Collect the files of a job, off the loop."""
     if spec.job_type:
-        return await loop.offload(lambda: of_yaml(spec, code=not backend.sends_code))
+        return await loop.offload(lambda: of_yaml(spec, code=not backend.files.sends_code))
     return await loop.offload(of_script, spec)
 
 
@@ -112,7 +112,7 @@ class SubmitQueue:
                 entry = self._store.get(handle)
                 if task.done() or entry is None:
                     continue
-                progress = backend.sending(plan.run_id)
+                progress = backend.files.sending(plan.run_id)
                 if progress and entry.run.cancel_requested:
                     return None
                 if not progress and time.monotonic() - begun > SLOW_SUBMIT_NOTICE_S:

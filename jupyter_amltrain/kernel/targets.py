@@ -110,10 +110,10 @@ class TargetManager:
         return await self.status.known(name)
 
     async def configure(self, name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Change settings of a target; see :meth:`Backend.configure`."""
+        """Change settings of a target; see :meth:`TargetSettings.change`."""
         await self.status.refresh()
         entry, backend = self.status.find(name), self._backends.backend(name)
-        result = await backend.configure(settings)
+        result = await backend.settings.change(settings)
         if backend.target != entry.target:
             entry.target = backend.target
             await self.status.save(self._targets.replace, backend.target)

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from jupyter_amltrain.backends.base import PER_NODE, Backend, RunEvents, StreamChanges
+from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.backends.streams import PER_NODE, RunEvents, StreamChanges
 from jupyter_amltrain.errors import AmlTrainError, DamagedRun, TargetError, TargetUnreachable
 from jupyter_amltrain.kernel.outcome_text import failure_reason
 from jupyter_amltrain.kernel.pictures import PictureReader
@@ -71,7 +72,7 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
     """
     run_id = split_handle(entry.run.handle)[1]
     if not entry.log_path:
-        entry.log_path = await backend.log_path(run_id)
+        entry.log_path = await backend.files.log_path(run_id)
     nodes = max(1, status.nodes)
     grown = set()
     streams: list[tuple[str, Callable[[], Awaitable[bool]]]] = [
@@ -118,7 +119,7 @@ async def _read_log(backend: Backend, run_id: str, entry: Entry) -> bool:
     """Read new bytes of the log; return whether there were any."""
     start = entry.offsets["log"]
     # A read from byte 0 would reopen even a file that is kept open.
-    known = entry.log.last(min(_OVERLAP, start - 1)) if backend.log_may_shrink else b""
+    known = entry.log.last(min(_OVERLAP, start - 1)) if backend.files.log_may_shrink else b""
     chunk = await backend.read(run_id, "log", start - len(known), 2 * LOG_WINDOW_BYTES + len(known))
     data, restarted = chunk.data[len(known) :], False
     if not chunk.data.startswith(known):
@@ -148,7 +149,7 @@ async def _read_failed_log(backend: Backend, run_id: str, entry: Entry, stream: 
 
 async def _read_children(backend: Backend, run_id: str, entry: Entry) -> bool:
     """Read the steps or trials of a run; return whether any has changed."""
-    result = await backend.children(run_id)
+    result = await backend.children.list(run_id)
     if result == entry.children:
         return False
     entry.streams.children = result
@@ -356,12 +357,13 @@ class Watcher:
         self._wake.set()
 
     def _live(self) -> dict[str, Entry]:
+        placement = self._backend.placement
         return {
             entry.run.run_id: entry
             for entry in self._store.live()
             if entry.run.target == self._target
             and entry.run.folder
-            and self._backend.machine_of(entry.run.run_id) == self._machine
+            and (placement is None or placement.machine_of(entry.run.run_id) == self._machine)
         }
 
     async def run(self) -> None:
@@ -490,9 +492,8 @@ class Watcher:
         first = self._absent.setdefault(run_id, time.monotonic())
         if time.monotonic() - first > LOST_AFTER_S:
             del self._absent[run_id]
-            status = msgspec.structs.replace(
-                entry.run.status, state=RunState.LOST, reason="lost", detail=self._backend.lost_reason(entry.run)
-            )
+            reason = self._backend.absence_reasons.get(run_id) or f"its folder {entry.run.folder} no longer exists"
+            status = msgspec.structs.replace(entry.run.status, state=RunState.LOST, reason="lost", detail=reason)
             error = failure_reason(msgspec.structs.replace(entry.run, status=status), "")
             self._store.amend(entry.run.handle, status=status, error=error)
             self._on_ended(entry.run.handle)

@@ -99,7 +99,7 @@ class ResultFile:
         async def get() -> RunFile | None:
             run = await own.load(self._handle)
             folder = next(name for name in RESULT_FOLDERS if self.path.startswith(f"{name}/"))
-            files = await own.backend(run.target).list_files(run.run_id, folder)
+            files = await own.backend(run.target).files.list(run.run_id, folder)
             return next((file for file in files if f"{folder}/{file.path}" == self.path), None)
 
         now = own.loop.call(get(), None)

@@ -93,7 +93,7 @@ def kept_values_of(run: RunWithValues) -> KeptValues:
     own, name, of = controller(), kept_values.NAME, run.run
 
     async def get() -> Any:
-        return (await own.backend(of.target).outputs(of.run_id, [name])).get(name)
+        return (await own.backend(of.target).files.outputs(of.run_id, [name])).get(name)
 
     found = own.loop.call(get(), None) if of.folder and of.status.state.terminal else None
     if not isinstance(found, OutValue) or not isinstance(found.value, dict):
@@ -217,7 +217,7 @@ class ResultValue:
         own, run = controller(), self._run.run
 
         async def is_local() -> bool:
-            return own.backend(run.target).files_are_local
+            return own.backend(run.target).files.are_local
 
         if own.loop.call(is_local()):
             return Path(run.folder) / "outputs", True

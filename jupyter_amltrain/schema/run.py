@@ -165,6 +165,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None  #: one line, for the end of the run
     models: tuple[str, ...] | None = None  #: models among its files, as ``%aml_model`` takes them; once it has ended
     notes: tuple[str, ...] = ()  #: notes of the submit, one sentence each
+    is_guest: bool = False  #: it belongs to another target, and this one only reaches it
     partial: bool = False  #: `spec` has only what lists show of the job; ``Controller.load`` reads the rest
 
     @property

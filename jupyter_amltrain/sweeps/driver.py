@@ -284,7 +284,7 @@ class SweepDriver:
         backend = self._kernel.backend(target)
         while True:
             run = await backend.find(run_id)  # before the trials: those of an ended sweep are complete
-            trials = await backend.children(run_id)
+            trials = await backend.children.list(run_id)
             first = _next_number(trials.runs)
             if run is None or run.spec.sweep is None or run.status.state.terminal or self._canceled:
                 return msgspec.structs.replace(trials, first=first)
@@ -583,7 +583,7 @@ class SweepDriver:
         target, run_id = split_handle(best.handle)
         for name in self.spec.out:
             try:
-                data = await self._kernel.backend(target).read_file(run_id, f"{OUTPUTS}/{name}.json")
+                data = await self._kernel.backend(target).files.read(run_id, f"{OUTPUTS}/{name}.json")
             except AmlTrainError as error:  # the sweep is still complete
                 print(f"--out {name} of {best.handle} cannot be read: {error}", flush=True)
                 continue

@@ -289,7 +289,7 @@ async def three(bench: Bench, switch: str) -> None:
     assert (await bench.log(backend, long)).splitlines()[0] == "here"
     assert await bench.points(backend, train) == [0, 1, 2]
     assert bench.source(train), "nobody says where the figures come from"
-    values = await backend.outputs(train.run_id, ("acc",))
+    values = await backend.files.outputs(train.run_id, ("acc",))
     assert values["acc"] == OutValue(value=0.5) or isinstance(values["acc"], ResultMissing)
     if switch not in ("logs_in_details", "uploader_user"):
         assert values["acc"] == OutValue(value=0.5) and await bench.nodes(backend, train) == [0]
@@ -297,7 +297,7 @@ async def three(bench: Bench, switch: str) -> None:
     left = list(await backend.download(train.run_id, str(into)))
     assert left == ["outputs/f.txt"], left
     assert (into / "outputs" / "f.txt").read_text() == "left"
-    assert {run.run_id for run in await backend.list()} == {run.run_id for run in runs}
+    assert {run.run_id for run in (await backend.list())[1]} == {run.run_id for run in runs}
     if switch in ("model_uri", "outputs_in_arm", "datastore_secret", "page_size"):
         await model(bench, train.run_id)
     await bench.of("computes.delete", name=backend.target.name)

@@ -137,22 +137,22 @@ class TestAzureBackend(BackendContract):
     def test_monitor_is_read_like_run(self, call: Call[Any], backend: Any) -> None:
         """As any other, but with one value a minute and only of what runs there."""
         assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
-        folder = call(backend.monitor("watch-1", None, 0.1))
+        folder = call(backend.monitors.start("watch-1", None, 0.1))
         assert folder.endswith("monitors/watch-1")
-        assert call(backend.monitor("watch-1", None, 0.1)) == folder
+        assert call(backend.monitors.start("watch-1", None, 0.1)) == folder
         call(backend.read("monitors/watch-1", "telemetry", 0))
-        call(backend.stop_monitor("watch-1"))
-        call(backend.stop_monitor("watch-1"))
+        call(backend.monitors.stop("watch-1"))
+        call(backend.monitors.stop("watch-1"))
         assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
 
     def test_idle_cluster_monitor_gives_reason(self, call: Call[Any], backend: AzureBackend) -> None:
         """Azure Monitor has values of machines that run jobs, and there is none: the monitor says so at once."""
-        call(backend.monitor("watch-3", None, 1.0))
-        assert backend.no_samples_reason("watch-3") == ""
+        call(backend.monitors.start("watch-3", None, 1.0))
+        assert backend.monitors.no_samples_reason("watch-3") == ""
         assert call(backend.read("monitors/watch-3", "telemetry", 0)).data == b""
-        assert "Azure Monitor" in backend.no_samples_reason("watch-3")
-        call(backend.stop_monitor("watch-3"))
-        assert backend.no_samples_reason("watch-3") == ""
+        assert "Azure Monitor" in backend.monitors.no_samples_reason("watch-3")
+        call(backend.monitors.stop("watch-3"))
+        assert backend.monitors.no_samples_reason("watch-3") == ""
 
     @pytest.mark.parametrize(
         "target",
@@ -168,7 +168,7 @@ class TestAzureBackend(BackendContract):
     ) -> None:
         """There is nothing to sample without a run: an error instead of a monitor that waits for ever."""
         with pytest.raises(CommandError) as error:
-            call(AzureBackend(target, backend._loop, backend.compute.root).monitor("watch-4", None, 1.0))
+            call(AzureBackend(target, backend._loop, backend.compute.root).monitors.start("watch-4", None, 1.0))
         assert error.value.code == "monitor.unsupported"
 
     # ---- of Azure alone
@@ -234,7 +234,7 @@ class TestAzureBackend(BackendContract):
             "with open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w') as f:\n    json.dump(0.5, f)\n"
         )
         run = self._run(call, backend, job("metrics", text, out=("acc",)))
-        assert call(backend.outputs(run.run_id, ("acc",))) == {"acc": OutValue(value=0.5)}
+        assert call(backend.files.outputs(run.run_id, ("acc",))) == {"acc": OutValue(value=0.5)}
         records = [json.loads(line) for line in call(backend.read(run.run_id, "metrics", 0)).data.splitlines()]
         assert [r["seq"] for r in records] == list(range(1, len(records) + 1)) and records[0]["op"] == "init"
         assert records[0]["a"]["id"] == run.tracking_id
@@ -268,8 +268,8 @@ class TestAzureBackend(BackendContract):
             "outputs/models/other.txt": 5,
             "outputs/own.txt": 3,
         }
-        assert call(backend.read_part(run.run_id, "outputs/model/weights.bin", 2, 4)) == b"2345"
-        assert call(backend.read_part(run.run_id, "outputs/own.txt", 0, 10)) == b"own"
+        assert call(backend.files.read_part(run.run_id, "outputs/model/weights.bin", 2, 4)) == b"2345"
+        assert call(backend.files.read_part(run.run_id, "outputs/own.txt", 0, 10)) == b"own"
 
     @pytest.mark.thorough
     @pytest.mark.parametrize("switch", ["logs_uploaded_live", "logs_in_details"])
@@ -289,7 +289,7 @@ class TestAzureBackend(BackendContract):
             call(changes.wait((run.run_id,), (run.run_id,), 0.2))
             assert time.monotonic() < end
         changes.close()
-        assert call(backend.outputs(run.run_id, ("acc",))) == {"acc": OutValue(value=0.5)}
+        assert call(backend.files.outputs(run.run_id, ("acc",))) == {"acc": OutValue(value=0.5)}
         records = [json.loads(line) for line in call(backend.read(run.run_id, "metrics", 0)).data.splitlines()]
         assert [r["seq"] for r in records] == list(range(1, len(records) + 1))
         points = [r["b"] for r in records if r["op"] == "runs/log-metric"]
@@ -356,7 +356,7 @@ class TestAzureBackend(BackendContract):
         other_loop = LoopThread("other-kernel")
         try:
             other = AzureBackend(AmlComputeTarget(name="shared", size=SIZE, compute="cpu"), other_loop, elsewhere)
-            ends += [run.status for run in other_loop.call(other.list(), DEADLINE) if run.run_id == name]
+            ends += [run.status for run in other_loop.call(other.list(), DEADLINE)[1] if run.run_id == name]
             found = other_loop.call(other.find(name), DEADLINE)
             assert found is not None
             ends.append(found.status)
@@ -390,7 +390,7 @@ class TestAzureBackend(BackendContract):
             assert found is not None and found.spec == run.spec and found.status.state is RunState.COMPLETED
             log = other_loop.call(other.read(run.run_id, "log", 0), DEADLINE).data.splitlines()
             assert [line for line in log if not line.startswith(b"amltrain:")] == [b"one line", b"and the end"]
-            assert run.run_id in [r.run_id for r in other_loop.call(other.list(), DEADLINE)]
+            assert run.run_id in [r.run_id for r in other_loop.call(other.list(), DEADLINE)[1]]
             other_loop.call(close_client(other_loop), 30)
         finally:
             other_loop.close()
@@ -442,8 +442,8 @@ class TestAzureBackend(BackendContract):
         free = AzureBackend(ServerlessTarget(name="free", size=SIZE), backend._loop, backend.compute.root)
         run = self._run(call, free, self.short())
         assert self._log(call, free, run) == "one line\nand the end\n"
-        assert [r.run_id for r in call(free.list())] == [run.run_id]
-        assert run.run_id not in [r.run_id for r in call(backend.list())]
+        assert [r.run_id for r in call(free.list())[1]] == [run.run_id]
+        assert run.run_id not in [r.run_id for r in call(backend.list())[1]]
 
     @pytest.mark.thorough  # test_upload.py has the short way
     def test_run_links_are_listed(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:

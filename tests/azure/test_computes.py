@@ -294,7 +294,7 @@ def test_instance_settings_are_changed_and_shown(
     box = AzureBackend(make(InstanceTarget(name="desk", size=CPU, schedule_stop="18:30")).target, *_of(make))
     run(box.create(Messages()))
     assert run(box.state()).stops == "stops after 60 min idle, and at 18:30 UTC"
-    run(box.configure({"idle_shutdown": 30, "schedule_start": "8:00"}))
+    run(box.settings.change({"idle_shutdown": 30, "schedule_start": "8:00"}))
     state = run(box.state())
     assert state.stops == run(box.check()).stops == "stops after 30 min idle, and at 18:30 UTC; starts at 08:00 UTC"
     (idle,) = wire(azure_env, r"POST .*computes/desk/updateIdleShutdownSetting")
@@ -302,12 +302,12 @@ def test_instance_settings_are_changed_and_shown(
     assert idle["body"] == {"idleTimeBeforeShutdown": "PT30M"}
     sent = {(one["action"], one["cron"]["expression"]) for one in schedules["body"]["computeStartStop"]}
     assert sent == {("Stop", "30 18 * * *"), ("Start", "0 8 * * *")}
-    run(box.configure({"idle_shutdown": 0, "schedule_stop": ""}))
+    run(box.settings.change({"idle_shutdown": 0, "schedule_stop": ""}))
     assert run(box.state()).stops == "does not stop automatically; starts at 08:00 UTC"
     assert isinstance(box.target, InstanceTarget)
     assert (box.target.idle_shutdown, box.target.schedule_start, box.target.schedule_stop) == (0, "8:00", "")
     with pytest.raises(CommandError) as caught:
-        run(box.configure({"idle_shutdown": 5}))
+        run(box.settings.change({"idle_shutdown": 5}))
     assert caught.value.field == "idle_shutdown" and box.target.idle_shutdown == 0
 
 
@@ -322,7 +322,7 @@ def test_setting_of_other_kind_is_refused(
     make: Make, run: Callable[[Any], Any], target: AzureTarget, settings: dict[str, Any]
 ) -> None:
     with pytest.raises(CommandError) as caught:
-        run(AzureBackend(target, *_of(make)).configure(settings))
+        run(AzureBackend(target, *_of(make)).settings.change(settings))
     assert caught.value.code == "compute.setting"
 
 

@@ -186,7 +186,7 @@ async def reads_only(bench: Bench, switch: str) -> None:
     assert "submit jobs" in " ".join((await bench.connect())["missing"])
     with pytest.raises(AmlTrainError, match="lacks? the permission"):
         await bench.launch(backend, "refused", "print(1)\n")
-    assert await backend.list() == []
+    assert (await backend.list())[1] == []
 
 
 async def late_address(bench: Bench, switch: str) -> None:

@@ -29,8 +29,7 @@ class BackendContract:
     `short` ends by itself within seconds, `long` lives until it is canceled.
     """
 
-    #: Whether the target can be sampled without a run, and whether a check tells its processors and memory.
-    has_monitors = True
+    #: Whether a check tells the processors and memory of the target.
     describes_machine = True
 
     def short(self) -> tuple[JobSpec, Snapshot]:
@@ -82,7 +81,7 @@ class BackendContract:
         found = call(backend.find(run.run_id))
         assert found is not None and found.handle == run.handle and found.spec == run.spec
         assert run.folder and found.folder == run.folder  # a run without a folder is not watched
-        assert run.handle in [other.handle for other in call(backend.list())]
+        assert run.handle in [other.handle for other in call(backend.list())[1]]
         call(self._until_ended(backend, run.run_id))
 
     def test_cancel_repeated_ends_run_once(self, call: Call[Any], backend: Backend) -> None:
@@ -101,12 +100,13 @@ class BackendContract:
         call(backend.delete(run.run_id))
         assert call(backend.find(run.run_id)) is None
 
-    def test_tail_returns_all_bytes_once_and_ends(self, call: Call[Any], backend: Backend) -> None:
+    def test_read_in_parts_returns_all_bytes_once(self, call: Call[Any], backend: Backend) -> None:
         run = call(self._launch(backend, self.short()))
 
         async def collect() -> bytes:
             parts, offset = [], 0
-            async for chunk in backend.tail(run.run_id, "log"):
+            await self._until_ended(backend, run.run_id)
+            while (chunk := await backend.read(run.run_id, "log", offset, 5)).data:
                 assert chunk.offset == offset + len(chunk.data)
                 offset = chunk.offset
                 parts.append(chunk.data)
@@ -122,7 +122,7 @@ class BackendContract:
     def test_missing_output_is_error_value(self, call: Call[Any], backend: Backend) -> None:
         run = call(self._launch(backend, self.short()))
         call(self._until_ended(backend, run.run_id))
-        values = call(backend.outputs(run.run_id, ("never_set",)))
+        values = call(backend.files.outputs(run.run_id, ("never_set",)))
         assert isinstance(values["never_set"], ResultMissing)
 
     def test_stream_of_each_node_is_readable(self, call: Call[Any], backend: Backend) -> None:
@@ -143,9 +143,8 @@ class BackendContract:
                 call(backend.read(run.run_id, stream, 0))
 
     def test_monitor_is_read_like_run(self, call: Call[Any], backend: Backend) -> None:
-        if not self.has_monitors:
-            with pytest.raises(CommandError, match="monitor"):
-                call(backend.monitor("watch-1", None, 0.1))
+        monitors = backend.monitors
+        if monitors is None:
             assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
             return
 
@@ -157,21 +156,24 @@ class BackendContract:
                 await asyncio.sleep(0.01)
 
         assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
-        folder = call(backend.monitor("watch-1", None, 0.1))
+        folder = call(monitors.start("watch-1", None, 0.1))
         assert folder.endswith("monitors/watch-1")
         header = json.loads(call(asyncio.wait_for(first_tick(), DEADLINE)).split(b"\n")[0])
         assert header["columns"][:2] == ["seq", "t"] and header["period"] == 0.1
-        assert call(backend.monitor("watch-1", None, 0.1)) == folder
-        call(backend.stop_monitor("watch-1"))
-        call(backend.stop_monitor("watch-1"))
+        assert call(monitors.start("watch-1", None, 0.1)) == folder
+        call(monitors.stop("watch-1"))
+        call(monitors.stop("watch-1"))
         assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
 
     def test_monitor_invalid_request_is_refused(self, call: Call[Any], backend: Backend) -> None:
-        with pytest.raises(CommandError, match="GPU 99" if self.has_monitors else "monitor"):
-            call(backend.monitor("watch-2", [99], 1.0))
+        monitors = backend.monitors
+        if monitors is not None:
+            with pytest.raises(CommandError, match="GPU 99"):
+                call(monitors.start("watch-2", [99], 1.0))
         for name in ("", "..", "a/b", "../runs/x"):
-            with pytest.raises(CommandError, match="not a monitor id" if self.has_monitors else "monitor"):
-                call(backend.monitor(name, None, 1.0))
+            if monitors is not None:
+                with pytest.raises(CommandError, match="not a monitor id"):
+                    call(monitors.start(name, None, 1.0))
             with pytest.raises(CommandError, match="not a monitor id"):
                 call(backend.read(f"monitors/{name}", "telemetry", 0))
 
@@ -187,11 +189,11 @@ class BackendContract:
         call(self._until_ended(backend, "clash-22222"))
 
     def test_files_of_an_unknown_run_are_absent(self, call: Call[Any], backend: Backend) -> None:
-        assert call(backend.local_copy("nobody-22222")) is None
-        assert call(backend.read_file("nobody-22222", "job.json")) == b""
-        assert not call(backend.list_files("nobody-22222", "artifacts"))
-        assert call(backend.read_part("nobody-22222", "job.json", 0, 8)) == b""
-        assert list(call(backend.import_states(["nobody-22222"]))) == [""]
+        assert call(backend.files.local_copy("nobody-22222")) is None
+        assert call(backend.files.read("nobody-22222", "job.json")) == b""
+        assert not call(backend.files.list("nobody-22222", "artifacts"))
+        assert call(backend.files.read_part("nobody-22222", "job.json", 0, 8)) == b""
+        assert list(call(backend.files.import_states(["nobody-22222"]))) == [""]
 
     def test_check_reports_resources(self, call: Call[Any], backend: Backend) -> None:
         info = call(backend.check())

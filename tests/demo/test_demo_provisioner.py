@@ -134,10 +134,10 @@ def test_demo_runs_end_with_machine(loop: LoopThread, tmp_path: Path) -> None:
 
 def test_demo_stopped_machine_is_not_monitored(loop: LoopThread, tmp_path: Path) -> None:
     single = fake(loop, tmp_path)
-    loop.call(single.monitor("m-1", None, 1.0))
+    loop.call(single.monitors.start("m-1", None, 1.0))
     loop.call(single.stop(ignore))
     with pytest.raises(TargetError, match=r"%aml_compute start big"):
-        loop.call(single.monitor("m-1", None, 1.0))
+        loop.call(single.monitors.start("m-1", None, 1.0))
 
 
 def test_demo_target_without_size_has_no_lifecycle(loop: LoopThread, tmp_path: Path) -> None:

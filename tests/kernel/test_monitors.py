@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.base import Chunk, StreamChanges
+from jupyter_amltrain.backends.streams import Chunk, StreamChanges
 from jupyter_amltrain.errors import StateError, UnknownRun
 from jupyter_amltrain.kernel import monitors as module
 from jupyter_amltrain.kernel.monitors import Monitors
@@ -37,14 +37,15 @@ class Machine:
         self.on_keep: Callable[[], None] = lambda: None
         self.trouble: Exception | None = None
         self.gap = ""
+        self.monitors = self
 
-    async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+    async def start(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
         self.requests += 1
         if self.requests > 1:
             self.on_keep()
         return "folder"
 
-    async def stop_monitor(self, monitor_id: str) -> None:
+    async def stop(self, monitor_id: str) -> None:
         self.stopped += 1
 
     def no_samples_reason(self, monitor_id: str) -> str:
@@ -144,14 +145,14 @@ def test_ended_monitors_over_limit_are_removed(kernel: Kernel) -> None:
 def test_monitor_stop_failure_stops_others(kernel: Kernel) -> None:
     for _ in range(3):
         kernel.open()
-    stop, machine = kernel.machine.stop_monitor, kernel.machine
+    stop, machine = kernel.machine.stop, kernel.machine
 
     async def first_fails(monitor_id: str) -> None:
         await stop(monitor_id)
         if machine.stopped == 1:
             raise StateError("Cannot write.")
 
-    machine.stop_monitor = first_fails  # type: ignore[method-assign]
+    machine.stop = first_fails  # type: ignore[method-assign]
     kernel.loop.call(kernel.monitors.close_all(), DEADLINE)
     assert machine.stopped == 3
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.backends.base import Chunk
+from jupyter_amltrain.backends.streams import Chunk
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.watcher import needs_frame, read_streams
 from jupyter_amltrain.loop import LoopThread
@@ -30,6 +30,7 @@ class Folder:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bytes = folder, 0
+        self.files = self
 
     async def log_path(self, run_id: str) -> str:
         return "log"

@@ -30,8 +30,9 @@ class Slow:
 
     def __init__(self) -> None:
         self.requested, self.go = asyncio.Event(), asyncio.Event()
+        self.files = self
 
-    async def list_unknown(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
+    async def list(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
         self.requested.set()
         await self.go.wait()
         return {RUN.run_id}, [RUN]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.base import Chunk, RunEvents, StreamChanges
+from jupyter_amltrain.backends.run_placement import RunPlacement
+from jupyter_amltrain.backends.streams import Chunk, RunEvents, StreamChanges
 from jupyter_amltrain.demo import FakeTarget
 from jupyter_amltrain.demo.backend import FakeBackend
 from jupyter_amltrain.errors import StateError, TargetUnreachable
@@ -209,28 +210,26 @@ def test_error_of_all_nodes_is_raised(loop: LoopThread, error: Exception) -> Non
 
 
 class Apart(Moody):
-    """A target of two machines, on which runs are by the last digit of their id; the second does not answer."""
+    """A target of two machines, of which the second one does not answer."""
 
-    machines = 2  # type: ignore[assignment]
-
-    def machine_of(self, run_id: str) -> int:
-        return int(run_id[-1])
+    machines = 2
 
     async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
-        if 1 in map(self.machine_of, run_ids):
+        if any(run_id.endswith("1") for run_id in run_ids):
             await asyncio.sleep(DEADLINE)
         return await super().poll(run_ids)
 
 
 def test_machine_that_does_not_answer_delays_no_run_of_another(loop: LoopThread, tmp_path: Path) -> None:
     backend = Apart(FakeTarget(name="fake", queued=0.0, running=0.2), loop, StateRoot(tmp_path))
-    backend.moods = []
+    backend.moods, backend.placement = [], RunPlacement()
 
     async def story() -> list[str]:
         store = RunStore(loop)
         ended: list[str] = []
         done = asyncio.Event()
-        for run_id in ("r-22220", "r-22221"):
+        for machine, run_id in enumerate(("r-22220", "r-22221")):
+            backend.placement.keep(run_id, machine)
             plan = await backend.plan(JobSpec(name="r", script="pass"), Snapshot(files={}, digest="0", bytes=0), run_id)
             store.put(await backend.launch(plan, {}, {}))
 

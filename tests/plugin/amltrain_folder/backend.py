@@ -22,7 +22,6 @@ class FolderBackend(AgentBackend):
     """Runs jobs of this machine, whose run directories are in the folder of the target."""
 
     Target = FolderTarget
-    files_are_local = copies_have_modes = True
 
     def __init__(self, target: FolderTarget, loop: LoopThread, root: StateRoot) -> None:
         self._home = Path(target.folder).expanduser()

@@ -1,0 +1,128 @@
+"""Capabilities of a backend besides running jobs: settings, monitors, children of runs, sweeps.
+
+``environments.py`` has those for environments, ``target_files.py`` has the files of runs.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.backends.streams import Chunk
+from jupyter_amltrain.backends.target_files import TargetFiles
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CHILDREN_BYTES, ChildRuns
+from jupyter_amltrain.schema.sweep import Sweep
+
+#: Changes settings of a target, and returns all of them.
+ChangeSettings = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+class TargetSettings:
+    """Settings of a target that take effect at once.
+
+    Parameters
+    ----------
+    **changes
+        By name of a setting, the function that changes it: ``share_gpus`` of a queue, or ``idle_shutdown`` (minutes),
+        ``schedule_start`` and ``schedule_stop``.
+    """
+
+    def __init__(self, target: str, /, **changes: ChangeSettings) -> None:
+        self._target, self._changes = target, changes
+
+    async def change(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Change settings, which one function of the target knows; return all of its settings.
+
+        Raises
+        ------
+        CommandError
+            The target has no such setting.
+        """
+        first = next(iter(settings), "")
+        if settings and settings.keys() <= self._changes.keys():
+            return await self._changes[first](settings)
+        if "share_gpus" not in settings:
+            raise CommandError(
+                f"{self._target!r} does not stop automatically.",
+                hint="Instances (--kind instance) and machines over SSH have --idle-shutdown.",
+                code="compute.setting",
+                field=first,
+            )
+        raise CommandError(
+            f"{self._target!r} does not support sharing GPUs: each run has GPUs of its own.",
+            hint="Targets that run jobs on this machine support it: %aml_compute edit local --share-gpus yes",
+        )
+
+
+class TargetMonitors(abc.ABC):
+    """Samples of the machines of a target without a run, as ``monitors/<id>`` in :meth:`Backend.read`."""
+
+    @abc.abstractmethod
+    async def start(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+        """Start or continue sampling; return the monitor's folder.
+
+        A monitor ends automatically some 30 s after the last call.
+
+        Parameters
+        ----------
+        gpus
+            Indices of GPUs; ``None`` for all.
+        period
+            Seconds between samples.
+
+        Raises
+        ------
+        CommandError
+            The target has nothing to sample without a run.
+        """
+
+    @abc.abstractmethod
+    async def stop(self, monitor_id: str) -> None:
+        """End a monitor now; no error if it does not exist."""
+
+    def no_samples_reason(self, monitor_id: str) -> str:
+        """Return why a monitor that was read has no samples yet, if the target knows; empty if they are due."""
+        return ""
+
+
+class ChildReader:
+    """Steps and trials of the runs of a target, which a file in the folder of their run lists."""
+
+    def __init__(self, files: TargetFiles, target: str) -> None:
+        self._files, self._target = files, target
+
+    async def list(self, run_id: str) -> ChildRuns:
+        """Return the last known steps or trials of a run; reading the run's log updates them."""
+        data = await self._files.read(run_id, CHILDREN, MAX_CHILDREN_BYTES)
+        try:
+            return msgspec.json.decode(data, type=ChildRuns) if data else ChildRuns()
+        except msgspec.MsgspecError:  # a job can write any file of its folder
+            return ChildRuns()
+
+    async def read_log(self, run_id: str, child: str, offset: int, limit: int = 1 << 20) -> Chunk:
+        """Return up to `limit` bytes of the log of a step or trial, by its id, as :meth:`Backend.read` does.
+
+        Raises
+        ------
+        CommandError
+            The run has no such child.
+        """
+        raise CommandError(f"A run on {self._target!r} has no steps or trials.")
+
+
+class NativeSweeps(abc.ABC):
+    """Sweeps of a target that chooses and runs the trials itself."""
+
+    @abc.abstractmethod
+    def complete(self, sweep: Sweep) -> Sweep:
+        """Return a sweep in the form that the target runs. Any thread.
+
+        Raises
+        ------
+        SpecError
+            The target cannot run it.
+        """
