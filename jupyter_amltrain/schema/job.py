@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,76 +31,6 @@ TIERS = ("spot", "basic", "standard", "premium")
 _CLIENT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 _PUBLIC_KEY = re.compile(r"(?:ssh-[a-z0-9-]+|ecdsa-[a-z0-9-]+|sk-[a-z0-9@.-]+) [A-Za-z0-9+/]+=*(?: [^\r\n]*)?")
-
-
-def check_service(identity: str, services: Sequence[str], priority: str, tier: str) -> None:
-    """Raise :class:`SpecError` for an invalid identity, service, priority or tier."""
-    kind, colon, client = identity.partition(":")
-    if identity and kind not in IDENTITIES:
-        raise SpecError(
-            "use user (your own), managed (the compute's) or aml (the workspace's).",
-            hint="Try: --identity managed",
-            code="spec.value",
-            field="identity",
-        ).about(f"--identity {identity[:80]!r}")
-    if colon and (kind != "managed" or not _CLIENT.fullmatch(client)):
-        raise SpecError(
-            "expected a client id after 'managed:' and nothing after user or aml.",
-            hint="Try: --identity managed:00000000-0000-0000-0000-000000000000",
-            code="spec.value",
-            field="identity",
-        ).about(f"--identity {identity[:80]!r}")
-    kinds = [service.partition(":")[0] for service in services]
-    for service, service_kind in zip(services, kinds, strict=True):
-        _check_service_kind(service_kind, service.partition(":")[2])
-    if repeated := [service_kind for service_kind in kinds if kinds.count(service_kind) > 1]:
-        raise SpecError(
-            f"--service {repeated[0]} is given twice.", hint="Give it once.", code="spec.value", field="services"
-        )
-    if priority not in ("", *PRIORITIES):
-        raise SpecError(
-            f"must be one of {', '.join(PRIORITIES)}.",
-            hint="Try: --priority low",
-            code="spec.value",
-            field="priority",
-        ).about(f"--priority {priority[:80]!r}")
-    if tier not in ("", *TIERS):
-        raise SpecError(
-            f"must be one of {', '.join(TIERS)}; spot is low priority.",
-            hint="Try: --tier spot",
-            code="spec.value",
-            field="tier",
-        ).about(f"--tier {tier[:80]!r}")
-
-
-def _check_service_kind(kind: str, rest: str) -> None:
-    if kind not in SERVICES:
-        raise SpecError(
-            f"must be one of {', '.join(SERVICES)}.",
-            hint="Try: --service jupyterlab",
-            code="spec.value",
-            field="services",
-        ).about(f"--service {kind[:80]!r}")
-    if kind == "ssh" and not _PUBLIC_KEY.fullmatch(rest):
-        # The message does not repeat the value: it may be a private key.
-        raise SpecError(
-            "expected a public key after 'ssh:'.",
-            hint="Try: --service ssh:~/.ssh/id_ed25519.pub",
-            code="spec.value",
-            field="services",
-        ).about("--service ssh")
-    if kind in ("jupyterlab", "vscode") and rest:
-        raise SpecError("takes no value.", hint=f"Try: --service {kind}", code="spec.value", field="services").about(
-            f"--service {kind}"
-        )
-    if kind == "tensorboard" and ("\n" in rest or ".." in rest.split("/")):
-        raise SpecError(
-            "expected a log folder below the run's folder after 'tensorboard:'.",
-            hint="Try: --service tensorboard:logs",
-            code="spec.value",
-            field="services",
-        ).about("--service tensorboard")
-
 
 #: Frameworks that are started by the launcher of another one where a service does not name them.
 LAUNCHED_AS = {"deepspeed": "pytorch", "horovod": "mpi"}
@@ -189,90 +120,6 @@ def distribution_of(
 
 #: The smallest fraction of a GPU.
 MIN_GPU_FRACTION = 0.01
-
-
-def _check_gpus(resources: Resources, distribution: Distribution) -> None:
-    gpus = resources.gpus
-    if gpus is None:
-        return
-    reason, hint = "", "Try: --gpus 1"
-    if not (gpus >= 0 and (gpus >= MIN_GPU_FRACTION or gpus == 0)):  # False of NaN
-        reason = f"the number of GPUs must be 0 or more, or a fraction of at least {MIN_GPU_FRACTION}."
-    elif gpus > 1 and gpus != int(gpus):
-        reason, hint = "more than one GPU must be a whole number.", f"Try: --gpus {int(gpus)}"
-    elif resources.gpu_fraction < 1 and (resources.nodes > 1 or (distribution.processes or 1) > 1):
-        reason, hint = "a fraction of a GPU is for a job of one process.", "Try: --gpus 1"
-    if reason:
-        error = SpecError(reason, hint=hint, code="spec.value", field="resources.gpus")
-        raise error.about(f"--gpus {gpus:g}")
-
-
-def check_resources(resources: Resources, distribution: Distribution) -> None:
-    """Raise :class:`SpecError` for invalid resources or an invalid distribution."""
-    _check_gpus(resources, distribution)
-    if not 1 <= resources.nodes <= MAX_NODES:
-        raise SpecError(
-            f"a run has 1 to {MAX_NODES} nodes.",
-            hint="Try: --nodes 2",
-            code="spec.value",
-            field="resources.nodes",
-        ).about(f"--nodes {resources.nodes}")
-    if resources.instance_type and not _SIZE.fullmatch(resources.instance_type):
-        raise SpecError(
-            "expected the name of a VM size.",
-            hint="Try: --instance-type Standard_NC4as_T4_v3",
-            code="spec.value",
-            field="resources.instance_type",
-        ).about(f"--instance-type {resources.instance_type[:80]!r}")
-    if resources.shm_size and not _SHM.fullmatch(resources.shm_size):
-        raise SpecError(
-            "expected a number and a unit: b, k, m or g.",
-            hint="Try: --shm-size 8g",
-            code="spec.value",
-            field="resources.shm_size",
-        ).about(f"--shm-size {resources.shm_size[:80]!r}")
-    if "\n" in resources.docker_args or "\0" in resources.docker_args:
-        raise SpecError(
-            "must be a single line.",
-            hint="Try: --docker-args '--ipc=host'",
-            code="spec.value",
-            field="resources.docker_args",
-        ).about("--docker-args")
-    if distribution.kind not in ("", *DISTRIBUTIONS):
-        raise SpecError(
-            f"must be one of {', '.join(DISTRIBUTIONS)}.",
-            hint="Try: --distribution pytorch",
-            code="spec.value",
-            field="distribution.kind",
-        ).about(f"--distribution {distribution.kind[:80]!r}")
-    if distribution.processes is not None and not 1 <= distribution.processes <= MAX_PROCESSES:
-        raise SpecError(
-            f"must be 1 to {MAX_PROCESSES} per node.",
-            hint="Try: --processes 2",
-            code="spec.value",
-            field="distribution.processes",
-        ).about(f"--processes {distribution.processes}")
-    if not 0 <= distribution.parameter_servers <= MAX_PROCESSES:
-        raise SpecError(
-            "invalid number of parameter servers.",
-            hint="Try: --distribution tensorflow:1",
-            code="spec.value",
-            field="distribution.kind",
-        ).about(f"--distribution tensorflow:{distribution.parameter_servers}")
-    if distribution.parameter_servers and distribution.kind != "tensorflow":
-        raise SpecError(
-            "only TensorFlow has parameter servers.",
-            hint=f"Try: --distribution tensorflow:{distribution.parameter_servers}",
-            code="spec.value",
-            field="distribution.kind",
-        ).about(f"--distribution {distribution.kind or 'none'}")
-    if distribution.config and distribution.kind not in ("deepspeed", "pytorch", "mpi"):
-        raise SpecError(
-            "needs processes that DeepSpeed connects.",
-            hint="Leave --distribution out, or try: --distribution deepspeed",
-            code="spec.value",
-            field="distribution.config",
-        ).about("--deepspeed")
 
 
 #: Fields of a job by their names in messages.
@@ -564,153 +411,167 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name in self.out if name != EVERY)
 
 
+class _Rule(NamedTuple):
+    """A condition on a field, and the error of a job that breaks it.
+
+    Attributes
+    ----------
+    ok
+        Whether a value is valid, in its job.
+    subject, text, hint
+        Of the error, as formats of ``v`` (the value, its first 80 characters), ``n`` (its length) and ``job``.
+    each
+        The values of the field; default: the field itself is the value.
+    """
+
+    field: str
+    ok: Callable[[Any, JobSpec], bool]
+    subject: str
+    text: str
+    hint: str
+    each: Callable[[JobSpec], Iterable[Any]] | None = None
+    code: str = "spec.value"
+
+    def check(self, job: JobSpec) -> None:
+        """Raise :class:`SpecError` if a job breaks this rule."""
+        for value in [operator.attrgetter(self.field)(job)] if self.each is None else self.each(job):
+            if not self.ok(value, job):
+                is_text = isinstance(value, str)
+                v, n = (value[:80], len(value)) if is_text else (value, 0)
+                subject, text, hint = (one.format(v=v, n=n, job=job) for one in (self.subject, self.text, self.hint))
+                raise SpecError(text, hint=hint, code=self.code, field=self.field).about(subject)
+
+
+def _is_time(seconds: float | None, job: JobSpec) -> bool:
+    return seconds is None or 0 < seconds < 10**9
+
+
+def _is_variable(name: str, job: JobSpec) -> bool:
+    return _ENV.fullmatch(name) is not None
+
+
+def _identity_ok(identity: str, job: JobSpec) -> bool:
+    kind, colon, client = identity.partition(":")
+    return not colon or (kind == "managed" and _CLIENT.fullmatch(client) is not None)
+
+
+def _services(job: JobSpec) -> list[tuple[str, str]]:
+    return [(kind[:80], rest) for kind, _, rest in (service.partition(":") for service in job.services)]
+
+
+def _repeated_services(job: JobSpec) -> list[str]:
+    kinds = [kind for kind, _ in _services(job)]
+    return [kind for kind in kinds if kinds.count(kind) > 1]
+
+
+def _is_notebook(job: JobSpec) -> bool:
+    return job.script_name.endswith(".ipynb")
+
+
+_LAUNCHER_HINT = "Leave out one of them: --launcher 'torchrun --nproc_per_node 2' starts its processes itself."
+
+#: All that can be wrong with one field, or with two together; the first rule that a job breaks is its error.
+_RULES = (
+    _Rule("name", lambda v, _: 0 < len(v) <= MAX_NAME and "/" not in v and v.isprintable(), "--name {v!r}",
+          f"must have 1 to {MAX_NAME} printable characters and no '/' (this name has {{n}}).", "Try: --name digits"),
+    _Rule("experiment", lambda v, _: 0 < len(v) <= 250, "--experiment", "a name must have 1 to 250 characters.",
+          "Try: --experiment digits"),
+    _Rule("resources.gpus", lambda v, _: v is None or v == 0 or v >= MIN_GPU_FRACTION, "--gpus {v:g}",
+          f"the number of GPUs must be 0 or more, or a fraction of at least {MIN_GPU_FRACTION}.", "Try: --gpus 1"),
+    _Rule("resources.gpus", lambda v, _: v[0] == v[1], "--gpus {v[0]:g}", "more than one GPU must be a whole number.",
+          "Try: --gpus {v[1]}", lambda job: [(gpus, int(gpus)) for gpus in [job.resources.gpus or 0] if gpus > 1]),
+    _Rule("resources.gpus", lambda _, job: job.resources.gpu_fraction == 1
+          or (job.resources.nodes <= 1 and (job.distribution.processes or 1) <= 1), "--gpus {v:g}",
+          "a fraction of a GPU is for a job of one process.", "Try: --gpus 1"),
+    _Rule("resources.nodes", lambda v, _: 1 <= v <= MAX_NODES, "--nodes {v}", f"a run has 1 to {MAX_NODES} nodes.",
+          "Try: --nodes 2"),
+    _Rule("resources.instance_type", lambda v, _: not v or _SIZE.fullmatch(v) is not None, "--instance-type {v!r}",
+          "expected the name of a VM size.", "Try: --instance-type Standard_NC4as_T4_v3"),
+    _Rule("resources.shm_size", lambda v, _: not v or _SHM.fullmatch(v) is not None, "--shm-size {v!r}",
+          "expected a number and a unit: b, k, m or g.", "Try: --shm-size 8g"),
+    _Rule("resources.docker_args", lambda v, _: "\n" not in v and "\0" not in v, "--docker-args",
+          "must be a single line.", "Try: --docker-args '--ipc=host'"),
+    _Rule("distribution.kind", lambda v, _: v in ("", *DISTRIBUTIONS), "--distribution {v!r}",
+          f"must be one of {', '.join(DISTRIBUTIONS)}.", "Try: --distribution pytorch"),
+    _Rule("distribution.processes", lambda v, _: v is None or 1 <= v <= MAX_PROCESSES, "--processes {v}",
+          f"must be 1 to {MAX_PROCESSES} per node.", "Try: --processes 2"),
+    _Rule("distribution.kind", lambda _, job: 0 <= job.distribution.parameter_servers <= MAX_PROCESSES,
+          "--distribution tensorflow:{job.distribution.parameter_servers}", "invalid number of parameter servers.",
+          "Try: --distribution tensorflow:1"),
+    _Rule("distribution.kind", lambda v, job: v == "tensorflow" or not job.distribution.parameter_servers,
+          "--distribution {v}", "only TensorFlow has parameter servers.",
+          "Try: --distribution tensorflow:{job.distribution.parameter_servers}",
+          lambda job: [job.distribution.kind or "none"]),
+    _Rule("distribution.config", lambda v, job: not v or job.distribution.kind in ("deepspeed", "pytorch", "mpi"),
+          "--deepspeed", "needs processes that DeepSpeed connects.",
+          "Leave --distribution out, or try: --distribution deepspeed"),
+    _Rule("timeout", _is_time, "--timeout {v:g}", "not a valid time.", "Try: --timeout 30m"),
+    _Rule("require_gpu", lambda v, _: v in REQUIRE_GPU, "--require-gpu {v}", "must be stop or warn.",
+          "Try: --require-gpu stop|warn"),
+    _Rule("require_gpu", lambda v, job: v != "stop" or job.resources.gpus != 0, "--require-gpu stop with --gpus 0",
+          "the run has no GPU to use.", "Try: --gpus 1"),
+    _Rule("gpu_ids", lambda v, _: v in GPU_IDS, "--gpu-ids {v}", "must be uuid or index.",
+          "Try: --gpu-ids uuid|index"),
+    _Rule("gpu_grace", _is_time, "gpu_grace {v:g}", "not a valid time in seconds.", "Try: gpu_grace=60"),
+    _Rule("max_restarts", lambda v, _: 0 <= v <= MAX_RESTARTS, "--max-restarts {v}",
+          f"must be 0 to {MAX_RESTARTS}.", "Try: --max-restarts 3"),
+    _Rule("simulate_preemption", _is_time, "--simulate-preemption {v:g}", "not a valid time.",
+          "Try: --simulate-preemption 60s"),
+    _Rule("simulate_preemption", lambda v, job: v is None or job.max_restarts > 0, "",
+          "--simulate-preemption needs a restart to rehearse.", "Add --max-restarts 1"),
+    _Rule("launcher", lambda v, job: not v or not job.distribution.kind, "--launcher",
+          "--processes and --distribution cannot be combined with a launcher of your own.", _LAUNCHER_HINT,
+          code="spec.launcher"),
+    _Rule("launcher", lambda v, job: not v or not _is_notebook(job), "--launcher",
+          "A notebook cannot be combined with a launcher of your own.", _LAUNCHER_HINT, code="spec.launcher"),
+    _Rule("args", lambda v, job: bool(not v or job.script or job.job_type or not _is_notebook(job)), "",
+          "{job.script_name} is a notebook, which takes no arguments: {v}.",
+          "Set variables of it: --param name=value", lambda job: [" ".join(job.args)], "submit.notebook_arguments"),
+    _Rule("env", _is_variable, "--env-var {v!r}", "not a valid name of an environment variable.",
+          "Try: --env-var MY_NAME", lambda job: job.env),
+    _Rule("secrets", _is_variable, "--secret {v!r}", "not a valid name of an environment variable.",
+          "Try: --secret MY_NAME", lambda job: job.secrets),
+    _Rule("out", lambda v, job: EVERY not in v or (job.sweep is None and bool(job.cell)), "--out *",
+          "all values are returned only of a single run of a cell.", "Name them: --out accuracy"),
+    _Rule("out", lambda v, _: v.isidentifier(), "--out {v!r}", "not a variable name.", "Try: --out accuracy",
+          lambda job: job.out_names),
+    _Rule("env", lambda v, job: v not in job.secrets, "", "{v} is given by both --env-var and --secret.",
+          "Give it once.", lambda job: sorted(job.env)),
+    _Rule("tags", lambda v, _: len(v[0]) <= 250 and len(v[1]) <= 5000, "--tag {v[0]:.40}…",
+          "MLflow allows 250 characters in a name and 5000 in a value.", "Shorten it.", lambda job: job.tags.items()),
+    _Rule("identity", lambda v, _: v.partition(":")[0] in IDENTITIES or not v, "--identity {v!r}",
+          "use user (your own), managed (the compute's) or aml (the workspace's).", "Try: --identity managed"),
+    _Rule("identity", _identity_ok, "--identity {v!r}",
+          "expected a client id after 'managed:' and nothing after user or aml.",
+          "Try: --identity managed:00000000-0000-0000-0000-000000000000"),
+    _Rule("services", lambda v, _: v[0] in SERVICES, "--service {v[0]!r}", f"must be one of {', '.join(SERVICES)}.",
+          "Try: --service jupyterlab", _services),
+    # The message does not repeat the value: it may be a private key.
+    _Rule("services", lambda v, _: v[0] != "ssh" or _PUBLIC_KEY.fullmatch(v[1]) is not None, "--service ssh",
+          "expected a public key after 'ssh:'.", "Try: --service ssh:~/.ssh/id_ed25519.pub", _services),
+    _Rule("services", lambda v, _: v[0] not in ("jupyterlab", "vscode") or not v[1], "--service {v[0]}",
+          "takes no value.", "Try: --service {v[0]}", _services),
+    _Rule("services", lambda v, _: v[0] != "tensorboard" or ("\n" not in v[1] and ".." not in v[1].split("/")),
+          "--service tensorboard", "expected a log folder below the run's folder after 'tensorboard:'.",
+          "Try: --service tensorboard:logs", _services),
+    _Rule("services", lambda _, __: False, "", "--service {v} is given twice.", "Give it once.", _repeated_services),
+    _Rule("priority", lambda v, _: v in ("", *PRIORITIES), "--priority {v!r}",
+          f"must be one of {', '.join(PRIORITIES)}.", "Try: --priority low"),
+    _Rule("tier", lambda v, _: v in ("", *TIERS), "--tier {v!r}",
+          f"must be one of {', '.join(TIERS)}; spot is low priority.", "Try: --tier spot"),
+)  # fmt: skip
+
+
 def validated(spec: JobSpec) -> JobSpec:
     """Return `spec`, or raise :class:`SpecError` that names the field and its valid values."""
     check_confidential(spec)  # first, because the other messages quote the invalid value
-    _check_names(spec)
-    check_resources(spec.resources, spec.distribution)
-    _check_times_and_gpus(spec)
-    _check_restarts(spec)
-    _check_program(spec)
-    _check_variables(spec)
+    for rule in _RULES:
+        rule.check(spec)
+    if not spec.script and not spec.job_type:
+        for name, value in spec.params.items():
+            words_of(name, value, form_of(name, spec.forms))
     check_environment(spec.environment)
     check_data(spec.inputs, spec.outputs)
     if not spec.job_type:  # the service resolves references in a file of az ml
         check_references(spec.params, spec.args, spec.inputs, spec.outputs)
-    check_service(spec.identity, spec.services, spec.priority, spec.tier)
     return spec
-
-
-def _check_names(spec: JobSpec) -> None:
-    if not spec.name or len(spec.name) > MAX_NAME or "/" in spec.name or not spec.name.isprintable():
-        raise SpecError(
-            f"must have 1 to {MAX_NAME} printable characters and no '/' (this name has {len(spec.name)}).",
-            hint="Try: --name digits",
-            code="spec.value",
-            field="name",
-        ).about(f"--name {spec.name[:80]!r}")
-    if not spec.experiment or len(spec.experiment) > 250:
-        raise SpecError(
-            "a name must have 1 to 250 characters.",
-            hint="Try: --experiment digits",
-            code="spec.value",
-            field="experiment",
-        ).about("--experiment")
-
-
-def _check_times_and_gpus(spec: JobSpec) -> None:
-    if spec.timeout is not None and not 0 < spec.timeout < 10**9:
-        raise SpecError(
-            "not a valid time.",
-            hint="Try: --timeout 30m",
-            code="spec.value",
-            field="timeout",
-        ).about(f"--timeout {spec.timeout:g}")
-    if spec.require_gpu not in REQUIRE_GPU:
-        raise SpecError(
-            "must be stop or warn.",
-            hint="Try: --require-gpu stop|warn",
-            code="spec.value",
-            field="require_gpu",
-        ).about(f"--require-gpu {spec.require_gpu[:80]}")
-    if spec.require_gpu == "stop" and spec.resources.gpus == 0:
-        raise SpecError(
-            "the run has no GPU to use.",
-            hint="Try: --gpus 1",
-            code="spec.value",
-            field="require_gpu",
-        ).about("--require-gpu stop with --gpus 0")
-    if spec.gpu_ids not in GPU_IDS:
-        raise SpecError(
-            "must be uuid or index.",
-            hint="Try: --gpu-ids uuid|index",
-            code="spec.value",
-            field="gpu_ids",
-        ).about(f"--gpu-ids {spec.gpu_ids[:80]}")
-    if spec.gpu_grace is not None and not 0 < spec.gpu_grace < 10**9:
-        raise SpecError(
-            f"gpu_grace {spec.gpu_grace:g}: not a valid time in seconds.",
-            hint="Try: gpu_grace=60",
-            code="spec.value",
-            field="gpu_grace",
-        )
-
-
-def _check_restarts(spec: JobSpec) -> None:
-    if not 0 <= spec.max_restarts <= MAX_RESTARTS:
-        raise SpecError(
-            f"must be 0 to {MAX_RESTARTS}.", hint="Try: --max-restarts 3", code="spec.value", field="max_restarts"
-        ).about(f"--max-restarts {spec.max_restarts}")
-    after = spec.simulate_preemption
-    if after is not None and not 0 < after < 10**9:
-        raise SpecError(
-            "not a valid time.", hint="Try: --simulate-preemption 60s", code="spec.value", field="simulate_preemption"
-        ).about(f"--simulate-preemption {after:g}")
-    if after is not None and not spec.max_restarts:
-        raise SpecError(
-            "--simulate-preemption needs a restart to rehearse.",
-            hint="Add --max-restarts 1",
-            code="spec.value",
-            field="simulate_preemption",
-        )
-
-
-def _check_program(spec: JobSpec) -> None:
-    """Check what starts a file, and the words of its parameters."""
-    if spec.launcher and (spec.distribution.kind or spec.script_name.endswith(".ipynb")):
-        other = "--processes and --distribution" if spec.distribution.kind else "A notebook"
-        raise SpecError(
-            f"{other} cannot be combined with a launcher of your own.",
-            hint="Leave out one of them: --launcher 'torchrun --nproc_per_node 2' starts its processes itself.",
-            code="spec.launcher",
-            field="launcher",
-        ).about("--launcher")
-    if not spec.script and not spec.job_type:
-        if spec.args and spec.script_name.endswith(".ipynb"):
-            raise SpecError(
-                f"{spec.script_name} is a notebook, which takes no arguments: {' '.join(spec.args)[:80]}.",
-                hint="Set variables of it: --param name=value",
-                code="submit.notebook_arguments",
-                field="args",
-            )
-        for name, value in spec.params.items():
-            words_of(name, value, form_of(name, spec.forms))
-
-
-def _check_variables(spec: JobSpec) -> None:
-    for kind, names in (("--env-var", spec.env), ("--secret", spec.secrets)):
-        for name in names:
-            if not _ENV.fullmatch(name):
-                raise SpecError(
-                    f"{kind} {name!r}: not a valid name of an environment variable.",
-                    hint=f"Try: {kind} MY_NAME",
-                    code="spec.value",
-                    field="env" if kind == "--env-var" else "secrets",
-                )
-    if EVERY in spec.out and (spec.sweep is not None or not spec.cell):
-        raise SpecError(
-            "all values are returned only of a single run of a cell.",
-            hint="Name them: --out accuracy",
-            code="spec.value",
-            field="out",
-        ).about("--out *")
-    for name in spec.out_names:
-        if not name.isidentifier():
-            raise SpecError("not a variable name.", hint="Try: --out accuracy", code="spec.value", field="out").about(
-                f"--out {name!r}"
-            )
-    if repeated := sorted(set(spec.env) & set(spec.secrets)):
-        raise SpecError(
-            f"{repeated[0]} is given by both --env-var and --secret.",
-            hint="Give it once.",
-            code="spec.value",
-            field="env",
-        )
-    for key, value in spec.tags.items():
-        if len(key) > 250 or len(value) > 5000:
-            raise SpecError(
-                "MLflow allows 250 characters in a name and 5000 in a value.",
-                hint="Shorten it.",
-                code="spec.value",
-                field="tags",
-            ).about(f"--tag {key[:40]}…")
