@@ -6,6 +6,7 @@ Runs in ``.venv``: it imports the package.
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ import msgspec
 from msgspec import inspect
 
 from jupyter_amltrain.frontend import control, handlers, protocol
-from jupyter_amltrain.schema.group import GROUP_MIME, GroupRow
+from jupyter_amltrain.schema.group import GROUP_MIME, GroupRow, RunGroup
 from jupyter_amltrain.schema.record import RECORD_MIME, RECORD_SCHEMA, RunRecord
 from jupyter_amltrain.schema.rows import RunRow
 from jupyter_amltrain.schema.run import RunState
@@ -68,6 +69,29 @@ def interface(struct: type, found: dict[type, None]) -> str:
     return f"export interface I{struct.__name__} {{\n" + "\n".join(lines) + "\n}\n"
 
 
+def shape(struct: type) -> str:
+    """One Struct as a row of the table by which a page completes JSON: type and default of each field."""
+    fields = []
+    for field in inspect.type_info(struct).fields:  # type: ignore[attr-defined]
+        kind = typescript(field.type, {})
+        default = field.default if isinstance(field.default, bool | int | float | str) else None
+        fields.append(f"{field.encode_name}: '{kind}{f'={json.dumps(default)}' if default else ''}'")
+    return f"  I{struct.__name__}: {{ {', '.join(fields)} }},"
+
+
+def shapes(structs: tuple[type, ...]) -> str:
+    """The table of these Structs and those in them."""
+    found: dict[type, None] = dict.fromkeys(structs)
+    for struct in (waiting := list(found)):
+        interface(struct, found)
+        waiting += [other for other in found if other not in waiting]
+    rows = "\n".join(shape(struct) for struct in found)
+    return (
+        "/** Type and default of the fields of what a notebook saves; see `complete`. */\n"
+        f"export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> = {{\n{rows}\n}};\n"
+    )
+
+
 def payload(request: type) -> str:
     """The fields of a request without its operation."""
     info: Any = inspect.type_info(request)
@@ -104,6 +128,7 @@ def text() -> str:
             f"export const EVENTS = '{protocol.EVENTS}';\n",
             f"export type RunState =\n{states};\n",
             *body,
+            shapes((RunRecord, RunGroup)),
             "/** Events on the comm. */",
             "export type PanelEvent = " + " | ".join(f"I{struct.__name__}" for struct in EVENTS) + ";\n",
             "/** Payload and reply of every operation. */",

@@ -145,7 +145,6 @@ def check(arguments: list[str]) -> int:
         "circles, double names": [PYTHON, "-m", "tools.measure", "--check"],
         "vermin (agent: 3.8)": [BIN / "vermin", *vermin, "jupyter_amltrain/agent"],
         "protocol.ts is fresh": [PYTHON, "-m", "tools.protocol_types", "--check"],
-        "gpuColumns.ts is fresh": [PYTHON, "-m", "tools.gpu_columns_types", "--check"],
         "words of docs/glossary.md": [PYTHON, "-m", "tools.words"],
         "names in docstrings": [PYTHON, "-m", "tools.docstrings"],
         "environment variables": [PYTHON, "-m", "tools.variables"],

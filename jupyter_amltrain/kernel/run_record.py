@@ -16,11 +16,13 @@ from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.agent.telemetry.torch_memory import TORCH
 from jupyter_amltrain.kernel.min_max_history import known_mean
 from jupyter_amltrain.kernel.outcome_text import cell_line
+from jupyter_amltrain.kernel.run_charts import MAX_LINES, charts_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric
 from jupyter_amltrain.kernel.sweep_board import board_of
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, RunTelemetry, grid, known, on_grid
 from jupyter_amltrain.kernel.throughput import measure
+from jupyter_amltrain.schema.chart import ChartSet
 from jupyter_amltrain.schema.child_run import ChildRun, most_relevant
 from jupyter_amltrain.schema.record import (
     CodeExcerpt,
@@ -57,9 +59,6 @@ _BAND_FIELDS = ("util", "peak", "memory", "power")
 
 #: Rows of a table of minimum, mean and maximum.
 _ROWS = {MIN: 0, MAX: 2, LAST: 2}
-
-#: Maximum GPUs that are drawn as separate lines.
-LINES = 8
 
 #: More GPUs than this are listed without UUIDs and current readings.
 MANY_GPUS = 64
@@ -121,9 +120,9 @@ def gpu_record(
     if not gpus or not series:
         return GpuTelemetry(gpus=facts, **common)
     begins = grid(nodes, POINTS)
-    tables = _tables(nodes, tuple(_SERIES) if len(gpus) <= LINES else _BAND_FIELDS, begins)
+    tables = _tables(nodes, tuple(_SERIES) if len(gpus) <= MAX_LINES else _BAND_FIELDS, begins)
     times = tuple(round(float(t), 2) for t in begins)
-    if len(gpus) <= LINES:
+    if len(gpus) <= MAX_LINES:
         return GpuTelemetry(t=times, gpus=tuple(_with_series(f, k, tables) for k, f in enumerate(facts)), **common)
     return GpuTelemetry(
         t=times,
@@ -334,7 +333,7 @@ def record_of(entry: Entry) -> RunRecord:
     tail, hidden = entry.shown_log.tail()
     done = status.state.terminal
     shown = list(entry.metrics.metrics.items())[:METRICS]
-    return RunRecord(
+    record = RunRecord(
         handle=run.handle,
         run_id=run.run_id,
         name=run.spec.name,
@@ -387,6 +386,7 @@ def record_of(entry: Entry) -> RunRecord:
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )
+    return msgspec.structs.replace(record, charts=_part(entry, "charts", lambda: charts_of(record), ChartSet()))
 
 
 def _measurement(entry: Entry) -> Measurement | None:

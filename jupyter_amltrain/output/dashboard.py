@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-import math
+import itertools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +12,17 @@ import ipywidgets
 import msgspec
 import numpy as np
 
-from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
+from jupyter_amltrain.kernel import run_charts as kernel_charts
 from jupyter_amltrain.kernel.min_max_history import MAX_BUCKETS
-from jupyter_amltrain.kernel.run_record import LINES, METRICS
-from jupyter_amltrain.kernel.telemetry import RunTelemetry
+from jupyter_amltrain.kernel.run_charts import MAX_LINES, gpu_chart, top_of
+from jupyter_amltrain.kernel.run_record import METRICS
+from jupyter_amltrain.kernel.telemetry import MIB, RunTelemetry
 from jupyter_amltrain.output.feed import RING, Columns, StreamFeed
-from jupyter_amltrain.output.layout import HOST_PREFIX, USE, Gpu, GpuChart, Layout, windows
+from jupyter_amltrain.output.layout import HOST_PREFIX, Layout, windows
 from jupyter_amltrain.output.palette import BEST, STOPPED
 from jupyter_amltrain.output.palette import GPUS as COLORS
+from jupyter_amltrain.schema.chart import STRIP_HEIGHT, Axis, Chart, Level
 from jupyter_amltrain.schema.sweep_board import SweepBoard
 
 with warnings.catch_warnings():  # raised by bqplot itself; `-W error` must not break the import
@@ -31,10 +33,8 @@ _GRAY = "#8A8A8A"
 
 _PHASE = {"queued": "#8A8A8A", "preparing": "#8A8A8A", "finalizing": "#E69F00"}
 
-#: Heights (CSS pixels) and margins of the drawings: those of the saved charts (``charts/chart.ts``), so that nothing
-#: moves when live charts take their place. The page writes title and value above each.
-_HEIGHT, _STRIP_HEIGHT = 132, 56
-
+#: Margins of the drawings, CSS pixels: those of the saved charts (``charts/chart.ts``), so that nothing moves when
+#: live charts take their place. The page writes title and value above each.
 _MARGIN = {"top": 6, "bottom": 20, "left": 50, "right": 10}
 
 _STRIP_MARGIN = {**_MARGIN, "bottom": 16}
@@ -45,8 +45,8 @@ _TITLED_HEIGHT, _TITLED_MARGIN = 180, {"top": 30, "bottom": 26, "left": 60, "rig
 #: Seconds after the start that no run reaches: the right end of dashed lines.
 _FAR = 1e10
 
-#: Colors of metrics and of the host.
-_METRIC_COLOR, _HOST_COLOR = COLORS[0], COLORS[2]
+#: Width and opacity of the lines of each style, besides their dashes.
+_STYLES = {"": (1.6, 1.0), "faint": (1.0, 0.5), "dashed": (1.6, 1.0)}
 
 Spec = dict[str, Any]
 
@@ -56,20 +56,24 @@ class LiveChart:
 
     Parameters
     ----------
+    chart
+        What the chart shows; its axis is only a first one where it follows the data.
+    x
+        Scale of the x axis.
     layout
         Layout whose phases to shade; ``None`` if the x axis is not time.
-    strip
-        Whether the chart is low, with two ticks on the y axis.
     """
 
-    def __init__(self, title: str, x: Any, y: Any, axis: Any, layout: Layout | None, *, strip: bool = False) -> None:
-        self.x, self.y, self.title = x, y, title
+    def __init__(self, chart: Chart, x: Any, layout: Layout | None = None) -> None:
+        self.chart, self.x = chart, x
+        self.y = bqplot.LinearScale(**({"min": chart.y.min, "max": chart.y.max} if chart.y else {}))
         self.marks: list[Any] = []
         self.specs: list[Spec] = []
-        self._strip = strip
         if layout is not None:
             self._shade(layout)
-        self._axis = axis
+        for level in chart.levels:
+            self._level(level.value)
+        self._axis = _axis(self.y, chart)
 
     def add(self, mark: Any, spec: Spec) -> None:
         """Add a mark."""
@@ -77,7 +81,7 @@ class LiveChart:
         self.specs.append(spec)
 
     def lines(self, spec: Spec, colors: Sequence[str], labels: Sequence[str], **style: Any) -> None:
-        """Add the lines of one node."""
+        """Add lines that one message feeds."""
         self.add(
             bqplot.Lines(
                 x=np.zeros(0),
@@ -107,8 +111,7 @@ class LiveChart:
             stroke_width=1.4,
         )
 
-    def level(self, value: float) -> None:
-        """Add a dashed line at a fixed height, such as the size of the memory."""
+    def _level(self, value: float) -> None:
         self.add(
             bqplot.Lines(
                 x=np.array([0.0, _FAR]),
@@ -153,11 +156,13 @@ class LiveChart:
         titled
             Whether the figure draws its title; otherwise the page does, and sets the ticks.
         """
-        margin = _TITLED_MARGIN if titled else _STRIP_MARGIN if self._strip else _MARGIN
-        height = _TITLED_HEIGHT if titled else _STRIP_HEIGHT if self._strip else _HEIGHT
+        chart = self.chart
+        margin = _TITLED_MARGIN if titled else _STRIP_MARGIN if chart.height == STRIP_HEIGHT else _MARGIN
+        height = _TITLED_HEIGHT if titled else chart.height
+        unit = f" ({chart.unit})" if titled and chart.unit and chart.y is None else ""
         below = bqplot.Axis(scale=self.x, grid_lines="none", tick_style={"font-size": "10px"}, num_ticks=4)
         return bqplot.Figure(
-            title=self.title,
+            title=", ".join(filter(None, (chart.title + unit, chart.note))),
             marks=self.marks,
             axes=[below, self._axis],
             animation_duration=0,
@@ -174,134 +179,94 @@ class LiveChart:
         )
 
 
-def _axis(scale: Any, **more: Any) -> Any:
+def _axis(scale: Any, chart: Chart) -> Any:
+    ticks: dict[str, Any] = {"num_ticks": 4}
+    if chart.y is not None:
+        labels = {f"{tick:g}": label for tick, label in zip(chart.y.ticks, chart.y.labels, strict=True)}
+        ticks = {"tick_values": list(chart.y.ticks), "tick_labels": labels}
     axis = bqplot.Axis(
         scale=scale,
         grid_lines="solid",
         grid_color="rgba(128,128,128,0.18)",
         tick_style={"font-size": "10px"},
-        **more,
+        **ticks,
     )
     axis.orientation = "vertical"  # a trait in bqplot 0.12, a property in 0.13
     return axis
-
-
-def _byte_ticks(top: float, unit: float) -> dict[str, Any]:
-    """Return labeled ticks at round binary numbers up to `top`, which counts in `unit` bytes."""
-    step = 2.0 ** math.ceil(math.log2(max(top * unit / 4, 1)))
-    values = [k * step / unit for k in range(int(top * unit / step) + 1)]
-    return {"tick_values": values, "tick_labels": {f"{value:g}": _bytes(value * unit) for value in values}}
-
-
-def _bytes(value: float) -> str:
-    for name in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or name == "TiB":
-            break
-        value /= 1024
-    return f"{value:g} {name}"
-
-
-def _per_node(chart: LiveChart, layout: Layout, field: str, **style: Any) -> None:
-    for node in layout.nodes:
-        gpus = [(k, gpu) for k, gpu in enumerate(layout.gpus) if gpu.node == node]
-        if not gpus:
-            continue
-        chart.lines(
-            {"kind": "lines", "node": node, "columns": [layout.column(node, f"gpu{g.index}.{field}") for _, g in gpus]},
-            [COLORS[k % len(COLORS)] for k, _ in gpus],
-            [gpu.label + BY_NAME[field].legend for _, gpu in gpus],
-            **style,
-        )
-
-
-#: Maximum dashed lines for sizes or limits in one chart, if GPUs differ.
-MAX_LEVELS = 4
-
-
-def _maximum(values: Sequence[float | None]) -> float | None:
-    return max((value for value in values if value), default=None)
 
 
 def gpu_charts(layout: Layout, x: Any) -> list[LiveChart]:
     """Return the GPU charts of the layout's view; empty without GPUs."""
     if not layout.gpus:
         return []
-    if layout.view == USE:
-        return _use_charts(layout, x)
     view = next(view for view in layout.views if view.name == layout.view)
-    return [_figure_chart(layout, x, chart) for chart in view.charts]
-
-
-def _figure_chart(layout: Layout, x: Any, what: GpuChart) -> LiveChart:
-    """Return one chart of a view; its limits follow the data unless the unit is percent."""
-    scale = bqplot.LinearScale(min=0, max=100) if what.percent else bqplot.LinearScale(min=0)
-    ticks: dict[str, Any] = {"tick_values": [0, 25, 50, 75, 100]} if what.percent else {"num_ticks": 4}
-    chart = LiveChart(what.title, x, scale, _axis(scale, **ticks), layout)
-    if layout.many:
-        chart.band(what.field, COLORS[0])
-        return chart
-    if what.thin:
-        _per_node(chart, layout, what.thin, stroke_width=1, opacities=[0.6] * len(layout.gpus))
-    _per_node(chart, layout, what.field)
-    return chart
-
-
-def _use_charts(layout: Layout, x: Any) -> list[LiveChart]:
-    """Return the charts of utilization, memory and power."""
-    gpus: Sequence[Gpu] = layout.gpus
-    percent = bqplot.LinearScale(min=0, max=100)
-    beside = layout.activity and not layout.many
-    title = BY_NAME["util"].label + (", dashed: SM activity" if beside else "")
-    util = LiveChart(title, x, percent, _axis(percent, tick_values=[0, 25, 50, 75, 100]), layout)
-    total = _maximum([gpu.memory_total for gpu in gpus])
-    size = bqplot.LinearScale(min=0, max=total * 1.06) if total else bqplot.LinearScale(min=0)
-    ticks = _byte_ticks(total, 1024.0**2) if total else {"num_ticks": 4}
-    memory = LiveChart(BY_NAME["memory"].label + ("" if total else " (MiB)"), x, size, _axis(size, **ticks), layout)
-    limit = _maximum([gpu.power_limit for gpu in gpus])
-    watts = bqplot.LinearScale(min=0, max=limit * 1.1) if limit else bqplot.LinearScale(min=0)
-    power = LiveChart(BY_NAME["power"].label, x, watts, _axis(watts, **({} if limit else {"num_ticks": 4})), layout)
-    for chart, values in ((memory, [gpu.memory_total for gpu in gpus]), (power, [gpu.power_limit for gpu in gpus])):
-        for value in sorted({value for value in values if value})[:MAX_LEVELS]:
-            chart.level(value)
-    for chart, field in ((util, "util"), (memory, "memory"), (power, "power")):
+    labels = [gpu.label for gpu in layout.gpus]
+    charts = []
+    for column in view.charts:
+        chart = gpu_chart(column, layout.gpus, labels, activity=layout.activity and column.name == "util")
+        live = LiveChart(_in_mib(chart) if column.unit == "MiB" else chart, x, layout)
         if layout.many:
-            chart.band(field, COLORS[0], "peak" if field == "util" else "")
+            live.band(column.name, COLORS[0], top_of(column).name)
         else:
-            if field == "util":
-                _per_node(chart, layout, "peak", stroke_width=1, opacities=[0.45] * len(gpus))
-                if beside:
-                    _per_node(chart, layout, ACTIVITY, line_style="dashed")
-            _per_node(chart, layout, field)
-    return [util, memory, power]
+            _add_gpu_lines(live, layout)
+        charts.append(live)
+    return charts
+
+
+def _in_mib(chart: Chart) -> Chart:
+    """Return the chart of a record's memory, in bytes, for the samples, which are in MiB."""
+    levels = tuple(Level(level.value / MIB, level.label) for level in chart.levels)
+    y = chart.y and Axis(chart.y.min, chart.y.max / MIB, tuple(tick / MIB for tick in chart.y.ticks), chart.y.labels)
+    return msgspec.structs.replace(chart, unit="MiB", levels=levels, y=y)
+
+
+def _add_gpu_lines(live: LiveChart, layout: Layout) -> None:
+    """Add the lines of a chart, one mark for each style and node."""
+    for (style, node), group in itertools.groupby(
+        live.chart.series, key=lambda series: (series.style, layout.gpus[int(series.data[2])].node)
+    ):
+        lines = list(group)
+        width, opacity = _STYLES[style]
+        names = [f"gpu{layout.gpus[int(series.data[2])].index}.{series.data[3]}" for series in lines]
+        live.lines(
+            {"kind": "lines", "node": node, "columns": [layout.column(node, name) for name in names]},
+            [COLORS[series.color % len(COLORS)] for series in lines],
+            [series.label for series in lines],
+            stroke_width=width,
+            opacities=[opacity] * len(lines),
+            line_style="dashed" if style == "dashed" else "solid",
+        )
 
 
 def host_charts(layout: Layout, x: Any) -> list[LiveChart]:
     """Return the charts of the run's CPU and memory: low ones if there is no GPU."""
-    own = "cpu" in layout.columns[layout.nodes[0]]
-    names = ("cpu", "memory") if own else ("host_cpu", "host_memory")
-    titles = ("CPU", "Memory") if own else ("CPU of the machine", "Memory of the machine")
-    scales = (bqplot.LinearScale(min=0) if own else bqplot.LinearScale(min=0, max=100), bqplot.LinearScale(min=0))
     charts = []
-    for name, title, scale in zip(names, titles, scales, strict=True):
-        axis = _axis(scale, num_ticks=4)
-        chart = LiveChart(title, x, scale, axis, layout, strip=not layout.gpus)
-        charts.append(chart)
-        if len(layout.nodes) > LINES:
-            chart.band(f"{HOST_PREFIX}{name}", _HOST_COLOR)
+    count = len(layout.nodes)
+    for chart in kernel_charts.host_charts(
+        strip=not layout.gpus,
+        cpus=layout.cpus / count,
+        memory_total=layout.memory_total,
+        own="cpu" in layout.columns[layout.nodes[0]],
+    ):
+        live = LiveChart(chart, x, layout)
+        charts.append(live)
+        (series,) = chart.series
+        name = str(series.data[1])
+        if count > MAX_LINES:
+            live.band(f"{HOST_PREFIX}{name}", COLORS[series.color])
             continue
         for k, node in enumerate(layout.nodes):
             spec = {"kind": "lines", "node": node, "columns": [layout.column(node, name)]}
-            label = layout.hosts[k] if len(layout.nodes) > 1 else title
-            color = COLORS[k % len(COLORS)] if len(layout.nodes) > 1 else _HOST_COLOR
-            chart.lines(spec, [color], [label])
+            live.lines(
+                spec, [COLORS[k if count > 1 else series.color]], [layout.hosts[k] if count > 1 else series.label]
+            )
     return charts
 
 
 def metric_chart(name: str) -> LiveChart:
     """Return the chart of one metric of the script, by step."""
-    scale = bqplot.LinearScale()
-    chart = LiveChart(name[:60], bqplot.LinearScale(), scale, _axis(scale), None)
-    chart.lines({"kind": "metric", "name": name}, [_METRIC_COLOR], [name], marker_size=40)
+    chart = LiveChart(Chart(key=f"metric {name}", title=name[:60]), bqplot.LinearScale())
+    chart.lines({"kind": "metric", "name": name}, [COLORS[0]], [name], marker_size=40)
     return chart
 
 
@@ -309,8 +274,7 @@ class TrialChart(LiveChart):
     """Chart of the primary metric of a sweep's trials, by step: the best one, those that run, stopped ones in gray."""
 
     def __init__(self, metric: str) -> None:
-        scale = bqplot.LinearScale()
-        super().__init__(f"{metric[:50]} of the trials", bqplot.LinearScale(), scale, _axis(scale, num_ticks=4), None)
+        super().__init__(Chart(key="trials", title=f"{metric[:50]} of the trials"), bqplot.LinearScale())
         # The kernel sends these: the page has the points of the run's own metrics only.
         self._lines = bqplot.Lines(x=np.zeros(0), y=np.zeros(0), scales={"x": self.x, "y": self.y}, stroke_width=1.4)
         self.add(self._lines, {"kind": "static"})
@@ -432,6 +396,7 @@ class Dashboard:
             figures=self.figures,
             marks=[mark for chart in self.charts for mark in chart.marks],
             specs=[spec for chart in self.charts for spec in chart.specs],
+            charts=[_described(chart.chart) for chart in self.charts],
             layout=layout.wire(RING, MAX_BUCKETS),
             heat=layout.many,
             done=done,
@@ -479,6 +444,7 @@ class Dashboard:
             feed.figures = self.figures
             feed.marks = [mark for chart in self.charts for mark in chart.marks]
             feed.specs = [spec for chart in self.charts for spec in chart.specs]
+            feed.charts = [_described(chart.chart) for chart in self.charts]
 
     def prepare(self, layout: Layout) -> tuple[list[LiveChart], list[Any]]:
         """Build the charts and figures of another GPU view; run this off the loop."""
@@ -516,6 +482,11 @@ class Dashboard:
         for widget in _with_parts([self.feed, self.root, self._line_break]):
             if widget.comm is not None:
                 widget.close()
+
+
+def _described(chart: Chart) -> dict[str, Any]:
+    """Return what the page needs of a chart beside its marks: texts, unit, axis and height."""
+    return msgspec.to_builtins(msgspec.structs.replace(chart, x=(), series=(), band=(), levels=()))  # type: ignore[no-any-return]
 
 
 def _with_parts(widgets: Any) -> list[Any]:

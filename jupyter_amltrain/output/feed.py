@@ -155,6 +155,7 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
     figures = traitlets.List(traitlets.Instance(ipywidgets.Widget)).tag(sync=True, **widget_serialization)
     marks = traitlets.List(traitlets.Instance(ipywidgets.Widget)).tag(sync=True, **widget_serialization)
     specs: Any = traitlets.List().tag(sync=True)
+    charts: Any = traitlets.List().tag(sync=True)
     layout = traitlets.Dict().tag(sync=True)
     rate = traitlets.Float(4.0).tag(sync=True)
     done = traitlets.Bool(False).tag(sync=True)

@@ -8,28 +8,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jupyter_amltrain.agent.telemetry import gpu_columns
-from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, GPU_COLUMNS, SLOW, GpuColumn, symbol
+from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, GPU_COLUMNS, GpuColumn
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
-from jupyter_amltrain.kernel.run_record import LINES
+from jupyter_amltrain.kernel.run_charts import MAX_LINES, beside_of, top_of
 from jupyter_amltrain.kernel.store import Entry
-from jupyter_amltrain.kernel.telemetry import NodeTelemetry
-
-
-class GpuChart(NamedTuple):
-    """One chart of a view.
-
-    Attributes
-    ----------
-    field
-        Column to draw for each GPU.
-    thin
-        Second column, drawn as a thin, pale line.
-    """
-
-    title: str
-    field: str
-    thin: str = ""
-    percent: bool = False
+from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, known
 
 
 class GpuView(NamedTuple):
@@ -37,37 +20,31 @@ class GpuView(NamedTuple):
 
     name: str
     label: str
-    charts: tuple[GpuChart, ...]
+    charts: tuple[GpuColumn, ...]
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Columns of each GPU that the view draws."""
-        return tuple(field for chart in self.charts for field in (chart.field, chart.thin) if field)
+        return tuple(column.name for chart in self.charts for column in (chart, beside_of(chart)) if column)
 
 
-#: View with its own drawing code, for sizes, limits and peaks.
+#: View that any GPU has.
 USE = "use"
 
 
-def _chart(column: GpuColumn) -> GpuChart:
-    thin = next((other.name for other in GPU_COLUMNS if other.beside == column.name), "")
-    return GpuChart(column.chart, column.name, thin, percent=column.maximum == 100)
-
-
 VIEWS = tuple(
-    GpuView(name, label, tuple(_chart(column) for column in GPU_COLUMNS if column.view == name))
+    GpuView(name, label, tuple(column for column in GPU_COLUMNS if column.view == name))
     for name, label in gpu_columns.VIEWS
 )
-
-#: Unit symbol of each GPU series.
-UNITS = {column.name: symbol(column.unit) for column in GPU_COLUMNS if column.kind != SLOW}
 
 
 def available(fields: Sequence[str]) -> tuple[GpuView, ...]:
     """Return the views, reduced to charts for which a GPU has one of these columns."""
     known = set(fields)
     views = (
-        view._replace(charts=tuple(chart for chart in view.charts if known & {chart.field, chart.thin}))
+        view._replace(
+            charts=tuple(chart for chart in view.charts if known & {chart.name, getattr(beside_of(chart), "name", "")})
+        )
         for view in VIEWS
     )
     return tuple(view for view in views if view.charts or view.name == USE)
@@ -104,7 +81,7 @@ def _duration(seconds: float) -> str:
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU of a dashboard; MiB and watts."""
+    """One GPU of a dashboard; bytes and watts."""
 
     node: int
     index: int
@@ -159,7 +136,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def many(self) -> bool:
         """Whether there are too many GPUs for one line each."""
-        return len(self.gpus) > LINES
+        return len(self.gpus) > MAX_LINES
 
     def wire(self, capacity: int, buckets: int) -> dict[str, Any]:
         """Return the layout in the form that the page's feed needs."""
@@ -170,11 +147,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             "capacity": capacity,
             "buckets": buckets,
             "gpus": [msgspec.to_builtins(gpu) for gpu in self.gpus],
-            "units": {**UNITS, "cpu": "%", "host_memory": "bytes"},
             "views": [view.name for view in self.views],
             "start": self.start,
-            "cpus": self.cpus,
-            "memory": self.memory_total or 0,
             "windows": [seconds for _, seconds in windows(self.window)],
         }
 
@@ -200,7 +174,7 @@ def layout_of(entry: Entry, window: float = 600.0, view: str = USE) -> Layout | 
     fields = [name for node in nodes for part in ("gpu_columns", "gpu_figures") for name in node.header.get(part, ())]
     views = available(fields) if gpus else ()
     chosen = next((one for one in views if one.name == view), views[0] if views else None)
-    names = _fields(chosen, views, many=len(gpus) > LINES)
+    names = _fields(chosen, views, many=len(gpus) > MAX_LINES)
     columns = {node.node: (*_host(entry), *_series(node, names)) for node in nodes}
     spans, start = _spans(entry)
     first = min(float(node.history.t[0]) for node in nodes)
@@ -226,12 +200,12 @@ def layout_of(entry: Entry, window: float = 600.0, view: str = USE) -> Layout | 
 def _fields(view: GpuView | None, views: tuple[GpuView, ...], *, many: bool) -> tuple[str, ...]:
     """Return the series of each GPU that are sent with every tick; the heat map needs utilization.
 
-    Where many GPUs are drawn as a mean and a range, thin lines are not drawn, except the peaks of the utilization.
+    Where many GPUs are drawn as a mean and a range, thin lines are not drawn; peaks are the upper end of the range.
     """
     if view is None:
         return ()
     if many:
-        return tuple(dict.fromkeys(("util", *(view.fields if view.name == USE else (c.field for c in view.charts)))))
+        return tuple(dict.fromkeys(("util", *(c.name for chart in view.charts for c in (chart, top_of(chart))))))
     beside = [ACTIVITY] if view.name == USE and any(ACTIVITY in one.fields for one in views) else []
     return tuple(dict.fromkeys(("util", *view.fields, *beside)))
 
@@ -258,12 +232,13 @@ def _series(node: NodeTelemetry, names: tuple[str, ...]) -> tuple[str, ...]:
 def _gpu(node: NodeTelemetry, i: int, several: bool) -> Gpu:
     gpu = node.gpus[i]
     index = int(gpu.get("index", i))
+    total = known(gpu.get("memory_total"))
     return Gpu(
         node=node.node,
         index=index,
         label=(f"n{node.node} " if several else "") + gpu_name({"index": i, **gpu}),
         name=str(gpu.get("name") or "GPU"),
-        memory_total=gpu.get("memory_total"),
+        memory_total=None if total is None else total * MIB,
         power_limit=node.slow[i].get("power_limit") or gpu.get("power_limit"),
     )
 

@@ -16,6 +16,7 @@ from jupyter_amltrain.output.plain import needs_plain_widgets
 from jupyter_amltrain.output.run_group import group_html, group_text, run_group
 from jupyter_amltrain.output.run_html import PictureHtml, alt_text, run_html
 from jupyter_amltrain.output.text_view import record_text, state_line
+from jupyter_amltrain.schema.chart import ChartSet
 from jupyter_amltrain.schema.group import GROUP_MIME
 from jupyter_amltrain.schema.record import RECORD_MIME, LogTail, RunRecord, TelemetrySeries
 
@@ -54,7 +55,9 @@ def bundle_of(record: RunRecord, picture: PictureHtml | None = None) -> tuple[di
 
 def _listed(record: RunRecord) -> RunRecord:
     """Return a record without what a table of runs does not show: a hundred whole ones are megabytes."""
-    return msgspec.structs.replace(record, telemetry=TelemetrySeries(), gpu=None, log=LogTail(), pictures=())
+    return msgspec.structs.replace(
+        record, telemetry=TelemetrySeries(), gpu=None, log=LogTail(), pictures=(), charts=ChartSet()
+    )
 
 
 def group_bundle(records: Sequence[RunRecord]) -> dict[str, Any]:

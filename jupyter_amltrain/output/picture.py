@@ -8,15 +8,17 @@ import math
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY
+import msgspec
+
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts, gpu_name
-from jupyter_amltrain.output.palette import BLUE, GPUS, GRID, HEAT, INK, RED, RED_GROUND, SHADE, SOFT, STATES, TEAL
-from jupyter_amltrain.output.sheet import MARGIN, WIDTH, Sheet, clip, number, number_text
+from jupyter_amltrain.kernel.chart_axes import number_text
+from jupyter_amltrain.output.palette import GPUS, GRID, HEAT, INK, RED, RED_GROUND, SHADE, SOFT, STATES
+from jupyter_amltrain.output.sheet import MARGIN, WIDTH, Sheet, clip, number
 from jupyter_amltrain.output.sweep_picture import sweep_parts
 from jupyter_amltrain.output.text_view import gpu_texts, throughput_text
+from jupyter_amltrain.schema.chart import STRIP_HEIGHT, Axis, Chart, ChartSet, SeriesPath, values_at
 from jupyter_amltrain.text import seconds_text
 
 Record = dict[str, Any]
@@ -31,219 +33,94 @@ COLUMNS = 3
 METRICS = 6
 
 
-@dataclass(frozen=True)
-class Span:
-    """Time axis shared by all charts of a record.
-
-    Attributes
-    ----------
-    start
-        Unix seconds of the origin.
-    length
-        Seconds.
-    shades
-        Intervals (seconds from the start) in which the script did not run.
-    """
-
-    start: float
-    length: float
-    shades: tuple[tuple[float, float], ...] = ()
-
-    def seconds(self, times: Sequence[Any]) -> list[float]:
-        """Convert unix seconds to seconds from the start."""
-        return [number(t) - self.start for t in times]
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One small chart.
-
-    Attributes
-    ----------
-    title, value
-        Texts above the chart, left and right.
-    unit
-        ``step`` (x is steps, y any number), or ``percent``, ``bytes``, ``watts`` over time.
-    lines
-        Values and color of each line; NaN is a gap.
-    band
-        Low, high and color of an area behind the lines.
-    total
-        Capacity, drawn as a dashed line.
-    top
-        Upper end of the y axis; ``None`` derives it from the values.
-    dashed
-        Additional dashed lines.
-    """
-
-    title: str
-    value: str
-    unit: str
-    x: list[float]
-    lines: tuple[tuple[list[float], str], ...]
-    color: str = BLUE
-    band: tuple[list[float], list[float], str] | None = None
-    total: float | None = None
-    top: float | None = None
-    dashed: tuple[tuple[list[float], str], ...] = ()
-
-
-def time_span(record: Record) -> Span | None:
-    """Return the time axis of a record; ``None`` without telemetry."""
-    sources = [(record.get(name) or {}).get("t") or [] for name in ("telemetry", "gpu")]
-    ends = [number(t) for times in sources if len(times) > 1 for t in (times[0], times[-1])]
-    ends = [t for t in ends if not math.isnan(t)]
-    if not ends or max(ends) <= min(ends):
-        return None
-    start, length = min(ends), max(ends) - min(ends)
-    shades = []
-    for phase in record.get("phases") or []:
-        begin, end = number(phase.get("start")) - start, number(phase.get("end")) - start
-        if phase.get("name") == "running" or math.isnan(begin):
-            continue
-        low, high = max(begin, 0.0), length if math.isnan(end) else min(end, length)
-        if high - low > 0.01 * length:  # narrower shades would be invisible
-            shades.append((low, high))
-    return Span(start, length, tuple(shades))
-
-
-def metric_charts(record: Record) -> list[Chart]:
-    """Return the charts of the first :data:`METRICS` metrics."""
-    charts: list[Chart] = []
-    metrics = record.get("metrics") or {}
-    for name in list(metrics)[:METRICS]:
-        series = metrics[name]
-        values = [number(value) for value in series.get("value") or []]
-        steps = [number(step) for step in series.get("step") or range(len(values))]
-        count = min(len(values), len(steps))
-        if not count:
-            continue
-        if len(set(steps[:count])) == 1 and count > 1:  # logged without steps
-            steps = [float(index) for index in range(count)]
-        last = series.get("last")
-        text = last[:8] if isinstance(last, str) else "" if math.isnan(number(last)) else number_text(number(last))
-        charts.append(Chart(name, text, "step", steps[:count], ((values[:count], BLUE),)))
-    return charts
-
-
-def host_charts(telemetry: Record, span: Span | None) -> list[Chart]:
-    """Return the charts of CPU and memory of the run's processes."""
-    times = telemetry.get("t") or []
-    if len(times) < 2 or span is None:
-        return []
-    seconds = span.seconds(times)
-    charts: list[Chart] = []
-    for name, title, unit in (("cpu", "CPU", "percent"), ("memory", "Memory", "bytes")):
-        values = [number(value) for value in telemetry.get(name) or []][: len(seconds)]
-        known = [value for value in values if not math.isnan(value)]
-        if not known:
-            continue
-        if unit == "bytes":
-            text = f"max {bytes_text(max(known))}"
-        else:
-            cpus = telemetry.get("cpus")
-            text = f"mean {sum(known) / len(known):.0f} %" + (f" of {100 * cpus:.0f} %" if cpus else "")
-        charts.append(Chart(title, text, unit, seconds[: len(values)], ((values, TEAL),), TEAL))
-    return charts
-
-
-def draw_row(sheet: Sheet, top: float, charts: Sequence[Chart], span: Span | None, height: float = ROW) -> None:
+def draw_row(sheet: Sheet, top: float, charts: Sequence[Chart], record: Record, height: float = ROW) -> None:
     """Draw charts side by side over the whole width."""
     width = WIDTH / len(charts)
     for column, chart in enumerate(charts):
-        _draw(sheet.axes(column * width + 44, top + 26, width - 58, height - 52), chart, span)
+        _draw(sheet.axes(column * width + 44, top + 26, width - 58, height - 52), chart, record)
 
 
-def _draw(axes: Any, chart: Chart, span: Span | None) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    over_time = chart.unit != "step" and span is not None
-    length = time_unit(span.length)[1] if over_time and span else 1.0
-    x = [value / length for value in chart.x]
-    known = [v for values, _ in chart.lines for v in values if not math.isnan(v)]
-    highest = max([*known, chart.total or 0.0, chart.top or 0.0], default=0.0)
-    unit, size = byte_unit(highest) if chart.unit == "bytes" else ("", 1.0)
+def _draw(axes: Any, chart: Chart, record: Record) -> None:
+    """Draw a chart with its data, which are in the record."""
+    shared = chart_set(record)
+    x_axis = chart.steps or shared.time
+    origin = 0.0 if chart.steps else shared.start
+    rows = [[number(value) for value in _values(record, series.data)] for series in chart.series]
+    xs = [number(x) - origin for x in _values(record, chart.x)] if chart.x else [float(i) for i in range(len(rows[0]))]
+    color = INK if len(rows) > 1 else GPUS[chart.series[0].color]
     if chart.band:
-        low, high, color = chart.band
-        axes.fill_between(x, [v / size for v in low], [v / size for v in high], color=color, alpha=0.22, linewidth=0)
-    thick = 1.4 if len(chart.lines) < 4 else 1.1
-    for values, color in chart.lines:
-        y = [v / size for v in values]
-        axes.plot(x, y, color=color, linewidth=thick, solid_joinstyle="round")
-        if sum(not math.isnan(v) for v in y) == 1:
-            axes.plot(x, y, color=color, marker="o", markersize=4)
-    for values, color in chart.dashed:
-        axes.plot(x, [v / size for v in values], color=color, linewidth=0.9, dashes=(3, 2))
-    if chart.total:
-        axes.axhline(chart.total / size, color=SOFT, linewidth=1, dashes=(4, 2.5))
-    if not known:
-        axes.text(0.5, 0.5, "n/a", transform=axes.transAxes, size=9, color=SOFT, ha="center", va="center")
+        low, high = ([number(value) for value in _values(record, (*chart.band, end))] for end in ("low", "high"))
+        _area(axes, xs, low, high, color)
+    for series, y in zip(chart.series, rows, strict=True):
+        if series.style == "faint":
+            if [other.style for other in chart.series].count("") == 1:  # bursts; those of several would hide lines
+                _area(axes, xs, rows[1], y, GPUS[series.color])
+            continue
+        style = {"linewidth": 0.9, "dashes": (3, 2)} if series.style == "dashed" else {"linewidth": 1.3}
+        axes.plot(xs[: len(y)], y[: len(xs)], color=GPUS[series.color], solid_joinstyle="round", **style)
+        if sum(not math.isnan(value) for value in y) == 1:
+            axes.plot(xs[: len(y)], y[: len(xs)], color=GPUS[series.color], marker="o", markersize=4)
+    for level in chart.levels:
+        axes.axhline(level.value, color=SOFT, linewidth=1, dashes=(4, 2.5))
     axes.set_title(clip(chart.title, 22), loc="left", size=8, color=INK, pad=4, parse_math=False)
-    axes.set_title(chart.value, loc="right", size=8, color=chart.color, weight="bold", pad=4)
+    axes.set_title(_with_dashed(chart, rows), loc="right", size=8, color=color, weight="bold", pad=4, parse_math=False)
+    _style(axes)
+    if chart.y is None:
+        axes.text(0.5, 0.5, "n/a", transform=axes.transAxes, size=9, color=SOFT, ha="center", va="center")
+        axes.set_yticks([])
+    else:
+        air = 0.02 * (chart.y.max - chart.y.min)  # keeps a line at zero fully visible
+        axes.set_ylim(chart.y.min - air, chart.y.max + air)
+        axes.set_yticks(chart.y.ticks, chart.y.labels)
+    if x_axis is not None:
+        _mark_x(axes, x_axis)
+    if chart.steps is None:
+        for phase in shared.phases:
+            axes.axvspan(phase.start, phase.end, color=SHADE, linewidth=0, zorder=0)
+
+
+def _values(record: Record, path: SeriesPath) -> Any:
+    try:
+        return values_at(record, path) or ()
+    except (KeyError, TypeError):
+        return ()  # no GPU reports it
+
+
+def _area(axes: Any, x: Sequence[float], low: Sequence[float], high: Sequence[float], color: str) -> None:
+    count = min(len(x), len(low), len(high))
+    axes.fill_between(x[:count], low[:count], high[:count], color=color, alpha=0.22, linewidth=0)
+
+
+def _with_dashed(chart: Chart, rows: Sequence[Sequence[float]]) -> str:
+    """Return a chart's value with the mean of its dashed lines, shortened: both must fit next to the title."""
+    dashed = [row for series, row in zip(chart.series, rows, strict=True) if series.style == "dashed"]
+    known = [value for row in dashed for value in row if not math.isnan(value)]
+    value = clip(chart.value, 24)
+    return f"{value.removeprefix('mean ')}, SM - - {sum(known) / len(known):.0f} %" if known else value
+
+
+def _style(axes: Any) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(GRID)
     axes.grid(axis="y", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(colors=SOFT, labelsize=6.5, length=0, pad=4)
-    axes.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
-    if not over_time or span is None:
-        if x:  # no margins beside the curve; a single point gets some
-            axes.set_xlim(*((x[0] - 1, x[0] + 1) if min(x) == max(x) else (min(x), max(x))))
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number_text(value)))
-        return
-    for begin, end in span.shades:
-        axes.axvspan(begin / length, end / length, color=SHADE, linewidth=0, zorder=0)
-    time_axis(axes, span.length)
-    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
-    if not highest:  # no values: show no scale
-        axes.set_yticks([])
-    highest = highest / size or 1.0
-    axes.set_ylim(-0.03 * highest, 1.06 * highest)  # keep a line at zero fully visible
-    ending = {"percent": "%", "watts": "W"}.get(chart.unit, unit)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} {ending}" if value else "0"))
 
 
-def time_axis(axes: Any, seconds: float) -> None:
-    """Set x ticks in the unit of :func:`time_unit`; only the last label names the unit."""
-    from matplotlib.ticker import MaxNLocator
-
-    name, length = time_unit(seconds)
-    end = seconds / length
-    axes.set_xlim(0, end)
-    ticks = [t for t in MaxNLocator(4, steps=[1, 2, 3, 5, 10]).tick_values(0, end) if 0 <= t <= end * 1.0001]
-    axes.set_xticks(ticks, [*(f"{t:g}" for t in ticks[:-1]), f"{ticks[-1]:g} {name}"])
+def _mark_x(axes: Any, axis: Axis) -> None:
+    axes.set_xlim(axis.min, axis.max)
+    axes.set_xticks(axis.ticks, axis.labels)
     labels = axes.get_xticklabels()
-    labels[0].set_ha("left")
-    if len(ticks) > 1 and ticks[-1] > 0.93 * end:
+    if axis.ticks[0] == axis.min:
+        labels[0].set_ha("left")
+    if len(labels) > 1 and axis.ticks[-1] > axis.min + 0.93 * (axis.max - axis.min):
         labels[-1].set_ha("right")
 
 
-# -- text and numbers
-
-
-def byte_unit(highest: float) -> tuple[str, float]:
-    """Return the unit for values up to `highest` bytes: its name and its size in bytes."""
-    size = 1.0
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(highest) < 1000 * size:
-            return unit, size
-        size *= 1024
-    return "TiB", size
-
-
-def bytes_text(value: float) -> str:
-    """Format bytes with three significant digits: ``39.8 GiB``."""
-    unit, size = byte_unit(value)
-    return f"{value / size:.3g} {unit}"
-
-
-def time_unit(longest: float) -> tuple[str, float]:
-    """Return the unit for an axis up to `longest` seconds: its name and its length in seconds."""
-    if longest < 120:
-        return "s", 1.0
-    return ("min", 60.0) if longest < 7200 else ("h", 3600.0)
+def chart_set(record: Record) -> ChartSet:
+    """Return the charts of a record."""
+    return msgspec.convert(record.get("charts") or {}, ChartSet)
 
 
 #: Heights in CSS pixels: line of names; heat map minimum and maximum; heat map title and footer.
@@ -251,76 +128,6 @@ NAMES, MIN_HEAT_HEIGHT, MAX_HEAT_HEIGHT, HEAT_HEAD, HEAT_FOOT = 20, 24, 200, 24,
 
 #: Left edge of the charts, in CSS pixels.
 _LEFT = 44
-
-_FIELDS = (("util", "Utilization", "percent"), ("memory", "Memory", "bytes"), ("power", "Power", "watts"))
-
-
-def gpu_charts(gpu: Record, span: Span | None) -> list[Chart]:
-    """Return the charts of utilization, memory and power; empty without GPUs or samples."""
-    gpus = gpu.get("gpus") or []
-    times = gpu.get("t") or []
-    if not gpus or span is None or not times:
-        return []
-    seconds = span.seconds(times)
-    return [_chart(gpu, gpus, seconds, *field) for field in _FIELDS]
-
-
-def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, title: str, unit: str) -> Chart:
-    totals = {"memory": "memory_total", "power": "power_limit"}
-    sizes = {size for g in gpus if not math.isnan(size := number(g.get(totals.get(field, ""))))}
-    total = max(sizes, default=math.nan)
-    band = None
-    dashed: tuple[tuple[list[float], str], ...] = ()
-    color = GPUS[0] if len(gpus) == 1 else INK
-    if gpu.get(field):
-        mean, low, high = (_padded(gpu[field].get(name), len(seconds)) for name in ("mean", "low", "high"))
-        lines: tuple[tuple[list[float], str], ...] = ((mean, BLUE),)
-        band, color, known, peaks = (low, high, BLUE), BLUE, mean, high
-    else:
-        rows = [_padded(g.get(field), len(seconds)) for g in gpus[: len(GPUS)]]
-        lines = tuple(zip(rows, GPUS, strict=False))
-        known = peaks = [value for row in rows for value in row]
-        if field == "util" and any(g.get(ACTIVITY) for g in gpus):
-            dashed = tuple((_padded(g.get(ACTIVITY), len(seconds)), c) for g, c in zip(gpus, GPUS, strict=False))
-        if len(gpus) == 1 and field == "util":  # bursts between two samples
-            band = (rows[0], _padded(gpus[0].get("peak"), len(seconds)), GPUS[0])
-    return Chart(
-        title,
-        _with_activity(_gpu_value(field, known, peaks, total), dashed),
-        unit,
-        seconds,
-        lines,
-        color=color,
-        band=band,
-        # A single line would be wrong if the GPUs differ.
-        total=total if len(sizes) == 1 else None,
-        top=100.0 if unit == "percent" else None,
-        dashed=dashed,
-    )
-
-
-def _with_activity(value: str, dashed: Sequence[tuple[list[float], str]]) -> str:
-    """Append the meaning of the dashed lines and their mean to a chart's value."""
-    known = [value for values, _ in dashed for value in values if not math.isnan(value)]
-    # Shortened, because both must fit next to the title.
-    return f"{value.removeprefix('mean ')}, SM - - {sum(known) / len(known):.0f} %" if known else value
-
-
-def _gpu_value(field: str, mean: Sequence[float], peaks: Sequence[float], total: float) -> str:
-    mean, peaks = ([value for value in values if not math.isnan(value)] for values in (mean, peaks))
-    if not mean or not peaks:
-        return "n/a"
-    if field != "memory":
-        return f"mean {sum(mean) / len(mean):.0f} {'%' if field == 'util' else 'W'}"
-    peak, whole = bytes_text(max(peaks)), "" if math.isnan(total) else f" of {bytes_text(total)}"
-    if whole.endswith(peak.split()[1]):
-        peak = peak.split()[0]  # "peak 40 of 79.7 GiB"
-    return f"peak {peak}{whole}"
-
-
-def _padded(values: Any, length: int) -> list[float]:
-    numbers = [number(value) for value in values or []][:length]
-    return numbers + [math.nan] * (length - len(numbers))
 
 
 def draw_names(sheet: Sheet, top: float, gpu: Record) -> None:
@@ -355,7 +162,7 @@ def _heat_rows(rows: int) -> float:
     return min(MAX_HEAT_HEIGHT, max(MIN_HEAT_HEIGHT, 3.0 * rows if rows > 16 else 8.0 * rows))
 
 
-def draw_heat(sheet: Sheet, top: float, gpu: Record, span: Span) -> None:
+def draw_heat(sheet: Sheet, top: float, gpu: Record, shared: ChartSet) -> None:
     """Draw utilization of each GPU over time: one row per GPU, nodes separated."""
     import numpy as np
     from matplotlib.colors import LinearSegmentedColormap
@@ -368,9 +175,10 @@ def draw_heat(sheet: Sheet, top: float, gpu: Record, span: Span) -> None:
     style: dict[str, Any] = {"cmap": colors, "vmin": 0, "vmax": 100, "aspect": "auto", "interpolation": "nearest"}
     height = _heat_rows(len(labels))
     axes = sheet.axes(_LEFT, top + HEAT_HEAD, WIDTH - _LEFT - MARGIN, height)
-    begin, end = (t / time_unit(span.length)[1] for t in span.seconds([gpu["t"][0], gpu["t"][-1]]))
+    begin, end = (t - shared.start for t in (gpu["t"][0], gpu["t"][-1]))
     axes.imshow(np.ma.masked_where(cells > 100, cells), extent=(begin, end, len(labels) - 0.5, -0.5), **style)
-    time_axis(axes, span.length)
+    if shared.time is not None:
+        _mark_x(axes, shared.time)
     axes.tick_params(colors=SOFT, labelsize=6.5, length=0, pad=4)
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -472,33 +280,32 @@ def draw(record: Record) -> dict[str, Any]:
 
 def _parts(record: Record) -> list[Part]:
     """Return the parts of the image, from top to bottom."""
-    span = time_span(record)
     gpu = record.get("gpu") or {}
-    gpus = gpu_charts(gpu, span)
+    shared = chart_set(record)
+    kinds: dict[str, list[Chart]] = {"metric": [], "gpu": [], "host": []}
+    for chart in shared.charts:
+        kinds[chart.key.split(" ")[0]].append(chart)
     parts: list[Part] = [(_HEAD, lambda sheet, top: _header(sheet, record))]
     idle = banner(record)
     if idle:
         parts.append((banner_height(idle), functools.partial(draw_banner, lines=idle, record=record)))
     if record.get("sweep"):
         return parts + sweep_parts(record["sweep"]) + _foot_part(_lines(record))
-    metrics, host = metric_charts(record), host_charts(record.get("telemetry") or {}, span)
 
-    def rows(charts: list[Chart], height: float = ROW) -> None:
+    def rows(charts: list[Chart]) -> None:
         columns = 2 if len(charts) == 4 else COLUMNS
         for i in range(0, len(charts), columns):
-            draw = functools.partial(draw_row, charts=charts[i : i + columns], span=span, height=height)
-            parts.append((height, draw))
+            row = charts[i : i + columns]
+            height = STRIP if kinds["metric"] and row[0].height == STRIP_HEIGHT else ROW
+            parts.append((height, functools.partial(draw_row, charts=row, record=record, height=height)))
 
-    if not gpus:
-        rows(metrics)
-        rows(host, STRIP if metrics else ROW)
-    else:
-        rows(metrics)
+    rows(kinds["metric"][:METRICS])
+    if kinds["gpu"]:
         parts.append((NAMES, lambda sheet, top: draw_names(sheet, top, gpu)))
-        rows(gpus)
-        if span and heat_height(gpu):
-            parts.append((heat_height(gpu), lambda sheet, top: draw_heat(sheet, top, gpu, span)))
-        rows(host)
+        rows(kinds["gpu"])
+        if heat_height(gpu):
+            parts.append((heat_height(gpu), lambda sheet, top: draw_heat(sheet, top, gpu, shared)))
+    rows(kinds["host"])
     return parts + _foot_part(_lines(record))
 
 

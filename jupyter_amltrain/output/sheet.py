@@ -56,15 +56,6 @@ def number(value: Any) -> float:
     return result if math.isfinite(result) else math.nan
 
 
-def number_text(value: float) -> str:
-    """Format a number with four significant digits."""
-    if 1000 <= abs(value) < 1e6:
-        return f"{value:.0f}"
-    if value == 0 or 1e-3 <= abs(value) < 1000:
-        return f"{value:.4g}"
-    return f"{value:.2e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
-
-
 def clip(text: str, length: int) -> str:
     """Truncate to `length` characters and replace non-printable ones by spaces."""
     text = "".join(c if c.isprintable() else " " for c in text)

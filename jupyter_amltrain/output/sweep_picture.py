@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.kernel.chart_axes import number_text
 from jupyter_amltrain.output.palette import BEST, BLUE, GRID, INK, RED, SOFT, STATES, STOPPED, TRIALS
-from jupyter_amltrain.output.sheet import MARGIN, WIDTH, Sheet, clip, number, number_text
+from jupyter_amltrain.output.sheet import MARGIN, WIDTH, Sheet, clip, number
 from jupyter_amltrain.output.sweep_table import (
     STOPPED_EARLY,
     best_text,
@@ -49,7 +50,7 @@ Part = tuple[float, Callable[[Sheet, float], None]]
 
 
 @dataclass(frozen=True)
-class Axis:
+class ParallelAxis:
     """An axis of the parallel coordinates.
 
     Attributes
@@ -253,7 +254,7 @@ def _draw_table(sheet: Sheet, top: float, board: SweepBoard) -> None:
 # -- axes
 
 
-def parameter_axis(name: str, expression: str, values: Sequence[Any]) -> Axis:
+def parameter_axis(name: str, expression: str, values: Sequence[Any]) -> ParallelAxis:
     """Return the axis of a parameter: logarithmic or of categories, by its expression and values."""
     known = [value for value in values if value is not None]
     is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
@@ -270,7 +271,7 @@ def parameter_axis(name: str, expression: str, values: Sequence[Any]) -> Axis:
     every = max(1, math.ceil(len(keys) / MAX_CATEGORIES))
     ticks = [(places[key], _label(categories[key])) for key in keys[::every]]
     heights = [math.nan if value is None else places[json.dumps(value, sort_keys=True)] for value in values]
-    return Axis(name, heights, ticks)
+    return ParallelAxis(name, heights, ticks)
 
 
 def _position(expression: str, value: Any) -> int:
@@ -282,19 +283,19 @@ def _label(value: Any) -> str:
     return number_text(value) if isinstance(value, float) else str(value)
 
 
-def numeric_axis(title: str, values: Sequence[float], is_log: bool) -> Axis:
+def numeric_axis(title: str, values: Sequence[float], is_log: bool) -> ParallelAxis:
     """Return an axis of numbers; NaN is an absent value."""
     units = [math.log10(v) if is_log and v > 0 else math.nan if is_log else v for v in values]
     known = [unit for unit in units if not math.isnan(unit)]
     if not known:
-        return Axis(title, [math.nan] * len(values), [])
+        return ParallelAxis(title, [math.nan] * len(values), [])
     low, high = min(known), max(known)
     if high <= low:
         half = 0.5 if is_log else abs(low) * 0.1 or 1.0
         low, high = low - half, high + half
     marks = _log_marks(low, high) if is_log else _marks(low, high, all(unit == round(unit) for unit in known))
     ticks = [((mark - low) / (high - low), number_text(10**mark if is_log else mark)) for mark in marks]
-    return Axis(title, [(unit - low) / (high - low) for unit in units], ticks)
+    return ParallelAxis(title, [(unit - low) / (high - low) for unit in units], ticks)
 
 
 def _marks(low: float, high: float, whole: bool) -> list[float]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.schema.chart import ChartSet
 from jupyter_amltrain.schema.child_run import ChildRun
 from jupyter_amltrain.schema.run import Phase, RunLink
 from jupyter_amltrain.schema.scaling import Measurement
@@ -323,3 +324,4 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     sweep: SweepBoard | None = None  #: of a sweep, in place of its children
     pictures: tuple[RunPicture, ...] = ()  #: the newest, oldest first
     pictures_hidden: int = 0  #: further ones, in the run's folder
+    charts: ChartSet = ChartSet()

@@ -90,6 +90,14 @@ export function number(value: number | string | null | undefined): string {
   return size >= 1e6 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
+/** Value with its unit, as beside the titles of charts: `87 %`, `16 GiB`, `350 W`. */
+export function amount(value: number, unit: string): string {
+  if (unit === 'bytes' || unit === 'MiB') {
+    return bytes(unit === 'MiB' ? value * 1024 ** 2 : value).replace(/\.0+ /, ' ');
+  }
+  return unit ? `${Math.round(value)} ${unit}` : number(value);
+}
+
 /** JSON value in at most `limit` characters. */
 export function json(value: unknown, limit = 80): string {
   const text = typeof value === 'number' ? number(value) : typeof value === 'string' ? value : JSON.stringify(value);

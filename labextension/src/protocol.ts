@@ -374,6 +374,7 @@ export interface IRunRecord {
   sweep: ISweepBoard | null;
   pictures: IRunPicture[];
   pictures_hidden: number;
+  charts: IChartSet;
 }
 
 export interface ISizeRow {
@@ -617,6 +618,13 @@ export interface ISweepBoard {
   message: string;
 }
 
+export interface IChartSet {
+  charts: IChart[];
+  start: number;
+  time: IAxis | null;
+  phases: IPhaseShade[];
+}
+
 export interface ITargetAction {
   verb: string;
   ask: string;
@@ -688,6 +696,80 @@ export interface ITrialCurve {
   step: number[];
   value: (number | null)[];
 }
+
+export interface IChart {
+  key: string;
+  title: string;
+  note: string;
+  value: string;
+  whole: string;
+  unit: string;
+  x: (string | number)[];
+  steps: IAxis | null;
+  y: IAxis | null;
+  series: IChartSeries[];
+  band: (string | number)[];
+  levels: ILevel[];
+  height: number;
+}
+
+export interface IAxis {
+  min: number;
+  max: number;
+  ticks: number[];
+  labels: string[];
+}
+
+export interface IPhaseShade {
+  name: string;
+  start: number;
+  end: number;
+}
+
+export interface IChartSeries {
+  data: (string | number)[];
+  label: string;
+  color: number;
+  style: string;
+}
+
+export interface ILevel {
+  value: number;
+  label: string;
+}
+
+/** Type and default of the fields of what a notebook saves; see `complete`. */
+export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', charts: 'IChartSet' },
+  IRunGroup: { schema: 'number=1', handles: 'string[]', rows: 'IGroupRow[]', hidden: 'number', columns: 'IGroupColumn[]', same: 'Record<string, unknown>', curve: 'string', verdict: 'string[]', done: 'boolean', seen_at: 'number' },
+  IPhase: { name: 'string', start: 'number', end: 'number | null', seconds: 'number | null' },
+  IMetricSeries: { step: 'number[]', value: '(number | null)[]', seconds: 'number[]', last: 'number | string | null', n: 'number', rank: 'number' },
+  ITelemetrySeries: { t: 'number[]', cpu: '(number | null)[]', memory: '(number | null)[]', memory_total: 'number | null', cpus: 'number | null', age: 'number | null' },
+  IGpuTelemetry: { t: 'number[]', gpus: 'IGpuSeries[]', util: 'IGpuBand | null', memory: 'IGpuBand | null', power: 'IGpuBand | null', heat: 'IGpuHeat | null', nodes: 'string[]', processes: 'IGpuProcess[]', source: 'string', age: 'number | null', note: 'string', now: 'Record<string, unknown>[]' },
+  IGpuTruth: { verdict: 'string', detail: 'string', cause: 'string' },
+  ILogTail: { tail: 'string', bytes: 'number', lines_hidden: 'number', path: 'string' },
+  ICodeExcerpt: { first: 'number', lines: 'string[]', line: 'number' },
+  ITaken: { line: 'string', items: 'string[]' },
+  IRunLink: { kind: 'string', title: 'string', url: 'string', hint: 'string' },
+  IChildRun: { id: 'string', name: 'string', kind: 'string="step"', state: 'string', detail: 'string', metric: 'string', value: 'number | null', best: 'boolean', created: 'number | null', started: 'number | null', ended: 'number | null', url: 'string', number: 'number | null', params: 'Record<string, unknown>', handle: 'string', early: 'boolean', steps: 'number[]', values: '(number | null)[]' },
+  IMeasurement: { slice: 'IScalingSlice', rate: 'number | null', counted: 'string', metric: 'string', error: 'number', points: 'number', whole: 'boolean', problem: 'string="none"' },
+  ISweepBoard: { metric: 'string', goal: 'string', sampler: 'string', policy: 'string', space: 'Record<string, string>', max_trials: 'number | null', max_concurrent: 'number=1', number: 'number[]', state: 'string[]', value: '(number | null)[]', seconds: '(number | null)[]', handle: 'string[]', params: 'Record<string, unknown[]>', nulls: 'Record<string, number[]>', early: 'number[]', reason: 'Record<string, string>', curves: 'ITrialCurve[]', best: 'number | null', importance: 'Record<string, number>', hidden: 'number', message: 'string' },
+  IRunPicture: { path: 'string', name: 'string', kind: 'string="artifact"', width: 'number', height: 'number', bytes: 'number', time: 'number', title: 'string', thumbnail: 'string' },
+  IChartSet: { charts: 'IChart[]', start: 'number', time: 'IAxis | null', phases: 'IPhaseShade[]' },
+  IGroupRow: { handle: 'string', name: 'string', state: 'string', reason: 'string', error: 'string', reachable: 'boolean=true', cancel_requested: 'boolean', created: 'number', started: 'number | null', ended: 'number | null', values: 'string[]', best: 'number[]', curve: 'number[]' },
+  IGroupColumn: { name: 'string', kind: 'string', goal: 'string' },
+  IGpuSeries: { node: 'number', index: 'number', label: 'string', name: 'string', uuid: 'string', memory_total: 'number | null', power_limit: 'number | null', util: '(number | null)[]', peak: '(number | null)[]', memory: '(number | null)[]', power: '(number | null)[]', lost: 'boolean', sm_activity: '(number | null)[]' },
+  IGpuBand: { mean: '(number | null)[]', low: '(number | null)[]', high: '(number | null)[]' },
+  IGpuHeat: { labels: 'string[]', columns: 'number', cells: 'string' },
+  IGpuProcess: { node: 'number', index: 'number', pid: 'number', owner: 'string', memory: 'number | null', name: 'string', label: 'string', user: 'string', sm: 'number | null' },
+  IScalingSlice: { group: 'string', unit: 'string="processes"', width: 'number', widths: 'number[]', seconds: 'number', steps: 'number', start_s: 'number', price: 'number | null', currency: 'string' },
+  ITrialCurve: { trial: 'number', step: 'number[]', value: '(number | null)[]' },
+  IChart: { key: 'string', title: 'string', note: 'string', value: 'string', whole: 'string', unit: 'string', x: '(string | number)[]', steps: 'IAxis | null', y: 'IAxis | null', series: 'IChartSeries[]', band: '(string | number)[]', levels: 'ILevel[]', height: 'number=132' },
+  IAxis: { min: 'number', max: 'number', ticks: 'number[]', labels: 'string[]' },
+  IPhaseShade: { name: 'string', start: 'number', end: 'number' },
+  IChartSeries: { data: '(string | number)[]', label: 'string', color: 'number', style: 'string' },
+  ILevel: { value: 'number', label: 'string' },
+};
 
 /** Events on the comm. */
 export type PanelEvent = IStateSnapshot | IChanges | IGpus | INotice | IMeter | IBeat;

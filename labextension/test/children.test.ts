@@ -6,7 +6,7 @@ import { normalise } from '../src/record';
 const CHILD = { id: 'a_1', name: 'a_1', kind: 'trial', state: 'running', metric: 'loss', value: 0.125, started: 10 };
 
 test('children of a saved record become whole, and what has a wrong type is dropped', () => {
-  const record = normalise({ children: [{ ...CHILD, best: 1, ended: 'x' }, 3], children_hidden: -1 });
+  const record = normalise({ children: [{ ...CHILD, best: 1, ended: 'x' }, 3], children_hidden: 'x' });
   const [child, other] = record.children;
   assert.deepEqual([child.best, child.ended, child.detail, child.url], [false, null, '', '']);
   assert.equal(other.name, '?');

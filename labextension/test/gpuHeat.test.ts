@@ -26,9 +26,9 @@ test('the newest tick is at the right edge, and a young stream leaves the left e
   store.push({ head, t: Float64Array.from([100, 101, 102]), util: bytes, memory: bytes, host: new Float32Array(6) });
   assert.deepEqual(columnsOf(store), { count: 60, empty: 57 });
   const chart = fieldChart(trans, store, 'util');
-  assert.deepEqual([[...chart.x as Float64Array], chart.xRange, chart.last], [[0, 1, 2], [-57, 2], '3 %']);
+  assert.deepEqual([[...chart.x as Float64Array], chart.xAxis.ticks, chart.last], [[0, 1, 2], [-57, 2], '3 %']);
   assert.deepEqual([...chart.series[0].y as Float32Array], [1, 2, 3]);
-  assert.deepEqual(chart.xTicks, [[-57, '1 min ago'], [2, 'now']]);
+  assert.deepEqual(chart.xAxis.labels, ['1 min ago', 'now']);
   assert.deepEqual([when(trans, store, 2), when(trans, store, 0)], ['now', '2 s ago']);
   store.ended = true;
   assert.deepEqual([when(trans, store, 2), when(trans, store, 0)], ['at the end', '2 s before the end']);

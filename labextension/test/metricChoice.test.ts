@@ -2,7 +2,7 @@ import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { choiceOf, drawn, MAX_SHOWN, MetricChoice, smooth } from '../src/charts/metricChoice';
 import { metricAxis } from '../src/charts/scale';
-import { valueText } from '../src/charts/values';
+import { partOf } from '../src/charts/values';
 import { trans } from './english';
 
 const NAMES = ['a', 'b', 'c', 'd', 'e', 'f'];
@@ -33,10 +33,10 @@ test('a logarithmic axis has no place for zero', () => {
   assert.ok(narrow.labels.includes('0.2') && narrow.labels.includes('0.5'), String(narrow.labels));
 });
 
-test('an ended run has the mean of its processor and the peak of its memory', () => {
-  const round = (value: number) => `${Math.round(value)}`;
-  assert.equal(valueText([1, null, 3, 0], 'peak', round, '8', trans), 'peak 3 of 8');
-  assert.equal(valueText([1, 3], 'mean', round, null, trans), 'mean 2');
-  assert.equal(valueText([1, 3, null], 'last', round, null, trans), '3');
-  assert.equal(valueText([null], 'mean', round, null, trans), 'n/a');
+test('a part has its unit once', () => {
+  assert.deepEqual([partOf('peak 12 GiB', '80 GiB', trans), partOf('300 MiB', '80 GiB', trans), partOf('7 %', '', trans)], [
+    'peak 12 of 80 GiB',
+    '300 MiB of 80 GiB',
+    '7 %'
+  ]);
 });

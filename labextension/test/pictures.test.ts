@@ -14,7 +14,7 @@ test('only base64 image URLs are drawn', () => {
 
 test('pictures of any record become pictures', () => {
   const raw = [{ path: 'pictures/a.png', width: 'x', thumbnail: 'http://x' }, 7, null];
-  const { pictures, pictures_hidden } = normalise({ pictures: raw, pictures_hidden: -2 });
+  const { pictures, pictures_hidden } = normalise({ pictures: raw, pictures_hidden: '2' });
   assert.deepEqual(
     pictures.map(one => [one.path, one.name, one.width, one.thumbnail]),
     [

@@ -56,10 +56,10 @@ const numbers = (trials: readonly { number: number }[]) => trials.map(({ number 
 test('board of a saved record becomes whole', () => {
   assert.equal(normalise({}).sweep, null);
   assert.equal(normalise({ sweep: [] }).sweep, null);
-  const board = boardOf({ value: [1, 'x'], params: { lr: [1] }, best: 9, early: [0, 7, -1], curves: [{ trial: 99 }, 3], hidden: -4, importance: { lr: 7 } });
+  const board = boardOf({ value: [1, 'x'], params: { lr: [1] }, best: 9, early: 'x', curves: [{ trial: 99 }], hidden: null, importance: { lr: 'x' } });
   assert.deepEqual(board.value, [1, null, null, null, null]);
   assert.deepEqual(board.params, { lr: [1, null, null, null, null] });
-  assert.deepEqual([board.best, board.early, board.curves, board.hidden, board.importance], [null, [0], [], 0, { lr: 1 }]);
+  assert.deepEqual([board.best, board.early, board.curves, board.hidden, board.importance], [null, [], [], 0, { lr: 0 }]);
   assert.deepEqual(trialsOf(boardOf({ number: [] })), []);
 });
 

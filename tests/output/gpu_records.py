@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
+
+from jupyter_amltrain.kernel.run_charts import charts_of
+from jupyter_amltrain.schema.record import RunRecord
+
 START = 1_700_000_000.0
 GIB = 2**30
 TOTAL = 79.65 * GIB
@@ -74,8 +79,22 @@ def summary(gpus: int, nodes: int = 1) -> dict[str, Any]:
     }
 
 
+def with_charts(record: dict[str, Any]) -> dict[str, Any]:
+    """A record as a kernel sends it: with every field, and the charts of its series."""
+    least = {
+        "handle": "local/r-1",
+        "run_id": "r-1",
+        "name": "r",
+        "target": "local",
+        "experiment": "e",
+        "state": "running",
+    }
+    whole = msgspec.convert({**least, **record}, RunRecord)
+    return msgspec.to_builtins(msgspec.structs.replace(whole, charts=charts_of(whole)))
+
+
 def gpu_record(gpus: int, nodes: int = 1, **changes: Any) -> dict[str, Any]:
-    """A whole record."""
+    """A record without its charts."""
     wave = [math.exp(-i / 60) + 0.05 * math.sin(i) for i in range(300)]
     series = {"step": list(range(300)), "value": wave, "last": wave[-1], "n": 300}
     times = [START + 12 * i for i in range(300)]

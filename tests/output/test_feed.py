@@ -236,7 +236,7 @@ def test_layout_is_fixed_at_first_header(tmp_path: Path) -> None:
     kinds = [spec["kind"] for spec in feed.specs]
     assert len(feed.specs) == len(feed.marks) and kinds.count("lines") == 2 and kinds.count("metric") == 1
     assert dashboard.legend.value == ""  # why there is no GPU is no news in a run that asked for none
-    assert [chart.title for chart in dashboard.charts] == ["loss", "CPU", "Memory"]
+    assert [chart.chart.title for chart in dashboard.charts] == ["loss", "CPU", "Memory"]
 
 
 def test_feed_column_absent_in_header_is_missing() -> None:

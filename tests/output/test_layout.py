@@ -35,7 +35,7 @@ def test_layout_offers_views_of_available_columns(tmp_path: Path) -> None:
     assert layout is not None and layout.activity
     assert [view.name for view in layout.views] == ["use", "activity", "clocks", "transfers"]
     activity = next(view for view in layout.views if view.name == "activity")
-    assert [chart.field for chart in activity.charts] == ["sm_activity", "tensor_activity"]
+    assert [column.name for column in activity.charts] == ["sm_activity", "tensor_activity"]
     assert "gpu1.sm_activity" in layout.columns[0] and "gpu1.tensor_activity" not in layout.columns[0]
 
 

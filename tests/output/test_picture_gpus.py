@@ -12,10 +12,9 @@ from PIL import Image
 
 from jupyter_amltrain.output import picture
 from jupyter_amltrain.output.palette import GPUS, HEAT, RED_GROUND
-from jupyter_amltrain.output.picture import time_span
 from tests.tiers import thorough
 
-from .gpu_records import GIB, START, gpu_part, gpu_record
+from .gpu_records import START, TOTAL, gpu_part, gpu_record, with_charts
 
 TRUTH = {"verdict": "not used", "detail": "For 60 s GPU 0 had 0 % and 4 MiB.", "cause": "A CPU-only wheel: check it."}
 
@@ -28,8 +27,11 @@ def share(answer: dict[str, Any], color: str, near: int = 14) -> float:
 
 
 def charts(record: dict[str, Any]) -> dict[str, Any]:
-    found = picture.gpu_charts(record["gpu"], time_span(record))
-    return {chart.title: chart for chart in found}
+    return {chart.title: chart for chart in picture.chart_set(with_charts(record)).charts}
+
+
+def draw(record: dict[str, Any]) -> dict[str, Any]:
+    return picture.draw(with_charts(record))
 
 
 @pytest.mark.thorough
@@ -38,7 +40,7 @@ def charts(record: dict[str, Any]) -> dict[str, Any]:
     [(0, 1), (1, 1), (8, 4), (512, 64), *thorough((2, 2), (8, 1), (9, 1), (16, 1), (64, 8), (64, 64))],
 )
 def test_gpu_picture_of_any_gpu_count_is_small(gpus, nodes):
-    answer = picture.draw(gpu_record(gpus, nodes))
+    answer = draw(gpu_record(gpus, nodes))
     assert Image.open(io.BytesIO(answer["png"])).size == (2 * picture.WIDTH, 2 * answer["height"])
     assert len(answer["png"]) < picture.MAX_BYTES
     assert answer["height"] < 900
@@ -51,76 +53,78 @@ def test_gpu_picture_of_noise_on_64_gpus_is_small():
     for name in ("util", "memory", "power"):
         band = record["gpu"][name]
         band["mean"] = [float(noise[i]) * v / 100 for i, v in enumerate(band["mean"])]
-    assert len(picture.draw(record)["png"]) <= picture.MAX_BYTES
+    assert len(draw(record)["png"]) <= picture.MAX_BYTES
 
 
 @pytest.mark.thorough
 def test_gpu_picture_has_one_color_per_gpu():
-    answer = picture.draw(gpu_record(8))
+    answer = draw(gpu_record(8))
     assert len(set(GPUS)) == 8
     assert all(share(answer, color) > 1e-4 for color in GPUS)
-    assert share(picture.draw(gpu_record(1)), GPUS[1]) == 0
+    assert share(draw(gpu_record(1)), GPUS[1]) == 0
 
 
 def test_gpu_charts_show_record_values():
     shown = charts(gpu_record(2))
-    assert [line for line, _ in shown["Utilization"].lines] == [g["util"] for g in gpu_part(2)["gpus"]]
-    assert shown["Memory"].value == "peak 41 of 79.7 GiB" and shown["Memory"].total == pytest.approx(79.65 * GIB)
-    assert shown["Power"].total == 700 and shown["Power"].unit == "watts"
-    assert shown["Utilization"].top == 100 and shown["Utilization"].band is None
-    # bursts between samples are seen behind a single GPU's line
-    low, high, _ = charts(gpu_record(1))["Utilization"].band
-    assert high == gpu_part(1)["gpus"][0]["peak"] and low == gpu_part(1)["gpus"][0]["util"]
+    assert [series.data[2:] for series in shown["GPU utilization"].series if not series.style] == [
+        (0, "util"),
+        (1, "util"),
+    ]
+    assert shown["GPU memory"].value == "peak 41 of 79.7 GiB"
+    assert [level.value for level in shown["GPU memory"].levels] == [TOTAL]
+    assert [level.value for level in shown["GPU power"].levels] == [700]
+    assert (shown["GPU utilization"].y.max, shown["GPU power"].unit) == (100, "W")
 
 
-def test_gpu_charts_with_different_limits_have_no_limit_line():
+def test_gpu_charts_with_different_limits_have_a_line_for_each():
     record = gpu_record(2)
     record["gpu"]["gpus"][1]["power_limit"] = 350
-    shown = charts(record)
-    assert shown["Power"].total is None and shown["Memory"].total is not None
+    assert [level.value for level in charts(record)["GPU power"].levels] == [350, 700]
+
+
+def test_gpu_charts_above_a_limit_are_shown_whole():
+    record = gpu_record(1)
+    record["gpu"]["gpus"][0]["power"][3] = 900
+    assert charts(record)["GPU power"].y.max >= 900
 
 
 def test_gpu_charts_of_many_gpus_show_mean_and_band():
-    record = gpu_record(64, 8)
-    shown = charts(record)["Utilization"]
-    band = record["gpu"]["util"]
-    assert [line for line, _ in shown.lines] == [band["mean"]]
-    assert shown.band[:2] == (band["low"], band["high"])
+    shown = charts(gpu_record(64, 8))["GPU utilization"]
+    assert [series.data for series in shown.series] == [("gpu", "util", "mean")] and shown.band == ("gpu", "util")
 
 
 @pytest.mark.thorough
 def test_heat_map_shows_idle_busy_and_gaps():
     record = gpu_record(16)
     record["gpu"]["heat"]["cells"] = "00" * 600 + "64" * 600
-    answer = picture.draw(record)
+    answer = draw(record)
     assert share(answer, HEAT[0]) == pytest.approx(share(answer, HEAT[-1]), rel=0.2) and share(answer, HEAT[0]) > 0.05
     record["gpu"]["heat"]["cells"] = "ff" * 1200
-    assert share(picture.draw(record), HEAT[0]) < 0.005
+    assert share(draw(record), HEAT[0]) < 0.005
 
 
 def test_gpu_charts_unknown_value_is_not_zero():
     record = gpu_record(1)
-    record["gpu"]["gpus"][0].update(power=[None] * 150, util=[], memory_total=None, power_limit=None)
+    record["gpu"]["gpus"][0].update(power=[None] * 150, util=[], peak=[], memory_total=None, power_limit=None)
     shown = charts(record)
-    assert shown["Power"].value == "n/a" and shown["Utilization"].value == "n/a"
-    assert all(v != v for v in shown["Utilization"].lines[0][0])
-    assert shown["Memory"].value == "peak 40 GiB" and shown["Memory"].total is None
-    assert picture.draw(record)["png"]
+    assert [(shown[title].value, shown[title].y) for title in ("GPU power", "GPU utilization")] == [("n/a", None)] * 2
+    assert shown["GPU memory"].value == "peak 40 GiB" and not shown["GPU memory"].levels
+    assert draw(record)["png"]
     idle = charts(gpu_record(1, gpu=gpu_part(1, idle=True)))
-    assert idle["Utilization"].value == "mean 0 %" and idle["Memory"].value == "peak 4 MiB of 79.7 GiB"
+    assert (idle["GPU utilization"].value, idle["GPU memory"].value) == ("mean 0 %", "peak 4 MiB of 79.7 GiB")
 
 
 @pytest.mark.thorough
 def test_gpu_picture_of_idle_gpu_shows_banner():
     plain = gpu_record(1)
-    loud = picture.draw({**plain, "truth": TRUTH})
+    loud = draw({**plain, "truth": TRUTH})
     assert share(loud, RED_GROUND, near=3) > 0.04
     for verdict in ("", "used", "cannot tell"):
-        assert share(picture.draw({**plain, "truth": {**TRUTH, "verdict": verdict}}), RED_GROUND, near=3) < 0.001
+        assert share(draw({**plain, "truth": {**TRUTH, "verdict": verdict}}), RED_GROUND, near=3) < 0.001
     assert picture.banner({"truth": TRUTH}) == [TRUTH["detail"], TRUTH["cause"]]
     long = {**TRUTH, "cause": "why " * 500}
     assert len(picture.banner({"truth": long})) <= 4
-    assert picture.draw({"truth": long})["height"] < 200
+    assert draw({"truth": long})["height"] < 200
 
 
 def test_gpu_picture_of_ended_run_shows_summary():
@@ -138,15 +142,17 @@ def test_gpu_picture_of_ended_run_shows_summary():
     assert any("GPU 0 is a MIG instance." in text for text, _ in picture._lines(gpu_record(1, truth=usage)))
 
 
-def test_gpu_charts_share_time_axis_with_phases():
+def test_charts_over_time_share_axis_and_phases():
     record = gpu_record(1)
-    span = time_span(record)
-    assert span.start == START and span.length == 3600
-    assert span.shades == ((0.0, 100.0), (3500.0, 3600.0))  # preparing and finalizing; the queue was before
+    found = picture.chart_set(with_charts(record))
+    assert found.start == START and found.time is not None and found.time.max == 3600
+    shades = {phase.name: (phase.start, phase.end) for phase in found.phases}
+    assert shades["preparing"] == (0, 100) and shades["finalizing"] == (3500, 3600)
     record["phases"] = [{"name": "running", "start": START, "end": None}]
-    assert time_span(record).shades == ()
     record["telemetry"]["t"] = [START - 600 + t for t in range(300)]
-    assert time_span(record).start == START - 600 and time_span(record).length == 4200
+    found = picture.chart_set(with_charts(record))
+    assert (found.phases, found.start) == ((), START - 600)
+    assert found.time is not None and found.time.max == 4200
 
 
 @pytest.mark.thorough
@@ -163,6 +169,6 @@ def test_gpu_charts_share_time_axis_with_phases():
 def test_gpu_picture_of_partial_record_is_drawn(change):
     record = gpu_record(1)
     record["gpu"] = {**record["gpu"], **change}
-    assert picture.draw(record)["png"]
+    assert draw(record)["png"]
     record.pop("telemetry")
-    assert picture.draw(record)["png"]
+    assert draw(record)["png"]

@@ -2,7 +2,7 @@
 
 One row is one metric. Everything that reads, writes or draws GPU telemetry uses this table: the
 sampler (file header, ticks, figures, slow values), summaries, CSV and Parquet, MLflow's system metrics,
-the dashboard's views and tables, and the page (``labextension/src/gpuColumns.ts`` is generated from it).
+the dashboard's views and tables, and the charts of a record.
 
 A metric that one NVML function returns needs only a row here: use kind :data:`TICK` or :data:`SLOW` and set its
 :class:`NvmlCall`. Metrics that need several calls have a reader of their own, which lists their names
@@ -79,7 +79,7 @@ class GpuColumn(NamedTuple):
     summary
         Keys of a GPU's summary that come from this column, each with its name in MLflow; see :func:`summary_names`.
     view, chart
-        View of the dashboard with a chart of it, and the chart's title.
+        View of the dashboard with a chart of it, and the chart's title, with a unit that is too long for its axis.
     beside
         Column in whose chart this one is drawn as a thin second line.
     legend
@@ -116,7 +116,7 @@ GPU_COLUMNS: Tuple[GpuColumn, ...] = (
             ("util_mean", "utilization_percentage_mean"), ("util_p50", "utilization_percentage_p50"),
             ("util_p95", "utilization_percentage_p95"),
         ),
-        view="use", chart="GPU utilization (%)", heading="utilization",
+        view="use", chart="GPU utilization", heading="utilization",
         meaning="Share of the time in which any kernel ran. One small kernel makes it 100 %.",
     ),
     GpuColumn(
@@ -132,42 +132,42 @@ GPU_COLUMNS: Tuple[GpuColumn, ...] = (
         "power", "W", TICK, "GPU power",
         nvml=NvmlCall(("nvmlDeviceGetPowerUsage",), (), 1000, 1000 * MAX_WATTS),
         mlflow="power_usage_watts", summary=(("power_mean", "power_usage_watts_mean"),),
-        view="use", chart="GPU power (W)", heading="power",
+        view="use", chart="GPU power", heading="power",
     ),
     GpuColumn(
         "temperature", "C", TICK, "Temperature",
         nvml=NvmlCall(("nvmlDeviceGetTemperature",), (0,), 1, MAX_CELSIUS),
         summary=(("temperature_max", "temperature_max_celsius"),),
-        view="clocks", chart="Temperature (°C)", heading="temperature",
+        view="clocks", chart="Temperature", heading="temperature",
     ),
     GpuColumn(
         "sm_clock", "MHz", TICK, "SM clock",
         nvml=NvmlCall(("nvmlDeviceGetClockInfo",), (1,), 1, MAX_MHZ),
-        view="clocks", chart="SM clock (MHz)", heading="SM clock",
+        view="clocks", chart="SM clock", heading="SM clock",
     ),
     GpuColumn(
         "sm_activity", "percent", FIGURE, "SM activity", maximum=100,
-        view="activity", chart="SM activity (%)", legend=" SM activity", heading="SM activity",
+        view="activity", chart="SM activity", legend=" SM activity", heading="SM activity",
         meaning="Share of the streaming multiprocessors that were working, averaged over time.",
     ),
     GpuColumn(
         "sm_occupancy", "percent", FIGURE, "SM occupancy", maximum=100,
-        view="activity", chart="SM occupancy (%)", heading="occupancy",
+        view="activity", chart="SM occupancy", heading="occupancy",
         meaning="Warps that were active, of those that the multiprocessors can hold, averaged over time.",
     ),
     GpuColumn(
         "tensor_activity", "percent", FIGURE, "Tensor core activity", maximum=100,
-        view="activity", chart="Tensor core activity (%)", heading="tensor",
+        view="activity", chart="Tensor core activity", heading="tensor",
         meaning="Share of the time in which the tensor cores worked: mixed-precision matrix products.",
     ),
     GpuColumn(
         "dram_bandwidth", "percent", FIGURE, "DRAM bandwidth", maximum=100,
-        view="activity", chart="DRAM bandwidth (%)", heading="DRAM",
+        view="activity", chart="DRAM bandwidth", heading="DRAM",
         meaning="Share of the memory bandwidth that was used. Near 80 % the memory is the limit.",
     ),
     GpuColumn(
         "memory_busy", "percent", FIGURE, "Memory controller busy", maximum=100,
-        view="activity", chart="Memory controller busy (%)", heading="memory busy",
+        view="activity", chart="Memory controller busy", heading="memory busy",
         meaning="Share of the time in which the memory was read or written, however little.",
     ),
     GpuColumn(
@@ -194,7 +194,7 @@ GPU_COLUMNS: Tuple[GpuColumn, ...] = (
     GpuColumn(
         "throttled_heat", "percent", FIGURE, "Throttled by heat", SUM, maximum=100,
         summary=(("throttled_heat_s", "throttled_by_heat_seconds"),),
-        view="clocks", chart="Throttled by heat, thin: by power (% of time)", legend=" heat",
+        view="clocks", chart="Throttled by heat, thin: by power", legend=" heat",
     ),
     GpuColumn(
         "mem_clock", "MHz", SLOW, "Memory clock", LAST, heading="memory clock", mlflow="memory_clock_megahertz",

@@ -1,8 +1,9 @@
 /** The line chart of cell outputs, panel and tabs, and the frame that it shares with the heat map. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
+import type { IAxis } from '../protocol';
 import { COLORS } from './palette';
-import { area, byteTicks, extent, linear, nearest, path, Row, Scale, ticks, timeTicks, widen } from './scale';
+import { area, extent, linear, nearest, path, Row, Scale } from './scale';
 
 /** A place of a chart that can be read: number of a point, and row of a heat map (0 elsewhere). */
 export interface ISpot {
@@ -207,8 +208,6 @@ export function readingNodes({ where, values }: IReading): HTMLElement[] {
   return where ? [line(where, 'jp-AmlRun-hoverTime'), ...nodes] : nodes;
 }
 
-export type TickKind = 'number' | 'integer' | 'time' | 'bytes';
-
 export interface ISeries {
   name: string;
   y: Row;
@@ -228,15 +227,15 @@ export interface IBand {
 
 /** A dashed line at one height, such as the size of a memory. */
 export interface ILevel {
-  name: string;
+  label: string;
   value: number;
 }
 
 /** A stretch of x with a ground of its own. */
 export interface IShade {
   name: string;
-  from: number;
-  to: number;
+  start: number;
+  end: number;
 }
 
 /** A mark of an axis. */
@@ -254,31 +253,13 @@ export interface ILineData {
   /** numbers of the points without a finite value, marked at the bottom */
   gaps?: readonly number[];
   shades?: readonly IShade[];
-  xKind: TickKind;
-  yKind: TickKind;
+  xAxis: IAxis;
+  /** null without values */
+  yAxis: IAxis | null;
   xFormat: (x: number) => string;
   yFormat: (y: number) => string;
   /** name of the x axis in the value under the pointer, such as `step`; empty where the format says it */
   xName: string;
-  /** ends of the x axis; default those of the data */
-  xRange?: readonly [number, number];
-  xTicks?: readonly Tick[];
-  yTicks?: readonly Tick[];
-  /** the y axis starts at zero */
-  fromZero: boolean;
-  /** the y axis ends there */
-  yMax?: number;
-}
-
-/** Smallest and largest value that the y axis must hold, or null when there is none. */
-export function yExtent(data: ILineData): [number, number] | null {
-  const rows = [...data.series.map(series => series.y), ...(data.band ? [data.band.low, data.band.high] : [])];
-  const found = rows.map(extent).filter((range): range is [number, number] => range !== null);
-  if (!found.length) {
-    return null;
-  }
-  const levels = (data.levels ?? []).map(({ value }) => value);
-  return [Math.min(...found.map(([low]) => low)), Math.max(...found.map(([, high]) => high), ...levels)];
 }
 
 function sameRow(a: Row = [], b: Row = []): boolean {
@@ -292,11 +273,8 @@ function sameRow(a: Row = [], b: Row = []): boolean {
 
 /** Whether two charts would look the same. */
 export function same(a: ILineData, b: ILineData): boolean {
-  const rest = ({ title, last, yMax, levels, shades, xRange, xTicks, yTicks, series }: ILineData) =>
-    JSON.stringify([
-      [title, last, yMax ?? null, levels ?? [], shades ?? [], xRange ?? null, xTicks ?? null, yTicks ?? null],
-      series.map(({ name }) => name)
-    ]);
+  const rest = ({ title, last, levels, shades, xAxis, yAxis, series }: ILineData) =>
+    JSON.stringify([title, last, levels ?? [], shades ?? [], xAxis, yAxis, series.map(({ name }) => name)]);
   return (
     rest(a) === rest(b) &&
     sameRow(a.x, b.x) &&
@@ -383,7 +361,7 @@ export class LineChart implements IReadable {
     const k = (sx(last) - sx(first)) / (last - first || 1) || 1;
     const column = nearest(data.x, first + (x - sx(first)) / k);
     // Left of a young stream there is nothing to read.
-    return data.xRange && x < sx(first) - 4 ? null : { column, row: 0 };
+    return x < sx(first) - 4 ? null : { column, row: 0 };
   }
 
   placeOf({ column }: ISpot): [number, number] {
@@ -401,7 +379,7 @@ export class LineChart implements IReadable {
     const shown = series.filter(({ faint }) => !faint);
     const where = [data.xName, data.xFormat(data.x[column])].filter(Boolean).join(' ');
     if (!shown.some(({ y }) => known(y[column]))) {
-      return data.xRange ? { where, values: [{ text: this._trans.__('no sample') }] } : null;
+      return { where, values: [{ text: this._trans.__('n/a') }] };
     }
     if (band) {
       const values = [
@@ -434,68 +412,57 @@ export class LineChart implements IReadable {
       return;
     }
     const { height, left, right, top, bottom } = this._size;
-    const ey = yExtent(data);
-    const ex = data.xRange ?? extent(data.x);
+    const { xAxis, yAxis } = data;
     this._svg.setAttribute('width', String(this._width));
-    this._svg.setAttribute('aria-label', this._describe(data, ey));
+    this._svg.setAttribute('aria-label', this._describe(data));
     this._axes.replaceChildren();
     this._lines.replaceChildren();
     this._sx = this._sy = null;
-    if (ey && ex) {
-      const [x0, x1] = ex[1] > ex[0] ? ex : [ex[0] - 1, ex[0] + 1];
-      let [y0, y1] = widen(data.fromZero ? [Math.min(0, ey[0]), data.yMax ?? (ey[1] || 1)] : ey);
-      if (data.yKind === 'number' && !data.fromZero) {
-        const air = (y1 - y0) * 0.05;
-        [y0, y1] = [y0 - air, y1 + air];
-      }
-      this._sx = linear(x0, x1, left, this._width - right);
-      this._sy = linear(y0, y1, height - bottom, top);
-      this._drawAxes(data, [x0, x1], [y0, y1], this._sx, this._sy);
+    if (yAxis) {
+      this._sx = linear(xAxis.min, xAxis.max, left, this._width - right);
+      this._sy = linear(yAxis.min, yAxis.max, height - bottom, top);
+      this._drawAxes(data, yAxis, this._sx, this._sy);
       this._drawLines(data, this._sx, this._sy);
     }
     this._frame.update(data.title, data.last);
   }
 
-  private _drawAxes(data: ILineData, [x0, x1]: [number, number], [y0, y1]: [number, number], sx: Scale, sy: Scale): void {
+  private _drawAxes(data: ILineData, yAxis: IAxis, sx: Scale, sy: Scale): void {
     const { height, left, top, bottom } = this._size;
     const right = this._width - this._size.right;
     const base = height - bottom;
-    for (const { name, from, to } of data.shades ?? []) {
-      const [begin, end] = [Math.max(x0, from), Math.min(x1, to)];
+    const { min: x0, max: x1 } = data.xAxis;
+    for (const shade of data.shades ?? []) {
+      const [begin, end] = [Math.max(x0, shade.start), Math.min(x1, shade.end)];
       if (end > begin) {
         const box = { x: sx(begin), width: Math.max(1, sx(end) - sx(begin)), y: top, height: base - top };
-        const rect = svg('rect', { class: 'jp-AmlRun-shade', 'data-phase': name, ...box }, this._axes);
-        svg('title', {}, rect).textContent = name;
+        const rect = svg('rect', { class: 'jp-AmlRun-shade', 'data-phase': shade.name, ...box }, this._axes);
+        svg('title', {}, rect).textContent = shade.name;
       }
     }
-    const marked = (values: number[], format: (value: number) => string): Tick[] => values.map(value => [value, format(value)]);
-    const rows = height > 100 ? 3 : 1;
-    const yTicks = data.yTicks ?? marked(data.yKind === 'bytes' ? byteTicks(y1, rows) : ticks(y0, y1, rows), data.yFormat);
-    for (const [tick, label] of yTicks) {
+    yAxis.ticks.forEach((tick, i) => {
       const y = sy(tick);
       svg('line', { x1: left, x2: right, y1: y, y2: y }, this._axes);
       // The top one is not cut off.
       const at = { x: left - 6, y: Math.max(8, y + 3), 'text-anchor': 'end' };
-      svg('text', at, this._axes).textContent = label;
-    }
-    const room = Math.max(2, Math.floor((right - left) / 70));
-    const xTicks = data.xTicks ?? marked(data.xKind === 'time' ? timeTicks(x1, room) : ticks(x0, x1, room, true), data.xFormat);
-    for (const [tick, label] of xTicks) {
+      svg('text', at, this._axes).textContent = yAxis.labels[i];
+    });
+    data.xAxis.ticks.forEach((tick, i) => {
       const x = sx(tick);
       if (x >= left - 1 && x <= right + 1) {
         const anchor = x > right - 14 ? 'end' : x < left + 10 ? 'start' : 'middle';
-        svg('text', { x, y: height - Math.round(0.3 * bottom), 'text-anchor': anchor }, this._axes).textContent = label;
+        svg('text', { x, y: height - Math.round(0.3 * bottom), 'text-anchor': anchor }, this._axes).textContent = data.xAxis.labels[i];
       }
-    }
+    });
     svg('line', { class: 'jp-mod-base', x1: left, x2: right, y1: base, y2: base }, this._axes);
   }
 
   private _drawLines(data: ILineData, sx: Scale, sy: Scale): void {
     const { left, right } = this._size;
-    for (const { name, value } of data.levels ?? []) {
+    for (const { label, value } of data.levels ?? []) {
       const at = { x1: left, x2: this._width - right, y1: sy(value), y2: sy(value) };
       const line = svg('line', { class: 'jp-AmlRun-level', ...at }, this._lines);
-      svg('title', {}, line).textContent = `${name} ${data.yFormat(value)}`;
+      svg('title', {}, line).textContent = label;
     }
     const paint = (node: Element, color: number | undefined) => {
       if (color !== undefined) {
@@ -522,12 +489,13 @@ export class LineChart implements IReadable {
   }
 
   /** Description of the chart for screen readers. */
-  private _describe(data: ILineData, range: [number, number] | null): string {
+  private _describe(data: ILineData): string {
     const trans = this._trans;
-    if (!range) {
+    const ends = data.series.map(({ y }) => extent(y)).filter((range): range is [number, number] => range !== null);
+    if (!ends.length) {
       return trans.__('%1: no values yet', data.title);
     }
-    const [low, high] = range.map(data.yFormat);
+    const [low, high] = [Math.min(...ends.map(([end]) => end)), Math.max(...ends.map(([, end]) => end))].map(data.yFormat);
     const lines = data.series.length > 1 ? trans.__('%1 lines, ', data.series.length) : '';
     return trans.__('%1: last %2, %3between %4 and %5, %6 points', data.title, data.last, lines, low, high, data.x.length);
   }

@@ -1,5 +1,8 @@
 /** From data to pixels: limits, ticks and labels of axes, paths. Pure functions. */
 
+import { clock } from '../format';
+import type { IAxis } from '../protocol';
+
 /** Values along x; null and NaN are holes. */
 export type Row = ArrayLike<number | null>;
 
@@ -15,15 +18,6 @@ export function extent(values: Row): [number, number] | null {
     }
   }
   return low <= high ? [low, high] : null;
-}
-
-/** A range with a width: a constant series is drawn in the middle of its axis. */
-export function widen([low, high]: [number, number]): [number, number] {
-  if (high > low) {
-    return [low, high];
-  }
-  const half = Math.abs(low) * 0.1 || 1;
-  return [low - half, high + half];
 }
 
 /** Round steps (1, 2, 5 x 10^k) that give about `count` ticks inside the range. */
@@ -46,23 +40,16 @@ export function ticks(low: number, high: number, count: number, integer = false)
   return positions;
 }
 
+/** Ticks of an axis of time or steps, about. */
+export const X_TICKS = 4;
+
 /** Steps on a clock: seconds, minutes, hours that a person counts in. */
-export function timeTicks(high: number, count: number): number[] {
+export function timeTicks(high: number, count = X_TICKS): number[] {
   const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200];
   const raw = high / Math.max(1, count);
   const step = steps.find(s => s >= raw) ?? Math.ceil(raw / 86400) * 86400;
   const positions: number[] = [];
   for (let at = 0; at <= high * (1 + 1e-9); at += step) {
-    positions.push(at);
-  }
-  return positions;
-}
-
-/** Steps that are powers of two, so that the labels are round in binary units. */
-export function byteTicks(high: number, count: number): number[] {
-  const step = 2 ** Math.round(Math.log2(Math.max(1, high / Math.max(1, count))));
-  const positions: number[] = [];
-  for (let at = 0; at <= high; at += step) {
     positions.push(at);
   }
   return positions;
@@ -141,25 +128,17 @@ const TICKS = 5;
 /** Part of a metric's range that is left free above and below its line. */
 const AIR = 0.05;
 
-const BYTES = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+const BYTES = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
 
-/**
- * Round limits around a range.
- *
- * @param low fixed lower limit, or null
- */
-export function roundLimits(from: number, to: number, low: number | null): [number, number] {
-  const bottom = low ?? from;
-  const height = to - bottom > 0 ? to - bottom : Math.abs(to) * 0.2 || 1;
+/** Longer units do not fit beside an axis; the title has them. */
+const MAX_UNIT_LENGTH = 3;
+
+/** A round number of at least `high`, of which there are `INTERVALS` round parts. */
+function roundLimit(high: number): number {
+  const height = high > 0 ? high : 1;
   const power = 10 ** Math.floor(Math.log10(height / INTERVALS));
-  for (const factor of [...STEPS, ...STEPS.map(step => 10 * step)]) {
-    const step = factor * power;
-    const start = low ?? Math.floor(bottom / step + 1e-9) * step;
-    if (start + INTERVALS * step >= to - 1e-9 * height) {
-      return [Number(start.toPrecision(12)), Number((start + INTERVALS * step).toPrecision(12))];
-    }
-  }
-  return [bottom, to];
+  const step = [...STEPS, ...STEPS.map(step => 10 * step)].find(factor => INTERVALS * factor * power >= height - 1e-9 * height);
+  return Number((INTERVALS * (step ?? 100) * power).toPrecision(12));
 }
 
 /** Labels of the ticks of one axis: as many digits as tell them apart and make them true. */
@@ -183,21 +162,15 @@ export function tickLabels(values: readonly number[]): string[] {
   return values.map(String);
 }
 
-/** An axis: its limits, and where it is marked with what. */
-export interface IAxis {
-  min: number;
-  max: number;
-  ticks: number[];
-  labels: string[];
-}
-
 /**
  * The axis of a metric: the data with a little air, round ticks inside.
  *
  * @param log whether the values are powers of ten
  */
 export function metricAxis(from: number, to: number, log = false): IAxis {
-  const [low, high] = widen([from, to]);
+  // A constant series is drawn in the middle of its axis.
+  const half = to > from ? 0 : Math.abs(from) * 0.1 || 1;
+  const [low, high] = [from - half, to + half];
   const air = AIR * (high - low);
   const [min, max] = [low - air, high + air];
   const marks = from >= to ? [from] : log ? logTicks(min, max) : ticks(min, max, TICKS);
@@ -217,18 +190,28 @@ function logTicks(min: number, max: number): number[] {
   return fine.length > 1 ? fine : ticks(min, max, TICKS - 2).map(mark => Math.log10(Number((10 ** mark).toPrecision(2))));
 }
 
-/**
- * The axis of a measured quantity: round limits, marked at both ends and between.
- *
- * @param low fixed lower limit, or null
- */
-export function roundAxis(from: number, to: number, low: number | null, unit = ''): IAxis {
-  const power = unit === 'bytes' ? Math.min(BYTES.length - 1, Math.max(0, Math.floor(Math.log2(to || 1) / 10))) : 0;
-  const one = 1024 ** power;
-  const [min, max] = roundLimits(from / one, to / one, low === null ? null : low / one);
-  const marks = Array.from({ length: INTERVALS + 1 }, (_, i) => {
-    return Number((min + (i * (max - min)) / INTERVALS).toPrecision(12));
-  });
-  const labels = tickLabels(marks).map(label => (unit === 'bytes' ? `${label} ${BYTES[power]}` : label));
-  return { min: min * one, max: max * one, ticks: marks.map(mark => mark * one), labels };
+/** The axis of a measured quantity from zero to a round limit, marked at both ends and between. */
+export function roundAxis(to: number, unit = ''): IAxis {
+  const isBytes = unit === 'bytes' || unit === 'MiB';
+  const base = unit === 'MiB' ? 1024 ** 2 : 1;
+  const power = isBytes ? Math.max(0, Math.floor(Math.log2(to * base || 1) / 10)) : 0;
+  const one = 1024 ** power / base;
+  const top = roundLimit(to / one);
+  const marks = Array.from({ length: INTERVALS + 1 }, (_, i) => Number(((i * top) / INTERVALS).toPrecision(12)));
+  const name = isBytes ? BYTES[power] : unit.length <= MAX_UNIT_LENGTH ? unit : '';
+  const labels = tickLabels(marks).map(label => `${label} ${name}`.trim());
+  return { min: 0, max: top * one, ticks: marks.map(mark => mark * one), labels };
+}
+
+/** The axis of steps; a single one is in the middle. */
+export function stepAxis(from: number, to: number): IAxis {
+  const [min, max] = to > from ? [from, to] : [from - 1, from + 1];
+  const marks = to > from ? ticks(min, max, X_TICKS, true) : [from];
+  return { min, max, ticks: marks, labels: tickLabels(marks) };
+}
+
+/** The axis of seconds since a start, marked at times of a clock. */
+export function timeAxis(from: number, to: number): IAxis {
+  const marks = timeTicks(to, X_TICKS * Math.max(1, Math.round(to / Math.max(1e-6, to - from)))).filter(mark => mark >= from - 1e-6);
+  return { min: from, max: to, ticks: marks, labels: marks.map(clock) };
 }

@@ -2,23 +2,10 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-/** The value beside a title: the last one, or the mean or peak of a run that has ended, of all that there is. */
-export function valueText(
-  values: readonly (number | null)[],
-  which: 'last' | 'mean' | 'peak',
-  format: (value: number) => string,
-  all: string | number | null,
-  trans: TranslationBundle
-): string {
-  const known = values.filter((value): value is number => value !== null && Number.isFinite(value));
-  if (!known.length) {
-    return trans.__('n/a');
-  }
-  const value =
-    which === 'peak' ? Math.max(...known) : which === 'mean' ? known.reduce((sum, each) => sum + each, 0) / known.length : known[known.length - 1];
-  const text = format(value);
-  const named = which === 'peak' ? trans.__('peak %1', text) : which === 'mean' ? trans.__('mean %1', text) : text;
-  return all ? trans.__('%1 of %2', named, all) : named;
+/** A value and the whole of which it is a part: `12 of 80 GiB`. */
+export function partOf(text: string, whole: string, trans: TranslationBundle): string {
+  const unit = text.slice(text.lastIndexOf(' '));
+  return whole ? trans.__('%1 of %2', whole.endsWith(unit) ? text.slice(0, -unit.length) : text, whole) : text;
 }
 
 /** Show metrics that have one value. */

@@ -1,28 +1,15 @@
 /** The charts of one run, from its record alone: metrics, GPUs with heat map and processes, host. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
-import { IChartSize, ILevel, ILineData, ISeries, IShade, LineChart } from '../charts/chart';
+import { IBand, IChartSize, ILineData, ISeries, LineChart } from '../charts/chart';
 import { HeatMap, timed } from '../charts/heat';
 import { choiceOf, drawn, MetricBar, MetricChoice } from '../charts/metricChoice';
-import { extent, metricAxis } from '../charts/scale';
-import { drawTiles, valueText } from '../charts/values';
-import { ago, bytes, clock, number, percent } from '../format';
-import { GPU_COLUMNS, IGpuColumn } from '../gpuColumns';
-import { IGpuBand, IGpuProcess, IGpuSeries, IGpuTelemetry, IMetricSeries, IRunRecord } from '../protocol';
-import { gpuName, heatCells, heatRow, TERMINAL } from '../record';
-
-/** Dashed lines of sizes and limits in one chart. */
-const MAX_LEVELS = 4;
-
-type Field = 'util' | 'memory' | 'power';
-
-/** `16 GiB` on an axis, where `bytes` says `16.0 GiB`. */
-const size = (value: number): string => bytes(value).replace(/\.0+ /, ' ');
-
-/** Return the formatter of a column's values. A record has memory in bytes. */
-function formatOf({ unit }: IGpuColumn): (value: number) => string {
-  return unit === 'MiB' ? size : unit === '%' ? percent : value => `${Math.round(value)} ${unit}`;
-}
+import { extent, metricAxis, timeAxis } from '../charts/scale';
+import { drawTiles } from '../charts/values';
+import { ago, amount, bytes, clock, number, percent } from '../format';
+import { IChart, IChartSet, IGpuProcess, IGpuSeries, IGpuTelemetry, IRunRecord } from '../protocol';
+import { gpuName, heatCells, heatRow } from '../record';
+import { oldCharts } from './oldCharts';
 
 /** `GPU 3`, or `n1 GPU 3` where there are several nodes. */
 export function gpuLabel(part: IGpuTelemetry, node: number, index: number): string {
@@ -40,111 +27,6 @@ export function gpuCounts(gpus: readonly IGpuSeries[], trans: TranslationBundle)
     counts.set(kind, (counts.get(kind) ?? 0) + 1);
   }
   return [...counts].map(([name, count]) => `${count} × ${name}`).join(', ');
-}
-
-/** Phases other than *running*, in seconds since `start`. */
-export function shades(record: IRunRecord, start: number): IShade[] {
-  return record.phases
-    .filter(phase => phase.name !== 'running' && !TERMINAL.has(phase.name as IRunRecord['state']))
-    .map(({ name, start: from, end, seconds }) => {
-      const to = end ?? (seconds !== null ? from + seconds : record.seen_at);
-      return { name, from: from - start, to: to - start };
-    })
-    .filter(shade => shade.to - shade.from > 0.2);
-}
-
-const lastOf = (values: readonly (number | null)[]): number | null => {
-  for (let i = values.length - 1; i >= 0 && i >= values.length - 3; i--) {
-    if (values[i] !== null) {
-      return values[i];
-    }
-  }
-  return null;
-};
-
-/** `at most` of one or many GPUs now; `n/a` where none of them can tell. */
-function now(trans: TranslationBundle, values: (number | null)[], format: (value: number) => string): string {
-  const known = values.filter((value): value is number => value !== null);
-  if (!known.length) {
-    return trans.__('n/a');
-  }
-  const [low, high] = [format(Math.min(...known)), format(Math.max(...known))];
-  return low === high ? high : trans.__('%1 to %2', low, high);
-}
-
-export function gpuCharts(record: IRunRecord, trans: TranslationBundle): Map<string, ILineData> {
-  const result = new Map<string, ILineData>();
-  const part = record.gpu;
-  if (!part || !part.t.length || !part.gpus.length) {
-    return result;
-  }
-  const start = part.t[0];
-  const common = {
-    x: part.t.map(t => t - start),
-    xKind: 'time' as const,
-    xFormat: clock,
-    xName: trans.__('at'),
-    fromZero: true,
-    shades: shades(record, start)
-  };
-  const add = (
-    field: Field,
-    more: Partial<ILineData>
-  ) => {
-    const column = GPU_COLUMNS.find(({ name }) => name === field)!;
-    const yKind = column.unit === 'MiB' ? ('bytes' as const) : ('number' as const);
-    const yFormat = formatOf(column);
-    const title = trans.__(column.label);
-    const yMax = column.range[1] ?? undefined;
-    const band: IGpuBand | null = part[field];
-    const own = part.gpus.filter(gpu => gpu[field].length);
-    const series = band ? [{ name: trans.__('mean'), y: band.mean, color: 0 }] : lines(part, own, field, trans);
-    if (!band && !series.some(({ y }) => extent(y))) {
-      // Never sampled: an empty chart would look like zero.
-      return;
-    }
-    const last = band
-      ? now(trans, [lastOf(band.low), lastOf(band.high)], yFormat)
-      : now(
-          trans,
-          own.map(gpu => lastOf(gpu[field])),
-          yFormat
-        );
-    result.set(`gpu ${field}`, { ...common, title, last, yKind, yFormat, yMax, series, band, ...more });
-  };
-  // GPUs may have different sizes and limits: a line for each.
-  const levels = (name: string, values: (number | null)[]): ILevel[] =>
-    [...new Set(values.filter((value): value is number => value !== null && value > 0))]
-      .sort((a, b) => a - b)
-      .slice(-MAX_LEVELS)
-      .map(value => ({ name, value }));
-  const totals = part.gpus.map(gpu => gpu.memory_total);
-  const limits = part.gpus.map(gpu => gpu.power_limit);
-  const activity = part.gpus.some(gpu => gpu.sm_activity.some(value => value !== null));
-  add('util', activity ? { title: trans.__('GPU utilization, dashed: SM activity') } : {});
-  add('memory', { levels: levels(trans.__('size'), totals) });
-  add('power', { levels: levels(trans.__('limit'), limits) });
-  return result;
-}
-
-function lines(
-  part: IGpuTelemetry,
-  gpus: readonly IGpuSeries[],
-  field: Field,
-  trans: TranslationBundle
-): ISeries[] {
-  return gpus.flatMap(gpu => {
-    const color = part.gpus.indexOf(gpu);
-    const name = gpuLabel(part, gpu.node, gpu.index);
-    const line: ISeries = { name, y: gpu[field], color };
-    // Between two points the device may have been busier than their mean says.
-    const peaks = field === 'util' && gpu.peak.some((value, i) => value !== gpu.util[i]);
-    const result: ISeries[] = peaks ? [{ name: trans.__('%1 peak', name), y: gpu.peak, color, faint: true }, line] : [line];
-    if (field === 'util' && gpu.sm_activity.some(value => value !== null)) {
-      result.push({ name: trans.__('%1 SM activity', name), y: gpu.sm_activity, color, dashed: true });
-    }
-    return result;
-  });
 }
 
 /** Rows of the list of processes. */
@@ -321,37 +203,56 @@ class GpuView {
 /** Where charts of each kind stand. */
 const KINDS = ['metric', 'gpu', 'host'];
 
-/** Height and margins of the charts of a run without GPU: one low strip. */
+/** Margins of low charts, those of the host of a run without GPU. */
 const STRIP_CLASS = 'jp-AmlRun-strip';
 const STRIP: IChartSize = { height: 56, left: 50, right: 10, top: 6, bottom: 16 };
 
-/** Points logged without steps all have step 0: use their order instead. */
-const steps = (all: readonly number[]): readonly number[] =>
-  all.every(step => step === all[0]) ? all.map((_, i) => (all.length > 1 ? i : all[0])) : all;
+/** What a path of a chart leads to. */
+const valuesAt = (record: IRunRecord, path: readonly (string | number)[]): any => path.reduce((part: any, name) => part?.[name], record) ?? [];
 
-/** Data of a metric's chart. */
-function metricData(name: string, series: IMetricSeries, choice: MetricChoice, trans: TranslationBundle): ILineData {
-  const seconds = series.seconds ?? [];
-  const byTime = choice.byTime && seconds.length === series.value.length;
-  const y = drawn(series.value, choice);
-  const raw = choice.smoothing ? drawn(series.value, { smoothing: 0, log: choice.log }) : null;
-  const missing = series.value.filter(value => value === null).length;
-  const known = extent(raw ?? y);
-  const axis = known && metricAxis(known[0], known[1], choice.log);
-  return {
-    title: missing ? trans.__('%1 (%2 not finite)', name, missing) : name,
-    last: number(series.last),
-    x: byTime ? seconds : steps(series.step),
-    series: raw ? [{ name: '', y: raw, faint: true }, { name, y }] : [{ name, y }],
-    gaps: series.value.map((value, i) => (value === null ? i : -1)).filter(i => i >= 0),
-    xKind: byTime ? 'time' : 'integer',
-    yKind: 'number',
-    xFormat: byTime ? clock : String,
-    yFormat: choice.log ? value => number(10 ** value) : number,
-    xName: byTime ? trans.__('at') : trans.__('step'),
-    yTicks: axis ? axis.ticks.map((tick, i) => [tick, axis.labels[i]] as const) : undefined,
-    fromZero: false
+/** A chart with its data, which are in the record. */
+export function lineData(record: IRunRecord, chart: IChart, { start, time, phases }: IChartSet, trans: TranslationBundle): ILineData {
+  const series: ISeries[] = chart.series.map(({ data, label, color, style }) => {
+    return { name: label, y: valuesAt(record, data), color, faint: style === 'faint', dashed: style === 'dashed' };
+  });
+  const common = {
+    title: [chart.title, chart.note].filter(Boolean).join(', '),
+    last: chart.value,
+    series,
+    band: chart.band.length ? (valuesAt(record, chart.band) as IBand) : null,
+    levels: chart.levels,
+    yAxis: chart.y,
+    yFormat: (value: number) => amount(value, chart.unit)
   };
+  if (!chart.steps) {
+    const x = (valuesAt(record, chart.x) as number[]).map(t => t - start);
+    return { ...common, x, xAxis: time ?? timeAxis(0, 1), xFormat: clock, xName: trans.__('at'), shades: phases };
+  }
+  const { y } = series[0];
+  const x = chart.x.length ? (valuesAt(record, chart.x) as number[]) : Array.from(y, (_, i) => i);
+  const gaps = Array.from(y, (value, i) => (value === null ? i : -1)).filter(i => i >= 0);
+  return { ...common, x, gaps, xAxis: chart.steps, xFormat: String, xName: trans.__('step') };
+}
+
+/** The chart of a metric as a person has chosen it: by time, smoothed, on a logarithmic axis. */
+function chosen(data: ILineData, seconds: readonly number[], choice: MetricChoice, trans: TranslationBundle): ILineData {
+  const [{ name, y: values }] = data.series;
+  let result = data;
+  if (choice.byTime && seconds.length === values.length) {
+    const [from, to] = extent(seconds) ?? [0, 0];
+    result = { ...result, x: seconds, xAxis: timeAxis(from, Math.max(to, from + 1)), xFormat: clock, xName: trans.__('at') };
+  }
+  if (choice.log || choice.smoothing) {
+    const raw = drawn(values, { smoothing: 0, log: choice.log });
+    const range = extent(raw);
+    result = {
+      ...result,
+      series: [...(choice.smoothing ? [{ name: '', y: raw, faint: true }] : []), { name, y: drawn(values, choice) }],
+      yAxis: range && metricAxis(...range, choice.log),
+      yFormat: choice.log ? value => number(10 ** value) : number
+    };
+  }
+  return result;
 }
 
 /** The charts of one run, each kept and updated in place. */
@@ -373,26 +274,26 @@ export class RunCharts {
   readonly node: HTMLElement;
 
   update(record: IRunRecord): void {
-    const requested = new Map<string, ILineData>();
-    this._metrics(record, requested);
-    gpuCharts(record, this._trans).forEach((data, key) => requested.set(key, data));
-    this._host(record, requested);
+    const set = record.charts.charts.length ? record.charts : oldCharts(record);
+    const requested = new Map(this._shown(record, set.charts).map(chart => [chart.key, chart]));
     for (const [key, chart] of this._charts) {
       if (!requested.has(key)) {
         chart.dispose();
         this._charts.delete(key);
       }
     }
-    for (const [key, data] of requested) {
+    for (const [key, wanted] of requested) {
       let chart = this._charts.get(key);
       if (!chart) {
-        const isStrip = key.startsWith('host ') && !record.gpu?.gpus.length;
+        const isStrip = wanted.height === STRIP.height;
         this._charts.set(key, (chart = new LineChart(this._trans, isStrip ? STRIP : undefined)));
         chart.node.dataset.series = key;
         chart.node.classList.toggle(STRIP_CLASS, isStrip);
         this._grid.insertBefore(chart.node, this._after(key));
       }
-      chart.update(data);
+      const data = lineData(record, wanted, set, this._trans);
+      const metric = record.metrics[String(wanted.series[0]?.data[1])];
+      chart.update(wanted.steps && this._choice ? chosen(data, metric?.seconds ?? [], this._choice, this._trans) : data);
     }
     this._breakRow();
     this._gpu.update(record);
@@ -412,16 +313,16 @@ export class RunCharts {
     this._gpu.dispose();
   }
 
-  /** Add the charts of the chosen metrics; those with one value are tiles. */
-  private _metrics(record: IRunRecord, requested: Map<string, ILineData>): void {
+  /** The charts of the chosen metrics, which are tiles where they have one value, and the others. */
+  private _shown(record: IRunRecord, charts: readonly IChart[]): IChart[] {
     const choice = this._choose(record);
-    const all = Object.entries(record.metrics).filter(([, { value }]) => value.length);
-    const lines = all.filter(([, { value }]) => value.length > 1).map(([name]) => name);
-    drawTiles(this._tiles, all.filter(([, { value }]) => value.length === 1).map(([name, { last }]) => [name, number(last)]));
+    const count = ({ series: [{ data }] }: IChart): number => valuesAt(record, data).length;
+    const metrics = charts.filter(({ steps }) => steps);
+    const lines = metrics.filter(chart => count(chart) > 1).map(({ key }) => key.slice('metric '.length));
+    drawTiles(this._tiles, metrics.filter(chart => count(chart) === 1).map(({ title, value }) => [title, value]));
     this._bar?.update(lines, lines.length > 0);
-    for (const name of choice.shown(lines)) {
-      requested.set(`metric ${name}`, metricData(name, record.metrics[name], choice, this._trans));
-    }
+    const shown = new Set(choice.shown(lines).map(name => `metric ${name}`));
+    return charts.filter(({ key, steps }) => !steps || shown.has(key));
   }
 
   private _choose(record: IRunRecord): MetricChoice {
@@ -461,41 +362,6 @@ export class RunCharts {
     const kind = KINDS.indexOf(key.split(' ')[0]);
     const later = KINDS.slice(kind + 1).map(name => `[data-series^="${name} "]`);
     return later.length ? this._grid.querySelector(later.join(', ')) : null;
-  }
-
-  private _host(record: IRunRecord, requested: Map<string, ILineData>): void {
-    const { t, cpu, memory, cpus, memory_total } = record.telemetry;
-    // A monitor has no processes: its charts would be empty.
-    if (!t.length || (record.kind === 'monitor' && ![...cpu, ...memory].some(value => value !== null))) {
-      return;
-    }
-    const trans = this._trans;
-    const time = {
-      x: t.map(at => at - t[0]),
-      xKind: 'time' as const,
-      xFormat: clock,
-      xName: this._trans.__('at'),
-      fromZero: true,
-      shades: shades(record, t[0])
-    };
-    const cpuTitle = this._trans.__('CPU');
-    requested.set('host cpu', {
-      ...time,
-      title: cpuTitle,
-      last: valueText(cpu, record.done ? 'mean' : 'last', percent, cpus && percent(100 * cpus), trans),
-      series: [{ name: cpuTitle, y: cpu }],
-      yKind: 'number',
-      yFormat: percent
-    });
-    const memoryTitle = this._trans.__('Memory');
-    requested.set('host memory', {
-      ...time,
-      title: memoryTitle,
-      last: valueText(memory, record.done ? 'peak' : 'last', bytes, memory_total && bytes(memory_total), trans),
-      series: [{ name: memoryTitle, y: memory }],
-      yKind: 'bytes',
-      yFormat: size
-    });
   }
 
   private readonly _tiles: HTMLElement;

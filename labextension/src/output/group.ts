@@ -11,10 +11,10 @@ import { ago, duration } from '../format';
 import { messageOf, NoAnswer } from '../kernel/client';
 import { sessionOf } from '../kernel/connection';
 import { CommandIDs } from '../panel/tokens';
-import { GROUP_MIME, IGroupColumn, IGroupRow, IRunGroup } from '../protocol';
+import { GROUP_MIME, IGroupRow, IRunGroup } from '../protocol';
 import { isWhole, stateOf, TERMINAL } from '../record';
 import { LOAD_COMMAND } from '../tokens';
-import { count, list, object, text } from '../untyped';
+import { complete } from '../untyped';
 import { IRunHost, keyOf } from './notebook';
 import { showRun, SlotLayout } from './renderer';
 
@@ -28,42 +28,12 @@ const CURVE_HEIGHT = 18;
 
 /** Every field of a group from a saved notebook. */
 export function normaliseGroup(x: unknown): IRunGroup {
-  const group = object(x);
-  const column = (value: unknown): IGroupColumn => {
-    const { name, kind, goal } = object(value);
-    return { name: text(name, '?'), kind: text(kind), goal: text(goal) };
-  };
-  const row = (value: unknown): IGroupRow => {
-    const r = object(value);
-    const handle = text(r.handle);
-    return {
-      handle,
-      name: text(r.name) || handle || '?',
-      state: stateOf(r.state),
-      reason: text(r.reason),
-      error: text(r.error),
-      reachable: r.reachable !== false,
-      cancel_requested: r.cancel_requested === true,
-      created: count(r.created) ?? 0,
-      started: count(r.started),
-      ended: count(r.ended),
-      values: list(r.values).map(v => text(v)),
-      best: list(r.best).flatMap(v => count(v) ?? []),
-      curve: list(r.curve).map(v => count(v) ?? -1)
-    };
-  };
-  const rows = list(group.rows).map(row);
+  const group = complete<IRunGroup>('IRunGroup', x);
   return {
-    schema: count(group.schema) ?? 1,
-    handles: list(group.handles).map(v => text(v)).filter(Boolean),
-    rows,
-    hidden: count(group.hidden) ?? 0,
-    columns: list(group.columns).map(column),
-    same: object(group.same),
-    curve: text(group.curve),
-    verdict: list(group.verdict).map(v => text(v)).filter(Boolean),
-    done: group.done === true || rows.every(({ state }) => TERMINAL.has(state)),
-    seen_at: count(group.seen_at) ?? 0
+    ...group,
+    handles: group.handles.filter(Boolean),
+    rows: group.rows.map(row => ({ ...row, name: row.name || row.handle || '?', state: stateOf(row.state) })),
+    done: group.done || group.rows.every(({ state }) => TERMINAL.has(stateOf(state)))
   };
 }
 

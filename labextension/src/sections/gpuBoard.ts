@@ -1,7 +1,7 @@
 /** GPU charts of the panel: their data from the store, and their draw schedule. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { IChartSize, ILineData, ISeries, LineChart, Tick } from '../charts/chart';
+import { IChartSize, ILineData, ISeries, LineChart } from '../charts/chart';
 import { DrawGate } from '../charts/drawGate';
 import { HeatMap, IHeatSize } from '../charts/heat';
 import { DASHES } from '../charts/palette';
@@ -69,16 +69,11 @@ function ends(trans: TranslationBundle, store: GpuStore): [string, string] {
 function timed(trans: TranslationBundle, store: GpuStore) {
   const [from, to] = [store.length - columnsOf(store).count, store.length - 1];
   const [first, last] = ends(trans, store);
-  const marks: Tick[] = [[from, first], [to, last]];
   return {
     x: Float64Array.from({ length: store.length }, (_, i) => i),
-    xKind: 'integer' as const,
+    xAxis: { min: from, max: to, ticks: [from, to], labels: [first, last] },
     xFormat: (i: number) => when(trans, store, i),
-    xName: '',
-    xRange: [from, to] as const,
-    xTicks: marks,
-    yKind: 'number' as const,
-    fromZero: true
+    xName: ''
   };
 }
 
@@ -122,9 +117,8 @@ export function fieldChart(trans: TranslationBundle, store: GpuStore, field: Gpu
     last: Number.isNaN(mean) ? trans.__('n/a') : `${held || percent(mean)}${range}`,
     series: many ? [{ name: trans.__('mean'), y: store.together(`${field} mean`), color }] : lines(),
     band: many ? { low: store.together(`${field} low`), high: store.together(`${field} high`) } : null,
-    yFormat: percent,
-    yMax: 100,
-    yTicks: [0, 50, 100].map(tick => [tick, String(tick)] as const)
+    yAxis: { min: 0, max: 100, ticks: [0, 50, 100], labels: ['0', '50', '100'] },
+    yFormat: percent
   };
 }
 
@@ -144,12 +138,8 @@ function hostChart(trans: TranslationBundle, store: GpuStore, what: 'cpu' | 'mem
     title: cpu ? trans.__('Host CPU') : trans.__('Host memory'),
     last: Number.isNaN(now) ? '' : all ? trans.__('%1 of %2', format(now), format(all)) : format(now),
     series: [{ name: '', y }],
-    yFormat: format,
-    yMax,
-    yTicks: [
-      [0, '0'],
-      [yMax, cpu ? String(yMax) : `${gib}G`]
-    ]
+    yAxis: { min: 0, max: yMax, ticks: [0, yMax], labels: ['0', cpu ? String(yMax) : `${gib}G`] },
+    yFormat: format
   };
 }
 

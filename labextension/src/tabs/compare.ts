@@ -3,6 +3,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 import { LineChart } from '../charts/chart';
+import { extent, metricAxis, stepAxis } from '../charts/scale';
 import { number } from '../format';
 import { Refused } from '../kernel/client';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
@@ -250,17 +251,17 @@ export class CompareTab extends Widget {
         this._lines.set(name, (chart = new LineChart(trans)));
         this._charts.append(chart.node);
       }
+      const range = extent(rows.flatMap(y => y ?? []));
       chart.update({
         title: name,
         last: records.map(({ metrics }) => number(metrics[name]?.last)).join(' | '),
         x,
         series: rows.flatMap((y, i) => (y ? [{ name: names[i], y, color: i }] : [])),
-        xKind: 'integer',
-        yKind: 'number',
+        xAxis: stepAxis(x[0], x[x.length - 1]),
+        yAxis: range && metricAxis(...range),
         xFormat: String,
         yFormat: number,
-        xName: trans.__('step'),
-        fromZero: false
+        xName: trans.__('step')
       });
     }
   }

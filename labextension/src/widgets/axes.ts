@@ -2,8 +2,8 @@
 
 import type { WidgetModel } from '@jupyter-widgets/base';
 import { IPoints } from '../charts/series';
-import { metricAxis, roundAxis, tickLabels, ticks, timeTicks } from '../charts/scale';
-import { clock } from '../format';
+import { metricAxis, roundAxis, stepAxis, timeAxis } from '../charts/scale';
+import type { IAxis } from '../protocol';
 import type { ILayout, MetricStore } from './frames';
 
 export type Span = [number, number];
@@ -81,44 +81,31 @@ export function markAxis(axis: IScaleModel | undefined, values: readonly number[
 
 /** Mark an axis of unix seconds with the time since `start`. */
 export function markTime(axis: IScaleModel | undefined, [from, to]: Span, start: number): void {
-  const marks = timeTicks(to - start, TICKS * Math.max(1, Math.round((to - start) / Math.max(1e-6, to - from)))).filter(
-    mark => mark >= from - start - 1e-6
-  );
-  markAxis(axis, marks.map(mark => mark + start), marks.map(clock));
+  const { ticks, labels } = timeAxis(from - start, to - start);
+  markAxis(axis, ticks.map(mark => mark + start), labels);
 }
 
-interface IOwned {
-  low: number | null;
+/** What a chart says of its value axis. */
+interface IValueAxis {
   metric: boolean;
   unit: string;
   /** the values are powers of ten */
   log: boolean;
+  /** as long as the values fit */
+  fixed: IAxis | null;
+  /** room for two ticks only */
+  low: boolean;
 }
 
-/** The value axes of one dashboard; those with limits from the kernel are left alone. */
+/** The value axes of one dashboard; those that are not named here are left alone. */
 export class YRanges {
   /** To be called for every mark before `apply`. */
-  add(
-    scale: IScaleModel | undefined,
-    rows: readonly Float32Array[],
-    { metric = false, unit = '', log = false }: { metric?: boolean; unit?: string; log?: boolean } = {}
-  ): void {
+  add(scale: IScaleModel | undefined, rows: readonly Float32Array[], what: Partial<IValueAxis> = {}): void {
     if (!scale) {
       return;
     }
-    if (!this._own.has(scale)) {
-      // Room for the width of a line would show as a tick below zero.
-      scale.set_state({ allow_padding: false });
-      // The first time it has the range from the kernel.
-      const [min, max] = [scale.get('min') ?? null, scale.get('max') ?? null];
-      this._own.set(scale, max === null ? { low: min, metric, unit, log } : null);
-    }
-    const owned = this._own.get(scale);
-    if (!owned) {
-      return;
-    }
-    owned.log = log;
-    const range = this._now.get(scale) ?? [Infinity, -Infinity];
+    const found = this._now.get(scale);
+    const range = found?.range ?? [Infinity, -Infinity];
     for (const row of rows) {
       for (const value of row) {
         if (Number.isFinite(value)) {
@@ -127,28 +114,22 @@ export class YRanges {
         }
       }
     }
-    this._now.set(scale, range);
+    this._now.set(scale, { range, what: { metric: false, unit: '', log: false, fixed: null, low: false, ...what } });
   }
 
-  /**
-   * @param axisOf the axis that shows a scale
-   * @param isLow whether the chart has room for two ticks only
-   */
-  apply(
-    axisOf: (scale: IScaleModel) => IScaleModel | undefined = () => undefined,
-    isLow: (scale: IScaleModel) => boolean = () => false
-  ): void {
-    this._now.forEach(([from, to], scale) => {
-      const own = this._own.get(scale);
-      if (from <= to && own) {
-        const axis = own.metric ? metricAxis(from, to, own.log) : roundAxis(from, to, own.low, own.unit);
-        const { min, max } = axis;
+  /** @param axisOf the axis that shows a scale */
+  apply(axisOf: (scale: IScaleModel) => IScaleModel | undefined = () => undefined): void {
+    this._now.forEach(({ range: [from, to], what }, scale) => {
+      const { metric, unit, log, fixed, low } = what;
+      if (from <= to) {
+        const { min, max, ticks, labels } = metric ? metricAxis(from, to, log) : fixed && to <= fixed.max ? fixed : roundAxis(to, unit);
         if (scale.get('min') !== min || scale.get('max') !== max) {
-          scale.set_state({ min, max });
+          // Room for the width of a line would show as a tick below zero.
+          scale.set_state({ allow_padding: false, min, max });
         }
-        const ends = (values: readonly any[]) => (isLow(scale) ? [values[0], values[values.length - 1]] : values);
-        markAxis(axisOf(scale), ends(axis.ticks), ends(axis.labels));
-      } else if (own && (scale.get('max') ?? null) === null) {
+        const ends = (values: readonly any[]) => (low ? [values[0], values[values.length - 1]] : values);
+        markAxis(axisOf(scale), ends(ticks), ends(labels));
+      } else if ((scale.get('max') ?? null) === null) {
         // No data so far: bqplot cannot draw an axis without limits.
         const min = scale.get('min') ?? 0;
         scale.set_state({ min, max: min + 1 });
@@ -157,12 +138,8 @@ export class YRanges {
     this._now.clear();
   }
 
-  private readonly _own = new Map<IScaleModel, IOwned | null>();
-  private readonly _now = new Map<IScaleModel, [number, number]>();
+  private readonly _now = new Map<IScaleModel, { range: [number, number]; what: IValueAxis }>();
 }
-
-/** Ticks of an axis of steps, about. */
-const TICKS = 4;
 
 export class ShownSteps {
   constructor(private readonly _metrics: () => MetricStore) {}
@@ -203,17 +180,15 @@ export class ShownSteps {
     if (!scale || !span) {
       return;
     }
-    // The only step stands in the middle of its axis.
-    const [min, max] = span[1] > span[0] ? span : [span[0] - 1, span[0] + 1];
+    const { min, max, ticks, labels } = stepAxis(...span);
     if (scale.get('min') !== min || scale.get('max') !== max) {
       scale.set_state({ allow_padding: false, min, max });
     }
     if (start !== null) {
       markTime(axis, [min, max], start);
-      return;
+    } else {
+      markAxis(axis, ticks, labels);
     }
-    const marks = span[1] > span[0] ? ticks(min, max, TICKS, true) : [span[0]];
-    markAxis(axis, marks, tickLabels(marks));
   }
 
   private readonly _chosen = new Map<string, Span>();

@@ -5,6 +5,8 @@ import { choiceOf, drawn as drawnValues, MetricChoice } from '../charts/metricCh
 import { DrawGate } from '../charts/drawGate';
 import { IPoints, ITicks, NodeHistory } from '../charts/series';
 import { Controls, IScaleModel, markTime, ShownSpan, ShownSteps, Span, untold, YRanges } from './axes';
+import type { IChart } from '../protocol';
+import { complete } from '../untyped';
 import { addFeed, IFeed, ISite, removeFeed } from './feeds';
 import { IReadings, newest } from './gpuTable';
 import {
@@ -15,20 +17,20 @@ import {
   hasLone,
   ILayout,
   IStateSnapshot,
-  isOfHost,
   layoutOf,
   MarkSpec,
   MetricStore,
   pointsOf,
   SampleAge,
   specOf,
-  takeReadings,
-  unitOf,
-  unitOfField
+  takeReadings
 } from './frames';
 
-/** Figures lower than this (CSS pixels) have two ticks on their y axis. */
+/** Charts lower than this (CSS pixels) have two ticks on their y axis. */
 const LOW_HEIGHT = 100;
+
+/** Beginning of the key of a metric's chart. */
+const METRIC = 'metric ';
 
 /** Milliseconds that a new point of a metric waits to be drawn with a tick. */
 const METRIC_DELAY_MS = 300;
@@ -88,6 +90,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       figures: [],
       marks: [],
       specs: [],
+      charts: [],
       layout: {},
       rate: 4,
       done: false,
@@ -201,13 +204,15 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     return this.span.at(this.start, this._controls?.held ?? this.newest);
   }
 
+  /** What a figure shows. */
+  chartOf(figure: number): IChart {
+    return complete<IChart>('IChart', (this.get('charts') as unknown[])[figure]);
+  }
+
   /** Name of the metric that a figure charts; null for none. */
   metricOf(figure: number): string | null {
-    const own = new Set<unknown>(this.get('figures')[figure]?.get('marks') ?? []);
-    const specs = this.get('specs') as unknown[];
-    const found = (this.get('marks') as unknown[]).findIndex((mark, i) => own.has(mark) && isMetric(specOf(specs[i])));
-    const spec = found < 0 ? null : specOf(specs[found]);
-    return spec?.kind === 'metric' ? spec.name : null;
+    const { key } = this.chartOf(figure);
+    return key.startsWith(METRIC) ? key.slice(METRIC.length) : null;
   }
 
   /** The x axis of one of the figures; null while it has nothing to show. */
@@ -372,20 +377,26 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
         drawn.set(mark, [spec, isMetric(spec) ? points : dashed(points, shown[1] - shown[0])]);
       }
     });
+    const charts = new Map((this.get('figures') as any[]).flatMap((figure, i) => {
+      const chart = this.chartOf(i);
+      return ((figure?.get('marks') ?? []) as unknown[]).map((mark): [unknown, IChart] => [mark, chart]);
+    }));
     // A dirty mark does not redraw for an axis that moves: it gets its points right after.
     drawn.forEach(([spec, { y }], mark) => {
       mark.dirty = true;
-      this._ranges.add(mark.get('scales')?.y, y, { metric: isMetric(spec), unit: this._unit(spec), log: isMetric(spec) && choice.log });
+      const chart = charts.get(mark);
+      if (chart && spec.kind !== 'span') {
+        const metric = isMetric(spec);
+        const low = chart.height < LOW_HEIGHT;
+        this._ranges.add(mark.get('scales')?.y, y, { metric, unit: chart.unit, log: metric && choice.log, fixed: chart.y, low });
+      }
       if (spec.kind === 'metric') {
         this._applySteps(spec.name, mark);
       }
     });
     this._controls.move(shown);
     this._axes(this.get('xscale')).forEach(axis => markTime(axis, shown, this.start));
-    this._ranges.apply(
-      scale => this._axes(scale)[0],
-      scale => this._isLow(scale)
-    );
+    this._ranges.apply(scale => this._axes(scale)[0]);
     this.empty = this._emptyFigures(drawn);
     for (const [mark, [spec, points]] of drawn) {
       const { x, y } = points;
@@ -411,12 +422,6 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     return scale ? axes.filter(axis => axis?.get('scale') === scale) : [];
   }
 
-  /** Whether the figure of a scale is a low one. */
-  private _isLow(scale: IScaleModel): boolean {
-    const own = (this.get('figures') as any[]).find(figure => (figure?.get('axes') ?? []).some((axis: any) => axis?.get('scale') === scale));
-    return parseInt(own?.get('layout')?.get('height') ?? '', 10) < LOW_HEIGHT;
-  }
-
   /** Figures whose lines have times, but no value at any of them. */
   private _emptyFigures(drawn: ReadonlyMap<unknown, readonly [MarkSpec, IPoints]>): ReadonlySet<number> {
     const empty = new Set<number>();
@@ -429,14 +434,6 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       }
     });
     return empty;
-  }
-
-  private _unit(spec: MarkSpec): string {
-    if (spec.kind === 'band' && isOfHost(spec.field)) {
-      return unitOfField(this.layout, spec.field);
-    }
-    const node = spec.kind === 'lines' ? this.layout.nodes.find(({ node }) => node === spec.node) : undefined;
-    return spec.kind === 'lines' && node ? unitOf(this.layout, node.columns[spec.columns[0]] ?? '') : '';
   }
 
   private _controls!: Controls;

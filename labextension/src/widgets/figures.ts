@@ -1,10 +1,11 @@
 /** Frame of a live figure: the caption, keyboard and names that the page's own charts have. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { valueText } from '../charts/values';
-import { bytes, number, percent } from '../format';
+import { extent } from '../charts/scale';
+import { partOf } from '../charts/values';
+import { amount } from '../format';
 import type { StreamFeedModel } from './feed';
-import { columnsOf, ILayout, specOf, unitOf } from './frames';
+import { columnsOf, specOf } from './frames';
 
 let ids = 0;
 
@@ -76,14 +77,6 @@ export class FigureFrame {
   private readonly _spoken = document.createElement('div');
 }
 
-/** Format of a unit's values in a caption. */
-function formatOf(unit: string): (value: number) => string {
-  if (unit === 'MiB' || unit === 'bytes') {
-    return value => bytes(unit === 'MiB' ? value * 1024 ** 2 : value).replace(/\.0+ /, ' ');
-  }
-  return unit === '%' ? percent : value => `${unit ? Math.round(value) : number(value)} ${unit}`.trim();
-}
-
 /** Columns of the lines of a figure, by position of the node; a band stands for the columns of all GPUs. */
 function columnsIn(feed: StreamFeedModel, figure: number): [node: number, column: number][] {
   const own = new Set<unknown>(feed.get('figures')[figure]?.get('marks') ?? []);
@@ -99,45 +92,33 @@ function columnsIn(feed: StreamFeedModel, figure: number): [node: number, column
   });
 }
 
-const nameOf = (layout: ILayout, node: number, column: number): string => layout.nodes[node].columns[column] ?? '';
-
 /**
  * Value beside the title of a figure over time: the newest ones of its lines; of an ended run the mean, and of
  * memory the peak.
  */
 export function figureValue(feed: StreamFeedModel, figure: number, trans: TranslationBundle): string {
   const { layout, nodes } = feed;
-  const all = columnsIn(feed, figure).filter(([node, column]) => !/\.(peak|sm_activity)$/.test(nameOf(layout, node, column)));
+  const { unit, whole } = feed.chartOf(figure);
+  const all = columnsIn(feed, figure).filter(([node, column]) => !/\.(peak|sm_activity)$/.test(layout.nodes[node].columns[column] ?? ''));
   if (!all.length) {
     return '';
   }
-  const name = nameOf(layout, ...all[0]);
-  const format = formatOf(unitOf(layout, name));
-  const isMemory = name.endsWith('memory');
-  // The values are those of single machines.
-  const whole = name === 'cpu' && layout.cpus ? percent((100 * layout.cpus) / layout.nodes.length) : null;
-  const size = name === 'memory' && layout.memory ? format(layout.memory) : null;
-  if (feed.ended) {
-    const values = all.flatMap(([node, column]) => {
-      const rows = nodes[node].rows(feed.start);
-      return Array.from({ length: rows.length }, (_, i) => (isMemory ? rows.high(column, i) : rows.mean(column, i)));
-    });
-    return valueText(values, isMemory ? 'peak' : 'mean', format, whole ?? size, trans);
-  }
-  const now = all.map(([node, column]) => {
-    const rows = nodes[node].rows(feed.newest - 3 * layout.period);
-    for (let i = rows.length - 1; i >= Math.max(0, rows.length - 3); i--) {
-      if (Number.isFinite(rows.mean(column, i))) {
-        return rows.mean(column, i);
-      }
-    }
-    return NaN;
-  });
-  const known = now.filter(Number.isFinite);
-  if (!known.length) {
+  const isMemory = unit === 'MiB' || unit === 'bytes';
+  const known = all
+    .flatMap(([node, column]) => {
+      const rows = nodes[node].rows(feed.ended ? feed.start : feed.newest - 3 * layout.period);
+      const values = Array.from({ length: rows.length }, (_, i) => (feed.ended && isMemory ? rows.high(column, i) : rows.mean(column, i)));
+      return feed.ended ? values : values.slice(-3).filter(Number.isFinite).slice(-1);
+    })
+    .filter(Number.isFinite);
+  const range = extent(known);
+  if (!range) {
     return trans.__('n/a');
   }
-  const [low, high] = [format(Math.min(...known)), format(Math.max(...known))];
-  const text = low === high ? high : trans.__('%1 to %2', low, high);
-  return whole ?? size ? trans.__('%1 of %2', text, (whole ?? size) as string) : text;
+  const [low, high] = range.map(value => amount(value, unit));
+  if (!feed.ended) {
+    return partOf(low === high ? high : trans.__('%1 to %2', low, high), whole, trans);
+  }
+  const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
+  return partOf(isMemory ? trans.__('peak %1', high) : trans.__('mean %1', amount(mean, unit)), whole, trans);
 }

@@ -156,12 +156,8 @@ export interface ILayout {
   period: number;
   capacity: number;
   buckets: number;
-  units: Record<string, string>;
   /** unix seconds, or 0 when unknown */
   start: number;
-  /** cores of all nodes, and bytes of memory of the first one; 0 when unknown */
-  cpus: number;
-  memory: number;
   /** seconds of each choice of the window control, where the kernel gives them */
   windows: number[] | null;
   /** names of the GPU charts that can be chosen, in the order of the view control */
@@ -196,10 +192,7 @@ export function layoutOf(raw: unknown): ILayout {
     period: numberOr(l.period, 1) || 1,
     capacity: Math.max(1, numberOr(l.capacity, 3600)),
     buckets: buckets + (buckets % 2),
-    units: (l.units ?? {}) as Record<string, string>,
     start: numberOr(l.start, 0),
-    cpus: numberOr(l.cpus, 0),
-    memory: numberOr(l.memory, 0),
     windows: Array.isArray(l.windows) ? l.windows.map(w => numberOr(w, 0)) : null,
     views: list(l.views).map(text)
   };
@@ -237,23 +230,8 @@ export function columnsOf(node: INode, field: string): number[] {
   return found;
 }
 
-/** Unit of a column: a GPU's by its field, a host's by its own name. */
-export function unitOf(layout: ILayout, column: string): string {
-  const [first, field] = column.split('.');
-  if (field === undefined && first.endsWith('memory')) {
-    // The host's comes in bytes, also where the GPUs' field of the same name is in MiB.
-    return 'bytes';
-  }
-  return layout.units[column] ?? layout.units[field ?? first] ?? '';
-}
-
 /** Whether the field of a band is a series of the hosts. */
 export const isOfHost = (field: string): boolean => field.startsWith(HOST);
-
-/** Unit of the field of a band. */
-export function unitOfField(layout: ILayout, field: string): string {
-  return isOfHost(field) ? unitOf(layout, field.slice(HOST.length)) : layout.units[field] ?? '';
-}
 
 /** Part of the shown time that a value without neighbors takes: a line through it alone has no length. */
 const DASH_SHARE = 0.008;

@@ -13,7 +13,7 @@ import { bytes, clock, number } from '../format';
 import type { StreamFeedModel } from './feed';
 import { FigureFrame, figureValue } from './figures';
 import { ISite } from './feeds';
-import { ageText, columnsOf, MarkSpec, specOf, unitOf, unitOfField } from './frames';
+import { ageText, columnsOf, MarkSpec, specOf } from './frames';
 import { fillTable } from './gpuTable';
 import { plot, Zoom } from './zoom';
 
@@ -195,8 +195,8 @@ export class FeedSite extends Panel implements ISite {
       const { missing, last } = feed.metrics.facts(name);
       return [missing ? trans.__('%1 (%2 not finite)', name, missing) : name, number(last)];
     }
-    const title = String(feed.get('figures')[i]?.get('title') ?? '');
-    return [title, feed.empty.has(i) ? trans.__('n/a') : figureValue(feed, i, trans)];
+    const { title, note } = feed.chartOf(i);
+    return [[title, note].filter(Boolean).join(', '), feed.empty.has(i) ? trans.__('n/a') : figureValue(feed, i, trans)];
   }
 
   private _drawHeat(): void {
@@ -395,12 +395,13 @@ export class Hover {
     const own = new Set<unknown>(this._feed.get('figures')[figure]?.get('marks') ?? []);
     const marks = this._feed.get('marks') as any[];
     const specs = (this._feed.get('specs') as unknown[]).map(specOf);
+    const { unit } = this._feed.chartOf(figure);
     return marks
-      .flatMap((mark, i) => (own.has(mark) && specs[i] ? this._ofMark(mark, specs[i], t) : []))
+      .flatMap((mark, i) => (own.has(mark) && specs[i] ? this._ofMark(mark, specs[i], t, unit) : []))
       .slice(0, MAX_VALUES);
   }
 
-  private _ofMark(mark: any, spec: MarkSpec, t: number): IValue[] {
+  private _ofMark(mark: any, spec: MarkSpec, t: number, unit: string): IValue[] {
     const { layout, nodes } = this._feed;
     const labels = mark.get('labels') as string[];
     const colors = mark.get('colors') as string[];
@@ -419,7 +420,6 @@ export class Hover {
       return spec.columns.map((column, row) => {
         const peak = names.indexOf(names[column]?.replace(/\.util$/, '.peak'));
         const name = labels[row] || names[column];
-        const unit = unitOf(layout, names[column] ?? '');
         if (at < 0) {
           return { name, color: colorOf(row), text: this._value(NaN, unit) };
         }
@@ -435,7 +435,7 @@ export class Hover {
       });
     }
     if (spec.kind === 'band') {
-      return this._ofBand(spec.field, spec.high, t, colorOf(1));
+      return this._ofBand(spec.field, spec.high, t, colorOf(1), unit);
     }
     const rows = spec.kind === 'metric' ? this._feed.metrics.rows(spec.name) : null;
     if (!rows || spec.kind !== 'metric' || !rows.length) {
@@ -444,7 +444,7 @@ export class Hover {
     return [{ name: labels[0] || spec.name, color: colorOf(0), text: number(rows.mean(0, nearest(rows, t))) }];
   }
 
-  private _ofBand(field: string, top: string, t: number, color: string): IValue[] {
+  private _ofBand(field: string, top: string, t: number, color: string, unit: string): IValue[] {
     const { layout, nodes } = this._feed;
     const all = new Tally();
     nodes.forEach((node, i) => {
@@ -454,7 +454,6 @@ export class Hover {
         all.add(rows, columnsOf(layout.nodes[i], field), at, columnsOf(layout.nodes[i], top));
       }
     });
-    const unit = unitOfField(layout, field);
     const reading = (name: string, value: number) => ({ name, color, text: this._value(value, unit) });
     return [
       reading(this._trans.__('highest'), all.count ? all.high : NaN),
