@@ -45,6 +45,24 @@ BOXES = """run => {
 }"""
 
 
+#: Of each visible chart: title, and the labels of its ticks beside and below it, live or saved.
+LABELS = """run => {
+    const shown = node => node.getClientRects().length > 0;
+    const texts = nodes => [...nodes].map(node => node.textContent).filter(Boolean);
+    const live = [...run.querySelectorAll('.jp-AmlRun-figure')].filter(shown).map(node => [
+        node.querySelector('.jp-AmlRun-chartTitle').textContent,
+        texts(node.querySelectorAll("g[text-anchor='end'] > .tick")).sort(),
+        texts(node.querySelectorAll("g[text-anchor='middle'] > .tick")).sort()]);
+    const saved = [...run.querySelectorAll('figure.jp-AmlRun-chart')].filter(shown).map(node => {
+        const labels = [...node.querySelectorAll('.jp-AmlRun-axes text')];
+        const isBeside = label => Number(label.getAttribute('x')) < 50;
+        return [node.querySelector('.jp-AmlRun-chartTitle').textContent,
+            texts(labels.filter(isBeside)).sort(), texts(labels.filter(label => !isBeside(label))).sort()];
+    });
+    return live.length ? live : saved;
+}"""
+
+
 @pytest.fixture(scope="module")
 def notebook(page: Page, lab: LabServer) -> Iterator[NotebookPage]:
     found = open_notebook(page, lab, lab.write("design.ipynb", [code_cell("# a notebook")]))
@@ -153,11 +171,16 @@ def test_charts_stay_in_place_live_ended_and_reopened(
     expect(run).to_contain_text("canceled", timeout=MS)
     expect(run.get_by_role("button", name="Live", exact=True)).to_be_hidden(timeout=MS)
     page.screenshot(path=shots / "design-ended.png")
+    labels = run.evaluate(LABELS)
     notebook.save()
     name = lab.copy_without_kernel("design.ipynb", "design-saved.ipynb")
     saved = open_notebook(page, lab, name, kernel=False)
     eventually("the saved charts are drawn", lambda: titles(saved.runs.first) == EXPECTED)
     page.screenshot(path=shots / "design-saved.png")
+    for before, after in zip(labels, saved.runs.first.evaluate(LABELS), strict=True):
+        assert after[:2] == before[:2]
+        if before[0] not in ("CPU", "Memory"):  # the last tick of the time may be at the very end
+            assert after[2] == before[2]
     again = boxes(saved.runs.first)
     assert again["kind"] == "saved"
     for (title, before), (_, after) in zip(live["charts"], again["charts"], strict=True):
