@@ -28,7 +28,7 @@ from jupyter_amltrain.backends.transport import FileEvents, LocalTransport, Tran
 from jupyter_amltrain.errors import DamagedRun, PreflightError, ProtocolError, SpecError
 from jupyter_amltrain.jobs import environments
 from jupyter_amltrain.jobs.data_paths import kept_elsewhere
-from jupyter_amltrain.jobs.launch import downloads, launch_plan, restarts_of
+from jupyter_amltrain.jobs.launch import copied_fields, downloads, launch_plan, restarts_of
 from jupyter_amltrain.jobs.project_files import project_files
 from jupyter_amltrain.jobs.requirements import absent_modules, needed_modules, package_of
 from jupyter_amltrain.jobs.scaling import slice_limits
@@ -228,38 +228,27 @@ class AgentBackend(Backend):
             machine = msgspec.structs.replace(machine, python="python")
         planned = msgspec.structs.replace(spec, python="") if request else spec
         launch = launch_plan(planned, source, machine)
+        parts = {
+            "environment": request,
+            "container": container,
+            "downloads": downloads(spec),
+            "ranks": launch.ranks,
+            "code": launch.code,
+            "restarts": restarts_of(spec),
+            "slice": slice_limits(spec),
+            "no_slot": spec.trial is not None,
+        }
         job = {
             "run": run_id,
-            "name": spec.name,
+            **copied_fields(spec),
             "argv": list(launch.argv),
             "cwd": launch.cwd,
             "env": launch.env,
-            "gpus": spec.resources.gpu_count,
-            **({"gpu_fraction": spec.resources.gpu_fraction} if spec.resources.gpu_fraction < 1 else {}),
-            "timeout": spec.timeout,
-            "require_gpu": spec.require_gpu,
-            "gpu_grace": spec.gpu_grace,
-            "share_gpus": spec.share_gpus,
-            **({"gpu_ids": spec.gpu_ids} if spec.gpu_ids else {}),
-            "out": list(spec.out_names),
-            "experiment": spec.experiment,
             "notebook_dir": spec.notebook_dir if self._machine.has_our_disk else "",
-            "project": spec.project,
             "tracking": {"run_id": uuid.uuid4().hex, "mode": spec.tracking},
-            "snapshot": {
-                "digest": snapshot.digest,
-                "files": len(snapshot.files),
-                "bytes": snapshot.bytes,
-            },
+            "snapshot": {"digest": snapshot.digest, "files": len(snapshot.files), "bytes": snapshot.bytes},
             "spec": msgspec.to_builtins(spec),
-            **({"environment": request} if request else {}),
-            **({"container": container} if container else {}),
-            **({"downloads": urls} if (urls := downloads(spec)) else {}),
-            **({"ranks": launch.ranks} if launch.ranks else {}),
-            **({"code": launch.code} if launch.code else {}),
-            **({"restarts": restarts} if (restarts := restarts_of(spec)) else {}),
-            **({"slice": limits} if (limits := slice_limits(spec)) else {}),
-            **({"no_slot": True} if spec.trial is not None else {}),
+            **{name: part for name, part in parts.items() if part},
         }
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import posixpath
 import shlex
 import zlib
@@ -12,6 +13,7 @@ import msgspec
 
 from jupyter_amltrain.agent.data.cache import input_path, is_web_address, link_path
 from jupyter_amltrain.agent.protocol import OUTPUTS
+from jupyter_amltrain.agent.queue.job_fields import FIELDS
 from jupyter_amltrain.jobs.local_data import data_name
 from jupyter_amltrain.jobs.notebook_file import RUNNER, is_notebook
 from jupyter_amltrain.schema import searched_values
@@ -210,6 +212,16 @@ def _ranks(spec: JobSpec, python: str) -> dict[str, Any]:
         "servers": distribution.parameter_servers,
         "restarts": 0,
         "python": python,
+    }
+
+
+def copied_fields(spec: JobSpec) -> dict[str, Any]:
+    """Return the fields of a submission that are copies of attributes of a job."""
+    values = {name: operator.attrgetter(field.spec)(spec) for name, field in FIELDS.items() if field.spec}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if FIELDS[name].stored != "given" or value != FIELDS[name].default()
     }
 
 

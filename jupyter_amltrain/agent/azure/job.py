@@ -11,7 +11,7 @@ import tempfile
 from typing import Any, Dict, List, Mapping, Match, NamedTuple, Sequence
 
 from ..protocol import CHECKPOINTS, CHECKPOINTS_VARIABLE, OUTPUTS, AgentError, read_json
-from ..queue.submission import check_payload
+from ..queue.job_fields import FIELDS, check_payload
 from .identity import Identity
 
 #: Placeholder in ``argv`` for the interpreter that runs the agent.
@@ -21,12 +21,6 @@ PYTHON = "@python"
 _REFERENCE = re.compile(r"\$\{\{\s*(inputs|outputs|search_space)\.([\w.-]+)\s*\}\}")
 #: Prefix of the variables with the values of a sweep's trial, as in ``schema/searched_values.py``.
 _SEARCHED = "AML_SWEEP_"
-
-#: Fields of a submission that `submission.checked` accepts and that apply to a service's job.
-_FIELDS = (
-    "run", "name", "argv", "cwd", "env", "gpus", "timeout", "grace", "out", "spec", "snapshot", "project", "experiment",
-    "tracking", "require_gpu", "gpu_grace", "provenance", "slice", "restarts", "code",
-)  # fmt: skip
 
 
 class BadJob(Exception):
@@ -52,7 +46,7 @@ def read(path: str, data: Mapping[str, str]) -> Dict[str, Any]:
         raise BadJob("cannot read %s: %s" % (path, getattr(error, "strerror", None) or error)) from error
     if stored is None:
         raise BadJob("%s holds no job" % path)
-    payload = {key: stored[key] for key in _FIELDS if stored.get(key) is not None}
+    payload = {key: stored[key] for key in FIELDS if stored.get(key) is not None}
     # The file is part of the code, which is the same for all its runs: the service sets the id of this run.
     run = payload["run"] = payload.get("run") or os.environ.get("AZUREML_RUN_ID") or "run"
     payload["experiment"] = payload.get("experiment") or os.environ.get("AZUREML_EXPERIMENT_NAME") or ""

@@ -26,6 +26,7 @@ from . import claims, gpu_locks, slots, submission, visible_gpus
 from .dispatcher_client import MAX_REQUEST_BYTES, Caller
 from .gpu_probe import GpuWatch, KnownGpus
 from .gpu_users import users_of
+from .job_fields import check_payload
 from .scheduler import MAX_GPU_AGE_S, Scheduler
 from .tickets import PendingSecrets, Queue
 
@@ -380,7 +381,7 @@ class Dispatcher:
         return "%s. %s" % (self.gpus.note.rstrip("."), driver_state.repair_of(self.gpus.code))
 
     def _submit(self, client: Caller, payload: Dict[str, Any], home: str) -> None:
-        job = submission.check_payload(payload)
+        job = check_payload(payload)
         if job.job["gpus"] is not None or not visible_gpus.hides_all(visible_gpus.submitter_value(job.environ)):
             driver_state.check_request(job.job["gpus"], self.gpus)
         if job.job["gpus"] == 0 and self.gpus.trouble:

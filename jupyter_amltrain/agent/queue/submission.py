@@ -1,4 +1,4 @@
-"""Submission of a job: checks the request and creates run folder and ticket, both or neither."""
+"""Acceptance of a submitted job: creates run folder and ticket, both or neither."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ import os
 import shutil
 import stat
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .. import protocol, testing
-from ..data import cache as data_cache
-from ..data import uploads as data_uploads
-from ..distributed import gang, launchers
-from ..environments import docker
-from ..environments import store as environments
 from ..processes import boot_id, pid_scope
 from ..protocol import (
-    DEFAULT_GPU_GRACE,
-    DEFAULT_GRACE,
     GIT_DIFF,
     JOB,
     QUEUED,
@@ -33,21 +26,16 @@ from ..protocol import (
     private_folder,
     read_json,
     run_folder,
-    valid_run_id,
     write_json,
     write_text,
 )
-from ..supervise import attempts, code_place, measured_slice
+from ..supervise import attempts
 from . import claims
-from .gpu_users import MAX_ANCESTORS
-from .visible_gpus import GPU_IDS
+from .job_fields import Submission
 
 FILE = "settings.json"
 #: Maximum number of files of the code that ``job.json`` names.
 MAX_NAMED_FILES = 2000
-
-#: Environment variable of a submitter that is equivalent to --share-gpus.
-SHARE_VARIABLE = "AMLTRAIN_SHARE_GPUS"
 
 
 def load_settings(queue: str) -> Dict[str, Any]:
@@ -78,158 +66,10 @@ def change_settings(queue: str, values: Mapping[str, Any]) -> Dict[str, Any]:
     return settings
 
 
-def sharing_requested(environ: Mapping[str, str]) -> bool:
-    """Whether the environment of a submitter allows sharing GPUs (``AMLTRAIN_SHARE_GPUS=1``)."""
-    return environ.get(SHARE_VARIABLE, "") not in ("", "0")
-
-
 _HIDDEN_PREFIX = ".new-"
 
 #: Seconds after which the incomplete folder of an abandoned submission is removed.
 _STALE_AFTER_S = 3600.0
-
-Strings = Dict[str, str]
-
-
-class Submission(NamedTuple):
-    """A checked job. `environ` and `secrets` live in memory only; `git_diff` is a file of the run."""
-
-    job: Dict[str, Any]
-    environ: Strings
-    secrets: Strings
-    submission: str
-    git_diff: str = ""
-
-
-_NUMBER = (int, float)
-
-_FIELDS: Dict[str, Any] = {
-    "run": str, "name": str, "argv": list, "cwd": str, "environ": dict, "env": dict, "secrets": dict,
-    "gpus": (int, type(None)), "gpu_fraction": (int, float),
-    "timeout": (int, float, type(None)), "grace": (int, float, type(None)),
-    "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
-    "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
-    "gpu_ids": str, "share_gpus": bool, "submitter": list, "environment": dict, "provenance": dict, "git_diff": str,
-    "notes": list, "container": dict, "downloads": dict, "uploads": dict,
-    "ranks": dict, "nodes": dict, "slice": dict, "restarts": dict, "no_slot": bool, "code": dict,
-}  # fmt: skip
-
-
-def _submit_error(message: str) -> AgentError:
-    return AgentError("SubmitError", "Cannot submit the job: %s" % message)
-
-
-def _strings(name: str, value: Mapping[Any, Any]) -> Strings:
-    for key, item in value.items():
-        if not isinstance(key, str) or not isinstance(item, str) or not key or "=" in key or "\0" in key + item:
-            # The value may be a secret: report only its name.
-            raise _submit_error(
-                "%s: %r is not a valid name with a string value for an environment variable." % (name, key)
-            )
-    return dict(value)
-
-
-def check_payload(payload: Mapping[str, Any]) -> Submission:
-    """Check a submit payload (fields: `calls`).
-
-    Raises
-    ------
-    AgentError
-        ``SubmitError`` that names the field.
-    """
-    for key, value in payload.items():
-        if key not in _FIELDS:
-            raise _submit_error("unknown field %r. Check that kernel and agent have the same version." % key)
-        if not isinstance(value, _FIELDS[key]) or (isinstance(value, bool) and _FIELDS[key] is not bool):
-            raise _submit_error("field %r has the wrong type %s." % (key, type(value).__name__))
-    run = payload.get("run")
-    if not valid_run_id(run):
-        raise _submit_error("%r is not a run id (letters, digits, '.', '_' and '-', at most 100)." % (run,))
-    argv = payload.get("argv") or []
-    if not argv or not all(isinstance(item, str) and "\0" not in item for item in argv):
-        raise _submit_error("argv must be a list of strings that starts with a program.")
-    if "\0" in payload.get("cwd", ""):
-        raise _submit_error("cwd must not contain a NUL character.")
-    timeout, grace, gpus = payload.get("timeout"), payload.get("grace"), payload.get("gpus")
-    if timeout is not None and not 0 < timeout < 1e10:
-        raise _submit_error("timeout must be a number of seconds, got %r." % timeout)
-    if grace is not None and not 0 <= grace < 1e6:
-        raise _submit_error("grace must be a number of seconds, got %r." % grace)
-    if gpus is not None and gpus < 0:
-        raise _submit_error("gpus must be a number of GPUs, got %r." % gpus)
-    fraction = payload.get("gpu_fraction", 1)
-    if not 0 < fraction <= 1 or (fraction < 1 and gpus != 1):
-        raise _submit_error("gpu_fraction must be over 0 and at most 1, of one GPU, got %r." % fraction)
-    require, gpu_grace = payload.get("require_gpu", ""), payload.get("gpu_grace")
-    if require not in ("", "warn", "stop"):
-        raise _submit_error("require_gpu must be warn or stop, got %r." % require)
-    if payload.get("gpu_ids", "") not in GPU_IDS:
-        raise _submit_error("gpu_ids must be uuid or index, got %r." % payload["gpu_ids"])
-    if gpu_grace is not None and not 0 < gpu_grace < 1e10:
-        raise _submit_error("gpu_grace must be a number of seconds, got %r." % gpu_grace)
-    secrets = _strings("secrets", payload.get("secrets", {}))
-    job = {"schema": SCHEMA, "run": run, "name": payload.get("name") or run, "argv": argv}
-    for key in ("cwd", "project", "notebook_dir"):
-        job[key] = payload.get(key, "")
-    job["experiment"] = payload.get("experiment") or "default"
-    env = job["env"] = _strings("env", payload.get("env", {}))
-    job["secrets"] = sorted(secrets)
-    job["out"] = payload.get("out", [])
-    for key in ("spec", "snapshot", "tracking", "provenance"):
-        job[key] = payload.get(key, {})
-    job["gpus"] = gpus
-    if fraction < 1:
-        job["gpu_fraction"] = fraction
-    job["timeout"] = timeout
-    job["grace"] = default_grace() if grace is None else grace
-    job["require_gpu"] = require
-    job["gpu_ids"] = payload.get("gpu_ids", "")
-    job["gpu_grace"] = default_gpu_grace() if gpu_grace is None else gpu_grace
-    environ = _strings("environ", payload.get("environ", {}))
-    job["share_gpus"] = payload.get("share_gpus", False) or sharing_requested({**environ, **env})
-    job["submitter"] = payload.get("submitter", [])[:MAX_ANCESTORS]
-    if payload.get("environment"):
-        job["environment"] = environments.check(payload["environment"])
-    if payload.get("notes"):  # in the state of the run, with those of the target
-        job["notes"] = [str(note)[:1000] for note in payload["notes"][:20]]
-    if payload.get("container"):
-        job["container"] = docker.check(payload["container"])
-    if payload.get("ranks"):
-        job["ranks"] = launchers.check(payload["ranks"])
-    if payload.get("code"):
-        job["code"] = code_place.check(payload["code"])
-    if payload.get("restarts"):
-        job["restarts"] = attempts.check(payload["restarts"])
-    if payload.get("slice"):
-        job["slice"] = measured_slice.check(payload["slice"])
-    if payload.get("nodes"):
-        job["nodes"] = gang.check(payload["nodes"])
-    if payload.get("no_slot"):
-        if gpus or payload.get("nodes"):
-            raise _submit_error("a job without a slot gets no GPU and runs on one machine.")
-        job["no_slot"] = True
-    if payload.get("downloads"):
-        job["downloads"] = data_cache.check(payload["downloads"])
-    if payload.get("uploads"):
-        job["uploads"] = data_uploads.check(payload["uploads"])
-    return Submission(job, environ, secrets, payload.get("submission", ""), payload.get("git_diff", ""))
-
-
-def default_grace() -> float:
-    """Return seconds from SIGTERM to SIGKILL: ``$AMLTRAIN_GRACE``, else 10."""
-    return _seconds("AMLTRAIN_GRACE", DEFAULT_GRACE)
-
-
-def default_gpu_grace() -> float:
-    """Return seconds until GPUs may be reported as unused: ``$AMLTRAIN_GPU_GRACE``, else 60."""
-    return _seconds("AMLTRAIN_GPU_GRACE", DEFAULT_GPU_GRACE)
-
-
-def _seconds(name: str, default: float) -> float:
-    try:
-        return max(0.0, float(os.environ[name]))
-    except (KeyError, ValueError):
-        return default
 
 
 def is_repeated(home: str, submitted: Submission) -> bool:

@@ -10,7 +10,8 @@ from ..json_dir import WAITING, NumberedJsonDir
 from ..processes import boot_id, is_alive, pid_scope
 from ..protocol import JOB, QUEUED, RUNNING, SCHEMA, TERMINAL, AgentError, read_json, read_state, run_folder, write_json
 from ..supervise import attempts, run_state
-from .submission import Strings, first_state, recover_folder
+from .job_fields import Strings
+from .submission import first_state, recover_folder
 
 #: Seconds within which a client whose dispatcher died repeats its submit to the next one.
 REPEAT_TIMEOUT_S = 2.0
