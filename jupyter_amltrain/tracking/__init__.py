@@ -45,7 +45,9 @@ def warm() -> dict[str, Any]:
     """Import the modules of the first import (2 to 5 s), while the first job is still running."""
     import importlib
 
-    for name in ("mlflow.store.tracking.sqlalchemy_store", "matplotlib.backends.backend_agg", "matplotlib.figure"):
+    from jupyter_amltrain.tracking import mlflow_private
+
+    for name in (mlflow_private.STORE, "matplotlib.backends.backend_agg", "matplotlib.figure"):
         importlib.import_module(name)
     return {"mlflow": importlib.import_module("mlflow").__version__}
 

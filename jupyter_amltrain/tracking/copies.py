@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.agent.file_store import share_blocks
 from jupyter_amltrain.agent.protocol import PICTURES
-from jupyter_amltrain.tracking.mlflow_store import TrackingStore
+from jupyter_amltrain.tracking.mlflow_private import trace_info
+from jupyter_amltrain.tracking.mlflow_store import TrackingStore, local_folder
 
 #: Prefix of files of an MLflow client that was killed while it wrote.
 _UNFINISHED = ".artifact.uploading."
@@ -32,17 +31,15 @@ def copy_artifacts(store: TrackingStore, artifacts: Path, note: Callable[[str], 
         Files and bytes copied by this call.
     """
     files = size = 0
-    kinds = [("runs", "SqlRun", "artifact_uri")]
+    kinds = ["runs"]
     if store.has_logged_models:
-        kinds.append(("models", "SqlLoggedModel", "artifact_location"))
+        kinds.append("models")
     elif (artifacts / "models").is_dir():
         note(f"MLflow {store.version} cannot store models logged by MLflow 3; they are in {artifacts / 'models'}")
-    for kind, table, column in kinds:
+    for kind in kinds:
         base = artifacts / kind
         for name in sorted(os.listdir(base)) if base.is_dir() else []:
-            with store.session() as session:
-                row = session.get(getattr(store.models, table), name)
-                target = local_folder(getattr(row, column)) if row is not None else None
+            target = store.folder_of(kind, name)
             if target is None:
                 note(f"artifacts of {kind[:-1]} {name} were left in the run folder")
                 continue
@@ -62,9 +59,7 @@ def copy_figures(store: TrackingStore, folder: Path, run_id: str, note: Callable
     pictures = folder / PICTURES
     if pictures.is_symlink() or not pictures.is_dir():
         return 0, 0
-    with store.session() as session:
-        row = session.get(store.models.SqlRun, run_id)
-        target = local_folder(row.artifact_uri) if row is not None else None
+    target = store.folder_of("runs", run_id)
     return (0, 0) if target is None else copy_tree(pictures, target / "figures", note, within=folder)
 
 
@@ -79,25 +74,18 @@ def copy_traces(
     infos = list(traces)
     if not infos:
         return 0
-    try:
-        from mlflow.entities import TraceInfo
-        from mlflow.protos.service_pb2 import TraceInfoV3
-        from mlflow.utils import proto_json_utils
-    except ImportError:
-        note(f"MLflow {store.version} cannot store the {len(infos)} traces of this run")
-        return 0
-    json_utils: Any = proto_json_utils  # ships no types
     count = 0
     for trace in infos:
-        message = TraceInfoV3()
         try:
-            json_utils.parse_dict(trace, message)
-            info = TraceInfo.from_proto(message)
+            info = trace_info(trace)
             info.tags.pop("mlflow.artifactLocation", None)
             experiment = experiments[str(info.experiment_id)]
             location: Any = info.trace_location.mlflow_experiment
             location.experiment_id = str(experiment)
             stored = _trace(store, info)
+        except ImportError:
+            note(f"MLflow {store.version} cannot store the {len(infos)} traces of this run")
+            return 0
         except Exception as error:  # MLflow's trace tables change from release to release
             note(f"trace {trace.get('trace_id')}: {type(error).__name__}: {str(error)[:200]}")
             continue
@@ -116,13 +104,6 @@ def _trace(store: TrackingStore, info: Any) -> Any:
     except MlflowException:
         store.mlflow.start_trace(info)
         return store.mlflow.get_trace_info(info.trace_id)
-
-
-def local_folder(uri: str) -> Path | None:
-    """Return the folder of a ``file:`` URI; ``None`` for a remote one."""
-    if uri.startswith("file:"):
-        return Path(url2pathname(urlsplit(uri).path))
-    return Path(uri) if uri.startswith("/") else None
 
 
 def copy_tree(source: Path, target: Path, note: Callable[[str], None], within: Path | None = None) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from jupyter_amltrain.errors import AmlTrainError, StateError
 from jupyter_amltrain.schema.provenance import provenance_of
 from jupyter_amltrain.schema.run import RunState
 from jupyter_amltrain.state_dir import check_schema, locked, project_store, read_json, write_json
-from jupyter_amltrain.tracking.journal_position import JournalPosition
 
 #: Tag of the job's run: number of its last record in the store. MLflow's page hides tags that begin with ``mlflow.``.
 CURSOR = "mlflow.amltrain.cursor"
@@ -211,6 +211,22 @@ def _earlier_rejects(folder: Path, cursor: int) -> list[dict[str, Any]]:
     return [{"seq": seq, "why": why} for seq, why in sorted(known.items()) if seq <= cursor][:MAX_REJECTS]
 
 
+@dataclass
+class JournalPosition:
+    """What an import has learned from the journal up to `offset`; a new one is the beginning.
+
+    It is valid only while the store's own cursor is at least `seq`: the store may have been replaced.
+    """
+
+    offset: int = 0  #: bytes of whole lines that are in the store
+    seq: int = 0  #: number of the last record there
+    main: str = "0"  #: the sink's experiment id of the job's own run
+    run_id: str = ""
+    experiments: dict[str, int] = field(default_factory=dict)  #: the sink's experiment id -> the store's
+    traces: list[dict[str, Any]] = field(default_factory=list)
+    rejects: list[dict[str, Any]] = field(default_factory=list)  #: records that the store refused, with reasons
+
+
 class JournalImport:
     """One import of the journal; the lock is held.
 
@@ -243,12 +259,9 @@ class JournalImport:
 
     def cursor(self) -> int:
         """Return the number of the last record in the store."""
-        with self.store.session() as session:
-            for name in (CURSOR, OLD_CURSOR):
-                row = session.get(self.store.models.SqlTag, (name, self.run_id))
-                if row is not None and row.value.isdecimal():
-                    return int(row.value)
-        return 0
+        with self.store.rows() as rows:
+            tags = [rows.tag(self.run_id, name) or "" for name in (CURSOR, OLD_CURSOR)]
+        return next((int(tag) for tag in tags if tag.isdecimal()), 0)
 
     def _read(self) -> Iterator[dict[str, Any]]:
         """Yield the whole records of the journal; a torn last line is left for the next import."""
@@ -329,12 +342,12 @@ class JournalImport:
 
     def _make_run(self) -> None:
         """Create the row of the job's own run if the journal has no line for it: other rows refer to it."""
-        with self.store.session() as session:
-            if session.get(self.store.models.SqlRun, self.run_id) is None:
+        with self.store.rows() as rows:
+            if rows.run(self.run_id) is None:
                 title = str(self.job.get("name") or self.job.get("run") or self.folder.name)
                 start = int(float(self.job.get("submitted") or 0) * 1000)
-                self._replay(session).new_run(self.run_id, self.experiments[self.main], title, start)
-                session.commit()
+                self._replay(rows).new_run(self.run_id, self.experiments[self.main], title, start)
+                rows.commit()
 
     def _add_experiment(self, sink_id: str, record: dict[str, Any]) -> None:
         from mlflow.exceptions import MlflowException
@@ -352,10 +365,10 @@ class JournalImport:
         if len(known) < MAX_REJECTS and record["seq"] not in known:
             self.result["rejects"].append({"seq": record["seq"], "why": clean(reason)[:500]})
 
-    def _replay(self, session: Any) -> Any:
-        from jupyter_amltrain.tracking.mlflow_rows import Replay
+    def _replay(self, rows: Any) -> Any:
+        from jupyter_amltrain.tracking.journal_replay import Replay
 
-        return Replay(self.store, session, self.experiments, self.main)
+        return Replay(self.store, rows, self.experiments, self.main)
 
     def _commit(self, records: list[dict[str, Any]]) -> None:
         """Commit records. A failing record is found by bisection, and only that record is left out."""
@@ -377,12 +390,12 @@ class JournalImport:
             self._commit(records[half:])
 
     def _commit_whole(self, records: list[dict[str, Any]], cursor: int = 0) -> None:
-        from jupyter_amltrain.tracking.mlflow_rows import Rejected
+        from jupyter_amltrain.tracking.journal_replay import Rejected
 
         cursor = cursor or records[-1]["seq"]
         rejected = list[tuple[dict[str, Any], str]]()
-        with self.store.session() as session:
-            replay = self._replay(session)
+        with self.store.rows() as rows:
+            replay = self._replay(rows)
             for record in records:
                 try:
                     replay.record(record)
@@ -394,10 +407,10 @@ class JournalImport:
                 remove_series(replay, self.run_id)
             replay.flush()
             replay.tag(self.run_id, CURSOR, cursor)
-            replay.untag(self.run_id, OLD_CURSOR)
-            session.flush()
+            rows.remove_tag(self.run_id, OLD_CURSOR)
+            rows.flush()
             testing.hit("import_before_commit")
-            session.commit()
+            rows.commit()
         testing.hit("import_after_commit")
         for record, reason in rejected:
             self._reject(record, reason)
@@ -414,8 +427,8 @@ class JournalImport:
         run_state = str(state.get("state", "preparing"))
         status = _MLFLOW_STATUS.get(RunState(run_state)) if run_state in set(RunState) else None
         system = self._system(status is not None) if with_system else None
-        with self.store.session() as session:
-            replay, tables = self._replay(session), self.store.models
+        with self.store.rows() as rows:
+            replay = self._replay(rows)
             if not self.result["seq"]:
                 self.result["notes"].append("the script logged nothing to MLflow")
             digest = spec.get("source_sha256") or (self.job.get("snapshot") or {}).get("digest")
@@ -429,17 +442,17 @@ class JournalImport:
             for key, value in tags.items():
                 replay.tag(self.run_id, key, value)
             for key, value in (spec.get("params") or {}).items():
-                if session.get(tables.SqlParam, (key, self.run_id)) is None:
+                if not rows.has_param(self.run_id, key):
                     replay.param(self.run_id, key, value)
             if system is not None:
                 self.result["system"] = system.put(replay, self.run_id)
             if status is not None:
-                self._end(session, status, int(float(_end(state)) * 1000))
+                self._end(rows, status, int(float(_end(state)) * 1000))
             else:
-                run = session.get(tables.SqlRun, self.run_id)
+                run = rows.run(self.run_id)
                 run.status, run.end_time = "RUNNING", None
             testing.hit("import_before_end")
-            session.commit()
+            rows.commit()
         if status is not None:
             self.result["state"] = "imported"
 
@@ -452,12 +465,12 @@ class JournalImport:
             self.result["notes"].append(f"system metrics cannot be read: {type(error).__name__}: {error}")
             return None
 
-    def _end(self, session: Any, status: str, end: int) -> None:
-        run = session.get(self.store.models.SqlRun, self.run_id)
+    def _end(self, rows: Any, status: str, end: int) -> None:
+        run = rows.run(self.run_id)
         run.status, run.end_time = status, end
         # also nested children: every nested run of this job is in its journal
-        for run_id in self.store.descendants(session, self.run_id):
-            child = session.get(self.store.models.SqlRun, run_id)
+        for run_id in rows.descendants(self.run_id):
+            child = rows.run(run_id)
             if child is not None and child.status == "RUNNING":
                 child.status, child.end_time = status, end
 

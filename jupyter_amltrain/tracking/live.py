@@ -19,7 +19,6 @@ from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.schema.run import RunState
 from jupyter_amltrain.state_dir import check_schema, read_json, write_json
 from jupyter_amltrain.tracking import importer
-from jupyter_amltrain.tracking.journal_position import JournalPosition
 
 #: Seconds to wait for another import into the same project; a later call tries again.
 LOCK_TIMEOUT_S = 1.0
@@ -35,7 +34,7 @@ FILES_SHARE = 0.05
 class _Living:
     """What this process knows of a run that is being recorded."""
 
-    position: JournalPosition = field(default_factory=JournalPosition)
+    position: importer.JournalPosition = field(default_factory=importer.JournalPosition)
     files_at: float = 0.0  #: monotonic time of the next import of files
 
 
@@ -70,7 +69,9 @@ def record_live(run_dir: str, project: str, *, handle: str) -> dict[str, Any]:
     try:
         state = _record(folder, project, handle, living)
     except Exception:
-        living.position = JournalPosition()  # the next one begins again, and the store's cursor skips what is there
+        living.position = (
+            importer.JournalPosition()
+        )  # the next one begins again, and the store's cursor skips what is there
         if (folder / "job.json").exists():
             raise
         state = "gone"  # deleted meanwhile
@@ -119,7 +120,7 @@ def _has_begun(folder: Path) -> bool:
         return False
 
 
-def _leave_word(folder: Path, position: JournalPosition) -> None:
+def _leave_word(folder: Path, position: importer.JournalPosition) -> None:
     """Say in the run folder that this run is being recorded, and what the last import must take over."""
     with contextlib.suppress(OSError):
         word = {"schema": 1, "pid": os.getpid(), "seq": position.seq, "rejects": position.rejects}

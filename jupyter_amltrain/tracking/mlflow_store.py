@@ -1,10 +1,4 @@
-"""A project's MLflow SQLite store: created completely or not at all, with amltrain's run ids.
-
-No public call of MLflow accepts a run id, and replaying through public calls is twenty
-times slower and not repeatable (``log_outputs`` adds rows each time). So rows are written
-through MLflow's own ORM classes, which are the same in 2.20 to 3.17 except for the
-tables of logged models; the tests cover both ends.
-"""
+"""A project's MLflow SQLite store: created completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,14 +8,15 @@ import os
 import sqlite3
 import uuid
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.errors import StateError
 from jupyter_amltrain.state_dir import project_store
+from jupyter_amltrain.tracking import mlflow_private
+from jupyter_amltrain.tracking.mlflow_private import BUSY_MS, Rows
 
-#: Milliseconds that a write waits for MLflow's own server.
-BUSY_MS = 30_000
 #: Longest path that SQLite can open, with room for the name of its journal.
 MAX_PATH_BYTES = 500
 
@@ -53,10 +48,8 @@ class TrackingStore:
     def __init__(self, project: str | os.PathLike[str]) -> None:
         import mlflow
         from mlflow.exceptions import MlflowException
-        from mlflow.store.tracking.dbmodels import models
 
         self.version: str = mlflow.__version__
-        self.models: Any = models
         self.root = artifact_root(project)
         path = project_store(project) / "mlflow.db"
         try:
@@ -65,9 +58,9 @@ class TrackingStore:
             else:
                 _create(path, self.root)
             try:
-                self.mlflow = _open(database_uri(project), self.root)
+                self.mlflow = mlflow_private.open_tracking(database_uri(project), self.root.as_uri())
             except BaseException:  # close the database after any error, and raise it again
-                _forget(database_uri(project))
+                mlflow_private.forget(database_uri(project))
                 raise
         except MlflowException as error:
             if "disk is full" in str(error):
@@ -76,29 +69,21 @@ class TrackingStore:
                 f"MLflow {self.version} cannot open {path}: {str(error).splitlines()[0]}",
                 hint="Upgrade it with: mlflow db upgrade sqlite:///" + str(path),
             ) from error
-        self.engine: Any = self.mlflow.engine
 
     def __enter__(self) -> TrackingStore:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        # MLflow keeps engines forever; the next import must not get a connection
-        # to a file that was removed since.
-        self.engine.dispose()
+        mlflow_private.close(self.mlflow)  # the next import must not get a connection to a removed file
 
     @property
     def has_logged_models(self) -> bool:
         """Return whether this MLflow (3.x) has tables for logged models."""
-        return hasattr(self.models, "SqlLoggedModel")
+        return mlflow_private.has_logged_models()
 
-    def session(self) -> Any:
-        """Return a new SQLAlchemy session that waits for other writers."""
-        import sqlalchemy
-        from sqlalchemy.orm import Session
-
-        session = Session(self.engine)
-        session.execute(sqlalchemy.text(f"PRAGMA busy_timeout = {BUSY_MS}"))
-        return session
+    def rows(self) -> Rows:
+        """Begin a transaction, which waits for other writers."""
+        return Rows(self.mlflow)
 
     def experiment(self, name: str) -> int:
         """Return the id of the experiment `name`; it is created, or restored if it was deleted."""
@@ -109,15 +94,15 @@ class TrackingStore:
             self.mlflow.restore_experiment(experiment.experiment_id)
         return int(experiment.experiment_id)
 
-    def descendants(self, session: Any, run_id: str) -> list[str]:
-        """Return the ids of the runs nested below a run, children before their own children."""
-        tag = self.models.SqlTag
-        run_ids, parents = list[str](), [run_id]
-        while parents:
-            rows = session.query(tag).filter_by(key="mlflow.parentRunId").filter(tag.value.in_(parents))
-            parents = sorted({str(row.run_uuid) for row in rows} - {run_id, *run_ids})
-            run_ids += parents
-        return run_ids
+    def folder_of(self, kind: str, name: str) -> Path | None:
+        """Return the artifact folder of a run or a logged model (`kind`: ``runs``, ``models``).
+
+        ``None`` where the store has no such thing, or its artifacts are not on this machine.
+        """
+        with self.rows() as rows:
+            row = rows.run(name) if kind == "runs" else rows.model(name)
+            uri = row and (row.artifact_uri if kind == "runs" else row.artifact_location)
+        return local_folder(str(uri)) if uri else None
 
     def location(self, experiment: int, *parts: str) -> str:
         """Return the URI for the artifacts of a new run or model.
@@ -131,11 +116,11 @@ class TrackingStore:
         return "/".join([base.rstrip("/"), *parts, "artifacts"])
 
 
-def _open(uri: str, root: Path) -> Any:
-    from mlflow.store.tracking import sqlalchemy_store
-
-    opened: Any = sqlalchemy_store.SqlAlchemyStore
-    return opened(uri, root.as_uri())
+def local_folder(uri: str) -> Path | None:
+    """Return the folder of a ``file:`` URI; ``None`` for a remote one."""
+    if uri.startswith("file:"):
+        return Path(url2pathname(urlsplit(uri).path))
+    return Path(uri) if uri.startswith("/") else None
 
 
 def _create(path: Path, root: Path) -> None:
@@ -153,9 +138,9 @@ def _create(path: Path, root: Path) -> None:
         os.close(os.open(new, os.O_CREAT | os.O_WRONLY, 0o600))
         _check(new, writes=True)
         try:
-            _open(uri, root)
+            mlflow_private.open_tracking(uri, root.as_uri())
         finally:
-            _forget(uri)
+            mlflow_private.forget(uri)
         testing.hit("import_new_store")
         os.replace(new, path)
     except BaseException:  # remove the unfinished file after any error, and raise it again
@@ -163,16 +148,6 @@ def _create(path: Path, root: Path) -> None:
             with contextlib.suppress(OSError):
                 left.unlink()
         raise
-
-
-def _forget(uri: str) -> None:
-    """Close MLflow's engine of a database, whether or not opening it worked."""
-    from mlflow.store.tracking import sqlalchemy_store
-
-    for name in ("_engine_map", "_db_uri_sql_alchemy_engine_map"):  # MLflow 3.x, 2.x
-        engine = getattr(sqlalchemy_store.SqlAlchemyStore, name, {}).pop(uri, None)
-        if engine is not None:
-            engine.dispose()
 
 
 def _check(path: Path, *, writes: bool = False) -> None:

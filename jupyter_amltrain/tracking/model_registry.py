@@ -14,8 +14,8 @@ from jupyter_amltrain.errors import CommandError, UnknownModel
 from jupyter_amltrain.schema.run_file import RunFile, models_of
 from jupyter_amltrain.state_dir import locked, project_store, read_json
 from jupyter_amltrain.tracking import importer
-from jupyter_amltrain.tracking.copies import copy_file, copy_tree, local_folder
-from jupyter_amltrain.tracking.mlflow_store import TrackingStore
+from jupyter_amltrain.tracking.copies import copy_file, copy_tree
+from jupyter_amltrain.tracking.mlflow_store import TrackingStore, local_folder
 from jupyter_amltrain.tracking.registrations import (
     HANDLE,
     ORIGIN,
@@ -262,9 +262,9 @@ class _Run:
         self.artifacts: dict[str, Path] = {}
         #: Ids of these runs, by the same prefix.
         self.runs: dict[str, str] = {}
-        with store.session() as session:
-            for run_id in (self.run_id, *store.descendants(session, self.run_id)):
-                row = session.get(store.models.SqlRun, run_id)
+        with store.rows() as rows:
+            for run_id in (self.run_id, *rows.descendants(self.run_id)):
+                row = rows.run(run_id)
                 if row is None:
                     continue
                 prefix = "" if run_id == self.run_id else str(row.name or run_id).strip("/") + "/"
@@ -316,14 +316,10 @@ class _Run:
 
     def _logged(self) -> dict[str, tuple[Path, str]]:
         """Return models that MLflow 3 logged in the run and its children, by name; the last of each name."""
-        if not self.store.has_logged_models:
-            return {}
         models: dict[str, tuple[Path, str]] = {}
-        with self.store.session() as session:
-            table = self.store.models.SqlLoggedModel
+        with self.store.rows() as rows:
             for prefix, run_id in self.runs.items():
-                rows = session.query(table).filter_by(source_run_id=run_id)
-                for row in rows.order_by(table.creation_timestamp_ms).all():
+                for row in rows.models_of(run_id):
                     folder = local_folder(str(row.artifact_location))
                     if folder is not None and folder.is_dir():
                         models[f"{prefix}{row.name}"] = (folder, run_id)

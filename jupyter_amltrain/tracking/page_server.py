@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import functools
 import hashlib
 import hmac
-import importlib
-import inspect
 import json
 import os
 import re
@@ -24,33 +21,16 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
-from urllib.request import url2pathname
+from urllib.parse import parse_qsl, urlencode
 
 from tornado import httpserver, iostream, netutil, web
 
 from jupyter_amltrain.agent.processes import is_alive
 from jupyter_amltrain.agent.tcp_owner import is_other_user
 from jupyter_amltrain.state_dir import write_json
-from jupyter_amltrain.tracking import page_proxy
+from jupyter_amltrain.tracking import mlflow_private, page_proxy
 from jupyter_amltrain.tracking.mlflow_store import artifact_root, database_uri
 from jupyter_amltrain.tracking.page_proxy import SECRET_HEADER
-
-#: Methods of the local artifact repository that read or write below its folder, in any version of MLflow.
-_METHODS = (
-    "delete_artifacts",
-    "download_artifacts",
-    "download_trace_data",
-    "get_local_path",
-    "list_artifacts",
-    "log_artifact",
-    "log_artifact_from_stream",
-    "log_artifacts",
-    "_download_file",
-)
-
-#: Schemes of accepted artifacts: files, and the two for runs and models whose artifacts are files.
-_SCHEMES = ("", "file", "runs", "models")
 
 Environ = dict[str, Any]
 
@@ -122,7 +102,7 @@ def serve(project: str, folder: Path, secret: str, activity: Activity) -> dict[s
     activity
         Updated by every accepted request.
     """
-    app = SecretCheck(application(project), secret, activity)
+    app = SecretCheck(mlflow_private.application(database_uri(project), artifact_root(project)), secret, activity)
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Handler(WSGIRequestHandler):
@@ -139,118 +119,6 @@ def serve(project: str, folder: Path, secret: str, activity: Activity) -> dict[s
         os.chmod(path, 0o600)
     threading.Thread(target=server.serve_forever, name="mlflow", daemon=True).start()
     return {"unix": str(path)} if unix else {"port": server.port}
-
-
-def application(project: str) -> Callable[..., Iterable[bytes]]:
-    """Return MLflow's WSGI application for the store of `project`, confined to its artifacts."""
-    for name in list(os.environ):
-        if name.startswith(("MLFLOW_TRACKING_", "MLFLOW_REGISTRY_", "MLFLOW_DEPLOYMENTS_", "_MLFLOW_SERVER_")):
-            del os.environ[name]
-    # User and origin are checked before MLflow sees a request.
-    os.environ.update(
-        MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE="true",
-        MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
-        MLFLOW_TRACKING_URI=database_uri(project),
-    )
-    server: Any = importlib.import_module("mlflow.server")
-    from mlflow.server import handlers
-
-    os.environ[server.BACKEND_STORE_URI_ENV_VAR] = database_uri(project)
-    os.environ[server.ARTIFACT_ROOT_ENV_VAR] = artifact_root(project).as_uri()
-    confine(artifact_root(project))
-    handlers.initialize_backend_stores(database_uri(project), None, artifact_root(project).as_uri())
-    app: Callable[..., Iterable[bytes]] = server.app
-    return app
-
-
-def confine(root: Path) -> None:
-    """Restrict MLflow's classes of this process to artifacts below `root`.
-
-    The check is in MLflow's artifact repositories, not in the address of a request, because locations of
-    experiments, runs, traces, models and their versions all lead there.
-    """
-    from mlflow.store.artifact import artifact_repository_registry as registry
-    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    known: Any = registry._artifact_repository_registry._registry
-    repository: Any = LocalArtifactRepository
-    store: Any = SqlAlchemyStore
-    for scheme in [scheme for scheme in known if scheme not in _SCHEMES]:
-        known[scheme] = _refuse
-    for name in _METHODS:
-        method = getattr(repository, name, None)  # the methods differ between versions
-        if method is not None:
-            setattr(repository, name, _confined(method, root))
-    repository.__init__ = _confined_init(repository.__init__, root)
-    store.create_experiment = _confined_create(store.create_experiment, root)
-
-
-def _confined_init(init: Callable[..., None], root: Path) -> Callable[..., None]:
-    @functools.wraps(init)
-    def checked(self: Any, artifact_uri: str, *arguments: Any, **named: Any) -> None:
-        _check(local_path(artifact_uri), root)
-        init(self, artifact_uri, *arguments, **named)
-
-    return checked
-
-
-def _confined(method: Callable[..., Any], root: Path) -> Callable[..., Any]:
-    signature = inspect.signature(method)
-
-    @functools.wraps(method)
-    def checked(self: Any, *arguments: Any, **named: Any) -> Any:
-        values = signature.bind(self, *arguments, **named).arguments
-        below = values.get("artifact_path") or values.get("remote_file_path")
-        if method.__name__ == "list_artifacts":
-            below = values.get("path")
-        name = os.path.basename(values.get("local_file") or values.get("artifact_file_name") or "")
-        if method.__name__ == "download_trace_data":
-            name = "traces.json"
-        _check(os.path.join(local_path(self.artifact_uri), below or "", name), root)
-        return method(self, *arguments, **named)
-
-    return checked
-
-
-def _confined_create(create: Callable[..., Any], root: Path) -> Callable[..., Any]:
-    @functools.wraps(create)
-    def checked(self: Any, name: str, artifact_location: str | None = None, *arguments: Any, **named: Any) -> Any:
-        if artifact_location:
-            _check(local_path(artifact_location), root)
-        return create(self, name, artifact_location, *arguments, **named)
-
-    return checked
-
-
-def local_path(uri: str) -> str:
-    """Return the path of a ``file:`` URI or a plain path; anything else is refused."""
-    parts = urlsplit(uri)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return url2pathname(parts.path)
-    if not parts.scheme or (os.name == "nt" and len(parts.scheme) == 1):
-        return uri
-    raise _refusal()
-
-
-def _check(path: str, root: Path) -> None:
-    inside = os.path.realpath(root)
-    real = os.path.realpath(path)
-    if real != inside and not real.startswith(inside + os.sep):
-        raise _refusal()
-
-
-def _refuse(*arguments: Any, **named: Any) -> Any:
-    raise _refusal()
-
-
-def _refusal() -> Exception:
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
-
-    return MlflowException(
-        "This page reads and writes artifacts of the project's own store only.", error_code=PERMISSION_DENIED
-    )
 
 
 #: Seconds between checks whether the page is still in use.

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.agent.mlflow.registry import CHANGES
-from jupyter_amltrain.tracking.copies import local_folder
-from jupyter_amltrain.tracking.mlflow_store import database_uri
+from jupyter_amltrain.tracking import mlflow_private
+from jupyter_amltrain.tracking.mlflow_store import TrackingStore, database_uri
 
 #: Tags of a version: model type, handle of the run, and path in the run.
 TYPE, HANDLE, PATH = "amltrain.model_type", "amltrain.handle", "amltrain.path"
@@ -44,7 +44,7 @@ class ReplayedRun(Protocol):
     """
 
     registrations: list[dict[str, Any]]
-    store: Any
+    store: TrackingStore
     run_id: str
     result: dict[str, Any]
 
@@ -52,14 +52,11 @@ class ReplayedRun(Protocol):
 @contextlib.contextmanager
 def opened_registry(project: str) -> Iterator[Any]:
     """Open the model registry of a project; the lock of the importer is held."""
-    from mlflow.store.model_registry import sqlalchemy_store
-
-    opened: Any = sqlalchemy_store.SqlAlchemyStore
-    registry = opened(database_uri(project))
+    registry = mlflow_private.open_registry(database_uri(project))
     try:
         yield registry
     finally:
-        registry.engine.dispose()
+        mlflow_private.close(registry)
 
 
 def ensure_model(registry: Any, name: str, description: str = "", tags: dict[str, str] | None = None) -> None:
@@ -113,15 +110,15 @@ class _JobRegistrations:
         self._versions: dict[tuple[str, str], str] = {}
 
     def _read_cursor(self) -> int:
-        with self._store.session() as session:
-            row = session.get(self._store.models.SqlTag, (CURSOR, self._replay.run_id))
-            return int(row.value) if row is not None and row.value.isdecimal() else 0
+        with self._store.rows() as rows:
+            text = rows.tag(self._replay.run_id, CURSOR) or ""
+        return int(text) if text.isdecimal() else 0
 
     def save_cursor(self, seq: int) -> None:
         """Write down that the records up to `seq` are in the registry."""
-        with self._store.session() as session:
-            session.merge(self._store.models.SqlTag(key=CURSOR, value=str(seq), run_uuid=self._replay.run_id))
-            session.commit()
+        with self._store.rows() as rows:
+            rows.set_tag(self._replay.run_id, CURSOR, str(seq))
+            rows.commit()
 
     def repeat(self, record: dict[str, Any]) -> None:
         """Repeat one record, unless the registry has it."""
@@ -183,13 +180,12 @@ class _JobRegistrations:
                 return run_id or self._replay.run_id, "", source, None
             raise ValueError("its files are not among the artifacts of the run. Log it with log_model")
         kind = "models" if source.startswith("models:/") else found["kind"]
-        table, column = ("SqlRun", "artifact_uri") if kind == "runs" else ("SqlLoggedModel", "artifact_location")
-        tables = self._store.models
-        with self._store.session() as session:
-            row = session.get(getattr(tables, table), found["id"]) if hasattr(tables, table) else None
-            folder = local_folder(str(getattr(row, column))) if row is not None else None
-            owner = found["id"] if kind == "runs" else str(getattr(row, "source_run_id", "") or "")
-            own = {self._replay.run_id, *self._store.descendants(session, self._replay.run_id)}
+        folder = self._store.folder_of(kind, found["id"])
+        with self._store.rows() as rows:
+            owner = found["id"]
+            if kind == "models":
+                owner = str(getattr(rows.model(owner), "source_run_id", "") or "")
+            own = {self._replay.run_id, *rows.descendants(self._replay.run_id)}
         if folder is None or owner not in own:
             raise ValueError("the run has no such artifacts")
         files = (folder / (found["below"] or "").strip("/")).resolve()

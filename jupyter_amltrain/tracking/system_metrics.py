@@ -12,20 +12,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.agent.telemetry.gpu_columns import BY_NAME, GPU_COLUMNS, SLOW, mlflow_name, summary_names
-from jupyter_amltrain.tracking.mlflow_rows import Replay
+from jupyter_amltrain.tracking.journal_replay import Replay
 from jupyter_amltrain.tracking.telemetry_table import NodeTable, tables
 
 #: Tag of the run: which of its telemetry is in the store. MLflow's page hides tags that begin with ``mlflow.``.
 CURSOR = "mlflow.amltrain.system"
 #: Its name in older stores.
 OLD_CURSOR = "amltrain.system"
+#: How MLflow's names of system metrics begin.
+SYSTEM = "system/"
 #: Characters of a tag's value: the limit of MLflow 2.
 MAX_TAG_CHARS = 5000
 #: Points that are collected in memory before their insertion.
@@ -82,7 +84,7 @@ class SystemMetrics:
         stored = _cursor(replay, run_id)
         if stored is None:
             # Rows without the tag are the script's own, imported by a version without the tag.
-            stored = {"own": True} if _stored(replay, run_id) else {}
+            stored = {"own": True} if replay.rows.has_metrics(run_id, SYSTEM) else {}
         layout: dict[str, Any] = {"own": True} if stored.get("own") else self._layout()
         layout["summary"] = {str(node): summary.get("seq", 0) for node, summary in self.summaries.items()}
         if layout == stored or not self.nodes:
@@ -94,9 +96,9 @@ class SystemMetrics:
         elif not self.ended and same == {name: layout[name] for name in same} and same:
             begin = {node: stored["rows"].get(str(node), 0) for node in begin}
         else:
-            remove(replay, run_id)
+            replay.rows.remove_metrics(run_id, SYSTEM)
         # A point of a summary has only one step: it replaces the earlier one.
-        remove(replay, run_id, [key for key, *_ in self._summary_points()])
+        replay.rows.remove_metrics(run_id, SYSTEM, [key for key, *_ in self._summary_points()])
         count = 0
         for points in (self._series_points(begin), self._summary_points()):
             for key, value, moment, step in points:
@@ -118,7 +120,7 @@ class SystemMetrics:
         return {"kind": self.kind, "ended": self.ended, "widths": widths, "rows": rows}
 
     def _prefix(self, node: int) -> str:
-        return f"system/node_{node}/" if len(self.nodes) > 1 else "system/"
+        return f"{SYSTEM}node_{node}/" if len(self.nodes) > 1 else SYSTEM
 
     def _series_points(self, begin: dict[int, int]) -> Iterator[tuple[str, float, float, int]]:
         """Yield key, value, unix seconds and step of each point; `begin`: first row of each node's table."""
@@ -144,34 +146,17 @@ def remove_series(replay: Replay, run_id: str) -> None:
     done = _cursor(replay, run_id) or {}
     if not done.get("own"):
         if done:
-            remove(replay, run_id)
+            replay.rows.remove_metrics(run_id, SYSTEM)
         _set_cursor(replay, run_id, {"own": True})
 
 
-def remove(replay: Replay, run_id: str, keys: Sequence[str] | None = None) -> None:
-    """Delete metrics of a run: `keys`, or all under ``system/``."""
-    import sqlalchemy
-
-    replay.session.flush()
-    for name in ("SqlMetric", "SqlLatestMetric"):
-        table = getattr(replay.tables, name)
-        of_run = sqlalchemy.delete(table).where(table.run_uuid == run_id)
-        # SQLite takes a thousand variables in one statement
-        chunks = [of_run.where(table.key.like("system/%"))]
-        if keys is not None:
-            chunks = [of_run.where(table.key.in_(keys[i : i + 500])) for i in range(0, len(keys), 500)]
-        for statement in chunks:
-            replay.session.execute(statement.execution_options(synchronize_session=False))
-    replay.session.expire_all()  # the session must not return deleted rows
-
-
 def _cursor(replay: Replay, run_id: str) -> dict[str, Any] | None:
-    rows = (replay.session.get(replay.tables.SqlTag, (name, run_id)) for name in (CURSOR, OLD_CURSOR))
-    row = next((row for row in rows if row is not None), None)
-    if row is None:
+    tags = (replay.rows.tag(run_id, name) for name in (CURSOR, OLD_CURSOR))
+    text = next((tag for tag in tags if tag is not None), None)
+    if text is None:
         return None
     try:
-        value = json.loads(row.value)
+        value = json.loads(text)
     except ValueError:
         value = None  # the tag was edited: write all points again
     return value if isinstance(value, dict) else {}
@@ -179,12 +164,7 @@ def _cursor(replay: Replay, run_id: str) -> dict[str, Any] | None:
 
 def _set_cursor(replay: Replay, run_id: str, layout: dict[str, Any]) -> None:
     replay.tag(run_id, CURSOR, json.dumps(layout, separators=(",", ":")))
-    replay.untag(run_id, OLD_CURSOR)
-
-
-def _stored(replay: Replay, run_id: str) -> bool:
-    table = replay.tables.SqlLatestMetric
-    return bool(replay.session.query(table).filter(table.run_uuid == run_id, table.key.like("system/%")).count())
+    replay.rows.remove_tag(run_id, OLD_CURSOR)
 
 
 def _series(table: NodeTable) -> Iterator[tuple[str, str, float]]:

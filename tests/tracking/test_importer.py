@@ -226,7 +226,8 @@ def test_tracking_modules_do_not_import_mlflow():
     code = (
         "import sys, json\n"
         "import jupyter_amltrain.tracking.worker, jupyter_amltrain.rpc.client, jupyter_amltrain.tracking.importer\n"
-        "import jupyter_amltrain.tracking.mlflow_rows, jupyter_amltrain.tracking.copies, jupyter_amltrain.tracking.ui\n"
+        "import jupyter_amltrain.tracking.journal_replay, jupyter_amltrain.tracking.copies\n"
+        "import jupyter_amltrain.tracking.ui, jupyter_amltrain.tracking.mlflow_private\n"
         "import jupyter_amltrain.output.picture\n"
         "print(json.dumps([m for m in ('mlflow', 'sqlalchemy', 'matplotlib', 'IPython') if m in sys.modules]))"
     )

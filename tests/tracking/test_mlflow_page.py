@@ -57,7 +57,7 @@ with TrackingStore(project) as store:
     ids["linked"], linked = run(ids["experiment"])
     linked.parent.mkdir(parents=True)
     os.symlink(outside, linked)
-    with store.engine.begin() as connection:
+    with store.mlflow.engine.begin() as connection:
         change = sqlalchemy.text("UPDATE runs SET artifact_uri = :uri WHERE run_uuid = :run")
         connection.execute(change, {"uri": outside, "run": ids["path"]})
     ids["remote"], _ = run(m.create_experiment("remote", "http://127.0.0.1:9/store", []))

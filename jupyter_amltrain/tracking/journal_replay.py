@@ -1,4 +1,4 @@
-"""Converts journal records to rows of MLflow's tables. Each record may be replayed any number of times."""
+"""Replays journal records into the rows of a store. Each record may be replayed any number of times."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from jupyter_amltrain.agent.mlflow.journal import clean
 from jupyter_amltrain.agent.mlflow.latest import LatestPoint
 from jupyter_amltrain.agent.mlflow.validation import STATUSES
+from jupyter_amltrain.tracking.mlflow_private import Rows
 from jupyter_amltrain.tracking.mlflow_store import TrackingStore
 
 Record = dict[str, Any]
@@ -24,24 +25,23 @@ class Rejected(Exception):
 
 
 class Replay:
-    """Applies records within one session (one transaction).
+    """Applies records within one transaction.
 
     Parameters
     ----------
     store
         The open store.
-    session
-        SQLAlchemy session in a transaction; the caller commits.
+    rows
+        The transaction; the caller commits.
     experiments
         Sink experiment id -> store experiment id.
     main
         The sink's experiment id of the job's own run.
     """
 
-    def __init__(self, store: TrackingStore, session: Any, experiments: dict[str, int], main: str) -> None:
+    def __init__(self, store: TrackingStore, rows: Rows, experiments: dict[str, int], main: str) -> None:
         self.store = store
-        self.tables = store.models
-        self.session = session
+        self.rows = rows
         self.experiments = experiments
         self.main = main
         self._runs: dict[str, int] = {}
@@ -71,12 +71,8 @@ class Replay:
             elif head == "logged-models" and self.store.has_logged_models:
                 change_model(self, op, body, added)
             elif op == "experiments/set-experiment-tag":
-                self.merge(
-                    "SqlExperimentTag",
-                    key=body["key"][:_NAME],
-                    value=body.get("value") or "",
-                    experiment_id=self.experiment_of(body["experiment_id"]),
-                )
+                experiment = self.experiment_of(body["experiment_id"])
+                self.rows.set_experiment_tag(experiment, body["key"][:_NAME], body.get("value") or "")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Rejected(f"{op}: {type(error).__name__}: {error}") from error
 
@@ -84,67 +80,35 @@ class Replay:
         """Return the store's id of one of the sink's experiments."""
         return self.experiments[str(sink_id or self.main)]
 
-    def merge(self, table: str, **columns: Any) -> None:
-        """Insert or replace one row by its primary key."""
-        self.session.merge(getattr(self.tables, table)(**columns))
+    def _run(self, run_id: Any) -> Any:
+        """Return the row of a run; raise :class:`Rejected` without one."""
+        return _known(self.rows.run(run_id), "run", run_id)
 
-    def row(self, table: str, key: Any) -> Any:
-        """Return the row with a primary key; raise :class:`Rejected` without one."""
-        row = self.session.get(getattr(self.tables, table), key)
-        if row is None:
-            raise Rejected(f"{table} {key} is not in the store")
-        return row
-
-    def _run(self, run_id: Any) -> int:
-        """Return the experiment of a run."""
+    def _experiment_of_run(self, run_id: Any) -> int:
         if run_id not in self._runs:
-            self._runs[run_id] = int(self.row("SqlRun", run_id).experiment_id)
+            self._runs[run_id] = int(self._run(run_id).experiment_id)
         return self._runs[run_id]
 
     # -- runs
 
     def new_run(self, run_id: str, experiment: int, name: str, start: int, user: str = "") -> None:
         """Add a run, unless it exists. `start`: ms since 1970."""
-        if self.session.get(self.tables.SqlRun, run_id) is None:
-            self.session.add(
-                self.tables.SqlRun(
-                    run_uuid=run_id,
-                    name=clean(name)[:_NAME],
-                    artifact_uri=self.store.location(experiment, run_id),
-                    experiment_id=experiment,
-                    source_type="UNKNOWN",
-                    source_name="",
-                    entry_point_name="",
-                    user_id=user,
-                    status="RUNNING",
-                    start_time=start,
-                    end_time=None,
-                    deleted_time=None,
-                    source_version="",
-                    lifecycle_stage="active",
-                )
-            )
-            self.session.flush()
+        if self.rows.run(run_id) is None:
+            artifacts = self.store.location(experiment, run_id)
+            self.rows.add_run(run_id, experiment, clean(name)[:_NAME], start, user, artifacts)
         self.tag(run_id, "mlflow.runName", name)
 
     def tag(self, run_id: str, key: str, value: Any) -> None:
         """Set a tag of a run."""
         text = clean(str(value if value is not None else ""))[:_TAG]
-        self.merge("SqlTag", key=clean(key)[:_NAME], run_uuid=run_id, value=text)
+        self.rows.set_tag(run_id, clean(key)[:_NAME], text)
         if key == "mlflow.runName":
-            self.row("SqlRun", run_id).name = text[:_NAME]
-
-    def untag(self, run_id: str, key: str) -> None:
-        """Remove a tag of a run, if it has it."""
-        row = self.session.get(self.tables.SqlTag, (key, run_id))
-        if row is not None:
-            self.session.delete(row)
-            self.session.flush()
+            self._run(run_id).name = text[:_NAME]
 
     def param(self, run_id: str, key: str, value: Any) -> None:
         """Set a parameter of a run."""
         text = clean(str(value if value is not None else ""))[:_PARAM]
-        self.merge("SqlParam", key=clean(key)[:_NAME], run_uuid=run_id, value=text)
+        self.rows.set_param(run_id, clean(key)[:_NAME], text)
 
     def _create_run(self, body: Record, added: Record, t: int) -> None:
         run_id, start = added["id"], int(body.get("start_time") or t)
@@ -156,7 +120,7 @@ class Replay:
     def _run_op(self, op: str, body: Record, t: int) -> None:
 
         run_id = body.get("run_id") or body.get("run_uuid")
-        experiment = self._run(run_id)
+        experiment = self._experiment_of_run(run_id)
         run_id = str(run_id)
         if op == "runs/log-metric":
             self._metric(run_id, experiment, body, t)
@@ -172,11 +136,11 @@ class Replay:
         elif op == "runs/set-tag":
             self.tag(run_id, body["key"], body.get("value"))
         elif op == "runs/delete-tag":
-            self.untag(run_id, body["key"])
+            self.rows.remove_tag(run_id, body["key"])
         elif op == "runs/update":
             self._update_run(run_id, body)
         elif op in ("runs/delete", "runs/restore"):
-            row, deleted = self.row("SqlRun", run_id), op == "runs/delete"
+            row, deleted = self._run(run_id), op == "runs/delete"
             row.lifecycle_stage = "deleted" if deleted else "active"
             row.deleted_time = t if deleted else None
         elif op == "runs/log-model":
@@ -192,7 +156,7 @@ class Replay:
                 self._link(ends, int(model.get("step") or 0))
 
     def _update_run(self, run_id: str, body: Record) -> None:
-        row = self.row("SqlRun", run_id)
+        row = self._run(run_id)
         if body.get("status"):
             if body["status"] not in STATUSES:
                 raise Rejected(f"runs/update: MLflow knows no status {body['status']!r}")
@@ -205,37 +169,24 @@ class Replay:
             self.tag(run_id, "mlflow.runName", body["run_name"])
 
     def _dataset(self, run_id: str, experiment: int, entry: Record) -> None:
-        dataset, table = entry["dataset"], self.tables.SqlDataset
+        dataset = entry["dataset"]
         name, digest = dataset["name"], dataset["digest"]
-        row = self.session.query(table).filter_by(experiment_id=experiment, name=name, digest=digest).first()
-        if row is None:
-            row = table(
-                dataset_uuid=_derived("dataset", str(experiment), name, digest),
-                experiment_id=experiment,
-                name=name,
-                digest=digest,
-                dataset_source_type=dataset.get("source_type", ""),
-                dataset_source=dataset.get("source", ""),
-                dataset_schema=dataset.get("schema"),
-                dataset_profile=dataset.get("profile"),
-            )
-            self.session.add(row)
-            self.session.flush()
-        input_id = self._link(("DATASET", row.dataset_uuid, "RUN", run_id))
+        dataset_id = self.rows.dataset(
+            experiment,
+            _derived("dataset", str(experiment), name, digest),
+            name=name,
+            digest=digest,
+            dataset_source_type=dataset.get("source_type", ""),
+            dataset_source=dataset.get("source", ""),
+            dataset_schema=dataset.get("schema"),
+            dataset_profile=dataset.get("profile"),
+        )
+        link = self._link(("DATASET", dataset_id, "RUN", run_id))
         for item in entry.get("tags") or []:
-            self.merge("SqlInputTag", input_uuid=input_id, name=item["key"], value=item.get("value") or "")
+            self.rows.set_link_tag(link, item["key"], item.get("value") or "")
 
     def _link(self, ends: tuple[str, str, str, str], step: int = 0) -> str:
-        table = self.tables.SqlInput
-        row = self.session.get(table, ends)
-        if row is None:
-            names = ("source_type", "source_id", "destination_type", "destination_id")
-            row = table(input_uuid=_derived(*ends), **dict(zip(names, ends, strict=True)))
-            if hasattr(table, "step"):
-                row.step = step
-            self.session.add(row)
-            self.session.flush()
-        return str(row.input_uuid)
+        return self.rows.link(_derived(*ends), ends, step)
 
     # -- metrics
 
@@ -271,17 +222,12 @@ class Replay:
 
     def flush(self) -> None:
         """Write the collected points: thousands in one statement."""
-        self.session.flush()
+        self.rows.flush()
         newest = self._newest()  # before the rows: it tells repeated points by those that are stored
-        self._insert("SqlMetric", self._metrics)
-        if self._model_metrics:
-            known = {m["model_id"] for m in self._model_metrics}
-            table = self.tables.SqlLoggedModel
-            known = {i for i in known if self.session.get(table, i) is not None}
-            rows = [m for m in self._model_metrics if m["model_id"] in known]
-            self._insert("SqlLoggedModelMetric", rows)
-        for ends, latest in newest.items():
-            self.merge("SqlLatestMetric", key=ends[0], run_uuid=ends[1], **_columns(latest))
+        self.rows.add_points(self._metrics)
+        self.rows.add_model_points(self._model_metrics)
+        for (run_id, key), latest in newest.items():
+            self.rows.set_latest(run_id, key, _columns(latest))
         self._metrics, self._model_metrics = [], []
 
     def _newest(self) -> dict[tuple[str, str], LatestPoint]:
@@ -289,9 +235,9 @@ class Replay:
         known: dict[tuple[str, str], LatestPoint] = {}
         changed: dict[tuple[str, str], LatestPoint] = {}
         for row in self._metrics:
-            ends, value = (row["key"], row["run_uuid"]), math.nan if row["is_nan"] else row["value"]
+            ends, value = (row["run_uuid"], row["key"]), math.nan if row["is_nan"] else row["value"]
             if ends not in known:
-                stored = self._stored(ends)
+                stored = self._stored(*ends)
                 if stored is None:
                     known[ends] = changed[ends] = LatestPoint(row["step"], row["timestamp"], value)
                     continue
@@ -300,21 +246,19 @@ class Replay:
                 changed[ends] = known[ends]
         return changed
 
-    def _stored(self, ends: tuple[str, str]) -> LatestPoint | None:
+    def _stored(self, run_id: str, key: str) -> LatestPoint | None:
         """Return the value of a metric in the store, with the other values of its step and time."""
-        old = self.session.get(self.tables.SqlLatestMetric, ends)
+        old = self.rows.latest(run_id, key)
         if old is None:
             return None
-        place = {"key": ends[0], "run_uuid": ends[1], "step": old.step, "timestamp": old.timestamp}
-        equals = tuple(_value(row) for row in self.session.query(self.tables.SqlMetric).filter_by(**place))
+        equals = tuple(_value(row) for row in self.rows.points(run_id, key, old.step, old.timestamp))
         return LatestPoint(int(old.step), int(old.timestamp), _value(old), equals)
 
-    def _insert(self, table: str, rows: list[Record]) -> None:
-        import sqlalchemy
 
-        if rows:
-            target = getattr(self.tables, table).__table__
-            self.session.execute(sqlalchemy.insert(target).prefix_with("OR IGNORE"), rows)
+def _known(row: Any, what: str, name: Any) -> Any:
+    if row is None:
+        raise Rejected(f"{what} {name} is not in the store")
+    return row
 
 
 def _storable(value: float) -> tuple[bool, float]:
@@ -348,54 +292,38 @@ def change_model(replay: Replay, op: str, body: Record, added: Record) -> None:
         _create_model(replay, body, added)
         return
     path = op.split("/")
-    row = replay.row("SqlLoggedModel", path[1])
+    row = _known(replay.rows.model(path[1]), "model", path[1])
     if len(path) > 2:
         _model_pairs(replay, path[1], int(row.experiment_id), body)
         return
-    from mlflow.entities import LoggedModelStatus
-
-    status = (body.get("status") or "READY").replace("LOGGED_MODEL_", "")
-    row.status = LoggedModelStatus(status.replace("UPLOAD_", "")).to_int()
-    row.last_updated_timestamp_ms = added["t"]
+    replay.rows.set_model_status(row, body.get("status") or "READY", added["t"])
 
 
 def _create_model(replay: Replay, body: Record, added: Record) -> None:
-    from mlflow.entities import LoggedModelStatus
-
     model_id, experiment = added["id"], replay.experiment_of(body.get("experiment_id"))
-    if replay.session.get(replay.tables.SqlLoggedModel, model_id) is None:
-        replay.session.add(
-            replay.tables.SqlLoggedModel(
-                model_id=model_id,
-                experiment_id=experiment,
-                name=added["name"],
-                artifact_location=replay.store.location(experiment, "models", model_id),
-                creation_timestamp_ms=added["t"],
-                last_updated_timestamp_ms=added["t"],
-                model_type=body.get("model_type"),
-                status=LoggedModelStatus.PENDING.to_int(),
-                lifecycle_stage="active",
-                source_run_id=body.get("source_run_id"),
-            )
+    if replay.rows.model(model_id) is None:
+        replay.rows.add_model(
+            model_id,
+            experiment,
+            replay.store.location(experiment, "models", model_id),
+            added["t"],
+            name=added["name"],
+            model_type=body.get("model_type"),
+            source_run_id=body.get("source_run_id"),
         )
-        replay.session.flush()
     _model_pairs(replay, model_id, experiment, body)
 
 
 def _model_pairs(replay: Replay, model_id: str, experiment: int, body: Record) -> None:
     for kind in ("param", "tag"):
         for item in body.get(kind + "s") or []:
-            pair = {f"{kind}_key": item["key"], f"{kind}_value": item.get("value") or ""}
-            table = f"SqlLoggedModel{kind.capitalize()}"
-            replay.merge(table, model_id=model_id, experiment_id=experiment, **pair)
+            replay.rows.set_model_pair(kind, model_id, experiment, item["key"], item.get("value") or "")
 
 
 def append_history(replay: Replay, run_id: str, body: Record) -> None:
     """Append to the tag with MLflow 2.x's models of a run."""
     key = "mlflow.log-model.history"  # what MLflow 2.x shows as the run's models
-    row = replay.session.get(replay.tables.SqlTag, (key, run_id))
-    history = json.loads(row.value) if row is not None else []
+    history = json.loads(replay.rows.tag(run_id, key) or "[]")
     model = json.loads(body["model_json"])
     if model not in history:
-        text = json.dumps([*history, model])
-        replay.merge("SqlTag", key=key, run_uuid=run_id, value=text)
+        replay.rows.set_tag(run_id, key, json.dumps([*history, model]))
