@@ -227,7 +227,7 @@ def test_dispatcher_repeated_error_backs_off(monkeypatch: pytest.MonkeyPatch) ->
 
     class Broken(dispatcher.Dispatcher):
         def __init__(self) -> None:
-            self.gpus = self.scheduler = self.selector = _Nothing()  # type: ignore[assignment]
+            self.gpus = self.scheduler = self.launcher = self.selector = _Nothing()  # type: ignore[assignment]
 
         def log(self, text: str) -> None:
             messages.append(text)

@@ -76,6 +76,7 @@ class Dispatcher:
         self.selector.register(self.wakeup, selectors.EVENT_READ, self._on_signal)
         self.gpus = GpuWatch(self.selector, self._on_gpus_read, KnownGpus(queue))
         self.scheduler = Scheduler(self.queue, self.gpus, self.log, self.selector)
+        self.launcher = self.scheduler.launcher
         self.clients: Dict[int, Caller] = {}
         self.after_probe: List[Deferred] = []
         self.retiring = False
@@ -129,13 +130,13 @@ class Dispatcher:
                 self.log("again, as above" if last_error == previous else last_error)
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
-        self.scheduler.close()
+        self.launcher.close()
         self.log("dispatcher ends")
 
     def _pause(self) -> float:
         due = [item.until for item in self.after_probe]
-        if self.scheduler.prefork_due is not None:
-            due.append(self.scheduler.prefork_due)
+        if self.launcher.prefork_due is not None:
+            due.append(self.launcher.prefork_due)
         return min([self._idle_pause(), *(max(0.0, moment - protocol.mono()) for moment in due)])
 
     def _idle_pause(self) -> float:
@@ -155,8 +156,8 @@ class Dispatcher:
             self._remove_client(client)
         self.gpus.expire()
         self._serve_deferred()
-        self.scheduler.prefork()
-        self.scheduler.check_starts()
+        self.launcher.prefork()
+        self.launcher.check()
         if now >= self.next_check:
             self.next_check = now + ADOPTED_CHECK_INTERVAL_S
             self._advance_queue()
@@ -195,7 +196,7 @@ class Dispatcher:
                 break
             if not pid:
                 break
-            self.scheduler.on_child_ended(pid)
+            self.launcher.on_child_ended(pid)
             ended = True
         if ended:
             self._advance_queue()
@@ -205,7 +206,7 @@ class Dispatcher:
         freed = False
         self.scheduler.continue_stopped()
         for number, record in list(self.queue.records.items()):
-            if number not in self.scheduler.starting and not self.queue.has_live_owner(record):
+            if number not in self.launcher.starting and not self.queue.has_live_owner(record):
                 if not self.queue.put_back(record):
                     self.queue.drop_record(number)
                     self.queue.finish_run(record)
@@ -280,7 +281,7 @@ class Dispatcher:
             self.gpus.refresh(MAX_GPU_AGE_S)
             self._after_gpu_probe(lambda: client.answer(self._info()), wait=self.gpus.probing)
         elif op == "retire":
-            waiting = len(self.queue.tickets) - len(self.scheduler.starting)
+            waiting = len(self.queue.tickets) - len(self.launcher.starting)
             self.retiring = not waiting
             client.answer({"retired": self.retiring, "waiting": waiting})
         elif op == "wake":
@@ -353,7 +354,7 @@ class Dispatcher:
             "gpus_lost": self.gpus.lost,
             "share_gpus": share,
             "slots": slots.totals(self.gpus.usable, records, own_pids, share, len(self.gpus.lost)),
-            "queued": len(self.queue.tickets) - len(self.scheduler.starting),
+            "queued": len(self.queue.tickets) - len(self.launcher.starting),
             "running": len(records),
         }
 
