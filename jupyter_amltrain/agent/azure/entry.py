@@ -26,9 +26,10 @@ from ..protocol import CHECKPOINTS_VARIABLE, STATE, TELEMETRY, write_json
 from ..queue.submission import first_state
 from ..supervise import code_place, job_hooks
 from ..supervise.assignment import Assignment
+from ..supervise.helpers import Helpers
 from ..supervise.outcome import GPU_UNUSED, SLICE, Outcome
 from ..supervise.process import cell_of, environment, spawn
-from ..supervise.supervisor import Helpers, Supervisor
+from ..supervise.supervisor import Supervisor
 from ..telemetry.gpu_usage import GpuUsageGuard
 from . import code_archive
 from . import job as service_job

@@ -7,13 +7,14 @@ import select
 import signal
 import sys
 import traceback
-from typing import Any, Callable, FrozenSet, Iterable, List, Mapping, Optional
+from typing import Any, Callable, FrozenSet, Iterable, List, Mapping, Optional, Protocol
 
 from .. import protocol, testing
 from ..json_dir import LOCK, NumberedJsonDir
 from ..process_setup import close_others, log_line, reset_signals
 from ..processes import end_with_parent, is_alive
 from ..protocol import AgentError, read_json, read_state, run_folder
+from .process import SinkEndpoint
 
 
 def protected_pids(queue: str, home: str, run: str) -> FrozenSet[int]:
@@ -48,6 +49,9 @@ def _stated_supervisor(record: Mapping[str, Any]) -> Optional[Mapping[str, Any]]
 
 
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 5.0
+
+#: Seconds that the end of a run waits for a helper that does one thing.
+FINISH_TIMEOUT_S = 3.0
 
 #: Seconds for a helper to end after SIGKILL.
 KILL_TIMEOUT_S = 3.0
@@ -95,12 +99,63 @@ class Helper:
         finally:
             os._exit(code)
 
+    def on_ended(self, status: int, folder: str) -> None:
+        """Handle the end of the process."""
+        if self.once:
+            self.pid, self.is_done = 0, True
+            return
+        log_line(folder, "supervisor: the %s ended (status %d); starting it again" % (self.name, status))
+        self.schedule_restart()
+
     def schedule_restart(self) -> None:
         """Schedule the next start: at first without a delay, then with exponential backoff."""
         self.pid = 0
         wait = 0.0 if not self.deaths else min(_MAX_BACKOFF_S, _MIN_BACKOFF_S * 2**self.deaths)
         self.deaths += 1
         self.due = protocol.mono() + wait
+
+
+class Helpers(Protocol):
+    """The helper processes of a run."""
+
+    sampler: Helper
+    sink: Helper
+    provenance: Helper
+    #: All helpers.
+    all_helpers: List[Helper]
+    #: Socket of the MLflow sink; ``None`` without a sink.
+    sink_endpoint: Optional[SinkEndpoint]
+
+    def open_sink(self) -> None:
+        """Open the socket of the sink, if the job has one."""
+
+    def initial_helpers(self, poll: select.poll) -> List[Helper]:
+        """Return the helpers that are started with the job."""
+
+    def fork(self, helper: Helper, ready: Optional[int] = None) -> None:
+        """Fork a helper; the sampler writes a byte to `ready` after its first GPU reading."""
+
+
+def fork_due(helpers: Helpers, now: float, has_folder: Callable[[], bool]) -> None:
+    """Fork the helpers that are due."""
+    for helper in helpers.all_helpers:
+        if helper.due is None or now < helper.due:
+            continue
+        if has_folder():
+            helpers.fork(helper)
+        else:  # a helper would create the removed run folder again
+            helper.schedule_restart()
+
+
+def finish_helper(helpers: Helpers, helper: Helper, has_folder: bool) -> None:
+    """Wait for a helper that does one thing; fork it first if its job ended before it was due."""
+    if helper.is_done or not (helper.pid or helper.due) or not has_folder:
+        return
+    if not helper.pid:
+        helpers.fork(helper)
+    if helper.pid and not wait_helper(helper.pid, FINISH_TIMEOUT_S):
+        stop_helper(helper.pid)
+    helper.pid, helper.is_done, helper.due = 0, True, None
 
 
 def wait_helper(pid: int, timeout_s: float) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ..protocol import AgentError
+from ..protocol import METRICS, AgentError
 
 #: Bytes of the journal that are read at once.
 _READ_BYTES = 1 << 20
@@ -95,3 +96,11 @@ def _points(line: bytes) -> List[Tuple[str, int]]:
         return [(str(row["key"]), int(row.get("step") or 0)) for row in rows]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return []
+
+
+def slice_of(folder: str, job: Mapping[str, Any]) -> Optional[MeasuredSlice]:
+    """Return the slice of a job that is only measured; ``None`` for other jobs."""
+    limits = job.get("slice")
+    if not limits or not os.path.isdir(folder):
+        return None
+    return MeasuredSlice(os.path.join(folder, METRICS), limits)  # of the first process, which the others of a node see

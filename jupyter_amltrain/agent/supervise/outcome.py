@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ..distributed import launchers
+from ..process_setup import log_line
 from ..processes import cgroup_paths, signal_name
-from ..protocol import CANCELED, COMPLETED, FAILED, LOG_OF_RANK, PREEMPTED, TELEMETRY, open_regular
+from ..protocol import CANCELED, COMPLETED, FAILED, LOG, LOG_OF_RANK, PREEMPTED, TELEMETRY, open_regular
 from ..telemetry.gpu_columns import MEMORY as MEMORY_COLUMN
 from ..telemetry.gpu_incidents import (
     APPLICATION,
@@ -23,6 +25,7 @@ from ..telemetry.gpu_incidents import (
 )
 from ..telemetry.gpu_names import gpu_name
 from . import out_of_memory
+from .assignment import Assignment
 
 #: Bytes at the end of a log that are searched for the error.
 TAIL_BYTES = 64 << 10
@@ -116,20 +119,9 @@ def classify(
         number = os.WTERMSIG(status)
     else:
         code = os.WEXITSTATUS(status)
-    if stopped == CANCELED:
-        return Outcome(CANCELED, CANCELED, "canceled while running", code, number)
-    if stopped == "timeout":
-        return Outcome(FAILED, "timeout", "time limit of %g s reached" % (limit or 0), code, number)
-    if stopped == SLICE:
-        return Outcome(COMPLETED, SLICE, "measured slice", code, number)
-    if stopped == GPU_UNUSED:
-        verdict = truth or {}
-        detail = "stopped because its GPUs were not used: %s; likely cause: %s" % (
-            verdict.get("detail") or "no activity", verdict.get("cause") or "unknown",
-        )  # fmt: skip
-        return Outcome(FAILED, GPU_UNUSED, detail, code, number)
-    if stopped == PREEMPTED:
-        return Outcome(FAILED, PREEMPTED, "was pre-empted", code, number)
+    if stopped is not None:
+        state, detail = _end_by_request(stopped, limit, truth or {})
+        return Outcome(state, stopped, detail, code, number)
     if number is not None:
         core = " (core dumped)" if os.WCOREDUMP(status) else ""
         if number == signal.SIGKILL and oom:
@@ -144,6 +136,46 @@ def classify(
     if oom:
         detail += "; the kernel's OOM killer killed a process of this machine meanwhile"
     return Outcome(FAILED, "exit", detail, code, None)
+
+
+def _end_by_request(stopped: str, limit: Optional[float], truth: Mapping[str, str]) -> Tuple[str, str]:
+    """Return state and detail of a rank that the supervisor has stopped."""
+    if stopped == CANCELED:
+        return CANCELED, "canceled while running"
+    if stopped == SLICE:
+        return COMPLETED, "measured slice"
+    if stopped == PREEMPTED:
+        return FAILED, "was pre-empted"
+    if stopped == GPU_UNUSED:
+        cause = (truth.get("detail") or "no activity", truth.get("cause") or "unknown")
+        return FAILED, "stopped because its GPUs were not used: %s; likely cause: %s" % cause
+    return FAILED, "time limit of %g s reached" % (limit or 0)
+
+
+def outcome_of_ranks(task: Assignment, state: Dict[str, Any], outcome: Outcome) -> Outcome:
+    """Return the outcome of a job of several processes from that of its launcher: of the process that failed first."""
+    if outcome.state != FAILED:
+        return outcome
+    failed = launchers.first_failure(task.folder)
+    if failed is None:
+        return _outcome_of_launcher(task, outcome)
+    state["failed_rank"] = failed.rank
+    text = failed.text if outcome.reason != "oom" else "%s: %s" % (failed.text, outcome.detail)
+    reason = outcome.reason if outcome.reason == "oom" else "signal" if failed.signal else "exit"
+    return Outcome(FAILED, reason, text, failed.exit_code, failed.signal)
+
+
+def _outcome_of_launcher(task: Assignment, outcome: Outcome) -> Outcome:
+    """Say why the launcher ended without a process of the job; its output becomes that of the run."""
+    if launchers.records(task.folder):
+        return outcome
+    try:
+        with open(os.path.join(task.folder, LOG), "a") as log:
+            log.write(tail_of(os.path.join(task.folder, launchers.LAUNCHER_LOG)))
+    except OSError as error:
+        log_line(task.folder, "supervisor: cannot write the log: %s" % error)
+    reason = launchers.missing(task.job["ranks"]) or "its launcher %s" % outcome.detail
+    return Outcome(FAILED, "launch", "could not be started: %s" % reason, outcome.exit_code, outcome.signal)
 
 
 #: Kind of a cause: bad memory of a GPU.

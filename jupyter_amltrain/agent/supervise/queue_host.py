@@ -13,12 +13,12 @@ from ..processes import resume, signal_processes
 from ..telemetry import sampler
 from . import attempts, provenance_file
 from .assignment import Assignment
-from .helpers import Helper, protected_pids
+from .helpers import Helper, Helpers, protected_pids
 from .outcome import Outcome
 from .process import SinkEndpoint, serve_sink, start
 
 if TYPE_CHECKING:
-    from .supervisor import Helpers, Supervisor
+    from .supervisor import Supervisor
 
 
 class QueueHelpers:

@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from .. import protocol
 from ..json_dir import NumberedJsonDir
@@ -200,7 +200,7 @@ def kill_all(
     scans: int = EMPTY_SCANS,
     tick: Callable[[], None] = lambda: None,
 ) -> str:
-    """Send SIGKILL to every process of a run until none is left.
+    """Send SIGKILL to every process of a run until none is left; return a text about those that are left.
 
     Parameters
     ----------
@@ -213,11 +213,6 @@ def kill_all(
         checks its children, because a chain of forks can escape every scan of the process table.
     tick
         Called between scans.
-
-    Returns
-    -------
-    str
-        Processes that could not be killed; empty when none is left.
     """
     began, pause, empty = protocol.mono(), 0.001, 0
     known: FrozenSet[int] = frozenset()
@@ -230,8 +225,7 @@ def kill_all(
             return ""
         spent = protocol.mono() - began
         if spent > grace_s + KILL_TIMEOUT_S:
-            pids = [row.pid for row in rows] or [pid for pid in children(os.getpid()) if pid not in spare | apart]
-            return "could not be killed: pid %s" % ", ".join(map(str, pids))
+            return _stuck_text([row.pid for row in rows], spare | apart)
         if spent >= grace_s:
             signal_processes(rows, signal.SIGKILL)
             if root is not None:
@@ -242,6 +236,11 @@ def kill_all(
         seen = frozenset(row.pid for row in rows)
         pause = min(pause * 2, 0.1) if seen == known else 0.001
         known = seen
+
+
+def _stuck_text(pids: Sequence[int], spare: FrozenSet[int]) -> str:
+    pids = pids or [pid for pid in children(os.getpid()) if pid not in spare]
+    return "could not be killed: pid %s" % ", ".join(map(str, pids))
 
 
 def _has_child(spare: FrozenSet[int]) -> bool:
@@ -263,6 +262,21 @@ def _kill_orphans(spare: FrozenSet[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
             except OSError:  # it has ended
                 pass
+
+
+def unreaped_status(pid: int) -> Optional[int]:
+    """Return the wait status of an ended child, which stays unreaped; ``None`` while it runs."""
+    if not hasattr(os, "waitid"):
+        return None
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except OSError:
+        return None
+    if ended is None:
+        return None
+    status = ended.si_status
+    status = status << 8 if ended.si_code == os.CLD_EXITED else status
+    return status | (0x80 if ended.si_code == os.CLD_DUMPED else 0)
 
 
 def reap_children() -> bool:

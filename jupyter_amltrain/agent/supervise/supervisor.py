@@ -13,7 +13,6 @@ import subprocess
 from typing import Any, Dict, FrozenSet, List, Optional, Protocol
 
 from .. import protocol, testing
-from ..distributed import launchers
 from ..distributed.stall import StallWatch
 from ..process_setup import drain, log_line
 from ..processes import boot_id, find_process, identity, pid_scope, resume, run_members, signal_processes
@@ -24,10 +23,10 @@ from . import outcome as failure_cause
 from .assignment import Assignment
 from .container import KILL_TIMEOUT_S, Container, start_failure
 from .heartbeat import Heartbeat
-from .helpers import Helper, stop_helper, wait_helper
-from .measured_slice import MeasuredSlice
-from .outcome import GPU_UNUSED, SLICE, Outcome, classify, oom_counters, oom_happened
-from .process import LaunchFailed, NoProcess, SinkEndpoint
+from .helpers import Helpers, finish_helper, fork_due, stop_helper
+from .measured_slice import slice_of
+from .outcome import GPU_UNUSED, SLICE, Outcome, classify, oom_counters, oom_happened, outcome_of_ranks
+from .process import LaunchFailed, NoProcess
 from .run_state import StateFile
 
 #: Seconds for children to end after their rank has ended because of a cancel.
@@ -36,38 +35,17 @@ LEFTOVER_GRACE_S = 1.0
 #: Seconds between the start of the job and the fork of sampler and sink.
 HELPERS_DELAY_S = 0.15
 
-#: Seconds that the end of a run waits for its provenance.
-PROVENANCE_TIMEOUT_S = 3.0
-
 #: Seconds between two looks at the metrics of a job that is only measured.
 SLICE_CHECK_S = 0.5
 
 #: Seconds before the end of a slice in which a process at a service may end with it.
 SLICE_MARGIN_S = 3.0
 
+#: Why the processes of a run are requested to end, where it is not a time limit or the end of a slice.
+STOP_CAUSES = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used", PREEMPTED: "pre-empted"}
+
 #: Seconds between tries to start a job while no process can be forked.
 FORK_RETRY_S = 1.0
-
-
-class Helpers(Protocol):
-    """The helper processes of a run."""
-
-    sampler: Helper
-    sink: Helper
-    provenance: Helper
-    #: All helpers.
-    all_helpers: List[Helper]
-    #: Socket of the MLflow sink; ``None`` without a sink.
-    sink_endpoint: Optional[SinkEndpoint]
-
-    def open_sink(self) -> None:
-        """Open the socket of the sink, if the job has one."""
-
-    def initial_helpers(self, poll: select.poll) -> List[Helper]:
-        """Return the helpers that are started with the job."""
-
-    def fork(self, helper: Helper, ready: Optional[int] = None) -> None:
-        """Fork a helper; the sampler writes a byte to `ready` after its first GPU reading."""
 
 
 class JobHost(Protocol):
@@ -174,9 +152,7 @@ class Supervisor:
         self.gpu_guard = GpuUsageGuard(task.folder, task.devices, task.job, host.node)
         self.stall = StallWatch(task.folder, task.job) if task.job.get("ranks") else None
         self.container = Container(task.mark, task.environ) if task.job.get("container") else None
-        limits = task.job.get("slice")
-        journal = os.path.join(task.folder, protocol.METRICS)  # of the first process, which the others of a node see
-        self.slice = MeasuredSlice(journal, limits) if limits and os.path.isdir(task.folder) else None
+        self.slice = slice_of(task.folder, task.job)
         self.slice_end = ""
         self.began = 0.0
         self.stopped: Optional[str] = None
@@ -256,7 +232,7 @@ class Supervisor:
         if self.stopped == SLICE:
             outcome = outcome._replace(detail=self.slice_end)
         if self.task.job.get("ranks") and not self.stopped:
-            outcome = self._outcome_of_ranks(outcome)
+            outcome = outcome_of_ranks(self.task, state, outcome)
         refused = start_failure(self.task.folder, self.status) if self.container is not None else None
         if refused and not self.stopped:
             outcome = outcome._replace(reason="launch", detail="its container could not be started: %s" % refused)
@@ -303,35 +279,10 @@ class Supervisor:
     def _leave_to_queue(self) -> None:
         """End this process; the dispatcher puts the run, which is queued, back into the queue."""
         attempts.note_shutdown(self.task.job, self.state)
-        self._finish_provenance()
+        finish_helper(self.helpers, self.helpers.provenance, self.file.exists())
         for helper in (self.helpers.sampler, self.helpers.sink):
             stop_helper(helper.pid)
         self.host.save_final_state(self)
-
-    def _outcome_of_ranks(self, outcome: Outcome) -> Outcome:
-        """Name the process that failed first, in place of the launcher."""
-        if outcome.state != FAILED:
-            return outcome
-        failed = launchers.first_failure(self.task.folder)
-        if failed is None:
-            return self._outcome_of_launcher(outcome)
-        self.state["failed_rank"] = failed.rank
-        text = failed.text if outcome.reason != "oom" else "%s: %s" % (failed.text, outcome.detail)
-        reason = outcome.reason if outcome.reason == "oom" else "signal" if failed.signal else "exit"
-        return Outcome(FAILED, reason, text, failed.exit_code, failed.signal)
-
-    def _outcome_of_launcher(self, outcome: Outcome) -> Outcome:
-        """Tell why the launcher ended without a process of the job; its output becomes that of the run."""
-        folder = self.task.folder
-        if launchers.records(folder):
-            return outcome
-        try:
-            with open(os.path.join(folder, protocol.LOG), "a") as log:
-                log.write(failure_cause.tail_of(os.path.join(folder, launchers.LAUNCHER_LOG)))
-        except OSError as error:
-            log_line(folder, "supervisor: cannot write the log: %s" % error)
-        reason = launchers.missing(self.task.job["ranks"]) or "its launcher %s" % outcome.detail
-        return Outcome(FAILED, "launch", "could not be started: %s" % reason, outcome.exit_code, outcome.signal)
 
     def _start_with_retry(self) -> Optional[subprocess.Popen[bytes]]:
         """Start the job, with retries while no process can be forked; return ``None`` if it was canceled."""
@@ -436,13 +387,7 @@ class Supervisor:
             else:
                 signal_processes(self.members(), signal.SIGKILL)
                 self.kill_at = now + 0.2
-        for helper in self.helpers.all_helpers:
-            if helper.due is None or now < helper.due:
-                continue
-            if self.file.exists():
-                self.helpers.fork(helper)
-            else:  # a helper would create the removed run folder again
-                helper.schedule_restart()
+        fork_due(self.helpers, now, self.file.exists)
         if self.retry_save_at is not None and now >= self.retry_save_at:
             self.save()
 
@@ -461,9 +406,7 @@ class Supervisor:
         self.stopped = reason
         self.kill_at = protocol.mono() + grace
         self.host.request_end(self)
-        causes = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used", PREEMPTED: "pre-empted"}
-        causes[SLICE] = self.slice_end
-        cause = causes.get(reason, "time limit reached")
+        cause = self.slice_end if reason == SLICE else STOP_CAUSES.get(reason, "time limit reached")
         self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (cause, grace)
         self.save()
 
@@ -471,17 +414,10 @@ class Supervisor:
 
     def _report_status(self) -> None:
         """Send the wait status of the rank to the guardian before reaping, in case this process is stopped."""
-        if self.rank is None or self.status is not None or not hasattr(os, "waitid"):
-            return
-        try:
-            ended = os.waitid(os.P_PID, self.rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except OSError:
-            return
-        if ended is not None:
-            status = ended.si_status
-            status = status << 8 if ended.si_code == os.CLD_EXITED else status
-            status |= 0x80 if ended.si_code == os.CLD_DUMPED else 0
-            self.heart.send_state(dict(self.state, rank_status=status))
+        if self.rank is not None and self.status is None:
+            status = run_state.unreaped_status(self.rank.pid)
+            if status is not None:
+                self.heart.send_state(dict(self.state, rank_status=status))
 
     def reap(self) -> None:
         """Reap ended children: the rank and helpers."""
@@ -497,12 +433,8 @@ class Supervisor:
                 self.status = status
                 self.rank.returncode = 0  # reaped: Popen must not wait for it again
             for helper in self.helpers.all_helpers:
-                if pid == helper.pid and helper.once:
-                    helper.pid, helper.is_done = 0, True
-                elif pid == helper.pid:
-                    text = "supervisor: the %s ended (status %d); starting it again" % (helper.name, status)
-                    log_line(self.task.folder, text)
-                    helper.schedule_restart()
+                if pid == helper.pid:
+                    helper.on_ended(status, self.task.folder)
 
     def members(self) -> List[Any]:
         """Return the processes of the run."""
@@ -522,7 +454,7 @@ class Supervisor:
             run_state.enter(state, FINALIZING, protocol.mono() - self.began)
             self.save()
         finalizing = protocol.mono()
-        self._finish_provenance()
+        finish_helper(self.helpers, self.helpers.provenance, self.file.exists())
         grace_s = 0.0
         if self.kill_at is not None:
             grace_s = max(0.0, min(LEFTOVER_GRACE_S, self.kill_at - protocol.mono()))
@@ -562,17 +494,6 @@ class Supervisor:
         run_state.enter(state, outcome.state, protocol.mono() - (finalizing if ran == FINALIZING else self.began))
         self.host.save_final_state(self)
         testing.hit("after_final_state")
-
-    def _finish_provenance(self) -> None:
-        """Wait for the writer of the provenance; start it for a job that ended before its helpers were due."""
-        helper = self.helpers.provenance
-        if helper.is_done or not (helper.pid or helper.due) or not self.file.exists():
-            return
-        if not helper.pid:
-            self.helpers.fork(helper)
-        if helper.pid and not wait_helper(helper.pid, PROVENANCE_TIMEOUT_S):
-            stop_helper(helper.pid)
-        helper.pid, helper.is_done, helper.due = 0, True, None
 
     def _cancel_requested(self) -> bool:
         return self.host.cancel_requested(self)
