@@ -327,14 +327,6 @@ def not_writable(path: str, error: OSError) -> AgentError:
     )
 
 
-def not_readable(path: str, error: OSError) -> AgentError:
-    """Return the error for an existing file of a run that cannot be read."""
-    return AgentError(
-        "StateError",
-        "Cannot read %s: %s. Fix its ownership, or delete the run folder." % (path, error.strerror or error),
-    )
-
-
 def _remove(path: str) -> None:
     try:
         os.unlink(path)

@@ -177,9 +177,8 @@ def command(
         cpus = str(ranks["processes"] or os.cpu_count() or 1)
         return [python, os.path.join(files, "amltrain_ray.py"), cpus, str(len(devices)), *each]
     if gang:
-        own = gang["addresses"][gang["node"]]
         # Without it gloo takes the address of the machine's own name, on many machines 127.0.1.1.
-        interface = interface_of(own)
+        interface = interface_of(gang["addresses"][gang["node"]])
         if interface:
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
     if ranks["kind"] in (MPI, HOROVOD):
@@ -187,19 +186,22 @@ def command(
             return _mpi_of_nodes(ranks, each, env, folder, files, cwd)
         return _mpi_here(ranks, workers, each, env)
     env["NODE_RANK"] = str(gang["node"]) if gang else "0"  # as at a service; torchrun sets GROUP_RANK
-    if gang:
-        meeting = [
-            *("--nnodes", str(len(gang["processes"])), "--node-rank", env["NODE_RANK"]),
-            *("--master-addr", gang["address"], "--master-port", str(gang["port"])),
-            *("--local-addr", own),
-        ]
-    else:  # a free port of this machine, and an address that needs no resolver
-        meeting = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-        meeting += ["--local-addr", "127.0.0.1"]
     return [
-        *(python, "-m", "torch.distributed.run", *meeting, "--nproc-per-node", str(workers)),
+        *(python, "-m", "torch.distributed.run", *_torch_meeting(gang), "--nproc-per-node", str(workers)),
         *("--rdzv-id", os.path.basename(folder), "--max-restarts", str(ranks["restarts"])),
         *("--log-dir", os.path.join(folder, RANKS), "--no-python", *each),
+    ]
+
+
+def _torch_meeting(gang: Optional[Mapping[str, Any]]) -> List[str]:
+    """Return the arguments by which the torchruns of a run find each other."""
+    if not gang:  # a free port of this machine, and an address that needs no resolver
+        meeting = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+        return [*meeting, "--local-addr", "127.0.0.1"]
+    return [
+        *("--nnodes", str(len(gang["processes"])), "--node-rank", str(gang["node"])),
+        *("--master-addr", gang["address"], "--master-port", str(gang["port"])),
+        *("--local-addr", gang["addresses"][gang["node"]]),
     ]
 
 

@@ -125,35 +125,7 @@ def build(store: EnvironmentStore, key: str, spec: Json, environ: Mapping[str, s
         marker = store.usable(key)
         if marker is not None:
             return marker
-        began = protocol.mono()
-        store.clear_partial(key)
-        if os.path.lexists(store.path(key)):  # of a killed conda build (no temporary name), or its Python is gone
-            shutil.rmtree(store.path(key))
-        tool = find_tool(spec, environ)
-        if not tool:
-            raise BuildFailed(missing_tool_text(spec))
-        folder = _with_conda(store, key, spec, tool, environ, log) if spec["conda"] else None
-        folder = folder or _with_uv(store, key, spec, tool, environ, log)
-        marker = {
-            "schema": protocol.SCHEMA,
-            "spec": dict(
-                spec,
-                tool="",
-                conda=log.hidden(spec["conda"]),
-                packages=[log.hidden(line) for line in spec["packages"]],
-            ),
-            "packages": [log.hidden(line) for line in installed(folder)],
-            "seconds": round(protocol.mono() - began, 3),
-            "built": protocol.wall(),
-            "tool": os.path.basename(tool),
-            "bytes": None,
-        }
-        testing.hit("environment_before_marker")
-        store.write_marker(folder, marker)
-        if folder != store.path(key):
-            os.rename(folder, store.path(key))
-        store.record_seconds(spec["label"], marker["seconds"])
-        return marker
+        return _build_locked(store, key, spec, environ, log)
     except OSError as error:
         store.discard(key)
         raise BuildFailed(_os_error_text(error, store.folder)) from error
@@ -163,6 +135,34 @@ def build(store: EnvironmentStore, key: str, spec: Json, environ: Mapping[str, s
     finally:
         if handle is not None:
             os.close(handle)
+
+
+def _build_locked(store: EnvironmentStore, key: str, spec: Json, environ: Mapping[str, str], log: BuildLog) -> Json:
+    began = protocol.mono()
+    store.clear_partial(key)
+    if os.path.lexists(store.path(key)):  # of a killed conda build (no temporary name), or its Python is gone
+        shutil.rmtree(store.path(key))
+    tool = find_tool(spec, environ)
+    if not tool:
+        raise BuildFailed(missing_tool_text(spec))
+    folder = _with_conda(store, key, spec, tool, environ, log) if spec["conda"] else None
+    folder = folder or _with_uv(store, key, spec, tool, environ, log)
+    packages = [log.hidden(line) for line in spec["packages"]]
+    marker: Json = {
+        "schema": protocol.SCHEMA,
+        "spec": dict(spec, tool="", conda=log.hidden(spec["conda"]), packages=packages),
+        "packages": [log.hidden(line) for line in installed(folder)],
+        "seconds": round(protocol.mono() - began, 3),
+        "built": protocol.wall(),
+        "tool": os.path.basename(tool),
+        "bytes": None,
+    }
+    testing.hit("environment_before_marker")
+    store.write_marker(folder, marker)
+    if folder != store.path(key):
+        os.rename(folder, store.path(key))
+    store.record_seconds(spec["label"], marker["seconds"])
+    return marker
 
 
 def record_size(store: EnvironmentStore, key: str) -> None:

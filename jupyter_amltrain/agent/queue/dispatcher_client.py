@@ -149,6 +149,33 @@ def _replies(queue: str) -> bool:
     return True
 
 
+def _request_line(request: Dict[str, Any]) -> bytes:
+    line = json.dumps(request).encode() + b"\n"
+    if len(line) > MAX_REQUEST_BYTES:
+        raise AgentError(
+            "SubmitError",
+            "Cannot submit the job: the request has %.1f MiB, the limit is %d MiB (parameters, arguments and"
+            " environment together). Put large data into a file that the script reads, and send files with the job"
+            " by --source." % (len(line) / (1 << 20), MAX_REQUEST_BYTES >> 20),
+        )
+    return line
+
+
+def _retry(until: float, limit: float, on_silence: Optional[Callable[[], None]], step: Callable[[], T]) -> T:
+    """Repeat one step of an exchange until the dispatcher takes part in it; see :func:`exchange`."""
+    while True:
+        try:
+            return step()
+        except BlockingIOError:  # its backlog is full
+            time.sleep(0.05)
+        except socket.timeout:  # it is busy: try again below
+            pass
+        if protocol.mono() >= until:
+            raise Unanswered("no reply within %g s" % limit)
+        if on_silence is not None:
+            on_silence()
+
+
 def exchange(
     queue: str,
     request: Dict[str, Any],
@@ -173,30 +200,9 @@ def exchange(
     AgentError
         ``SubmitError`` for a request over the size limit.
     """
-    line = json.dumps(request).encode() + b"\n"
-    if len(line) > MAX_REQUEST_BYTES:
-        raise AgentError(
-            "SubmitError",
-            "Cannot submit the job: the request has %.1f MiB, the limit is %d MiB (parameters, arguments and"
-            " environment together). Put large data into a file that the script reads, and send files with the job"
-            " by --source." % (len(line) / (1 << 20), MAX_REQUEST_BYTES >> 20),
-        )
+    line = _request_line(request)
     limit = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
-    until = protocol.mono() + limit
-
-    def retry(step: Callable[[], T]) -> T:
-        while True:
-            try:
-                return step()
-            except BlockingIOError:  # its backlog is full
-                time.sleep(0.05)
-            except socket.timeout:  # it is busy: try again below
-                pass
-            if protocol.mono() >= until:
-                raise Unanswered("no reply within %g s" % limit)
-            if on_silence is not None:
-                on_silence()
-
+    retry = partial(_retry, protocol.mono() + limit, limit, on_silence)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(min(SILENCE_INTERVAL_S, limit))
         try:

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence
 
 from .. import protocol, testing
 from ..environments.docker import client_environ
@@ -301,6 +301,52 @@ def _overdue(task: Assignment, listener: Listener) -> Optional[str]:
     return "timeout" if protocol.mono() >= running_since + limit - attempts.seconds_before(task.state) else None
 
 
+class OrphanedJob:
+    """The job of a supervisor that was killed: now a child of this process.
+
+    Attributes
+    ----------
+    status
+        Its wait status; ``None`` until it has ended.
+    """
+
+    def __init__(self, pid: int, status: Optional[int]) -> None:
+        self._pid = pid
+        self.status = status
+
+    def end(self, task: Assignment, apart: FrozenSet[int], container: Optional[Container], request: bool) -> None:
+        """Wait for its end, with SIGTERM and the grace period first if the end is a `request`."""
+        grace_s = task.job["grace"] if request else 0.0
+        rows = run_members(task.mark, os.getpid(), apart=apart)
+        if request and container is not None:
+            container.stop(task.job["grace"])
+        elif request:
+            signal_processes(rows, signal.SIGTERM)
+            signal_processes(rows, signal.SIGCONT)
+        self._wait(grace_s)
+        if self.status is None and self._pid:
+            rows = run_members(task.mark, os.getpid(), apart=apart)
+            signal_processes([row for row in rows if row.pid == self._pid], signal.SIGKILL)
+            self._wait(KILL_TIMEOUT_S)
+
+    def _wait(self, seconds: float) -> None:
+        until = protocol.mono() + seconds
+        while not self._reap_children() and self.status is None and protocol.mono() < until:
+            time.sleep(0.02)
+
+    def _reap_children(self) -> bool:
+        """Reap ended children; return whether there is none left."""
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return False
+                if pid == self._pid:
+                    self.status = status
+        except ChildProcessError:
+            return True
+
+
 def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str) -> None:
     """End a run instead of its stalled supervisor, and write its outcome."""
     log_line(
@@ -309,45 +355,17 @@ def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str
     )
     file = StateFile(task.folder, str(task.job.get("submission") or ""))
     apart = protected_pids(task.queue, task.home, task.job["run"])
-    rank, own_pid = (state.get("rank") or {}).get("pid", 0), os.getpid()
-    status: Optional[int] = state.pop("rank_status", None)
+    orphan = OrphanedJob((state.get("rank") or {}).get("pid", 0), state.pop("rank_status", None))
     try:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)  # from here on the processes of the job are our children
     except OSError:  # it has ended
         pass
-
-    def reap_children() -> bool:
-        nonlocal status
-        try:
-            while True:
-                pid, wait_status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return False
-                if pid == rank:
-                    status = wait_status
-        except ChildProcessError:
-            return True
-
-    until = protocol.mono() + (task.job["grace"] if stopped else 0.0)
-    rows = run_members(task.mark, own_pid, apart=apart)
     container = Container(task.mark, task.environ) if task.job.get("container") else None
-    if stopped and container is not None:
-        container.stop(task.job["grace"])
-    elif stopped:
-        signal_processes(rows, signal.SIGTERM)
-        signal_processes(rows, signal.SIGCONT)
-    while not reap_children() and status is None and protocol.mono() < until:
-        time.sleep(0.02)
-    if status is None and rank:
-        signal_processes(
-            [row for row in run_members(task.mark, own_pid, apart=apart) if row.pid == rank], signal.SIGKILL
-        )
-        until = protocol.mono() + KILL_TIMEOUT_S
-        while not reap_children() and status is None and protocol.mono() < until:
-            time.sleep(0.02)
+    orphan.end(task, apart, container, bool(stopped))
+    status = orphan.status
     left = container.remove() if container is not None else ""
-    stuck = run_state.kill_all(task.mark, own_pid, apart=apart)
+    stuck = run_state.kill_all(task.mark, os.getpid(), apart=apart)
     note = "its supervisor stalled and was killed"
     if status is None:
         run_state.enter(state, CANCELED if stopped == CANCELED else LOST)

@@ -25,37 +25,37 @@ IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltra
               "amltrain_kept", "amltrain_notebook")  # fmt: skip
 
 
-def _install(folder: str) -> None:
-    """Wait for the imports."""
-    waiting = dict(AFTER)
+class _Finder:
+    """Sees which module is imported."""
 
-    class Finder:
-        """Sees which module is imported."""
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._waiting = dict(AFTER)
 
-        def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-            if name not in waiting and name not in IMPORTABLE:
-                return None
-            return _spec(name) if name in IMPORTABLE else _wrapped(name, path, target)
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        if name not in self._waiting and name not in IMPORTABLE:
+            return None
+        return self._spec(name) if name in IMPORTABLE else self._wrapped(name, path, target)
 
-    def _spec(name: str) -> "Any":
+    def _spec(self, name: str) -> "Any":
         import os
         from importlib.util import spec_from_file_location
 
-        file = os.path.join(folder, "%s.py" % name)
+        file = os.path.join(self._folder, "%s.py" % name)
         return spec_from_file_location(name, file) if os.path.exists(file) else None
 
-    def _wrapped(name: str, path: "Any", target: "Any") -> "Any":
+    def _wrapped(self, name: str, path: "Any", target: "Any") -> "Any":
         """Return the spec of a library that runs its hook after it was imported."""
-        hook = waiting.pop(name)
+        hook = self._waiting.pop(name)
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None and not isinstance(finder, Finder) else None
+            spec = find(name, path, target) if find is not None and finder is not self else None
             if spec is not None:
-                _wrap(spec, hook)
+                self._wrap(spec, hook)
                 return spec
         return None
 
-    def _wrap(spec: "Any", hook: str) -> None:
+    def _wrap(self, spec: "Any", hook: str) -> None:
         loader = spec.loader
         execute = getattr(loader, "exec_module", None)
         if execute is None:
@@ -68,7 +68,7 @@ def _install(folder: str) -> None:
                 pass
             execute(module)
             try:
-                _run(hook, module)
+                self._run(hook, module)
             except Exception:  # this hook must never fail the user's import
                 pass
 
@@ -77,16 +77,14 @@ def _install(folder: str) -> None:
         except AttributeError:  # a loader whose attributes cannot be set
             pass
 
-    def _run(hook: str, module: "Any") -> None:
+    def _run(self, hook: str, module: "Any") -> None:
         from importlib.util import module_from_spec
 
-        spec = _spec(hook)
+        spec = self._spec(hook)
         if spec is not None and spec.loader is not None:
             loaded = module_from_spec(spec)
             spec.loader.exec_module(loaded)
             loaded.imported(module)
-
-    sys.meta_path.insert(0, Finder())
 
 
 def _offer_stack() -> None:
@@ -125,7 +123,7 @@ def _import_next(here: str) -> None:
 if __name__ == "sitecustomize":
     _folder = __file__.rpartition("/")[0]
     try:
-        _install(_folder)
+        sys.meta_path.insert(0, _Finder(_folder))
         _offer_stack()
     except Exception:  # the user's interpreter must start without this hook too
         pass

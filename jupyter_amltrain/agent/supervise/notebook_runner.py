@@ -59,29 +59,14 @@ def text_of(output: Any) -> str:
     return ""
 
 
-def run(path: str, params: Any, folder: str) -> int:
-    """Run a notebook; return the exit code of the job.
-
-    Parameters
-    ----------
-    path
-        The notebook.
-    params
-        Values of its parameters.
-    folder
-        Where the executed notebook is saved.
-    """
+def _client(notebook: Any, saved: str) -> Any:
+    """Return a client of a kernel of this Python, which writes what the cells show and saves the notebook."""
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
     from jupyter_client.manager import AsyncKernelManager
     from jupyter_core.paths import jupyter_runtime_dir
     from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError, DeadKernelError
 
     nbformat = _nbformat()
-    notebook = nbformat.read(path, 4)
-    with_parameters(notebook, params)
-    name = os.path.basename(path)
-    saved = os.path.join(folder, name)
 
     class OwnKernel(KernelSpecManager):
         """The kernel is this Python, whatever the notebook names."""
@@ -91,8 +76,6 @@ def run(path: str, params: Any, folder: str) -> int:
             return KernelSpec(argv=argv, display_name="Python 3", language="python")
 
     class KernelClient(NotebookClient):
-        """Writes what the cells show, and saves the notebook."""
-
         def output(self, outs: Any, msg: Any, display_id: Any, cell_index: int) -> Any:
             made = super().output(outs, msg, display_id, cell_index)
             if made is not None:
@@ -109,9 +92,29 @@ def run(path: str, params: Any, folder: str) -> int:
     manager = AsyncKernelManager(kernel_spec_manager=OwnKernel())
     if os.name == "posix" and len(jupyter_runtime_dir()) <= _MAX_SOCKET_FOLDER:  # no port that others can reach
         manager.transport = "ipc"
-    client = KernelClient(notebook, km=manager, timeout=None, resources={"metadata": {"path": os.getcwd()}})
+    return KernelClient(notebook, km=manager, timeout=None, resources={"metadata": {"path": os.getcwd()}})
+
+
+def run(path: str, params: Any, folder: str) -> int:
+    """Run a notebook; return the exit code of the job.
+
+    Parameters
+    ----------
+    path
+        The notebook.
+    params
+        Values of its parameters.
+    folder
+        Where the executed notebook is saved.
+    """
+    from nbclient.exceptions import CellExecutionError, DeadKernelError
+
+    notebook = _nbformat().read(path, 4)
+    with_parameters(notebook, params)
+    name = os.path.basename(path)
+    saved = os.path.join(folder, name)
     try:
-        client.execute()
+        _client(notebook, saved).execute()
     except CellExecutionError as error:
         number = next(
             (count for count, cell in enumerate(_code_cells(notebook), 1) if _failed(cell)), len(_code_cells(notebook))

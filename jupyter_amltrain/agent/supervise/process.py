@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import subprocess
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from .. import testing
 from ..distributed import launchers
@@ -133,15 +133,8 @@ def start(
     _create_outputs(task, env)
     _link_kept_folders(task)
     argv, cwd, output = code.argv, task.job["cwd"], LOG
-    ranks = task.job.get("ranks")
-    if ranks:
-        home = os.path.join(task.home, "agent")
-        try:
-            argv = launchers.command(ranks, argv, task.devices, env, task.folder, home, cwd)
-        except (launchers.NoLauncher, OSError) as error:
-            raise LaunchFailed(str(error)) from error
-        output = launchers.LAUNCHER_LOG
-        task.state["ranks"] = launchers.count(ranks, task.devices)
+    if task.job.get("ranks"):
+        argv, output = _launcher_command(task, argv, env), launchers.LAUNCHER_LOG
     if container is not None:
         try:
             argv, cwd = containers.command(task, env, hook, container, USER_UMASK), os.sep
@@ -157,6 +150,17 @@ def start(
     finally:
         os.umask(umask)
         os.close(log)
+
+
+def _launcher_command(task: Assignment, argv: Sequence[str], env: Dict[str, str]) -> List[str]:
+    """Return the command of the launcher of a job of several processes; see :func:`launchers.command`."""
+    ranks, home = task.job["ranks"], os.path.join(task.home, "agent")
+    try:
+        command = launchers.command(ranks, argv, task.devices, env, task.folder, home, task.job["cwd"])
+    except (launchers.NoLauncher, OSError) as error:
+        raise LaunchFailed(str(error)) from error
+    task.state["ranks"] = launchers.count(ranks, task.devices)
+    return command
 
 
 def _link_kept_folders(task: Assignment) -> None:

@@ -322,6 +322,13 @@ def library() -> Tuple[Any, str]:
     return pynvml, ""
 
 
+#: Note about a GPU of which CUDA can use no part.
+NO_INSTANCE = (
+    "GPU %d is in MIG mode and has no instance, so CUDA cannot use it. Create some with"
+    " `nvidia-smi mig -cgi`, or switch MIG off"
+)
+
+
 def read_gpus() -> Dict[str, Any]:
     """Initialize NVML; return the GPUs of this machine and the driver's state (see `driver_state.result`).
 
@@ -361,10 +368,7 @@ def read_gpus() -> Dict[str, Any]:
         # CUDA uses an instance of a split GPU, never the GPU itself.
         parts = mig_parts(pynvml, device, index, count)
         if not parts:
-            notes.append(
-                "GPU %d is in MIG mode and has no instance, so CUDA cannot use it. Create some with"
-                " `nvidia-smi mig -cgi`, or switch MIG off" % index
-            )
+            notes.append(NO_INSTANCE % index)
         gpus += _instance_facts(pynvml, lists, device, uuid, parts)
 
     driver_versions = versions(pynvml)

@@ -83,6 +83,12 @@ def find_gpus(
     if uuids is None and driver is not None:
         _add_lost(gpus, lost)
     readings = GpuReadings(driver, gpus, by_uuid)
+    _add_baselines(readings, gpus)
+    return readings, note
+
+
+def _add_baselines(readings: GpuReadings, gpus: List[Dict[str, Any]]) -> None:
+    """Add what the GPUs show before the run to the header's rows."""
     slow = SlowReader(readings)
     readings.read()  # a function that this driver lacks is replaced at the next reading
     first = readings.read()
@@ -93,7 +99,6 @@ def find_gpus(
         gpu["baseline_util"] = highest((first[WIDTH * i + UTIL], first[WIDTH * i + PEAK]))
         if energy is not None:
             gpu["energy"] = energy
-    return readings, note
 
 
 def _add_lost(gpus: List[Dict[str, Any]], lost: Sequence[Mapping[str, Any]]) -> None:
@@ -172,21 +177,7 @@ class Sampler:
         self._closed_minutes = 0
         self.incidents = GpuIncidents(folder, self.readings, self.node)
         self.torch = TorchMemory(folder, self.readings.gpus)
-        self.usage_check: Optional[gpu_usage.GpuUsageCheck] = None
-        if root is not None and uuids:
-            baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
-            busy = [gpu.get("baseline_util") for gpu in self.readings.gpus]
-            self.usage_check = gpu_usage.usage_check_of_run(
-                folder, list(uuids), self.readings.gpus, baselines, every, note, busy
-            )
-        elif share and share.grace is not None and self.readings.gpus:
-            # If a process of the run is running already, memory on the GPUs may be its own.
-            free = not self.usage.members()
-            baselines = [gpu.get("baseline") if free else None for gpu in self.readings.gpus]
-            busy = [gpu.get("baseline_util") if free else None for gpu in self.readings.gpus]
-            self.usage_check = gpu_usage.GpuUsageCheck(
-                folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node, busy=busy
-            )
+        self.usage_check = self._usage_check(folder, uuids if root is not None else None, share, note)
         self.sharing = gpu_processes.SharingDetector(self.readings.gpus) if self.usage_check is not None else None
         columns = self.file.header["gpu_columns"]
         per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name in columns]
@@ -195,6 +186,25 @@ class Sampler:
         self._resume()
         # The first differences need an earlier reading.
         self.usage.read()
+
+    def _usage_check(
+        self, folder: str, uuids: Optional[Sequence[str]], share: Optional[Share], note: str
+    ) -> Optional[gpu_usage.GpuUsageCheck]:
+        """Return the check whether the run with these devices, or this share of a service's run, uses its GPUs."""
+        gpus = self.readings.gpus
+        if uuids:
+            baselines = [gpu.get("baseline") for gpu in gpus]
+            busy = [gpu.get("baseline_util") for gpu in gpus]
+            return gpu_usage.usage_check_of_run(folder, list(uuids), gpus, baselines, self.every, note, busy)
+        if share is None or share.grace is None or not gpus:
+            return None
+        # If a process of the run is running already, memory on the GPUs may be its own.
+        free = not self.usage.members()
+        baselines = [gpu.get("baseline") if free else None for gpu in gpus]
+        busy = [gpu.get("baseline_util") if free else None for gpu in gpus]
+        return gpu_usage.GpuUsageCheck(
+            folder, gpus, share.grace, baselines, self.every, note, node=share.node, busy=busy
+        )
 
     def _header(self, note: str) -> Dict[str, Any]:
         return dict(
