@@ -184,7 +184,7 @@ MAY_NAME_AZURE = {
     "schema/asset_names.py": "the syntax of names, which users type",
     "schema/ssh_target.py": "fields of stored targets: the resource id of a virtual machine",
 }
-#: Where a name is none of ours: the address of a source, or a module of a folder ``azure`` in TypeScript.
+#: Where a name means something else: the address of a source, or a module of a folder ``azure`` in TypeScript.
 _ELSEWHERE = re.compile(r"https?://\S+|from '[^']*/azure/\w+'")
 
 

@@ -614,7 +614,7 @@ def yaml_payload_of(spec: JobSpec, place: JobLocation, name: str, tags: Mapping[
     return {
         "name": name,
         "text": az_yaml.to_yaml(doc_of(spec, place)),
-        "said": spec.cell,
+        "source_text": spec.cell,
         "file": spec.script_name,
         "folder": spec.notebook_dir,
         "tags": dict(tags),

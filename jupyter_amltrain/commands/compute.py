@@ -155,7 +155,7 @@ def _operate(args: argparse.Namespace, context: Context) -> Result:
             message = f"Still {doing} {_name_of(args)!r} in the background."
             raise AmlTrainError(message, hint="To see its progress: %aml_compute list", code="interrupted") from None
         raise AmlTrainError(f"interrupted; {abandoned_text(args)}", code="interrupted") from None
-    return Result(text, {"said": text})
+    return Result(text, {"message": text})
 
 
 def _operation(verb: str, summary: str, flags: Callable[[Parser], Any], examples: Examples = Examples()) -> Command:  # noqa: B008

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from jupyter_amltrain.backends.transport import FolderEvents
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.frontend import clients
@@ -59,7 +57,7 @@ class EventsReply(Reply, frozen=True, kw_only=True):
     """
 
     snapshot: bool
-    reason: str = msgspec.field(default="", name="why")
+    reason: str = ""
 
 
 class EventPublisher:

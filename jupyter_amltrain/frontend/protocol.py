@@ -20,7 +20,7 @@ from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.schema.rows import RunRow, TargetRow, WorkspaceRow
 
 #: Version of the protocol: incremented by every incompatible change.
-VERSION = 2
+VERSION = 3
 #: Message types on the control channel.
 REQUEST, REPLY = "amltrain_request", "amltrain_reply"
 #: Name of the events' comm target; the kernel has no handler for it.

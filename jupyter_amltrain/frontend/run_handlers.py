@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from jupyter_amltrain.commands.resubmit import resubmit
 from jupyter_amltrain.commands.runs import MAX_NAMED, deletion_warning, not_ended_error
 from jupyter_amltrain.errors import AmlTrainError
@@ -128,7 +126,7 @@ class DashboardReply(Reply, frozen=True, kw_only=True):
     """
 
     feed: str = ""
-    reason: str = msgspec.field(default="", name="why")
+    reason: str = ""
 
 
 class FollowFeed(Request, frozen=True, kw_only=True):
@@ -173,7 +171,7 @@ class DeleteReply(Reply, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    ask
+    confirmation
         The data that would be lost: the user has to confirm.
     unrecorded
         Runs of `ask` without a record in MLflow.
@@ -182,7 +180,7 @@ class DeleteReply(Reply, frozen=True, kw_only=True):
     """
 
     deleted: tuple[str, ...] = ()
-    ask: str = ""
+    confirmation: str = ""
     unrecorded: tuple[str, ...] = ()
     errors: dict[str, str] = {}
 
@@ -292,8 +290,8 @@ class RunHandlers:
         if not request.confirmed:
             sizes = [(run, await self._log_size(run) if i < MAX_NAMED else 0) for i, run in enumerate(runs)]
             unrecorded = await self._unrecorded(runs)
-            ask = deletion_warning(sizes, unrecorded) if sizes else ""
-            return DeleteReply(ask=ask, unrecorded=tuple(unrecorded), errors=errors)
+            confirmation = deletion_warning(sizes, unrecorded) if sizes else ""
+            return DeleteReply(confirmation=confirmation, unrecorded=tuple(unrecorded), errors=errors)
         replied = asyncio.Event()
         deletion = self._delete_all(runs, errors, replied, frozenset(request.unrecorded))
         task = controller.loop.start(deletion, "delete runs")
@@ -490,7 +488,7 @@ class MlflowReply(Reply, frozen=True, kw_only=True):
     """Answer to :class:`OpenMlflow`: the address, or why there is none; both empty while server or record begin."""
 
     url: str = ""
-    reason: str = msgspec.field(default="", name="why")
+    reason: str = ""
 
 
 class MlflowHandlers:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 
 from jupyter_amltrain.backends.target_kinds import forms
@@ -59,7 +58,7 @@ class TargetActionReply(Reply, frozen=True, kw_only=True):
     ----------
     accepted
         The action is done, or has started: then the target's row shows its progress in ``work``.
-    ask
+    confirmation
         Not accepted: text that the user has to confirm first.
     errors
         Not accepted: errors by field; the key ``""`` is for errors of the whole form.
@@ -70,9 +69,9 @@ class TargetActionReply(Reply, frozen=True, kw_only=True):
     """
 
     accepted: bool
-    ask: str = ""
+    confirmation: str = ""
     errors: dict[str, str] = {}
-    message: str = msgspec.field(default="", name="said")
+    message: str = ""
     line: str = ""
 
 
@@ -118,7 +117,7 @@ class TargetHandlers:
         asks = bool(result.confirmation) or (result.accepted and request.confirmed)
         return TargetActionReply(
             accepted=result.accepted,
-            ask=result.confirmation,
+            confirmation=result.confirmation,
             errors=result.errors,
             message=result.message,
             line=f"{line} --yes" if line and asks else line,
@@ -131,7 +130,7 @@ class TargetHandlers:
         line = f"%aml_compute disconnect {quote(name)} --yes"
         try:
             if request.dry or not request.confirmed:
-                return TargetActionReply(accepted=False, ask=await workspaces.loss(name), line=line)
+                return TargetActionReply(accepted=False, confirmation=await workspaces.loss(name), line=line)
             task = controller.loop.start(workspaces.disconnect(name, confirmed=True), f"disconnect {name}")
             await asyncio.wait({task}, timeout=DISCONNECT_TIMEOUT_S)
             message = task.result() if task.done() else f"Disconnecting {name}."

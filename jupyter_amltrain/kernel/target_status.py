@@ -511,7 +511,11 @@ class TargetStatusCache:
         """Return the actions that a target supports now."""
         name, work = entry.target.name, entry.work
         if not entry.stored:
-            accept = (TargetAction(verb="accept", ask=accept_confirmation(entry)),) if accepted_values(entry) else ()
+            accept = (
+                (TargetAction(verb="accept", confirmation=accept_confirmation(entry)),)
+                if accepted_values(entry)
+                else ()
+            )
             return (*accept, TargetAction(verb="delete"))
         reason = f"The target is being {PARTICIPLES[work.verb]}." if entry.busy and work is not None else ""
         creating = entry.busy and work is not None and work.verb in ("create", "attach")
@@ -532,10 +536,12 @@ class TargetStatusCache:
         # During a create the operation makes the backend: the target may not be stored yet.
         provisioner = None if (creating or deleting) and self._backends.live(name) is None else self._provisioner(name)
         if provisioner is None:
-            return (*acts, TargetAction(verb="delete", ask=detach_confirmation(name), disabled_reason=reason))
+            return (*acts, TargetAction(verb="delete", confirmation=detach_confirmation(name), disabled_reason=reason))
         for act in provisioner.actions(entry.state or ProvisionState()):
-            ask = "" if act.fields else provisioner.confirmation(act.verb, {}, running=running, queued=queued)
-            acts.append(msgspec.structs.replace(act, ask=ask, disabled_reason=reason or act.disabled_reason))
+            confirmation = "" if act.fields else provisioner.confirmation(act.verb, {}, running=running, queued=queued)
+            acts.append(
+                msgspec.structs.replace(act, confirmation=confirmation, disabled_reason=reason or act.disabled_reason)
+            )
         return tuple(acts)
 
 

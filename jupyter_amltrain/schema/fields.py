@@ -104,8 +104,8 @@ class TargetAction(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     verb
         Verb of ``%aml_compute``: ``use``, ``test``, ``start``, ``stop``, ``scale``, ``delete``, ...
-    ask
-        Confirmation text: costs or losses in one or two sentences; empty if no confirmation is needed. If the
+    confirmation
+        Costs or losses in one or two sentences; empty if no confirmation is needed. If the
         text depends on the fields, the reply to the ``act`` request has it instead.
     disabled_reason
         Reason why the action is disabled now; empty if it is enabled.
@@ -114,8 +114,8 @@ class TargetAction(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     verb: str
-    ask: str = ""
-    disabled_reason: str = msgspec.field(default="", name="why_not")  #: the name in protocol 2
+    confirmation: str = ""
+    disabled_reason: str = ""
     fields: tuple[Field, ...] = ()
 
 

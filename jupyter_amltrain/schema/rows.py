@@ -188,7 +188,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     again: bool = False
     tracking: str = ""
     params: dict[str, str] = {}
-    links: tuple[RunLink, ...] = msgspec.field(default=(), name="doors")
+    links: tuple[RunLink, ...] = ()
     children: tuple[ChildRun, ...] = ()
     children_hidden: int = 0
     parent: str = ""

@@ -23,12 +23,12 @@ export async function openMlflow(source: IMlflowSource, trans: TranslationBundle
   try {
     for (let request = source.ask(); request; request = source.ask()) {
       const reply = await request;
-      const soon = reply.why !== '' && source.isComing;
+      const soon = reply.reason !== '' && source.isComing;
       if (reply.url) {
         openPage(reply.url, trans.__('MLflow is ready'), trans.__('Open'));
         return;
-      } else if (reply.why && (!soon || Date.now() > end)) {
-        Notification.warning(reply.why, { autoClose: 10000 });
+      } else if (reply.reason && (!soon || Date.now() > end)) {
+        Notification.warning(reply.reason, { autoClose: 10000 });
         return;
       } else if (Date.now() > end) {
         throw new Error(trans.__('The MLflow server did not start within two minutes.'));

@@ -3,7 +3,7 @@
 export const RUN_MIME = 'application/vnd.amltrain.run+json';
 export const GROUP_MIME = 'application/vnd.amltrain.runs+json';
 export const RECORD_SCHEMA = 1;
-export const PROTOCOL_VERSION = 2;
+export const PROTOCOL_VERSION = 3;
 export const REQUEST = 'amltrain_request';
 export const EVENTS = 'amltrain_events';
 
@@ -21,9 +21,9 @@ export interface ITargetActionReply {
   version: number;
   ok: true;
   accepted: boolean;
-  ask: string;
+  confirmation: string;
   errors: Record<string, string>;
-  said: string;
+  message: string;
   line: string;
 }
 
@@ -72,14 +72,14 @@ export interface IDashboardReply {
   version: number;
   ok: true;
   feed: string;
-  why: string;
+  reason: string;
 }
 
 export interface IDeleteReply {
   version: number;
   ok: true;
   deleted: string[];
-  ask: string;
+  confirmation: string;
   unrecorded: string[];
   errors: Record<string, string>;
 }
@@ -88,7 +88,7 @@ export interface IEventsReply {
   version: number;
   ok: true;
   snapshot: boolean;
-  why: string;
+  reason: string;
 }
 
 export interface IFileReply {
@@ -152,7 +152,7 @@ export interface IMlflowReply {
   version: number;
   ok: true;
   url: string;
-  why: string;
+  reason: string;
 }
 
 export interface IPictureReply {
@@ -450,7 +450,7 @@ export interface IRunRow {
   again: boolean;
   tracking: string;
   params: Record<string, string>;
-  doors: IRunLink[];
+  links: IRunLink[];
   children: IChildRun[];
   children_hidden: number;
   parent: string;
@@ -627,8 +627,8 @@ export interface IChartSet {
 
 export interface ITargetAction {
   verb: string;
-  ask: string;
-  why_not: string;
+  confirmation: string;
+  disabled_reason: string;
   fields: IField[];
 }
 

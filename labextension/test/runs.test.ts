@@ -52,7 +52,7 @@ function row(handle: string, more: Partial<IRunRow> = {}): IRunRow {
     again: false,
     tracking: '',
     params: {},
-    doors: [],
+    links: [],
     children: [],
     children_hidden: 0,
     parent: '',

@@ -85,7 +85,7 @@ def test_workspaces_are_listed_with_targets(connected: Page) -> None:
 def test_disconnect_request_asks_confirmation(connected: Page) -> None:
     reply = connected.ask(ActOnTarget(verb="disconnect", target="lab"))
     assert not reply.accepted and reply.line == "%aml_compute disconnect lab --yes"
-    assert "its 2 targets" in reply.ask and "(desk)" in reply.ask
+    assert "its 2 targets" in reply.confirmation and "(desk)" in reply.confirmation
     assert [row.name for row in connected.known().workspaces] == ["lab"]
     done = connected.ask(ActOnTarget(verb="disconnect", target="lab", confirmed=True))
     assert done.accepted and "lab" in done.message

@@ -229,7 +229,7 @@ def test_cli_compute_create_waits(home: Path, capsys: pytest.CaptureFixture[str]
     # What does not answer soon is listed as it is known.
     until(lambda: listed() == [("local", "ready", ""), ("big", "ready", "cpu-4")])
     assert main(["compute", "delete", "big", "--yes", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"said": "big is deleted."}
+    assert json.loads(capsys.readouterr().out) == {"message": "big is deleted."}
     assert main([*line, "--fails", "create", "--yes"]) == 1  # the target refused
     assert main(["compute", "attach", "vm"]) == 2
     assert main([*line, "--yes", "--wait"]) == 0  # it waits anyway

@@ -96,4 +96,4 @@ class LifecycleContract:
     def test_actions_without_state_are_offered(self, single: Provisioner, cluster: Provisioner) -> None:
         for target in (single, cluster):
             acts = target.actions(ProvisionState())
-            assert acts[-1].verb == "delete" and not any(act.ask for act in acts)
+            assert acts[-1].verb == "delete" and not any(act.confirmation for act in acts)

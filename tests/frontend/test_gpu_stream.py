@@ -96,14 +96,14 @@ def test_target_gpu_stream_is_shared_and_released(house: EventHarness) -> None:
         assert house.ask(comm, gpus="target:wide").reason == ""
     until(lambda: count_of(house) > 2)
     backend = house.on(lambda: house.controller.backend("wide"))
-    assert len(backend._monitors) == 1
+    assert len(backend.monitors._all) == 1
     first, found = ticks(house)
     assert len(first.labels) == 64 and np.isfinite(found["host"]).all()
     house.ask("c", shown="status")
     house.call(asyncio.sleep(0.2))
-    assert len(backend._monitors) == 1
+    assert len(backend.monitors._all) == 1
     house.ask("d", shown="")
-    until(lambda: not backend._monitors)
+    until(lambda: not backend.monitors._all)
 
 
 def test_gpu_stream_unavailable_gives_reason(house: EventHarness) -> None:
@@ -121,7 +121,7 @@ def test_gpu_meter_shows_current_target(house: EventHarness) -> None:
     assert meter.target == "endless" and meter.gpus == 4 and 0 <= meter.util <= 100
     house.ask(shown="status", meter=0)
     backend = house.on(lambda: house.controller.backend("endless"))
-    until(lambda: not backend._monitors)
+    until(lambda: not backend.monitors._all)
 
 
 def test_client_with_gpu_stream_only_is_pinged() -> None:

@@ -117,8 +117,12 @@ def test_delete_request_asks_confirmation_then_deletes(house: HandlerHarness) ->
     live = house.api.submit("pass", target="endless")
     handles = (run.handle, live.handle, "local/none-22222")
     reply = house.ask(run_handlers.DeleteRuns(handles=handles))
-    assert reply.deleted == () and "permanently deletes" in reply.ask and "MLflow record is kept" in reply.ask
-    assert run.handle in reply.ask and "(5 B)" in reply.ask and str(folder) in reply.ask
+    assert (
+        reply.deleted == ()
+        and "permanently deletes" in reply.confirmation
+        and "MLflow record is kept" in reply.confirmation
+    )
+    assert run.handle in reply.confirmation and "(5 B)" in reply.confirmation and str(folder) in reply.confirmation
     assert (
         "only ended runs can be deleted" in reply.errors[live.handle] and "No run" in reply.errors["local/none-22222"]
     )
@@ -137,7 +141,7 @@ def test_delete_request_without_mlflow_record_names_loss(house: HandlerHarness, 
     folder = Path(run.run.folder)
     until(lambda: run.run.tracking.startswith("failed"))
     reply = house.ask(run_handlers.DeleteRuns(handles=(run.handle,)))
-    assert "MLflow has no record" in reply.ask and reply.unrecorded == (run.handle,)
+    assert "MLflow has no record" in reply.confirmation and reply.unrecorded == (run.handle,)
     # A page that has not shown that sentence does not agree to the loss.
     assert house.ask(run_handlers.DeleteRuns(handles=(run.handle,), confirmed=True)).errors.keys() == {run.handle}
     assert folder.is_dir()
@@ -152,7 +156,7 @@ def test_delete_request_and_magic_messages_are_equal(house: HandlerHarness) -> N
     run = house.ended()
     with pytest.raises(CommandError) as caught:
         runs.delete([run.handle], force=False)
-    assert str(caught.value).startswith(house.ask(run_handlers.DeleteRuns(handles=(run.handle,))).ask)
+    assert str(caught.value).startswith(house.ask(run_handlers.DeleteRuns(handles=(run.handle,))).confirmation)
 
 
 def test_deleted_run_closes_dashboard(house: HandlerHarness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,16 +60,16 @@ def test_compute_request_returns_question_and_line(page: Page) -> None:
     form: dict[str, Any] = {"kind": "fake", "values": VALUES}
     for dry in (True, False):
         reply = page.act("create", **form, dry=dry)
-        assert not reply.accepted and "12.24 USD per hour" in reply.ask and reply.line == f"{LINE} --yes"
+        assert not reply.accepted and "12.24 USD per hour" in reply.confirmation and reply.line == f"{LINE} --yes"
     reply = page.act("create", **form, confirmed=True)
-    assert reply.accepted and not reply.ask and reply.line == f"{LINE} --yes"
+    assert reply.accepted and not reply.confirmation and reply.line == f"{LINE} --yes"
     until(lambda: page.state("big") == "ready")
     reply = page.act("use")
     assert reply.accepted and "go to big" in reply.message
     assert reply.line == "%aml_compute use big"
     reply = page.act("scale", values={"nodes": 5})
     assert reply.errors == {"nodes": "5 is not a whole number from 0 to 4."} and not reply.accepted
-    assert "logs of its runs are lost" in page.act("delete").ask
+    assert "logs of its runs are lost" in page.act("delete").confirmation
     assert page.act("delete", confirmed=True).accepted
     until(lambda: page.state("big") == "gone")
 

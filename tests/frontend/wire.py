@@ -15,7 +15,7 @@ from msgspec import inspect
 from jupyter_amltrain.frontend import protocol
 from tools.protocol_types import EVENTS
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "frontend-protocol-2.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "frontend-protocol-3.json"
 
 
 def example(kind: inspect.Type, name: str = "") -> Any:
@@ -43,7 +43,7 @@ def example(kind: inspect.Type, name: str = "") -> Any:
 def fields_of(struct: type, *, required: bool = False) -> dict[str, Any]:
     """Every field of a Struct with a value, or only those without a default."""
     info: Any = inspect.type_info(struct)
-    constants = {"version": 2, "ok": struct.__name__ != "ErrorReply"}
+    constants = {"version": protocol.VERSION, "ok": struct.__name__ != "ErrorReply"}
     return {
         field.encode_name: constants.get(field.encode_name, example(field.type, field.encode_name))
         for field in info.fields
@@ -59,7 +59,7 @@ def round_trip(content: dict[str, Any], struct: type) -> dict[str, Any]:
 
 def main() -> None:
     """Add new operations and events to the file."""
-    gold = json.loads(GOLDEN.read_text())
+    gold = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {"operations": {}, "events": {}}
     for name, operation in protocol.OPERATIONS.items():
         pair = {"request": pinned(operation.request), "reply": pinned(operation.reply)}
         gold["operations"].setdefault(name, pair)

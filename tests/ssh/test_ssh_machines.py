@@ -308,7 +308,7 @@ def test_unknown_key_is_accepted_after_question(api: Any, sshd: Sshd) -> None:
 
     (row,) = [row for row in api.controller().loop.call(rows()) if row.name == "box"]
     (act,) = [act for act in row.acts if act.verb == "accept"]
-    assert sshd.fingerprint in act.ask
+    assert sshd.fingerprint in act.confirmation
     question = api.act("accept", "box")
     assert sshd.fingerprint in question.confirmation and not question.accepted
     assert not api.act("accept", "box", confirmed=True).errors

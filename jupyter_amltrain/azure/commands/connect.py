@@ -89,7 +89,7 @@ def _disconnect(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain.azure import functions
 
     text = functions.disconnect(args.workspace, confirmed=args.yes)
-    return Result(text, {"said": text})
+    return Result(text, {"message": text})
 
 
 COMMANDS = (

@@ -496,9 +496,11 @@ def _load(job: Mapping[str, Any]) -> Any:
         except AmlTrainError:
             raise
         except Exception as error:  # the SDK's loaders raise the errors of several libraries
-            raise yaml_errors.error_of_exception(error, job["said"], job["file"], job["folder"]) from None
+            raise yaml_errors.error_of_exception(error, job["source_text"], job["file"], job["folder"]) from None
         if validation is not None and not validation.passed:
-            raise yaml_errors.error_of_messages(validation.error_messages, job["said"], job["file"], job["folder"])
+            raise yaml_errors.error_of_messages(
+                validation.error_messages, job["source_text"], job["file"], job["folder"]
+            )
     return entity
 
 
@@ -546,5 +548,5 @@ def _plain(error: Exception, job: Mapping[str, Any], where: str) -> Exception:
     if plain is not None and not yaml_errors.is_validation(error):
         return plain
     if yaml_errors.is_validation(error):
-        return yaml_errors.error_of_exception(error, job["said"], job["file"], job["folder"])
+        return yaml_errors.error_of_exception(error, job["source_text"], job["file"], job["folder"])
     return SpecError(f"{job['file']}: {yaml_errors.first_line(str(error))}")

@@ -173,7 +173,7 @@ class EventComm {
       this._acknowledged = requested;
       this.failure = '';
       if (!this._disposed && requested.gpus) {
-        this._listener.gpuReason(reply.why);
+        this._listener.gpuReason(reply.reason);
       }
       return true;
     } catch (error) {

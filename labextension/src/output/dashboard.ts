@@ -111,9 +111,9 @@ export class DashboardHost {
       return;
     }
     try {
-      const { feed, why } = await session.request('dashboard', { handle, page: PAGE, window: this._window });
-      if (why) {
-        this._refuse(kernel, why);
+      const { feed, reason } = await session.request('dashboard', { handle, page: PAGE, window: this._window });
+      if (reason) {
+        this._refuse(kernel, reason);
       } else if (!feed) {
         // It is being made.
         this._attempts += 1;

@@ -96,10 +96,10 @@ export function addRunCommands(context: IPanelContext): string[] {
     const handles = rows.map(row => row.handle);
     const first = await model.request('delete', { handles, confirmed: false, unrecorded: [] });
     let reply = first;
-    if (first.ask) {
+    if (first.confirmation) {
       const sure = await showDialog({
         title: trans._n('Delete run?', 'Delete %1 runs?', rows.length, rows.length),
-        body: rows.length > 1 ? `${first.ask}\n\n${names(rows)}` : first.ask,
+        body: rows.length > 1 ? `${first.confirmation}\n\n${names(rows)}` : first.confirmation,
         buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Delete') })],
         defaultButton: 0
       });
@@ -129,7 +129,7 @@ export function addRunCommands(context: IPanelContext): string[] {
 
   const linkOf = (row: IRunRow, kind: string): string => {
     // A kernel with an older package does not send this field.
-    const result = (row.doors ?? []).find(door => door.kind === kind);
+    const result = (row.links ?? []).find(link => link.kind === kind);
     return result ? addressOf(result) : '';
   };
   const openCommand = (id: string, kind: string, title: string): IRunCommand => ({
@@ -227,7 +227,7 @@ export function addRunCommands(context: IPanelContext): string[] {
     const rows = rowsOf({});
     const now = JSON.stringify([
       model.connection.state,
-      rows.map(row => [row.handle, isLive(row), row.cancel_requested, row.again, row.doors])
+      rows.map(row => [row.handle, isLive(row), row.cancel_requested, row.again, row.links])
     ]);
     if (now !== before) {
       before = now;

@@ -117,7 +117,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   use(name: string): void {
     const row = this._context.model.target(name);
     const act = row?.acts.find(({ verb }) => verb === 'use');
-    if (row && !row.current && act && !act.why_not && this.disabledReason === '') {
+    if (row && !row.current && act && !act.disabled_reason && this.disabledReason === '') {
       void this._actions.perform(name, act);
     }
   }
@@ -248,7 +248,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     add('test', testIcon, trans.__('Test the selected target'), CommandIDs.targetTest, () => {
       const name = this.selected || this._context.model.current;
       const act = this._context.model.target(name)?.acts.find(({ verb }) => verb === 'test');
-      return this.disabledReason || (act ? act.why_not : '-');
+      return this.disabledReason || (act ? act.disabled_reason : '-');
     });
   }
 

@@ -33,10 +33,10 @@ export function addComputeCommands(context: IPanelContext): string[] {
     commands.addCommand(id, {
       // The context menu of a row needs only the short label.
       label: args => (args['short'] ? short : long),
-      caption: args => actOf(args, verb)?.why_not || caption,
+      caption: args => actOf(args, verb)?.disabled_reason || caption,
       isEnabled: args => {
         const act = actOf(args, verb);
-        return model.connection.ready && act !== undefined && act.why_not === '';
+        return model.connection.ready && act !== undefined && act.disabled_reason === '';
       },
       describedBy: DESCRIBED,
       execute: async args => {

@@ -105,7 +105,7 @@ export class RunDetail extends Widget {
       const one = rows.length === 1 ? rows[0] : null;
       say(this._title, one ? one.name : trans._n('%1 run', '%1 runs', rows.length));
       this._title.title = one ? one.handle : rows.map(row => row.handle).join('\n');
-      drawLinks(this._doors, one?.doors, trans);
+      drawLinks(this._doors, one?.links, trans);
       // A kernel with an older package does not send this field.
       this._children.update(one?.children, one?.children_hidden ?? 0);
       this._drawFacts(one);

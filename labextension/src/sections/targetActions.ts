@@ -104,8 +104,8 @@ export class TargetActions {
     const title = trans.__('%1 "%2"', verbText(act.verb, trans), target);
     const form = new FieldForm({ fields: act.fields, trans, targets: model.targets, values });
     form.addClass('jp-AmlForm-inDialog');
-    if (act.ask) {
-      form.node.prepend(element('p', 'jp-AmlForm-lead', act.ask));
+    if (act.confirmation) {
+      form.node.prepend(element('p', 'jp-AmlForm-lead', act.confirmation));
     }
     form.setErrors(errors, Object.keys(errors).length > 0);
     const check = new Checker(() => this.check({ verb: act.verb, target, values: form.values() }));
@@ -127,13 +127,13 @@ export class TargetActions {
   private async _run(request: ITargetRequest): Promise<IOutcome> {
     try {
       let reply = await this._send(request, false, false);
-      if (!reply.accepted && reply.ask) {
+      if (!reply.accepted && reply.confirmation) {
         if (!(await this._confirm(request, reply))) {
           return { request, done: false, text: '', line: '', errors: {} };
         }
         reply = await this._send(request, false, true);
       }
-      const { accepted, errors, said: message, line } = reply;
+      const { accepted, errors, message, line } = reply;
       const text = accepted ? message : Object.values(errors).join('\n');
       return { request, done: accepted, text, line: accepted ? line : '', errors };
     } catch (error) {
@@ -147,7 +147,7 @@ export class TargetActions {
     const verb = verbText(request.verb, trans);
     const body = new FieldForm({ fields: [], trans });
     body.addClass('jp-AmlForm-inDialog');
-    body.node.prepend(element('p', 'jp-AmlForm-lead', reply.ask));
+    body.node.prepend(element('p', 'jp-AmlForm-lead', reply.confirmation));
     const buttons = [
       Dialog.cancelButton({ label: trans.__('Cancel') }),
       Dialog.warnButton({ label: verb })

@@ -360,7 +360,7 @@ class TargetView {
         created.dataset.verb = act.verb;
         this._buttons.set(act.verb, created);
       }
-      allow(created, this._whyNot || act.why_not);
+      allow(created, this._whyNot || act.disabled_reason);
     }
     // Sort the buttons; one in its place keeps the focus.
     available.forEach(({ verb }, at) => {
