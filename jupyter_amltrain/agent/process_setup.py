@@ -23,7 +23,7 @@ def log_line(folder: str, text: str) -> None:
         handle = os.open(os.path.join(folder, AGENT_LOG), _APPEND_FLAGS, 0o600)
         try:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            os.write(handle, ("%s %s\n" % (stamp, text)).encode("utf-8", "replace"))
+            os.write(handle, ("%s %s\n" % (stamp, text)).encode("utf-8", "backslashreplace"))
         finally:
             os.close(handle)
     except OSError:  # a full disk must not stop a job

@@ -11,6 +11,8 @@ import socket
 import sys
 
 from jupyter_amltrain.agent.mlflow import server
+from jupyter_amltrain.agent.mlflow.store import Recorder
+from jupyter_amltrain.agent.process_setup import log_line
 
 
 def fork(listening: socket.socket, folder: str, token: str, run_id: str) -> int:
@@ -18,16 +20,15 @@ def fork(listening: socket.socket, folder: str, token: str, run_id: str) -> int:
     if pid == 0:
         code = 1
         try:
-            code = server.serve(
-                listening,
+            recorder = Recorder(
                 journal=os.path.join(folder, "metrics", "rank-0.jsonl"),
                 artifacts=os.path.join(folder, "artifacts"),
                 run_id=run_id,
                 run_name="digits",
                 experiment_name="numbers",
-                token=token,
-                log_path=os.path.join(folder, "log", "agent.txt"),
+                on_note=lambda text: log_line(folder, "mlflow-sink: " + text),
             )
+            code = server.serve(listening, recorder, token)
         finally:
             os._exit(code)
     print("sink", pid, flush=True)

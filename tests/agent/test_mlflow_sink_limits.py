@@ -143,13 +143,11 @@ def server(tmp_path, monkeypatch):
         artifacts=str(tmp_path / "artifacts"),
         run_id=RUN_ID,
         run_name="digits",
-        experiment_id="0",
         experiment_name="numbers",
-        truncate=True,
         on_note=lambda text: None,
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = mlflow_sink._Server(listening, recorder, TOKEN, mlflow_sink.VERSION)
+        server = mlflow_sink._Server(listening, recorder, TOKEN)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield server

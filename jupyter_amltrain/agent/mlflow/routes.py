@@ -13,7 +13,7 @@ from . import search
 from .journal import now_ms
 from .latest import rank
 from .registry import change_of
-from .store import LoggedRun, Recorder, State
+from .store import EXPERIMENT_ID, LoggedRun, Recorder, State
 from .validation import Body, Refusal, invalid, missing
 
 
@@ -226,7 +226,7 @@ class Sink:
             raise missing("Could not find experiment with name ''")
         # set_experiment() with any name joins: the run keeps the experiment of its submission
         self.recorder.note_once(f"the script named the experiment {name!r}; the run stays in its own experiment")
-        return {"experiment": dict(self._state.experiment(self._state.experiment_id), name=name)}
+        return {"experiment": dict(self._state.experiment(EXPERIMENT_ID), name=name)}
 
     def _create_experiment(self, body: Body) -> Body:
         name = body.get("name")
@@ -329,7 +329,7 @@ class Sink:
 
     def _create_model(self, body: Body) -> Body:
         added = {"id": "m-" + uuid.uuid4().hex, "name": body.get("name") or "model", "t": now_ms()}
-        body = dict(body, experiment_id=str(body.get("experiment_id") or self._state.experiment_id))
+        body = dict(body, experiment_id=str(body.get("experiment_id") or EXPERIMENT_ID))
         orphan = not body.get("source_run_id")
         if orphan:  # log_model of MLflow 3 starts no run; in a job the model belongs to the job's run
             body["source_run_id"] = self.recorder.run_id

@@ -201,22 +201,8 @@ def client_env(port: int, token: str, base: Optional[Mapping[str, str]] = None) 
     return env
 
 
-def serve(
-    listening_socket: socket.socket,
-    *,
-    journal: str,
-    artifacts: str,
-    run_id: str,
-    run_name: str,
-    experiment_name: str,
-    token: str,
-    experiment_id: str = "0",
-    version: str = VERSION,
-    truncate: bool = True,
-    log_path: Optional[str] = None,
-    on_note: Optional[Callable[[str], None]] = None,
-) -> int:
-    """Serve until SIGTERM; the body of a forked process.
+def serve(listening_socket: socket.socket, recorder: Recorder, token: str) -> int:
+    """Serve until SIGTERM; the body of a forked process. Returns 0, for ``os._exit``.
 
     The parent opens the socket and keeps it open, so that requests wait in its backlog
     while a killed sink is restarted; the new process reads the journal and continues it.
@@ -225,46 +211,10 @@ def serve(
     ----------
     listening_socket
         Bound to 127.0.0.1 and listening.
-    journal
-        File for the records (``metrics/rank-0.jsonl``).
-    artifacts
-        Folder below which scripts write artifacts and models.
-    run_id
-        Id of the job's MLflow run: 32 hex digits, chosen by amltrain.
-    run_name, experiment_name, experiment_id
-        Values that the script sees; ``"0"`` is the experiment of a client without a setting.
     token
         Bearer token that every request must carry.
-    version
-        MLflow version to answer on ``/version``.
-    truncate
-        Cut long values like an MLflow server; false refuses them.
-    log_path
-        File to which notes are appended (``log/agent.txt``).
-    on_note
-        Called with each note instead.
-
-    Returns
-    -------
-    int
-        0, for ``os._exit``.
-
-    Raises
-    ------
-    OSError
-        The journal cannot be opened.
     """
-    recorder = Recorder(
-        journal=journal,
-        artifacts=artifacts,
-        run_id=run_id,
-        run_name=run_name,
-        experiment_id=experiment_id,
-        experiment_name=experiment_name,
-        truncate=truncate,
-        on_note=on_note or _log_writer(log_path),
-    )
-    server = _Server(listening_socket, recorder, token, version)
+    server = _Server(listening_socket, recorder, token)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for the job
@@ -290,32 +240,11 @@ def _stop(number: int, frame: Any) -> None:
     raise _Stop
 
 
-def _log_writer(path: Optional[str]) -> Callable[[str], None]:
-    """Return a function that appends lines to the agent's log of the run."""
-
-    def note(text: str) -> None:
-        if path is None:
-            return
-        line = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) + " mlflow-sink: " + text + "\n"
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        except OSError:
-            return  # a full disk must not stop the job
-        try:
-            os.write(fd, line.encode("utf-8", "backslashreplace"))
-        except OSError:  # as above
-            pass
-        finally:
-            os.close(fd)
-
-    return note
-
-
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, listening: socket.socket, recorder: Recorder, token: str, version: str) -> None:
+    def __init__(self, listening: socket.socket, recorder: Recorder, token: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         # A new object on the same descriptor: the parent's object is not changed.
@@ -325,7 +254,6 @@ class _Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.recorder = recorder
         self.sink = Sink(recorder)
-        self.version = version
         self.authorization = ("Bearer " + token).encode()
         self.connections = Connections(recorder.note_once)
 
@@ -474,7 +402,7 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path == "/health":
             return "OK"
         if url.path == "/version":
-            return self.server.version
+            return VERSION
         body: Dict[str, Any] = {}
         if raw and "json" in (self.headers.get("Content-Type") or "json"):
             # "NaN" stays text, as in MLflow's own JSON: not every reader accepts a bare NaN

@@ -13,6 +13,9 @@ from .journal import Record, SinkJournal, now_ms
 from .latest import LatestPoint, same
 from .validation import Body, Refusal, fit, invalid, missing
 
+#: Id of the experiment of the job's own run, and of a client without a setting.
+EXPERIMENT_ID = "0"
+
 
 class LoggedRun:
     """One MLflow run of the job."""
@@ -53,13 +56,12 @@ class State:
     ----------
     artifacts
         Folder for artifacts; scripts write there directly (``file:`` URIs).
-    experiment_id, experiment_name
-        The experiment of the job's own run.
+    experiment_name
+        Name of the experiment of the job's own run.
     """
 
-    def __init__(self, artifacts: str, experiment_id: str, experiment_name: str) -> None:
+    def __init__(self, artifacts: str, experiment_name: str) -> None:
         self.artifacts = os.path.abspath(artifacts)
-        self.experiment_id = experiment_id
         self.experiments: Dict[str, Body] = {}
         self.runs: Dict[str, LoggedRun] = {}
         self.models: Dict[str, Body] = {}
@@ -67,7 +69,7 @@ class State:
         self.registry = registry.Registry()
         #: Starts that became the job's own run: kind (``script``, ``autolog``) and rank.
         self.joined: Set[Tuple[str, str]] = set()
-        self.add_experiment(experiment_id, experiment_name, 0)
+        self.add_experiment(EXPERIMENT_ID, experiment_name, 0)
         self._fold: Dict[str, Callable[[Body, Body], None]] = {
             "experiments/create": lambda b, a: self.add_experiment(a["id"], b["name"], a["t"], b.get("tags")),
             "experiments/set-experiment-tag": self._experiment_tag,
@@ -176,7 +178,7 @@ class State:
 
     def _create_run(self, body: Body, added: Body) -> None:
         start = int(body.get("start_time") or added["t"])
-        experiment = str(body.get("experiment_id") or self.experiment_id)
+        experiment = str(body.get("experiment_id") or EXPERIMENT_ID)
         run = self.add_run(added["id"], experiment, added["name"], body.get("user_id") or "", start)
         self._tags(run, body.get("tags") or [])
 
@@ -309,8 +311,21 @@ class Recorder:
 
     Parameters
     ----------
-    journal, artifacts, run_id, run_name, experiment_id, experiment_name, truncate, on_note
-        See :func:`.server.serve`.
+    journal
+        File for the records (``metrics/rank-0.jsonl``).
+    artifacts
+        Folder below which scripts write artifacts and models.
+    run_id
+        Id of the job's MLflow run: 32 hex digits, chosen by amltrain.
+    run_name, experiment_name
+        Values that the script sees.
+    on_note
+        Called with each note for the agent's log.
+
+    Raises
+    ------
+    OSError
+        The journal cannot be opened.
     """
 
     def __init__(
@@ -320,15 +335,12 @@ class Recorder:
         artifacts: str,
         run_id: str,
         run_name: str,
-        experiment_id: str,
         experiment_name: str,
-        truncate: bool,
         on_note: Callable[[str], None],
     ) -> None:
         self.run_id = run_id
         self._folder = os.path.dirname(os.path.dirname(os.path.abspath(journal)))
-        self.state = State(artifacts, experiment_id, experiment_name)
-        self._truncate = truncate
+        self.state = State(artifacts, experiment_name)
         self._on_note = on_note
         self._noted: Set[str] = set()
         self.lock = threading.Lock()
@@ -339,13 +351,13 @@ class Recorder:
         if self.journal.seq == 0:
             added = {
                 "id": run_id,
-                "exp_id": experiment_id,
+                "exp_id": EXPERIMENT_ID,
                 "exp_name": experiment_name,
                 "name": run_name,
             }
             t = now_ms()
             self.journal.append("init", {}, added, t)
-            self.state.add_run(run_id, experiment_id, run_name, "", t)
+            self.state.add_run(run_id, EXPERIMENT_ID, run_name, "", t)
 
     def attempt(self) -> int:
         """Return the number of the job's current attempt, from 1."""
@@ -386,7 +398,7 @@ class Recorder:
 
     def fit(self, op: str, body: Body) -> Body:
         """Return a change with values within the store's limits; see :func:`.validation.fit`."""
-        return fit(op, body, self._truncate, self.note_once)
+        return fit(op, body, self.note_once)
 
     def change(self, op: str, body: Body, added: Body) -> Body:
         """Check, journal and apply one change; return its chosen ids, also for a repeated request."""

@@ -56,12 +56,11 @@ def missing(message: str) -> Refusal:
     return Refusal("RESOURCE_DOES_NOT_EXIST", message, 404)
 
 
-def fit(op: str, body: Body, truncate: bool, note: Note) -> Body:
+def fit(op: str, body: Body, note: Note) -> Body:
     """Check a request against MLflow's limits; return it with long values cut.
 
-    Names that are too long are refused. Values of parameters and tags that are too
-    long are cut with a note, or refused when `truncate` is false: a server does either,
-    depending on its ``MLFLOW_TRUNCATE_LONG_VALUES``.
+    Names that are too long are refused. Values of parameters and tags that are too long are cut with a note, as a
+    server does by default (``MLFLOW_TRUNCATE_LONG_VALUES``).
 
     Raises
     ------
@@ -71,11 +70,11 @@ def fit(op: str, body: Body, truncate: bool, note: Note) -> Body:
     if op == "runs/log-metric":
         _metric(body, "")
     elif op == "runs/log-parameter":
-        return _pair(body, "Param key", "Param value", PARAM_VALUE, truncate, note, check_name=True)
+        return _pair(body, "Param key", PARAM_VALUE, note, check_name=True)
     elif op == "runs/set-tag":
-        return _pair(body, "key", "value", TAG_VALUE, truncate, note)
+        return _pair(body, "key", TAG_VALUE, note)
     elif op == "runs/log-batch":
-        return _batch(body, truncate, note)
+        return _batch(body, note)
     elif op == "experiments/create":
         _text(body, "name")
         if not body.get("name"):
@@ -96,11 +95,11 @@ def fit(op: str, body: Body, truncate: bool, note: Note) -> Body:
         _long(body, "start_time")
         for name in ("run_name", "user_id", "name", "model_type", "source_run_id"):
             _text(body, name)
-        return dict(body, tags=_pairs(body.get("tags"), "tags", TAG_VALUE, truncate, note))
+        return dict(body, tags=_pairs(body.get("tags"), "tags", TAG_VALUE, note))
     return body
 
 
-def _batch(body: Body, truncate: bool, note: Note) -> Body:
+def _batch(body: Body, note: Note) -> Body:
     metrics: List[Body] = body.get("metrics") or []
     params: List[Body] = body.get("params") or []
     tags: List[Body] = body.get("tags") or []
@@ -112,27 +111,20 @@ def _batch(body: Body, truncate: bool, note: Note) -> Body:
         _metric(metric, f"metrics[{index}].")
     fitted = dict(body)
     if params:
-        fitted["params"] = [
-            _pair(p, "Param key", "Param value", PARAM_VALUE, truncate, note, check_name=True) for p in params
-        ]
+        fitted["params"] = [_pair(p, "Param key", PARAM_VALUE, note, check_name=True) for p in params]
     if tags:
-        fitted["tags"] = _pairs(tags, "tags", TAG_VALUE, truncate, note)
+        fitted["tags"] = _pairs(tags, "tags", TAG_VALUE, note)
     return fitted
 
 
-def _pairs(pairs: Optional[List[Body]], what: str, limit: int, truncate: bool, note: Note) -> List[Body]:
-    return [
-        _pair(pair, f"{what}[{index}].key", f"{what}[{index}].value", limit, truncate, note)
-        for index, pair in enumerate(pairs or [])
-    ]
+def _pairs(pairs: Optional[List[Body]], what: str, limit: int, note: Note) -> List[Body]:
+    return [_pair(pair, f"{what}[{index}].key", limit, note) for index, pair in enumerate(pairs or [])]
 
 
 def _pair(
     body: Body,
     key_name: str,
-    value_name: str,
     limit: int,
-    truncate: bool,
     note: Note,
     check_name: bool = False,
 ) -> Body:
@@ -142,8 +134,6 @@ def _pair(
     _length(key_name, key, NAME)
     if len(value) <= limit:
         return body
-    if not truncate:
-        _length(value_name, value, limit)
     note(f"the value of {key!r} has {len(value)} characters; it was cut to {limit}, as an MLflow server does")
     return dict(body, value=value[:limit])
 

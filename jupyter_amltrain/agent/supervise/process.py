@@ -12,6 +12,7 @@ from .. import testing
 from ..distributed import launchers
 from ..environments.build import INTERPRETER_VARIABLES
 from ..kept_values import SECRETS
+from ..process_setup import log_line
 from ..protocol import ARTIFACTS, CHECKPOINTS, CHECKPOINTS_VARIABLE, KEPT_LINKS, LOG, MARK, METRICS, OUTPUTS, SOURCE
 from ..queue import visible_gpus
 from . import code_place, job_hooks
@@ -246,15 +247,14 @@ def serve_sink(task: Assignment, endpoint: SinkEndpoint, journal: str = METRICS,
         Paths relative to the run folder, or absolute.
     """
     from ..mlflow import server
+    from ..mlflow.store import Recorder
 
-    job = task.job
-    return server.serve(
-        endpoint.socket,
+    recorder = Recorder(
         journal=os.path.join(task.folder, journal),
         artifacts=os.path.join(task.folder, artifacts),
-        run_id=job["tracking"]["run_id"],
-        run_name=job["name"],
-        experiment_name=job["experiment"],
-        token=endpoint.token,
-        log_path=os.path.join(task.folder, "log", "agent.txt"),
+        run_id=task.job["tracking"]["run_id"],
+        run_name=task.job["name"],
+        experiment_name=task.job["experiment"],
+        on_note=lambda text: log_line(task.folder, "mlflow-sink: " + text),
     )
+    return server.serve(endpoint.socket, recorder, endpoint.token)
