@@ -189,10 +189,9 @@ def installed() -> Iterator[None]:
 
 
 def _import_worker() -> None:
-    from jupyter_amltrain import tracking
     from jupyter_amltrain.tracking import importer, mlflow_store, worker  # noqa: F401
 
-    tracking.warm()
+    worker.warm()
     for module, _, _ in (operation.partition(":") for operation in worker.OPERATIONS.values()):
         importlib.import_module(module)
 

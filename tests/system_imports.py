@@ -146,9 +146,9 @@ def without(case: Case) -> Any:
 
 
 def main(work: Path) -> dict[str, Any]:
-    from jupyter_amltrain import tracking
+    from jupyter_amltrain.tracking import worker
 
-    tracking.warm()
+    worker.warm()
     cases = (without, short, fast, long, clean, nodes, own, untagged, golden, damaged)
     return {case.__name__: case(Case(work, i)) for i, case in enumerate(cases, 1)} | {"start": START}
 

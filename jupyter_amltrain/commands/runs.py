@@ -557,7 +557,7 @@ def ui(project: str | None = None, *, keep: bool = False) -> str:
         Keep the server after this process (a command line exits at once): it stops with the terminal's shell.
     """
     if keep:
-        from jupyter_amltrain.tracking import start_ui
+        from jupyter_amltrain.tracking.ui import start as start_ui
 
         return str(start_ui(project or working_folder(), keep=True)["url"])
     from jupyter_amltrain import api

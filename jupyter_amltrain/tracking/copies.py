@@ -134,9 +134,9 @@ def copy_tree(source: Path, target: Path, note: Callable[[str], None], within: P
             original, copy = Path(folder, name), to / name
             try:
                 status = original.stat()
+            except FileNotFoundError:
+                continue  # a broken link, or the script has just removed it
             except OSError as error:
-                if isinstance(error, FileNotFoundError):
-                    continue  # a broken link, or the script has just removed it
                 note(f"{original} was not copied: {error.strerror}")  # circular links, no permission
                 continue
             if within is not None and original.is_symlink() and not original.resolve().is_relative_to(within.resolve()):

@@ -65,13 +65,7 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: 
     Returns
     -------
     dict
-        Also written to ``tracking.json`` in the run folder: ``state`` ("imported",
-        "partial" while the run lives, "direct"), ``run_id``, ``experiment``,
-        ``experiment_id``, ``store``, ``seq`` (last record), ``records`` (replayed by
-        this call), ``rejects``, ``damaged`` (lines of
-        the journal that cannot be read), ``notes``, ``files``, ``bytes``, ``traces``,
-        ``system`` (points of system metrics written by this call), ``seconds``, ``mlflow``
-        (version).
+        See :func:`blank_result`; also written to ``tracking.json`` in the run folder.
 
     Raises
     ------
@@ -122,7 +116,12 @@ def _as_state_error(error: Exception, folder: Path, store: str) -> Exception:
 
 
 def blank_result(job: dict[str, Any], project: str) -> dict[str, Any]:
-    """Return the result of an import that has not begun."""
+    """Return the result of an import that has not begun.
+
+    ``state`` is "partial" while the run lives, then "imported", "failed" or "direct" (the script has its own server).
+    ``seq``: last record; ``records``: those of this call; ``damaged``: lines of the journal that cannot be read;
+    ``system``: points of system metrics of this call. Later also ``experiment_id``, ``seconds``, ``mlflow`` (version).
+    """
     tracking = job.get("tracking") or {}
     return {
         "schema": 1,

@@ -23,6 +23,7 @@ from jupyter_amltrain.tracking.registrations import (
     TYPE,
     ensure_model,
     opened_registry,
+    set_version_tags,
     versions_of,
 )
 
@@ -158,8 +159,9 @@ def register(
     with _store(project) as (store, registry):
         run = _Run(store, Path(run_dir), job, handle)
         files, source, run_id = run.model(path)
-        kind = kind or ("mlflow_model" if (files / "MLmodel").is_file() else "custom_model")
-        if kind == "mlflow_model" and not (files / "MLmodel").is_file():
+        is_mlflow = (files / "MLmodel").is_file()
+        kind = kind or ("mlflow_model" if is_mlflow else "custom_model")
+        if kind == "mlflow_model" and not is_mlflow:
             raise CommandError(
                 f"{path or source.name} of {handle} has no MLmodel file, so it is not an MLflow model.",
                 hint="Try: --type custom_model",
@@ -167,14 +169,9 @@ def register(
         stored = run.store_files(files, source)
         ensure_model(registry, name)
         created = registry.create_model_version(name, stored.as_uri(), run_id, description=description or None)
-        version = int(created.version)
-        version_tags = {**(tags or {}), TYPE: kind, HANDLE: handle, PATH: str(source)}
-        from mlflow.entities import model_registry
-
-        tag: Any = model_registry.ModelVersionTag  # has no types
-        for key, value in version_tags.items():
-            registry.set_model_version_tag(name, str(version), tag(key, value))
-        return {"name": name, "version": str(version), "type": kind, "path": str(stored), "run": handle}
+        version = str(int(created.version))
+        set_version_tags(registry, name, version, {**(tags or {}), TYPE: kind, HANDLE: handle, PATH: str(source)})
+        return {"name": name, "version": version, "type": kind, "path": str(stored), "run": handle}
 
 
 def list_models(project: str) -> list[dict[str, Any]]:

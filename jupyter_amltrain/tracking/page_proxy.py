@@ -25,7 +25,6 @@ FOLDER_VARIABLE = "AMLTRAIN_JUPYTER_FOLDER"
 SERVER_FILE = "server.json"
 #: Below the server's base URL.
 ROUTE = "amltrain/mlflow"
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 _CONNECT_TIMEOUT_S = 10.0
 #: Seconds without a byte of the response; MLflow may need a while for a large experiment.

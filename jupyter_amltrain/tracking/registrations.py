@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -70,6 +70,15 @@ def ensure_model(registry: Any, name: str, description: str = "", tags: dict[str
     except MlflowException:
         pairs = [entities.RegisteredModelTag(key, value) for key, value in (tags or {}).items()]
         registry.create_registered_model(name, tags=pairs, description=description or None)
+
+
+def set_version_tags(registry: Any, name: str, version: str, tags: Mapping[str, str]) -> None:
+    """Set tags of a model version."""
+    from mlflow.entities import model_registry
+
+    tag: Any = model_registry.ModelVersionTag  # has no types
+    for key, value in tags.items():
+        registry.set_model_version_tag(name, version, tag(key, value))
 
 
 def versions_of(registry: Any, filter_string: str) -> Iterator[Any]:

@@ -8,6 +8,7 @@ some idle minutes (:data:`IDLE_S`), because it takes a quarter of a gigabyte, an
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import sys
@@ -23,16 +24,16 @@ log = logging.getLogger(__name__)
 #: Operation -> "module:function", imported at first use. Names, not imports: layers
 #: above this one (the picture) are reached without depending on them.
 OPERATIONS = {
-    "busy": "jupyter_amltrain.tracking:busy",
+    "busy": "jupyter_amltrain.tracking.worker:busy",
     "ping": "jupyter_amltrain.tracking.worker:ping",
-    "warm": "jupyter_amltrain.tracking:warm",
-    "import_run": "jupyter_amltrain.tracking:import_run",
-    "record_live": "jupyter_amltrain.tracking:record_live",
+    "warm": "jupyter_amltrain.tracking.worker:warm",
+    "import_run": "jupyter_amltrain.tracking.importer:import_run",
+    "record_live": "jupyter_amltrain.tracking.live:record_live",
     "model_register": "jupyter_amltrain.tracking.model_registry:register",
     "model_list": "jupyter_amltrain.tracking.model_registry:list_models",
     "model_download": "jupyter_amltrain.tracking.model_registry:download",
-    "ui_start": "jupyter_amltrain.tracking:start_ui",
-    "ui_stop": "jupyter_amltrain.tracking:stop_ui",
+    "ui_start": "jupyter_amltrain.tracking.ui:start",
+    "ui_stop": "jupyter_amltrain.tracking.ui:stop",
     "picture": "jupyter_amltrain.output.picture:draw",
 }
 #: Importing the record of a long run takes minutes.
@@ -181,6 +182,21 @@ def _environment() -> dict[str, str]:
 def ping() -> dict[str, Any]:
     """Return the process id and the version of Python."""
     return {"pid": os.getpid(), "python": sys.version.split()[0]}
+
+
+def busy() -> bool:
+    """Return whether this process serves something beside its requests: MLflow's page ends with it."""
+    ui = sys.modules.get("jupyter_amltrain.tracking.ui")
+    return ui is not None and bool(ui.serves())
+
+
+def warm() -> dict[str, Any]:
+    """Import the modules of the first import (2 to 5 s), while the first job is still running."""
+    from jupyter_amltrain.tracking import mlflow_private
+
+    for name in (mlflow_private.STORE, "matplotlib.backends.backend_agg", "matplotlib.figure"):
+        importlib.import_module(name)
+    return {"mlflow": importlib.import_module("mlflow").__version__}
 
 
 def run_operation(op: str, payload: dict[str, Any]) -> Any:

@@ -66,9 +66,9 @@ def files(project: Path) -> dict[str, int]:
 
 
 def main(run: Path, work: Path) -> dict[str, Any]:
-    from jupyter_amltrain import tracking
+    from jupyter_amltrain.tracking import worker
 
-    tracking.warm()
+    worker.warm()
     project = work / "project"  # always the same path: it is part of what is stored
     nothing = work / "nothing"
     shutil.copytree(run, nothing, ignore=shutil.ignore_patterns("metrics", "artifacts"))

@@ -34,10 +34,9 @@ class Cases:
     """The cases; each begins with an empty store and the run's folder without its journal."""
 
     def __init__(self, run: Path, work: Path) -> None:
-        from jupyter_amltrain import tracking
-        from jupyter_amltrain.tracking import live
+        from jupyter_amltrain.tracking import importer, live, worker
 
-        tracking.warm()
+        worker.warm()
         live.FILES_INTERVAL_S, live.FILES_SHARE = 0.0, 1e9  # pictures and artifacts with every import
         self.live, self.project, self.empty = live, work / "project", work / "empty"
         self.run, self.journal = work / "run", work / "run/metrics/rank-0.jsonl"
@@ -45,7 +44,7 @@ class Cases:
         self.lines = self.whole.splitlines(keepends=True)
         nothing = work / "nothing"
         shutil.copytree(run, nothing, ignore=shutil.ignore_patterns("metrics", "artifacts"))
-        tracking.import_run(str(nothing), str(self.project))
+        importer.import_run(str(nothing), str(self.project))
         with sqlite3.connect(self.project / ".amltrain/mlflow.db") as database:
             for table in ("tags", "params", "runs"):
                 database.execute(f"DELETE FROM {table}")
@@ -73,12 +72,12 @@ class Cases:
         return reply
 
     def end(self) -> dict[str, Any]:
-        from jupyter_amltrain import tracking
+        from jupyter_amltrain.tracking import importer
 
         self.journal.write_bytes(self.whole)
         finish_folder(self.run, "failed")
-        tracking.import_run(str(self.run), str(self.project))
-        return tracking.import_run(str(self.run), str(self.project))
+        importer.import_run(str(self.run), str(self.project))
+        return importer.import_run(str(self.run), str(self.project))
 
     def all(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
