@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import os
 import signal
 import sys
 import time
-from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -30,28 +28,22 @@ from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
 from jupyter_amltrain.jobs.sweep import trial_of
 from jupyter_amltrain.kernel.controller import Controller
 from jupyter_amltrain.kernel.session import close, controller
-from jupyter_amltrain.kernel.streams import downsample
 from jupyter_amltrain.kernel.target_file import LOCAL
-from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS, ChildRun, ChildRuns
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle, split_handle
-from jupyter_amltrain.schema.sweep import trial_count
 from jupyter_amltrain.state_dir import write_json
+from jupyter_amltrain.sweeps.continued import read_history
 from jupyter_amltrain.sweeps.journal import ASK, END, REPORT, SENT, TELL, Event, SweepJournal, points_fields
-from jupyter_amltrain.sweeps.metrics import log_best
 from jupyter_amltrain.sweeps.policies import EarlyStopping
-from jupyter_amltrain.sweeps.samplers import Proposer, importances
-from jupyter_amltrain.sweeps.trials_file import TrialsFile, thinned
+from jupyter_amltrain.sweeps.results import SweepResults
+from jupyter_amltrain.sweeps.samplers import Proposer
+from jupyter_amltrain.sweeps.trial import Best, Trial, TrialCanceled, finite
 from jupyter_amltrain.text import new_run_id
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at the metrics of the trials, and two versions of the file with all trials.
-REPORT_INTERVAL_S, WRITE_INTERVAL_S = 0.25, 1.0
-#: Time between two versions of that file, as a multiple of the time that one takes, if this is longer.
-WRITE_INTERVAL_FACTOR = 10
-#: Seconds between two computations of the importance of the parameters.
-IMPORTANCE_INTERVAL_S = 5.0
+#: Seconds between two looks at the metrics of the trials.
+REPORT_INTERVAL_S = 0.25
 #: A sweep whose first trials all fail stops after this number.
 MAX_FIRST_FAILURES = 5
 #: Seconds until a submit is tried again whose target does not answer.
@@ -62,79 +54,8 @@ CANCEL_RETRY_S = 0.5
 CANCEL_TIMEOUT_S = 6.0
 #: File with the best trial, besides the values of ``--out``.
 BEST = "best-trial.json"
-#: Copy of the trials of the sweep that this one continues.
-HISTORY = "history.json"
 #: Seconds in which MLflow's records of the trials can be written before the driver ends.
 RECORD_TIMEOUT_S = 60.0
-
-
-class TrialCanceled(Exception):
-    """A trial was canceled before its target had it."""
-
-
-class Trial:
-    """One trial: what the journal says, and what its run reports.
-
-    Its steps and values are all that it has reported; after its end they are its curve.
-    """
-
-    def __init__(self, number: int, params: Mapping[str, Any], handle: RunHandle, created: float) -> None:
-        self.number, self.params, self.handle, self.created = number, dict(params), handle, created
-        self.sent = False
-        self.cancel_requested = False
-        self.state, self.reason, self.early = "preparing", "", False
-        self.started: float | None = None
-        self.ended: float | None = None
-        self.value: float | None = None
-        self.latest: float | None = None  #: value of the primary metric so far
-        self._latest_step = -math.inf
-        self.steps, self.values = array("q"), array("d")
-        self.task: asyncio.Task[Run] | None = None
-
-    @property
-    def run_id(self) -> str:
-        """Id of its run."""
-        return split_handle(self.handle)[1]
-
-    @property
-    def target(self) -> str:
-        """Name of its target."""
-        return split_handle(self.handle)[0]
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether its end is in the journal."""
-        return self.ended is not None
-
-    def report(self, points: Sequence[tuple[int, float]]) -> None:
-        """Add values of the primary metric with their steps."""
-        self.steps.extend(step for step, _ in points)
-        self.values.extend(value for _, value in points)
-        for step, value in points:  # until its metrics are read, which have the times too
-            if step >= self._latest_step:
-                self._latest_step, self.latest = step, value
-
-    def end(self, event: Event) -> None:
-        """Set its end; its curve takes the place of its reports."""
-        self.state, self.reason, self.early = event.state, event.reason, event.early
-        self.started, self.ended, self.value = event.started, event.ended, event.number
-        curve = event.points or self.curve
-        self.steps, self.values = array("q"), array("d")
-        self.report(curve)
-
-    @property
-    def curve(self) -> list[tuple[int, float]]:
-        """Steps and values, at most :data:`MAX_CURVE_POINTS`."""
-        return [(self.steps[i], self.values[i]) for i in downsample(self.values, MAX_CURVE_POINTS)]
-
-
-class Best(NamedTuple):
-    """The best trial so far, of this sweep or of the one that it continues."""
-
-    number: int
-    value: float
-    handle: RunHandle
-    params: Mapping[str, Any]
 
 
 class SweepDriver:
@@ -158,12 +79,10 @@ class SweepDriver:
         self._parent_id = str((job.get("tracking") or {}).get("run_id") or "")
         self._kernel, self._folder, self._environ = kernel, folder, dict(environ)
         self._secrets = {name: self._environ[name] for name in self.spec.secrets if name in self._environ}
-        self._journal, self._file = SweepJournal(folder), TrialsFile(folder)
+        self._journal = SweepJournal(folder)
+        self.results = SweepResults(kernel.loop, self.spec, self.sweep, folder)
         self._proposer = Proposer(self.sweep)
         self._policy = EarlyStopping(self.sweep.policy, self.sweep.objective.goal)
-        self.trials: dict[int, Trial] = {}
-        self.history: tuple[ChildRun, ...] = ()
-        self._first = 0  #: number of the first trial of this sweep
         self._began = time.time()
         self._exhausted = False
         self._waiting: set[str] = set()  #: targets that do not answer
@@ -171,12 +90,6 @@ class SweepDriver:
         self._stopping = ""  #: why no more trials are submitted
         self._failure = ""  #: why the sweep fails
         self._canceled = False
-        self._message = ""
-        self._written_at = self._importance_at = -math.inf
-        self._write_interval_s = WRITE_INTERVAL_S
-        self._importance: dict[str, float] = {}
-        self._importance_of = 0  #: number of trials that it was computed from
-        self._computing: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
 
     # ---- the journal
@@ -184,15 +97,15 @@ class SweepDriver:
     def _replay(self, events: Sequence[Event]) -> None:
         """Restore the state that the events led to. Blocks on the sampler."""
         for event in events:
-            trial = self.trials.get(event.trial)
+            trial = self.results.trials.get(event.trial)
             if event.op == ASK:
-                if not self.trials:
+                if not self.results.trials:
                     self._began = event.time
                 proposal = self._proposer.ask()
                 if proposal is None or proposal[0] != event.trial:
                     raise SubmitError(f"The journal of {self.handle} does not fit its search space.")
                 handle = make_handle(event.target, event.run_id)
-                self.trials[event.trial] = Trial(event.trial, event.params, handle, event.time)
+                self.results.trials[event.trial] = Trial(event.trial, event.params, handle, event.time)
             elif trial is None:
                 continue
             elif event.op == SENT:
@@ -204,7 +117,7 @@ class SweepDriver:
             elif event.op == TELL:
                 trial.end(event)
                 self._pass_end(trial)
-        self._unread = {trial.number for trial in self._living if trial.sent}
+        self._unread = {trial.number for trial in self.results.living if trial.sent}
 
     def _observe(self, trial: Trial, points: Sequence[tuple[int, float]]) -> str:
         """Pass reports to the policy; return why the trial is to be stopped."""
@@ -224,22 +137,15 @@ class SweepDriver:
 
     # ---- the sweep
 
-    @property
-    def _living(self) -> list[Trial]:
-        return [trial for trial in self.trials.values() if not trial.is_ended]
-
-    @property
-    def _ended(self) -> list[Trial]:
-        return [trial for trial in self.trials.values() if trial.is_ended]
-
     async def run(self) -> int:
         """Drive the sweep to its end; return the exit code of the process."""
         events = await self._kernel.loop.offload(self._journal.open)
-        await self._read_history()
+        await self._learn_history()
         await self._kernel.loop.offload(self._replay, events)
         if events:
-            print(f"The driver was started again: {len(self._ended)} trials have ended, {len(self._living)} run.")
-        for trial in self._living:
+            ended, living = len(self.results.ended), len(self.results.living)
+            print(f"The driver was started again: {ended} trials have ended, {living} run.")
+        for trial in self.results.living:
             self._follow(trial)
             if trial.early:  # whether its cancel was sent is unknown
                 self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
@@ -247,50 +153,29 @@ class SweepDriver:
             while not self._canceled:
                 await self._check_limits()
                 await self._fill()
-                if not self._living and (self._stopping or self._exhausted):
+                if not self.results.living and (self._stopping or self._exhausted):
                     break
                 await self._wait()
-                for trial in self._living:
+                for trial in self.results.living:
                     await self._advance(trial)
-                await self._write()
+                await self.results.write()
             if self._canceled:
                 await self._cancel_all("the sweep was canceled")
             return await self._finish()
         finally:
             self._journal.close()
 
-    async def _read_history(self) -> None:
-        """Read the ended trials of the sweep that this one continues; a copy stays, as that one may be deleted."""
+    async def _learn_history(self) -> None:
         if not self.spec.continues:
             return
-        path = self._folder / HISTORY
-        if not path.exists():
-            write_json(path, msgspec.to_builtins(await self._read_continued()))
-        earlier = msgspec.convert(json.loads(path.read_bytes()), ChildRuns)
-        ended = [trial for trial in earlier.runs if trial.ended is not None]
-        self.history = tuple(msgspec.structs.replace(trial, best=False) for trial in ended)
-        self._first = max(earlier.first, _next_number(ended))
-        known = [(trial.params, trial.value) for trial in self.history if trial.value is not None]
-        for params, value in known:
-            await self._kernel.loop.offload(self._proposer.learn, params, value)
-        print(f"{len(self.history)} trials of {self.spec.continues} are known.", flush=True)
-
-    async def _read_continued(self) -> ChildRuns:
-        """Return the trials of the sweep that this one continues; `first` is the first number that it cannot have.
-
-        A sweep that has not ended may submit further trials.
-        """
-        target, run_id = split_handle(self.spec.continues)
-        backend = self._kernel.backend(target)
-        while True:
-            run = await backend.find(run_id)  # before the trials: those of an ended sweep are complete
-            trials = await backend.children.list(run_id)
-            first = _next_number(trials.runs)
-            if run is None or run.spec.sweep is None or run.status.state.terminal or self._canceled:
-                return msgspec.structs.replace(trials, first=first)
-            if trials.runs:
-                return msgspec.structs.replace(trials, first=max(first, trials.first + trial_count(run.spec.sweep)))
-            await asyncio.sleep(SUBMIT_RETRY_S)  # its driver starts
+        results = self.results
+        results.history, results.first = await read_history(
+            self._kernel, self.spec.continues, self._folder, lambda: self._canceled
+        )
+        for trial in results.history:
+            if trial.value is not None:
+                await self._kernel.loop.offload(self._proposer.learn, trial.params, trial.value)
+        print(f"{len(results.history)} trials of {self.spec.continues} are known.", flush=True)
 
     def stop(self) -> None:
         """Cancel the trials and end, because the sweep was canceled."""
@@ -304,16 +189,16 @@ class SweepDriver:
         if late and not self._stopping:
             self._stopping = "the time limit of the sweep has passed"
             self._cancel_living(self._stopping)
-        if limits.max_trials is not None and len(self.trials) >= limits.max_trials:
+        if limits.max_trials is not None and len(self.results.trials) >= limits.max_trials:
             self._exhausted = True
         if self._stopping:
             return
-        ended = self._ended
+        ended = self.results.ended
         failed = [trial for trial in ended if trial.state in ("failed", "lost")]
         if len(failed) >= MAX_FIRST_FAILURES and len(failed) == len(ended):
             self._fail(f"the first {len(failed)} trials failed. Trial {failed[0].number}: {failed[0].reason}")
         silent = [trial for trial in ended if trial.state == "completed" and not trial.values]
-        if silent and not self._unread and all(not trial.values for trial in self.trials.values()):
+        if silent and not self._unread and all(not trial.values for trial in self.results.trials.values()):
             self._fail(await self._silence(silent[0]))
 
     def _fail(self, reason: str) -> None:
@@ -337,26 +222,26 @@ class SweepDriver:
         """Propose and submit trials while there is room."""
         while not (self._canceled or self._stopping or self._exhausted):
             limits = self.sweep.limits
-            if len(self._living) >= limits.max_concurrent:
+            if len(self.results.living) >= limits.max_concurrent:
                 return
-            if limits.max_trials is not None and len(self.trials) >= limits.max_trials:
+            if limits.max_trials is not None and len(self.results.trials) >= limits.max_trials:
                 return
             proposal = await self._kernel.loop.offload(self._proposer.ask)
             if proposal is None:
-                self._exhausted, self._message = True, "All combinations were tried."
+                self._exhausted, self.results.message = True, "All combinations were tried."
                 return
             number, params = proposal
-            run_id = new_run_id(f"{self.spec.name}-{self._first + number}")
+            run_id = new_run_id(f"{self.spec.name}-{self.results.first + number}")
             target = self._next_target()
             event = self._append(ASK, number, params=params, run_id=run_id, target=target)
-            trial = self.trials[number] = Trial(number, params, make_handle(target, run_id), event.time)
+            trial = self.results.trials[number] = Trial(number, params, make_handle(target, run_id), event.time)
             self._follow(trial)
 
     def _next_target(self) -> str:
         """Return the target with the fewest trials that have not ended, in proportion to those that it can run."""
         slots = self.spec.trial_slots
         average = sum(slots.values()) / len(slots) if slots else 1.0
-        busy = Counter(trial.target for trial in self._living)
+        busy = Counter(trial.target for trial in self.results.living)
         return min(self.targets, key=lambda name: (busy[name] + 1) / slots.get(name, average))
 
     # ---- one trial
@@ -377,7 +262,7 @@ class SweepDriver:
                 else:
                     code = str(self._folder / "source" / TRIAL_FOLDER)
                     spec = trial_of(
-                        self.spec, self.handle, self._first + trial.number, trial.params, code, self._parent_id
+                        self.spec, self.handle, self.results.first + trial.number, trial.params, code, self._parent_id
                     )
                     await self._kernel.submit(spec, trial.target, self._environ, self._secrets, trial.run_id)
                     await self._kernel.accepted(handle)
@@ -386,7 +271,7 @@ class SweepDriver:
                 raise
             except TargetError as error:  # it does not answer now
                 self._waiting.add(trial.target)
-                self._message = f"Waits for {trial.target}: {error}"
+                self.results.message = f"Waits for {trial.target}: {error}"
                 await asyncio.sleep(SUBMIT_RETRY_S)
                 trial.state = "preparing"
         if not trial.sent:
@@ -499,17 +384,14 @@ class SweepDriver:
         elif trial.early and state == RunState.COMPLETED.value:
             trial.early = False  # it was faster
         event = self._append(
-            TELL, trial.number, state=state, reason=reason, early=trial.early, value=_finite(trial.latest),
+            TELL, trial.number, state=state, reason=reason, early=trial.early, value=finite(trial.latest),
             started=trial.started, ended=ended, **points_fields(trial.curve),
         )  # fmt: skip
-        before = self.best
+        before = self.results.best
         trial.end(event)
         await self._kernel.loop.offload(self._pass_end, trial)
-        self._print(trial, self.best != before)
-        if (best := self.best) is not None:
-            await self._kernel.loop.offload(
-                log_best, self._parent_id, self.sweep.objective.metric, best.value, len(self._ended)
-            )
+        self.results.print_end(trial, self.results.best != before)
+        await self.results.log_best(self._parent_id)
 
     def _leave(self, target: str, reason: str) -> None:
         """Submit no more trials to a target that can run none."""
@@ -517,35 +399,10 @@ class SweepDriver:
         if not self.targets and not self._stopping:
             self._fail(reason)
 
-    def _print(self, trial: Trial, is_best: bool) -> None:
-        values = ", ".join(f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
-                           for name, value in trial.params.items())  # fmt: skip
-        end = "stopped early" if trial.early else trial.state
-        value = "" if trial.value is None else f", {self.sweep.objective.metric} {trial.value:.6g}"
-        best = " (best so far)" if is_best else ""
-        reason = f": {trial.reason}" if trial.reason else ""
-        print(f"Trial {self._first + trial.number} {end}{value}{best} with {values}{reason}", flush=True)
-
     # ---- results
 
-    @property
-    def best(self) -> Best | None:
-        """The completed trial with the best value, the first one of equal ones."""
-        sign = 1.0 if self.sweep.objective.goal == "minimize" else -1.0
-        known = [
-            Best(trial.number or 0, trial.value, RunHandle(trial.handle), trial.params)
-            for trial in self.history
-            if trial.state == "completed" and trial.value is not None
-        ]
-        known += [
-            Best(self._first + trial.number, trial.value, trial.handle, trial.params)
-            for trial in self._ended
-            if trial.state == "completed" and trial.value is not None and math.isfinite(trial.value)
-        ]
-        return min(known, key=lambda one: (sign * one.value, one.number), default=None)
-
     def _cancel_living(self, reason: str) -> None:
-        for trial in self._living:
+        for trial in self.results.living:
             trial.reason = trial.reason or reason
             self._kernel.loop.start(self._cancel(trial), f"cancel trial {trial.number}")
 
@@ -553,23 +410,23 @@ class SweepDriver:
         """Cancel the trials, and wait a moment for their ends."""
         self._cancel_living(reason)
         deadline = time.monotonic() + CANCEL_TIMEOUT_S
-        while self._living and time.monotonic() < deadline:
+        while self.results.living and time.monotonic() < deadline:
             await self._wait()
-            for trial in self._living:
+            for trial in self.results.living:
                 await self._advance(trial)
 
     async def _finish(self) -> int:
-        best = self.best
+        best = self.results.best
         if self._canceled:
-            self._message = "The sweep was canceled."
+            self.results.message = "The sweep was canceled."
         elif self._failure:
-            self._message = f"{self._failure[:1].upper()}{self._failure[1:].rstrip('.')}."
+            self.results.message = f"{self._failure[:1].upper()}{self._failure[1:].rstrip('.')}."
         elif self._stopping:
-            self._message = f"{self._stopping[:1].upper()}{self._stopping[1:]}."
-        self._append(END, reason=self._message)
-        await self._write(now=True)
+            self.results.message = f"{self._stopping[:1].upper()}{self._stopping[1:]}."
+        self._append(END, reason=self.results.message)
+        await self.results.write(now=True)
         if self._failure:
-            print(self._message, flush=True)
+            print(self.results.message, flush=True)
             return FINAL_EXIT_CODE
         if best is not None:
             print(f"Best trial: {best.number}, run {best.handle}", flush=True)
@@ -595,77 +452,12 @@ class SweepDriver:
     async def _wait_recorded(self) -> None:
         """Wait until MLflow has the records of the trials that this process has followed."""
         deadline = time.monotonic() + RECORD_TIMEOUT_S
-        handles = [trial.handle for trial in self._ended if trial.task is not None]
+        handles = [trial.handle for trial in self.results.ended if trial.task is not None]
         while time.monotonic() < deadline:
             entries = [entry for handle in handles if (entry := self._kernel.store.get(handle)) is not None]
             if not any(entry.run.tracking == "pending" and entry.run.project for entry in entries):
                 return
             await asyncio.sleep(0.1)
-
-    async def _write(self, now: bool = False) -> None:
-        """Write the file with all trials, which the kernels read."""
-        began = time.monotonic()
-        if not now and began - self._written_at < self._write_interval_s:
-            return
-        if now:
-            await self._compute_importance()
-        elif time.monotonic() - self._importance_at >= IMPORTANCE_INTERVAL_S and not self._is_computing:
-            # The first one imports for a second: trials that end meanwhile must not wait for it.
-            self._computing = self._kernel.loop.start(self._compute_importance(), "importance")
-        best = self.best
-        number = None if best is None else best.number
-        self.history = thinned(self.history, self._file.points)
-        rows = [msgspec.structs.replace(trial, best=trial.number == number) for trial in self.history]
-        rows += [self._row(trial, self._first + trial.number == number) for trial in self.trials.values()]
-        children = ChildRuns(runs=tuple(rows), first=self._first, importance=self._importance, message=self._message)
-        await self._kernel.loop.offload(self._file.write, children)
-        self._written_at = time.monotonic()
-        self._write_interval_s = max(WRITE_INTERVAL_S, WRITE_INTERVAL_FACTOR * (self._written_at - began))
-
-    @property
-    def _is_computing(self) -> bool:
-        return self._computing is not None and not self._computing.done()
-
-    async def _compute_importance(self) -> None:
-        known = [(one.params, one.value, one.state) for one in self.history]
-        known += [(trial.params, trial.value, trial.state) for trial in self._ended]
-        pairs = [(params, value) for params, value, state in known if value is not None and state == "completed"]
-        if len(pairs) != self._importance_of:
-            self._importance = await self._kernel.loop.offload(importances, self.sweep, pairs)
-            self._importance_of = len(pairs)
-        self._importance_at = time.monotonic()
-
-    def _row(self, trial: Trial, is_best: bool) -> ChildRun:
-        curve = trial.curve
-        return ChildRun(
-            id=trial.run_id,
-            name=f"{self.spec.name}-{self._first + trial.number}",
-            kind="trial",
-            state=trial.state,
-            detail=trial.reason,
-            metric=self.sweep.objective.metric,
-            value=trial.value if trial.is_ended else _finite(trial.latest),
-            best=is_best,
-            created=trial.created,
-            started=trial.started,
-            ended=trial.ended,
-            number=self._first + trial.number,
-            params=trial.params,
-            handle=trial.handle if trial.sent else "",
-            early=trial.early,
-            steps=tuple(step for step, _ in curve),
-            values=tuple(value if math.isfinite(value) else None for _, value in curve),
-        )
-
-
-def _next_number(trials: Sequence[ChildRun]) -> int:
-    """Return the number after those of all trials."""
-    return 1 + max((trial.number for trial in trials if trial.number is not None), default=-1)
-
-
-def _finite(value: float | None) -> float | None:
-    """Return a value that trials can be compared by: a trial that ends with NaN is not the best one."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _start(run: Run) -> float | None:

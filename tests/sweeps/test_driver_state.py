@@ -19,9 +19,10 @@ from jupyter_amltrain.jobs.sweep import driver_of, search_of
 from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunHandle
-from jupyter_amltrain.sweeps.driver import SweepDriver, Trial
+from jupyter_amltrain.sweeps.driver import SweepDriver
 from jupyter_amltrain.sweeps.journal import ASK, REPORT, SENT, TELL, Event, points_fields
 from jupyter_amltrain.sweeps.samplers import Proposer
+from jupyter_amltrain.sweeps.trial import Trial
 
 T = TypeVar("T")
 
@@ -85,9 +86,9 @@ def events_of(driver: SweepDriver, *reports: dict[str, Any]) -> list[Event]:
 def test_replayed_stop_of_policy_is_known(tmp_path: Path, reports: list[dict[str, Any]]) -> None:
     driver = make_driver(tmp_path)
     driver._replay(events_of(driver, *reports))
-    assert [trial.early for trial in driver.trials.values()] == [False, True]
-    assert [trial.steps[-1] for trial in driver.trials.values()] == [4, 4]
-    assert "bandit" in driver.trials[1].reason
+    assert [trial.early for trial in driver.results.trials.values()] == [False, True]
+    assert [trial.steps[-1] for trial in driver.results.trials.values()] == [4, 4]
+    assert "bandit" in driver.results.trials[1].reason
 
 
 def test_replayed_report_of_several_values_stops_trial_at_first_bad_one(tmp_path: Path) -> None:
@@ -95,8 +96,8 @@ def test_replayed_report_of_several_values_stops_trial_at_first_bad_one(tmp_path
     driver._replay(
         events_of(driver, {"steps": (0, 1), "values": (50.0, 100.0)}, {"steps": (0, 1), "values": (1.0, 100.0)})
     )
-    assert [trial.early for trial in driver.trials.values()] == [False, True]
-    assert "report 1" in driver.trials[1].reason
+    assert [trial.early for trial in driver.results.trials.values()] == [False, True]
+    assert "report 1" in driver.results.trials[1].reason
 
 
 def test_ended_trial_has_curve_of_bounded_size_after_replay(tmp_path: Path) -> None:
@@ -104,21 +105,21 @@ def test_ended_trial_has_curve_of_bounded_size_after_replay(tmp_path: Path) -> N
     values = (*map(float, range(5000)), "nan")
     events = events_of(driver, {"steps": tuple(range(5001)), "values": values})
     driver._replay(events)
-    curve = driver.trials[0].curve
+    curve = driver.results.trials[0].curve
     again = make_driver(tmp_path, policy=None)
     again._replay(
         [*events[:2], Event(op=TELL, trial=0, state="completed", value=4999.0, ended=1.0, **points_fields(curve))]
     )
-    row = again._row(again.trials[0], is_best=True)
+    row = again.results.row(again.results.trials[0], is_best=True)
     assert 2 < len(row.steps) <= MAX_CURVE_POINTS and row.steps[0] == 0 and row.steps[-1] == 5000
-    assert row.value == 4999.0 and row.values[-1] is None and len(again.trials[0].values) <= MAX_CURVE_POINTS
+    assert row.value == 4999.0 and row.values[-1] is None and len(again.results.trials[0].values) <= MAX_CURVE_POINTS
 
 
 def test_end_in_journal_of_earlier_version_has_curve_of_its_reports(tmp_path: Path) -> None:
     driver = make_driver(tmp_path)
     events = events_of(driver, {"step": 7, "value": 3.0})
     driver._replay([*events, Event(op=TELL, trial=0, state="completed", value=3.0, ended=1.0)])
-    assert driver._row(driver.trials[0], is_best=True).steps == (7,)
+    assert driver.results.row(driver.results.trials[0], is_best=True).steps == (7,)
 
 
 def test_trial_without_values_fails_no_sweep_whose_metrics_are_not_read_again(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_cancel_reaches_trial_that_is_being_submitted(tmp_path: Path) -> None:
 def test_canceled_trial_is_not_submitted(tmp_path: Path) -> None:
     async def check() -> str:
         driver = make_driver(tmp_path)
-        driver.trials[0] = trial = Trial(0, {}, RunHandle("local/t-0"), 0.0)
+        driver.results.trials[0] = trial = Trial(0, {}, RunHandle("local/t-0"), 0.0)
         driver._proposer.ask()
         trial.cancel_requested = True
         driver._follow(trial)
@@ -174,8 +175,8 @@ def test_targets_share_trials_in_proportion_to_their_slots(
 ) -> None:
     driver = make_driver(tmp_path, target="big,small", **slots)
     for number in range(9):
-        driver.trials[number] = Trial(number, {}, RunHandle(f"{driver._next_target()}/t-{number}"), 0.0)
-    assert Counter(trial.target for trial in driver.trials.values()) == expected
+        driver.results.trials[number] = Trial(number, {}, RunHandle(f"{driver._next_target()}/t-{number}"), 0.0)
+    assert Counter(trial.target for trial in driver.results.trials.values()) == expected
 
 
 def test_target_that_can_run_no_trial_gets_no_more(tmp_path: Path) -> None:
@@ -185,12 +186,12 @@ def test_target_that_can_run_no_trial_gets_no_more(tmp_path: Path) -> None:
     async def check() -> tuple[list[str], list[str], str]:
         driver, left = make_driver(tmp_path, target="gpubox,local"), []
         for number, target in enumerate(("local", "gpubox")):
-            driver.trials[number] = trial = Trial(number, {}, RunHandle(f"{target}/t-{number}"), 0.0)
+            driver.results.trials[number] = trial = Trial(number, {}, RunHandle(f"{target}/t-{number}"), 0.0)
             driver._proposer.ask()
             trial.task = asyncio.ensure_future(refuse())  # type: ignore[arg-type]
             await asyncio.wait([trial.task])
             await driver._end(trial)
             left.append(",".join(driver.targets))
-        return left, [trial.state for trial in driver.trials.values()], driver._failure
+        return left, [trial.state for trial in driver.results.trials.values()], driver._failure
 
     assert finished(check()) == (["gpubox", ""], ["failed", "failed"], "no GPU")
