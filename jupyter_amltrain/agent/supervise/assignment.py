@@ -27,3 +27,8 @@ class Assignment(NamedTuple):
     def mark(self) -> str:
         """Value of the environment variable that marks the run's processes."""
         return "%s:%s" % (self.job["run"], self.state["mark"])
+
+    @property
+    def submission(self) -> str:
+        """Id of the submission that created the run folder; empty if it has none."""
+        return str(self.job.get("submission") or "")

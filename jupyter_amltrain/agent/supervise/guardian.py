@@ -290,7 +290,7 @@ def _watch(task: Assignment, child: int, wakeup: int, life: int) -> None:
 
 def _overdue(task: Assignment, listener: Listener) -> Optional[str]:
     """Return the overdue action of a stalled supervisor: ``canceled``, ``timeout``, ``""`` (job ended) or ``None``."""
-    file = StateFile(task.folder, str(task.job.get("submission") or ""))
+    file = StateFile(task.folder, task.submission)
     rank, limit, running_since = listener.state.get("rank"), task.job["timeout"], listener.running_since
     if rank and not is_alive(rank):
         return ""
@@ -353,7 +353,7 @@ def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str
         task.folder,
         "guardian: the supervisor has stalled; killing it and ending the run (%s)" % (stopped or "the job has ended"),
     )
-    file = StateFile(task.folder, str(task.job.get("submission") or ""))
+    file = StateFile(task.folder, task.submission)
     apart = protected_pids(task.queue, task.home, task.job["run"])
     orphan = OrphanedJob((state.get("rank") or {}).get("pid", 0), state.pop("rank_status", None))
     try:
@@ -397,7 +397,7 @@ def _clean_up(task: Assignment, state: Dict[str, Any]) -> None:
     apart = protected_pids(task.queue, task.home, task.job["run"])
     left = Container(task.mark, task.environ).remove() if task.job.get("container") else ""
     stuck = run_state.kill_all(task.mark, os.getpid(), apart=apart)
-    is_canceled = StateFile(task.folder, str(task.job.get("submission") or "")).cancel_requested()
+    is_canceled = StateFile(task.folder, task.submission).cancel_requested()
     if not left and not stuck and not is_canceled and _put_back(task, state, "its supervisor was killed"):
         return
     state.pop("rank_status", None)
@@ -407,7 +407,7 @@ def _clean_up(task: Assignment, state: Dict[str, Any]) -> None:
         state["detail"] = "the run's supervisor was killed; its processes were removed"
         state["detail"] += " (%s)" % stuck if stuck else ""
         state["detail"] += "; " + left if left else ""
-    StateFile(task.folder, str(task.job.get("submission") or "")).save_with_retry(state, lambda: None)
+    StateFile(task.folder, task.submission).save_with_retry(state, lambda: None)
 
 
 def _put_back(task: Assignment, state: Dict[str, Any], reason: str) -> bool:
@@ -418,7 +418,7 @@ def _put_back(task: Assignment, state: Dict[str, Any], reason: str) -> bool:
     if not waited:
         attempts.mark_logs(task.folder, "%s, after %s" % (attempts.title(task.job, state), reason))
     attempts.clear_records(task.folder)
-    StateFile(task.folder, str(task.job.get("submission") or "")).save_with_retry(state, lambda: None)
+    StateFile(task.folder, task.submission).save_with_retry(state, lambda: None)
     return True
 
 

@@ -139,7 +139,7 @@ class Supervisor:
         self.task, self.host = task, host
         self.state = task.state
         self.heart = heart or Heartbeat(None)
-        self.file = StateFile(task.folder, str(task.job.get("submission") or ""))
+        self.file = StateFile(task.folder, task.submission)
         self.guardian_pipe = guarded
         self.wakeup = wakeup
         self.poll = select.poll()
