@@ -43,7 +43,7 @@ def _optuna() -> float:
 def _driver() -> float:
     """Seconds per trial from the first proposal to the last end, by the journal of the driver."""
     from jupyter_amltrain import api
-    from jupyter_amltrain.sweeps.journal import ASK, TELL, Event
+    from jupyter_amltrain.sweeps.sweep_journal import ASK, TELL, Event
 
     values = {"max_trials": TRIALS, "max_concurrent": CONCURRENT, "seed": 1, "out": ["loss"], "gpus": 0}
     run = api.sweep(WORK, goal="minimize loss", params={"x": "uniform(0, 5)"}, **values).wait(600)

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_amltrain.agent.environments.store import MARKER, EnvironmentStore
+from jupyter_amltrain.agent.environments.environment_store import MARKER, EnvironmentStore
 from jupyter_amltrain.commands.submit import parse_submit, send
 from jupyter_amltrain.errors import CommandError, PreflightError, RunFailed, SpecError
 

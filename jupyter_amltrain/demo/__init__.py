@@ -71,4 +71,4 @@ class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
         return {}
 
 
-KIND = BackendKind("jupyter_amltrain.demo:FakeTarget", "jupyter_amltrain.demo.backend:FakeBackend")
+KIND = BackendKind("jupyter_amltrain.demo:FakeTarget", "jupyter_amltrain.demo.fake_backend:FakeBackend")

@@ -18,7 +18,7 @@ from jupyter_amltrain.backends.provisioner import (
     stopped_runs_text,
 )
 from jupyter_amltrain.demo import FakeTarget
-from jupyter_amltrain.demo.telemetry import BASELINE, CPUS, MEMORY, NAME, SIZE, uuid_of
+from jupyter_amltrain.demo.fake_node import BASELINE, CPUS, MEMORY, NAME, SIZE, uuid_of
 from jupyter_amltrain.errors import CapacityError, QuotaExceeded, TargetError, TargetUnreachable
 from jupyter_amltrain.schema.fields import TargetAction
 from jupyter_amltrain.schema.target import TargetInfo
@@ -104,7 +104,7 @@ PROGRESS_INTERVAL_S = 1.0
 
 
 class FakeMachines:
-    """The machines behind a :class:`~jupyter_amltrain.demo.backend.FakeBackend`.
+    """The machines behind a :class:`~jupyter_amltrain.demo.fake_backend.FakeBackend`.
 
     Their state is in memory only: in another kernel a single machine is running, and a cluster has its minimum
     of nodes.

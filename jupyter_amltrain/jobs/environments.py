@@ -365,7 +365,7 @@ def _with_mlflow(environment: Environment) -> Environment:
 
 
 def build_request(environment: Environment, base: str, has_our_disk: bool) -> dict[str, Any]:
-    """Return a completed environment as the agent builds it (``agent/environments/store.py``).
+    """Return a completed environment as the agent builds it (``agent/environments/environment_store.py``).
 
     Parameters
     ----------

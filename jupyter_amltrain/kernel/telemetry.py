@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.agent.telemetry.files import HeldFigures
+from jupyter_amltrain.agent.telemetry.telemetry_files import HeldFigures
 from jupyter_amltrain.kernel.min_max_history import MinMaxHistory, known_mean_at
 from jupyter_amltrain.kernel.streams import LineSplitter
 from jupyter_amltrain.text import seconds_text
@@ -51,7 +51,7 @@ def flat_names(header: dict[str, Any]) -> list[str]:
     """Names of a tick's series in their order: host columns, then ``gpu<index>.<column>``, then figures.
 
     Figures (``gpu_figures`` of the header) are written rarely and apply to the ticks after them;
-    see :mod:`jupyter_amltrain.agent.telemetry.files`.
+    see :mod:`jupyter_amltrain.agent.telemetry.telemetry_files`.
     """
     host = [str(name) for name in header.get("columns", ()) if name not in _HEAD]
     per_gpu = [str(name) for name in header.get("gpu_columns", ())]

@@ -33,10 +33,10 @@ from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle, split_handle
 from jupyter_amltrain.state_dir import write_json
 from jupyter_amltrain.sweeps.continued import read_history
-from jupyter_amltrain.sweeps.journal import ASK, END, REPORT, SENT, TELL, Event, SweepJournal, points_fields
 from jupyter_amltrain.sweeps.policies import EarlyStopping
 from jupyter_amltrain.sweeps.results import SweepResults
 from jupyter_amltrain.sweeps.samplers import Proposer
+from jupyter_amltrain.sweeps.sweep_journal import ASK, END, REPORT, SENT, TELL, Event, SweepJournal, points_fields
 from jupyter_amltrain.sweeps.trial import Best, Trial, TrialCanceled, finite
 from jupyter_amltrain.text import new_run_id
 

@@ -3,7 +3,7 @@
 The number of the last replayed record is a hidden tag of the run, written in the same
 transaction as the rows of its chunk. If the import is killed, the next one resumes there;
 everything outside the transaction (experiments, traces, files) may be repeated
-without any effect. :mod:`jupyter_amltrain.tracking.live` repeats a short form of it while a run lives.
+without any effect. :mod:`jupyter_amltrain.tracking.live_import` repeats a short form of it while a run lives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes to the project's model registry, among them what a job itself has registered.
 
 A job registers with ``registered_model_name=`` or ``mlflow.register_model``; its sink journals the calls
-(:mod:`jupyter_amltrain.agent.mlflow.registry`). They are repeated here once the files are in the store.
+(:mod:`jupyter_amltrain.agent.mlflow.sink_registry`). They are repeated here once the files are in the store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jupyter_amltrain.agent import testing
-from jupyter_amltrain.agent.mlflow.registry import CHANGES
+from jupyter_amltrain.agent.mlflow.sink_registry import CHANGES
 from jupyter_amltrain.tracking import mlflow_private
 from jupyter_amltrain.tracking.mlflow_store import TrackingStore, database_uri
 

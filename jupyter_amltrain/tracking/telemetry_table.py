@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent.protocol import open_regular
-from jupyter_amltrain.agent.telemetry.files import HeldFigures
 from jupyter_amltrain.agent.telemetry.gpu_columns import SLOWS
 from jupyter_amltrain.agent.telemetry.reduce import Reducer, mean
+from jupyter_amltrain.agent.telemetry.telemetry_files import HeldFigures
 
 if TYPE_CHECKING:
     import numpy as np

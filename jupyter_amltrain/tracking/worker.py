@@ -28,7 +28,7 @@ OPERATIONS = {
     "ping": "jupyter_amltrain.tracking.worker:ping",
     "warm": "jupyter_amltrain.tracking.worker:warm",
     "import_run": "jupyter_amltrain.tracking.importer:import_run",
-    "record_live": "jupyter_amltrain.tracking.live:record_live",
+    "record_live": "jupyter_amltrain.tracking.live_import:record_live",
     "model_register": "jupyter_amltrain.tracking.model_registry:register",
     "model_list": "jupyter_amltrain.tracking.model_registry:list_models",
     "model_download": "jupyter_amltrain.tracking.model_registry:download",

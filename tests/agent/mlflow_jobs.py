@@ -18,7 +18,7 @@ from typing import Any
 
 import filelock
 
-from jupyter_amltrain.agent.mlflow import server
+from jupyter_amltrain.agent.mlflow import sink_server
 from tests.helpers import DEADLINE
 from tests.helpers import until as until
 
@@ -73,7 +73,7 @@ class Host:
     def env(self, **more: str) -> dict[str, str]:
         """A job's environment."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-        env.update(server.client_env(self.port, TOKEN, env), MLFLOW_DISABLE_TELEMETRY="true", **more)
+        env.update(sink_server.client_env(self.port, TOKEN, env), MLFLOW_DISABLE_TELEMETRY="true", **more)
         return env
 
     def start(self, script: str, python: str = sys.executable, **env: str) -> subprocess.Popen[str]:

@@ -10,8 +10,8 @@ import signal
 import socket
 import sys
 
-from jupyter_amltrain.agent.mlflow import server
-from jupyter_amltrain.agent.mlflow.store import Recorder
+from jupyter_amltrain.agent.mlflow import sink_server
+from jupyter_amltrain.agent.mlflow.sink_state import Recorder
 from jupyter_amltrain.agent.process_setup import log_line
 
 
@@ -28,7 +28,7 @@ def fork(listening: socket.socket, folder: str, token: str, run_id: str) -> int:
                 experiment_name="numbers",
                 on_note=lambda text: log_line(folder, "mlflow-sink: " + text),
             )
-            code = server.serve(listening, recorder, token)
+            code = sink_server.serve(listening, recorder, token)
         finally:
             os._exit(code)
     print("sink", pid, flush=True)

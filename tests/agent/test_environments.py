@@ -10,8 +10,8 @@ import pytest
 
 from jupyter_amltrain.agent.environments import build
 from jupyter_amltrain.agent.environments.build import reason_in, search_path, without_password
+from jupyter_amltrain.agent.environments.environment_store import EnvironmentStore, check, key_of
 from jupyter_amltrain.agent.environments.pip_settings import uv_variables
-from jupyter_amltrain.agent.environments.store import EnvironmentStore, check, key_of
 from jupyter_amltrain.agent.machine import programs
 from jupyter_amltrain.agent.protocol import AgentError
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_amltrain.agent.telemetry.files import FIGURES_HOLD_S, HeldFigures
+from jupyter_amltrain.agent.telemetry.telemetry_files import FIGURES_HOLD_S, HeldFigures
 from tests.fakes import driver as fake
 from tests.fakes.driver import ALL_ONES_32, ALL_ONES_64, Fails, Instance, SwitchableDriver
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain.agent.mlflow import journal as mlflow_journal
-from jupyter_amltrain.agent.mlflow import search, server
+from jupyter_amltrain.agent.mlflow import search, sink_server
 from tests.agent.mlflow_jobs import ROOT, RUN_ID, Host, points
 
 POINT = {"run_id": RUN_ID, "key": "loss", "value": 0.5, "timestamp": 1700000000000, "step": 1}
@@ -243,7 +243,7 @@ def test_restarted_sink_knows_registered_versions(tmp_path):
 def test_sink_refuses_foreign_token_and_host(host):
     assert host.call("GET", f"runs/get?run_id={RUN_ID}", Authorization="Bearer other")[0] == 403
     assert host.call("GET", f"runs/get?run_id={RUN_ID}", Host="evil.example:80")[0] == 403
-    assert host.call("GET", "/version", Authorization="") == (200, server.VERSION)
+    assert host.call("GET", "/version", Authorization="") == (200, sink_server.VERSION)
 
 
 def test_sink_refuses_huge_request(host):
@@ -411,10 +411,10 @@ def test_sink_records_waiting_for_disk_are_bounded(tmp_path, monkeypatch):
 
 
 def test_sink_client_environment_keeps_proxies():
-    env = server.client_env(1234, "t", {"no_proxy": "corp.example"})
+    env = sink_server.client_env(1234, "t", {"no_proxy": "corp.example"})
     assert env["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:1234"
     assert env["no_proxy"] == "corp.example,127.0.0.1" and env["NO_PROXY"] == "127.0.0.1"
-    assert not set(env) & set(server.CLEARED)
+    assert not set(env) & set(sink_server.CLEARED)
 
 
 def test_sink_modules_are_python_3_8():

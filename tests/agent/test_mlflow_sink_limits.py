@@ -16,9 +16,9 @@ import time
 import pytest
 
 from jupyter_amltrain.agent import tcp_owner
-from jupyter_amltrain.agent.mlflow import server as mlflow_connections
-from jupyter_amltrain.agent.mlflow import server as mlflow_sink
-from jupyter_amltrain.agent.mlflow.store import Recorder
+from jupyter_amltrain.agent.mlflow import sink_server as mlflow_connections
+from jupyter_amltrain.agent.mlflow import sink_server as mlflow_sink
+from jupyter_amltrain.agent.mlflow.sink_state import Recorder
 from tests.agent.mlflow_jobs import RUN_ID, TOKEN, Host, points, until
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
 

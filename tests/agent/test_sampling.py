@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jupyter_amltrain.agent.telemetry.files import Minutes, Tick
 from jupyter_amltrain.agent.telemetry.summary import Summary
+from jupyter_amltrain.agent.telemetry.telemetry_files import Minutes, Tick
 
 from .conftest import Agent, until
 from .scripted_sampler import EPOCH, UUIDS, ScriptedSampler

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain.demo import FakeTarget
-from jupyter_amltrain.demo.backend import FakeBackend
-from jupyter_amltrain.demo.telemetry import FakeNode
+from jupyter_amltrain.demo.fake_backend import FakeBackend
+from jupyter_amltrain.demo.fake_node import FakeNode
 from jupyter_amltrain.errors import TargetUnreachable
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread

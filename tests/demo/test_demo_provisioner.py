@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.demo import FakeTarget
-from jupyter_amltrain.demo.backend import FakeBackend
+from jupyter_amltrain.demo.fake_backend import FakeBackend
 from jupyter_amltrain.demo.machines import SIZES
 from jupyter_amltrain.errors import CapacityError, QuotaExceeded, TargetError, TargetUnreachable
 from jupyter_amltrain.jobs.snapshot import Snapshot

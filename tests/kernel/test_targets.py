@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.demo.backend import FakeBackend
+from jupyter_amltrain.demo.fake_backend import FakeBackend
 from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, QuotaExceeded, UnknownTarget
 from jupyter_amltrain.kernel.controller import Controller
 from jupyter_amltrain.kernel.operations import ActionResult

@@ -13,7 +13,7 @@ import pytest
 from jupyter_amltrain.backends.run_placement import RunPlacement
 from jupyter_amltrain.backends.streams import Chunk, RunEvents, StreamChanges
 from jupyter_amltrain.demo import FakeTarget
-from jupyter_amltrain.demo.backend import FakeBackend
+from jupyter_amltrain.demo.fake_backend import FakeBackend
 from jupyter_amltrain.errors import StateError, TargetUnreachable
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.kernel.pictures import PictureReader

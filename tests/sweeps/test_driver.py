@@ -20,7 +20,7 @@ import pytest
 from jupyter_amltrain.commands.registry import Context, run
 from jupyter_amltrain.errors import CommandError, RunFailed, RunLost, SpecError, UnknownRun
 from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
-from jupyter_amltrain.sweeps.journal import ASK, REPORT, TELL, Event
+from jupyter_amltrain.sweeps.sweep_journal import ASK, REPORT, TELL, Event
 
 from ..helpers import DEADLINE, api_of, until
 from ..ipykernel.harness import kernel

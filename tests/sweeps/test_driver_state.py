@@ -20,8 +20,8 @@ from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunHandle
 from jupyter_amltrain.sweeps.driver import SweepDriver
-from jupyter_amltrain.sweeps.journal import ASK, REPORT, SENT, TELL, Event, points_fields
 from jupyter_amltrain.sweeps.samplers import Proposer
+from jupyter_amltrain.sweeps.sweep_journal import ASK, REPORT, SENT, TELL, Event, points_fields
 from jupyter_amltrain.sweeps.trial import Trial
 
 T = TypeVar("T")

@@ -34,7 +34,8 @@ class Cases:
     """The cases; each begins with an empty store and the run's folder without its journal."""
 
     def __init__(self, run: Path, work: Path) -> None:
-        from jupyter_amltrain.tracking import importer, live, worker
+        from jupyter_amltrain.tracking import importer, worker
+        from jupyter_amltrain.tracking import live_import as live
 
         worker.warm()
         live.FILES_INTERVAL_S, live.FILES_SHARE = 0.0, 1e9  # pictures and artifacts with every import

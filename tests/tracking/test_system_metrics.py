@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.agent.telemetry.files import Minutes, TelemetryFile
 from jupyter_amltrain.agent.telemetry.summary import Summary
+from jupyter_amltrain.agent.telemetry.telemetry_files import Minutes, TelemetryFile
 from jupyter_amltrain.tracking.system_metrics import _notes, _series
 from jupyter_amltrain.tracking.telemetry_table import NodeTable, tables
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from jupyter_amltrain.demo.telemetry import gpu_values
+from jupyter_amltrain.demo.fake_node import gpu_values
 from tests.conftest import end_all
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage, now

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from .. import protocol, testing
 from ..protocol import AgentError
+from .environment_store import EnvironmentStore, find_base, folder_bytes, installed
 from .pip_settings import uv_variables, without_password
-from .store import EnvironmentStore, find_base, folder_bytes, installed
 
 Json = Dict[str, Any]
 Write = Callable[[str], None]

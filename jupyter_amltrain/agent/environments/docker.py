@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from .. import protocol
 from ..protocol import AgentError
 from .build import BuildFailed, BuildLog, reason_in
-from .store import EnvironmentStore
+from .environment_store import EnvironmentStore
 
 Json = Dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, Mapping
 
 from ..protocol import AgentError
 from . import build, docker
-from .store import EnvironmentStore, check, key_of
+from .environment_store import EnvironmentStore, check, key_of
 
 Json = Dict[str, Any]
 

@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from . import search
 from .journal import now_ms
 from .latest import rank
-from .registry import change_of
-from .store import EXPERIMENT_ID, LoggedRun, Recorder, State
+from .sink_registry import change_of
+from .sink_state import EXPERIMENT_ID, LoggedRun, Recorder, State
 from .validation import Body, Refusal, invalid, missing
 
 

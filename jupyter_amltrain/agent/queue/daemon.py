@@ -22,7 +22,7 @@ _MODULES = (
     "supervise.outcome",
     "telemetry.sampler",
     "telemetry.host",
-    "mlflow.server",
+    "mlflow.sink_server",
 )
 
 

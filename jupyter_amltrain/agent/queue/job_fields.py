@@ -9,7 +9,7 @@ from ..data import cache as data_cache
 from ..data import uploads as data_uploads
 from ..distributed import gang, launchers
 from ..environments import docker
-from ..environments import store as environments
+from ..environments import environment_store as environments
 from ..protocol import DEFAULT_GPU_GRACE, DEFAULT_GRACE, SCHEMA, AgentError, valid_run_id
 from ..supervise import attempts, code_place, measured_slice
 from .gpu_users import MAX_ANCESTORS

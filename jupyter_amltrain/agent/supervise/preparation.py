@@ -7,14 +7,14 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from .. import protocol
 from ..environments import build, docker
-from ..environments.store import EnvironmentStore, key_of
+from ..environments.environment_store import EnvironmentStore, key_of
 from ..protocol import CANCELED, ENVIRONMENT_LOG, FAILED, MARK, PREPARING, RUNNING, AgentError
 from . import run_state
 from .assignment import Assignment
 from .container import Container
 from .env_filter import without_kernel
 from .outcome import Outcome
-from .worker import PreparedRun, Worker, WorkerCanceled, WorkerChannel, WorkerLost, write_line
+from .preparation_worker import PreparedRun, Worker, WorkerCanceled, WorkerChannel, WorkerLost, write_line
 
 Json = Dict[str, Any]
 

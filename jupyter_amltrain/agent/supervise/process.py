@@ -60,12 +60,12 @@ def environment(task: Assignment, sink: Optional[SinkEndpoint]) -> Dict[str, str
     job_hooks.clear(env)  # of a job that submits jobs
     env.update(task.job["env"])
     if sink is not None:
-        from ..mlflow import server
+        from ..mlflow import sink_server
 
-        for name in server.CLEARED:
+        for name in sink_server.CLEARED:
             if name not in task.job["env"]:
                 env.pop(name, None)
-        env.update(server.client_env(sink.port, sink.token, env))
+        env.update(sink_server.client_env(sink.port, sink.token, env))
     env[MARK] = task.mark
     env["PYTHONUNBUFFERED"] = "1"
     built = task.state.get("environment")
@@ -246,8 +246,8 @@ def serve_sink(task: Assignment, endpoint: SinkEndpoint, journal: str = METRICS,
     journal, artifacts
         Paths relative to the run folder, or absolute.
     """
-    from ..mlflow import server
-    from ..mlflow.store import Recorder
+    from ..mlflow import sink_server
+    from ..mlflow.sink_state import Recorder
 
     recorder = Recorder(
         journal=os.path.join(task.folder, journal),
@@ -257,4 +257,4 @@ def serve_sink(task: Assignment, endpoint: SinkEndpoint, journal: str = METRICS,
         experiment_name=task.job["experiment"],
         on_note=lambda text: log_line(task.folder, "mlflow-sink: " + text),
     )
-    return server.serve(endpoint.socket, recorder, endpoint.token)
+    return sink_server.serve(endpoint.socket, recorder, endpoint.token)

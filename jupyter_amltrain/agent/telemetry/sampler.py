@@ -15,7 +15,6 @@ from .. import protocol, testing
 from ..process_setup import wakeup_pipe
 from ..queue.slots import usable_cpus
 from . import driver_state, gpu_processes, gpu_usage, host, nvml
-from .files import Minutes, TelemetryFile, shortened
 from .gpu_columns import MEMORY, PEAK, TICKS, UTIL
 from .gpu_columns import TICK_WIDTH as WIDTH
 from .gpu_devices import Device, Driver, DriverError
@@ -25,6 +24,7 @@ from .gpu_readings import GpuReadings
 from .gpu_slow import SlowMetrics, SlowReader
 from .reduce import highest
 from .summary import Summary
+from .telemetry_files import Minutes, TelemetryFile, shortened
 from .torch_memory import TorchMemory
 
 #: Slow values are written again every so many closed minutes; readers of a long file begin an hour before its end.

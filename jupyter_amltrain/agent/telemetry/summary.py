@@ -10,9 +10,9 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..protocol import SCHEMA, SUMMARY, AgentError, read_json, write_json
 from .advice import IDLE_PERCENT, Evidence, advice
-from .files import Tick
 from .gpu_columns import BY_NAME, MAX_WATTS, SUM, TICKS
 from .reduce import Reducer, highest
+from .telemetry_files import Tick
 
 #: Seconds: a longer pause between two ticks is not counted as time of the run, because the machine slept.
 MAX_PAUSE_S = 60.0

@@ -18,7 +18,7 @@ from .. import testing
 from ..tcp_owner import OwnerLookup, rank_of
 from .journal import clean
 from .routes import Sink
-from .store import Recorder
+from .sink_state import Recorder
 from .validation import Refusal
 
 #: Connections that the kernel accepts while the sink is busy or restarts; ``net.core.somaxconn``

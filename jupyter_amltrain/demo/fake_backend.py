@@ -27,8 +27,8 @@ from jupyter_amltrain.backends.streams import (
 )
 from jupyter_amltrain.backends.target_files import TargetFiles
 from jupyter_amltrain.demo import FakeTarget
+from jupyter_amltrain.demo.fake_node import FakeNode, uuid_of
 from jupyter_amltrain.demo.machines import FakeMachines, size_of, target_info_of
-from jupyter_amltrain.demo.telemetry import FakeNode, uuid_of
 from jupyter_amltrain.errors import (
     AmlTrainError,
     CommandError,

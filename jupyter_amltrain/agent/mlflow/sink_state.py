@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .. import testing
 from ..protocol import AgentError, read_state
-from . import registry
+from . import sink_registry
 from .journal import Record, SinkJournal, now_ms
 from .latest import LatestPoint, same
 from .validation import Body, Refusal, fit, invalid, missing
@@ -66,7 +66,7 @@ class State:
         self.runs: Dict[str, LoggedRun] = {}
         self.models: Dict[str, Body] = {}
         self.traces: Dict[str, Body] = {}
-        self.registry = registry.Registry()
+        self.registry = sink_registry.Registry()
         #: Starts that became the job's own run: kind (``script``, ``autolog``) and rank.
         self.joined: Set[Tuple[str, str]] = set()
         self.add_experiment(EXPERIMENT_ID, experiment_name, 0)
@@ -138,7 +138,7 @@ class State:
             self.experiment(body.get("experiment_id"))
         elif op.startswith("logged-models/"):
             self.model(op.split("/")[1])
-        elif op in registry.CHANGES:
+        elif op in sink_registry.CHANGES:
             self.registry.check(op, body)
 
     def apply(self, op: str, body: Body, added: Body) -> None:
@@ -151,7 +151,7 @@ class State:
             trace = self.traces.get(op.split("/")[1])
             if trace is not None and op.count("/") == 1:
                 trace.update(body)
-        elif op in registry.CHANGES:
+        elif op in sink_registry.CHANGES:
             self.registry.apply(op, body, added)
 
     def add_experiment(self, experiment_id: str, name: str, t: int, tags: Optional[List[Body]] = None) -> None:
