@@ -114,7 +114,7 @@ def _attach(api: Any, folder: Path, servers: list[Sshd]) -> None:
     errors = api.act("attach", "gpus", kind="ssh", values=values, confirmed=True).errors
     assert not errors, errors
     controller = api.controller()
-    controller.loop.call(controller.target_manager.finished("gpus", 60.0))
+    controller.loop.call(controller.target_manager.operations.finished("gpus", 60.0))
 
 
 def _cancel(api: Any, folder: Path, number: int) -> float:

@@ -112,7 +112,7 @@ def attach(api: Any, sshd: Sshd, proxy: Proxy) -> None:
     }
     assert not api.act("attach", "box", kind="ssh", values=values, confirmed=True).errors
     controller = api.controller()
-    controller.loop.call(controller.target_manager.finished("box", 30.0))
+    controller.loop.call(controller.target_manager.operations.finished("box", 30.0))
 
 
 def make_tree(tree: Path) -> None:

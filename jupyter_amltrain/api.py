@@ -52,7 +52,7 @@ def __dir__() -> list[str]:
 
 def targets() -> list[ComputeTarget]:
     """Return all compute targets."""
-    return controller().loop.call(controller().list_targets(), ANSWER_TIMEOUT_S)
+    return controller().loop.call(controller().target_manager.status.refresh(), ANSWER_TIMEOUT_S)
 
 
 def compute(name: str | None = None, *, wait: bool = True) -> TargetInfo:
@@ -69,8 +69,8 @@ def compute(name: str | None = None, *, wait: bool = True) -> TargetInfo:
     c = controller()
 
     async def read() -> TargetInfo:
-        info = await (c.target_manager.check(name) if wait else c.target_manager.known(name))
-        c.target_manager.forget_failure(info.target)
+        info = await (c.target_manager.status.check(name) if wait else c.target_manager.status.known(name))
+        c.target_manager.operations.forget_failure(info.target)
         return info
 
     return c.loop.call(read(), ANSWER_TIMEOUT_S)
@@ -141,8 +141,8 @@ def compute_rows(timeout_s: float = 0.9) -> tuple[TargetRow, ...]:
     c = controller()
 
     async def read() -> tuple[TargetRow, ...]:
-        await c.target_manager.refresh_all(timeout_s)
-        return c.target_manager.rows()
+        await c.target_manager.status.refresh_all(timeout_s)
+        return c.target_manager.status.rows()
 
     return c.loop.call(read(), ANSWER_TIMEOUT_S)
 
@@ -167,7 +167,7 @@ def compute_progress(name: str, timeout_s: float = 0.2) -> tuple[str | None, str
     c = controller()
 
     async def read() -> tuple[str | None, str]:
-        return await c.target_manager.finished(name, timeout_s), c.target_manager.progress(name)
+        return await c.target_manager.operations.finished(name, timeout_s), c.target_manager.operations.progress(name)
 
     return c.loop.call(read(), ANSWER_TIMEOUT_S)
 

@@ -16,7 +16,7 @@ from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
 from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.kernel.target_file import TargetFile, stored_fields
-from jupyter_amltrain.kernel.targets import TargetManager
+from jupyter_amltrain.kernel.target_status import TargetStatusCache
 from jupyter_amltrain.kernel.workspaces import Workspaces
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.environment import EnvironmentRow
@@ -106,7 +106,7 @@ class WorkspaceManager(Workspaces):
     """The connected workspaces of this user, their data and their models."""
 
     def __init__(
-        self, loop: LoopThread, root: StateRoot, targets: TargetFile, computes: TargetManager, store: RunStore
+        self, loop: LoopThread, root: StateRoot, targets: TargetFile, computes: TargetStatusCache, store: RunStore
     ) -> None:
         super().__init__(loop, root, targets, computes, store)
         self._stored = WorkspaceFile(root)

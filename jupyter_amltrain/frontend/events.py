@@ -146,7 +146,7 @@ class EventPublisher:
             controller.store.subscribe(self._on_run_changed),
             controller.store.on_listed(self._on_row_changed),
             controller.store.on_removed(self._on_removed),
-            controller.target_manager.listen(self._on_operation_finished),
+            controller.target_manager.status.listen(self._on_operation_finished),
         ]
         self._listing = controller.loop.start(controller.refresh(), "runs for the panel")
         watcher = ExternalChangeWatcher(
@@ -394,7 +394,7 @@ class TargetFeed:
 
 async def target_state(controller: Controller) -> TargetState:
     """Return the targets and workspaces that this kernel knows; makes no network calls."""
-    computes, connections = controller.target_manager, controller.workspaces
+    computes, connections = controller.target_manager.status, controller.workspaces
     targets = await computes.refresh()
     workspaces = await connections.rows(targets)
     computes.check_outdated()

@@ -60,7 +60,6 @@ from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, split_handle
 from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.sweep import Sweep
-from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import new_run_id, notebook_path
 from jupyter_amltrain.tracking.thumbnails import MAX_FILE_BYTES, media_type
@@ -101,11 +100,11 @@ class Controller:
         ends = (self._finalizer.outcome, self._finalizer.on_ended)
         self.backends = BackendPool(self.loop, self.root, self.targets, self.store, *ends)
         self.target_manager = TargetManager(self.loop, self.targets, self.backends, self.store, self._forget)
-        parts = (self.loop, self.root, self.targets, self.target_manager, self.store)
-        self.workspaces = workspaces_class()(*parts)
+        status = self.target_manager.status
+        self.workspaces = workspaces_class()(self.loop, self.root, self.targets, status, self.store)
         self.models = ModelRegistry(self.loop, self.imports, self.targets, self.workspaces)
         directory = TargetRunReader(self.store)
-        self._run_index = RunIndex(self.targets, self.target_manager.status, self.backends, self.store, directory)
+        self._run_index = RunIndex(self.targets, status, self.backends, self.store, directory)
         self._submit_queue = SubmitQueue(self.loop, self.store, self._on_submitted)
         self._scaling = ScalingDriver(
             self.loop, self.store, self._submit_queue, self._measured, self._finalizer.ended, self.cancel
@@ -120,10 +119,6 @@ class Controller:
     def backend(self, name: str) -> Backend:
         """Return the live backend of a target, created at first use with its watcher."""
         return self.backends.backend(name)
-
-    async def list_targets(self) -> list[ComputeTarget]:
-        """Return all targets."""
-        return await self.target_manager.refresh()
 
     async def _forget(self, name: str, outlived: bool) -> None:
         """Release the monitors of a removed target and, unless the service keeps them, its runs."""
@@ -154,8 +149,8 @@ class Controller:
         """Return the target's name, or that of the target in use."""
         self.loop.check()
         if not target:
-            await self.target_manager.refresh()  # another kernel may have changed the current target
-        name = target or self.target_manager.current
+            await self.target_manager.status.refresh()  # another kernel may have changed the current target
+        name = target or self.target_manager.status.current
         await self.loop.offload(self.targets.get, name)  # raises for a removed target, whose runs can only be read
         return name
 

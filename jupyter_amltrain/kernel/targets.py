@@ -25,7 +25,6 @@ from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile, stored_fields
 from jupyter_amltrain.kernel.target_status import (
     PARTICIPLES,
-    OperationFinished,
     TargetEntry,
     TargetStatusCache,
     accept_confirmation,
@@ -39,15 +38,14 @@ from jupyter_amltrain.kernel.target_status import (
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.plugins import parts
 from jupyter_amltrain.schema.fields import NAME, checked_scale, checked_target, unknown_name_text
-from jupyter_amltrain.schema.rows import TargetRow
-from jupyter_amltrain.schema.target import ComputeTarget, ForeignTarget, LocalTarget, TargetInfo
+from jupyter_amltrain.schema.target import ComputeTarget, ForeignTarget, LocalTarget
 
 #: Maximum wait for prices and quotas before the user is prompted to confirm a new target.
 PRICES_TIMEOUT_S = 3.0
 
 
 class TargetManager:
-    """Facade of the compute targets: their status, their operations, and the rules of every action.
+    """Actions on compute targets: the rules of each, their status and their operations.
 
     Attributes
     ----------
@@ -74,41 +72,6 @@ class TargetManager:
         self.status = TargetStatusCache(loop, targets, places, store, forget)
         self.operations = TargetOperations(loop, self.status)
 
-    # ---- status
-
-    @property
-    def current(self) -> str:
-        """Name of the target in use."""
-        return self.status.current
-
-    async def refresh(self) -> list[ComputeTarget]:
-        """Read the stored targets, which another kernel may have changed, and return them."""
-        return await self.status.refresh()
-
-    def rows(self) -> tuple[TargetRow, ...]:
-        """Return the rows from the cache. No I/O."""
-        return self.status.rows()
-
-    def check_outdated(self) -> None:
-        """Start checks of targets without a recent status, because the list is visible now."""
-        self.status.check_outdated()
-
-    async def refresh_all(self, timeout_s: float) -> None:
-        """Update the list; checks that take longer than `timeout_s` seconds continue in the background."""
-        await self.status.refresh_all(timeout_s)
-
-    def listen(self, fn: Callable[[OperationFinished | None], None]) -> Callable[[], None]:
-        """Call `fn` on the loop when a row has changed; see :meth:`TargetStatusCache.listen`."""
-        return self.status.listen(fn)
-
-    async def check(self, name: str | None = None) -> TargetInfo:
-        """Check a target, by default the current one, and return the result."""
-        return await self.status.check(name)
-
-    async def known(self, name: str | None = None) -> TargetInfo:
-        """Check a target; see :meth:`TargetStatusCache.known`."""
-        return await self.status.known(name)
-
     async def configure(self, name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change settings of a target; see :meth:`TargetSettings.change`."""
         await self.status.refresh()
@@ -118,20 +81,6 @@ class TargetManager:
             entry.target = backend.target
             await self.status.save(self._targets.replace, backend.target)
         return result
-
-    # ---- operations
-
-    def forget_failure(self, name: str) -> None:
-        """Drop the failure of a target's last operation."""
-        self.operations.forget_failure(name)
-
-    def progress(self, name: str) -> str:
-        """Return the progress of the operation on a target; empty without one."""
-        return self.operations.progress(name)
-
-    async def finished(self, name: str, timeout_s: float) -> str | None:
-        """Wait for the last operation on a target; see :meth:`TargetOperations.finished`."""
-        return await self.operations.finished(name, timeout_s)
 
     # ---- actions
 

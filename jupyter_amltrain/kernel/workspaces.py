@@ -11,7 +11,7 @@ from typing import Any
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.kernel.target_file import TargetFile
-from jupyter_amltrain.kernel.targets import TargetManager
+from jupyter_amltrain.kernel.target_status import TargetStatusCache
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.plugins import parts
 from jupyter_amltrain.schema.environment import EnvironmentRow
@@ -24,7 +24,7 @@ class Workspaces:
     """The connected workspaces of this user; this base class has none."""
 
     def __init__(
-        self, loop: LoopThread, root: StateRoot, targets: TargetFile, computes: TargetManager, store: RunStore
+        self, loop: LoopThread, root: StateRoot, targets: TargetFile, computes: TargetStatusCache, store: RunStore
     ) -> None:
         self._loop, self._root, self._targets, self._computes, self._store = loop, root, targets, computes, store
 

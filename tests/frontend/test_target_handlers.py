@@ -93,7 +93,7 @@ def test_compute_listener_gets_results(page: Page) -> None:
     events: list[OperationFinished | None] = []
 
     async def listen() -> Any:
-        return page.controller.target_manager.listen(events.append)
+        return page.controller.target_manager.status.listen(events.append)
 
     end = page.controller.loop.call(listen())
     page.act("create", kind="fake", values={"fails": "create"}, confirmed=True)

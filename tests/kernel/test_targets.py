@@ -34,7 +34,7 @@ class Kernel:
         self.changes: list[OperationFinished | None] = []
 
         async def listen() -> None:
-            self.controller.target_manager.listen(self.changes.append)
+            self.controller.target_manager.status.listen(self.changes.append)
 
         self.controller.loop.call(listen())
 
@@ -48,12 +48,12 @@ class Kernel:
         return done
 
     def finished(self, name: str) -> str | None:
-        return self.controller.loop.call(self.controller.target_manager.finished(name, DEADLINE), DEADLINE)
+        return self.controller.loop.call(self.controller.target_manager.operations.finished(name, DEADLINE), DEADLINE)
 
     def rows(self) -> dict[str, TargetRow]:
         async def read() -> dict[str, TargetRow]:
-            await self.controller.target_manager.refresh()
-            return {row.name: row for row in self.controller.target_manager.rows()}
+            await self.controller.target_manager.status.refresh()
+            return {row.name: row for row in self.controller.target_manager.status.rows()}
 
         return self.controller.loop.call(read())
 
@@ -136,7 +136,7 @@ def test_scale_is_seen_by_other_kernel(kernel: Kernel, other: Kernel, home: Path
     row = kernel.rows()["big"]
     assert (row.nodes, row.price) == (2, 6.12) and stored(home)["targets"]["big"]["min_nodes"] == 2
     assert other.rows()["big"].fields["min_nodes"] == 2
-    other.controller.loop.call(other.controller.target_manager.check("big"))
+    other.controller.loop.call(other.controller.target_manager.status.check("big"))
     assert other.rows()["big"].nodes == 2
 
 
@@ -365,7 +365,7 @@ def test_unknown_target_state_is_read_when_viewed(kernel: Kernel, other: Kernel)
     async def look() -> None:
         backend: Any = other.controller.backend("far")
         backend.rescript(unreachable=True)
-        other.controller.target_manager.check_outdated()
+        other.controller.target_manager.status.check_outdated()
 
     other.controller.loop.call(look())
     until(lambda: all(row.checked_at for row in other.rows().values()))
@@ -390,7 +390,7 @@ def test_target_listener_is_called_for_other_kernels(kernel: Kernel, other: Kern
 
 
 async def _rows(kernel: Kernel) -> tuple[TargetRow, ...]:
-    return kernel.controller.target_manager.rows()
+    return kernel.controller.target_manager.status.rows()
 
 
 # ---- use and price

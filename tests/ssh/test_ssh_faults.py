@@ -128,7 +128,7 @@ def test_read_only_disk_there_is_one_sentence(api: Any, sshd: Sshd, read_only: P
     assert not api.act("attach", "box", kind="ssh", values=fields, confirmed=True).errors
     controller = api.controller()
     with pytest.raises(AmlTrainError) as caught:
-        controller.loop.call(controller.target_manager.finished("box", 60.0), 90)
+        controller.loop.call(controller.target_manager.operations.finished("box", 60.0), 90)
     text = str(caught.value)
     assert "Read-only" in text and "--workdir" in text and "\n" not in text, text
 

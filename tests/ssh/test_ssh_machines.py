@@ -119,7 +119,9 @@ def test_deleted_target_with_live_run_says_that_it_stays(api: Any, sshd: Sshd) -
     assert run.handle.split("/")[1] in str(result) or "run" in str(result).lower(), result
     assert not api.act("delete", "box", confirmed=True).errors
     until(lambda: "box" not in [row.name for row in api.targets()], "deleted")
-    api.controller().loop.call(api.controller().target_manager.finished("box", 30.0))  # its connection ends after it
+    api.controller().loop.call(
+        api.controller().target_manager.operations.finished("box", 30.0)
+    )  # its connection ends after it
     attach(api, sshd)
     again = api.attach(run.handle)
     assert again.state == "running" and again.logs() == "up\n"
@@ -301,10 +303,10 @@ def test_unknown_key_is_accepted_after_question(api: Any, sshd: Sshd) -> None:
     assert not api.act("attach", "box", kind="ssh", values=values, confirmed=True).errors
     manager = api.controller().target_manager
     with pytest.raises(AuthenticationError):
-        api.controller().loop.call(manager.finished("box", 60.0), 90)
+        api.controller().loop.call(manager.operations.finished("box", 60.0), 90)
 
     async def rows() -> Any:
-        return manager.rows()
+        return manager.status.rows()
 
     (row,) = [row for row in api.controller().loop.call(rows()) if row.name == "box"]
     (act,) = [act for act in row.acts if act.verb == "accept"]
@@ -312,5 +314,5 @@ def test_unknown_key_is_accepted_after_question(api: Any, sshd: Sshd) -> None:
     question = api.act("accept", "box")
     assert sshd.fingerprint in question.confirmation and not question.accepted
     assert not api.act("accept", "box", confirmed=True).errors
-    api.controller().loop.call(manager.finished("box", 60.0), 90)
+    api.controller().loop.call(manager.operations.finished("box", 60.0), 90)
     assert api.submit("print(1)", target="box", gpus=0).wait(60).logs() == "1\n"

@@ -62,7 +62,7 @@ def attach(api: Any, servers: list[Sshd], name: str = "gpus") -> None:
     }
     assert not api.act("attach", name, kind="ssh", values=values, confirmed=True).errors
     manager = api.controller().target_manager
-    until(lambda: api.controller().loop.call(manager.finished(name, 30.0)) is not None, "attached")
+    until(lambda: api.controller().loop.call(manager.operations.finished(name, 30.0)) is not None, "attached")
 
 
 def check_of(api: Any, **fields: Any) -> Any:

@@ -52,7 +52,8 @@ def attach(api: Any, sshd: Sshd, name: str = "box", **more: Any) -> None:
     values = {key: getattr(fields, key) for key in ("host", "port", "identity_file", "python", "accept_host_key")}
     assert not api.act("attach", name, kind="ssh", values=values, confirmed=True).errors
     until(
-        lambda: api.controller().loop.call(api.controller().target_manager.finished(name, 30.0)) is not None, "attached"
+        lambda: api.controller().loop.call(api.controller().target_manager.operations.finished(name, 30.0)) is not None,
+        "attached",
     )
 
 
