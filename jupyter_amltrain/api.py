@@ -366,18 +366,18 @@ _FILE = re.compile(r"[^\n]+\.py|[^\s=()]+\.(?:ipynb|csv|tsv|json|parquet|ya?ml|t
 def submit_spec(spec: JobSpec, *, target: str | None = None, secrets: Mapping[str, str] | None = None) -> TrackedRun:
     """Submit a job and return the run immediately."""
     c = controller()
-    handle = c.loop.call(c.submit(spec, target, dict(os.environ), dict(secrets or {})))
+    handle = c.loop.call(c.jobs.submit(spec, target, dict(os.environ), dict(secrets or {})))
     return TrackedRun(handle)
 
 
 def check_spec(spec: JobSpec, *, target: str | None = None) -> None:
     """Raise the error with which the target would reject the job; sends nothing."""
-    controller().loop.call(controller().prepare(spec, target), ANSWER_TIMEOUT_S)
+    controller().loop.call(controller().jobs.prepare(spec, target), ANSWER_TIMEOUT_S)
 
 
 def plan_spec(spec: JobSpec, *, target: str | None = None) -> LaunchPlan:
     """Return the exact request of a submission, without secrets; sends nothing."""
-    return controller().loop.call(controller().plan(spec, target), ANSWER_TIMEOUT_S)
+    return controller().loop.call(controller().jobs.plan(spec, target), ANSWER_TIMEOUT_S)
 
 
 def submit_scaling(
@@ -387,7 +387,7 @@ def submit_scaling(
     from jupyter_amltrain.output.scaling_runs import ScalingRuns
 
     c = controller()
-    submitting = c.submit_scaling(spec, plan, target, dict(os.environ), dict(secrets or {}))
+    submitting = c.jobs.submit_scaling(spec, plan, target, dict(os.environ), dict(secrets or {}))
     return ScalingRuns(c.loop.call(submitting, ANSWER_TIMEOUT_S))
 
 
@@ -396,7 +396,7 @@ def submit_sweep(
 ) -> TrackedRun:
     """Submit a sweep over the job of a trial and return its run immediately."""
     c = controller()
-    submitting = c.submit_sweep(spec, sweep, target, dict(os.environ), dict(secrets or {}))
+    submitting = c.jobs.submit_sweep(spec, sweep, target, dict(os.environ), dict(secrets or {}))
     return TrackedRun(c.loop.call(submitting, ANSWER_TIMEOUT_S))
 
 
@@ -405,8 +405,8 @@ def plan_sweep(spec: JobSpec, sweep: Sweep, *, target: str | None = None) -> Lau
     c = controller()
 
     async def read() -> LaunchPlan:
-        name, job = await c.sweep_job(spec, sweep, target)
-        return await c.plan(job, name)
+        name, job = await c.jobs.sweep_job(spec, sweep, target)
+        return await c.jobs.plan(job, name)
 
     return c.loop.call(read(), ANSWER_TIMEOUT_S)
 
@@ -416,8 +416,8 @@ def plan_scaling(spec: JobSpec, plan: ScalingPlan, *, target: str | None = None)
     c = controller()
 
     async def read() -> list[LaunchPlan]:
-        name, jobs = await c.slices(spec, plan, target)
-        return [await c.plan(job, name) for job in jobs]
+        name, jobs = await c.jobs.slices(spec, plan, target)
+        return [await c.jobs.plan(job, name) for job in jobs]
 
     return c.loop.call(read(), ANSWER_TIMEOUT_S)
 

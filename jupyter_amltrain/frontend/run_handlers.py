@@ -338,7 +338,7 @@ class RunHandlers:
         controller = self._controller
         run = await controller.load(await controller.find(request.handle))
         spec, secrets = await controller.loop.offload(resubmit, run, controller.files(run.handle))
-        return ResubmitReply(handle=await controller.submit(spec, run.target, dict(os.environ), secrets))
+        return ResubmitReply(handle=await controller.jobs.submit(spec, run.target, dict(os.environ), secrets))
 
 
 # ---- log
@@ -504,11 +504,11 @@ class MlflowHandlers:
         controller = self._controller
         run = controller.entry(await controller.find(request.handle)).run
         experiment = await controller.loop.offload(_experiment, run.project, run.tracking_id)
-        if reason := no_page_reason(run, recorded=bool(experiment) or controller.records_live(run)):
+        if reason := no_page_reason(run, recorded=bool(experiment) or controller.recorder.records(run)):
             await controller.refresh_run(run.handle)  # starts its import if that has not started
             return MlflowReply(reason=reason)
         if not experiment and not run.status.state.terminal:
-            controller.record_live(run.handle)
+            controller.recorder.follow(run.handle)
             return MlflowReply()  # its record is there in some seconds
         task = self._starting.get(run.project)
         if task is None:

@@ -10,32 +10,27 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.base import Backend, LaunchPlan
-from jupyter_amltrain.backends.environments import BuiltEnvironments, NamedEnvironments
-from jupyter_amltrain.backends.provisioner import Provisioner, ProvisionState, RunPrice
+from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.run_files import RunFiles, file_of
 from jupyter_amltrain.backends.streams import Chunk
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import (
     AmlTrainError,
     CommandError,
-    SpecError,
     TargetError,
     TargetUnreachable,
     UnknownRun,
     UnrecordedRun,
 )
-from jupyter_amltrain.jobs.out_types import consent_notes
-from jupyter_amltrain.jobs.scaling import ScalingPlan, check_job, slices_of
-from jupyter_amltrain.jobs.sweep import capacity_of, check_trial, driver_of, fit_to, of_file, service_job
 from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.environments import EnvironmentManager
 from jupyter_amltrain.kernel.finish import RunFinalizer, StreamCache, read_all_metrics, read_log, refresh_run
+from jupyter_amltrain.kernel.job_submitter import JobSubmitter
 from jupyter_amltrain.kernel.mlflow_live import LiveRecorder
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.kernel.models import ModelRegistry
@@ -46,32 +41,26 @@ from jupyter_amltrain.kernel.run_index import RunIndex, TargetRunReader
 from jupyter_amltrain.kernel.run_provenance import read_provenance
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.run_row import StreamSummary, stream_summary_of
-from jupyter_amltrain.kernel.scaling import MeasuredMachine, ScalingDriver, machine_of
+from jupyter_amltrain.kernel.scaling import ScalingDriver
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import MetricLog
-from jupyter_amltrain.kernel.submit_queue import SubmitQueue, plan_of
-from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile
+from jupyter_amltrain.kernel.submit_queue import SubmitQueue
+from jupyter_amltrain.kernel.target_file import TargetFile
 from jupyter_amltrain.kernel.targets import TargetManager
 from jupyter_amltrain.kernel.workspaces import workspaces_class
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.job import JobSpec, validated
 from jupyter_amltrain.schema.provenance import Provenance
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, split_handle
 from jupyter_amltrain.schema.run_file import RunFile
-from jupyter_amltrain.schema.sweep import Sweep
 from jupyter_amltrain.state_dir import StateRoot
-from jupyter_amltrain.text import new_run_id, notebook_path
+from jupyter_amltrain.text import notebook_path
 from jupyter_amltrain.tracking.thumbnails import MAX_FILE_BYTES, media_type
 
 log = logging.getLogger(__name__)
 
 #: Maximum runs whose metrics are read at the same time.
 _MAX_METRIC_READS = 8
-#: Seconds in which a target must tell its GPUs and its price before a measurement begins without them.
-MACHINE_TIMEOUT_S = 20.0
-#: Seconds in which a target must tell how many trials it can run at the same time.
-CAPACITY_TIMEOUT_S = 10.0
 #: Seconds that the reply to a page waits for the pictures of an ended run.
 PAGE_TIMEOUT_S = 2.0
 
@@ -92,7 +81,7 @@ class Controller:
         self.targets = TargetFile(self.root, target_kinds(), notebook_path())
         self.imports = MlflowImportQueue(self.loop, self.root, self._imported, self._local_copy)
         self.stream_cache = StreamCache(self.store)
-        self._recorder = LiveRecorder(self.loop, self.store, self.imports, self.backend)
+        self.recorder = LiveRecorder(self.loop, self.store, self.imports, self.backend)
         self._observers = RunObservers(self.store, self.imports.picture)
         self._finalizer = RunFinalizer(
             self.loop, self.store, self.imports, self._observers, self.stream_cache, self.backend
@@ -111,6 +100,10 @@ class Controller:
         )
         self.monitors = Monitors(self.loop, self.backend)
         self.environments = EnvironmentManager(self.loop, self.root, self.backend)
+        self.jobs = JobSubmitter(
+            self.loop, self.targets, status, self.backend, self.environments.names,
+            self._submit_queue, self._scaling,
+        )  # fmt: skip
         #: Called on the loop before anything is closed, so that front ends stop first.
         self.closers: list[Callable[[], Awaitable[None]]] = []
 
@@ -130,178 +123,6 @@ class Controller:
 
     # ---- submitting
 
-    async def prepare(self, spec: JobSpec, target: str | None) -> tuple[str, JobSpec]:
-        """Check `spec` and resolve its target. Sends nothing."""
-        name = await self._target_name(target)
-        backend = self.backend(name)
-        spec = validated(spec)
-        if isinstance(backend.environments, BuiltEnvironments):
-            spec = await self.loop.offload(self.environments.names.resolve, spec)
-        spec = await self.loop.offload(backend.complete_spec, spec)
-        if reason := await self.loop.offload(backend.unsupported_reason, spec):
-            raise SpecError(reason)
-        if not backend.files.are_local:
-            notes = await self.loop.offload(consent_notes, spec, name)
-            spec = msgspec.structs.replace(spec, notes=tuple(dict.fromkeys((*spec.notes, *notes))))
-        return name, spec
-
-    async def _target_name(self, target: str | None) -> str:
-        """Return the target's name, or that of the target in use."""
-        self.loop.check()
-        if not target:
-            await self.target_manager.status.refresh()  # another kernel may have changed the current target
-        name = target or self.target_manager.status.current
-        await self.loop.offload(self.targets.get, name)  # raises for a removed target, whose runs can only be read
-        return name
-
-    async def plan(self, spec: JobSpec, target: str | None = None) -> LaunchPlan:
-        """Return the exact request that a submit would send. Sends nothing."""
-        name, spec = await self.prepare(spec, target)
-        backend = self.backend(name)
-        plan = await plan_of(self.loop, spec, backend, new_run_id(spec.name))
-        named = backend.environments
-        described = None
-        if isinstance(named, NamedEnvironments):
-            described = await named.notes(plan.spec, plan.snapshot, plan.request)
-        found = plan.notes if described is None else described
-        notes, price = (*spec.notes, *found), await self._run_price(name, spec)
-        more: dict[str, Any] = {"notes": list(notes)} if notes else {}
-        more |= {"price": price.text} if price else {}
-        return msgspec.structs.replace(plan, request={**plan.request, **more}) if more else plan
-
-    async def submit(
-        self,
-        spec: JobSpec,
-        target: str | None = None,
-        environ: Mapping[str, str] | None = None,
-        secrets: Mapping[str, str] | None = None,
-        run_id: str = "",
-    ) -> RunHandle:
-        """Check a job, give it an id, and return its handle; a background task submits it.
-
-        Parameters
-        ----------
-        run_id
-            Id that the run gets; default: a new one. A run of this id that the target has already is not submitted
-            again.
-        """
-        name, spec = await self.prepare(spec, target)
-        return self._submit_queue.begin(self.backend(name), spec, dict(environ or {}), dict(secrets or {}), run_id)
-
-    async def sweep_job(
-        self, spec: JobSpec, sweep: Sweep, target: str | None = None, *, strict: bool = True
-    ) -> tuple[str, JobSpec]:
-        """Check a sweep over the job of a trial, or of a sweep file; return the target and the job. Sends nothing.
-
-        Parameters
-        ----------
-        target
-            A target, or several separated by commas, which share the trials.
-        strict
-            Refuse more trials at the same time than the target can run; otherwise their number is reduced.
-        """
-        if spec.job_type == "sweep":
-            if "," not in (target or ""):
-                name = await self._target_name(target)
-                if self.backend(name).sweeps is not None:
-                    return await self.prepare(spec, name)
-            spec, sweep = await self.loop.offload(of_file, spec)
-            strict = False  # the number of the file is for a service
-        given = [name.strip() for name in (target or "").split(",")]
-        names = list(dict.fromkeys(filter(None, given))) or [""]
-        prepared = [await self.prepare(spec, name) for name in names]
-        backends = [self.backend(name) for name, _ in prepared]
-        native = next((backend for backend in backends if backend.sweeps is not None), None)
-        if native is not None and len(backends) > 1:
-            raise SpecError(
-                f"{native.target.name!r} runs the trials of a sweep itself, so it cannot share them.",
-                hint=f"Try: --target {native.target.name}",
-                code="sweep.targets",
-                field="target",
-            )
-        if native is not None and native.sweeps is not None:
-            sweep = await self.loop.offload(native.sweeps.complete, sweep)
-        name, trial = prepared[0]
-        trial = trial if len(names) == 1 else validated(spec)  # the driver completes it for each target
-        check_trial(trial, sweep)
-        if native is not None and spec.continues:
-            raise SpecError(
-                f"{name!r} runs sweeps itself, and does not continue one.",
-                hint="Start a new sweep with the narrower space.",
-                code="sweep.continue",
-                field="continues",
-            )
-        if native is not None:  # the service queues the trials
-            return await self.prepare(service_job(trial, sweep), name)
-        capacities = await asyncio.gather(*(self._capacity(backend, trial) for backend in backends))
-        capacity = None if None in capacities else sum(filter(None, capacities))
-        where = ",".join(name for name, _ in prepared)
-        sweep, note = fit_to(sweep, capacity, where, strict=strict)
-        trial = msgspec.structs.replace(trial, notes=(*trial.notes, note)) if note else trial
-        slots = dict(zip(where.split(","), capacities, strict=True))
-        return await self.prepare(driver_of(trial, sweep, where, slots), LOCAL.name)
-
-    async def _capacity(self, backend: Backend, trial: JobSpec) -> int | None:
-        """Return how many trials a target runs at the same time; ``None`` if it does not say so soon."""
-        with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):
-            return capacity_of(await asyncio.wait_for(backend.check(), CAPACITY_TIMEOUT_S), trial)
-        return None
-
-    async def submit_sweep(
-        self,
-        spec: JobSpec,
-        sweep: Sweep,
-        target: str | None = None,
-        environ: Mapping[str, str] | None = None,
-        secrets: Mapping[str, str] | None = None,
-        *,
-        strict: bool = True,
-    ) -> RunHandle:
-        """Check a sweep and return the handle of its run; a background task submits it."""
-        name, job = await self.sweep_job(spec, sweep, target, strict=strict)
-        return self._submit_queue.begin(self.backend(name), job, dict(environ or {}), dict(secrets or {}))
-
-    async def slices(self, spec: JobSpec, plan: ScalingPlan, target: str | None) -> tuple[str, tuple[JobSpec, ...]]:
-        """Check a measurement and return its target and the job of each width. Sends nothing."""
-        check_job(spec, plan)
-        name, _ = await self.prepare(spec, target)
-        machine = await self._machine(name, spec)
-        machine.check(plan, spec)
-        jobs = slices_of(
-            spec, plan, has_gpus=bool(machine.gpus), price=machine.price, currency=machine.currency,
-            notes=machine.notes(plan),
-        )  # fmt: skip
-        return name, tuple([(await self.prepare(job, name))[1] for job in jobs])
-
-    async def submit_scaling(
-        self,
-        spec: JobSpec,
-        plan: ScalingPlan,
-        target: str | None = None,
-        environ: Mapping[str, str] | None = None,
-        secrets: Mapping[str, str] | None = None,
-    ) -> tuple[RunHandle, ...]:
-        """Measure a job at several widths; returns the handles of their runs, of which the first starts now."""
-        name, jobs = await self.slices(spec, plan, target)
-        return self._scaling.begin(self.backend(name), jobs, dict(environ or {}), dict(secrets or {}))
-
-    async def _machine(self, name: str, spec: JobSpec) -> MeasuredMachine:
-        """Return what a measurement of a job must know of a target; unknown fields are ``None``."""
-        status, backend = self.target_manager.status, self.backend(name)
-
-        async def read() -> None:
-            if isinstance(backend, Provisioner):
-                await backend.prepare()  # prices
-            await status.check_now(name)
-
-        with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):
-            await status.refresh()
-            await asyncio.wait_for(read(), MACHINE_TIMEOUT_S)
-        target = status.get(name)
-        if target is not None and isinstance(backend, Provisioner) and target.state is not None:
-            target = msgspec.structs.replace(target, state=backend.state_for(spec, target.state))
-        return machine_of(name, target)
-
     async def _measured(self, handle: RunHandle) -> None:
         """Wait until a run has ended and its metrics are read."""
         await self._finalizer.wait(self.entry(handle))
@@ -320,32 +141,18 @@ class Controller:
         else:
             self.backends.wake(split_handle(handle)[0])
             self.imports.warm()
-            self._recorder.follow(handle)
+            self.recorder.follow(handle)
             self.loop.start(self._note_price(handle), f"price of {handle}")
 
     async def _note_price(self, handle: RunHandle) -> None:
         """Note the price of a run on a billed target in the first one of that price from this notebook."""
         name = split_handle(handle)[0]
-        price = await self._run_price(name, self.entry(handle).run.spec)
+        price = await self.jobs.run_price(name, self.entry(handle).run.spec)
         if price is None or not await self.loop.offload(self.targets.note_billed, name, price.amount):
             return
         entry = self.store.get(handle)
         if entry is not None:
             self.store.amend(handle, notes=(*entry.run.notes, price.text))
-
-    async def _run_price(self, name: str, spec: JobSpec) -> RunPrice | None:
-        """Return the price of the machines of a run; ``None`` if nothing is charged or it is unknown."""
-        status, backend = self.target_manager.status, self.backend(name)
-        if not isinstance(backend, Provisioner):
-            return None
-        target = status.get(name)
-        if target is None or target.state is None:  # not listed so far
-            with contextlib.suppress(AmlTrainError):
-                await status.refresh()
-                await status.check_now(name)
-            target = status.get(name)
-        state = None if target is None else target.state
-        return backend.run_price(spec, state or ProvisionState())
 
     # ---- runs
 
@@ -454,14 +261,6 @@ class Controller:
                 with contextlib.suppress(AmlTrainError):
                     await self.cancel(await self.find(child.handle))
 
-    def records_live(self, run: Run) -> bool:
-        """Whether a run is recorded in MLflow's store while it lives."""
-        return self._recorder.records(run)
-
-    def record_live(self, handle: RunHandle) -> None:
-        """Record a living run, whichever kernel has submitted it."""
-        self._recorder.follow(handle)
-
     async def unrecorded(self, handle: RunHandle) -> str:
         """Return why MLflow has no record of what an ended run logged; empty if it has one or nothing was logged.
 
@@ -534,7 +333,7 @@ class Controller:
         entry.viewers += more
         if more > 0:
             self.backends.wake(entry.run.target)
-            self._recorder.wake()
+            self.recorder.wake()
 
     def change_viewers_of(self, handle: str, more: int) -> None:
         """Add (1) or remove (-1) a viewer of a run or monitor, when its dashboard is shown or hidden."""

@@ -264,7 +264,7 @@ class SweepDriver:
                     spec = trial_of(
                         self.spec, self.handle, self.results.first + trial.number, trial.params, code, self._parent_id
                     )
-                    await self._kernel.submit(spec, trial.target, self._environ, self._secrets, trial.run_id)
+                    await self._kernel.jobs.submit(spec, trial.target, self._environ, self._secrets, trial.run_id)
                     await self._kernel.accepted(handle)
                 break
             except CapacityError:  # it never has so many devices

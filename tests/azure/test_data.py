@@ -225,7 +225,7 @@ def test_cancel_during_upload_submits_nothing(api: Any, workspace: str, azure_en
     azure_env.control("/fault", match=r"^PUT amltrainstore.*/amltrain/data/", delay=0.7, times=60)
     spec = submit_spec(api, folder)
     controller = api.controller()
-    handle = controller.loop.call(controller.submit(spec, "cpus", {}, {}), 60)
+    handle = controller.loop.call(controller.jobs.submit(spec, "cpus", {}, {}), 60)
     run = api.TrackedRun(handle)
     until(lambda: "uploading" in run.run.status.detail, "the progress of the upload")
     run.cancel()

@@ -137,7 +137,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
 @pytest.mark.parametrize("target", ["local", "lab"])
 def test_local_unsupported_submit_creates_no_run(controller: Controller, target: str) -> None:
     controller.loop.call(_lab(controller), 10)
-    for ask in (controller.submit, controller.plan):
+    for ask in (controller.jobs.submit, controller.jobs.plan):
         with pytest.raises(SpecError, match=f"--nodes 2: '{target}'"):
             controller.loop.call(ask(JobSpec(name="x", script="pass", resources=Resources(nodes=2)), target), 10)
     assert controller.loop.call(_handles(controller), 10) == []

@@ -71,7 +71,7 @@ class EventHarness:
         return found
 
     def submit(self, target: str, name: str = "story") -> str:
-        handle: str = self.call(self.controller.submit(JobSpec(name=name, script="pass"), target))
+        handle: str = self.call(self.controller.jobs.submit(JobSpec(name=name, script="pass"), target))
         self.call(self.controller.accepted(handle))
         return handle
 

@@ -86,7 +86,7 @@ def test_submit_and_wait_completes_run(api: Any, target: str) -> None:
 @pytest.mark.parametrize("target", ["local", "quick"])
 def test_parent_of_a_run_is_stored_and_listed(api: Any, target: str) -> None:
     controller, spec = api.controller(), JobSpec(name="trial", script="pass", parent="local/sweep-22222")
-    handle = controller.loop.call(controller.submit(spec, target))
+    handle = controller.loop.call(controller.jobs.submit(spec, target))
     assert api.attach(handle).wait(DEADLINE).run.parent == "local/sweep-22222"
     assert api.attach(handle).record().parent == "local/sweep-22222"
     if target == "local":  # another kernel lists it from the index and reads it from the run's folder
@@ -165,7 +165,7 @@ def test_cancel_while_preparing_marks_run_canceled(api: Any, target: str) -> Non
     spec = JobSpec(name="early", script="import time\ntime.sleep(600)\n")
 
     async def go() -> Any:
-        handle = await c.submit(spec, target)
+        handle = await c.jobs.submit(spec, target)
         run = await c.cancel(handle)  # nothing was packed yet: the launch had no turn
         assert run.status.state is RunState.PREPARING and run.cancel_requested
         return handle
@@ -187,7 +187,7 @@ def test_slow_submit_has_detail(api: Any, monkeypatch: pytest.MonkeyPatch) -> No
         return await launch(*what)
 
     monkeypatch.setattr(backend, "launch", slow)
-    handle = c.loop.call(c.submit(JobSpec(name="slow", script="pass\n"), "quick"), DEADLINE)
+    handle = c.loop.call(c.jobs.submit(JobSpec(name="slow", script="pass\n"), "quick"), DEADLINE)
     run = api.TrackedRun(handle)
     try:
         until(lambda: "accepted" in run.status.detail and run.state == "preparing", "its detail")
@@ -205,7 +205,7 @@ def test_delete_while_preparing_is_refused(api: Any) -> None:
     c = api.controller()
 
     async def go() -> Any:
-        handle = await c.submit(JobSpec(name="kept", script="pass\n"), "local")
+        handle = await c.jobs.submit(JobSpec(name="kept", script="pass\n"), "local")
         with pytest.raises(CommandError, match="has not ended"):
             await c.delete(handle)
         return handle

@@ -327,7 +327,7 @@ def test_delete_of_target_removes_its_runs(kernel: Kernel, home: Path) -> None:
     kernel.create("big", running=600.0, queued=0.0, **SIZE)
     kernel.act("use", "big", values={"default": True})
     assert stored(home)["current"] == "big" and kernel.rows()["big"].current
-    handle = controller.loop.call(controller.submit(JobSpec(name="x", script="pass"), "big"))
+    handle = controller.loop.call(controller.jobs.submit(JobSpec(name="x", script="pass"), "big"))
     controller.loop.call(controller.accepted(handle))
     until(lambda: kernel.rows()["big"].running == 1)
     waiting = controller.loop.post(controller.wait(RunHandle(handle)))
@@ -341,12 +341,12 @@ def test_delete_of_target_removes_its_runs(kernel: Kernel, home: Path) -> None:
     assert end.status.reason in ("deleted", "canceled")
     assert controller.loop.call(controller.runs()) == []
     with pytest.raises(UnknownTarget):
-        controller.loop.call(controller.submit(JobSpec(name="x", script="pass"), "big"))
+        controller.loop.call(controller.jobs.submit(JobSpec(name="x", script="pass"), "big"))
 
 
 def test_external_target_change_is_noticed(kernel: Kernel, other: Kernel) -> None:
     kernel.create("big", **CLUSTER)
-    handle = other.controller.loop.call(other.controller.submit(JobSpec(name="x", script="pass"), "big"))
+    handle = other.controller.loop.call(other.controller.jobs.submit(JobSpec(name="x", script="pass"), "big"))
     other.controller.loop.call(other.controller.accepted(handle))
     kernel.act("use", "big", values={"default": True})
     other.changes.clear()
@@ -425,14 +425,14 @@ JOB = JobSpec(name="x", script="pass", notebook_dir="/tmp", project="/tmp")
 
 def planned(kernel: Kernel, target: str) -> Mapping[str, Any]:
     async def plan() -> Mapping[str, Any]:
-        return (await kernel.controller.plan(JOB, target)).request
+        return (await kernel.controller.jobs.plan(JOB, target)).request
 
     return kernel.controller.loop.call(plan(), DEADLINE)
 
 
 def submitted(kernel: Kernel, target: str) -> RunHandle:
     async def submit() -> RunHandle:
-        handle = await kernel.controller.submit(JOB, target)
+        handle = await kernel.controller.jobs.submit(JOB, target)
         await kernel.controller.accepted(handle)
         return handle
 
