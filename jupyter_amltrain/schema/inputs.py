@@ -113,6 +113,11 @@ def literal_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
+def _invalid(kind: str, name: str, text: str, hint: str = "") -> SpecError:
+    """Return the error of an input or output; `name` is as its message shows it."""
+    return SpecError(text, hint=hint, code="spec.value", field=f"{kind}s").about(f"--{kind} {name}")
+
+
 def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput]) -> None:
     """Raise :class:`SpecError` for invalid inputs or outputs.
 
@@ -123,109 +128,67 @@ def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput])
     for name, data in inputs.items():
         _one_of("input", name, "type", data.type, INPUT_TYPES)
         _one_of("input", name, "mode", data.mode, ("", *INPUT_MODES))
-        if data.type == "literal":
-            if data.path or data.mode:
-                raise SpecError(
-                    "a literal is a value and has no path or mode.", code="spec.value", field="inputs"
-                ).about(f"--input {name}")
-            if not isinstance(data.value, str | int | float | bool):
-                raise SpecError(
-                    "a literal must be a number, a string or true/false.",
-                    hint=f"Give lists and mappings as a parameter: --param {name}=...",
-                    code="spec.value",
-                    field="inputs",
-                ).about(f"--input {name}")
-        elif not data.path:
-            raise SpecError(
-                "the path is missing.",
-                hint=f"Try: --input {name}=data/ or {name}={ASSET}NAME:1",
-                code="spec.value",
-                field="inputs",
-            ).about(f"--input {name}")
-        elif data.value is not None:
-            raise SpecError(
-                "has both a path and a value.",
-                hint="Give one of them.",
-                code="spec.value",
-                field="inputs",
-            ).about(f"--input {name}")
+        _check_source(name, data)
         _no_signature("input", name, data.path)
         if data.upload and not data.local:
-            raise SpecError(
-                "only a file or folder of this machine can be uploaded.",
-                hint="Leave ',upload' out.",
-                code="spec.value",
-                field="inputs",
-            ).about(f"--input {name}")
+            text = "only a file or folder of this machine can be uploaded."
+            raise _invalid("input", name, text, "Leave ',upload' out.")
         if data.local and data.mode and data.mode not in ("ro_mount", "download"):
-            raise SpecError(
-                f"mode {data.mode} does not support files or folders of this machine.",
-                hint="Leave the mode out, or try: download",
-                code="spec.value",
-                field="inputs",
-            ).about(f"--input {name}")
+            text = f"mode {data.mode} does not support files or folders of this machine."
+            raise _invalid("input", name, text, "Leave the mode out, or try: download")
     for name, output in outputs.items():
         _one_of("output", name, "type", output.type, OUTPUT_TYPES)
         _one_of("output", name, "mode", output.mode, ("", *OUTPUT_MODES))
         _no_signature("output", name, output.path)
         if output.path and not is_address(output.path):
-            raise SpecError(
-                "an output must be on a datastore or in the run's own folder.",
-                hint=f"Try: --output {name} or --output {name}={STORE_ADDRESS}",
-                code="spec.value",
-                field="outputs",
-            ).about(f"--output {name}={output.path}")
+            text = "an output must be on a datastore or in the run's own folder."
+            hint = f"Try: --output {name} or --output {name}={STORE_ADDRESS}"
+            raise _invalid("output", f"{name}={output.path}", text, hint)
+
+
+def _check_source(name: str, data: JobInput) -> None:
+    if data.type == "literal":
+        if data.path or data.mode:
+            raise _invalid("input", name, "a literal is a value and has no path or mode.")
+        if not isinstance(data.value, str | int | float | bool):
+            hint = f"Give lists and mappings as a parameter: --param {name}=..."
+            raise _invalid("input", name, "a literal must be a number, a string or true/false.", hint)
+    elif not data.path:
+        raise _invalid("input", name, "the path is missing.", f"Try: --input {name}=data/ or {name}={ASSET}NAME:1")
+    elif data.value is not None:
+        raise _invalid("input", name, "has both a path and a value.", "Give one of them.")
 
 
 def _check_names(kind: str, names: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         if not NAME.fullmatch(name):
-            raise SpecError(
-                "a name starts with a letter and has letters, digits and _ (at most 63).",
-                hint=f"Try: --{kind} data=...",
-                code="spec.value",
-                field=f"{kind}s",
-            ).about(f"--{kind} {name[:80]!r}")
+            text = "a name starts with a letter and has letters, digits and _ (at most 63)."
+            raise _invalid(kind, repr(name[:80]), text, f"Try: --{kind} data=...")
         variable = input_variable(name) if kind == "input" else output_variable(name)
         if variable in _TAKEN[kind]:
-            raise SpecError(
-                f"${variable} is reserved for the folder of the run's own outputs.",
-                hint=f"Try: --{kind} {name}_files",
-                code="spec.value",
-                field=f"{kind}s",
-            ).about(f"--{kind} {name}")
+            text = f"${variable} is reserved for the folder of the run's own outputs."
+            raise _invalid(kind, name, text, f"Try: --{kind} {name}_files")
         if variable in seen:
-            raise SpecError(
-                f"{seen[variable]!r} and {name!r} would both be ${variable}.",
-                hint="Use names that differ by more than upper and lower case.",
-                code="spec.value",
-                field=f"{kind}s",
-            ).about(f"--{kind} {name}")
+            text = f"{seen[variable]!r} and {name!r} would both be ${variable}."
+            raise _invalid(kind, name, text, "Use names that differ by more than upper and lower case.")
         seen[variable] = name
 
 
-def _one_of(noun: str, name: str, what: str, value: str, words: tuple[str, ...]) -> None:
+def _one_of(kind: str, name: str, what: str, value: str, words: tuple[str, ...]) -> None:
     if value not in words:
-        raise SpecError(
-            f"unknown {what} {value[:80]!r}. Supported: {', '.join(word for word in words if word)}.",
-            code="spec.value",
-            field=f"{noun}s",
-        ).about(f"--{noun} {name}")
+        supported = ", ".join(word for word in words if word)
+        raise _invalid(kind, name, f"unknown {what} {value[:80]!r}. Supported: {supported}.")
 
 
-def _no_signature(noun: str, name: str, path: str) -> None:
+def _no_signature(kind: str, name: str, path: str) -> None:
     # The message does not repeat the address, because it holds a secret.
     if _SIGNED.search(_SECRET_REFERENCE.sub("", path)):
         hint = f"Reach it through a datastore: {STORE_ADDRESS}"
         if path.lower().startswith("http"):
             hint += "; or keep the secret out of the address: ${NAME} with --secret NAME, or ~/.netrc"
-        raise SpecError(
-            "the address contains a key or signature, which would be stored with the run.",
-            hint=hint,
-            code="spec.value",
-            field=f"{noun}s",
-        ).about(f"--{noun} {name}")
+        text = "the address contains a key or signature, which would be stored with the run."
+        raise _invalid(kind, name, text, hint)
 
 
 #: The agent has the same pattern.
