@@ -8,9 +8,13 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 #: Characters of a table cell; longer text is cut.
 MAX_CELL = 60
+
+#: Text of a null, which is not an absent value; and maximum characters of a value.
+NULL, _MAX_VALUE_CHARS = "null", 24
 
 #: Placeholder for a value that a device does not report.
 UNKNOWN = "n/a"
@@ -20,7 +24,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, whole_end: bool = False) -> str:
     """Format columns under their headings, two spaces apart; with `whole_end` the last column is not cut."""
-    cut = [[*map(_shorten, row[:-1]), row[-1] if whole_end else _shorten(row[-1])] for row in rows]
+    cut = [[*map(shorten, row[:-1]), row[-1] if whole_end else shorten(row[-1])] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cut, strict=True)]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
@@ -71,9 +75,17 @@ def did_you_mean(near: Sequence[str], otherwise: str = "", *, prefix: str = "") 
     return f"Did you mean {prefix}{' or '.join(near)}?" if near else otherwise
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str, limit: int = MAX_CELL) -> str:
+    """Return the text in one line, cut to `limit` characters."""
     text = " ".join(text.split())
-    return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def value_text(value: Any) -> str:
+    """Return a value in a few characters; empty for ``None``, which is an absent one."""
+    if value is None:
+        return ""
+    return shorten(f"{value:.4g}" if isinstance(value, float) else str(value), _MAX_VALUE_CHARS)
 
 
 # No vowels and no look-alike characters: no rude words, and easy to read aloud.

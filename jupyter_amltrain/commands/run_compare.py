@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.output.run_table import run_seconds, value_text
+from jupyter_amltrain.output.run_table import run_seconds
 from jupyter_amltrain.schema.provenance import GROUPS, Provenance, facts_of
-from jupyter_amltrain.text import bytes_text, seconds_text, table
+from jupyter_amltrain.text import bytes_text, seconds_text, table, value_text
 
 if TYPE_CHECKING:
     import argparse

@@ -108,14 +108,34 @@ def _byte_labels(ticks: Sequence[float], power: int) -> tuple[str, ...]:
     return with_unit([f"{tick / 1024**power:g}" for tick in ticks], _BYTE_UNITS[power])
 
 
-def metric_axis(low: float, high: float) -> Axis:
-    """Return the axis of a metric: the data with a little air, round ticks inside."""
+def metric_axis(low: float, high: float, is_log: bool = False) -> Axis:
+    """Return the axis of a metric: the data with a little air, round ticks inside.
+
+    Parameters
+    ----------
+    is_log
+        Whether the values are powers of ten.
+    """
     is_flat = high <= low
     half = (abs(low) * 0.1 or 1.0) if is_flat else 0.0
     bottom, top = low - half, high + half
     air = _AIR * (top - bottom)
-    ticks = [low] if is_flat else round_ticks(bottom - air, top + air, _METRIC_TICKS)
-    return Axis(bottom - air, top + air, tuple(ticks), tuple(tick_labels(ticks)))
+    bottom, top = bottom - air, top + air
+    ticks = [low] if is_flat else _log_ticks(bottom, top) if is_log else round_ticks(bottom, top, _METRIC_TICKS)
+    labels = [tick_labels([10.0**tick])[0] for tick in ticks] if is_log else tick_labels(ticks)
+    return Axis(bottom, top, tuple(ticks), tuple(labels))
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return ticks between two powers of ten: at whole powers, with few of these also at 2 and 5 times them."""
+    whole = round_ticks(low, high, _METRIC_TICKS, whole=True)
+    if len(whole) > 2:
+        return whole
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    fine = [tick for power in powers for factor in (1, 2, 5) if low <= (tick := power + math.log10(factor)) <= high]
+    if len(fine) > 1:
+        return fine
+    return [math.log10(_digits(10.0**tick, 2)) for tick in round_ticks(low, high, _METRIC_TICKS - 2)]
 
 
 def step_axis(first: float, last: float) -> Axis:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.sweep_axes import axes_of, metric_values, trial_levels
+from jupyter_amltrain.kernel.sweep_text import best_text, counts_text, goal_text
 from jupyter_amltrain.schema.child_run import ChildRun, most_relevant
 from jupyter_amltrain.schema.search_space import expression_text, parameter_names
 from jupyter_amltrain.schema.sweep import policy_text
@@ -25,7 +29,7 @@ def board_of(entry: Entry) -> SweepBoard | None:
     trials = most_relevant(entry.children.runs, MAX_BOARD_TRIALS)
     names = parameter_names(sweep.space)
     reasons = [(i, trial.detail) for i, trial in enumerate(trials) if trial.detail and trial.ended is not None]
-    return SweepBoard(
+    board = SweepBoard(
         metric=sweep.objective.metric,
         goal=sweep.objective.goal,
         sampler=sweep.sampler,
@@ -47,6 +51,19 @@ def board_of(entry: Entry) -> SweepBoard | None:
         importance={name: round(share, 4) for name, share in entry.children.importance.items()},
         hidden=entry.children.hidden + len(entry.children.runs) - len(trials),
         message=entry.children.message,
+    )
+    return drawn(board)
+
+
+def drawn(board: SweepBoard) -> SweepBoard:
+    """Return a board with its axes, colors and texts."""
+    return msgspec.structs.replace(
+        board,
+        axes=axes_of(board),
+        levels=trial_levels(metric_values(board), board.goal),
+        counts_text=counts_text(board),
+        best_text=best_text(board),
+        goal_text=goal_text(board),
     )
 
 

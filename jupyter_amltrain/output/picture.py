@@ -14,8 +14,8 @@ import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts, gpu_name
 from jupyter_amltrain.kernel.chart_axes import number_text
-from jupyter_amltrain.output.palette import GPUS, GRID, HEAT, INK, RED, RED_GROUND, SHADE, SOFT, STATES
-from jupyter_amltrain.output.sheet import MARGIN, WIDTH, Sheet, clip, number
+from jupyter_amltrain.output.palette import GPUS, HEAT, INK, RED, RED_GROUND, SHADE, SOFT, STATES
+from jupyter_amltrain.output.sheet import MARGIN, WIDTH, Sheet, clip, number, style_axes
 from jupyter_amltrain.output.sweep_picture import sweep_parts
 from jupyter_amltrain.output.text_view import gpu_texts, throughput_text
 from jupyter_amltrain.schema.chart import STRIP_HEIGHT, Axis, Chart, ChartSet, SeriesPath, values_at
@@ -64,7 +64,7 @@ def _draw(axes: Any, chart: Chart, record: Record) -> None:
         axes.axhline(level.value, color=SOFT, linewidth=1, dashes=(4, 2.5))
     axes.set_title(clip(chart.title, 22), loc="left", size=8, color=INK, pad=4, parse_math=False)
     axes.set_title(_with_dashed(chart, rows), loc="right", size=8, color=color, weight="bold", pad=4, parse_math=False)
-    _style(axes)
+    style_axes(axes)
     if chart.y is None:
         axes.text(0.5, 0.5, "n/a", transform=axes.transAxes, size=9, color=SOFT, ha="center", va="center")
         axes.set_yticks([])
@@ -97,15 +97,6 @@ def _with_dashed(chart: Chart, rows: Sequence[Sequence[float]]) -> str:
     known = [value for row in dashed for value in row if not math.isnan(value)]
     value = clip(chart.value, 24)
     return f"{value.removeprefix('mean ')}, SM - - {sum(known) / len(known):.0f} %" if known else value
-
-
-def _style(axes: Any) -> None:
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(GRID)
-    axes.grid(axis="y", color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=SOFT, labelsize=6.5, length=0, pad=4)
 
 
 def _mark_x(axes: Any, axis: Axis) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jupyter_amltrain.output.palette import BLUE
-from jupyter_amltrain.output.run_table import MAX_METRICS, MAX_OUTPUTS, RunTable, value_text, varying
+from jupyter_amltrain.output.run_table import MAX_METRICS, MAX_OUTPUTS, RunTable, varying
 from jupyter_amltrain.output.scaling_report import is_scaling, scaling_report
 from jupyter_amltrain.schema.group import (
     MAX_CURVE_POINTS,
@@ -22,7 +22,7 @@ from jupyter_amltrain.schema.group import (
 )
 from jupyter_amltrain.schema.record import MetricSeries, RunRecord
 from jupyter_amltrain.schema.run import RunState
-from jupyter_amltrain.text import seconds_text
+from jupyter_amltrain.text import seconds_text, value_text
 
 #: Words in the name of a metric that say which values are better.
 _LESS = r"loss|err|error|rmse|mse|mae|mape|perplexity|ppl|wer|cer|nll|logloss|deviance|fid"

@@ -6,12 +6,12 @@ import base64
 import html
 from typing import Protocol
 
+from jupyter_amltrain.kernel.sweep_text import best_text, counts_text
 from jupyter_amltrain.output.palette import INK, RED, SOFT
-from jupyter_amltrain.output.run_table import value_text
-from jupyter_amltrain.output.sweep_table import best_text, counts_text, sweep_html
+from jupyter_amltrain.output.sweep_table import sweep_html
 from jupyter_amltrain.output.text_view import state_line
 from jupyter_amltrain.schema.record import RunRecord
-from jupyter_amltrain.text import bytes_text, without_ansi
+from jupyter_amltrain.text import bytes_text, value_text, without_ansi
 
 #: Maximum lines of the log, and of the error.
 LOG_LINES = 20

@@ -9,16 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jupyter_amltrain.schema.run import DAMAGED, NOT_WRITTEN, Run, RunHandle, RunState
-from jupyter_amltrain.text import ago, seconds_text, silence, table
+from jupyter_amltrain.text import NULL, ago, seconds_text, shorten, silence, table, value_text
 
 #: Maximum columns of parameters, of metrics and of results.
 MAX_PARAMS, MAX_METRICS, MAX_OUTPUTS = 5, 4, 2
 
-#: Text of a null, which is not an absent value.
-NULL = "null"
-
-#: Maximum characters of a value, and of the heading of a column.
-_MAX_VALUE_CHARS, _MAX_TITLE_CHARS = 24, 20
+#: Maximum characters of the heading of a column.
+_MAX_TITLE_CHARS = 20
 
 
 class RunTable(NamedTuple):
@@ -114,7 +111,7 @@ def run_table(
     if experiments:
         columns.append(("experiment", [run.spec.experiment for run in runs], False, True))
     return RunTable(
-        titles=[_cut(title, _MAX_TITLE_CHARS) for title, *_ in columns],
+        titles=[shorten(title, _MAX_TITLE_CHARS) for title, *_ in columns],
         rows=[list(row) for row in zip(*(texts for _, texts, *_ in columns), strict=True)],
         numbers=frozenset(i for i, column in enumerate(columns) if column[2]),
         optional=[i for i, column in enumerate(columns) if column[3]],
@@ -173,18 +170,6 @@ def state_text(run: Run) -> str:
 def _param_text(run: Run, name: str) -> str:
     value = run.spec.params.get(name)
     return NULL if value is None and name in run.spec.params else value_text(value)
-
-
-def value_text(value: Any) -> str:
-    """Return a value in a few characters; empty for ``None``, which is an absent one."""
-    if value is None:
-        return ""
-    return _cut(f"{value:.4g}" if isinstance(value, float) else str(value), _MAX_VALUE_CHARS)
-
-
-def _cut(text: str, limit: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def frame_rows(runs: Iterable[Run], metrics: Mapping[RunHandle, Mapping[str, float]]) -> list[dict[str, Any]]:

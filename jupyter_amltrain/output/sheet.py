@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jupyter_amltrain.output.palette import SOFT
+from jupyter_amltrain.output.palette import GRID, SOFT
 
 #: CSS pixels: width of a picture, and its margin.
 WIDTH, MARGIN = 760, 14
@@ -45,6 +45,16 @@ class Sheet:
         self.figure.add_artist(
             Rectangle(corner, width / WIDTH, height / self.height, facecolor=color, edgecolor="none")
         )
+
+
+def style_axes(axes: Any) -> None:
+    """Draw axes as thin lines without a frame."""
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(GRID)
+    axes.grid(axis="y", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=SOFT, labelsize=6.5, length=0, pad=4)
 
 
 def number(value: Any) -> float:

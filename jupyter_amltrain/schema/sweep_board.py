@@ -26,6 +26,31 @@ class TrialCurve(msgspec.Struct, frozen=True, kw_only=True):
     value: tuple[float | None, ...]
 
 
+class TrialAxis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An axis of the parallel coordinates. Its units are values, powers of ten, or the positions of categories.
+
+    Attributes
+    ----------
+    name
+        Parameter; empty for the metric.
+    kind
+        ``linear``, ``log`` or ``category``.
+    low, high
+        Ends of the axis, in its units, as the `ticks`.
+    categories
+        Values of a category axis, in order.
+    """
+
+    name: str = ""
+    title: str
+    kind: str = "linear"
+    low: float = 0.0
+    high: float = 1.0
+    ticks: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
+    categories: tuple[Any, ...] = ()
+
+
 class SweepBoard(msgspec.Struct, frozen=True, kw_only=True):
     """Trials of a sweep in the order of their numbers.
 
@@ -59,6 +84,12 @@ class SweepBoard(msgspec.Struct, frozen=True, kw_only=True):
         Number of further trials.
     message
         What the sweep waits for, or why it ended; one sentence.
+    axes
+        Axes of the parameters by importance, then that of the metric.
+    levels
+        Color of each trial, from 0 for the worst value; -1 without a value.
+    counts_text, best_text, goal_text
+        Summary of the trials, the best one, and what is searched for.
     """
 
     metric: str
@@ -82,3 +113,8 @@ class SweepBoard(msgspec.Struct, frozen=True, kw_only=True):
     importance: dict[str, float] = {}
     hidden: int = 0
     message: str = ""
+    axes: tuple[TrialAxis, ...] = ()
+    levels: tuple[int, ...] = ()
+    counts_text: str = ""
+    best_text: str = ""
+    goal_text: str = ""

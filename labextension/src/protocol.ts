@@ -616,6 +616,11 @@ export interface ISweepBoard {
   importance: Record<string, number>;
   hidden: number;
   message: string;
+  axes: ITrialAxis[];
+  levels: number[];
+  counts_text: string;
+  best_text: string;
+  goal_text: string;
 }
 
 export interface IChartSet {
@@ -697,6 +702,17 @@ export interface ITrialCurve {
   value: (number | null)[];
 }
 
+export interface ITrialAxis {
+  name: string;
+  title: string;
+  kind: string;
+  low: number;
+  high: number;
+  ticks: number[];
+  labels: string[];
+  categories: unknown[];
+}
+
 export interface IChart {
   key: string;
   title: string;
@@ -753,7 +769,7 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   IRunLink: { kind: 'string', title: 'string', url: 'string', hint: 'string' },
   IChildRun: { id: 'string', name: 'string', kind: 'string="step"', state: 'string', detail: 'string', metric: 'string', value: 'number | null', best: 'boolean', created: 'number | null', started: 'number | null', ended: 'number | null', url: 'string', number: 'number | null', params: 'Record<string, unknown>', handle: 'string', early: 'boolean', steps: 'number[]', values: '(number | null)[]' },
   IMeasurement: { slice: 'IScalingSlice', rate: 'number | null', counted: 'string', metric: 'string', error: 'number', points: 'number', whole: 'boolean', problem: 'string="none"' },
-  ISweepBoard: { metric: 'string', goal: 'string', sampler: 'string', policy: 'string', space: 'Record<string, string>', max_trials: 'number | null', max_concurrent: 'number=1', number: 'number[]', state: 'string[]', value: '(number | null)[]', seconds: '(number | null)[]', handle: 'string[]', params: 'Record<string, unknown[]>', nulls: 'Record<string, number[]>', early: 'number[]', reason: 'Record<string, string>', curves: 'ITrialCurve[]', best: 'number | null', importance: 'Record<string, number>', hidden: 'number', message: 'string' },
+  ISweepBoard: { metric: 'string', goal: 'string', sampler: 'string', policy: 'string', space: 'Record<string, string>', max_trials: 'number | null', max_concurrent: 'number=1', number: 'number[]', state: 'string[]', value: '(number | null)[]', seconds: '(number | null)[]', handle: 'string[]', params: 'Record<string, unknown[]>', nulls: 'Record<string, number[]>', early: 'number[]', reason: 'Record<string, string>', curves: 'ITrialCurve[]', best: 'number | null', importance: 'Record<string, number>', hidden: 'number', message: 'string', axes: 'ITrialAxis[]', levels: 'number[]', counts_text: 'string', best_text: 'string', goal_text: 'string' },
   IRunPicture: { path: 'string', name: 'string', kind: 'string="artifact"', width: 'number', height: 'number', bytes: 'number', time: 'number', title: 'string', thumbnail: 'string' },
   IChartSet: { charts: 'IChart[]', start: 'number', time: 'IAxis | null', phases: 'IPhaseShade[]' },
   IGroupRow: { handle: 'string', name: 'string', state: 'string', reason: 'string', error: 'string', reachable: 'boolean=true', cancel_requested: 'boolean', created: 'number', started: 'number | null', ended: 'number | null', values: 'string[]', best: 'number[]', curve: 'number[]' },
@@ -764,6 +780,7 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   IGpuProcess: { node: 'number', index: 'number', pid: 'number', owner: 'string', memory: 'number | null', name: 'string', label: 'string', user: 'string', sm: 'number | null' },
   IScalingSlice: { group: 'string', unit: 'string="processes"', width: 'number', widths: 'number[]', seconds: 'number', steps: 'number', start_s: 'number', price: 'number | null', currency: 'string' },
   ITrialCurve: { trial: 'number', step: 'number[]', value: '(number | null)[]' },
+  ITrialAxis: { name: 'string', title: 'string', kind: 'string="linear"', low: 'number', high: 'number=1.0', ticks: 'number[]', labels: 'string[]', categories: 'unknown[]' },
   IChart: { key: 'string', title: 'string', note: 'string', value: 'string', whole: 'string', unit: 'string', x: '(string | number)[]', steps: 'IAxis | null', y: 'IAxis | null', series: 'IChartSeries[]', band: '(string | number)[]', levels: 'ILevel[]', height: 'number=132' },
   IAxis: { min: 'number', max: 'number', ticks: 'number[]', labels: 'string[]' },
   IPhaseShade: { name: 'string', start: 'number', end: 'number' },

@@ -1,9 +1,8 @@
 /** Trials of a sweep from its board: order, filters, axes of the parameters, texts. Pure functions. */
 
-import type { TranslationBundle } from '@jupyterlab/translation';
 import { extent } from './charts/scale';
 import { json, number } from './format';
-import type { ISweepBoard } from './protocol';
+import type { ISweepBoard, ITrialAxis } from './protocol';
 import { TERMINAL } from './record';
 
 /** State of a trial that the policy stopped; the others have the state of their run. */
@@ -53,17 +52,6 @@ export function stateCounts(trials: readonly ITrial[]): Map<string, number> {
   return new Map([...counts].filter(([, n]) => n > 0));
 }
 
-/** `12 of 40 trials, 4 running, 3 stopped early, 1 failed`. */
-export function countsText(board: ISweepBoard, trials: readonly ITrial[], trans: TranslationBundle): string {
-  const total = trials.length + board.hidden;
-  const head =
-    board.max_trials === null
-      ? trans._n('%1 trial', '%1 trials', total)
-      : trans._n('%2 of %1 trial', '%2 of %1 trials', board.max_trials, total);
-  const parts = [...stateCounts(trials)].filter(([state]) => state !== 'completed').map(([state, n]) => `${n} ${state}`);
-  return [head, ...parts].join(', ');
-}
-
 // -- values
 
 /** A parameter's value in a few characters; empty for one that a trial does not have. */
@@ -111,13 +99,6 @@ function literal(value: unknown): string {
 }
 
 const quoted = (word: string): string => (/^[\w=.,:/@%+-]+$/.test(word) ? word : `'${word.replace(/'/g, `'"'"'`)}'`);
-
-/** `trial 7: lr 0.0123, layers 2`. */
-export function paramsText(params: Record<string, unknown>, limit = 6): string {
-  const shown = Object.entries(params);
-  const words = shown.slice(0, limit).map(([name, value]) => `${name} ${paramText(value)}`);
-  return [...words, ...(shown.length > limit ? ['…'] : [])].join(', ');
-}
 
 // -- best so far
 
@@ -196,85 +177,24 @@ export function matches(trial: ITrial, words: string, state: string): boolean {
 
 // -- axes of the parallel coordinates
 
-export type AxisKind = 'linear' | 'log' | 'category';
-
-/** An axis; its units are the values, their powers of ten, or the positions of the categories. */
-export interface ITrialAxis {
-  /** Name of the parameter; empty for the metric. */
-  name: string;
-  title: string;
-  kind: AxisKind;
-  /** All values are whole numbers. */
-  whole: boolean;
-  /** Ends of the axis, in its units. */
-  low: number;
-  high: number;
-  /** The values of a category axis, in order. */
-  categories: readonly unknown[];
-  /** Position of each category, by its JSON. */
+/** An axis, with the position of each category by its JSON. */
+export interface IPlacedAxis extends ITrialAxis {
   places: ReadonlyMap<string, number>;
-}
-
-/** Selected part of an axis, in its units. */
-export type Brush = readonly [low: number, high: number];
-
-const LOG_EXPRESSION = /^\s*q?log(uniform|normal)\b/i;
-const CHOICE_EXPRESSION = /^\s*choice\s*\((.*)\)\s*$/is;
-
-/** The options of a `choice` expression; empty where they cannot be read. */
-function optionsOf(expression: string): unknown[] {
-  const inside = CHOICE_EXPRESSION.exec(expression)?.[1];
-  if (inside === undefined) {
-    return [];
-  }
-  const source = inside.replace(/'/g, '"').replace(/\bTrue\b/g, 'true').replace(/\bFalse\b/g, 'false').replace(/\bNone\b/g, 'null');
-  try {
-    const options = JSON.parse(`[${source}]`) as unknown[];
-    const flat = options.length === 1 && Array.isArray(options[0]) ? (options[0] as unknown[]) : options;
-    return flat.filter(option => option === null || typeof option !== 'object' || Array.isArray(option));
-  } catch {
-    return [];
-  }
 }
 
 const keyOf = (value: unknown): string => JSON.stringify(value);
 
-/** The axis of a parameter, by its expression and its values; undefined for trials without it. */
-export function axisOf(name: string, expression: string, values: readonly unknown[]): ITrialAxis {
-  const known = values.filter(value => value !== undefined);
-  const numeric = known.every(value => typeof value === 'number');
-  if (!numeric || CHOICE_EXPRESSION.test(expression)) {
-    const categories = new Map<string, unknown>();
-    const options = optionsOf(expression);
-    // Of a choice between whole configurations, a parameter has only its own values.
-    const own = known.filter(value => options.some(option => keyOf(option) === keyOf(value)));
-    [...(own.length || !known.length ? options : []), ...known].forEach(value => categories.set(keyOf(value), value));
-    const all = [...categories.values()];
-    if (all.every(value => typeof value === 'number')) {
-      all.sort((a, b) => (a as number) - (b as number));
-    }
-    const places = new Map(all.map((value, at) => [keyOf(value), at]));
-    return { name, title: name, kind: 'category', whole: false, low: -0.5, high: Math.max(0, all.length - 1) + 0.5, categories: all, places };
-  }
-  const isLog = LOG_EXPRESSION.test(expression) && known.some(value => (value as number) > 0);
-  return numericAxis(name, name, known as number[], isLog);
-}
+/** The axes of a board. */
+export const axesOf = ({ axes }: ISweepBoard): IPlacedAxis[] =>
+  axes.map(axis => ({ ...axis, places: new Map(axis.categories.map((value, at) => [keyOf(value), at])) }));
 
-/** The axis of the metric. */
-export function metricAxisOf(metric: string, values: readonly (number | null)[]): ITrialAxis {
-  return numericAxis('', metric, values.filter((value): value is number => value !== null), spreads(values));
-}
+/** Selected part of an axis, in its units. */
+export type Brush = readonly [low: number, high: number];
 
-function numericAxis(name: string, title: string, values: readonly number[], isLog: boolean): ITrialAxis {
-  const units = isLog ? values.filter(value => value > 0).map(Math.log10) : values;
-  const [low, high] = extent(units) ?? [0, 1];
-  const half = high > low ? 0 : isLog ? 0.5 : Math.abs(low) * 0.1 || 1;
-  const whole = values.every(Number.isInteger);
-  return { name, title, kind: isLog ? 'log' : 'linear', whole, low: low - half, high: high + half, categories: [], places: new Map() };
-}
+const CHOICE_EXPRESSION = /^\s*choice\s*\(/i;
 
 /** A value in the units of an axis; null where the axis has no place for it. */
-export function unitOf(axis: ITrialAxis, value: unknown): number | null {
+export function unitOf(axis: IPlacedAxis, value: unknown): number | null {
   if (value === undefined) {
     return null;
   }
@@ -288,7 +208,7 @@ export function unitOf(axis: ITrialAxis, value: unknown): number | null {
 }
 
 /** The text of a place of an axis. */
-export function unitText(axis: ITrialAxis, unit: number): string {
+export function unitText(axis: IPlacedAxis, unit: number): string {
   if (axis.kind === 'category') {
     const at = Math.max(0, Math.min(axis.categories.length - 1, Math.round(unit)));
     return paramText(axis.categories[at]);
@@ -297,10 +217,10 @@ export function unitText(axis: ITrialAxis, unit: number): string {
   return number(Number(value.toPrecision(3)));
 }
 
-export const valueOf = (trial: ITrial, axis: ITrialAxis): unknown => (axis.name ? trial.params[axis.name] : trial.value);
+export const valueOf = (trial: ITrial, axis: IPlacedAxis): unknown => (axis.name ? trial.params[axis.name] : trial.value);
 
 /** Whether a trial lies in all brushes (by the name of their axis). */
-export function isBrushed(trial: ITrial, axes: readonly ITrialAxis[], brushes: ReadonlyMap<string, Brush>): boolean {
+export function isBrushed(trial: ITrial, axes: readonly IPlacedAxis[], brushes: ReadonlyMap<string, Brush>): boolean {
   return axes.every(axis => {
     const brush = brushes.get(axis.name);
     const unit = brush && unitOf(axis, valueOf(trial, axis));
@@ -309,7 +229,7 @@ export function isBrushed(trial: ITrial, axes: readonly ITrialAxis[], brushes: R
 }
 
 /** A brush within its axis and at least as wide as one category; null for the whole axis. */
-export function brushOf(axis: ITrialAxis, from: number, to: number): Brush | null {
+export function brushOf(axis: IPlacedAxis, from: number, to: number): Brush | null {
   let [low, high] = from <= to ? [from, to] : [to, from];
   if (axis.kind === 'category') {
     // Whole categories: from the middle between two to the middle between two.
@@ -330,7 +250,7 @@ const MORE_TRIALS = 10;
 const MAX_OPTIONS = 20;
 
 /** The part of an expression that a brush selects; null where it cannot be written as an expression. */
-export function narrowed(axis: ITrialAxis, expression: string, [low, high]: Brush): string | null {
+export function narrowed(axis: IPlacedAxis, expression: string, [low, high]: Brush): string | null {
   if (axis.kind === 'category') {
     const options = axis.categories.filter((_, at) => at >= low && at <= high);
     const plain = CHOICE_EXPRESSION.test(expression) && options.every(option => option === null || typeof option !== 'object');
@@ -352,7 +272,7 @@ export function narrowed(axis: ITrialAxis, expression: string, [low, high]: Brus
 }
 
 /** Line that goes on with a sweep: with further trials, in the part of the space that the brushes select. */
-export function continueLine(handle: string, space: Record<string, string>, axes: readonly ITrialAxis[], brushes: ReadonlyMap<string, Brush>): string {
+export function continueLine(handle: string, space: Record<string, string>, axes: readonly IPlacedAxis[], brushes: ReadonlyMap<string, Brush>): string {
   const params = axes.flatMap(axis => {
     const brush = axis.name ? brushes.get(axis.name) : undefined;
     const text = brush && axis.name in space ? narrowed(axis, space[axis.name], brush) : null;
@@ -363,29 +283,3 @@ export function continueLine(handle: string, space: Record<string, string>, axes
 
 /** Colors of the palette from the worst to the best value. */
 export const LEVELS = 9;
-
-/** Share of the worst values that have one color: a few that diverged must not hide the differences of the others. */
-const WORST_SHARE = 0.1;
-
-/** Number of the color of each value: 0 for the worst, -1 without a value. */
-export function levelsOf(axis: ITrialAxis, values: readonly (number | null)[], goal: string): (value: number | null) => number {
-  const sign = goal === 'minimize' ? -1 : 1;
-  const units = values.map(value => unitOf(axis, value)).filter((unit): unit is number => unit !== null).map(unit => sign * unit);
-  units.sort((a, b) => a - b);
-  const worst = units[Math.floor(WORST_SHARE * (units.length - 1))] ?? 0;
-  const best = units[units.length - 1] ?? 0;
-  return value => {
-    const unit = unitOf(axis, value);
-    if (unit === null) {
-      return -1;
-    }
-    const share = best > worst ? (sign * unit - worst) / (best - worst) : 1;
-    return Math.max(0, Math.min(LEVELS - 1, Math.floor(share * LEVELS)));
-  };
-}
-
-/** Parameters by importance, the others in the order of the space. */
-export function parametersOf(board: ISweepBoard): string[] {
-  const names = [...new Set([...Object.keys(board.space), ...Object.keys(board.params)])];
-  return names.map((name, i) => ({ name, i, share: board.importance[name] ?? -1 })).sort((a, b) => b.share - a.share || a.i - b.i).map(({ name }) => name);
-}

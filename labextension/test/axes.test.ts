@@ -9,7 +9,7 @@ const cases = JSON.parse(readFileSync('tests/golden/axes.json', 'utf8'));
 
 const made: Record<string, (...args: any[]) => any> = {
   round: roundAxis,
-  metric: (from, to) => metricAxis(from, to),
+  metric: metricAxis,
   step: stepAxis,
   time: seconds => timeAxis(0, seconds),
   number,

@@ -4,23 +4,18 @@ import { test } from 'node:test';
 import { ISweepBoard } from '../src/protocol';
 import { normalise } from '../src/record';
 import {
-  axisOf,
+  axesOf,
   continueLine,
   bestFirst,
   bestSoFar,
   Brush,
   brushOf,
-  countsText,
   formatterOf,
   isBrushed,
   LEVELS,
-  levelsOf,
   matches,
-  metricAxisOf,
   nextOrder,
-  parametersOf,
   paramText,
-  paramsText,
   paramWords,
   sorted,
   stateCounts,
@@ -29,7 +24,6 @@ import {
   unitOf,
   unitText
 } from '../src/sweep';
-import { trans } from './english';
 
 const BOARD = {
   metric: 'loss',
@@ -47,7 +41,13 @@ const BOARD = {
   reason: { '1': 'below the median', '2': 'out of memory' },
   curves: [{ trial: 0, step: [0, 1], value: [1, 0.5] }],
   best: 4,
-  importance: { layers: 0.2, lr: 0.7 }
+  importance: { layers: 0.2, lr: 0.7 },
+  axes: [
+    { name: 'lr', title: 'lr', kind: 'log', low: -4, high: -1, ticks: [-4, -1], labels: ['1e-4', '0.1'] },
+    { name: 'layers', title: 'layers', kind: 'category', low: -0.5, high: 2.5, categories: [1, 2, 4] },
+    { name: 'momentum', title: 'momentum', low: 0.5, high: 0.9 },
+    { title: 'loss', low: 0.25, high: 0.75 }
+  ]
 };
 
 const boardOf = (changes: object = {}): ISweepBoard => normalise({ sweep: { ...BOARD, ...changes } }).sweep!;
@@ -63,12 +63,8 @@ test('board of a saved record becomes whole', () => {
   assert.deepEqual(trialsOf(boardOf({ number: [] })), []);
 });
 
-test('summary counts the states, and those that the policy stopped apart', () => {
-  const board = boardOf();
-  assert.equal(countsText(board, trialsOf(board), trans), '5 of 40 trials, 1 running, 1 stopped early, 1 failed');
-  assert.equal([...stateCounts(trialsOf(board)).keys()].join(), `running,completed,${STOPPED},failed`);
-  const grid = boardOf({ max_trials: null, hidden: 2 });
-  assert.ok(countsText(grid, trialsOf(grid), trans).startsWith('7 trials'));
+test('states are counted, and those that the policy stopped apart', () => {
+  assert.equal([...stateCounts(trialsOf(boardOf())).keys()].join(), `running,completed,${STOPPED},failed`);
 });
 
 test('best so far is that of completed trials', () => {
@@ -96,22 +92,12 @@ test('filters by words and state', () => {
   assert.deepEqual(found('  '), [1, 2, 3, 4, 5]);
 });
 
-test('axis of a parameter follows its expression', () => {
-  const { params, space } = boardOf();
-  const lr = axisOf('lr', space.lr, params.lr);
-  assert.deepEqual([lr.kind, Math.round(lr.low), Math.round(lr.high)], ['log', -4, -1]);
-  assert.equal(unitText(lr, -2), '0.01');
-  assert.equal(unitOf(lr, 0), null);
-  const layers = axisOf('layers', space.layers, params.layers);
-  assert.deepEqual([layers.kind, layers.categories, layers.low, layers.high], ['category', [1, 2, 4], -0.5, 2.5]);
-  const optimizer = axisOf('optimizer', space.optimizer, ['adam']);
-  assert.deepEqual(optimizer.categories, ['sgd', 'adam'], 'options that were not tried yet');
-  assert.deepEqual(axisOf('flag', '', [true, false, undefined]).categories, [true, false]);
-  assert.deepEqual(axisOf('seed', 'choice(1, null)', [1, null]).categories, [1, null]);
-  assert.equal(axisOf('q', 'qlognormal(0, 1, 1)', [1, 2]).kind, 'log');
-  assert.equal(axisOf('constant', 'uniform(0, 1)', [2, 2]).high > 2, true);
-  assert.equal(metricAxisOf('loss', [1e-3, 1, 1e3]).kind, 'log');
-  assert.equal(unitOf(axisOf('momentum', space.momentum, [0.9, undefined]), undefined), null);
+test('values have places on the axes of the board', () => {
+  const [lr, layers, momentum, metric] = axesOf(boardOf());
+  assert.deepEqual([unitText(lr, -2), unitOf(lr, 0), unitOf(lr, 0.01), lr.kind], ['0.01', null, -2, 'log']);
+  assert.deepEqual([unitOf(layers, 4), unitOf(layers, 3), unitText(layers, 2)], [2, null, '4']);
+  assert.deepEqual([unitOf(momentum, undefined), momentum.kind, metric.name], [null, 'linear', '']);
+  assert.deepEqual(axesOf(normalise({ sweep: { number: [1] } }).sweep!), [], 'of an earlier version');
 });
 
 test('null is a value, and a parameter that a trial does not have is absent', () => {
@@ -119,15 +105,15 @@ test('null is a value, and a parameter that a trial does not have is absent', ()
   assert.deepEqual(trials.map(({ params }) => params.momentum), [0.9, null, undefined, 0.5, undefined]);
   assert.deepEqual(trials.map(({ params }) => paramText(params.momentum)), ['0.9', 'null', '', '0.5', '']);
   assert.deepEqual(trials.map(({ params }) => 'momentum' in params), [true, true, false, true, false]);
-  const axis = axisOf('momentum', 'choice(0.9, 0.5, null)', trials.map(({ params }) => params.momentum));
+  const [axis] = axesOf(boardOf({ axes: [{ name: 'momentum', kind: 'category', categories: [0.9, 0.5, null] }] }));
   assert.deepEqual([unitOf(axis, null) !== null, unitOf(axis, undefined)], [true, null]);
 });
 
 test('brushes of several axes combine, and absent values are in none', () => {
   const board = boardOf();
   const trials = trialsOf(board);
-  const axes = [...Object.keys(board.params).map(name => axisOf(name, board.space[name], trials.map(({ params }) => params[name]))), metricAxisOf('loss', board.value)];
-  const [lr, layers, , momentum, metric] = axes;
+  const axes = axesOf(board);
+  const [lr, layers, momentum, metric] = axes;
   const found = (...brushes: [string, Brush | null][]) =>
     numbers(trials.filter(trial => isBrushed(trial, axes, new Map(brushes.filter((each): each is [string, Brush] => each[1] !== null)))));
   assert.deepEqual(found(), [1, 2, 3, 4, 5]);
@@ -139,22 +125,10 @@ test('brushes of several axes combine, and absent values are in none', () => {
   assert.deepEqual(brushOf(layers, 0.9, 1.1), [0.5, 1.5], 'at least one category');
 });
 
-test('colors follow the goal, and a diverged trial does not hide the others', () => {
-  const values = [1, 2, 3, null];
-  const axis = metricAxisOf('loss', values);
-  const level = levelsOf(axis, values, 'minimize');
-  assert.deepEqual([level(1), level(3), level(null)], [LEVELS - 1, 0, -1]);
-  const many = [-1e6, ...Array.from({ length: 20 }, (_, i) => i / 10)];
-  const colors = new Set(many.map(levelsOf(metricAxisOf('r', many), many, 'maximize')));
-  assert.equal(colors.size, LEVELS);
-});
-
 test('parameters as words of a magic line', () => {
   assert.equal(paramWords({ lr: 0.0123, layers: 2, momentum: null }), '--param lr=0.0123 --param layers=2 --param momentum=null');
   assert.equal(paramWords({ optimizer: 'adam', flag: true }), '--param optimizer=adam --param flag=true');
   assert.equal(paramWords({ name: "it's", kind: '1', sizes: [64, 32] }), `--param 'name="it'"'"'s"' --param 'kind="1"' --param 'sizes=[64,32]'`);
-  assert.equal(paramsText({ lr: 0.01234567, layers: 2, momentum: null }), 'lr 0.01235, layers 2, momentum null');
-  assert.deepEqual(parametersOf(boardOf()), ['lr', 'layers', 'optimizer', 'momentum']);
 });
 
 test('line that goes on has further trials, in the brushed part of the space', () => {
@@ -166,8 +140,9 @@ test('line that goes on has further trials, in the brushed part of the space', (
     seed: 'randint(9)',
     noise: 'normal(0,1)'
   };
-  const values = { lr: [1e-4, 0.1], layers: [1, 4], name: ['a b', 'sgd'], units: [0, 64], seed: [0, 8], noise: [-1, 1] };
-  const axes = Object.entries(values).map(([name, own]) => axisOf(name, space[name as keyof typeof space], own));
+  const category = (name: string, categories: unknown[]) => ({ name, kind: 'category', categories });
+  const kinds = [{ name: 'lr', kind: 'log' }, category('layers', [1, 2, 4]), category('name', ['a b', 'sgd'])];
+  const axes = axesOf(boardOf({ axes: [...kinds, { name: 'units' }, { name: 'seed' }, { name: 'noise' }, {}] }));
   assert.equal(continueLine('local/a-1', space, axes, new Map()), '%aml_sweep --continue local/a-1 --max-trials 10');
   const brushes = new Map<string, [number, number]>([
     ['lr', [-3, -2]],
@@ -209,7 +184,7 @@ test('a thousand trials are prepared in time', context => {
   const start = performance.now();
   const board = normalise({ sweep: raw }).sweep!;
   const trials = trialsOf(board);
-  const axes = parametersOf(board).map(name => axisOf(name, board.space[name] ?? '', board.params[name] ?? []));
+  const axes = axesOf(board);
   trials.forEach(trial => axes.forEach(axis => unitOf(axis, trial.params[axis.name])));
   const order = sorted(trials.filter(trial => matches(trial, 'layers=1', '')), bestFirst('maximize'));
   context.diagnostic(`${n} trials prepared in ${(performance.now() - start).toFixed(0)} ms`);

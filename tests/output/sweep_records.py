@@ -6,6 +6,7 @@ import math
 import random
 from typing import Any
 
+from jupyter_amltrain.kernel.sweep_board import drawn
 from jupyter_amltrain.schema.record import MetricSeries, RunRecord
 from jupyter_amltrain.schema.run import Phase
 from jupyter_amltrain.schema.sweep_board import MAX_BOARD_CURVES, SweepBoard, TrialCurve
@@ -68,7 +69,7 @@ def board(trials: int = 40, **changes: Any) -> SweepBoard:
         "importance": {"lr": 0.61, "layers": 0.18, "dropout": 0.12, "optimizer": 0.085, "momentum": 0.004},
         "message": "",
     }
-    return SweepBoard(**{**fields, **changes})
+    return drawn(SweepBoard(**{**fields, **changes}))
 
 
 def sweep_record(sweep: SweepBoard | None = None, **changes: Any) -> RunRecord:

@@ -11,19 +11,14 @@ import msgspec
 import pytest
 from PIL import Image
 
+from jupyter_amltrain.kernel.sweep_axes import numeric_axis, parameter_axis, places_of, trial_levels
+from jupyter_amltrain.kernel.sweep_board import drawn
+from jupyter_amltrain.kernel.sweep_text import best_text, counts_text
 from jupyter_amltrain.output import picture
 from jupyter_amltrain.output.mime import bundle_of
 from jupyter_amltrain.output.palette import TRIALS
 from jupyter_amltrain.output.run_html import alt_text, run_html
-from jupyter_amltrain.output.sweep_picture import numeric_axis, parameter_axis, trial_levels
-from jupyter_amltrain.output.sweep_table import (
-    best_first,
-    best_text,
-    counts_text,
-    shown_values,
-    sweep_lines,
-    trial_table,
-)
+from jupyter_amltrain.output.sweep_table import best_first, sweep_lines, trial_table
 from jupyter_amltrain.output.text_view import record_text
 from jupyter_amltrain.schema.record import LogTail
 from jupyter_amltrain.schema.sweep_board import SweepBoard
@@ -49,7 +44,7 @@ SMALL: dict[str, Any] = {
 
 
 def small(**changes: Any) -> SweepBoard:
-    return SweepBoard(**{**SMALL, **changes})
+    return drawn(SweepBoard(**{**SMALL, **changes}))
 
 
 def test_summary_counts_states_and_names_best() -> None:
@@ -95,9 +90,9 @@ def test_null_is_shown_and_absent_parameter_is_empty() -> None:
     assert best_text(found).endswith("m null)")
     rows = {row[0]: row[3] for row in trial_table(found).rows}
     assert rows == {"1": "null", "2": "0.5", "3": "", "4": ""}
-    axis = parameter_axis("m", found.space["m"], shown_values(found, "m"))
-    assert [label for _, label in axis.ticks] == ["0.5", "null"]
-    assert [math.isnan(place) for place in axis.places] == [False, False, True, True]
+    axis = found.axes[0]
+    assert (axis.categories, axis.labels) == ((0.5, None), ("0.5", "null"))
+    assert [math.isnan(place) for place in places_of(found, axis)] == [False, False, True, True]
 
 
 def test_html_has_table_without_script() -> None:
@@ -138,18 +133,31 @@ def test_picture_of_unusual_board_is_drawn(changes: dict[str, Any]) -> None:
 
 
 def test_parameter_axis_follows_expression() -> None:
-    log = parameter_axis("lr", "loguniform(-9, -2)", (0.001, 0.1, 0.01, None))
-    assert log.places[:3] == pytest.approx([0, 1, 0.5]) and math.isnan(log.places[3])
-    assert [label for _, label in log.ticks] == ["0.001", "0.01", "0.1"]
-    assert parameter_axis("n", "choice(8, 64, 16)", (64, 8, 16)).places == pytest.approx([5 / 6, 1 / 6, 0.5])
-    words = parameter_axis("o", "choice('sgd', 'adam')", ("adam", "sgd"))
-    assert [label for _, label in words.ticks] == ["sgd", "adam"]
-    assert numeric_axis("x", (2.0, 2.0), False).places == pytest.approx([0.5, 0.5])
+    log = parameter_axis("lr", "loguniform(-9, -2)", (0.001, 0.1, 0.01))
+    assert (log.kind, log.low, log.high) == ("log", -3, -1)
+    assert log.labels == ("0.001", "0.01", "0.1")
+    assert parameter_axis("n", "choice(8, 64, 16)", (64, 8)).categories == (8, 16, 64)  # one was not tried yet
+    words = parameter_axis("o", "choice('sgd', 'adam')", ("adam",))
+    assert (words.labels, words.low, words.high) == (("sgd", "adam"), -0.5, 1.5)
+    assert parameter_axis("flag", "", (True, False)).categories == (True, False)
+    assert parameter_axis("part", "choice({'a': 1}, {'a': 2})", (2, 1)).categories == (1, 2)
+    assert parameter_axis("other", "sequence(1)", (1.5, 2.5)).kind == "linear"
+    constant = numeric_axis("x", "x", (2.0, 2.0), is_log=False)
+    assert constant.low < 2 < constant.high
+
+
+def test_places_are_heights_of_the_values() -> None:
+    found = small()
+    lr, layers, metric = found.axes
+    assert places_of(found, lr) == pytest.approx([0.677, 0, 0.881, 1], abs=1e-3)
+    assert [math.isnan(place) for place in places_of(found, layers)] == [False, False, True, False]
+    assert places_of(found, metric)[:2] == pytest.approx([0.5, 0])
 
 
 def test_trial_levels_follow_goal_and_ignore_outliers() -> None:
     last = len(TRIALS) - 1
-    assert trial_levels([0.0, 1.0, math.nan], "maximize") == [0, last, -1]
-    assert trial_levels([0.0, 1.0], "minimize") == [last, 0]
+    assert trial_levels([0.0, 1.0, None], "maximize") == (0, last, -1)
+    assert trial_levels([0.0, 1.0], "minimize") == (last, 0)
     values = [-1e6, *(0.1 * i for i in range(20))]
     assert len(set(trial_levels(values, "maximize"))) == len(TRIALS)
+    assert drawn(small()).levels[2] == -1

@@ -44,7 +44,7 @@ def test_saved_finished_run_shows_all_parts(notebook: NotebookPage, shots: Path)
     expect(run.locator(".jp-AmlRun-outputs")).to_contain_text("accuracy0.9694")
     expect(run.locator(".jp-AmlRun-chartTitle")).to_have_text(["loss", "accuracy", "learning_rate", "CPU", "Memory"])
     expect(run.locator(".jp-AmlRun-chartValue")).to_have_text(
-        ["0.12", "0.9709", "0.001", "mean 87 % of 200 %", "peak 417 MiB of 23.5 GiB"]
+        ["0.12", "0.9709", "0.001", "mean 87 of 200 %", "peak 417 MiB of 23.5 GiB"]
     )
     expect(run.locator(".jp-AmlRun-log pre")).to_contain_text("epoch 29")
     expect(run.locator(".jp-AmlRun-cancel")).to_be_hidden()
@@ -63,6 +63,15 @@ def test_saved_chart_shows_value_under_pointer(notebook: NotebookPage) -> None:
     expect(chart.locator(".jp-AmlRun-chartValue")).to_contain_text("step 29:")
     notebook.page.mouse.move(0, 0)
     expect(chart.locator(".jp-AmlRun-chartValue")).not_to_contain_text("step")
+
+
+def test_saved_record_of_earlier_version_has_charts_of_its_series(notebook: NotebookPage) -> None:
+    run = notebook.runs.nth(2)
+    assert "charts" not in notebook.records()[2]
+    titles = run.locator(".jp-AmlRun-chartTitle")
+    expect(titles).to_have_text(["loss", "accuracy", "learning_rate", "CPU", "Memory"])
+    assert all(run.locator("path.jp-AmlRun-line").evaluate_all("lines => lines.map(line => line.getAttribute('d'))"))
+    expect(run.locator("[data-series='host memory'] .jp-AmlRun-axes")).to_contain_text("MiB")
 
 
 def test_saved_failed_run_shows_cause(notebook: NotebookPage) -> None:

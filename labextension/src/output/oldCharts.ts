@@ -12,7 +12,7 @@ const SERIES: Readonly<Record<string, readonly [title: string, unit: string]>> =
   power: ['GPU power', 'W']
 };
 
-/** Plain charts of all series, for readers without a kernel: one that answers sends the record again. */
+/** Plain charts of all series, for readers without a kernel: one that answers sends a record with its charts. */
 export function oldCharts(record: IRunRecord): IChartSet {
   const { gpu, telemetry } = record;
   const charts = Object.entries(record.metrics).filter(([, { value }]) => value.length).map(([name, { step, value, last }]) => {

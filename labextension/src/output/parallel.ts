@@ -2,8 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { svg } from '../charts/chart';
-import { metricAxis, ticks } from '../charts/scale';
-import { Brush, brushOf, hasFailed, ITrial, ITrialAxis, LEVELS, levelsOf, unitOf, unitText, valueOf } from '../sweep';
+import { Brush, brushOf, ITrial, IPlacedAxis, LEVELS, unitOf, unitText, valueOf } from '../sweep';
 import type { Hovered } from './trialCharts';
 
 /** CSS pixels: heights and margins, least distance of two axes, width of the part that takes a drag. */
@@ -99,7 +98,9 @@ export class ParallelChart {
   }
 
   /** @param selected by position; null for all */
-  update(trials: readonly ITrial[], axes: readonly ITrialAxis[], goal: string, selected: readonly boolean[] | null): void {
+  update(trials: readonly ITrial[], axes: readonly IPlacedAxis[], levels: readonly number[], selected: readonly boolean[] | null): void {
+    // Records of earlier versions have no axes.
+    this.node.hidden = !axes.length;
     this._trials = trials;
     this._axes = axes;
     this._selected = selected;
@@ -111,7 +112,7 @@ export class ParallelChart {
     const metric = axes[axes.length - 1];
     this._plot.setAttribute('aria-label', this._trans.__('Parallel coordinates of %1 trials: %2', trials.length, axes.map(({ title }) => title).join(', ')));
     this._key.title = this._trans.__('Color of a line: %1', metric?.title ?? '');
-    this._level = levelsOf(metric, trials.map(trial => (hasFailed(trial) ? null : trial.value)), goal);
+    this._levels = levels;
     this._draw();
   }
 
@@ -156,11 +157,11 @@ export class ParallelChart {
     this.highlight(this._highlighted);
   }
 
-  private _y(axis: ITrialAxis, unit: number | null): number {
+  private _y(axis: IPlacedAxis, unit: number | null): number {
     return unit === null ? BASE + ABSENT : BASE - ((unit - axis.low) / (axis.high - axis.low)) * (BASE - TOP);
   }
 
-  private _unit(axis: ITrialAxis, y: number): number {
+  private _unit(axis: IPlacedAxis, y: number): number {
     return axis.low + ((BASE - y) / (BASE - TOP)) * (axis.high - axis.low);
   }
 
@@ -173,8 +174,7 @@ export class ParallelChart {
     const paths = new Map<string, string>();
     for (const trial of this._trials) {
       const isSelected = !this._selected || this._selected[trial.at];
-      const level = hasFailed(trial) ? -1 : this._level(trial.value);
-      const key = isSelected ? String(level) : 'dim';
+      const key = isSelected ? String(this._levels[trial.at] ?? -1) : 'dim';
       paths.set(key, (paths.get(key) ?? '') + this._line(this._points[trial.at]));
     }
     const names = ['dim', ...Array.from({ length: LEVELS + 1 }, (_, i) => String(i - 1))];
@@ -203,10 +203,10 @@ export class ParallelChart {
       // Beside the last axis there are no lines.
       const side = isLast ? { x: 7, 'text-anchor': 'start' } : { x: -6, 'text-anchor': 'end' };
       const isEmpty = this._trials.every(trial => unitOf(axis, valueOf(trial, axis)) === null);
-      for (const [unit, label] of isEmpty ? [] : this._ticks(axis)) {
+      for (const [i, unit] of isEmpty ? [] : axis.ticks.entries()) {
         const y = this._y(axis, unit);
         svg('line', { x1: -3, x2: 3, y1: y, y2: y }, group);
-        svg('text', { ...side, y: y + 3.5 }, group).textContent = clipped(label, MAX_LABEL_CHARS);
+        svg('text', { ...side, y: y + 3.5 }, group).textContent = clipped(axis.labels[i], MAX_LABEL_CHARS);
       }
       const isMissing = this._trials.some(trial => unitOf(axis, valueOf(trial, axis)) === null);
       if (isMissing) {
@@ -214,18 +214,6 @@ export class ParallelChart {
         svg('text', { ...side, y: BASE + ABSENT + 3.5 }, group).textContent = this._trans.__('none');
       }
     });
-  }
-
-  private _ticks(axis: ITrialAxis): (readonly [number, string])[] {
-    if (axis.kind === 'category') {
-      const every = Math.ceil((axis.categories.length * 13) / (BASE - TOP));
-      return axis.categories.flatMap((_, i) => (i % every ? [] : [[i, unitText(axis, i)] as const]));
-    }
-    if (axis.kind === 'linear' && axis.whole) {
-      return ticks(axis.low, axis.high, 5, true).map(tick => [tick, unitText(axis, tick)] as const);
-    }
-    const { ticks: marks, labels } = metricAxis(axis.low, axis.high, axis.kind === 'log');
-    return marks.flatMap((tick, i) => (tick >= axis.low && tick <= axis.high ? [[tick, labels[i]] as const] : []));
   }
 
   private _drawBrushes(): void {
@@ -248,7 +236,7 @@ export class ParallelChart {
   }
 
   /** The value at an end of a selection; that of a category axis lies between two. */
-  private _endText(axis: ITrialAxis, unit: number, end: number): string {
+  private _endText(axis: IPlacedAxis, unit: number, end: number): string {
     return unitText(axis, axis.kind === 'category' ? unit + (end ? -0.5 : 0.5) : unit);
   }
 
@@ -284,7 +272,7 @@ export class ParallelChart {
     });
   }
 
-  private _handle(axis: ITrialAxis, end: number): HTMLElement {
+  private _handle(axis: IPlacedAxis, end: number): HTMLElement {
     const trans = this._trans;
     const handle = document.createElement('div');
     handle.className = 'jp-AmlSweep-handle';
@@ -345,7 +333,7 @@ export class ParallelChart {
 
   // -- selection by pointer
 
-  private _select(axis: ITrialAxis, from: number, to: number): void {
+  private _select(axis: IPlacedAxis, from: number, to: number): void {
     const brush = brushOf(axis, from, to);
     if (brush) {
       this._brushes.set(axis.name, brush);
@@ -438,8 +426,8 @@ export class ParallelChart {
   private readonly _resize: ResizeObserver;
   private readonly _brushes = new Map<string, Brush>();
   private _trials: readonly ITrial[] = [];
-  private _axes: readonly ITrialAxis[] = [];
-  private _level: (value: number | null) => number = () => -1;
+  private _axes: readonly IPlacedAxis[] = [];
+  private _levels: readonly number[] = [];
   private _selected: readonly boolean[] | null = null;
   private _available = 0;
   private _x: number[] = [];

@@ -3,21 +3,17 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ISweepBoard } from '../protocol';
 import {
-  axisOf,
+  axesOf,
   bestFirst,
   continueLine,
-  countsText,
   formatterOf,
   hasFailed,
   IOrder,
+  IPlacedAxis,
   isBrushed,
   ITrial,
-  ITrialAxis,
   matches,
-  metricAxisOf,
   nextOrder,
-  parametersOf,
-  paramsText,
   paramWords,
   sorted,
   SortKey,
@@ -159,12 +155,9 @@ export class SweepBoardView {
     }
     this._board = board;
     this._trials = trialsOf(board);
-    this._parameters = parametersOf(board);
+    this._axes = axesOf(board);
+    this._parameters = this._axes.length ? this._axes.slice(0, -1).map(({ name }) => name) : Object.keys(board.params);
     this._format = formatterOf(this._trials.filter(trial => !hasFailed(trial)).map(({ value }) => value));
-    this._axes = [
-      ...this._parameters.map(name => axisOf(name, board.space[name] ?? '', this._trials.map(trial => trial.params[name]))),
-      metricAxisOf(board.metric, this._trials.filter(trial => !hasFailed(trial)).map(({ value }) => value))
-    ];
     this._drawSummary(board);
     this._importance.update(board);
     this._lower.classList.toggle('jp-mod-wide', this._parameters.length > MAX_BESIDE);
@@ -204,20 +197,12 @@ export class SweepBoardView {
 
   private _drawSummary(board: ISweepBoard): void {
     const trans = this._trans;
-    write(this._counts, countsText(board, this._trials, trans));
-    const best = board.best === null ? null : this._trials[board.best];
-    const params = best ? paramsText(best.params) : '';
-    write(this._best, best ? trans.__('best %1 (trial %2%3)', this._format(best.value), best.number, params && `: ${params}`) : '');
-    this._copy.hidden = !best || !params;
-    this._copy.title = best ? paramWords(best.params) : '';
-    const goal = board.goal === 'minimize' ? trans.__('minimize %1', board.metric) : trans.__('maximize %1', board.metric);
-    const parts = [
-      goal,
-      board.sampler && trans.__('sampling: %1', board.sampler),
-      board.policy && trans.__('early stopping: %1', board.policy),
-      trans.__('%1 at a time', board.max_concurrent)
-    ];
-    write(this._goal, parts.filter(Boolean).join(' · '));
+    write(this._counts, board.counts_text);
+    write(this._best, board.best_text);
+    const params = board.best === null ? '' : paramWords(this._trials[board.best].params);
+    this._copy.hidden = !params;
+    this._copy.title = params;
+    write(this._goal, board.goal_text);
     write(this._message, board.message);
     write(this._more, board.hidden ? trans._n('and %1 further trial', 'and %1 further trials', board.hidden) : '');
   }
@@ -259,7 +244,7 @@ export class SweepBoardView {
     this._selected = isFiltered ? selected : null;
     this._bestChart.update(board, this._trials, this._selected, this._format);
     this._curves.update(board, this._trials, this._selected, this._format);
-    this._parallel.update(this._trials, this._axes, board.goal, this._selected);
+    this._parallel.update(this._trials, this._axes, board.levels, this._selected);
     const n = selected.filter(Boolean).length;
     const text = isFiltered ? this._trans.__('%1 of %2 trials', n, this._trials.length) : '';
     if (this._count.textContent !== text) {
@@ -344,7 +329,7 @@ export class SweepBoardView {
   private _situation: IBoardSituation | null = null;
   private _trials: readonly ITrial[] = [];
   private _parameters: readonly string[] = [];
-  private _axes: readonly ITrialAxis[] = [];
+  private _axes: readonly IPlacedAxis[] = [];
   private _selected: readonly boolean[] | null = null;
   private _order: IOrder = bestFirst('maximize');
   private _format: (value: number | null) => string = String;

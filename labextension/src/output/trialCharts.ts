@@ -3,7 +3,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ChartFrame, IChartSize, IReadable, IReading, ISpot, IValue, svg } from '../charts/chart';
 import { COLORS } from '../charts/palette';
-import { extent, linear, metricAxis, nearest, path, Scale, ticks } from '../charts/scale';
+import { extent, linear, metricAxis, nearest, path, Scale, stepAxis } from '../charts/scale';
 import { number } from '../format';
 import type { ISweepBoard } from '../protocol';
 import { bestSoFar, hasFailed, isLive, ITrial, paramText, spreads, STOPPED } from '../sweep';
@@ -62,14 +62,13 @@ class TrialPlot {
     this._svg.setAttribute('width', String(this._width));
     const { left, top } = SIZE;
     const right = (this.right = this._width - SIZE.right);
-    const [x0, x1] = x[1] > x[0] ? x : [x[0] - 1, x[0] + 1];
-    this.sx = linear(x0, x1, left, right);
-    const room = Math.max(2, Math.floor((right - left) / 60));
-    for (const tick of ticks(x0, x1, room, true)) {
-      const at = this.sx(tick);
+    const steps = stepAxis(...x);
+    this.sx = linear(steps.min, steps.max, left, right);
+    steps.ticks.forEach((tick, i) => {
+      const at = this.sx!(tick);
       const anchor = at > right - 8 ? 'end' : 'middle';
-      svg('text', { x: at, y: SIZE.height - 6, 'text-anchor': anchor }, this._axes).textContent = String(tick);
-    }
+      svg('text', { x: at, y: SIZE.height - 6, 'text-anchor': anchor }, this._axes).textContent = steps.labels[i];
+    });
     svg('line', { class: 'jp-mod-base', x1: left, x2: right, y1: this.base, y2: this.base }, this._axes);
     if (!y) {
       const at = { class: 'jp-AmlSweep-noValues', x: (left + right) / 2, y: (top + this.base) / 2, 'text-anchor': 'middle' };
@@ -143,7 +142,7 @@ export class BestChart implements IReadable {
     this._trials = trials;
     this._selected = selected;
     this._format = format;
-    this._log = spreads(trials.filter(trial => !hasFailed(trial)).map(({ value }) => value));
+    this._log = board.axes[board.axes.length - 1]?.kind === 'log';
     this._best = bestSoFar(trials, board.goal);
     this._draw();
   }
